@@ -1,0 +1,22 @@
+//! Leasehold: leases on named locks over plain HTTP.
+//!
+//! # The map
+//!
+//! Four rooms, one direction: [`http`] → [`service`] → [`store`], all resting on [`domain`].
+//!
+//! - [`domain`] has the words (name, token, fencing token, claim, lease, outcome) and no I/O.
+//! - [`store`] decides truth: the [`store::LockStore`] contract, and one file per store that keeps it.
+//! - [`service`] decides time: deadlines, grants that nobody received, outcomes that are unknown.
+//! - [`http`] decides words: requests into claims, outcomes into answers and problems.
+//!
+//! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`server`] (sockets,
+//! timeouts, shutdown) and [`telemetry`] (logs and metrics).
+
+pub mod cli;
+pub mod config;
+pub mod domain;
+pub mod http;
+pub mod server;
+pub mod service;
+pub mod store;
+pub mod telemetry;
