@@ -1,1 +1,262 @@
-//! To be written.
+//! Where the truth lives: the contract that every store keeps, and the errors that a store may answer with.
+//!
+//! Nothing here knows HTTP, and nothing here waits: a store answers at once what is so, and waiting is the service's.
+//! How a store is chosen and what it needs is in [`open`].
+
+pub mod memory;
+
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use thiserror::Error;
+use tokio::time::Instant;
+
+use crate::domain::{
+    Acquired, Attempt, Claim, HoldCount, Holder, Listing, LockName, LockView, Released, Renewed,
+    Token, Ttl,
+};
+
+/// How long an ended claim is remembered, so that a late or repeated request with its token finds out.
+pub const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// What a store method returns.
+pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+
+/// A place where leases are kept.
+///
+/// # Contract
+///
+/// - **One clock.** Every decision is made by the store's own clock, in one atomic step per method. The caller's
+///   clock is used for `deadline` and nothing else.
+/// - **Tokens identify claims.** A claim is the pair of a lock and a token. Asking again for a claim that holds
+///   changes nothing but its depth, and that only upwards; asking for one that ended is [`Acquired::Ended`] for
+///   [`REMEMBERED`] after the end. Methods that act on a claim change nothing for a token that does not hold.
+/// - **Order.** Each grant of a lock carries a larger fencing token than every grant of that lock before it. It grows
+///   on grants alone: not on renewal, re-entry or replay.
+/// - **Time.** A lease ends `ttl` after the grant or the last renewal, and never later than `max_hold` after the
+///   grant. From that moment on the claim does not hold, whatever is asked first.
+/// - **Closed locks.** After a release before `min_hold`, and for `lock_delay` after an expiry or an eviction, the
+///   lock is granted to nobody.
+/// - **No trace.** A lock that is free, not closed, and whose last claim ended more than [`REMEMBERED`] ago takes no
+///   room, but for its bucket's fencing counter.
+/// - **Errors tell the effect.** [`StoreError::Unavailable`] means that nothing was done, [`StoreError::Unknown`] that
+///   it may have been. Every method can be repeated after either.
+///
+/// # Cancel safety
+/// Dropping a future leaves the outcome unknown. Whoever may drop one must be ready to [`withdraw`](Self::withdraw).
+pub trait LockStore: Send + Sync + fmt::Debug {
+    /// Grants the lock to the claim if nobody holds it, or says why not.
+    fn acquire<'a>(
+        &'a self,
+        claim: &'a Claim,
+        attempt: Attempt,
+        deadline: Instant,
+    ) -> StoreFuture<'a, Acquired>;
+
+    /// Undoes what `attempt` was granted, or keeps it from being granted should its request arrive late.
+    ///
+    /// A grant that a later attempt of the same claim was told of stays. The claim does not count as ended: its token
+    /// may be posted again.
+    fn withdraw<'a>(
+        &'a self,
+        claim: &'a Claim,
+        attempt: Attempt,
+        deadline: Instant,
+    ) -> StoreFuture<'a, ()>;
+
+    /// Lets the lease last `ttl` (or the claim's own) from now. Never creates a lease.
+    fn renew<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: Token,
+        ttl: Option<Ttl>,
+        deadline: Instant,
+    ) -> StoreFuture<'a, Renewed>;
+
+    /// Ends the claim, or steps it back to `hold_count` where one is given and the claim holds deeper.
+    fn release<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: Token,
+        hold_count: Option<HoldCount>,
+        deadline: Instant,
+    ) -> StoreFuture<'a, Released>;
+
+    /// Takes the lock away from its holders and returns who they were. They are told `reason` when they ask.
+    fn evict<'a>(
+        &'a self,
+        name: &'a LockName,
+        reason: &'a str,
+        deadline: Instant,
+    ) -> StoreFuture<'a, Vec<Holder>>;
+
+    /// What the lock is doing.
+    fn inspect<'a>(&'a self, name: &'a LockName, deadline: Instant) -> StoreFuture<'a, LockView>;
+
+    /// One page of the held locks, in the order of names: no lock twice, and none left out that stays held.
+    fn list<'a>(&'a self, query: &'a ListQuery, deadline: Instant) -> StoreFuture<'a, Listing>;
+
+    /// Looks after the store itself: checks what it stands on, drops what is due. Called every few seconds.
+    fn survey(&self) -> BoxFuture<'_, ()>;
+
+    /// What the last [`survey`](Self::survey) found. Does no I/O.
+    fn health(&self) -> StoreHealth;
+}
+
+/// Which page of which locks.
+#[derive(Clone, Debug)]
+pub struct ListQuery {
+    /// Only names that begin so; empty for all.
+    pub prefix: String,
+    /// Only names after this one.
+    pub after: Option<LockName>,
+    /// At most this many.
+    pub page_size: usize,
+}
+
+/// What a store could not do.
+#[derive(Clone, Debug, Error)]
+pub enum StoreError {
+    /// Nothing was done.
+    #[error("{fault}: {detail}; nothing was done")]
+    Unavailable {
+        /// The kind, for metrics.
+        fault: Fault,
+        /// For the log, not for callers.
+        detail: String,
+    },
+    /// It may have been done or not.
+    #[error("{fault}: {detail}; the outcome is unknown")]
+    Unknown {
+        /// The kind, for metrics.
+        fault: Fault,
+        /// For the log, not for callers.
+        detail: String,
+    },
+}
+
+impl StoreError {
+    /// Nothing was done.
+    pub(crate) fn unavailable(fault: Fault, detail: impl fmt::Display) -> Self {
+        Self::Unavailable {
+            fault,
+            detail: detail.to_string(),
+        }
+    }
+
+    /// It may have been done or not.
+    pub(crate) fn unknown(fault: Fault, detail: impl fmt::Display) -> Self {
+        Self::Unknown {
+            fault,
+            detail: detail.to_string(),
+        }
+    }
+
+    /// The kind, for metrics.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Unavailable { fault, .. } | Self::Unknown { fault, .. } => *fault,
+        }
+    }
+}
+
+/// Kinds of failure, few enough for a metric label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// No answer before the deadline.
+    Timeout,
+    /// No connection, or it broke.
+    Io,
+    /// The store refused the credentials or the command.
+    Auth,
+    /// The store is a replica, or has too few replicas to accept writes.
+    ReadOnly,
+    /// The store is starting or busy with a script.
+    Busy,
+    /// The store has no room for another lease.
+    Full,
+    /// The store is configured so that it would lose leases.
+    Refused,
+    /// The store answered what it should never answer.
+    Corrupt,
+}
+
+impl Fault {
+    /// All kinds, for metrics that are present from the start.
+    pub const ALL: [Self; 8] = [
+        Self::Timeout,
+        Self::Io,
+        Self::Auth,
+        Self::ReadOnly,
+        Self::Busy,
+        Self::Full,
+        Self::Refused,
+        Self::Corrupt,
+    ];
+
+    /// The metric label.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Io => "io",
+            Self::Auth => "auth",
+            Self::ReadOnly => "readonly",
+            Self::Busy => "busy",
+            Self::Full => "full",
+            Self::Refused => "refused",
+            Self::Corrupt => "corrupt",
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
+    }
+}
+
+/// What is known about a store without asking it.
+#[derive(Clone, Debug, Default)]
+pub struct StoreHealth {
+    /// Whether the store has answered at least once since the process began.
+    pub contacted: bool,
+    /// Whether it answered last time.
+    pub up: bool,
+    /// Why grants are refused, where the store is configured so that it would lose leases.
+    pub refused: Option<String>,
+    /// How long new grants still wait for leases that the store may have forgotten.
+    pub recovering_for: Option<Duration>,
+    /// What was found, for people: a topic and what is to be said about it.
+    pub findings: Vec<Finding>,
+    /// Locks held at the last count, across all processes; none until counted.
+    pub held_locks: Option<u64>,
+    /// By how much the store's clock is ahead of this machine's, in milliseconds.
+    pub clock_offset_ms: Option<i64>,
+    /// The pool, where there is one.
+    pub pool: Option<PoolHealth>,
+    /// Answers that did not belong to their request; always 0 unless the client library is broken.
+    pub response_mismatches: u64,
+}
+
+/// One thing that a survey found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is about, such as `maxmemory-policy`.
+    pub topic: &'static str,
+    /// Whether it is as it should be.
+    pub is_fine: bool,
+    /// What was found and, if it is not fine, what to do.
+    pub detail: String,
+}
+
+/// How many connections there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolHealth {
+    /// Open connections.
+    pub open: u32,
+    /// The configured number.
+    pub max: u32,
+}

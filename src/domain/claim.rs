@@ -1,0 +1,253 @@
+//! What a client asks for: the claim, its fields and their bounds. How the fields travel is HTTP's affair.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::{LockName, Token, duration};
+
+/// One attempt to hold a lock, from the first request to the final release.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The lock.
+    pub name: LockName,
+    /// Identifies the claim; posting it again never makes a second claim.
+    pub token: Token,
+    /// How long the lease lasts without renewal.
+    pub ttl: Ttl,
+    /// The depth to hold at; posting a larger one re-enters.
+    pub hold_count: HoldCount,
+    /// Who holds, for everybody to read.
+    pub owner: Owner,
+    /// What else the holder wants others to see.
+    pub metadata: Option<Metadata>,
+    /// The lock stays taken at least this long after the grant, even if it is released earlier.
+    pub min_hold: Option<Duration>,
+    /// No renewal reaches further than this after the grant.
+    pub max_hold: Option<Duration>,
+    /// How long the lock stays closed after this lease expired or was evicted; never after a release.
+    pub lock_delay: Option<Duration>,
+}
+
+/// What tells one request for a claim from the next with the same token.
+///
+/// A grant remembers the last attempt that was told of it, so that taking back an attempt whose answer was lost never
+/// takes the lease from a later attempt that did get its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attempt(pub u64);
+
+impl Attempt {
+    /// A new random attempt.
+    #[must_use]
+    pub fn random() -> Self {
+        let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
+        // The fixed version and variant bits fall onto random ones.
+        Self(high ^ low.rotate_left(32))
+    }
+}
+
+/// How long a lease lasts without renewal, within the configured range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ttl(Duration);
+
+impl Ttl {
+    /// The duration.
+    #[must_use]
+    pub fn get(self) -> Duration {
+        self.0
+    }
+
+    /// Takes a TTL that a store wrote down earlier, possibly under other bounds.
+    #[must_use]
+    pub fn from_store(ttl: Duration) -> Self {
+        Self(ttl)
+    }
+}
+
+/// The configured bounds of what a claim may ask for.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// The TTL of a claim that names none.
+    pub ttl_default: Duration,
+    /// The shortest TTL.
+    pub ttl_min: Duration,
+    /// The longest TTL, and the longest `min_hold`.
+    pub ttl_max: Duration,
+    /// The longest `max_hold`.
+    pub max_hold_max: Duration,
+    /// The longest `lock_delay`; at most a minute, because ended claims are remembered that long.
+    pub lock_delay_max: Duration,
+}
+
+impl Bounds {
+    /// Checks a `ttl`.
+    ///
+    /// # Errors
+    /// Outside of the configured range.
+    pub fn ttl(&self, ttl: Duration) -> Result<Ttl, InvalidField> {
+        within("ttl", ttl, self.ttl_min, self.ttl_max).map(Ttl)
+    }
+
+    /// The TTL of a claim that names none.
+    #[must_use]
+    pub fn default_ttl(&self) -> Ttl {
+        Ttl(self.ttl_default)
+    }
+
+    /// Checks a `min_hold`.
+    ///
+    /// # Errors
+    /// Longer than the longest TTL.
+    pub fn min_hold(&self, min_hold: Duration) -> Result<Duration, InvalidField> {
+        within("min_hold", min_hold, Duration::ZERO, self.ttl_max)
+    }
+
+    /// Checks a `max_hold`.
+    ///
+    /// # Errors
+    /// Shorter than the shortest TTL, or longer than configured.
+    pub fn max_hold(&self, max_hold: Duration) -> Result<Duration, InvalidField> {
+        within("max_hold", max_hold, self.ttl_min, self.max_hold_max)
+    }
+
+    /// Checks a `lock_delay`.
+    ///
+    /// # Errors
+    /// Longer than configured.
+    pub fn lock_delay(&self, lock_delay: Duration) -> Result<Duration, InvalidField> {
+        within(
+            "lock_delay",
+            lock_delay,
+            Duration::ZERO,
+            self.lock_delay_max,
+        )
+    }
+}
+
+fn within(
+    field: &'static str,
+    value: Duration,
+    min: Duration,
+    max: Duration,
+) -> Result<Duration, InvalidField> {
+    if value < min || value > max {
+        let [value, min, max] = [value, min, max].map(duration::format);
+        return Err(InvalidField {
+            field,
+            problem: format!("{value} is out of range; use {min} to {max}"),
+        });
+    }
+    Ok(value)
+}
+
+/// How many times over a claim holds its lock, 1 to 1,000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HoldCount(u16);
+
+impl HoldCount {
+    /// A plain, single hold.
+    pub const ONE: Self = Self(1);
+    /// The deepest re-entry.
+    pub const MAX: u16 = 1_000;
+
+    /// Checks a `hold_count`.
+    ///
+    /// # Errors
+    /// Not within 1 to 1,000.
+    pub fn new(count: u64) -> Result<Self, InvalidField> {
+        match u16::try_from(count) {
+            Ok(count @ 1..=Self::MAX) => Ok(Self(count)),
+            _ => Err(InvalidField {
+                field: "hold_count",
+                problem: format!("{count} is out of range; use 1 to {}", Self::MAX),
+            }),
+        }
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// Free text that says who holds; at most 256 bytes without control characters. Proves nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owner(Box<str>);
+
+impl Owner {
+    /// The longest owner, in bytes.
+    pub const BYTES_MAX: usize = 256;
+
+    /// Checks an `owner`.
+    ///
+    /// # Errors
+    /// Too long, or with control characters, which would forge lines in terminals and logs.
+    pub fn new(text: &str) -> Result<Self, InvalidField> {
+        let problem = if text.len() > Self::BYTES_MAX {
+            format!(
+                "{} bytes are too many; at most {} are allowed",
+                text.len(),
+                Self::BYTES_MAX
+            )
+        } else if let Some(letter) = text.chars().find(|letter| letter.is_control()) {
+            format!("the control character {letter:?} is not allowed")
+        } else {
+            return Ok(Self(text.into()));
+        };
+        Err(InvalidField {
+            field: "owner",
+            problem,
+        })
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The text of a JSON object of at most 4 KiB, kept byte for byte as the client wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata(Box<str>);
+
+impl Metadata {
+    /// The longest metadata, in bytes.
+    pub const BYTES_MAX: usize = 4096;
+
+    /// Takes text that the caller knows to be a JSON object.
+    ///
+    /// # Errors
+    /// Too long.
+    pub fn from_json_object(text: &str) -> Result<Self, InvalidField> {
+        if text.len() > Self::BYTES_MAX {
+            let problem = format!(
+                "{} bytes are too many; at most {} are allowed",
+                text.len(),
+                Self::BYTES_MAX
+            );
+            return Err(InvalidField {
+                field: "metadata",
+                problem,
+            });
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The JSON text.
+    #[must_use]
+    pub fn as_json(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A field of a request that is outside of its bounds.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{field}: {problem}")]
+pub struct InvalidField {
+    /// The field's name on the wire.
+    pub field: &'static str,
+    /// What is wrong with it and what to write instead.
+    pub problem: String,
+}

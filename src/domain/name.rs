@@ -1,0 +1,182 @@
+//! Lock names and the buckets that they fall into. What a name is stored under is the store's affair.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// The name of a lock: 1 to 255 bytes of `A-Z a-z 0-9 . _ ~ : @ + , = -`, in segments joined by `/`.
+///
+/// The alphabet is what every proxy passes on unchanged, so two clients behind different proxies can never be
+/// locking different things under the same name. Cloning is cheap.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockName(Arc<str>);
+
+impl LockName {
+    /// The longest name, in bytes.
+    pub const BYTES_MAX: usize = 255;
+
+    /// Reads a name from bytes that have been percent-decoded exactly once.
+    ///
+    /// # Errors
+    /// Says which rule the name breaks.
+    pub fn parse(bytes: &[u8]) -> Result<Self, InvalidName> {
+        if bytes.is_empty() {
+            return Err(InvalidName::Empty);
+        }
+        if bytes.len() > Self::BYTES_MAX {
+            return Err(InvalidName::TooLong(bytes.len()));
+        }
+        for segment in bytes.split(|&byte| byte == b'/') {
+            match segment {
+                b"" => return Err(InvalidName::EmptySegment),
+                b"." | b".." => return Err(InvalidName::DotSegment),
+                _ => {}
+            }
+        }
+        let text = std::str::from_utf8(bytes).map_err(|_| InvalidName::NotText)?;
+        match text.chars().find(|&letter| !is_allowed(letter)) {
+            Some(letter) => Err(InvalidName::Letter(letter)),
+            None => Ok(Self(text.into())),
+        }
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The bucket whose fencing counter serves this lock.
+    #[must_use]
+    pub fn bucket(&self) -> Bucket {
+        // FNV-1a, 64 bits, folded. The function and the number of buckets are frozen: a counter must be found
+        // again under the same bucket for as long as any store lives.
+        let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+        for byte in self.0.bytes() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        let folded = hash ^ (hash >> 32);
+        Bucket(
+            u16::try_from(folded % Bucket::COUNT as u64)
+                .expect("a remainder of 1024 fits into 16 bits"),
+        )
+    }
+}
+
+/// Names are ordered and looked up by their text.
+impl Borrow<str> for LockName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+fn is_allowed(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || "._~:@+,=-/".contains(letter)
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// One of the 1,024 groups of locks that share a fencing counter (and, in Redis, a hash slot).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bucket(u16);
+
+impl Bucket {
+    /// How many buckets there are, for ever.
+    pub const COUNT: usize = 1024;
+
+    /// The bucket's number, from 0 to 1,023.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// Why a name was refused; the text tells the caller what to change.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum InvalidName {
+    /// There is no name.
+    #[error("the lock name is empty; write it after /locks/, for example /locks/orders/42")]
+    Empty,
+    /// Longer than [`LockName::BYTES_MAX`].
+    #[error("the lock name has {0} bytes; at most 255 are allowed")]
+    TooLong(usize),
+    /// `a//b`, `/a` or `a/`.
+    #[error("the lock name has an empty segment; remove the leading, trailing or doubled '/'")]
+    EmptySegment,
+    /// A segment is `.` or `..`, which proxies rewrite.
+    #[error("the lock name has a '.' or '..' segment, which proxies rewrite; use another word")]
+    DotSegment,
+    /// The bytes are not UTF-8.
+    #[error(
+        "the lock name is not valid UTF-8 after percent-decoding; use letters, digits and . _ ~ : @ + , = - /"
+    )]
+    NotText,
+    /// A letter outside the alphabet.
+    #[error("the lock name may not contain {0:?}; use letters, digits and . _ ~ : @ + , = - /")]
+    Letter(char),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_the_alphabet_are_taken_as_they_are() {
+        for name in ["a", "orders/42", "A-z.0_9~:@+,=-/x", &"n".repeat(255)] {
+            assert_eq!(LockName::parse(name.as_bytes()).expect(name).as_str(), name);
+        }
+    }
+
+    #[test]
+    fn a_refused_name_says_which_rule_it_breaks() {
+        let refused = |name: &[u8]| LockName::parse(name).expect_err("must be refused");
+        assert_eq!(refused(b""), InvalidName::Empty);
+        assert_eq!(
+            refused("n".repeat(256).as_bytes()),
+            InvalidName::TooLong(256)
+        );
+        for name in [&b"/a"[..], b"a/", b"a//b", b"/"] {
+            assert_eq!(refused(name), InvalidName::EmptySegment);
+        }
+        for name in [&b"."[..], b"..", b"a/../b", b"a/."] {
+            assert_eq!(refused(name), InvalidName::DotSegment);
+        }
+        assert_eq!(refused(b"\xff"), InvalidName::NotText);
+        for (name, letter) in [
+            ("a b", ' '),
+            ("a\0", '\0'),
+            ("a%2Fb", '%'),
+            ("caf\u{e9}", '\u{e9}'),
+            ("a{b}", '{'),
+        ] {
+            assert_eq!(refused(name.as_bytes()), InvalidName::Letter(letter));
+        }
+    }
+
+    #[test]
+    fn the_bucket_of_a_name_never_changes() {
+        // These numbers are part of the storage format: a store written by an older version must be found again.
+        let bucket = |name: &str| {
+            LockName::parse(name.as_bytes())
+                .expect(name)
+                .bucket()
+                .index()
+        };
+        assert_eq!(
+            [bucket("a"), bucket("orders/42"), bucket("backup")],
+            [192, 41, 802]
+        );
+    }
+}

@@ -1,0 +1,55 @@
+//! An operation that outlives its caller. It costs nothing as long as the caller stays.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_util::future::BoxFuture;
+use tokio_util::task::TaskTracker;
+
+/// A future that, dropped before its end, goes on as a task of its own.
+///
+/// A store operation must not be cut in the middle by a client that hangs up: whether it took place would be unknown,
+/// and what it granted would be lost.
+pub(super) struct Detached<T: Send + 'static> {
+    operation: Option<BoxFuture<'static, T>>,
+    background: TaskTracker,
+}
+
+impl<T: Send + 'static> Detached<T> {
+    pub(super) fn new(
+        operation: impl Future<Output = T> + Send + 'static,
+        background: TaskTracker,
+    ) -> Self {
+        Self {
+            operation: Some(Box::pin(operation)),
+            background,
+        }
+    }
+}
+
+impl<T: Send + 'static> Future for Detached<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let operation = self
+            .operation
+            .as_mut()
+            .expect("a future is not polled after its end");
+        let poll = operation.as_mut().poll(context);
+        if poll.is_ready() {
+            self.operation = None;
+        }
+        poll
+    }
+}
+
+impl<T: Send + 'static> Drop for Detached<T> {
+    fn drop(&mut self) {
+        // Outside of a runtime the process is ending, and so is everything that the operation could still do.
+        if let (Some(operation), Ok(runtime)) =
+            (self.operation.take(), tokio::runtime::Handle::try_current())
+        {
+            self.background.spawn_on(operation, &runtime);
+        }
+    }
+}

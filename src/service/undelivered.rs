@@ -1,0 +1,43 @@
+//! A grant on its way to the client that asked for it.
+
+use std::sync::Arc;
+
+use super::Inner;
+use crate::domain::{Acquired, Attempt, Claim};
+
+/// Holds on to a new grant until it is delivered. Dropped before, it gives the grant back.
+///
+/// Only grants made by this very request are given back: a replay or a re-entry belongs to a claim that somebody has
+/// been told of before.
+#[derive(Debug)]
+pub struct Undelivered {
+    grant: Option<(Arc<Inner>, Arc<Claim>, Attempt)>,
+}
+
+impl Undelivered {
+    pub(super) fn of(
+        outcome: &Acquired,
+        inner: &Arc<Inner>,
+        claim: &Arc<Claim>,
+        attempt: Attempt,
+    ) -> Self {
+        let is_new = matches!(outcome, Acquired::Granted { .. });
+        Self {
+            grant: is_new.then(|| (Arc::clone(inner), Arc::clone(claim), attempt)),
+        }
+    }
+
+    /// The answer is on its way: the grant is the client's now.
+    pub fn delivered(mut self) {
+        self.grant = None;
+    }
+}
+
+impl Drop for Undelivered {
+    fn drop(&mut self) {
+        if let Some((inner, claim, attempt)) = self.grant.take() {
+            inner.metrics.undelivered();
+            inner.withdraw_in_background(claim, attempt);
+        }
+    }
+}
