@@ -37,6 +37,7 @@ pub(super) fn lock_pattern(name_prefix: &str) -> String {
         }
         pattern.push(letter);
     }
+    pattern.push('*');
     pattern
 }
 
@@ -85,6 +86,6 @@ mod tests {
 
     #[test]
     fn a_prefix_means_itself_in_a_pattern() {
-        assert_eq!(lock_pattern("a*[b"), "lh:1:{*}:l:a\\*\\[b");
+        assert_eq!(lock_pattern("a*[b"), "lh:1:{*}:l:a\\*\\[b*");
     }
 }

@@ -69,6 +69,7 @@ impl Pool {
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .idle_timeout(None)
             .max_lifetime(None)
+            .error_sink(Box::new(ConnectErrors))
             .build_unchecked(manager);
         Ok(Self {
             connections,
@@ -166,6 +167,20 @@ impl Manager {
             is_broken: Arc::default(),
             epoch,
         })
+    }
+}
+
+/// Tells the log why there is no connection; callers are told only that there is none.
+#[derive(Debug)]
+struct ConnectErrors;
+
+impl bb8::ErrorSink<RedisError> for ConnectErrors {
+    fn sink(&self, error: RedisError) {
+        tracing::debug!(%error, "a connection to the store was not opened or was closed");
+    }
+
+    fn boxed_clone(&self) -> Box<dyn bb8::ErrorSink<RedisError>> {
+        Box::new(Self)
     }
 }
 
@@ -278,14 +293,20 @@ pub(super) async fn evaluate(
     script: &Script,
     command: &Cmd,
 ) -> RedisResult<Value> {
-    match connection.send_packed_command(command).await {
+    match send(connection, command).await {
         Err(error) if error.code() == Some("NOSCRIPT") => {
-            connection
-                .send_packed_command(&by_text(script, command))
-                .await
+            send(connection, &by_text(script, command)).await
         }
         answer => answer,
     }
+}
+
+async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {
+    // An error that Redis answers is a value to the client library until it is asked for.
+    connection
+        .send_packed_command(command)
+        .await?
+        .extract_error()
 }
 
 fn by_text(script: &Script, command: &Cmd) -> Cmd {
