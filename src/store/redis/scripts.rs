@@ -194,7 +194,8 @@ impl Reply {
             hold_count,
             acquired_at: Timestamp::from_unix_ms(acquired_ms),
             expires_at: Timestamp::from_unix_ms(until_ms),
-            expires_in: Duration::from_millis(until_ms.saturating_sub(now_ms)),
+            // When the clock of Redis was set back, the key lives longer; nobody is told to rely on that.
+            expires_in: Duration::from_millis(until_ms.saturating_sub(now_ms)).min(ttl.get()),
         };
         Ok(Lease { holder, ttl })
     }
