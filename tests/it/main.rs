@@ -1,1 +1,4 @@
-fn main() {}
+//! The one integration binary.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands")]
+
+mod config;
