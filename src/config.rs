@@ -4,10 +4,12 @@
 //! `config/leasehold.toml`, which is compiled in and is the only list of keys. Everything is parsed once, before any
 //! socket opens. Nothing here knows HTTP, Redis or the process: arguments and environment are passed in.
 
+mod auth;
 mod error;
 pub mod keys;
 mod layers;
 mod log;
+mod redis;
 mod secret;
 mod settings;
 mod store;
@@ -15,14 +17,14 @@ mod store;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub use auth::Auth;
 pub use error::{ConfigError, Origin};
 pub use layers::Sources;
 pub use log::{LogConfig, LogFormat, LogRequests};
+pub use redis::RedisConfig;
 pub use secret::Secret;
 pub use settings::Settings;
 pub use store::{RedisAddress, StoreUrl};
-
-const API_KEY_CHARS_MIN: usize = 16;
 
 /// The whole configuration, checked.
 #[derive(Debug, Clone)]
@@ -45,15 +47,6 @@ pub struct Config {
     pub redis: RedisConfig,
     /// Logs.
     pub log: LogConfig,
-}
-
-/// Who may call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Auth {
-    /// Everybody who reaches the address.
-    Open,
-    /// Callers that present this key.
-    Key(Secret),
 }
 
 /// Bounds of what a claim may ask for.
@@ -97,25 +90,6 @@ pub struct MemoryConfig {
     pub locks_max: usize,
 }
 
-/// The `redis://` store; credentials from the URL are merged into it.
-#[derive(Debug, Clone)]
-pub struct RedisConfig {
-    /// How many connections are kept open.
-    pub connections: usize,
-    /// How long connecting may take.
-    pub connect_timeout: Duration,
-    /// The user to authenticate as.
-    pub username: Option<String>,
-    /// The password to authenticate with.
-    pub password: Option<Secret>,
-    /// A `maxmemory-policy` to accept besides `noeviction`.
-    pub accept_eviction_policy: Option<String>,
-    /// Whether a start on an empty Redis waits before it grants.
-    pub grace_on_empty_start: bool,
-    /// How often Redis is examined again.
-    pub survey_interval: Duration,
-}
-
 impl Config {
     /// Resolves the layers, parses every value and checks them against each other.
     ///
@@ -135,8 +109,8 @@ impl Config {
         Ok(Self {
             listen,
             store,
-            auth: auth(settings, listen)?,
-            operation_timeout: positive(settings, "operation_timeout")?,
+            auth: Auth::parse(settings, listen)?,
+            operation_timeout: settings.positive("operation_timeout")?,
             lease: LeaseConfig::parse(settings)?,
             server: ServerConfig::parse(settings)?,
             memory: MemoryConfig {
@@ -176,10 +150,10 @@ impl Config {
 impl LeaseConfig {
     fn parse(settings: &Settings) -> Result<Self, ConfigError> {
         let lease = Self {
-            ttl_default: positive(settings, "lease.ttl_default")?,
-            ttl_min: positive(settings, "lease.ttl_min")?,
-            ttl_max: positive(settings, "lease.ttl_max")?,
-            max_hold_max: positive(settings, "lease.max_hold_max")?,
+            ttl_default: settings.positive("lease.ttl_default")?,
+            ttl_min: settings.positive("lease.ttl_min")?,
+            ttl_max: settings.positive("lease.ttl_max")?,
+            max_hold_max: settings.positive("lease.max_hold_max")?,
             lock_delay_max: settings.duration("lease.lock_delay_max")?,
         };
         in_order(settings, "lease.ttl_min", "lease.ttl_default")?;
@@ -192,34 +166,12 @@ impl ServerConfig {
     fn parse(settings: &Settings) -> Result<Self, ConfigError> {
         Ok(Self {
             connections_max: connections_max(settings)?,
-            header_read_timeout: positive(settings, "server.header_read_timeout")?,
-            idle_timeout: positive(settings, "server.idle_timeout")?,
-            body_timeout: positive(settings, "server.body_timeout")?,
+            header_read_timeout: settings.positive("server.header_read_timeout")?,
+            idle_timeout: settings.positive("server.idle_timeout")?,
+            body_timeout: settings.positive("server.body_timeout")?,
             body_bytes_max: settings.count("server.body_bytes_max")?,
             drain_delay: settings.duration("server.drain_delay")?,
             drain_timeout: settings.duration("server.drain_timeout")?,
-        })
-    }
-}
-
-impl RedisConfig {
-    fn parse(settings: &Settings, in_url: store::Credentials) -> Result<Self, ConfigError> {
-        let username = Some(settings.text("redis.username"))
-            .filter(|name| !name.is_empty())
-            .map(str::to_owned);
-        Ok(Self {
-            connections: settings.count("redis.connections")?,
-            connect_timeout: positive(settings, "redis.connect_timeout")?,
-            username: once(settings, "redis.username", username, in_url.username)?,
-            password: once(
-                settings,
-                "redis.password",
-                settings.secret("redis.password"),
-                in_url.password,
-            )?,
-            accept_eviction_policy: eviction_policy(settings)?,
-            grace_on_empty_start: settings.boolean("redis.grace_on_empty_start")?,
-            survey_interval: positive(settings, "redis.survey_interval")?,
         })
     }
 }
@@ -230,45 +182,6 @@ fn listen(settings: &Settings) -> Result<SocketAddr, ConfigError> {
         let problem = format!("\"{text}\" is not an address with a port; write 127.0.0.1:7625, 0.0.0.0:7625 or [::]:7625");
         settings.invalid("listen", problem)
     })
-}
-
-fn auth(settings: &Settings, listen: SocketAddr) -> Result<Auth, ConfigError> {
-    let wants_key = settings.choice("auth", &[("key", true), ("none", false)])?;
-    match (wants_key, settings.secret("api_key")) {
-        (true, Some(key)) => checked_api_key(settings, key).map(Auth::Key),
-        (true, None) if listen.ip().is_loopback() => Ok(Auth::Open),
-        (true, None) => {
-            let problem = format!(
-                "{listen} is reachable from other machines and there is no key; give api_key_file \
-                 (LEASEHOLD_API_KEY_FILE) or api_key (LEASEHOLD_API_KEY), or write auth = \"none\" (LEASEHOLD_AUTH=none)"
-            );
-            Err(settings.invalid("listen", problem))
-        }
-        (false, None) => Ok(Auth::Open),
-        (false, Some(_)) => {
-            let problem = format!(
-                "none contradicts the api_key ({}); drop one of the two",
-                settings.origin("api_key")
-            );
-            Err(settings.invalid("auth", problem))
-        }
-    }
-}
-
-/// The key travels in a header, so it must survive one.
-fn checked_api_key(settings: &Settings, key: Secret) -> Result<Secret, ConfigError> {
-    if key.expose().len() < API_KEY_CHARS_MIN {
-        let problem = format!(
-            "is shorter than {API_KEY_CHARS_MIN} characters; `openssl rand -hex 32` makes a good one"
-        );
-        return Err(settings.invalid("api_key", problem));
-    }
-    if !key.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
-        let problem =
-            "has a character that a header cannot carry; write visible ASCII without spaces";
-        return Err(settings.invalid("api_key", problem));
-    }
-    Ok(key)
 }
 
 /// The semaphore behind the limit has a largest value of its own, far above what a system can open.
@@ -282,29 +195,6 @@ fn connections_max(settings: &Settings) -> Result<usize, ConfigError> {
         ));
     }
     Ok(count)
-}
-
-fn eviction_policy(settings: &Settings) -> Result<Option<String>, ConfigError> {
-    match settings.text("redis.accept_eviction_policy") {
-        "" | "noeviction" => Ok(None),
-        policy if policy.starts_with("allkeys-") || policy.starts_with("volatile-") => {
-            Ok(Some(policy.to_owned()))
-        }
-        policy => {
-            let problem = format!(
-                "\"{policy}\" is not a maxmemory-policy; write one like volatile-lru, or nothing"
-            );
-            Err(settings.invalid("redis.accept_eviction_policy", problem))
-        }
-    }
-}
-
-fn positive(settings: &Settings, name: &str) -> Result<Duration, ConfigError> {
-    let duration = settings.duration(name)?;
-    if duration.is_zero() {
-        return Err(settings.invalid(name, "must be longer than 0s"));
-    }
-    Ok(duration)
 }
 
 fn in_order(settings: &Settings, low: &str, high: &str) -> Result<(), ConfigError> {
@@ -323,21 +213,4 @@ fn in_order(settings: &Settings, low: &str, high: &str) -> Result<(), ConfigErro
         settings.origin(other),
     );
     Err(settings.invalid(blamed, problem))
-}
-
-/// A credential stands in the URL or under its own key; of two, one would be ignored without a word.
-fn once<T>(
-    settings: &Settings,
-    name: &str,
-    own: Option<T>,
-    in_url: Option<T>,
-) -> Result<Option<T>, ConfigError> {
-    if own.is_some() && in_url.is_some() {
-        let problem = format!(
-            "the store's URL ({}) has it too; give one of the two",
-            settings.origin("store")
-        );
-        return Err(settings.invalid(name, problem));
-    }
-    Ok(own.or(in_url))
 }

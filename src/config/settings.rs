@@ -56,6 +56,15 @@ impl Settings {
         duration::parse(self.text(name)).map_err(|error| self.invalid(name, error.to_string()))
     }
 
+    /// A duration that is not zero.
+    pub(super) fn positive(&self, name: &str) -> Result<Duration, ConfigError> {
+        let duration = self.duration(name)?;
+        if duration.is_zero() {
+            return Err(self.invalid(name, "must be longer than 0s"));
+        }
+        Ok(duration)
+    }
+
     /// A whole number of at least 1: no limit of ours means anything at 0.
     pub(super) fn count(&self, name: &str) -> Result<usize, ConfigError> {
         let text = self.text(name);

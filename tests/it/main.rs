@@ -1,4 +1,8 @@
 //! The one integration binary.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should stop where it stands"
+)]
 
 mod config;
+mod secrets;
