@@ -6,3 +6,5 @@
 
 mod config;
 mod secrets;
+mod sockets;
+mod telemetry;
