@@ -4,7 +4,10 @@
     reason = "a test that cannot go on should stop where it stands"
 )]
 
+mod cli;
 mod config;
+mod process;
 mod secrets;
+mod shutdown;
 mod sockets;
 mod telemetry;
