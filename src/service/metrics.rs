@@ -45,6 +45,13 @@ const STORE_BUCKETS: [f64; 11] = [
     0.00025, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0,
 ];
 
+/// The buckets of the histograms, which a registry wants to know before it is asked for them.
+pub const BUCKETS: [(&str, &[f64]); 3] = [
+    ("leasehold_hold_duration_seconds", &HOLD_BUCKETS),
+    ("leasehold_renew_slack_ratio", &SLACK_BUCKETS),
+    ("leasehold_store_operation_duration_seconds", &STORE_BUCKETS),
+];
+
 /// Counters by one label, all made at the start.
 type Labelled<T> = HashMap<&'static str, T>;
 
@@ -96,17 +103,14 @@ impl LockMetrics {
         let held_for = ["released", "expired", "forced"].into_iter().map(|end| {
             let help = "How long leases were held, by how they ended; expired ones when the lock is granted again.";
             let name = "leasehold_hold_duration_seconds";
-            (end, registry.histogram(name, help, &HOLD_BUCKETS, &[("end", end)]))
+            (end, registry.histogram(name, help, &[("end", end)]))
         });
         let operations = OPERATIONS.into_iter().flat_map(|operation| {
             ["ok", "error"].map(|result| {
                 let labels = [("operation", operation), ("result", result)];
                 let help = "How long operations of the store took, as seen from this process.";
                 let name = "leasehold_store_operation_duration_seconds";
-                (
-                    (operation, result),
-                    registry.histogram(name, help, &STORE_BUCKETS, &labels),
-                )
+                ((operation, result), registry.histogram(name, help, &labels))
             })
         });
         let slack_help = "What share of its TTL a lease had left when it was renewed; small means that clients renew late.";
@@ -125,12 +129,7 @@ impl LockMetrics {
                 &RELEASE_OUTCOMES,
             ),
             held_for: held_for.collect(),
-            renew_slack: registry.histogram(
-                "leasehold_renew_slack_ratio",
-                slack_help,
-                &SLACK_BUCKETS,
-                &[],
-            ),
+            renew_slack: registry.histogram("leasehold_renew_slack_ratio", slack_help, &[]),
             expired: registry.counter(
                 "leasehold_leases_expired_total",
                 "Leases that ran out; counted when their lock is granted again.",

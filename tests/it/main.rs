@@ -1,1 +1,13 @@
-fn main() {}
+//! The one integration binary.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should stop where it stands"
+)]
+
+mod cli;
+mod config;
+mod process;
+mod secrets;
+mod shutdown;
+mod sockets;
+mod telemetry;
