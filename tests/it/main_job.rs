@@ -1,0 +1,122 @@
+//! The job that Leasehold is for: many clients change one resource under a lock, some of them too slowly, and no change
+//! is lost.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use serde_json::Value;
+
+use crate::process::Serving;
+use crate::support::redis_server::RedisServer;
+
+const CLIENTS: usize = 200;
+const CHANGES_EACH: usize = 3;
+/// Every so many grants, a client sleeps through the end of its lease and then goes on as if nothing had happened.
+const SLEEPERS: u32 = 20;
+
+/// A file with a number in it. It knows nothing of Leasehold but the largest fencing token that it has seen, and refuses
+/// smaller ones, for reading too: what was read under an old token must not be built upon.
+struct CounterFile {
+    path: PathBuf,
+    largest: Mutex<u64>,
+    refused: AtomicU32,
+}
+
+impl CounterFile {
+    fn read(&self, fence: u64) -> Option<u64> {
+        let _guard = self.admit(fence)?;
+        Some(fs::read_to_string(&self.path).unwrap().parse().unwrap())
+    }
+
+    fn write(&self, fence: u64, number: u64) -> Option<()> {
+        let _guard = self.admit(fence)?;
+        fs::write(&self.path, number.to_string()).unwrap();
+        Some(())
+    }
+
+    fn admit(&self, fence: u64) -> Option<std::sync::MutexGuard<'_, u64>> {
+        let mut largest = self.largest.lock().unwrap();
+        if fence < *largest {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        *largest = fence;
+        Some(largest)
+    }
+}
+
+struct Job {
+    client: reqwest::Client,
+    url: String,
+    file: CounterFile,
+    grants: AtomicU32,
+}
+
+impl Job {
+    /// Asks until the lock is granted. Returns the token and the fencing token.
+    async fn lock(&self, ttl: &str) -> (String, u64) {
+        loop {
+            let answer = self.client.post(&self.url).form(&[("ttl", ttl)]).send().await.unwrap();
+            let status = answer.status();
+            let body: Value = answer.json().await.unwrap();
+            match status {
+                StatusCode::CREATED => {
+                    let token = body["token"].as_str().unwrap().to_owned();
+                    return (token, body["fencing_token"].as_u64().unwrap());
+                }
+                // Jitter: 200 clients that come back together would meet again.
+                StatusCode::LOCKED => tokio::time::sleep(Duration::from_millis(5 + random() % 60)).await,
+                other => panic!("{other}: {body}"),
+            }
+        }
+    }
+
+    /// One change: read, add one, write. None if the resource refused, because the lease had ended.
+    async fn change(&self) -> Option<()> {
+        let is_sleeper = self.grants.fetch_add(1, Ordering::Relaxed) % SLEEPERS == SLEEPERS - 1;
+        let (token, fence) = self.lock(if is_sleeper { "100ms" } else { "10s" }).await;
+        let number = self.file.read(fence)?;
+        if is_sleeper {
+            tokio::time::sleep(Duration::from_millis(150)).await;
+        }
+        self.file.write(fence, number + 1)?;
+        let released = self.client.delete(&self.url).header("Lock-Token", token).send().await.unwrap();
+        let expected = if is_sleeper { StatusCode::PRECONDITION_FAILED } else { StatusCode::NO_CONTENT };
+        assert_eq!(released.status(), expected);
+        Some(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_clients_lose_no_update_of_a_shared_counter() {
+    let redis = RedisServer::start().await;
+    let serving = Serving::start(&["--store", &redis.url()]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("counter");
+    fs::write(&path, "0").unwrap();
+    let job = Job {
+        client: reqwest::Client::builder().no_proxy().build().unwrap(),
+        url: format!("{}/locks/counter", serving.url),
+        file: CounterFile { path: path.clone(), largest: Mutex::new(0), refused: AtomicU32::new(0) },
+        grants: AtomicU32::new(0),
+    };
+    let clients = (0..CLIENTS).map(|_| async {
+        for _ in 0..CHANGES_EACH {
+            // What the resource refused is done again, under a new lease.
+            while job.change().await.is_none() {}
+        }
+    });
+    futures_util::future::join_all(clients).await;
+    let counted: usize = fs::read_to_string(&path).unwrap().parse().unwrap();
+    assert_eq!(counted, CLIENTS * CHANGES_EACH, "an update was lost");
+    let refused = job.file.refused.load(Ordering::Relaxed);
+    assert!(refused > 0, "no sleeper was ever refused: the test did not try what it is about");
+}
+
+fn random() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0
+}
