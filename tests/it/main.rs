@@ -7,6 +7,7 @@
 mod api;
 mod cli;
 mod config;
+mod openapi;
 mod process;
 mod secrets;
 mod shutdown;
