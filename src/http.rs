@@ -1,1 +1,91 @@
-//! To be written.
+//! HTTP: requests become claims, outcomes become answers and problems. The routes and the order of the layers are here.
+//!
+//! Nothing here decides who holds a lock or how long an operation may take; nothing here knows what the store is.
+//! Sockets, timeouts of connections and shutdown are the server's affair.
+
+mod accept;
+mod app;
+mod auth;
+mod docs;
+mod extract;
+mod grant_body;
+mod health;
+mod index;
+mod layers;
+mod locks;
+mod measure;
+pub mod openapi;
+mod problem;
+mod route;
+mod wire;
+
+use axum::Router;
+use axum::middleware::{from_fn_with_state, map_request};
+use axum::routing::get;
+use tower_http::catch_panic::CatchPanicLayer;
+
+pub use app::{App, Build, RequestLog, RequestLogMode, Settings};
+pub use auth::ApiKey;
+pub use problem::Code;
+pub use route::Route;
+
+use problem::Problem;
+
+/// Every route of the service, ready to be served.
+///
+/// From the outside in: [`layers::outermost`] (request id, rendering of problems, metrics, log), the net for panics,
+/// then the routes; what is guarded asks for the API key before anything of the request is read.
+pub fn router(app: App) -> Router {
+    let panics = app.http_metrics().panics();
+    let net = CatchPanicLayer::custom(move |panic: Box<dyn std::any::Any + Send>| {
+        panics.increment(1);
+        problem::of_panic(panic.as_ref())
+    });
+    guarded(&app)
+        .merge(open())
+        .fallback(async || Problem::not_found())
+        .layer(net)
+        .layer(from_fn_with_state(app.clone(), layers::outermost))
+        .with_state(app)
+}
+
+/// What needs the API key where one is configured: everything that shows or changes locks.
+fn guarded(app: &App) -> Router<App> {
+    let lock = get(locks::inspect)
+        .post(locks::acquire)
+        .put(locks::renew)
+        .delete(locks::release);
+    let routes = Router::new()
+        .route(Route::Lock.pattern(), lock)
+        .route(Route::Locks.pattern(), get(locks::list))
+        // A slash too many is the commonest slip; no lock can be meant by it, because no name is empty.
+        .route("/locks/", get(locks::list))
+        .route(Route::Metrics.pattern(), get(health::metrics))
+        .method_not_allowed_fallback(async || Problem::method_not_allowed());
+    match &app.settings().api_key {
+        Some(key) => {
+            let key = key.clone();
+            routes.route_layer(map_request(move |request| {
+                auth::admit(key.clone(), request)
+            }))
+        }
+        None => routes,
+    }
+}
+
+/// What anybody may see.
+fn open() -> Router<App> {
+    Router::new()
+        .route(Route::Index.pattern(), get(index::index))
+        .route(Route::Livez.pattern(), get(health::livez))
+        .route(Route::Readyz.pattern(), get(health::readyz))
+        .route(Route::Healthz.pattern(), get(health::readyz))
+        .route(Route::Version.pattern(), get(index::version))
+        .route(Route::OpenApi.pattern(), get(docs::openapi))
+        .route(Route::Docs.pattern(), get(docs::redirect))
+        .route("/docs/", get(docs::asset))
+        .route("/docs/{*asset}", get(docs::asset))
+        .route(Route::Problems.pattern(), get(problem::pages::list))
+        .route(Route::Problem.pattern(), get(problem::pages::page))
+        .method_not_allowed_fallback(async || Problem::method_not_allowed())
+}

@@ -4,8 +4,10 @@
     reason = "a test that cannot go on should stop where it stands"
 )]
 
+mod api;
 mod cli;
 mod config;
+mod openapi;
 mod process;
 mod secrets;
 mod shutdown;

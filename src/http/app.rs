@@ -1,0 +1,118 @@
+//! What the handlers share: the service, the settings of HTTP, and its figures. Nothing here changes after the start.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::auth::ApiKey;
+use super::measure::HttpMetrics;
+use crate::domain::Bounds;
+use crate::service::LockService;
+use crate::telemetry::Metrics;
+
+/// What every handler is given. Cloning is cheap.
+#[derive(Clone, Debug)]
+pub struct App {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    service: LockService,
+    metrics: Arc<Metrics>,
+    http_metrics: HttpMetrics,
+    draining: Arc<AtomicBool>,
+    settings: Settings,
+}
+
+/// What is configured about HTTP.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What a claim may ask for.
+    pub bounds: Bounds,
+    /// The longest request body.
+    pub body_bytes_max: usize,
+    /// How long a request body may take to arrive.
+    pub body_timeout: Duration,
+    /// Guards the locks and the metrics, where there is one.
+    pub api_key: Option<ApiKey>,
+    /// Which requests are logged.
+    pub request_log: RequestLog,
+    /// The kind of store, for `/version`: never its address.
+    pub store: &'static str,
+    /// What was built, for `/version`.
+    pub build: Build,
+}
+
+/// Which requests are logged.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestLog {
+    /// By their outcome.
+    pub mode: RequestLogMode,
+    /// Those that take this long are logged whatever their outcome, unless the log is off.
+    pub slow: Duration,
+}
+
+/// Which requests are logged, by their outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestLogMode {
+    /// Those answered with 400 or above.
+    Failed,
+    /// All.
+    All,
+    /// None, not even slow ones.
+    Off,
+}
+
+/// What was built.
+#[derive(Clone, Copy, Debug)]
+pub struct Build {
+    /// The version of the release.
+    pub version: &'static str,
+    /// The revision of the source.
+    pub revision: &'static str,
+    /// The compiler.
+    pub rustc: &'static str,
+}
+
+impl App {
+    /// Puts together what handlers need. `draining` is set by whoever shuts the process down.
+    #[must_use]
+    pub fn new(
+        service: LockService,
+        metrics: Arc<Metrics>,
+        draining: Arc<AtomicBool>,
+        settings: Settings,
+    ) -> Self {
+        let http_metrics = HttpMetrics::new(Arc::clone(&metrics));
+        Self {
+            inner: Arc::new(Inner {
+                service,
+                metrics,
+                http_metrics,
+                draining,
+                settings,
+            }),
+        }
+    }
+
+    pub(super) fn service(&self) -> &LockService {
+        &self.inner.service
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    pub(super) fn http_metrics(&self) -> &HttpMetrics {
+        &self.inner.http_metrics
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.inner.draining.load(Ordering::Relaxed)
+    }
+}

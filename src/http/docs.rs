@@ -1,0 +1,64 @@
+//! `/openapi.json` and `/docs`: the document, and Swagger UI out of the binary. No page here refers to another host.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, LOCATION};
+use axum::response::Response;
+use utoipa_swagger_ui::Config;
+
+use super::openapi;
+use super::problem::Problem;
+
+/// The document never changes while the process lives.
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| openapi::json().into());
+
+/// Without a validator, whose badge would send the document to a server of Swagger's makers.
+static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
+    let config = Config::new(["/openapi.json"])
+        .validator_url("none")
+        .deep_linking(true)
+        .try_it_out_enabled(true);
+    Arc::new(config)
+});
+
+/// `GET /openapi.json`
+pub(super) async fn openapi() -> Response {
+    let mut response = Response::new(Body::from(DOCUMENT.clone()));
+    let content_type = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+/// `GET /docs`: the page's own references need the slash.
+pub(super) async fn redirect() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    let location = HeaderValue::from_static("/docs/");
+    response.headers_mut().insert(LOCATION, location);
+    response
+}
+
+/// `GET /docs/…`
+pub(super) async fn asset(request: Request) -> Result<Response, Problem> {
+    let path = request.uri().path();
+    let path = path.strip_prefix("/docs/").unwrap_or_default();
+    // What the bundle cannot serve is not there, whatever its reason.
+    let found = utoipa_swagger_ui::serve(path, Arc::clone(&CONFIG));
+    let file = found.ok().flatten().ok_or_else(Problem::not_found)?;
+    let content_type =
+        HeaderValue::try_from(file.content_type).expect("media types are printable ASCII");
+    let mut response = Response::new(Body::from(file.bytes.into_owned()));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, content_type);
+    if file.gzpipped {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    headers.insert(
+        CACHE_CONTROL,
+        HeaderValue::from_static("public, max-age=3600"),
+    );
+    Ok(response)
+}

@@ -1,0 +1,74 @@
+//! The body of a request: how long it may be and take, and whether it is JSON or a form.
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use super::fields::Entry;
+use super::{form, json};
+use crate::http::app::Settings;
+use crate::http::problem::Problem;
+
+/// What `Content-Type` announces.
+enum Announced {
+    Form,
+    Json,
+}
+
+/// Reads the whole body. Without one, it costs nothing: no timer, no copy.
+pub(super) async fn read(body: Body, settings: &Settings) -> Result<Bytes, Problem> {
+    if body.is_end_stream() {
+        return Ok(Bytes::new());
+    }
+    let bytes_max = settings.body_bytes_max;
+    // A body that is announced as too large is refused before it is sent, which `Expect: 100-continue` is made for.
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(Problem::body_too_large(bytes_max));
+    }
+    let whole = Limited::new(body, bytes_max).collect();
+    match tokio::time::timeout(settings.body_timeout, whole).await {
+        Ok(Ok(whole)) => Ok(whole.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::body_too_large(bytes_max)),
+        Ok(Err(_)) => Err(Problem::malformed("the body ended before it was complete")),
+        Err(_) => Err(Problem::body_timeout(settings.body_timeout)),
+    }
+}
+
+/// Appends the fields of a body.
+///
+/// A body that starts with `{` is JSON whatever it is announced as: `curl -d` says of everything that it is a form.
+pub(super) fn parse(
+    headers: &HeaderMap,
+    body: &[u8],
+    entries: &mut Vec<Entry>,
+) -> Result<(), Problem> {
+    if body.trim_ascii_start().starts_with(b"{") {
+        return json::parse(body, entries)
+            .map_err(|error| Problem::malformed(format!("the body is not valid JSON: {error}")));
+    }
+    match announced(headers)? {
+        Announced::Form => form::parse(body, entries)
+            .map_err(|_| Problem::malformed("the form is not valid UTF-8")),
+        Announced::Json => Err(Problem::malformed("the body must be a JSON object: {…}")),
+    }
+}
+
+fn announced(headers: &HeaderMap) -> Result<Announced, Problem> {
+    let Some(value) = headers.get(CONTENT_TYPE) else {
+        return Ok(Announced::Form);
+    };
+    let value = value.to_str().unwrap_or_default();
+    let (essence, _) = value.split_once(';').unwrap_or((value, ""));
+    let essence = essence.trim().to_ascii_lowercase();
+    match essence.as_str() {
+        "" | "application/x-www-form-urlencoded" => Ok(Announced::Form),
+        "application/json" => Ok(Announced::Json),
+        "multipart/form-data" => Err(Problem::unsupported_media_type(
+            "multipart forms are not read; send a URL-encoded form (curl -d, not -F) or JSON",
+        )),
+        _ => Err(Problem::unsupported_media_type(
+            "send a JSON object as application/json, or a form as application/x-www-form-urlencoded",
+        )),
+    }
+}

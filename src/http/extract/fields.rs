@@ -1,0 +1,196 @@
+//! The fields of one request, taken out one by one with the type that the handler expects.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+
+use crate::domain::duration;
+use crate::http::problem::Problem;
+
+/// Fields that the design has and this version does not.
+const LATER: [&str; 5] = ["wait", "fair", "limit", "permits", "names"];
+/// How deep metadata may be nested. Answers put it three levels deeper, and common parsers stop at 128.
+const DEPTH_MAX: usize = 64;
+/// How much of a wrong value is repeated in the answer, in letters.
+const ECHO_MAX: usize = 64;
+
+/// What a request says, until it has all been taken out.
+#[derive(Debug)]
+pub(in crate::http) struct Fields {
+    entries: Vec<Entry>,
+}
+
+/// One field as it was given.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) value: Value,
+}
+
+/// A value, as far as it is known before anybody asks for a type.
+#[derive(Debug)]
+pub(super) enum Value {
+    /// From a form, a query string, or a string of JSON.
+    Text(String),
+    /// Any other JSON, byte for byte.
+    Json(Box<RawValue>),
+    /// JSON's null, which means the same as leaving the field out.
+    Null,
+}
+
+impl Value {
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Json(raw) => raw.get(),
+            Self::Null => "null",
+        }
+    }
+}
+
+impl Fields {
+    pub(super) fn new(entries: Vec<Entry>) -> Self {
+        Self { entries }
+    }
+
+    /// Any text.
+    pub(in crate::http) fn text(&mut self, name: &'static str) -> Result<Option<String>, Problem> {
+        match self.take(name)? {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(Value::Json(_)) => Err(Problem::field(name, "must be a string")),
+        }
+    }
+
+    /// A duration with its unit.
+    pub(in crate::http) fn duration(
+        &mut self,
+        name: &'static str,
+    ) -> Result<Option<Duration>, Problem> {
+        let Some(value) = self.take(name)? else {
+            return Ok(None);
+        };
+        // Numbers of JSON have no unit, and are refused with the same words as a string without one.
+        duration::parse(&echo(value.as_str()))
+            .map(Some)
+            .map_err(|invalid| Problem::field(name, invalid.to_string()))
+    }
+
+    /// A whole number, written as a number or as digits. Numbers that are too large saturate and fail at a bound.
+    pub(in crate::http) fn number(&mut self, name: &'static str) -> Result<Option<u64>, Problem> {
+        let Some(value) = self.take(name)? else {
+            return Ok(None);
+        };
+        let digits = value.as_str();
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            let problem = format!("{:?} is not a whole number", echo(digits));
+            return Err(Problem::field(name, problem));
+        }
+        Ok(Some(digits.parse().unwrap_or(u64::MAX)))
+    }
+
+    /// `true` or `false`.
+    pub(in crate::http) fn flag(&mut self, name: &'static str) -> Result<Option<bool>, Problem> {
+        match self.take(name)?.as_ref().map(Value::as_str) {
+            None => Ok(None),
+            Some("true") => Ok(Some(true)),
+            Some("false") => Ok(Some(false)),
+            Some(_) => Err(Problem::field(name, "must be true or false")),
+        }
+    }
+
+    /// The text of a JSON object, which only a JSON body can carry.
+    pub(in crate::http) fn json_object(
+        &mut self,
+        name: &'static str,
+    ) -> Result<Option<Box<RawValue>>, Problem> {
+        let raw = match self.take(name)? {
+            None | Some(Value::Null) => return Ok(None),
+            Some(Value::Json(raw)) if raw.get().starts_with('{') => raw,
+            Some(Value::Json(_) | Value::Text(_)) => {
+                let problem = "must be a JSON object, and the body must be JSON";
+                return Err(Problem::field(name, problem));
+            }
+        };
+        // It is read once in full, because others will have to read it: it must not break the answers about the lock.
+        let value = serde_json::from_str(raw.get())
+            .map_err(|error| Problem::field(name, format!("cannot be read: {error}")))?;
+        if depth(&value) > DEPTH_MAX {
+            let problem = format!("is nested deeper than {DEPTH_MAX} levels");
+            return Err(Problem::field(name, problem));
+        }
+        Ok(Some(raw))
+    }
+
+    /// Refuses what nobody has taken out: a misspelt `ttl` must never be a default.
+    ///
+    /// # Errors
+    /// Names the field, and the one among `known` that was probably meant.
+    pub(in crate::http) fn finish(self, known: &[&'static str]) -> Result<(), Problem> {
+        let Some(Entry { name, .. }) = self.entries.into_iter().next() else {
+            return Ok(());
+        };
+        let name = echo(&name).into_owned();
+        let suggestion = suggestion(&name, known);
+        let detail = if LATER.contains(&name.as_str()) {
+            format!("this version does not have the field {name:?}; leave it out")
+        } else if let Some(suggestion) = suggestion {
+            format!("there is no field {name:?}; did you mean {suggestion:?}?")
+        } else if known.is_empty() {
+            format!("there is no field {name:?}; this operation takes none")
+        } else {
+            format!(
+                "there is no field {name:?}; there are: {}",
+                known.join(", ")
+            )
+        };
+        Err(Problem::unknown_field(name, suggestion, detail))
+    }
+
+    /// Takes out a field, wherever it was given. Saying the same twice is fine.
+    fn take(&mut self, name: &'static str) -> Result<Option<Value>, Problem> {
+        let mut found: Option<Value> = None;
+        for Entry { value, .. } in self.entries.extract_if(.., |entry| entry.name == name) {
+            match &found {
+                _ if matches!(value, Value::Null) => {}
+                None => found = Some(value),
+                Some(earlier) if earlier.as_str() == value.as_str() => {}
+                Some(_) => {
+                    return Err(Problem::field(name, "is given twice with different values"));
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The known field that differs by a slip of the finger, by case, or by a unit at its end (`ttl_ms`).
+fn suggestion(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase();
+    let distance = |known: &str| strsim::damerau_levenshtein(&name, known);
+    known
+        .iter()
+        .copied()
+        .filter(|known| name.starts_with(known) || distance(known) <= (known.len() / 3).max(1))
+        .min_by_key(|known| distance(known))
+}
+
+fn depth(value: &serde_json::Value) -> usize {
+    match value {
+        serde_json::Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        serde_json::Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+        serde_json::Value::Null
+        | serde_json::Value::Bool(_)
+        | serde_json::Value::Number(_)
+        | serde_json::Value::String(_) => 0,
+    }
+}
+
+/// The beginning of what a client sent, short enough to be sent back.
+fn echo(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(ECHO_MAX) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+    }
+}

@@ -1,0 +1,39 @@
+//! URL-encoded fields: forms and query strings. Unlike browsers, it refuses what is not UTF-8 instead of mending it.
+
+use std::borrow::Cow;
+use std::string::FromUtf8Error;
+
+use percent_encoding::percent_decode;
+
+use super::fields::{Entry, Value};
+
+/// Appends the fields of a form.
+///
+/// # Errors
+/// A name or a value is not UTF-8 after decoding.
+pub(super) fn parse(form: &[u8], entries: &mut Vec<Entry>) -> Result<(), FromUtf8Error> {
+    for pair in form.split(|&byte| byte == b'&') {
+        if pair.is_empty() {
+            continue;
+        }
+        let mut halves = pair.splitn(2, |&byte| byte == b'=');
+        let (name, value) = (halves.next(), halves.next());
+        entries.push(Entry {
+            name: decoded(name.unwrap_or_default())?,
+            value: Value::Text(decoded(value.unwrap_or_default())?),
+        });
+    }
+    Ok(())
+}
+
+fn decoded(text: &[u8]) -> Result<String, FromUtf8Error> {
+    let mut text = Cow::Borrowed(text);
+    if text.contains(&b'+') {
+        for byte in text.to_mut() {
+            if *byte == b'+' {
+                *byte = b' ';
+            }
+        }
+    }
+    String::from_utf8(percent_decode(&text).collect())
+}

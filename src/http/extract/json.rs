@@ -1,0 +1,59 @@
+//! A JSON object as a list of fields: a field given twice is seen, and objects inside are kept byte for byte.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::fields::{Entry, Value};
+
+/// Appends the fields of a JSON object.
+///
+/// # Errors
+/// Says where the text is not JSON.
+pub(super) fn parse(body: &[u8], entries: &mut Vec<Entry>) -> serde_json::Result<()> {
+    let Object(members) = serde_json::from_slice(body)?;
+    for (name, raw) in members {
+        let value = Value::of(raw)?;
+        entries.push(Entry { name, value });
+    }
+    Ok(())
+}
+
+impl Value {
+    fn of(raw: Box<RawValue>) -> serde_json::Result<Self> {
+        Ok(match raw.get().as_bytes().first() {
+            Some(b'"') => Self::Text(serde_json::from_str(raw.get())?),
+            Some(b'n') => Self::Null,
+            _ => Self::Json(raw),
+        })
+    }
+}
+
+/// The members in the order of the text, duplicates included, which a map would swallow.
+struct Object(Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Members)
+    }
+}
+
+struct Members;
+
+impl<'de> Visitor<'de> for Members {
+    type Value = Object;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            members.push(member);
+        }
+        Ok(Object(members))
+    }
+}

@@ -1,0 +1,131 @@
+//! Whether the process lives and can serve, and its figures. None of it asks the store: a slow store must not make a
+//! probe slow, and a dead one must not restart every process in front of it.
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::app::App;
+use super::extract;
+use super::problem::Problem;
+use super::wire::json;
+use crate::domain::duration;
+use crate::store::StoreHealth;
+
+/// Whether all is well.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Health {
+    status: Status,
+    /// What was looked at; only with `verbose`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Vec<Check>)]
+    checks: Option<Vec<Check>>,
+}
+
+/// Whether all is well, in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = HealthStatus)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Status {
+    /// Send requests.
+    Ok,
+    /// Send requests elsewhere.
+    Unavailable,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Check {
+    /// What it is about.
+    name: &'static str,
+    /// Whether it is as it should be.
+    ok: bool,
+    /// What was found, and what to do if it is not fine.
+    detail: String,
+}
+
+/// `GET /livez`
+pub(super) async fn livez() -> Response {
+    let health = Health {
+        status: Status::Ok,
+        checks: None,
+    };
+    json(StatusCode::OK, "application/json", &health)
+}
+
+/// `GET /readyz`, `GET /healthz`
+///
+/// A store that does not answer for a moment leaves the process ready: every replica has the same store, and taking
+/// them all out of service would turn answers that say "try again" into no answers.
+pub(super) async fn readyz(State(app): State<App>, request: Request) -> Result<Response, Problem> {
+    let mut fields = extract::query_fields(request.uri())?;
+    // `?verbose` alone means yes, as in Kubernetes.
+    let is_verbose = fields
+        .text("verbose")?
+        .is_some_and(|value| value != "false");
+    fields.finish(&["verbose"])?;
+    let (is_draining, store) = (app.is_draining(), app.service().store_health());
+    let is_ready = !is_draining && store.contacted && store.refused.is_none();
+    let (code, status) = match is_ready {
+        true => (StatusCode::OK, Status::Ok),
+        false => (StatusCode::SERVICE_UNAVAILABLE, Status::Unavailable),
+    };
+    let checks = is_verbose.then(|| checks(is_draining, store));
+    Ok(json(code, "application/json", &Health { status, checks }))
+}
+
+/// `GET /metrics`
+pub(super) async fn metrics(State(app): State<App>) -> Response {
+    let mut response = Response::new(Body::from(app.metrics().render()));
+    let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+fn checks(is_draining: bool, store: StoreHealth) -> Vec<Check> {
+    let draining = if is_draining {
+        "the process is shutting down"
+    } else {
+        "the process takes requests"
+    };
+    let store_state = match (store.contacted, store.up) {
+        (_, true) => "it answered last time",
+        (true, false) => "it did not answer last time",
+        (false, false) => "it has not answered yet",
+    };
+    let mut checks = vec![
+        check("draining", !is_draining, draining),
+        check("store", store.up, store_state),
+    ];
+    if let Some(refused) = store.refused {
+        checks.push(check("store_configuration", false, refused));
+    }
+    if let Some(left) = store.recovering_for {
+        let left = duration::format(left);
+        let detail = format!("new grants wait {left} for leases that the store may have forgotten");
+        checks.push(check("recovering", false, detail));
+    }
+    if let Some(offset_ms) = store.clock_offset_ms {
+        let detail = format!("the store's clock is {offset_ms} ms ahead of this machine's");
+        checks.push(check("clock_offset", true, detail));
+    }
+    if let Some(pool) = store.pool {
+        let detail = format!("{} of {} connections are open", pool.open, pool.max);
+        checks.push(check("pool", pool.open > 0, detail));
+    }
+    let findings = store.findings.into_iter();
+    checks.extend(findings.map(|found| check(found.topic, found.is_fine, found.detail)));
+    checks
+}
+
+fn check(name: &'static str, ok: bool, detail: impl Into<String>) -> Check {
+    Check {
+        name,
+        ok,
+        detail: detail.into(),
+    }
+}

@@ -1,0 +1,72 @@
+//! `/` and `/version`: where things are, and what this is.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::app::App;
+use super::route::Route;
+use super::wire::json;
+
+/// Where things are.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Index {
+    /// What this is.
+    service: &'static str,
+    /// Which version of it.
+    version: &'static str,
+    /// All locks; one lock is below it, by its name.
+    locks: &'static str,
+    /// For reading and trying.
+    docs: &'static str,
+    /// For programs.
+    openapi: &'static str,
+    /// What each problem means.
+    problems: &'static str,
+    /// Whether it can serve.
+    readyz: &'static str,
+    /// Figures for Prometheus.
+    metrics: &'static str,
+}
+
+/// What was built.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Version {
+    /// The version of the release.
+    version: &'static str,
+    /// The revision of the source.
+    revision: &'static str,
+    /// The compiler.
+    rustc: &'static str,
+    /// The kind of store.
+    store: &'static str,
+}
+
+/// `GET /`
+pub(super) async fn index(State(app): State<App>) -> Response {
+    let index = Index {
+        service: "leasehold",
+        version: app.settings().build.version,
+        locks: Route::Locks.template(),
+        docs: Route::Docs.template(),
+        openapi: Route::OpenApi.template(),
+        problems: Route::Problems.template(),
+        readyz: Route::Readyz.template(),
+        metrics: Route::Metrics.template(),
+    };
+    json(StatusCode::OK, "application/json", &index)
+}
+
+/// `GET /version`
+pub(super) async fn version(State(app): State<App>) -> Response {
+    let settings = app.settings();
+    let version = Version {
+        version: settings.build.version,
+        revision: settings.build.revision,
+        rustc: settings.build.rustc,
+        store: settings.store,
+    };
+    json(StatusCode::OK, "application/json", &version)
+}

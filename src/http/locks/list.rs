@@ -1,0 +1,93 @@
+//! `GET /locks`: the held locks, page by page.
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+
+use crate::domain::LockName;
+use crate::http::app::App;
+use crate::http::extract;
+use crate::http::problem::Problem;
+use crate::http::wire::{LockBody, LockPage, json};
+use crate::store::ListQuery;
+
+/// The fields of a listing.
+pub(in crate::http) const LIST_FIELDS: [&str; 3] = ["prefix", "page_size", "page_token"];
+/// How many locks a page has unless the client says.
+pub(in crate::http) const PAGE_SIZE_DEFAULT: u64 = 100;
+/// The largest page. More is capped, not refused: the client follows page tokens anyway.
+pub(in crate::http) const PAGE_SIZE_MAX: u64 = 1_000;
+
+/// `GET /locks`
+pub(in crate::http) async fn list(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let mut fields = extract::query_fields(request.uri())?;
+    let prefix = fields.text("prefix")?.unwrap_or_default();
+    let page_size = fields.number("page_size")?.unwrap_or(PAGE_SIZE_DEFAULT);
+    let page_token = fields.text("page_token")?.unwrap_or_default();
+    fields.finish(&LIST_FIELDS)?;
+    if page_size == 0 {
+        let problem = format!("0 is out of range; use 1 to {PAGE_SIZE_MAX}");
+        return Err(Problem::field("page_size", problem));
+    }
+    let query = ListQuery {
+        prefix: checked_prefix(prefix)?,
+        after: after(&page_token)?,
+        page_size: usize::try_from(page_size.min(PAGE_SIZE_MAX)).expect("1,000 fits"),
+    };
+    let listing = app.service().list(&query).await?;
+    let page = LockPage {
+        locks: listing.locks.iter().map(LockBody::new).collect(),
+        next_page_token: listing
+            .next_after
+            .as_ref()
+            .map(page_token_after)
+            .unwrap_or_default(),
+    };
+    Ok(json(StatusCode::OK, "application/json", &page))
+}
+
+/// A prefix that no name can begin with would be answered with an empty page, and the slip would go unseen.
+fn checked_prefix(prefix: String) -> Result<String, Problem> {
+    let may_match = prefix.is_empty()
+        || LockName::parse(prefix.as_bytes()).is_ok()
+        // `orders/` and `..` are no names, but some names begin so.
+        || LockName::parse(format!("{prefix}x").as_bytes()).is_ok();
+    if may_match {
+        return Ok(prefix);
+    }
+    Err(Problem::field("prefix", "no lock name can begin like this"))
+}
+
+/// The page token is the last name of the page before, in hexadecimal: nobody is tempted to put it together.
+fn page_token_after(name: &LockName) -> String {
+    name.as_str()
+        .bytes()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+fn after(page_token: &str) -> Result<Option<LockName>, Problem> {
+    if page_token.is_empty() {
+        return Ok(None);
+    }
+    let name = bytes_of(page_token).and_then(|bytes| LockName::parse(&bytes).ok());
+    match name {
+        Some(name) => Ok(Some(name)),
+        None => Err(Problem::field(
+            "page_token",
+            "is not one that a listing gave out; start again without one",
+        )),
+    }
+}
+
+fn bytes_of(hexadecimal: &str) -> Option<Vec<u8>> {
+    let digits = hexadecimal.as_bytes();
+    if !digits.len().is_multiple_of(2) || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    digits.chunks(2).map(byte).collect()
+}

@@ -1,0 +1,144 @@
+//! The OpenAPI document, put together from what the handlers use: their fields, the shapes of their answers, the codes
+//! of their problems. It is written by hand where axum has no words for it, such as a lock name with slashes.
+//!
+//! A test compares it with the routes that are served, and the committed file with it.
+
+mod fields;
+mod locks;
+mod responses;
+mod service;
+
+use utoipa::openapi::path::{HttpMethod, Operation, Paths};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{
+    Components, ComponentsBuilder, ContactBuilder, Info, InfoBuilder, LicenseBuilder, OpenApi,
+    OpenApiBuilder, ServerBuilder, tag::TagBuilder,
+};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::health::Health;
+use super::index::{Index, Version};
+use super::problem::ProblemBody;
+use super::problem::pages::{Page, Pages};
+use super::route::Route;
+use super::wire::{Evicted, Grant, LockBody, LockPage};
+
+/// How the API key is called in the document.
+const API_KEY: &str = "api_key";
+
+const DESCRIPTION: &str = "\
+Leases on named locks over plain HTTP.
+
+`POST` acquires, `PUT` renews, `DELETE` releases. A grant carries a **token**, which is secret and proves the claim, and \
+a **fencing token**, a number that grows with every grant of the lock, for the protected resource to compare.
+
+Every request is safe to repeat with the same token: a claim that holds gets the same lease again.
+
+Fields are sent as JSON, as a form or in the query string, with the same names; the token never in the query string. \
+Durations are strings with a unit: `500ms`, `30s`, `1m30s`.
+
+Refusals are problems (RFC 9457): go by `code`. What each means and what to do is served at `/problems`.";
+
+/// The document.
+#[must_use]
+pub fn document() -> OpenApi {
+    let server = ServerBuilder::new()
+        .url("/")
+        .description(Some("The service that serves this document."));
+    OpenApiBuilder::new()
+        .info(info())
+        .servers(Some([server.build()]))
+        .tags(Some([
+            tag("locks", "Acquire, renew, release and look at locks."),
+            tag("service", "Health, figures, version and documents."),
+        ]))
+        .paths(paths())
+        .components(Some(components()))
+        .build()
+}
+
+/// The document as it is served and committed: pretty, with a newline at its end.
+#[must_use]
+pub fn json() -> String {
+    let mut text = document()
+        .to_pretty_json()
+        .expect("the document has string keys and no failing serializer");
+    text.push('\n');
+    text
+}
+
+fn info() -> Info {
+    let license = LicenseBuilder::new()
+        .name("Apache-2.0")
+        .identifier(Some("Apache-2.0"));
+    let contact = ContactBuilder::new().name(Some("The operators of this service"));
+    InfoBuilder::new()
+        .title("Leasehold")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(DESCRIPTION))
+        .contact(Some(contact.build()))
+        .license(Some(license.build()))
+        .build()
+}
+
+fn tag(name: &str, description: &str) -> utoipa::openapi::Tag {
+    TagBuilder::new()
+        .name(name)
+        .description(Some(description))
+        .build()
+}
+
+fn paths() -> Paths {
+    let mut paths = Paths::new();
+    for (route, method, operation) in locks::operations().into_iter().chain(service::operations()) {
+        let methods = vec![method];
+        paths.add_path_operation(route.template(), methods, operation);
+    }
+    paths
+}
+
+fn components() -> Components {
+    let key = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some(
+            "The API key, where the service is configured with one.",
+        ));
+    let mut schemas = Vec::new();
+    collect::<Grant<'_>>(&mut schemas);
+    collect::<LockBody<'_>>(&mut schemas);
+    collect::<LockPage<'_>>(&mut schemas);
+    collect::<Evicted<'_>>(&mut schemas);
+    collect::<ProblemBody<'_>>(&mut schemas);
+    collect::<Page>(&mut schemas);
+    collect::<Pages>(&mut schemas);
+    collect::<Health>(&mut schemas);
+    collect::<Index>(&mut schemas);
+    collect::<Version>(&mut schemas);
+    let components = ComponentsBuilder::new().schemas_from_iter(schemas);
+    responses::examples()
+        .fold(components, |components, (code, example)| {
+            components.example(code, example)
+        })
+        .security_scheme(API_KEY, SecurityScheme::Http(key.build()))
+        .build()
+}
+
+/// Adds a schema and what it refers to.
+fn collect<T: ToSchema + PartialSchema>(
+    schemas: &mut Vec<(String, utoipa::openapi::RefOr<utoipa::openapi::Schema>)>,
+) {
+    schemas.push((T::name().into_owned(), T::schema()));
+    T::schemas(schemas);
+}
+
+/// What is asked for by path and method.
+type Described = (Route, HttpMethod, Operation);
+
+/// The key is asked for only where one is configured, so that none is as good.
+fn guarded() -> [SecurityRequirement; 2] {
+    let no_scopes: [&str; 0] = [];
+    [
+        SecurityRequirement::new(API_KEY, no_scopes),
+        SecurityRequirement::default(),
+    ]
+}

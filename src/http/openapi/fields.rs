@@ -1,0 +1,168 @@
+//! The fields of requests, described once and used as members of a body, as query parameters and as headers.
+
+use serde_json::json;
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::request_body::{RequestBody, RequestBodyBuilder};
+use utoipa::openapi::schema::AdditionalProperties;
+use utoipa::openapi::{ContentBuilder, KnownFormat, ObjectBuilder, Required, SchemaFormat, Type};
+
+use crate::domain::{HoldCount, LockName, Owner};
+use crate::http::locks::{PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX};
+
+/// How durations are written; which are within bounds is configured.
+const DURATION: &str = "^([0-9]+(ms|s|m|h|d))+$";
+/// The alphabet of lock names. That no segment may be `.` or `..` is more than portable patterns can say.
+const NAME: &str = "^[A-Za-z0-9._~:@+,=-]+(/[A-Za-z0-9._~:@+,=-]+)*$";
+
+/// The body of a request: any of the fields, as JSON or as a form.
+pub(super) fn body(fields: &[&'static str], example: serde_json::Value) -> RequestBody {
+    let of_form: Vec<_> = fields
+        .iter()
+        .copied()
+        .filter(|name| *name != "metadata")
+        .collect();
+    let json = ContentBuilder::new()
+        .schema(Some(object(fields)))
+        .example(Some(example))
+        .build();
+    let form = ContentBuilder::new().schema(Some(object(&of_form))).build();
+    RequestBodyBuilder::new()
+        .description(Some("Fields; all of them optional, and so is the body."))
+        .required(Some(Required::False))
+        .content("application/json", json)
+        .content("application/x-www-form-urlencoded", form)
+        .build()
+}
+
+fn object(fields: &[&'static str]) -> ObjectBuilder {
+    let nothing_else = AdditionalProperties::FreeForm(false);
+    let object = ObjectBuilder::new().additional_properties(Some(nothing_else));
+    fields
+        .iter()
+        .fold(object, |object, name| object.property(*name, schema(name)))
+}
+
+/// The same fields in the query string, but for those that may not stand there.
+pub(super) fn query(fields: &[&'static str]) -> Vec<Parameter> {
+    let may_stand_there = |name: &&str| !["token", "metadata"].contains(name);
+    let fields = fields.iter().copied().filter(may_stand_there);
+    fields
+        .map(|name| parameter(name, ParameterIn::Query))
+        .collect()
+}
+
+/// The name of the lock, in the path.
+pub(super) fn name() -> Parameter {
+    let schema = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .min_length(Some(1))
+        .max_length(Some(LockName::BYTES_MAX))
+        .pattern(Some(NAME));
+    ParameterBuilder::new()
+        .name("name")
+        .parameter_in(ParameterIn::Path)
+        .required(Required::True)
+        .description(Some(
+            "The lock. Segments are joined by `/`, which may be written as it is or as `%2F`; none of them may be \
+             empty, `.` or `..`.",
+        ))
+        .schema(Some(schema))
+        .example(Some(json!("orders/42")))
+        .build()
+}
+
+/// The token, in its header.
+pub(super) fn token_header(description: &str) -> Parameter {
+    ParameterBuilder::new()
+        .name("Lock-Token")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some(description))
+        .schema(Some(schema("token")))
+        .build()
+}
+
+fn parameter(name: &'static str, place: ParameterIn) -> Parameter {
+    ParameterBuilder::new()
+        .name(name)
+        .parameter_in(place)
+        .required(Required::False)
+        .schema(Some(schema(name)))
+        .build()
+}
+
+/// What a field is and may be. The names are those that the handlers take.
+fn schema(name: &str) -> ObjectBuilder {
+    let text = || ObjectBuilder::new().schema_type(Type::String);
+    let duration = |description: &str| {
+        text()
+            .pattern(Some(DURATION))
+            .description(Some(description))
+    };
+    let short = |description: &str| {
+        text()
+            .max_length(Some(Owner::BYTES_MAX))
+            .description(Some(description))
+    };
+    let number = |min: u64, max: u64, description: &str| {
+        let number = ObjectBuilder::new().schema_type(Type::Integer);
+        let number = number.minimum(Some(min as f64)).maximum(Some(max as f64));
+        number.description(Some(description))
+    };
+    match name {
+        "ttl" => duration(
+            "How long the lease lasts without renewal; 100ms to 1h unless configured otherwise. \
+                           Default: 30s for a claim, the claim's own for a renewal.",
+        ),
+        "mode" => text()
+            .enum_values(Some(["exclusive"]))
+            .description(Some("How the lock is held."))
+            .default(Some(json!("exclusive"))),
+        "owner" => short(
+            "Who holds, for everybody to read; at most 256 bytes without control characters. Proves nothing.",
+        ),
+        "metadata" => ObjectBuilder::new()
+            .schema_type(Type::Object)
+            .additional_properties(Some(AdditionalProperties::FreeForm(true)))
+            .description(Some(
+                "What else others may see; at most 4 KiB, kept byte for byte.",
+            )),
+        "token" => text()
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Uuid)))
+            .description(Some(
+                "Identifies the claim: any UUID except nil and max. Secret.",
+            )),
+        "hold_count" => number(
+            1,
+            u64::from(HoldCount::MAX),
+            "The depth to hold at, or to step back to.",
+        ),
+        "min_hold" => duration(
+            "The lock stays taken this long after the grant, even if it is released earlier; at \
+                                most the longest TTL.",
+        ),
+        "max_hold" => {
+            duration("No renewal reaches further than this after the grant; at most 30 days.")
+        }
+        "lock_delay" => duration(
+            "How long the lock stays closed after this lease expired or was evicted; at most 60s.",
+        ),
+        "force" => ObjectBuilder::new()
+            .schema_type(Type::Boolean)
+            .default(Some(json!(false)))
+            .description(Some(
+                "Take the lock away from its holders, whoever they are. Needs no token.",
+            )),
+        "reason" => short("Why it is taken away; its holders are told. Only with `force`."),
+        "prefix" => text()
+            .max_length(Some(LockName::BYTES_MAX))
+            .description(Some("Only locks whose names begin so.")),
+        "page_size" => number(1, PAGE_SIZE_MAX, "At most this many locks; more is capped.")
+            .default(Some(json!(PAGE_SIZE_DEFAULT))),
+        "page_token" => text().description(Some("The `next_page_token` of the page before.")),
+        "verbose" => {
+            text().description(Some("List what was looked at; `?verbose` alone means yes."))
+        }
+        unknown => unreachable!("the field {unknown} has no description"),
+    }
+}

@@ -1,0 +1,172 @@
+//! Answers: the good ones by their schema, the refusals by their codes.
+
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+use utoipa::openapi::header::{Header, HeaderBuilder};
+use utoipa::openapi::response::{Response, ResponseBuilder};
+use utoipa::openapi::{
+    ContentBuilder, KnownFormat, ObjectBuilder, Ref, RefOr, ResponsesBuilder, SchemaFormat, Type,
+    example::{Example, ExampleBuilder},
+};
+
+use super::locks::holder_example;
+use crate::http::problem::{Code, ProblemBody};
+
+const REQUEST_ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+
+/// What may be wrong with any request about locks, and with the service while it is answered.
+pub(super) const OF_EVERY_LOCK_ROUTE: [Code; 5] = [
+    Code::InvalidField,
+    Code::UnknownField,
+    Code::MalformedBody,
+    Code::TokenInQuery,
+    Code::Unauthorized,
+];
+/// What may be wrong with a body.
+pub(super) const OF_BODIES: [Code; 3] = [
+    Code::BodyTimeout,
+    Code::BodyTooLarge,
+    Code::UnsupportedMediaType,
+];
+/// What may keep the service from answering.
+pub(super) const OF_THE_SERVICE: [Code; 2] = [Code::Internal, Code::StoreUnavailable];
+
+/// An answer with JSON of a named schema.
+pub(super) fn of<T: ToSchema>(description: &str, example: Option<Value>) -> ResponseBuilder {
+    let schema = Ref::from_schema_name(T::name());
+    let content = ContentBuilder::new().schema(Some(schema)).example(example);
+    bare(description).content("application/json", content.build())
+}
+
+/// An answer without a body.
+pub(super) fn bare(description: &str) -> ResponseBuilder {
+    let request_id = header("Names the request in the log; repeated from the request or made.");
+    ResponseBuilder::new()
+        .description(description)
+        .header("X-Request-Id", request_id)
+}
+
+/// An answer with text.
+pub(super) fn text(description: &str, content_type: &str) -> ResponseBuilder {
+    let schema = ObjectBuilder::new().schema_type(Type::String);
+    let content = ContentBuilder::new().schema(Some(schema)).build();
+    bare(description).content(content_type, content)
+}
+
+pub(super) fn header(description: &str) -> Header {
+    let schema = ObjectBuilder::new().schema_type(Type::String);
+    HeaderBuilder::new()
+        .schema(Some(schema))
+        .description(Some(description))
+        .build()
+}
+
+/// The token in the header of a grant.
+pub(super) fn token_header() -> Header {
+    let uuid = SchemaFormat::KnownFormat(KnownFormat::Uuid);
+    let schema = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .format(Some(uuid));
+    let description = "The token: secret, proves the claim.";
+    HeaderBuilder::new()
+        .schema(Some(schema))
+        .description(Some(description))
+        .build()
+}
+
+/// A number in a header.
+pub(super) fn number_header(description: &str) -> Header {
+    let schema = ObjectBuilder::new().schema_type(Type::Integer);
+    let schema = schema.minimum(Some(0));
+    HeaderBuilder::new()
+        .schema(Some(schema))
+        .description(Some(description))
+        .build()
+}
+
+/// Adds the refusals, one answer for each status, with an example for each code.
+pub(super) fn refusals(
+    responses: ResponsesBuilder,
+    codes: impl IntoIterator<Item = Code>,
+) -> ResponsesBuilder {
+    let mut codes: Vec<Code> = codes.into_iter().collect();
+    codes.sort_by_key(|code| code.facts().status);
+    let by_status = codes.chunk_by(|a, b| a.facts().status == b.facts().status);
+    by_status.fold(responses, |responses, codes| {
+        responses.response(codes[0].facts().status.as_str(), refusal(codes))
+    })
+}
+
+fn refusal(codes: &[Code]) -> Response {
+    let examples = codes.iter().map(|code| {
+        let code = code.as_str();
+        let example = Ref::new(format!("#/components/examples/{code}"));
+        (code, RefOr::<Example>::Ref(example))
+    });
+    let content = ContentBuilder::new()
+        .schema(Some(Ref::from_schema_name(ProblemBody::name())))
+        .examples_from_iter(examples);
+    let lines = codes.iter().map(|code| {
+        let facts = code.facts();
+        format!("- `{}`: {}", facts.code, facts.title)
+    });
+    let description = lines.collect::<Vec<_>>().join("\n");
+    let mut response = bare(&description).content("application/problem+json", content.build());
+    let status = codes[0].facts().status.as_u16();
+    if status == 401 {
+        let scheme = header("Always `Bearer`.");
+        response = response.header("WWW-Authenticate", scheme);
+    }
+    if matches!(status, 423 | 503) {
+        let seconds = number_header("In how many seconds to try again.");
+        response = response.header("Retry-After", seconds);
+    }
+    response.build()
+}
+
+/// One example for each code, for the answers to refer to: all but the one that no documented method is answered with.
+pub(super) fn examples() -> impl Iterator<Item = (&'static str, Example)> {
+    let codes = Code::ALL
+        .iter()
+        .filter(|code| **code != Code::MethodNotAllowed);
+    codes.map(|&code| {
+        let example = ExampleBuilder::new()
+            .summary(code.facts().title)
+            .description(code.facts().remedy)
+            .value(Some(example_of(code)));
+        (code.as_str(), example.build())
+    })
+}
+
+/// A problem of this code, with the members that this code has beside the common ones.
+fn example_of(code: Code) -> Value {
+    let facts = code.facts();
+    let mut example = json!({
+        "type": format!("/problems/{}", facts.code),
+        "title": facts.title,
+        "status": facts.status.as_u16(),
+        "detail": facts.meaning,
+        "code": facts.code,
+        "instance": REQUEST_ID,
+    });
+    let members = example.as_object_mut().expect("made as an object");
+    let own = members_of(code);
+    members.extend(own.as_object().expect("made as an object").clone());
+    example
+}
+
+fn members_of(code: Code) -> Value {
+    match code.as_str() {
+        "unknown_field" => json!({"field": "tll", "suggestion": "ttl"}),
+        "invalid_field" => json!({"field": "ttl"}),
+        "lock_held" => {
+            json!({"holders": [holder_example()], "queue_length": 0, "retry_after_ms": 5_000})
+        }
+        "lock_cooling" => json!({"holders": [], "queue_length": 0, "retry_after_ms": 12_000}),
+        "claim_ended" => json!({"ended": "released"}),
+        "lease_evicted" => json!({"reason": "maintenance"}),
+        "store_unavailable" => json!({"outcome": "unknown", "retry_after_ms": 1_000}),
+        "recovering" => json!({"outcome": "nothing_done", "retry_after_ms": 12_000}),
+        _ => json!({}),
+    }
+}

@@ -1,0 +1,118 @@
+//! Health, figures, version and documents, as the document has them.
+
+use serde_json::json;
+use utoipa::openapi::path::{HttpMethod, OperationBuilder, ParameterBuilder, ParameterIn};
+use utoipa::openapi::response::{ResponseBuilder, ResponsesBuilder};
+use utoipa::openapi::{ObjectBuilder, Required, Type};
+
+use super::responses::{bare, header, of, refusals, text};
+use super::{Described, fields, guarded};
+use crate::http::health::Health;
+use crate::http::index::{Index, Version};
+use crate::http::problem::Code;
+use crate::http::problem::pages::{Page, Pages};
+use crate::http::route::Route;
+
+pub(super) fn operations() -> Vec<Described> {
+    let get = |route, operation: OperationBuilder| (route, HttpMethod::Get, operation.build());
+    let document = text("The document.", "application/json");
+    let page = of::<Page>("What the problem means and what to do.", None);
+    let pages = of::<Pages>("Every problem.", None);
+    vec![
+        get(
+            Route::Livez,
+            plain("livez", "Whether the process lives", alive()),
+        ),
+        get(
+            Route::Readyz,
+            ready("readyz", "Whether the process can serve"),
+        ),
+        get(Route::Healthz, ready("healthz", "The same as readyz")),
+        get(Route::Metrics, metrics()),
+        get(
+            Route::Version,
+            plain(
+                "version",
+                "What was built",
+                of::<Version>("The build.", None),
+            ),
+        ),
+        get(
+            Route::Index,
+            plain("index", "Where things are", of::<Index>("Links.", None)),
+        ),
+        get(Route::OpenApi, plain("openapi", "This document", document)),
+        get(Route::Docs, docs()),
+        get(
+            Route::Problems,
+            plain("list_problems", "What every problem means", pages),
+        ),
+        get(Route::Problem, problem(page)),
+    ]
+}
+
+fn alive() -> ResponseBuilder {
+    of::<Health>("It lives.", Some(json!({"status": "ok"})))
+}
+
+fn ready(id: &str, summary: &str) -> OperationBuilder {
+    let unavailable = json!({"status": "unavailable"});
+    let responses = ResponsesBuilder::new()
+        .response(
+            "200",
+            of::<Health>("Send requests.", Some(json!({"status": "ok"}))),
+        )
+        .response(
+            "503",
+            of::<Health>("Send requests elsewhere.", Some(unavailable)),
+        );
+    plain(id, summary, alive())
+        .description(Some(
+            "Not ready: while it shuts down, before the store has answered once, or while the store is configured so \
+             that it would lose leases. Never asks the store.",
+        ))
+        .parameters(Some(fields::query(&["verbose"])))
+        .responses(refusals(responses, [Code::UnknownField, Code::InvalidField, Code::MalformedBody]))
+}
+
+fn metrics() -> OperationBuilder {
+    let figures = text("Figures in the text format of Prometheus.", "text/plain");
+    let responses = ResponsesBuilder::new().response("200", figures);
+    plain("metrics", "Figures for Prometheus", alive())
+        .securities(Some(guarded()))
+        .responses(refusals(responses, [Code::Unauthorized]))
+}
+
+fn docs() -> OperationBuilder {
+    let moved = bare("To the page.").header("Location", header("Where the page is."));
+    plain("docs", "This document, for reading and trying", alive())
+        .responses(ResponsesBuilder::new().response("303", moved))
+}
+
+fn problem(page: ResponseBuilder) -> OperationBuilder {
+    let codes = Code::ALL.iter().map(|code| code.as_str());
+    let schema = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .enum_values(Some(codes));
+    let code = ParameterBuilder::new()
+        .name("code")
+        .parameter_in(ParameterIn::Path)
+        .required(Required::True)
+        .description(Some("The code of a problem."))
+        .schema(Some(schema));
+    let page = ResponsesBuilder::new().response("200", page);
+    plain("problem", "What a problem means and what to do", alive())
+        .description(Some("JSON, or HTML or plain text if `Accept` asks for it."))
+        .parameter(code)
+        .responses(refusals(page, [Code::NotFound]))
+}
+
+/// An operation without fields that anybody may ask for.
+fn plain(id: &str, summary: &str, answer: ResponseBuilder) -> OperationBuilder {
+    OperationBuilder::new()
+        .tag("service")
+        .operation_id(Some(id))
+        .summary(Some(summary))
+        .securities(Some([]))
+        .responses(ResponsesBuilder::new().response("200", answer))
+}

@@ -1,0 +1,95 @@
+//! The routes by name: how axum matches each, and how documents and metric labels write it. What they do is elsewhere.
+
+/// One route of the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// One lock.
+    Lock,
+    /// All locks.
+    Locks,
+    /// Links to the rest.
+    Index,
+    /// Whether the process lives.
+    Livez,
+    /// Whether it can serve.
+    Readyz,
+    /// The same as [`Route::Readyz`].
+    Healthz,
+    /// What was built.
+    Version,
+    /// Figures for Prometheus.
+    Metrics,
+    /// The OpenAPI document.
+    OpenApi,
+    /// Swagger UI.
+    Docs,
+    /// All problems.
+    Problems,
+    /// One problem.
+    Problem,
+}
+
+impl Route {
+    /// Every route.
+    pub const ALL: [Self; 12] = [
+        Self::Lock,
+        Self::Locks,
+        Self::Readyz,
+        Self::Livez,
+        Self::Healthz,
+        Self::Metrics,
+        Self::Index,
+        Self::Version,
+        Self::OpenApi,
+        Self::Docs,
+        Self::Problems,
+        Self::Problem,
+    ];
+
+    /// The path with its variables, for documents and metric labels: never what a client wrote.
+    #[must_use]
+    pub fn template(self) -> &'static str {
+        match self {
+            Self::Lock => "/locks/{name}",
+            Self::Locks => "/locks",
+            Self::Index => "/",
+            Self::Livez => "/livez",
+            Self::Readyz => "/readyz",
+            Self::Healthz => "/healthz",
+            Self::Version => "/version",
+            Self::Metrics => "/metrics",
+            Self::OpenApi => "/openapi.json",
+            Self::Docs => "/docs",
+            Self::Problems => "/problems",
+            Self::Problem => "/problems/{code}",
+        }
+    }
+
+    /// The path as axum matches it. A lock's name may have slashes, so it takes the rest of the path.
+    pub(super) fn pattern(self) -> &'static str {
+        if self == Self::Lock {
+            "/locks/{*name}"
+        } else {
+            self.template()
+        }
+    }
+
+    /// Which route a path belongs to; none where the path is unknown.
+    ///
+    /// The router decides what is served; this only names it, for figures and logs, without what the client wrote.
+    pub(super) fn of(path: &str) -> Option<Self> {
+        let (first, rest) = match path.strip_prefix('/')?.split_once('/') {
+            Some((first, rest)) => (first, rest),
+            None => (&path[1..], ""),
+        };
+        let has_more = !rest.is_empty();
+        Some(match first {
+            "locks" if has_more => Self::Lock,
+            "locks" => Self::Locks,
+            "docs" => Self::Docs,
+            "problems" if has_more => Self::Problem,
+            "problems" => Self::Problems,
+            _ => return Self::ALL.into_iter().find(|route| route.template() == path),
+        })
+    }
+}

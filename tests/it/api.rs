@@ -1,0 +1,20 @@
+//! The HTTP interface, asked as clients ask it: every answer's shape, every wrong request, and what never may happen.
+//!
+//! Most tests call the router directly, because nothing between it and a socket is ours; `sockets` is for the rest.
+
+mod accept;
+mod bodies;
+mod delivery;
+mod fields;
+mod guard;
+mod health;
+mod life;
+mod listing;
+mod logs;
+mod names;
+mod nonsense;
+mod problems;
+mod sockets;
+mod store_faults;
+pub(crate) mod support;
+mod values;

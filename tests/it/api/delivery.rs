@@ -1,0 +1,67 @@
+//! A grant that nobody received is given back.
+
+use axum::body::Body;
+use axum::http::Request;
+use http_body_util::BodyExt;
+use tower::ServiceExt;
+
+use super::support::{Api, get};
+
+fn acquire() -> Request<Body> {
+    let request = Request::post("/locks/a").body(Body::empty());
+    request.expect("a request")
+}
+
+/// Lets the tasks run that give back. They need no time, only their turn.
+async fn is_free_soon(api: &Api) -> bool {
+    for _ in 0..100 {
+        if api.send(get("/locks/a")).await.json()["state"] == "free" {
+            return true;
+        }
+        tokio::task::yield_now().await;
+    }
+    false
+}
+
+#[tokio::test]
+async fn an_answer_that_is_dropped_before_it_was_sent_gives_the_grant_back() {
+    let api = Api::new();
+    let response = api
+        .router
+        .clone()
+        .oneshot(acquire())
+        .await
+        .expect("an answer");
+    assert_eq!(response.status(), 201);
+    drop(response);
+    assert!(is_free_soon(&api).await);
+}
+
+#[tokio::test]
+async fn an_answer_that_was_taken_to_be_sent_keeps_the_grant() {
+    let api = Api::new();
+    let response = api
+        .router
+        .clone()
+        .oneshot(acquire())
+        .await
+        .expect("an answer");
+    let mut body = response.into_body();
+    assert!(body.frame().await.is_some());
+    drop(body);
+    assert!(!is_free_soon(&api).await);
+}
+
+#[tokio::test]
+async fn a_replay_that_is_dropped_leaves_the_lease_to_its_holder() {
+    let api = Api::new();
+    let token = api.token_of("/locks/a").await;
+    let mut again = acquire();
+    again
+        .headers_mut()
+        .insert("lock-token", token.parse().expect("a header value"));
+    let response = api.router.clone().oneshot(again).await.expect("an answer");
+    assert_eq!(response.status(), 200);
+    drop(response);
+    assert!(!is_free_soon(&api).await);
+}

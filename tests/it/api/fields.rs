@@ -1,0 +1,257 @@
+//! Fields: from where they are taken, and how those are refused that should not be there or contradict each other.
+
+use super::support::{Api, call, delete, get, post, put, refused};
+
+const A: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
+const B: &str = "0b0d1d6e-0a58-4f0b-8a0f-2b1f6f1f9a77";
+
+#[tokio::test]
+async fn a_field_means_the_same_in_json_in_a_form_and_in_the_query_string() {
+    let api = Api::new();
+    for (name, request) in [
+        (
+            "json",
+            post("/locks/json").json(r#"{"ttl":"45s","owner":"a b","hold_count":3}"#),
+        ),
+        (
+            "form",
+            post("/locks/form").form("ttl=45s&owner=a+b&hold_count=3"),
+        ),
+        (
+            "query",
+            post("/locks/query?ttl=45s&owner=a%20b&hold_count=3"),
+        ),
+        (
+            "both",
+            post("/locks/both?ttl=45s").form("owner=a+b&hold_count=3"),
+        ),
+        (
+            "digits",
+            post("/locks/digits").json(r#"{"ttl":"45s","owner":"a b","hold_count":"3"}"#),
+        ),
+        (
+            "blank",
+            post("/locks/blank").json(" \n{\"ttl\":\"45s\",\"owner\":\"a b\",\"hold_count\":3}\n"),
+        ),
+        // What curl -d '{…}' sends: JSON that is announced as a form.
+        (
+            "curl",
+            post("/locks/curl").form(r#"{"ttl":"45s","owner":"a b","hold_count":3}"#),
+        ),
+        (
+            "escape",
+            post("/locks/escape").json(r#"{"tt\u006c":"45s","owner":"a\u0020b","hold_count":3}"#),
+        ),
+    ] {
+        let grant = api.send(request).await;
+        assert_eq!(grant.status, 201, "{name}: {}", grant.text());
+        let grant = grant.json();
+        assert_eq!(
+            (&grant["ttl_ms"], &grant["owner"]),
+            (&45_000.into(), &"a b".into()),
+            "{name}"
+        );
+        assert_eq!(grant["hold_count"], 3, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn no_body_an_empty_one_and_null_mean_the_defaults() {
+    let api = Api::new();
+    for (name, request) in [
+        ("a", post("/locks/a")),
+        ("b", post("/locks/b").json("")),
+        ("c", post("/locks/c").json("{}")),
+        ("d", post("/locks/d").form("")),
+        ("e", post("/locks/e?")),
+        (
+            "f",
+            post("/locks/f").json(r#"{"ttl":null,"metadata":null,"token":null,"hold_count":null}"#),
+        ),
+    ] {
+        let grant = api.send(request).await;
+        assert_eq!(grant.status, 201, "{name}: {}", grant.text());
+        assert_eq!(grant.json()["ttl_ms"], 30_000, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn saying_the_same_twice_is_fine_and_contradicting_oneself_is_not() {
+    let api = Api::new();
+    let fine = [
+        post("/locks/a?ttl=5s").form("ttl=5s"),
+        post("/locks/b?ttl=5s&ttl=5s"),
+        post("/locks/c?hold_count=1").json(r#"{"hold_count":1}"#),
+        post("/locks/d")
+            .token(A)
+            .json(format!(r#"{{"token":"{}"}}"#, A.to_uppercase())),
+    ];
+    for request in fine {
+        assert_eq!(api.send(request).await.status, 201);
+    }
+    let contradictions = [
+        (post("/locks/e?ttl=5s").form("ttl=6s"), "ttl"),
+        (post("/locks/e?ttl=5s&ttl=6s"), "ttl"),
+        (post("/locks/e").json(r#"{"ttl":"5s","ttl":"6s"}"#), "ttl"),
+        (
+            post("/locks/e").token(A).form(format!("token={B}")),
+            "token",
+        ),
+        (post("/locks/e").token(A).token(B), "token"),
+    ];
+    for (request, field) in contradictions {
+        refused(&api, request, "invalid_field", field, "different").await;
+    }
+}
+
+#[tokio::test]
+async fn a_field_that_does_not_exist_is_refused_with_the_one_that_was_meant() {
+    let api = Api::new();
+    for (request, field, meant) in [
+        (post("/locks/a?tll=5s"), "tll", "did you mean \"ttl\""),
+        (
+            post("/locks/a").form("TTL=5s"),
+            "TTL",
+            "did you mean \"ttl\"",
+        ),
+        (
+            post("/locks/a").json(r#"{"ttl_ms":5000}"#),
+            "ttl_ms",
+            "did you mean \"ttl\"",
+        ),
+        (
+            post("/locks/a").json(r#"{"holdcount":2}"#),
+            "holdcount",
+            "did you mean \"hold_count\"",
+        ),
+        (
+            post("/locks/a").json(r#"{"onwer":null}"#),
+            "onwer",
+            "did you mean \"owner\"",
+        ),
+        (
+            post("/locks/a?colour=red"),
+            "colour",
+            "there are: ttl, mode, owner",
+        ),
+        (
+            put("/locks/a?owner=me").token(A),
+            "owner",
+            "there are: ttl, token",
+        ),
+        (
+            delete("/locks/a?ttl=5s").token(A),
+            "ttl",
+            "there are: hold_count",
+        ),
+        (
+            delete("/locks/a?forced=true"),
+            "forced",
+            "did you mean \"force\"",
+        ),
+        (get("/locks/a?ttl=5s"), "ttl", "takes none"),
+        (get("/locks?prefx=a"), "prefx", "did you mean \"prefix\""),
+        (get("/readyz?verbos"), "verbos", "did you mean \"verbose\""),
+        (post("/locks/a?=5s"), "", "there is no field \"\""),
+    ] {
+        refused(&api, request, "unknown_field", field, meant).await;
+    }
+    let answer = api.send(post("/locks/a?tll=5s")).await;
+    insta::assert_snapshot!("unknown_field", answer.shape());
+}
+
+#[tokio::test]
+async fn fields_of_later_versions_are_refused_by_name() {
+    let api = Api::new();
+    for field in ["wait", "fair", "limit", "permits", "names"] {
+        let request = post(&format!("/locks/a?{field}=1"));
+        refused(
+            &api,
+            request,
+            "unknown_field",
+            field,
+            "this version does not have",
+        )
+        .await;
+    }
+    refused(
+        &api,
+        post("/locks/a?mode=shared"),
+        "invalid_field",
+        "mode",
+        "exclusive",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_token_is_a_uuid_and_never_in_the_query_string() {
+    let api = Api::new();
+    let (nil, max) = (
+        "00000000-0000-0000-0000-000000000000",
+        "ffffffff-ffff-ffff-ffff-ffffffffffff",
+    );
+    for token in ["lease-1", "", "6f1c3b0e", nil, max] {
+        for method in ["POST", "PUT", "DELETE"] {
+            refused(
+                &api,
+                call(method, "/locks/a").token(token),
+                "invalid_field",
+                "token",
+                "UUID",
+            )
+            .await;
+            let form = call(method, "/locks/a").form(format!("token={token}"));
+            refused(&api, form, "invalid_field", "token", "UUID").await;
+        }
+    }
+    let not_text = post("/locks/a").header("lock-token", b"\xff\xfe");
+    refused(&api, not_text, "invalid_field", "token", "UUID").await;
+    for method in ["GET", "POST", "PUT", "DELETE"] {
+        for query in [format!("token={A}"), format!("ttl=5s&%74oken={A}")] {
+            let answer = api.send(call(method, &format!("/locks/a?{query}"))).await;
+            assert_eq!(answer.refusal(), (400, "token_in_query".to_owned()));
+            assert!(!answer.text().contains(A), "{}", answer.text());
+        }
+    }
+}
+
+#[tokio::test]
+async fn renewing_and_releasing_need_the_token() {
+    let api = Api::new();
+    api.token_of("/locks/a").await;
+    for request in [
+        put("/locks/a"),
+        delete("/locks/a"),
+        delete("/locks/a?force=false"),
+    ] {
+        assert_eq!(
+            api.send(request).await.refusal(),
+            (400, "token_missing".to_owned())
+        );
+    }
+    insta::assert_snapshot!("token_missing", api.send(put("/locks/a")).await.shape());
+}
+
+#[tokio::test]
+async fn an_eviction_takes_only_what_belongs_to_it() {
+    let api = Api::new();
+    let long = format!("/locks/a?force=true&reason={}", "r".repeat(257));
+    for (request, field, words) in [
+        (delete("/locks/a?reason=x").token(A), "reason", "force=true"),
+        (delete("/locks/a?force=yes"), "force", "true or false"),
+        (
+            delete("/locks/a?force=true&hold_count=1"),
+            "hold_count",
+            "force=true",
+        ),
+        (
+            delete("/locks/a?force=true&reason=a%07b"),
+            "reason",
+            "control character",
+        ),
+        (delete(&long), "reason", "at most 256"),
+    ] {
+        refused(&api, request, "invalid_field", field, words).await;
+    }
+}

@@ -1,0 +1,154 @@
+//! Probes, the version, and the index.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use insta::assert_snapshot;
+use leasehold::store::{Finding, PoolHealth, StoreHealth};
+
+use super::support::{Api, BrokenStore, get};
+
+async fn ready(health: StoreHealth) -> u16 {
+    let api = Api::on(Arc::new(BrokenStore::in_health(health)), |_| {});
+    api.send(get("/readyz")).await.status
+}
+
+#[tokio::test]
+async fn it_is_ready_once_the_store_has_answered_and_stays_so_while_the_store_blips() {
+    let contacted = StoreHealth {
+        contacted: true,
+        ..StoreHealth::default()
+    };
+    assert_eq!(ready(StoreHealth::default()).await, 503);
+    assert_eq!(
+        ready(StoreHealth {
+            up: true,
+            ..contacted.clone()
+        })
+        .await,
+        200
+    );
+    assert_eq!(
+        ready(StoreHealth {
+            up: false,
+            ..contacted.clone()
+        })
+        .await,
+        200
+    );
+    let refused = Some("maxmemory-policy is allkeys-lru".to_owned());
+    assert_eq!(
+        ready(StoreHealth {
+            refused,
+            ..contacted
+        })
+        .await,
+        503
+    );
+}
+
+#[tokio::test]
+async fn it_is_alive_whatever_the_store_does_and_not_ready_while_it_drains() {
+    let api = Api::on(Arc::new(BrokenStore::recovering()), |_| {});
+    assert_eq!(api.send(get("/livez")).await.text(), r#"{"status":"ok"}"#);
+    let api = Api::new();
+    assert_eq!(api.send(get("/readyz")).await.text(), r#"{"status":"ok"}"#);
+    api.draining.store(true, Ordering::Relaxed);
+    for path in ["/readyz", "/healthz"] {
+        let answer = api.send(get(path)).await;
+        assert_eq!(
+            (answer.status, answer.text()),
+            (503, r#"{"status":"unavailable"}"#)
+        );
+    }
+    assert_eq!(api.send(get("/livez")).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_verbose_probe_lists_what_was_looked_at() {
+    let health = StoreHealth {
+        contacted: true,
+        up: false,
+        refused: Some("maxmemory-policy is allkeys-lru; set it to noeviction".to_owned()),
+        recovering_for: Some(Duration::from_millis(1_500)),
+        findings: vec![Finding {
+            topic: "persistence",
+            is_fine: false,
+            detail: "appendonly is off".to_owned(),
+        }],
+        clock_offset_ms: Some(-12),
+        pool: Some(PoolHealth { open: 0, max: 16 }),
+        ..StoreHealth::default()
+    };
+    let api = Api::on(Arc::new(BrokenStore::in_health(health)), |_| {});
+    assert_snapshot!(
+        "readyz_verbose",
+        api.send(get("/readyz?verbose")).await.shape()
+    );
+    assert_eq!(
+        Api::new().send(get("/readyz?verbose=false")).await.text(),
+        r#"{"status":"ok"}"#
+    );
+}
+
+#[tokio::test]
+async fn it_says_what_it_is_and_where_things_are() {
+    let api = Api::new();
+    assert_snapshot!("version", api.send(get("/version")).await.shape());
+    let index = api.send(get("/")).await;
+    assert_snapshot!("index", index.shape());
+    for (name, path) in index.json().as_object().expect("an object") {
+        if let Some(path) = path.as_str().filter(|path| path.starts_with('/')) {
+            assert!(api.send(get(path)).await.status < 400, "{name}: {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn figures_are_in_the_format_of_prometheus() {
+    let answer = Api::new().send(get("/metrics")).await;
+    assert_eq!(
+        answer.header("content-type"),
+        "text/plain; version=0.0.4; charset=utf-8"
+    );
+}
+
+#[tokio::test]
+async fn the_pages_for_people_refer_to_no_other_host() {
+    let api = Api::new();
+    let redirect = api.send(get("/docs")).await;
+    assert_eq!(
+        (redirect.status, redirect.header("location")),
+        (303, "/docs/")
+    );
+    let page = api.send(get("/docs/")).await;
+    assert_eq!(page.header("content-encoding"), "gzip");
+    let html = unpacked(&page.body);
+    assert!(
+        html.contains("swagger-ui") && !html.contains("//"),
+        "it refers elsewhere: {html}"
+    );
+    let script = api.send(get("/docs/swagger-initializer.js")).await;
+    assert!(
+        script.text().contains(r#""validatorUrl": "none""#),
+        "{}",
+        script.text()
+    );
+    assert_eq!(
+        api.send(get("/docs/nothing")).await.refusal(),
+        (404, "not_found".to_owned())
+    );
+}
+
+/// The bundle is kept packed and sent as it is; browsers unpack it.
+fn unpacked(packed: &[u8]) -> String {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("page.gz");
+    std::fs::write(&path, packed).expect("written");
+    let gzip = std::process::Command::new("gzip")
+        .arg("-dc")
+        .arg(&path)
+        .output();
+    String::from_utf8(gzip.expect("gzip is installed").stdout).expect("UTF-8")
+}

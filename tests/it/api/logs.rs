@@ -1,0 +1,176 @@
+//! What is logged of a request, and what never is.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::http::RequestLogMode;
+use tracing::subscriber::DefaultGuard;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::support::{Api, delete, get, post, put};
+
+/// What was logged, as JSON lines.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// Captures everything, the finest level included, on this thread.
+    fn capture() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(log.clone())
+            .finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().expect("no panic").clone()).expect("UTF-8")
+    }
+
+    /// The level and the fields of each request's line.
+    fn requests(&self) -> Vec<(String, serde_json::Value)> {
+        let text = self.text();
+        let lines = text
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"));
+        let requests =
+            lines.filter(|line: &serde_json::Value| line["fields"]["request_id"].is_string());
+        requests
+            .map(|line| {
+                (
+                    line["level"].as_str().expect("text").to_owned(),
+                    line["fields"].clone(),
+                )
+            })
+            .collect()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_token_is_ever_logged() {
+    let (log, _guard) = Log::capture();
+    let api = Api::with(|settings| settings.request_log.mode = RequestLogMode::All);
+    let token = api.token_of("/locks/a?ttl=1s").await;
+    for request in [
+        post("/locks/a").token(&token),
+        post("/locks/a").form(format!("token={token}&hold_count=2")),
+        post("/locks/a"),
+        put("/locks/a").token(&token),
+        put("/locks/a").json(format!("{{\"token\":\"{token}\"}}")),
+        get("/locks/a"),
+        get(&format!("/locks/a?token={token}")),
+        get(&format!("/nothing/{token}?token={token}")),
+        delete("/locks/a?hold_count=1").token(&token),
+        delete("/locks/a").token(&token),
+        delete("/locks/a").token(&token),
+        post("/locks/a").token(&token),
+        post("/locks/a").token(&token).json("{"),
+    ] {
+        api.send(request).await;
+    }
+    tokio::time::advance(Duration::from_secs(100)).await;
+    api.send(put("/locks/a").token(&token)).await;
+    let (text, token) = (log.text(), token.to_lowercase());
+    assert!(!text.is_empty());
+    assert!(!text.to_lowercase().contains(&token), "{text}");
+    assert!(
+        !text.to_lowercase().contains(&token.replace('-', "")),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_refused_request_is_logged_once_with_what_an_operator_needs() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new();
+    api.token_of("/locks/a").await;
+    api.send(get("/locks/a")).await;
+    assert_eq!(log.requests(), [], "what went well is not news");
+    let request = post("/locks/a?owner=x").header("x-request-id", "job-7");
+    api.send(request).await;
+    let [(level, fields)] = &log.requests()[..] else {
+        panic!("{}", log.text());
+    };
+    assert_eq!(
+        (level.as_str(), &fields["message"]),
+        ("INFO", &"The request was refused.".into())
+    );
+    assert_eq!(fields["lock.name"], "a");
+    assert_eq!(
+        (&fields["outcome"], &fields["status"]),
+        (&"lock_held".into(), &423.into())
+    );
+    assert_eq!(
+        (&fields["request_id"], &fields["method"]),
+        (&"job-7".into(), &"POST".into())
+    );
+    assert!(fields["duration_ms"].is_f64());
+    assert!(!log.text().contains("owner"), "the query string was logged");
+}
+
+#[tokio::test]
+async fn a_request_that_the_store_did_not_answer_is_a_warning_with_its_cause() {
+    let (log, _guard) = Log::capture();
+    let error = leasehold::store::StoreError::Unavailable {
+        fault: leasehold::store::Fault::Io,
+        detail: "connection to 10.0.0.7:6379 refused".to_owned(),
+    };
+    let store = Arc::new(super::support::BrokenStore::failing(error));
+    Api::on(store, |_| {}).send(get("/locks/a")).await;
+    let [(level, fields)] = &log.requests()[..] else {
+        panic!("{}", log.text());
+    };
+    assert_eq!(level, "WARN");
+    assert!(
+        fields["cause"]
+            .as_str()
+            .expect("a cause")
+            .contains("10.0.0.7")
+    );
+}
+
+#[tokio::test]
+async fn the_log_can_be_full_or_off() {
+    let (log, _guard) = Log::capture();
+    Api::with(|settings| settings.request_log.mode = RequestLogMode::All)
+        .send(get("/livez"))
+        .await;
+    assert_eq!(log.requests().len(), 1);
+    let slow = Api::with(|settings| settings.request_log.slow = Duration::ZERO);
+    slow.send(get("/livez")).await;
+    assert_eq!(log.requests()[1].1["message"], "The request was slow.");
+    Api::with(|settings| settings.request_log.mode = RequestLogMode::Off)
+        .send(get("/nothing"))
+        .await;
+    assert_eq!(log.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn a_name_that_is_none_is_not_logged_as_one() {
+    let (log, _guard) = Log::capture();
+    Api::new().send(post("/locks/a%0Aforged")).await;
+    assert_eq!(log.requests()[0].1["outcome"], "invalid_name");
+    assert!(log.requests()[0].1.get("lock.name").is_none());
+    assert!(!log.text().contains("forged"), "{}", log.text());
+}

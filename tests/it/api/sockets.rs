@@ -1,0 +1,173 @@
+//! The router behind a real socket: what curl sends, bytes that no client library would send, and HTTP/2.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::support::Api;
+
+/// Served for as long as the value lives.
+struct Server {
+    address: SocketAddr,
+    api: Api,
+    _task: tokio::task::JoinSet<()>,
+}
+
+impl Server {
+    async fn start() -> Self {
+        let api = Api::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let mut task = tokio::task::JoinSet::new();
+        let router = api.router.clone();
+        task.spawn(async move {
+            axum::serve(listener, router).await.expect("it serves");
+        });
+        Self {
+            address,
+            api,
+            _task: task,
+        }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Sends bytes as they are and reads until the server closes.
+    async fn raw(&self, request: impl AsRef<[u8]>) -> String {
+        let mut stream = TcpStream::connect(self.address)
+            .await
+            .expect("a connection");
+        stream.write_all(request.as_ref()).await.expect("sent");
+        let mut answer = Vec::new();
+        // A server that resets after its answer has still answered.
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+}
+
+#[tokio::test]
+async fn a_grant_arrives_whole_with_its_length() {
+    let server = Server::start().await;
+    let answer = server
+        .raw("POST /locks/a HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        .await;
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a body");
+    assert!(head.starts_with("HTTP/1.1 201"), "{head}");
+    assert!(
+        head.contains(&format!("content-length: {}", body.len())),
+        "{head}"
+    );
+    assert_eq!(
+        server
+            .api
+            .send(super::support::get("/locks/a"))
+            .await
+            .json()["state"],
+        "held"
+    );
+}
+
+#[tokio::test]
+async fn what_curl_sends_is_understood() {
+    let server = Server::start().await;
+    let client = reqwest::Client::new();
+    let form = "application/x-www-form-urlencoded";
+    for (path, content_type, body) in [
+        ("/locks/a", form, "ttl=30s&owner=me"),
+        ("/locks/b", form, r#"{"ttl":"30s"}"#),
+        ("/locks/c", "application/json", r#"{"ttl":"30s"}"#),
+    ] {
+        let request = client
+            .post(server.url(path))
+            .header("content-type", content_type)
+            .body(body);
+        assert_eq!(
+            request.send().await.expect("an answer").status(),
+            201,
+            "{body}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn http_2_without_encryption_is_spoken() {
+    let server = Server::start().await;
+    let client = reqwest::Client::builder()
+        .http2_prior_knowledge()
+        .build()
+        .expect("a client");
+    let granted = client
+        .post(server.url("/locks/a"))
+        .send()
+        .await
+        .expect("an answer");
+    assert_eq!(
+        (granted.version(), granted.status().as_u16()),
+        (reqwest::Version::HTTP_2, 201)
+    );
+    assert!(
+        granted
+            .bytes()
+            .await
+            .expect("a body")
+            .starts_with(b"{\"name\":\"a\"")
+    );
+    let head = client
+        .head(server.url("/locks/%FF"))
+        .send()
+        .await
+        .expect("an answer");
+    assert_eq!(head.status(), 400);
+    assert!(head.bytes().await.expect("no body").is_empty());
+}
+
+#[tokio::test]
+async fn odd_bytes_are_refused_and_never_a_5xx() {
+    let server = Server::start().await;
+    let wrap = |line: &[u8]| [line, b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"].concat();
+    for (line, status) in [
+        (&b"GET /locks/%00"[..], "400"),
+        (b"GET /locks/../../etc/passwd", "400"),
+        (b"GET /locks/a//b", "400"),
+        (b"GET /locks/\xff", "400"),
+        (b"GET /locks/caf\xc3\xa9", "400"),
+        (b"GET /locks?prefix=\xff", "400"),
+        (b"OPTIONS *", "404"),
+        (b"GET http://elsewhere/locks/a", "200"),
+        (b"CONNECT elsewhere:80", "404"),
+        (b"GET nonsense", "404"),
+        (b"BREW /locks/a", "405"),
+        (b"PRI *", "404"),
+    ] {
+        let answer = server.raw(wrap(line)).await;
+        let line = String::from_utf8_lossy(line);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{line}: {answer}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_head_request_has_no_body_even_when_it_is_refused() {
+    let server = Server::start().await;
+    let answer = server
+        .raw("HEAD /locks/%FF HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        .await;
+    assert!(
+        answer.starts_with("HTTP/1.1 400") && answer.ends_with("\r\n\r\n"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn a_large_body_is_refused_before_it_is_sent() {
+    let server = Server::start().await;
+    let answer = server
+        .raw("POST /locks/a HTTP/1.1\r\nhost: x\r\ncontent-length: 70000\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n")
+        .await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+}

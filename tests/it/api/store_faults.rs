@@ -1,0 +1,82 @@
+//! What clients are told when the store does not answer.
+
+use std::sync::Arc;
+
+use insta::assert_snapshot;
+use leasehold::store::{Fault, StoreError};
+
+use super::support::{Answer, Api, BrokenStore, call, delete, get, post, put};
+
+const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
+const CAUSE: &str = "connection to 10.0.0.7:6379 refused";
+
+fn failing(is_unknown: bool) -> Api {
+    let (fault, detail) = (Fault::Io, CAUSE.to_owned());
+    let error = match is_unknown {
+        true => StoreError::Unknown { fault, detail },
+        false => StoreError::Unavailable { fault, detail },
+    };
+    Api::on(Arc::new(BrokenStore::failing(error)), |_| {})
+}
+
+#[track_caller]
+fn is_unavailable(answer: &Answer, outcome: &str) {
+    assert_eq!(answer.refusal(), (503, "store_unavailable".to_owned()));
+    assert_eq!(answer.json()["outcome"], outcome);
+    assert_eq!(answer.header("retry-after"), "1");
+    assert!(
+        !answer.text().contains("10.0.0.7"),
+        "the cause got out: {}",
+        answer.text()
+    );
+}
+
+#[tokio::test]
+async fn an_acquire_is_told_what_is_known_and_with_which_token_to_ask_again() {
+    let unknown = failing(true).send(post("/locks/a")).await;
+    is_unavailable(&unknown, "unknown");
+    assert_snapshot!("store_unavailable_unknown", unknown.shape());
+    let nothing = failing(false).send(post("/locks/a").token(TOKEN)).await;
+    is_unavailable(&nothing, "nothing_done");
+    assert_eq!(nothing.json()["token"], TOKEN);
+}
+
+#[tokio::test]
+async fn every_other_operation_is_told_what_is_known() {
+    let api = failing(true);
+    for request in [
+        put("/locks/a").token(TOKEN),
+        delete("/locks/a").token(TOKEN),
+        delete("/locks/a?force=true"),
+        get("/locks/a"),
+        get("/locks"),
+    ] {
+        let answer = api.send(request).await;
+        is_unavailable(&answer, "unknown");
+        assert!(!answer.text().contains(TOKEN));
+    }
+    assert_eq!(api.send(call("HEAD", "/locks/a")).await.status, 503);
+}
+
+#[tokio::test]
+async fn while_leases_may_be_forgotten_new_grants_wait() {
+    let api = Api::on(Arc::new(BrokenStore::recovering()), |_| {});
+    let answer = api.send(post("/locks/a")).await;
+    assert_eq!(answer.refusal(), (503, "recovering".to_owned()));
+    assert_eq!(answer.header("retry-after"), "3");
+    assert_snapshot!("recovering", answer.shape());
+}
+
+#[tokio::test]
+async fn a_panic_is_a_500_that_says_nothing_about_its_cause() {
+    // The store panics when it is asked for what it has no answer to.
+    let api = Api::on(Arc::new(BrokenStore::recovering()), |_| {});
+    let answer = api.send(get("/locks/a")).await;
+    assert_eq!(answer.refusal(), (500, "internal".to_owned()));
+    assert!(
+        !answer.text().contains("nothing else is asked"),
+        "{}",
+        answer.text()
+    );
+    assert_snapshot!("internal", answer.shape());
+}

@@ -1,0 +1,164 @@
+//! A service on an embedded store, requests in a line, and answers as text that can be compared.
+
+mod answer;
+mod broken_store;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, Method, Request};
+use leasehold::domain::Bounds;
+use leasehold::http::{App, Build, RequestLog, RequestLogMode, Settings, router};
+use leasehold::service::LockService;
+use leasehold::service::metrics::LockMetrics;
+use leasehold::store::LockStore;
+use leasehold::store::memory::MemoryStore;
+use leasehold::telemetry::Metrics;
+use tower::ServiceExt;
+
+pub(crate) use answer::Answer;
+pub(crate) use broken_store::BrokenStore;
+
+/// The API of a service of its own.
+pub(crate) struct Api {
+    pub(crate) router: Router,
+    pub(crate) draining: Arc<AtomicBool>,
+}
+
+impl Api {
+    /// On an embedded store, with the default settings.
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// On an embedded store.
+    pub(crate) fn with(change: impl FnOnce(&mut Settings)) -> Self {
+        Self::on(Arc::new(MemoryStore::new(10_000)), change)
+    }
+
+    pub(crate) fn on(store: Arc<dyn LockStore>, change: impl FnOnce(&mut Settings)) -> Self {
+        let metrics = Arc::new(Metrics::default());
+        let service = LockService::new(store, Duration::from_secs(2), LockMetrics::new(&metrics));
+        let mut settings = settings();
+        change(&mut settings);
+        let draining = Arc::new(AtomicBool::new(false));
+        let app = App::new(service, metrics, Arc::clone(&draining), settings);
+        Self {
+            router: router(app),
+            draining,
+        }
+    }
+
+    pub(crate) async fn send(&self, request: Call) -> Answer {
+        let response = self.router.clone().oneshot(request.request).await;
+        Answer::of(response.expect("the router never fails")).await
+    }
+
+    /// Acquires and returns the token.
+    pub(crate) async fn token_of(&self, path: &str) -> String {
+        let answer = self.send(post(path)).await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        answer.header("lock-token").to_owned()
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        bounds: Bounds {
+            ttl_default: Duration::from_secs(30),
+            ttl_min: Duration::from_millis(100),
+            ttl_max: Duration::from_secs(3_600),
+            max_hold_max: Duration::from_secs(30 * 86_400),
+            lock_delay_max: Duration::from_secs(60),
+        },
+        body_bytes_max: 65_536,
+        body_timeout: Duration::from_secs(10),
+        api_key: None,
+        request_log: RequestLog {
+            mode: RequestLogMode::Failed,
+            slow: Duration::from_secs(1),
+        },
+        store: "memory",
+        build: Build {
+            version: "1.2.3",
+            revision: "abcdef0",
+            rustc: "1.95.0",
+        },
+    }
+}
+
+/// A request, put together in a line.
+pub(crate) struct Call {
+    request: Request<Body>,
+}
+
+pub(crate) fn call(method: &str, path: &str) -> Call {
+    let mut request = Request::new(Body::empty());
+    *request.method_mut() = Method::from_bytes(method.as_bytes()).expect("a method");
+    *request.uri_mut() = path.parse().expect("a path");
+    Call { request }
+}
+
+pub(crate) fn post(path: &str) -> Call {
+    call("POST", path)
+}
+
+pub(crate) fn get(path: &str) -> Call {
+    call("GET", path)
+}
+
+pub(crate) fn put(path: &str) -> Call {
+    call("PUT", path)
+}
+
+pub(crate) fn delete(path: &str) -> Call {
+    call("DELETE", path)
+}
+
+impl Call {
+    pub(crate) fn header(mut self, name: &'static str, value: impl AsRef<[u8]>) -> Self {
+        let value = HeaderValue::from_bytes(value.as_ref()).expect("a header value");
+        let name = HeaderName::from_static(name);
+        self.request.headers_mut().append(name, value);
+        self
+    }
+
+    pub(crate) fn token(self, token: &str) -> Self {
+        self.header("lock-token", token)
+    }
+
+    pub(crate) fn json(self, body: impl Into<Body>) -> Self {
+        self.header("content-type", "application/json").body(body)
+    }
+
+    /// What `curl -d` sends.
+    pub(crate) fn form(self, body: impl Into<Body>) -> Self {
+        self.header("content-type", "application/x-www-form-urlencoded")
+            .body(body)
+    }
+
+    pub(crate) fn body(mut self, body: impl Into<Body>) -> Self {
+        *self.request.body_mut() = body.into();
+        self
+    }
+}
+
+/// Sends a request and checks that it is refused for a field, with these words among others.
+pub(crate) async fn refused(api: &Api, request: Call, code: &str, field: &str, words: &str) {
+    let answer = api.send(request).await;
+    assert_eq!(
+        answer.refusal(),
+        (400, code.to_owned()),
+        "{field}: {}",
+        answer.text()
+    );
+    assert_eq!(answer.json()["field"], field, "{}", answer.text());
+    assert!(
+        answer.detail().contains(words),
+        "{words:?} in {}",
+        answer.detail()
+    );
+}

@@ -1,0 +1,108 @@
+//! A store that answers every request with the same error, or waits for leases that it may have forgotten.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
+use leasehold::domain::{
+    Acquired, Attempt, Claim, HoldCount, Holder, Listing, LockName, LockView, Released, Renewed,
+    Token, Ttl,
+};
+use leasehold::store::{ListQuery, LockStore, StoreError, StoreFuture, StoreHealth};
+use tokio::time::Instant;
+
+#[derive(Debug)]
+pub(crate) struct BrokenStore {
+    pub(crate) error: Option<StoreError>,
+    pub(crate) health: StoreHealth,
+}
+
+impl BrokenStore {
+    /// A store that fails so.
+    pub(crate) fn failing(error: StoreError) -> Self {
+        Self {
+            error: Some(error),
+            health: StoreHealth::default(),
+        }
+    }
+
+    /// A store that makes new grants wait; only acquiring may be asked of it.
+    pub(crate) fn recovering() -> Self {
+        Self {
+            error: None,
+            health: StoreHealth::default(),
+        }
+    }
+
+    /// A store that is not asked, only looked at.
+    pub(crate) fn in_health(health: StoreHealth) -> Self {
+        Self {
+            error: None,
+            health,
+        }
+    }
+
+    fn fail<'a, T: Send + 'a>(&self) -> StoreFuture<'a, T> {
+        let error = self.error.clone().expect("nothing else is asked of it");
+        ready(Err(error)).boxed()
+    }
+}
+
+impl LockStore for BrokenStore {
+    fn acquire<'a>(&'a self, _: &'a Claim, _: Attempt, _: Instant) -> StoreFuture<'a, Acquired> {
+        if self.error.is_some() {
+            return self.fail();
+        }
+        let retry_in = Duration::from_millis(2_500);
+        ready(Ok(Acquired::Recovering { retry_in })).boxed()
+    }
+
+    fn withdraw<'a>(&'a self, _: &'a Claim, _: Attempt, _: Instant) -> StoreFuture<'a, ()> {
+        ready(Ok(())).boxed()
+    }
+
+    fn renew<'a>(
+        &'a self,
+        _: &'a LockName,
+        _: Token,
+        _: Option<Ttl>,
+        _: Instant,
+    ) -> StoreFuture<'a, Renewed> {
+        self.fail()
+    }
+
+    fn release<'a>(
+        &'a self,
+        _: &'a LockName,
+        _: Token,
+        _: Option<HoldCount>,
+        _: Instant,
+    ) -> StoreFuture<'a, Released> {
+        self.fail()
+    }
+
+    fn evict<'a>(
+        &'a self,
+        _: &'a LockName,
+        _: &'a str,
+        _: Instant,
+    ) -> StoreFuture<'a, Vec<Holder>> {
+        self.fail()
+    }
+
+    fn inspect<'a>(&'a self, _: &'a LockName, _: Instant) -> StoreFuture<'a, LockView> {
+        self.fail()
+    }
+
+    fn list<'a>(&'a self, _: &'a ListQuery, _: Instant) -> StoreFuture<'a, Listing> {
+        self.fail()
+    }
+
+    fn survey(&self) -> BoxFuture<'_, ()> {
+        ready(()).boxed()
+    }
+
+    fn health(&self) -> StoreHealth {
+        self.health.clone()
+    }
+}

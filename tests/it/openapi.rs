@@ -1,0 +1,177 @@
+//! The OpenAPI document: committed as it is made, complete, and true about what is served.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use leasehold::domain::{LockName, duration};
+use leasehold::http::{Code, Route, openapi};
+use proptest::prelude::*;
+use proptest::string::string_regex;
+use proptest::test_runner::TestRunner;
+use serde_json::Value;
+
+use crate::api::support::{Api, call};
+
+fn document() -> Value {
+    serde_json::from_str(&openapi::json()).expect("the document is JSON")
+}
+
+/// `UPDATE=1 cargo test` writes the file anew.
+#[test]
+fn the_committed_document_is_the_one_that_the_code_makes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi/openapi.json");
+    let made = openapi::json();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &made).expect("written");
+    }
+    let committed = std::fs::read_to_string(&path).expect("openapi/openapi.json is committed");
+    assert!(
+        committed == made,
+        "the document has changed; run the tests with UPDATE=1 and commit it"
+    );
+}
+
+#[tokio::test]
+async fn the_served_document_is_the_same() {
+    let answer = Api::new().send(call("GET", "/openapi.json")).await;
+    assert_eq!(answer.header("content-type"), "application/json");
+    assert_eq!(answer.text(), openapi::json());
+}
+
+#[tokio::test]
+async fn what_is_documented_is_served_and_what_is_served_is_documented() {
+    let (api, document) = (Api::new(), document());
+    let documented: BTreeSet<_> = document["paths"]
+        .as_object()
+        .expect("paths")
+        .keys()
+        .cloned()
+        .collect();
+    let routes: BTreeSet<_> = Route::ALL
+        .iter()
+        .map(|route| route.template().to_owned())
+        .collect();
+    assert_eq!(documented, routes);
+    for path in routes {
+        let example = path.replace("{name}", "a").replace("{code}", "lock_held");
+        for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"] {
+            let is_served = ![404, 405].contains(&api.send(call(method, &example)).await.status);
+            let operation = &document["paths"][&path][method.to_lowercase()];
+            assert_eq!(is_served, operation.is_object(), "{method} {path}");
+        }
+    }
+}
+
+#[test]
+fn every_operation_says_who_it_is() {
+    let document = document();
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut ids = BTreeSet::new();
+    for (path, methods) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in methods.as_object().expect("methods") {
+            let id = operation["operationId"].as_str().expect("an operationId");
+            assert!(ids.insert(id.to_owned()), "{id} twice");
+            assert!(operation["summary"].is_string(), "{method} {path}");
+            assert!(operation["security"].is_array(), "{method} {path}");
+        }
+    }
+    for id in ["acquire", "renew", "release", "inspect", "list_locks"] {
+        assert!(ids.contains(id), "{id}");
+    }
+}
+
+#[test]
+fn every_code_that_a_route_of_its_own_can_answer_with_is_documented() {
+    let document = openapi::json();
+    for code in Code::ALL {
+        // No documented operation can have a method that it has not.
+        if *code != Code::MethodNotAllowed {
+            assert!(
+                document.contains(&format!("- `{}`: ", code.as_str())),
+                "{code:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_reference_leads_somewhere() {
+    let document = document();
+    let mut open = vec![&document];
+    while let Some(value) = open.pop() {
+        if let Some(reference) = value.get("$ref").and_then(Value::as_str) {
+            let pointer = reference.strip_prefix('#').expect("within the document");
+            assert!(document.pointer(pointer).is_some(), "{reference}");
+        }
+        match value {
+            Value::Object(members) => open.extend(members.values()),
+            Value::Array(items) => open.extend(items),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+}
+
+#[test]
+fn what_the_patterns_allow_is_taken() {
+    let document = document();
+    let post = &document["paths"]["/locks/{name}"]["post"];
+    let name = &post["parameters"][0]["schema"];
+    assert_eq!(name["maxLength"], LockName::BYTES_MAX);
+    generated(&name["pattern"], |name| {
+        let is_dotted = name
+            .split('/')
+            .any(|segment| segment == "." || segment == "..");
+        if !is_dotted && name.len() <= LockName::BYTES_MAX {
+            prop_assert!(LockName::parse(name.as_bytes()).is_ok(), "{}", name);
+        }
+        Ok(())
+    });
+    let fields = &post["requestBody"]["content"]["application/json"]["schema"]["properties"];
+    for field in ["ttl", "min_hold", "max_hold", "lock_delay"] {
+        generated(&fields[field]["pattern"], |text| {
+            prop_assert!(duration::parse(&text).is_ok(), "{}", text);
+            Ok(())
+        });
+    }
+}
+
+/// Runs a check on texts that a pattern of the document matches.
+fn generated(pattern: &Value, check: impl Fn(String) -> Result<(), TestCaseError>) {
+    let pattern = pattern.as_str().expect("a pattern");
+    let inner = pattern
+        .strip_prefix('^')
+        .and_then(|inner| inner.strip_suffix('$'));
+    let strategy = string_regex(inner.expect("it matches whole texts")).expect("a pattern");
+    TestRunner::default()
+        .run(&strategy, check)
+        .expect("what the pattern allows is taken");
+}
+
+/// Every answer that carries a lease, a lock or a problem has the members that its schema requires, and no others.
+#[tokio::test]
+async fn answers_have_the_members_that_their_schemas_say() {
+    let (api, document) = (Api::new(), document());
+    let schema = |name: &str| &document["components"]["schemas"][name];
+    let grant = api.send(call("POST", "/locks/a")).await.json();
+    let held = api.send(call("POST", "/locks/a")).await.json();
+    let lock = api.send(call("GET", "/locks/a")).await.json();
+    let own = members(&schema("Grant")["allOf"][1]);
+    let of_holder = members(schema("Holder"));
+    assert_eq!(keys(&grant), own.union(&of_holder).cloned().collect());
+    assert_eq!(keys(&held["holders"][0]), of_holder);
+    assert_eq!(keys(&lock), members(schema("Lock")));
+    assert!(keys(&held).is_subset(&members(schema("Problem"))));
+}
+
+fn members(schema: &Value) -> BTreeSet<String> {
+    keys(&schema["properties"])
+}
+
+fn keys(object: &Value) -> BTreeSet<String> {
+    object
+        .as_object()
+        .unwrap_or_else(|| panic!("no object: {object}"))
+        .keys()
+        .cloned()
+        .collect()
+}
