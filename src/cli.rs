@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Command};
 
 use crate::config::ConfigError;
+use serve::ServeError;
 
 /// The exit codes of `sysexits.h` that service managers know.
 const EXIT_USAGE: u8 = 64;
@@ -45,7 +46,7 @@ enum Failure {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
-    Serve(#[from] serve::ServeError),
+    Serve(#[from] ServeError),
     #[error("not healthy: {0}")]
     Unhealthy(#[from] healthcheck::Unhealthy),
 }
@@ -53,7 +54,7 @@ enum Failure {
 impl Failure {
     fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Config(_) => ExitCode::from(EXIT_CONFIG),
+            Self::Config(_) | Self::Serve(ServeError::Refused(_)) => ExitCode::from(EXIT_CONFIG),
             Self::Serve(_) | Self::Unhealthy(_) => ExitCode::FAILURE,
         }
     }

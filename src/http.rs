@@ -24,8 +24,9 @@ use axum::middleware::{from_fn_with_state, map_request};
 use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
 
-pub use app::{App, Build, RequestLog, RequestLogMode, Settings};
+pub use app::{App, RequestLog, RequestLogMode, Settings};
 pub use auth::ApiKey;
+pub use measure::BUCKETS;
 pub use problem::Code;
 pub use route::Route;
 

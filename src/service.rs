@@ -8,6 +8,7 @@ mod give_back;
 pub mod metrics;
 mod undelivered;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -216,7 +217,7 @@ impl LockService {
     }
 
     /// Surveys the store again and again, for ever; to be run as a task that ends with the process.
-    pub async fn survey(&self, every: Duration) {
+    pub async fn survey(&self, every: Duration) -> Infallible {
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {

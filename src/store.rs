@@ -156,6 +156,14 @@ impl StoreError {
         }
     }
 
+    /// What happened, for the log and for operators.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        match self {
+            Self::Unavailable { detail, .. } | Self::Unknown { detail, .. } => detail,
+        }
+    }
+
     /// The kind, for metrics.
     #[must_use]
     pub fn fault(&self) -> Fault {

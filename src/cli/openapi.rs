@@ -11,15 +11,5 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) fn run() -> ExitCode {
-    print(&document())
-}
-
-/// The one place to connect with the document of `http`.
-fn document() -> String {
-    let document = serde_json::json!({
-        "openapi": "3.1.0",
-        "info": { "title": "Leasehold", "version": env!("CARGO_PKG_VERSION") },
-        "paths": {},
-    });
-    format!("{document:#}\n")
+    print(&crate::http::openapi::json())
 }

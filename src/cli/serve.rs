@@ -7,14 +7,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::http::StatusCode;
-use axum::routing::get;
-
 use super::Failure;
-use crate::config::{Config, Sources};
+use crate::config::{Auth, Config, LogRequests, Sources, StoreUrl};
+use crate::domain::Bounds;
+use crate::http::{self, ApiKey, App, RequestLog, RequestLogMode};
 use crate::server::shutdown::{self, Draining, StopSignals};
 use crate::server::{Drained, Server};
+use crate::service::metrics::LockMetrics;
+use crate::service::{self, LockService};
+use crate::store::{self, StoreError};
 use crate::telemetry::{self, Metrics};
 
 /// How often samples are sorted into buckets in a process that nobody scrapes.
@@ -28,6 +29,9 @@ pub(super) enum ServeError {
         address: SocketAddr,
         error: io::Error,
     },
+    /// The store answers, and it would lose leases. This is a matter of configuration, of the store's or of ours.
+    #[error("the store is refused: {}", .0.detail())]
+    Refused(#[from] StoreError),
     #[error("the system does not give what a server needs: {0}")]
     System(#[from] io::Error),
 }
@@ -56,7 +60,9 @@ async fn until_stopped(config: &Config) -> Result<ExitCode, ServeError> {
 }
 
 async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(Metrics::with_buckets(&buckets()));
+    let store = store::open(config).await?;
+    let service = LockService::new(store, config.operation_timeout, LockMetrics::new(&metrics));
     let bound = Server::bind(&config.server, config.listen).await;
     let server = bound.map_err(|error| ServeError::Bind {
         address: config.listen,
@@ -72,12 +78,19 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
             f64::from(u32::try_from(open.count()).unwrap_or(u32::MAX))
         },
     );
-    let app = router(config, &draining, &metrics);
+    let app = app(
+        config,
+        service.clone(),
+        draining.clone(),
+        Arc::clone(&metrics),
+    );
     announce(config, server.local_addr());
     let drained = tokio::select! {
-        drained = server.run(app, shutdown::announced(draining, config.server.drain_delay)) => drained,
+        drained = server.run(http::router(app), shutdown::announced(draining, config.server.drain_delay)) => drained,
         never = upkeep(&metrics) => match never {},
+        never = service.survey(config.redis.survey_interval) => match never {},
     };
+    service.shut_down(config.operation_timeout).await;
     match drained {
         Drained::Finished => tracing::info!("stopped"),
         Drained::Cut { connections } => {
@@ -87,20 +100,45 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// The one place where store, service and http are put together.
-fn router(_config: &Config, draining: &Draining, _metrics: &Arc<Metrics>) -> Router {
-    let draining = draining.clone();
-    let ready = move || {
-        let status = if draining.has_begun() {
-            StatusCode::SERVICE_UNAVAILABLE
-        } else {
-            StatusCode::OK
-        };
-        std::future::ready(status)
+/// Every family of histograms with its buckets.
+fn buckets() -> Vec<(&'static str, &'static [f64])> {
+    service::metrics::BUCKETS
+        .into_iter()
+        .chain([http::BUCKETS])
+        .collect()
+}
+
+/// The one place where service and http are put together.
+fn app(config: &Config, service: LockService, draining: Draining, metrics: Arc<Metrics>) -> App {
+    let settings = http::Settings {
+        bounds: Bounds {
+            ttl_default: config.lease.ttl_default,
+            ttl_min: config.lease.ttl_min,
+            ttl_max: config.lease.ttl_max,
+            max_hold_max: config.lease.max_hold_max,
+            lock_delay_max: config.lease.lock_delay_max,
+        },
+        body_bytes_max: config.server.body_bytes_max,
+        body_timeout: config.server.body_timeout,
+        api_key: match &config.auth {
+            Auth::Open => None,
+            Auth::Key(key) => Some(ApiKey::new(key.expose().as_bytes())),
+        },
+        request_log: RequestLog {
+            mode: match config.log.requests {
+                LogRequests::Failed => RequestLogMode::Failed,
+                LogRequests::All => RequestLogMode::All,
+                LogRequests::Off => RequestLogMode::Off,
+            },
+            slow: config.log.slow,
+        },
+        store: match config.store {
+            StoreUrl::Memory => "memory",
+            StoreUrl::Redis(_) => "redis",
+        },
+        build: telemetry::BUILD,
     };
-    Router::new()
-        .route("/livez", get(StatusCode::OK))
-        .route("/readyz", get(ready))
+    App::new(service, metrics, draining, settings)
 }
 
 async fn upkeep(metrics: &Metrics) -> Infallible {

@@ -1,14 +1,14 @@
 //! What the handlers share: the service, the settings of HTTP, and its figures. Nothing here changes after the start.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::auth::ApiKey;
 use super::measure::HttpMetrics;
 use crate::domain::Bounds;
+use crate::server::shutdown::Draining;
 use crate::service::LockService;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Build, Metrics};
 
 /// What every handler is given. Cloning is cheap.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ struct Inner {
     service: LockService,
     metrics: Arc<Metrics>,
     http_metrics: HttpMetrics,
-    draining: Arc<AtomicBool>,
+    draining: Draining,
     settings: Settings,
 }
 
@@ -64,24 +64,13 @@ pub enum RequestLogMode {
     Off,
 }
 
-/// What was built.
-#[derive(Clone, Copy, Debug)]
-pub struct Build {
-    /// The version of the release.
-    pub version: &'static str,
-    /// The revision of the source.
-    pub revision: &'static str,
-    /// The compiler.
-    pub rustc: &'static str,
-}
-
 impl App {
-    /// Puts together what handlers need. `draining` is set by whoever shuts the process down.
+    /// Puts together what handlers need. `draining` begins when the process is told to stop.
     #[must_use]
     pub fn new(
         service: LockService,
         metrics: Arc<Metrics>,
-        draining: Arc<AtomicBool>,
+        draining: Draining,
         settings: Settings,
     ) -> Self {
         let http_metrics = HttpMetrics::new(Arc::clone(&metrics));
@@ -113,6 +102,6 @@ impl App {
     }
 
     pub(super) fn is_draining(&self) -> bool {
-        self.inner.draining.load(Ordering::Relaxed)
+        self.inner.draining.has_begun()
     }
 }

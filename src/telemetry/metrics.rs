@@ -147,12 +147,9 @@ impl Metrics {
 
     fn describe_build(&self) {
         let labels = [
-            ("version", env!("CARGO_PKG_VERSION")),
-            (
-                "revision",
-                option_env!("LEASEHOLD_REVISION").unwrap_or("unknown"),
-            ),
-            ("rustc", option_env!("LEASEHOLD_RUSTC").unwrap_or("unknown")),
+            ("version", super::BUILD.version),
+            ("revision", super::BUILD.revision),
+            ("rustc", super::BUILD.rustc),
         ];
         self.gauge(
             "leasehold_build_info",

@@ -7,9 +7,12 @@
 mod api;
 mod cli;
 mod config;
+mod main_job;
 mod openapi;
 mod process;
+mod readme;
 mod secrets;
 mod shutdown;
 mod sockets;
 mod telemetry;
+mod tools;

@@ -60,7 +60,13 @@ impl Job {
     /// Asks until the lock is granted. Returns the token and the fencing token.
     async fn lock(&self, ttl: &str) -> (String, u64) {
         loop {
-            let answer = self.client.post(&self.url).form(&[("ttl", ttl)]).send().await.unwrap();
+            let answer = self
+                .client
+                .post(&self.url)
+                .form(&[("ttl", ttl)])
+                .send()
+                .await
+                .unwrap();
             let status = answer.status();
             let body: Value = answer.json().await.unwrap();
             match status {
@@ -69,7 +75,9 @@ impl Job {
                     return (token, body["fencing_token"].as_u64().unwrap());
                 }
                 // Jitter: 200 clients that come back together would meet again.
-                StatusCode::LOCKED => tokio::time::sleep(Duration::from_millis(5 + random() % 60)).await,
+                StatusCode::LOCKED => {
+                    tokio::time::sleep(Duration::from_millis(5 + random() % 60)).await
+                }
                 other => panic!("{other}: {body}"),
             }
         }
@@ -84,8 +92,18 @@ impl Job {
             tokio::time::sleep(Duration::from_millis(150)).await;
         }
         self.file.write(fence, number + 1)?;
-        let released = self.client.delete(&self.url).header("Lock-Token", token).send().await.unwrap();
-        let expected = if is_sleeper { StatusCode::PRECONDITION_FAILED } else { StatusCode::NO_CONTENT };
+        let released = self
+            .client
+            .delete(&self.url)
+            .header("Lock-Token", token)
+            .send()
+            .await
+            .unwrap();
+        let expected = if is_sleeper {
+            StatusCode::PRECONDITION_FAILED
+        } else {
+            StatusCode::NO_CONTENT
+        };
         assert_eq!(released.status(), expected);
         Some(())
     }
@@ -101,7 +119,11 @@ async fn two_hundred_clients_lose_no_update_of_a_shared_counter() {
     let job = Job {
         client: reqwest::Client::builder().no_proxy().build().unwrap(),
         url: format!("{}/locks/counter", serving.url),
-        file: CounterFile { path: path.clone(), largest: Mutex::new(0), refused: AtomicU32::new(0) },
+        file: CounterFile {
+            path: path.clone(),
+            largest: Mutex::new(0),
+            refused: AtomicU32::new(0),
+        },
         grants: AtomicU32::new(0),
     };
     let clients = (0..CLIENTS).map(|_| async {
@@ -114,7 +136,10 @@ async fn two_hundred_clients_lose_no_update_of_a_shared_counter() {
     let counted: usize = fs::read_to_string(&path).unwrap().parse().unwrap();
     assert_eq!(counted, CLIENTS * CHANGES_EACH, "an update was lost");
     let refused = job.file.refused.load(Ordering::Relaxed);
-    assert!(refused > 0, "no sleeper was ever refused: the test did not try what it is about");
+    assert!(
+        refused > 0,
+        "no sleeper was ever refused: the test did not try what it is about"
+    );
 }
 
 fn random() -> u64 {

@@ -10,15 +10,21 @@ const README: &str = include_str!("../../README.md");
 /// The blocks marked as shell.
 fn shell_blocks() -> Vec<&'static str> {
     let fenced = README.split("```").skip(1).step_by(2);
-    fenced.filter_map(|block| block.strip_prefix("sh\n")).collect()
+    fenced
+        .filter_map(|block| block.strip_prefix("sh\n"))
+        .collect()
 }
 
 /// Starting is done by the test, on a port of its own; everything else is run to the letter.
 #[test]
 fn every_shell_block_does_what_it_says() {
-    let (starts, tours): (Vec<_>, Vec<_>) =
-        shell_blocks().into_iter().partition(|block| block.contains("cargo run"));
-    assert_eq!(starts[0], "cargo run --release\n", "the first command starts the service without arguments");
+    let (starts, tours): (Vec<_>, Vec<_>) = shell_blocks()
+        .into_iter()
+        .partition(|block| block.contains("cargo run"));
+    assert_eq!(
+        starts[0], "cargo run --release\n",
+        "the first command starts the service without arguments"
+    );
     assert!(starts[1].starts_with("LEASEHOLD_STORE=redis://localhost:6379/0 cargo run"));
     assert!(!tours.is_empty());
 
@@ -33,7 +39,12 @@ fn every_shell_block_does_what_it_says() {
         .unwrap();
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{script}\n{stdout}\n{stderr}");
-    for expected in ["\"fencing_token\"", "lock_held", "\"evicted\":[", "making the report"] {
+    for expected in [
+        "\"fencing_token\"",
+        "lock_held",
+        "\"evicted\":[",
+        "making the report",
+    ] {
         assert!(stdout.contains(expected), "no {expected} in:\n{stdout}");
     }
 }
@@ -43,7 +54,11 @@ fn every_shell_block_does_what_it_says() {
 async fn with_a_redis_everything_stays_the_same() {
     let redis = crate::support::redis_server::RedisServer::start().await;
     let serving = Serving::start(&["--store", &redis.url()]);
-    let grant = reqwest::Client::new().post(format!("{}/locks/backup", serving.url)).send().await.unwrap();
+    let grant = reqwest::Client::new()
+        .post(format!("{}/locks/backup", serving.url))
+        .send()
+        .await
+        .unwrap();
     assert_eq!(grant.status(), 201);
 }
 

@@ -15,7 +15,14 @@ fn fuzz(url: &str) {
     let found = tool("target/venv/bin/schemathesis")
         .args(["--config-file", "tests/it/schemathesis.toml", "run"])
         .arg(format!("{url}/openapi.json"))
-        .args(["--checks", "all", "--max-examples", &examples, "--seed", &seed])
+        .args([
+            "--checks",
+            "all",
+            "--max-examples",
+            &examples,
+            "--seed",
+            &seed,
+        ])
         .output()
         .unwrap();
     assert_clean(&found);
@@ -43,7 +50,11 @@ fn the_linter_is_content_with_the_document() {
         .output()
         .unwrap();
     assert_clean(&found);
-    assert!(!text(&found.stderr).contains("warning"), "{}", text(&found.stderr));
+    assert!(
+        !text(&found.stderr).contains("warning"),
+        "{}",
+        text(&found.stderr)
+    );
 }
 
 /// After some traffic, so that the histograms have something in them.
@@ -51,9 +62,18 @@ fn the_linter_is_content_with_the_document() {
 async fn prometheus_is_content_with_the_metrics() {
     let serving = Serving::start(&[]);
     for _ in 0..3 {
-        reqwest::Client::new().post(format!("{}/locks/a", serving.url)).send().await.unwrap();
+        reqwest::Client::new()
+            .post(format!("{}/locks/a", serving.url))
+            .send()
+            .await
+            .unwrap();
     }
-    let metrics = reqwest::get(format!("{}/metrics", serving.url)).await.unwrap().text().await.unwrap();
+    let metrics = reqwest::get(format!("{}/metrics", serving.url))
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &metrics).unwrap();
     let found = tool("promtool")
@@ -62,26 +82,42 @@ async fn prometheus_is_content_with_the_metrics() {
         .output()
         .unwrap();
     assert_clean(&found);
-    assert!(found.stderr.is_empty() && found.stdout.is_empty(), "{}", text(&found.stdout));
+    assert!(
+        found.stderr.is_empty() && found.stdout.is_empty(),
+        "{}",
+        text(&found.stdout)
+    );
 }
 
 #[test]
 fn the_command_prints_the_document_that_is_committed() {
     let printed = output(&["openapi"]);
-    assert_eq!(text(&printed.stdout), include_str!("../../openapi/openapi.json"));
+    assert_eq!(
+        text(&printed.stdout),
+        include_str!("../../openapi/openapi.json")
+    );
 }
 
 /// A tool, started where the paths of the repository mean something.
 fn tool(program: &str) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = if program.contains('/') { root.join(program) } else { program.into() };
+    let program = if program.contains('/') {
+        root.join(program)
+    } else {
+        program.into()
+    };
     let mut command = Command::new(program);
     command.current_dir(root).stdin(Stdio::null());
     command
 }
 
 fn assert_clean(found: &Output) {
-    assert!(found.status.success(), "{}\n{}", text(&found.stdout), text(&found.stderr));
+    assert!(
+        found.status.success(),
+        "{}\n{}",
+        text(&found.stdout),
+        text(&found.stderr)
+    );
 }
 
 fn text(bytes: &[u8]) -> String {
