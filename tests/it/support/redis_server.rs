@@ -244,7 +244,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // The keeper has not waited for its child yet, so the pid is still that of our Redis, alive or not.
-        drop(kill(self.pid, Signal::SIGKILL));
+        let _ = kill(self.pid, Signal::SIGKILL);
         drop(self.keeper.stdin.take());
         drop(self.keeper.wait());
     }
