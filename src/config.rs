@@ -50,4 +50,12 @@ pub struct Config {
     pub memory: MemoryConfig,
     /// x
     pub redis: RedisConfig,
+    /// x
+    pub lease: LeaseConfig,
+}
+/// x
+#[derive(Clone, Debug)]
+pub struct LeaseConfig {
+    /// x
+    pub ttl_max: Duration,
 }

@@ -4,14 +4,17 @@
 //! How a store is chosen and what it needs is in [`open`].
 
 pub mod memory;
+pub mod redis;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use thiserror::Error;
 use tokio::time::Instant;
 
+use crate::config::{Config, StoreUrl};
 use crate::domain::{
     Acquired, Attempt, Claim, HoldCount, Holder, Listing, LockName, LockView, Released, Renewed,
     Token, Ttl,
@@ -259,4 +262,18 @@ pub struct PoolHealth {
     pub open: u32,
     /// The configured number.
     pub max: u32,
+}
+
+/// Opens the store that the configuration names.
+///
+/// # Errors
+/// The store answers, and it is configured so that it would lose leases. A store that does not answer is no error: the
+/// service starts unready and goes on trying.
+pub async fn open(config: &Config) -> Result<Arc<dyn LockStore>, StoreError> {
+    match &config.store {
+        StoreUrl::Memory => Ok(Arc::new(memory::MemoryStore::new(config.memory.locks_max))),
+        StoreUrl::Redis(url) => Ok(Arc::new(
+            redis::RedisStore::open(url, &config.redis, config.lease.ttl_max).await?,
+        )),
+    }
 }

@@ -1,1 +1,367 @@
-//! x
+//! Leases in one Redis or Valkey: one script, one round trip for every operation, on Redis' own clock.
+//!
+//! This is the only room that knows Redis. Keys are made in `keys`, scripts are called and read in `scripts`, sockets
+//! are kept in `pool`, and `topology` knows whether the data may be trusted.
+
+mod call;
+mod facts;
+mod keys;
+mod listing;
+mod pool;
+mod scripts;
+mod topology;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use redis::Cmd;
+use tokio::time::Instant;
+
+use super::{Fault, ListQuery, LockStore, StoreError, StoreFuture, StoreHealth};
+use crate::config::{RedisConfig, Secret};
+use crate::domain::{
+    Acquired, Attempt, Claim, HoldCount, Holder, Listing, LockName, LockView, Released, Renewed,
+    Token, Ttl,
+};
+use pool::{Connection, Pool};
+use scripts::{AcquireReply, Reply, Script};
+use topology::Topology;
+
+/// How long a survey may take.
+const SURVEY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Leases in a Redis.
+pub struct RedisStore {
+    pool: Pool,
+    topology: Arc<Topology>,
+    mismatches: AtomicU64,
+    survey: Mutex<Survey>,
+}
+
+/// What the last survey found out beside the topology.
+#[derive(Default)]
+struct Survey {
+    is_up: bool,
+    held_locks: Option<u64>,
+    next_count: Option<Instant>,
+}
+
+impl RedisStore {
+    /// Opens the Redis at `url` and looks at it. `lease_max` is the longest lease that may have been granted there.
+    ///
+    /// # Errors
+    /// The URL cannot be read, or the Redis is configured so that it would lose leases. A Redis that does not answer is
+    /// no error here.
+    pub async fn open(
+        url: &Secret,
+        config: &RedisConfig,
+        lease_max: Duration,
+    ) -> Result<Self, StoreError> {
+        let topology = Arc::new(Topology::new(config, lease_max));
+        let pool = Pool::new(url, config, Arc::clone(&topology))
+            .map_err(|error| StoreError::unavailable(Fault::Refused, error))?;
+        let store = Self {
+            pool,
+            topology,
+            mismatches: AtomicU64::new(0),
+            survey: Mutex::default(),
+        };
+        store.survey().await;
+        match store.topology.findings() {
+            Some((Some(refusal), ..)) => Err(StoreError::unavailable(Fault::Refused, refusal)),
+            Some((None, ..)) | None => Ok(store),
+        }
+    }
+
+    async fn acquire(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        deadline: Instant,
+    ) -> Result<Acquired, StoreError> {
+        if self.topology.is_refused() {
+            return Err(StoreError::unavailable(
+                Fault::Refused,
+                "the store is configured so that it would lose leases",
+            ));
+        }
+        let digest = claim.token.digest(&claim.name);
+        let lock = keys::lock(&claim.name);
+        let fence = keys::fence(claim.name.bucket());
+        let ended = keys::ended(&claim.name, &digest);
+        let command = |_: &Connection| {
+            // Read once the connection is there: getting it is what may find out that the data were lost.
+            let may_grant = self.topology.grace_left().is_none();
+            let mut command = redis::cmd("EVALSHA");
+            command
+                .arg(&scripts::ACQUIRE.sha)
+                .arg(3)
+                .arg(&lock)
+                .arg(&fence)
+                .arg(&ended);
+            command
+                .arg(&digest.0)
+                .arg(&attempt.0.to_be_bytes())
+                .arg(u8::from(may_grant));
+            command.arg(self.topology.last_fence(claim.name.bucket()));
+            write_claim(&mut command, claim);
+            command
+        };
+        let read = |reply: Reply, connection: &Connection| {
+            let reply = reply.acquired(claim)?;
+            if let AcquireReply::Told(Acquired::Granted { lease, .. }) = &reply {
+                self.topology
+                    .granted(claim.name.bucket(), lease.holder.fence, connection.epoch);
+            }
+            Ok(reply)
+        };
+        match self
+            .run(&scripts::ACQUIRE, attempt.0, deadline, command, read)
+            .await?
+        {
+            AcquireReply::Told(acquired) => {
+                if let Acquired::Granted { lease, .. }
+                | Acquired::Reentered(lease)
+                | Acquired::Replayed(lease) = &acquired
+                {
+                    self.topology.reported(lease.holder.expires_in);
+                }
+                Ok(acquired)
+            }
+            AcquireReply::Waiting => Ok(self.recovering()),
+            AcquireReply::Forgotten => {
+                self.topology.forgotten();
+                Ok(self.recovering())
+            }
+            AcquireReply::UsedUp => Err(StoreError::unavailable(
+                Fault::Corrupt,
+                "the fencing counter is used up",
+            )),
+            AcquireReply::Withdrawn => Err(StoreError::unavailable(
+                Fault::Timeout,
+                "the attempt was withdrawn",
+            )),
+        }
+    }
+
+    fn recovering(&self) -> Acquired {
+        Acquired::Recovering {
+            retry_in: self.topology.grace_left().unwrap_or_default(),
+        }
+    }
+
+    async fn inspect(&self, name: &LockName, deadline: Instant) -> Result<LockView, StoreError> {
+        let request = pool::request_id();
+        let command = |_: &Connection| pool::call(&scripts::INSPECT, &[&keys::lock(name)], request);
+        let state = self
+            .run(&scripts::INSPECT, request, deadline, command, |reply, _| {
+                reply.state()
+            })
+            .await?;
+        Ok(LockView {
+            name: name.clone(),
+            state,
+        })
+    }
+
+    async fn look(&self) -> bool {
+        let deadline = Instant::now() + SURVEY_TIMEOUT;
+        let Ok(mut connection) = self.pool.get(deadline).await else {
+            return false;
+        };
+        let met = tokio::time::timeout_at(deadline, self.topology.meet(connection.socket())).await;
+        let is_up = matches!(met, Ok(Ok(_)));
+        if !is_up {
+            connection.abandon();
+        }
+        is_up
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RedisStore")
+    }
+}
+
+impl LockStore for RedisStore {
+    fn acquire<'a>(
+        &'a self,
+        claim: &'a Claim,
+        attempt: Attempt,
+        deadline: Instant,
+    ) -> StoreFuture<'a, Acquired> {
+        Box::pin(self.acquire(claim, attempt, deadline))
+    }
+
+    fn withdraw<'a>(
+        &'a self,
+        claim: &'a Claim,
+        attempt: Attempt,
+        deadline: Instant,
+    ) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let script = &scripts::WITHDRAW;
+            let command = |_: &Connection| claim_call(script, &claim.name, claim.token, attempt.0);
+            self.run(script, attempt.0, deadline, command, |mut reply, _| {
+                reply.number().map(drop)
+            })
+            .await
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: Token,
+        ttl: Option<Ttl>,
+        deadline: Instant,
+    ) -> StoreFuture<'a, Renewed> {
+        Box::pin(async move {
+            let (script, request) = (&scripts::RENEW, pool::request_id());
+            let ttl_ms = ttl.map_or_else(String::new, |ttl| ttl.get().as_millis().to_string());
+            let command = |_: &Connection| {
+                let mut command = claim_call(script, name, token, request);
+                command.arg(&ttl_ms);
+                command
+            };
+            let renewed = self
+                .run(script, request, deadline, command, |reply, _| {
+                    reply.renewed()
+                })
+                .await?;
+            if let Renewed::Extended(renewal) = &renewed {
+                self.topology.reported(renewal.lease.holder.expires_in);
+            }
+            Ok(renewed)
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: Token,
+        hold_count: Option<HoldCount>,
+        deadline: Instant,
+    ) -> StoreFuture<'a, Released> {
+        Box::pin(async move {
+            let (script, request) = (&scripts::RELEASE, pool::request_id());
+            let depth = hold_count.map_or_else(String::new, |count| count.get().to_string());
+            let command = |_: &Connection| {
+                let mut command = claim_call(script, name, token, request);
+                command.arg(&depth);
+                command
+            };
+            self.run(script, request, deadline, command, |reply, _| {
+                reply.released()
+            })
+            .await
+        })
+    }
+
+    fn evict<'a>(
+        &'a self,
+        name: &'a LockName,
+        reason: &'a str,
+        deadline: Instant,
+    ) -> StoreFuture<'a, Vec<Holder>> {
+        Box::pin(async move {
+            let (script, request) = (&scripts::EVICT, pool::request_id());
+            let (lock, ended_prefix) = (keys::lock(name), keys::ended_prefix(name));
+            let command = |_: &Connection| {
+                let mut command = pool::call(script, &[&lock, &ended_prefix], request);
+                command.arg(reason);
+                command
+            };
+            self.run(script, request, deadline, command, |reply, _| {
+                reply.evicted()
+            })
+            .await
+        })
+    }
+
+    fn inspect<'a>(&'a self, name: &'a LockName, deadline: Instant) -> StoreFuture<'a, LockView> {
+        Box::pin(self.inspect(name, deadline))
+    }
+
+    fn list<'a>(&'a self, query: &'a ListQuery, deadline: Instant) -> StoreFuture<'a, Listing> {
+        Box::pin(self.list(query, deadline))
+    }
+
+    fn survey(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let is_up = self.look().await;
+            let was_up = std::mem::replace(
+                &mut self
+                    .survey
+                    .lock()
+                    .expect("nobody panics while holding it")
+                    .is_up,
+                is_up,
+            );
+            match (was_up, is_up) {
+                (false, true) => tracing::info!("the store answers"),
+                (true, false) => tracing::warn!("the store does not answer"),
+                (true, true) | (false, false) => {}
+            }
+            if is_up {
+                self.count().await;
+            }
+        })
+    }
+
+    fn health(&self) -> StoreHealth {
+        let findings = self.topology.findings();
+        let survey = self.survey.lock().expect("nobody panics while holding it");
+        let contacted = findings.is_some();
+        let (refused, findings, clock_offset_ms) = findings.unwrap_or_default();
+        StoreHealth {
+            contacted,
+            up: survey.is_up,
+            refused,
+            recovering_for: self.topology.grace_left(),
+            findings,
+            held_locks: survey.held_locks,
+            clock_offset_ms: contacted.then_some(clock_offset_ms),
+            pool: Some(self.pool.health()),
+            response_mismatches: self.mismatches.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The fields of a claim in the order in which `acquire.lua` takes them; what is not given is empty.
+fn write_claim(command: &mut Cmd, claim: &Claim) {
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    command
+        .arg(millis(claim.ttl.get()))
+        .arg(claim.hold_count.get());
+    for optional in [claim.max_hold, claim.min_hold, claim.lock_delay] {
+        match optional {
+            Some(duration) => command.arg(millis(duration)),
+            None => command.arg(""),
+        };
+    }
+    command.arg(claim.owner.as_str()).arg(
+        claim
+            .metadata
+            .as_ref()
+            .map_or("", |metadata| metadata.as_json()),
+    );
+}
+
+/// The call of a script that acts on a claim.
+fn claim_call(script: &Script, name: &LockName, token: Token, request: u64) -> Cmd {
+    let digest = token.digest(name);
+    let mut command = redis::cmd("EVALSHA");
+    command
+        .arg(&script.sha)
+        .arg(2)
+        .arg(keys::lock(name))
+        .arg(keys::ended(name, &digest));
+    command.arg(&digest.0).arg(&request.to_be_bytes());
+    command
+}

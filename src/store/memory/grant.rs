@@ -57,7 +57,7 @@ impl Lock {
     pub(super) fn due(&self) -> Instant {
         match self {
             Self::Granted(grant) => grant.until,
-            Self::Expired(grant) => grant.until + REMEMBERED,
+            Self::Expired(grant) => (grant.until + REMEMBERED).max(grant.closed_until()),
             Self::Closed { until } => *until,
         }
     }
@@ -123,9 +123,11 @@ impl Grant {
         self.until = self.ceiling.map_or(until, |ceiling| until.min(ceiling));
     }
 
-    /// Until when `lock_delay` keeps the lock closed after this lease ran out.
+    /// From when on the lock may be granted after this lease ran out: `lock_delay` counts from its end, `min_hold`
+    /// from the grant.
     pub(super) fn closed_until(&self) -> Instant {
-        self.until + self.lock_delay.unwrap_or_default()
+        let delayed = self.until + self.lock_delay.unwrap_or_default();
+        delayed.max(self.acquired + self.min_hold.unwrap_or_default())
     }
 
     pub(super) fn lease(&self, now: Moment) -> Lease {

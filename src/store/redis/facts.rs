@@ -1,0 +1,240 @@
+//! What a Redis says about itself, and what Leasehold makes of it. Redis is checked, not trusted.
+
+use std::collections::HashMap;
+
+use redis::RedisResult;
+use redis::aio::MultiplexedConnection;
+
+use crate::store::Finding;
+
+/// The oldest Redis that has what the scripts need.
+const VERSION_MIN: (u32, u32) = (6, 2);
+/// From this offset on the clocks are worth a warning, in milliseconds.
+const CLOCK_OFFSET_MAX_MS: i64 = 250;
+
+/// One look at a Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    /// Changes with every start of a Redis process.
+    pub(super) run_id: String,
+    /// Changes when another history of data begins.
+    pub(super) replid: String,
+    version: String,
+    role: String,
+    maxmemory_policy: String,
+    is_append_only: bool,
+    /// `always`, `everysec` or `no`; none where the command is forbidden, as on many managed services.
+    appendfsync: Option<String>,
+    last_write_failed: bool,
+}
+
+impl Facts {
+    /// Asks.
+    pub(super) async fn read(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
+        let info: String = redis::cmd("INFO").query_async(connection).await?;
+        let appendfsync: RedisResult<Vec<String>> = redis::cmd("CONFIG")
+            .arg("GET")
+            .arg("appendfsync")
+            .query_async(connection)
+            .await;
+        let appendfsync = match appendfsync {
+            Ok(pair) => pair.into_iter().nth(1),
+            Err(error) if error.is_unrecoverable_error() => return Err(error),
+            Err(_) => None,
+        };
+        Ok(Self::parse(&info, appendfsync))
+    }
+
+    fn parse(info: &str, appendfsync: Option<String>) -> Self {
+        let lines: HashMap<&str, &str> = info
+            .lines()
+            .filter_map(|line| line.trim_end().split_once(':'))
+            .collect();
+        let text = |key: &str| lines.get(key).copied().unwrap_or_default().to_owned();
+        Self {
+            run_id: text("run_id"),
+            replid: text("master_replid"),
+            version: text("redis_version"),
+            role: text("role"),
+            maxmemory_policy: text("maxmemory_policy"),
+            is_append_only: text("aof_enabled") == "1",
+            appendfsync,
+            last_write_failed: text("aof_last_write_status") == "err",
+        }
+    }
+
+    /// Whether every acknowledged write is on disk before its acknowledgement.
+    pub(super) fn is_durable(&self) -> bool {
+        self.is_append_only
+            && self.appendfsync.as_deref() == Some("always")
+            && !self.last_write_failed
+    }
+
+    /// Why no lease may be granted on this Redis, if so.
+    pub(super) fn refusal(&self, accepted_policy: &str) -> Option<String> {
+        let findings = [
+            self.version_finding(),
+            self.role_finding(),
+            self.policy_finding(accepted_policy),
+        ];
+        findings
+            .into_iter()
+            .find(|finding| !finding.is_fine)
+            .map(|finding| finding.detail)
+    }
+
+    /// Everything worth knowing, good or bad.
+    pub(super) fn findings(&self, accepted_policy: &str, clock_offset_ms: i64) -> Vec<Finding> {
+        vec![
+            self.version_finding(),
+            self.role_finding(),
+            self.policy_finding(accepted_policy),
+            self.persistence_finding(),
+            clock_finding(clock_offset_ms),
+        ]
+    }
+
+    fn version_finding(&self) -> Finding {
+        let mut numbers = self
+            .version
+            .split('.')
+            .map(|part| part.parse().unwrap_or(0));
+        let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        let is_fine = version >= VERSION_MIN;
+        let advice = if is_fine { "" } else { "; use 6.2 or later" };
+        Finding {
+            topic: "version",
+            is_fine,
+            detail: format!("redis {}{advice}", self.version),
+        }
+    }
+
+    fn role_finding(&self) -> Finding {
+        let is_fine = self.role == "master";
+        let advice = if is_fine {
+            ""
+        } else {
+            "; point LEASEHOLD_STORE at the primary"
+        };
+        Finding {
+            topic: "role",
+            is_fine,
+            detail: format!("role is {}{advice}", self.role),
+        }
+    }
+
+    fn policy_finding(&self, accepted: &str) -> Finding {
+        let policy = &self.maxmemory_policy;
+        let (is_fine, detail) = match policy.as_str() {
+            "noeviction" => (true, "maxmemory-policy is noeviction".to_owned()),
+            _ if policy == accepted => (
+                true,
+                format!("maxmemory-policy {policy} may evict leases; accepted by name"),
+            ),
+            _ => {
+                let advice =
+                    "set it to noeviction, or accept it by name with redis.accept_eviction_policy";
+                (
+                    false,
+                    format!("maxmemory-policy {policy} may evict leases that are held; {advice}"),
+                )
+            }
+        };
+        Finding {
+            topic: "maxmemory-policy",
+            is_fine,
+            detail,
+        }
+    }
+
+    fn persistence_finding(&self) -> Finding {
+        let appendfsync = self.appendfsync.as_deref().unwrap_or("unknown");
+        let detail = match (self.is_append_only, self.last_write_failed) {
+            (true, true) => {
+                "the last write of the append-only file failed; free disk space".to_owned()
+            }
+            (true, false) if self.is_durable() => {
+                "append-only file with appendfsync always".to_owned()
+            }
+            (true, false) => format!(
+                "append-only file with appendfsync {appendfsync}; new grants wait after a restart"
+            ),
+            (false, _) => "no append-only file; new grants wait after a restart".to_owned(),
+        };
+        Finding {
+            topic: "persistence",
+            is_fine: !self.last_write_failed,
+            detail,
+        }
+    }
+}
+
+fn clock_finding(offset_ms: i64) -> Finding {
+    let is_fine = offset_ms.abs() <= CLOCK_OFFSET_MAX_MS;
+    let advice = if is_fine {
+        ""
+    } else {
+        "; keep the clocks of all machines in step by NTP"
+    };
+    let detail = format!("the store's clock is {offset_ms} ms ahead of this machine's{advice}");
+    Finding {
+        topic: "clock",
+        is_fine,
+        detail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFO: &str = "# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\n# Replication\r\nrole:master\r\n\
+        master_replid:def\r\n# Memory\r\nmaxmemory_policy:noeviction\r\n# Persistence\r\naof_enabled:1\r\n";
+
+    #[test]
+    fn a_well_kept_redis_is_taken() {
+        let facts = Facts::parse(INFO, Some("always".to_owned()));
+        assert_eq!(facts.refusal(""), None);
+        assert!(facts.is_durable());
+        assert!(facts.findings("", 3).iter().all(|finding| finding.is_fine));
+    }
+
+    #[test]
+    fn an_evicting_policy_is_refused_unless_it_is_accepted_by_name() {
+        let facts = Facts::parse(&INFO.replace("noeviction", "allkeys-lru"), None);
+        assert!(facts.refusal("").expect("refused").contains("allkeys-lru"));
+        assert!(facts.refusal("volatile-ttl").is_some());
+        assert_eq!(facts.refusal("allkeys-lru"), None);
+    }
+
+    #[test]
+    fn replicas_and_old_versions_are_refused() {
+        assert!(
+            Facts::parse(&INFO.replace("role:master", "role:slave"), None)
+                .refusal("")
+                .is_some()
+        );
+        assert!(
+            Facts::parse(&INFO.replace("7.0.15", "6.0.16"), None)
+                .refusal("")
+                .is_some()
+        );
+        assert_eq!(
+            Facts::parse(&INFO.replace("7.0.15", "6.2.0"), None).refusal(""),
+            None
+        );
+    }
+
+    #[test]
+    fn only_an_append_only_file_that_is_always_synced_is_durable() {
+        assert!(!Facts::parse(INFO, Some("everysec".to_owned())).is_durable());
+        assert!(!Facts::parse(INFO, None).is_durable());
+        assert!(
+            !Facts::parse(
+                &INFO.replace("aof_enabled:1", "aof_enabled:0"),
+                Some("always".to_owned())
+            )
+            .is_durable()
+        );
+    }
+}

@@ -1,0 +1,91 @@
+//! Every key that Leasehold has in Redis. No other file makes one.
+//!
+//! `lh:1:` is the schema's version: another layout gets another number, and both can live side by side. The bucket in
+//! braces is the hash tag, so all keys of a lock and its fencing counter share a slot. Nothing a client chooses comes
+//! before it, so no name can change a slot or collide with a key of another kind.
+
+use crate::domain::{Bucket, ClaimDigest, LockName};
+
+/// The lock's record: a hash.
+pub(super) fn lock(name: &LockName) -> String {
+    format!("lh:1:{{{}}}:l:{name}", name.bucket().index())
+}
+
+/// The bucket's fencing counter, the only kind of key that never expires.
+pub(super) fn fence(bucket: Bucket) -> String {
+    format!("lh:1:{{{}}}:f", bucket.index())
+}
+
+/// The mark of a claim that ended.
+pub(super) fn ended(name: &LockName, claim: &ClaimDigest) -> Vec<u8> {
+    let mut key = ended_prefix(name).into_bytes();
+    key.extend_from_slice(&claim.0);
+    key
+}
+
+/// What the marks of all claims in a lock's bucket begin with; a digest follows.
+pub(super) fn ended_prefix(name: &LockName) -> String {
+    format!("lh:1:{{{}}}:e:", name.bucket().index())
+}
+
+/// A pattern for SCAN that matches the records of all locks whose names begin so.
+pub(super) fn lock_pattern(name_prefix: &str) -> String {
+    let mut pattern = "lh:1:{*}:l:".to_owned();
+    for letter in name_prefix.chars() {
+        if matches!(letter, '*' | '?' | '[' | ']' | '^' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern.push('*');
+    pattern
+}
+
+/// The lock's name in the key of its record.
+pub(super) fn name_of(key: &[u8]) -> Option<LockName> {
+    let rest = key.strip_prefix(b"lh:1:{")?;
+    let tag_end = rest.iter().position(|&byte| byte == b'}')?;
+    LockName::parse(rest[tag_end..].strip_prefix(b"}:l:")?).ok()
+}
+
+/// Lasts until the latest end of a lease that any process reported.
+pub(super) const HORIZON: &str = "lh:1:{0}:horizon";
+
+/// Lasts as long as new grants must wait, on all processes.
+pub(super) const GRACE: &str = "lh:1:{0}:grace";
+
+/// The fencing counter of bucket 0, which is there as soon as Leasehold has used the store.
+pub(super) const MARKER: &str = "lh:1:{0}:f";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> LockName {
+        LockName::parse(text.as_bytes()).expect(text)
+    }
+
+    #[test]
+    fn the_layout_never_changes_under_the_same_version() {
+        assert_eq!(lock(&name("orders/42")), "lh:1:{41}:l:orders/42");
+        assert_eq!(fence(name("orders/42").bucket()), "lh:1:{41}:f");
+        assert_eq!(
+            ended(&name("a"), &ClaimDigest([65; 32])),
+            [b"lh:1:{192}:e:".as_slice(), &[65; 32]].concat()
+        );
+    }
+
+    #[test]
+    fn a_name_is_found_again_in_its_key() {
+        assert_eq!(
+            name_of(lock(&name("a:l:b")).as_bytes()),
+            Some(name("a:l:b"))
+        );
+        assert_eq!(name_of(b"lh:1:{41}:f"), None);
+    }
+
+    #[test]
+    fn a_prefix_means_itself_in_a_pattern() {
+        assert_eq!(lock_pattern("a*[b"), "lh:1:{*}:l:a\\*\\[b*");
+    }
+}

@@ -1,0 +1,30 @@
+-- Tells the fleet until when leases may be alive and new grants must wait, and learns what the others told.
+-- KEYS: horizon, grace, marker
+-- ARGV: request, horizon_ms, grace_ms
+-- Returns: request, now_us, whether the marker was there, ms that the horizon lasted before, ms that horizon and grace last
+--   now. The marker is the fencing counter of one bucket: it never expires, so without it the data were lost.
+local horizon, grace, marker = KEYS[1], KEYS[2], KEYS[3]
+local request, horizon_ms, grace_ms = ARGV[1], ARGV[2], ARGV[3]
+
+-- Raises how long a key lasts. A key that exists is raised even when memory is full.
+local function raise(key, wanted_ms)
+    local left_ms = math.max(redis.call('PTTL', key), 0)
+    if wanted_ms <= left_ms then
+        return left_ms, left_ms
+    end
+    if left_ms > 0 then
+        redis.call('PEXPIRE', key, wanted_ms)
+    else
+        redis.pcall('SET', key, '', 'PX', wanted_ms)
+    end
+    return left_ms, wanted_ms
+end
+
+local now_us = now()
+local marked = redis.call('EXISTS', marker)
+if marked == 0 then
+    redis.pcall('SET', marker, '0')
+end
+local horizon_before, horizon_after = raise(horizon, tonumber(horizon_ms))
+local _, grace_after = raise(grace, tonumber(grace_ms))
+return { request, now_us, marked, horizon_before, horizon_after, grace_after }

@@ -1,0 +1,321 @@
+//! Connections to Redis and how a script travels over them. What the scripts mean is in `scripts`.
+//!
+//! The stock manager of bb8-redis never notices a dead connection, and a checkout that lasts as long as its command
+//! keeps requests from sharing a socket. So connections carry a flag that every failure sets, the pool looks at the flag
+//! and not at a PING, and a request takes a clone of a multiplexed connection and returns the original at once: Redis
+//! sees the commands of many requests as one pipeline.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bb8_redis::bb8::{self, ManageConnection};
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, RedisError, RedisResult, Value,
+};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::scripts::Script;
+use super::topology::Topology;
+use crate::config::{RedisConfig, Secret};
+use crate::store::{Fault, PoolHealth, StoreError};
+
+/// The pool of shared connections.
+pub(super) struct Pool {
+    connections: bb8::Pool<Manager>,
+    size: u32,
+}
+
+/// One shared connection. Clones share the socket.
+#[derive(Clone)]
+pub(super) struct Connection {
+    shared: MultiplexedConnection,
+    is_broken: Arc<AtomicBool>,
+    pub(super) epoch: u64,
+}
+
+/// Opens connections and knows which are good.
+struct Manager {
+    client: Client,
+    config: AsyncConnectionConfig,
+    connect_timeout: Duration,
+    topology: Arc<Topology>,
+}
+
+/// Why a command has no answer.
+pub(super) struct Failure {
+    pub(super) fault: Fault,
+    /// Whether the command may have been executed.
+    pub(super) may_be_done: bool,
+    /// Whether another connection could do better.
+    pub(super) is_worth_retrying: bool,
+    pub(super) detail: String,
+}
+
+impl Pool {
+    pub(super) fn new(
+        url: &Secret,
+        config: &RedisConfig,
+        topology: Arc<Topology>,
+    ) -> RedisResult<Self> {
+        let manager = Manager::new(url, config, topology)?;
+        let connections = bb8::Pool::builder()
+            .max_size(config.connections)
+            // The check looks at a flag; it costs no round trip.
+            .test_on_check_out(true)
+            .connection_timeout(config.connect_timeout)
+            .queue_strategy(bb8::QueueStrategy::Lifo)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .error_sink(Box::new(ConnectErrors))
+            .build_unchecked(manager);
+        Ok(Self {
+            connections,
+            size: config.connections,
+        })
+    }
+
+    /// A connection whose Redis has been looked at, to be shared with other requests.
+    pub(super) async fn get(&self, deadline: Instant) -> Result<Connection, Failure> {
+        match timeout_at(deadline, self.connections.get()).await {
+            Ok(Ok(connection)) => Ok(connection.clone()),
+            Ok(Err(bb8::RunError::User(error))) => Err(Failure::of(&error)),
+            Ok(Err(bb8::RunError::TimedOut)) | Err(_) => Err(Failure::not_connected()),
+        }
+    }
+
+    pub(super) fn health(&self) -> PoolHealth {
+        PoolHealth {
+            open: self.connections.state().connections,
+            max: self.size,
+        }
+    }
+}
+
+impl Connection {
+    /// Runs a script. After a failure that leaves the connection doubtful, nobody uses it again.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the command may still be executed; the connection stays in order.
+    pub(super) async fn run(
+        &mut self,
+        script: &Script,
+        command: &Cmd,
+        deadline: Instant,
+    ) -> Result<Value, Failure> {
+        let failure = match timeout_at(deadline, evaluate(&mut self.shared, script, command)).await
+        {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => Failure::of(&error),
+            Err(_) => Failure::timed_out(),
+        };
+        if failure.may_be_done || failure.fault == Fault::ReadOnly {
+            self.abandon();
+        }
+        Err(failure)
+    }
+
+    /// Keeps the connection from being used again.
+    pub(super) fn abandon(&self) {
+        self.is_broken.store(true, Ordering::Relaxed);
+    }
+
+    /// The socket itself, for the commands that are not scripts.
+    pub(super) fn socket(&mut self) -> &mut MultiplexedConnection {
+        &mut self.shared
+    }
+}
+
+impl Manager {
+    fn new(url: &Secret, config: &RedisConfig, topology: Arc<Topology>) -> RedisResult<Self> {
+        let info = url.expose().into_connection_info()?;
+        let mut settings = info
+            .redis_settings()
+            .clone()
+            .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
+        if !config.username.is_empty() {
+            settings = settings.set_username(&config.username);
+        }
+        if let Some(password) = &config.password {
+            settings = settings.set_password(password.expose());
+        }
+        // Without it, a small command waits for the acknowledgement of the one before.
+        let tcp = TcpSettings::default().set_nodelay(true);
+        let client = Client::open(info.set_tcp_settings(tcp).set_redis_settings(settings))?;
+        // Every command has its own deadline, so the connection needs none.
+        let connection = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(config.connect_timeout))
+            .set_response_timeout(None);
+        Ok(Self {
+            client,
+            config: connection,
+            connect_timeout: config.connect_timeout,
+            topology,
+        })
+    }
+
+    async fn open(&self) -> RedisResult<Connection> {
+        let mut shared = self
+            .client
+            .get_multiplexed_async_connection_with_config(&self.config)
+            .await?;
+        let epoch = self.topology.meet(&mut shared).await?;
+        Ok(Connection {
+            shared,
+            is_broken: Arc::default(),
+            epoch,
+        })
+    }
+}
+
+/// Tells the log why there is no connection; callers are told only that there is none.
+#[derive(Debug)]
+struct ConnectErrors;
+
+impl bb8::ErrorSink<RedisError> for ConnectErrors {
+    fn sink(&self, error: RedisError) {
+        tracing::debug!(%error, "a connection to the store was not opened or was closed");
+    }
+
+    fn boxed_clone(&self) -> Box<dyn bb8::ErrorSink<RedisError>> {
+        Box::new(Self)
+    }
+}
+
+impl ManageConnection for Manager {
+    type Connection = Connection;
+    type Error = RedisError;
+
+    async fn connect(&self) -> Result<Connection, RedisError> {
+        match timeout(self.connect_timeout, self.open()).await {
+            Ok(opened) => opened,
+            Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+        }
+    }
+
+    async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
+        if self.has_broken(connection) {
+            return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
+        }
+        Ok(())
+    }
+
+    fn has_broken(&self, connection: &mut Connection) -> bool {
+        connection.is_broken.load(Ordering::Relaxed) || connection.epoch != self.topology.epoch()
+    }
+}
+
+impl Failure {
+    fn of(error: &RedisError) -> Self {
+        let detail = error.to_string();
+        let failure = |fault, may_be_done, is_worth_retrying| Self {
+            fault,
+            may_be_done,
+            is_worth_retrying,
+            detail,
+        };
+        if error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error() {
+            return failure(Fault::Io, true, true);
+        }
+        // Redis answers these before it executes anything.
+        match error.code().unwrap_or_default() {
+            "LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" => failure(Fault::Busy, false, true),
+            "READONLY" | "NOREPLICAS" | "MISCONF" => failure(Fault::ReadOnly, false, false),
+            "NOAUTH" | "WRONGPASS" | "NOPERM" => failure(Fault::Auth, false, false),
+            // The first write of a script is the one that fails, see the scripts.
+            "OOM" => failure(Fault::Full, false, false),
+            _ => failure(Fault::Corrupt, true, false),
+        }
+    }
+
+    fn not_connected() -> Self {
+        let detail = "no connection in time".to_owned();
+        Self {
+            fault: Fault::Io,
+            may_be_done: false,
+            is_worth_retrying: false,
+            detail,
+        }
+    }
+
+    fn timed_out() -> Self {
+        let detail = "no answer in time".to_owned();
+        Self {
+            fault: Fault::Timeout,
+            may_be_done: true,
+            is_worth_retrying: false,
+            detail,
+        }
+    }
+
+    /// An answer that belongs to another request, or that its script cannot have given.
+    pub(super) fn corrupt(detail: &str) -> Self {
+        Self {
+            fault: Fault::Corrupt,
+            may_be_done: true,
+            is_worth_retrying: false,
+            detail: detail.to_owned(),
+        }
+    }
+
+    /// The error for the caller. An earlier try may have been executed even if the last was not.
+    pub(super) fn into_error(self, may_be_done_before: bool) -> StoreError {
+        match self.may_be_done || may_be_done_before {
+            true => StoreError::unknown(self.fault, self.detail),
+            false => StoreError::unavailable(self.fault, self.detail),
+        }
+    }
+}
+
+/// A number that marks a request and its answer.
+pub(super) fn request_id() -> u64 {
+    crate::domain::Attempt::random().0
+}
+
+/// The call of a script with its keys and the request's number, which every script takes first; for scripts without a
+/// claim.
+pub(super) fn call(script: &Script, keys: &[&str], request: u64) -> Cmd {
+    let mut command = redis::cmd("EVALSHA");
+    command
+        .arg(&script.sha)
+        .arg(keys.len())
+        .arg(keys)
+        .arg(&request.to_be_bytes());
+    command
+}
+
+/// Sends a script by its hash, and by its text where Redis does not know it: after a restart, a failover or
+/// SCRIPT FLUSH. Redis has not executed what it does not know, and EVAL teaches it in the same round trip.
+pub(super) async fn evaluate(
+    connection: &mut MultiplexedConnection,
+    script: &Script,
+    command: &Cmd,
+) -> RedisResult<Value> {
+    match send(connection, command).await {
+        Err(error) if error.code() == Some("NOSCRIPT") => {
+            send(connection, &by_text(script, command)).await
+        }
+        answer => answer,
+    }
+}
+
+async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {
+    // An error that Redis answers is a value to the client library until it is asked for.
+    connection
+        .send_packed_command(command)
+        .await?
+        .extract_error()
+}
+
+fn by_text(script: &Script, command: &Cmd) -> Cmd {
+    let mut by_text = redis::cmd("EVAL");
+    by_text.arg(script.source);
+    for argument in command.args_iter().skip(2) {
+        if let redis::Arg::Simple(bytes) = argument {
+            by_text.arg(bytes);
+        }
+    }
+    by_text
+}

@@ -1,0 +1,253 @@
+//! Which Redis this is, whether it still has the data that it had, and how long new grants must wait if not.
+//!
+//! A Redis that came back without its data would grant locks that are still held. So each process remembers the latest
+//! end of a lease that it reported, the processes share the latest of all through the store, and after a loss new
+//! grants wait until then (Chubby's grace period; the delayed restart of Redlock). Renewals and releases go on.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use redis::RedisResult;
+use redis::aio::MultiplexedConnection;
+use tokio::time::Instant;
+
+use super::facts::Facts;
+use super::{keys, pool, scripts};
+use crate::config::RedisConfig;
+use crate::domain::{Bucket, Fence};
+use crate::store::Finding;
+
+/// By how much a published horizon may seem shorter than it should, for timers that are read at different moments.
+const HORIZON_TOLERANCE: Duration = Duration::from_secs(1);
+
+/// What all connections know together.
+pub(super) struct Topology {
+    base: Instant,
+    accepted_policy: String,
+    grace_on_empty_start: Option<Duration>,
+    /// After a loss, how long the other processes get to tell what they know.
+    settle: Duration,
+    known: Mutex<Known>,
+    /// Counts the times that the data were or may have been lost. Connections of an earlier epoch are not used again.
+    epoch: AtomicU64,
+    is_refused: AtomicBool,
+    /// Moments as milliseconds after `base`; 0 for none.
+    horizon_ms: AtomicU64,
+    grace_ms: AtomicU64,
+    /// By bucket, the last fencing token seen in this epoch: a counter that is behind it was lost.
+    last_fences: Box<[AtomicU64]>,
+}
+
+#[derive(Default)]
+struct Known {
+    facts: Option<Facts>,
+    clock_offset_ms: i64,
+    /// Until when the shared horizon must be found in the store.
+    published_until: Option<Instant>,
+}
+
+/// What the fleet's keys said, in time left.
+struct Fleet {
+    now_us: u64,
+    is_marked: bool,
+    horizon_before: Duration,
+    horizon_after: Duration,
+    grace_after: Duration,
+}
+
+impl Topology {
+    /// Knows nothing yet. `lease_max` is the longest lease that any process of the fleet may have granted.
+    pub(super) fn new(config: &RedisConfig, lease_max: Duration) -> Self {
+        Self {
+            base: Instant::now(),
+            accepted_policy: config.accept_eviction_policy.clone(),
+            grace_on_empty_start: config.grace_on_empty_start.then_some(lease_max),
+            settle: config.survey_interval + Duration::from_secs(1),
+            known: Mutex::default(),
+            epoch: AtomicU64::new(0),
+            is_refused: AtomicBool::new(false),
+            horizon_ms: AtomicU64::new(0),
+            grace_ms: AtomicU64::new(0),
+            last_fences: (0..Bucket::COUNT).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// Looks at the Redis behind a connection before anything else is sent on it. Returns the epoch it belongs to.
+    pub(super) async fn meet(&self, connection: &mut MultiplexedConnection) -> RedisResult<u64> {
+        let facts = Facts::read(connection).await?;
+        let fleet = self.consult(connection).await?;
+        if self.judge(facts, &fleet) {
+            // The others learn at once what this process knows of leases that may still be alive.
+            self.consult(connection).await?;
+        }
+        Ok(self.epoch())
+    }
+
+    /// Takes note of what was found. Says whether the data were, or may have been, lost since the last look.
+    fn judge(&self, facts: Facts, fleet: &Fleet) -> bool {
+        let mut known = self.known.lock().expect("nobody panics while holding it");
+        let now = Instant::now();
+        let is_missing =
+            |until: Instant| until > now + HORIZON_TOLERANCE && fleet.horizon_before.is_zero();
+        let loss = match &known.facts {
+            None if !fleet.is_marked => self.grace_on_empty_start,
+            None => None,
+            Some(_) if !fleet.is_marked => Some(self.settle),
+            Some(before) if before.run_id == facts.run_id && before.replid == facts.replid => None,
+            Some(_) if facts.is_durable() && !known.published_until.is_some_and(is_missing) => None,
+            Some(_) => Some(self.settle),
+        };
+        self.is_refused.store(
+            facts.refusal(&self.accepted_policy).is_some(),
+            Ordering::Relaxed,
+        );
+        let is_replaced = known
+            .facts
+            .as_ref()
+            .is_some_and(|before| before.run_id != facts.run_id);
+        known.facts = Some(facts);
+        known.clock_offset_ms = clock_offset_ms(fleet.now_us);
+        known.published_until = Some(now + fleet.horizon_after);
+        drop(known);
+        if let Some(at_least) = loss {
+            self.lost(at_least);
+        } else if is_replaced {
+            self.epoch.fetch_add(1, Ordering::AcqRel);
+        }
+        loss.is_some()
+    }
+
+    /// A counter went back under a live connection: the data were lost.
+    pub(super) fn forgotten(&self) {
+        self.lost(self.settle);
+    }
+
+    fn lost(&self, at_least: Duration) {
+        let wait_ms = self
+            .ms_of(Instant::now() + at_least)
+            .max(self.horizon_ms.load(Ordering::Acquire));
+        self.grace_ms.fetch_max(wait_ms, Ordering::AcqRel);
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        for fence in &self.last_fences {
+            fence.store(0, Ordering::Relaxed);
+        }
+        tracing::warn!(
+            new_grants_wait_ms = self.grace_left().unwrap_or_default().as_millis() as u64,
+            "the store may have lost leases that are still alive; renewals and releases go on"
+        );
+    }
+
+    /// Exchanges horizon and grace with the fleet.
+    async fn consult(&self, connection: &mut MultiplexedConnection) -> RedisResult<Fleet> {
+        let request = pool::request_id();
+        let horizon = self.left(&self.horizon_ms).unwrap_or_default();
+        let grace = self.grace_left().unwrap_or_default();
+        let mut command = pool::call(
+            &scripts::HORIZON,
+            &[keys::HORIZON, keys::GRACE, keys::MARKER],
+            request,
+        );
+        command
+            .arg(horizon.as_millis() as u64)
+            .arg(grace.as_millis() as u64);
+        let asked = Instant::now();
+        let value = pool::evaluate(connection, &scripts::HORIZON, &command).await?;
+        let fleet = scripts::Reply::to(request, value).and_then(|reply| Fleet::read(reply).ok());
+        let fleet = fleet.ok_or((
+            redis::ErrorKind::Client,
+            "the horizon script answered out of form",
+        ))?;
+        self.horizon_ms
+            .fetch_max(self.ms_of(asked + fleet.horizon_after), Ordering::AcqRel);
+        if !fleet.grace_after.is_zero() {
+            // Rounded up: a grant that comes early by a millisecond is too early.
+            let until = Instant::now() + fleet.grace_after + Duration::from_millis(1);
+            self.grace_ms.fetch_max(self.ms_of(until), Ordering::AcqRel);
+        }
+        Ok(fleet)
+    }
+
+    /// A lease is about to be reported that lasts for `expires_in` from now at most.
+    pub(super) fn reported(&self, expires_in: Duration) {
+        self.horizon_ms.fetch_max(
+            self.ms_of(Instant::now() + expires_in) + 1,
+            Ordering::AcqRel,
+        );
+    }
+
+    /// A grant was made in this bucket, over a connection of this epoch.
+    pub(super) fn granted(&self, bucket: Bucket, fence: Fence, epoch: u64) {
+        if epoch == self.epoch() {
+            self.last_fences[bucket.index()].fetch_max(fence.get(), Ordering::AcqRel);
+        }
+    }
+
+    pub(super) fn last_fence(&self, bucket: Bucket) -> u64 {
+        self.last_fences[bucket.index()].load(Ordering::Acquire)
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+    }
+
+    /// How long new grants still wait.
+    pub(super) fn grace_left(&self) -> Option<Duration> {
+        self.left(&self.grace_ms)
+    }
+
+    /// Why grants are refused, what was found, and the offset of the clocks; none before the first contact.
+    pub(super) fn findings(&self) -> Option<(Option<String>, Vec<Finding>, i64)> {
+        let known = self.known.lock().expect("nobody panics while holding it");
+        let facts = known.facts.as_ref()?;
+        let findings = facts.findings(&self.accepted_policy, known.clock_offset_ms);
+        Some((
+            facts.refusal(&self.accepted_policy),
+            findings,
+            known.clock_offset_ms,
+        ))
+    }
+
+    fn ms_of(&self, moment: Instant) -> u64 {
+        u64::try_from(moment.saturating_duration_since(self.base).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn left(&self, moment_ms: &AtomicU64) -> Option<Duration> {
+        let until = self.base + Duration::from_millis(moment_ms.load(Ordering::Acquire));
+        until
+            .checked_duration_since(Instant::now())
+            .filter(|left| !left.is_zero())
+    }
+}
+
+impl Fleet {
+    fn read(mut reply: scripts::Reply) -> Result<Self, scripts::Malformed> {
+        let (now_us, is_marked) = (reply.number()?, reply.number()? == 1);
+        let (horizon_before, horizon_after) = (reply.millis()?, reply.millis()?);
+        let grace_after = reply.millis()?;
+        Ok(Self {
+            now_us,
+            is_marked,
+            horizon_before,
+            horizon_after,
+            grace_after,
+        })
+    }
+}
+
+/// For people only: no decision is made by this machine's wall clock.
+fn clock_offset_ms(now_us: u64) -> i64 {
+    let here = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_micros();
+    let (there, here) = (
+        i64::try_from(now_us).unwrap_or(i64::MAX),
+        i64::try_from(here).unwrap_or(i64::MAX),
+    );
+    there.saturating_sub(here) / 1_000
+}
