@@ -17,6 +17,8 @@ mod renewal;
 mod replay;
 mod withdraw;
 
+pub(crate) use order::names_of_one_bucket;
+
 /// One test per law, on a bench of its own.
 macro_rules! tests {
     ($bench:expr, $options:tt, $($topic:ident: $($law:ident)+;)+) => {$($(
@@ -93,6 +95,7 @@ on_every_store! {
         a_lock_released_before_min_hold_is_cooling_until_then
         a_claim_released_before_min_hold_has_ended
         a_lock_released_after_min_hold_is_free_at_once
+        a_lease_that_ran_out_before_min_hold_leaves_the_lock_cooling
         an_expired_lease_with_a_lock_delay_leaves_the_lock_cooling
         an_evicted_lease_with_a_lock_delay_leaves_the_lock_cooling
         a_release_ignores_the_lock_delay

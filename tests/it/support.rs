@@ -13,14 +13,11 @@ use tokio::time::Instant;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Asks again and again until the answer is `Some`, and fails with `what` once `patience` is over.
-pub(crate) async fn eventually_within<T, F>(
+pub(crate) async fn eventually_within<T>(
     patience: Duration,
     what: &str,
-    mut ask: impl FnMut() -> F,
-) -> T
-where
-    F: Future<Output = Option<T>>,
-{
+    mut ask: impl AsyncFnMut() -> Option<T>,
+) -> T {
     let give_up = Instant::now() + patience;
     loop {
         if let Some(answer) = ask().await {
@@ -32,9 +29,6 @@ where
 }
 
 /// [`eventually_within`] the usual patience.
-pub(crate) async fn eventually<T, F>(what: &str, ask: impl FnMut() -> F) -> T
-where
-    F: Future<Output = Option<T>>,
-{
+pub(crate) async fn eventually<T>(what: &str, ask: impl AsyncFnMut() -> Option<T>) -> T {
     eventually_within(PATIENCE, what, ask).await
 }

@@ -56,6 +56,21 @@ pub(super) async fn a_lock_released_after_min_hold_is_free_at_once(bench: &Bench
     bench.granted(&rival(&claim)).await;
 }
 
+pub(super) async fn a_lease_that_ran_out_before_min_hold_leaves_the_lock_cooling(bench: &Bench) {
+    let claim = Claim {
+        ttl: ttl(SHORT),
+        min_hold: Some(SHORT * 4),
+        ..claim()
+    };
+    let next = rival(&claim);
+    bench.granted(&claim).await;
+    bench.advance(SHORT * 2).await;
+    assert_cooling(bench, &claim.name, &next, SHORT * 2).await;
+    assert_told(bench, &claim, NotHolder::Expired).await;
+    bench.outlast(SHORT * 2).await;
+    bench.granted(&next).await;
+}
+
 pub(super) async fn an_expired_lease_with_a_lock_delay_leaves_the_lock_cooling(bench: &Bench) {
     let claim = Claim {
         ttl: ttl(SHORT),

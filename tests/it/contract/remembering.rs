@@ -99,8 +99,7 @@ pub(super) async fn every_kind_of_ending_is_kept_for_a_minute(bench: &Bench) {
             format!("lh:1:{{{bucket}}}:l:{name}"),
         ] {
             for key in redis.server.keys(redis.database, &pattern).await {
-                let pttl = ["PTTL", key.as_str()];
-                kept.push(redis.server.integer(redis.database, &pttl).await);
+                kept.push(redis.server.kept_ms(redis.database, &key).await);
             }
         }
         let minute_ms = i64::try_from(REMEMBERED.as_millis()).expect("a minute");

@@ -72,8 +72,11 @@ pub(super) async fn a_grant_that_was_stepped_back_stays(bench: &Bench) {
 pub(super) async fn the_same_attempt_told_twice_can_still_be_withdrawn(bench: &Bench) {
     let claim = claim();
     let attempt = granted_to(bench, &claim).await;
-    let answer = bench.attempt(&claim, attempt).await;
-    assert!(matches!(answer, Ok(Acquired::Replayed(_))), "{answer:?}");
+    // The first answer may have been lost on its way, so the second may say that it was granted, too.
+    match bench.attempt(&claim, attempt).await {
+        Ok(Acquired::Granted { .. } | Acquired::Replayed(_)) => {}
+        other => panic!("the claim holds, but: {other:?}"),
+    }
     bench.withdraw(&claim, attempt).await;
     assert_eq!(bench.state(&claim.name).await, LockState::Free);
 }

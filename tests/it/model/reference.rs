@@ -15,12 +15,12 @@ pub(super) enum Step {
         token: usize,
         depth: u64,
         terms: Terms,
-        /// Whether it repeats the token's last attempt rather than making a new one.
-        repeats: bool,
     },
+    /// Takes back the first or the last of the token's attempts.
     Withdraw {
         lock: usize,
         token: usize,
+        takes_first: bool,
     },
     Renew {
         lock: usize,
@@ -117,7 +117,8 @@ struct Lock {
     /// How long the last lease was held, if it ran out.
     expired_after: Option<u64>,
     ended: BTreeMap<usize, Why>,
-    attempts: BTreeMap<usize, u64>,
+    /// The attempts of each token that were not withdrawn.
+    attempts: BTreeMap<usize, Vec<u64>>,
 }
 
 /// All locks at one moment, and what the last step was answered.
@@ -125,8 +126,8 @@ struct Lock {
 pub(super) struct Model {
     now: u64,
     locks: [Lock; LOCKS],
-    last_attempt: u64,
-    /// The attempt that the last step made, repeated or withdrew.
+    attempts: u64,
+    /// The attempt that the last step made or withdrew.
     pub(super) attempt: u64,
     pub(super) answer: Seen,
 }
@@ -136,7 +137,7 @@ impl Default for Model {
         Self {
             now: 0,
             locks: [(); LOCKS].map(|()| Lock::default()),
-            last_attempt: 0,
+            attempts: 0,
             attempt: 0,
             answer: What::Nothing.bare(),
         }
@@ -146,11 +147,15 @@ impl Default for Model {
 impl Model {
     /// A withdrawal is of something that was attempted. What it does to a claim that has ended is nobody's business.
     pub(super) fn allows(&self, step: &Step) -> bool {
-        let Step::Withdraw { lock, token } = step else {
+        let Step::Withdraw { lock, token, .. } = step else {
             return true;
         };
         let lock = &self.locks[*lock];
-        lock.attempts.contains_key(token) && !lock.ended.contains_key(token)
+        let attempted = lock
+            .attempts
+            .get(token)
+            .is_some_and(|made| !made.is_empty());
+        attempted && !lock.ended.contains_key(token)
     }
 
     pub(super) fn step(&mut self, step: &Step) {
@@ -160,15 +165,23 @@ impl Model {
                 token,
                 depth,
                 terms,
-                repeats,
             } => {
-                let known = self.locks[lock].attempts.get(&token).copied();
-                self.attempt = known.filter(|_| repeats).unwrap_or(self.last_attempt + 1);
-                self.last_attempt = self.last_attempt.max(self.attempt);
+                self.attempts += 1;
+                self.attempt = self.attempts;
                 self.locks[lock].acquire(token, depth, terms, self.attempt, self.now)
             }
-            Step::Withdraw { lock, token } => {
-                self.attempt = self.locks[lock].attempts[&token];
+            Step::Withdraw {
+                lock,
+                token,
+                takes_first,
+            } => {
+                let made = &self.locks[lock].attempts[&token];
+                let attempt = if takes_first {
+                    made.first()
+                } else {
+                    made.last()
+                };
+                self.attempt = *attempt.expect("it was attempted");
                 self.locks[lock].withdraw(token, self.attempt)
             }
             Step::Renew { lock, token, ttl } => self.locks[lock].renew(token, ttl, self.now),
@@ -199,9 +212,9 @@ impl Model {
 
 impl Lock {
     fn acquire(&mut self, token: usize, depth: u64, terms: Terms, attempt: u64, now: u64) -> Seen {
-        self.attempts.insert(token, attempt);
+        self.attempts.entry(token).or_default().push(attempt);
         if let Some(grant) = self.held_by(token) {
-            grant.untold = grant.untold.filter(|untold| *untold == attempt);
+            grant.untold = None;
             let what = match depth > grant.depth {
                 true => What::Reentered,
                 false => What::Replayed,
@@ -236,7 +249,8 @@ impl Lock {
     }
 
     fn withdraw(&mut self, token: usize, attempt: u64) -> Seen {
-        self.attempts.remove(&token);
+        let made = self.attempts.entry(token).or_default();
+        made.retain(|made| *made != attempt);
         self.grant
             .take_if(|grant| grant.token == token && grant.untold == Some(attempt));
         What::Nothing.bare()
@@ -289,10 +303,9 @@ impl Lock {
             return;
         };
         self.expired_after = Some(grant.until - grant.acquired);
-        self.end(
-            Why::Expired,
-            grant.until + grant.terms.lock_delay.unwrap_or(0),
-        );
+        let delayed = grant.until + grant.terms.lock_delay.unwrap_or(0);
+        let held_least = grant.acquired + grant.terms.min_hold.unwrap_or(0);
+        self.end(Why::Expired, delayed.max(held_least));
     }
 
     fn end(&mut self, why: Why, closed_until: u64) {

@@ -46,16 +46,20 @@ impl<P: Place> ReferenceStateMachine for Histories<P> {
     fn transitions(_: &Model) -> BoxedStrategy<Step> {
         let claims = || (0..LOCKS, 0..TOKENS);
         let depths = || 1..4_u64;
-        let acquire = (claims(), depths(), P::terms(), any::<bool>()).prop_map(
-            |((lock, token), depth, terms, repeats)| Step::Acquire {
+        let acquire = (claims(), depths(), P::terms()).prop_map(|((lock, token), depth, terms)| {
+            Step::Acquire {
                 lock,
                 token,
                 depth,
                 terms,
-                repeats,
-            },
-        );
-        let withdraw = claims().prop_map(|(lock, token)| Step::Withdraw { lock, token });
+            }
+        });
+        let withdraw =
+            (claims(), any::<bool>()).prop_map(|((lock, token), takes_first)| Step::Withdraw {
+                lock,
+                token,
+                takes_first,
+            });
         let ttl = prop::option::of(P::terms().prop_map(|terms| terms.ttl));
         let renew =
             (claims(), ttl).prop_map(|((lock, token), ttl)| Step::Renew { lock, token, ttl });
@@ -157,13 +161,12 @@ impl<P: Place> Run<P> {
                 token,
                 depth,
                 terms,
-                ..
             } => {
                 let claim = self.claim(lock, token, depth, Some(terms));
                 let answer = self.bench.attempt(&claim, attempt).await;
                 self.seen_acquired(lock, answer.expect("the store answers"))
             }
-            Step::Withdraw { lock, token } => {
+            Step::Withdraw { lock, token, .. } => {
                 let claim = self.claim(lock, token, 1, None);
                 self.bench.withdraw(&claim, attempt).await;
                 What::Nothing.bare()

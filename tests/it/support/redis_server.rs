@@ -2,6 +2,7 @@
 //!
 //! Each has a port and a directory of its own and ends with its owner, even when the test process itself is killed.
 
+use std::fmt::Debug;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use redis::{AsyncConnectionConfig, Client, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Client, RedisResult, ToRedisArgs, Value};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
@@ -139,29 +140,36 @@ impl RedisServer {
     }
 
     /// Runs a command in database 0, over a connection of its own.
-    pub(crate) async fn command(&self, words: &[&str]) -> Value {
+    pub(crate) async fn command(&self, words: &[impl ToRedisArgs + Debug]) -> Value {
         self.command_in(0, words).await
     }
 
     /// Runs a command in a database, over a connection of its own.
-    pub(crate) async fn command_in(&self, database: u16, words: &[&str]) -> Value {
+    pub(crate) async fn command_in(
+        &self,
+        database: u16,
+        words: &[impl ToRedisArgs + Debug],
+    ) -> Value {
         self.try_command(database, words)
             .await
             .unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
     /// A command whose answer is an integer.
-    pub(crate) async fn integer(&self, database: u16, words: &[&str]) -> i64 {
+    pub(crate) async fn integer(&self, database: u16, words: &[impl ToRedisArgs + Debug]) -> i64 {
         redis::from_redis_value(self.command_in(database, words).await)
             .unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// All keys of a database that match, in order.
-    pub(crate) async fn keys(&self, database: u16, pattern: &str) -> Vec<String> {
+    /// All keys of a database that match. They may end in bytes that are no text.
+    pub(crate) async fn keys(&self, database: u16, pattern: &str) -> Vec<Vec<u8>> {
         let answer = self.command_in(database, &["KEYS", pattern]).await;
-        let mut keys: Vec<String> = redis::from_redis_value(answer).expect("KEYS answers texts");
-        keys.sort();
-        keys
+        redis::from_redis_value(answer).expect("KEYS answers keys")
+    }
+
+    /// For how many more milliseconds a key is kept; negative if for ever.
+    pub(crate) async fn kept_ms(&self, database: u16, key: &[u8]) -> i64 {
+        self.integer(database, &[b"PTTL", key]).await
     }
 
     /// One line of a section of `INFO`.
@@ -179,7 +187,7 @@ impl RedisServer {
         count.parse::<usize>().expect("a number") - 1
     }
 
-    async fn try_command(&self, database: u16, words: &[&str]) -> RedisResult<Value> {
+    async fn try_command(&self, database: u16, words: &[impl ToRedisArgs]) -> RedisResult<Value> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(COMMAND_PATIENCE))
             .set_response_timeout(Some(COMMAND_PATIENCE));
@@ -188,7 +196,7 @@ impl RedisServer {
             .await?;
         let mut command = redis::Cmd::new();
         for word in words {
-            command.arg(*word);
+            command.arg(word);
         }
         command.query_async(&mut connection).await
     }

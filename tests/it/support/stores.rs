@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold::config::{RedisConfig, Secret};
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
+use leasehold::store::redis::RedisStore;
 use leasehold::store::{LockStore, StoreError};
 use leasehold::telemetry::Metrics;
 
@@ -14,6 +15,9 @@ pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How many connections to Redis a store opens in tests.
 pub(crate) const CONNECTIONS: u32 = 4;
+
+/// The longest lease that may have been granted before a store was opened.
+const LEASE_MAX: Duration = Duration::from_secs(3600);
 
 /// The settings of a Redis store in tests: small, quick to notice, nothing overridden.
 pub(crate) fn redis_config() -> RedisConfig {
@@ -34,17 +38,8 @@ pub(crate) async fn redis_store(
     config: &RedisConfig,
 ) -> Result<Arc<dyn LockStore>, StoreError> {
     let url = Secret(url.to_owned());
-    // WIRE HERE: `Ok(Arc::new(leasehold::store::redis::RedisStore::open(&url, config).await?))`, with or without
-    // the `.await`. This function is all that changes.
-    unimplemented_redis_store(&url, config)
-}
-
-/// Stands in for the Redis store until it is there. Goes with the line above.
-fn unimplemented_redis_store(
-    _: &Secret,
-    _: &RedisConfig,
-) -> Result<Arc<dyn LockStore>, StoreError> {
-    panic!("the Redis store is not wired into the tests yet")
+    let store = RedisStore::open(&url, config, LEASE_MAX).await?;
+    Ok(Arc::new(store))
 }
 
 /// A service over a store, with the timeout of the tests of faults.
