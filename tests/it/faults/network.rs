@@ -57,6 +57,12 @@ async fn a_grant_whose_answer_was_lost_is_taken_back() {
     });
     let (answer, ()) = tokio::join!(request, seen_held);
     assert_unknown(answer);
+    // The first tries to take it back must fail, too.
+    let tries = network.proxy.accepted() + 2;
+    eventually("it is tried again", async || {
+        (network.proxy.accepted() >= tries).then_some(())
+    })
+    .await;
     network.proxy.pass_replies();
     network.beside.becomes_free(&claim).await;
     // The token is as good as before.
