@@ -1,61 +1,216 @@
-//! stub
+//! What can be configured: the structs that the rest of the program is given, and the checks between keys.
+//!
+//! A value comes from a flag, else from `LEASEHOLD_*` in the environment, else from the TOML file, else from
+//! `config/leasehold.toml`, which is compiled in and is the only list of keys. Everything is parsed once, before any
+//! socket opens. Nothing here knows HTTP, Redis or the process: arguments and environment are passed in.
+
+mod auth;
+mod error;
+pub mod keys;
+mod layers;
+mod log;
+mod redis;
+mod secret;
+mod settings;
+mod store;
+
+use std::net::SocketAddr;
 use std::time::Duration;
-/// x
-#[derive(Clone, Debug)]
-pub struct Secret(pub String);
-impl Secret {
-    /// x
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
+
+pub use auth::Auth;
+pub use error::{ConfigError, Origin};
+pub use layers::Sources;
+pub use log::{LogConfig, LogFormat, LogRequests};
+pub use redis::RedisConfig;
+pub use secret::Secret;
+pub use settings::Settings;
+pub use store::{RedisAddress, StoreUrl};
+
+/// The whole configuration, checked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The address to serve on.
+    pub listen: SocketAddr,
+    /// Where locks live.
+    pub store: StoreUrl,
+    /// Who may call.
+    pub auth: Auth,
+    /// The deadline of one store operation.
+    pub operation_timeout: Duration,
+    /// Bounds of what a claim may ask for.
+    pub lease: LeaseConfig,
+    /// Sockets and shutdown.
+    pub server: ServerConfig,
+    /// The `memory:` store.
+    pub memory: MemoryConfig,
+    /// The `redis://` store.
+    pub redis: RedisConfig,
+    /// Logs.
+    pub log: LogConfig,
 }
-/// x
-#[derive(Clone, Debug)]
-pub enum StoreUrl {
-    /// x
-    Memory,
-    /// x
-    Redis(Secret),
+
+/// Bounds of what a claim may ask for.
+#[derive(Debug, Clone)]
+pub struct LeaseConfig {
+    /// The TTL of a claim that names none.
+    pub ttl_default: Duration,
+    /// The shortest TTL.
+    pub ttl_min: Duration,
+    /// The longest TTL.
+    pub ttl_max: Duration,
+    /// The largest ceiling across renewals.
+    pub max_hold_max: Duration,
+    /// The longest pause after a lease that expired.
+    pub lock_delay_max: Duration,
 }
-/// x
-#[derive(Clone, Debug)]
+
+/// Sockets and shutdown.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// How many connections may be open at once.
+    pub connections_max: usize,
+    /// From the opening of a connection to the whole head of its first request.
+    pub header_read_timeout: Duration,
+    /// From an answer to the whole head of the next request.
+    pub idle_timeout: Duration,
+    /// From the head of a request to the end of its body.
+    pub body_timeout: Duration,
+    /// The largest request body.
+    pub body_bytes_max: usize,
+    /// From readiness going false to the closing of the listener.
+    pub drain_delay: Duration,
+    /// From the closing of the listener to the cutting of connections.
+    pub drain_timeout: Duration,
+}
+
+/// The `memory:` store.
+#[derive(Debug, Clone)]
 pub struct MemoryConfig {
-    /// x
+    /// How many locks are kept at once.
     pub locks_max: usize,
 }
-/// x
-#[derive(Clone, Debug)]
-pub struct RedisConfig {
-    /// x
-    pub connections: u32,
-    /// x
-    pub connect_timeout: Duration,
-    /// x
-    pub username: String,
-    /// x
-    pub password: Option<Secret>,
-    /// x
-    pub accept_eviction_policy: String,
-    /// x
-    pub grace_on_empty_start: bool,
-    /// x
-    pub survey_interval: Duration,
+
+impl Config {
+    /// Resolves the layers, parses every value and checks them against each other.
+    ///
+    /// # Errors
+    ///
+    /// When a name is unknown, a value does not parse, or two values contradict.
+    pub fn load(sources: &Sources) -> Result<(Self, Settings), ConfigError> {
+        let settings = Settings::resolve(sources)?;
+        let config = Self::parse(&settings)?;
+        Ok((config, settings))
+    }
+
+    fn parse(settings: &Settings) -> Result<Self, ConfigError> {
+        let listen = listen(settings)?;
+        let (store, credentials) = store::parse(settings.text("store"))
+            .map_err(|problem| settings.invalid("store", problem))?;
+        Ok(Self {
+            listen,
+            store,
+            auth: Auth::parse(settings, listen)?,
+            operation_timeout: settings.positive("operation_timeout")?,
+            lease: LeaseConfig::parse(settings)?,
+            server: ServerConfig::parse(settings)?,
+            memory: MemoryConfig {
+                locks_max: settings.count("memory.locks_max")?,
+            },
+            redis: RedisConfig::parse(settings, credentials)?,
+            log: LogConfig::parse(settings)?,
+        })
+    }
+
+    /// What is allowed but deserves a second look, as sentences for the log.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if !self.listen.ip().is_loopback() {
+            if self.auth == Auth::Open {
+                warnings.push(format!(
+                    "auth is none: whoever reaches {} can take and release locks",
+                    self.listen
+                ));
+            }
+            if self.store == StoreUrl::Memory {
+                warnings.push(
+                    "the store is memory: locks end with this process and no replica shares them"
+                        .to_owned(),
+                );
+            }
+        }
+        if let Some(policy) = &self.redis.accept_eviction_policy {
+            warnings.push(format!(
+                "the eviction policy {policy} is accepted: Redis may drop locks that are held"
+            ));
+        }
+        warnings
+    }
 }
-/// x
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// x
-    pub store: StoreUrl,
-    /// x
-    pub memory: MemoryConfig,
-    /// x
-    pub redis: RedisConfig,
-    /// x
-    pub lease: LeaseConfig,
+
+impl LeaseConfig {
+    fn parse(settings: &Settings) -> Result<Self, ConfigError> {
+        let lease = Self {
+            ttl_default: settings.positive("lease.ttl_default")?,
+            ttl_min: settings.positive("lease.ttl_min")?,
+            ttl_max: settings.positive("lease.ttl_max")?,
+            max_hold_max: settings.positive("lease.max_hold_max")?,
+            lock_delay_max: settings.duration("lease.lock_delay_max")?,
+        };
+        in_order(settings, "lease.ttl_min", "lease.ttl_default")?;
+        in_order(settings, "lease.ttl_default", "lease.ttl_max")?;
+        Ok(lease)
+    }
 }
-/// x
-#[derive(Clone, Debug)]
-pub struct LeaseConfig {
-    /// x
-    pub ttl_max: Duration,
+
+impl ServerConfig {
+    fn parse(settings: &Settings) -> Result<Self, ConfigError> {
+        Ok(Self {
+            connections_max: connections_max(settings)?,
+            header_read_timeout: settings.positive("server.header_read_timeout")?,
+            idle_timeout: settings.positive("server.idle_timeout")?,
+            body_timeout: settings.positive("server.body_timeout")?,
+            body_bytes_max: settings.count("server.body_bytes_max")?,
+            drain_delay: settings.duration("server.drain_delay")?,
+            drain_timeout: settings.duration("server.drain_timeout")?,
+        })
+    }
+}
+
+fn listen(settings: &Settings) -> Result<SocketAddr, ConfigError> {
+    let text = settings.text("listen");
+    text.parse().map_err(|_| {
+        let problem = format!("\"{text}\" is not an address with a port; write 127.0.0.1:7625, 0.0.0.0:7625 or [::]:7625");
+        settings.invalid("listen", problem)
+    })
+}
+
+/// The semaphore behind the limit has a largest value of its own, far above what a system can open.
+fn connections_max(settings: &Settings) -> Result<usize, ConfigError> {
+    const LIMIT: usize = 1_000_000;
+    let count = settings.count("server.connections_max")?;
+    if count > LIMIT {
+        return Err(settings.invalid(
+            "server.connections_max",
+            format!("{count} is more than {LIMIT}"),
+        ));
+    }
+    Ok(count)
+}
+
+fn in_order(settings: &Settings, low: &str, high: &str) -> Result<(), ConfigError> {
+    if settings.duration(low)? <= settings.duration(high)? {
+        return Ok(());
+    }
+    // The complaint goes to the one that a person wrote.
+    let (blamed, other, relation) = match settings.origin(high) {
+        Origin::Default => (low, high, "longer"),
+        Origin::File { .. } | Origin::Environment(_) | Origin::Flag(_) => (high, low, "shorter"),
+    };
+    let problem = format!(
+        "{} is {relation} than {other}, which is {} ({}); write ttl_min <= ttl_default <= ttl_max",
+        settings.text(blamed),
+        settings.text(other),
+        settings.origin(other),
+    );
+    Err(settings.invalid(blamed, problem))
 }

@@ -1,1 +1,163 @@
-//! To be written.
+//! Sockets: the accept loop with the limits and timers that `axum::serve` does not have, and its orderly end.
+//! What is served is a [`Router`]; nothing here knows a path.
+
+mod connections;
+pub mod shutdown;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+pub use connections::OpenConnections;
+use connections::Protocol;
+
+use crate::config::ServerConfig;
+
+/// Long enough for other connections to give descriptors back, short enough to be no outage.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A bound listener.
+pub struct Server {
+    listener: TcpListener,
+    local_addr: SocketAddr,
+    protocol: Protocol,
+    permits: Arc<Semaphore>,
+    open: OpenConnections,
+    drain_timeout: Duration,
+}
+
+/// How a server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// Every request under way was answered.
+    Finished,
+    /// The time for it ran out, and this many connections were cut.
+    Cut {
+        /// The number of connections.
+        connections: usize,
+    },
+}
+
+impl Server {
+    /// Binds the address; connections queue up in the system until [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// When the address is not ours, is taken, or needs a privilege.
+    pub async fn bind(config: &ServerConfig, address: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        Ok(Self {
+            local_addr: listener.local_addr()?,
+            listener,
+            protocol: Protocol::new(config),
+            permits: Arc::new(Semaphore::new(config.connections_max)),
+            open: OpenConnections::default(),
+            drain_timeout: config.drain_timeout,
+        })
+    }
+
+    /// The address that was bound, with the port that the system chose for port 0.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// The number of open connections, readable while the server runs.
+    pub fn open_connections(&self) -> OpenConnections {
+        self.open.clone()
+    }
+
+    /// Serves until `shutdown` completes, then closes the listener and lets requests under way finish.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this cuts all connections at once: their tasks are owned here.
+    pub async fn run(self, app: Router, shutdown: impl Future<Output = ()>) -> Drained {
+        let graceful = GracefulShutdown::new();
+        let mut connections = JoinSet::new();
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            let (permit, stream, peer) = tokio::select! {
+                () = &mut shutdown => break,
+                accepted = self.accept() => accepted,
+            };
+            let (protocol, app, watcher) = (self.protocol.clone(), app.clone(), graceful.watcher());
+            let guard = (permit, self.open.enter());
+            connections.spawn(async move {
+                protocol.serve(stream, peer, app, watcher).await;
+                drop(guard);
+            });
+            // Finished tasks are collected here; they are never more than the connections that were open at once.
+            while connections.try_join_next().is_some() {}
+        }
+        // Refused is clearer than silence to whoever still comes.
+        drop(self.listener);
+        drain(graceful, connections, self.drain_timeout).await
+    }
+
+    /// The next connection. The permit comes first: at the limit nothing is accepted, and the system's queue, which
+    /// has a limit too, is what makes callers wait.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: a connection not yet accepted stays in the system's queue.
+    async fn accept(&self) -> (OwnedSemaphorePermit, TcpStream, SocketAddr) {
+        let permit = Arc::clone(&self.permits)
+            .acquire_owned()
+            .await
+            .expect("the semaphore is never closed");
+        let mut is_told = false;
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, peer)) => {
+                    // Answers are small and final; waiting to fill a packet would only delay them.
+                    if let Err(error) = stream.set_nodelay(true) {
+                        tracing::debug!(%peer, %error, "a connection ended before it began");
+                    }
+                    return (permit, stream, peer);
+                }
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
+                    // Told once until it is over: at this pace the log would fill up with it.
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!(%error, "connections cannot be accepted; trying until they can");
+                    }
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Whether only the connection at hand failed. Other errors, such as too many open files, would come again at once.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset
+    )
+}
+
+async fn drain(
+    graceful: GracefulShutdown,
+    mut connections: JoinSet<()>,
+    timeout: Duration,
+) -> Drained {
+    if tokio::time::timeout(timeout, graceful.shutdown())
+        .await
+        .is_ok()
+    {
+        while connections.join_next().await.is_some() {}
+        return Drained::Finished;
+    }
+    while connections.try_join_next().is_some() {}
+    let cut = connections.len();
+    connections.shutdown().await;
+    Drained::Cut { connections: cut }
+}

@@ -194,7 +194,7 @@ impl LockService {
     pub async fn inspect(&self, name: &LockName) -> Result<LockView, StoreError> {
         let (sent, deadline) = self.inner.start();
         let answer = self.inner.store.inspect(name, deadline).await;
-        self.inner.metrics.read("inspect", sent.elapsed(), &answer);
+        self.inner.metrics.inspect(sent.elapsed(), &answer);
         answer
     }
 
@@ -205,7 +205,7 @@ impl LockService {
     pub async fn list(&self, query: &ListQuery) -> Result<Listing, StoreError> {
         let (sent, deadline) = self.inner.start();
         let answer = self.inner.store.list(query, deadline).await;
-        self.inner.metrics.read("list", sent.elapsed(), &answer);
+        self.inner.metrics.list(sent.elapsed(), &answer);
         answer
     }
 

@@ -272,8 +272,8 @@ pub struct PoolHealth {
 pub async fn open(config: &Config) -> Result<Arc<dyn LockStore>, StoreError> {
     match &config.store {
         StoreUrl::Memory => Ok(Arc::new(memory::MemoryStore::new(config.memory.locks_max))),
-        StoreUrl::Redis(url) => Ok(Arc::new(
-            redis::RedisStore::open(url, &config.redis, config.lease.ttl_max).await?,
+        StoreUrl::Redis(address) => Ok(Arc::new(
+            redis::RedisStore::open(address, &config.redis, config.lease.ttl_max).await?,
         )),
     }
 }

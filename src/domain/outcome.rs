@@ -68,6 +68,18 @@ pub enum Released {
     NotHolder(NotHolder),
 }
 
+impl Released {
+    /// What a release comes to whose token does not hold the lock.
+    #[must_use]
+    pub fn by_other(reason: NotHolder) -> Self {
+        if reason == NotHolder::Released {
+            Self::Repeated
+        } else {
+            Self::NotHolder(reason)
+        }
+    }
+}
+
 /// Why a token does not hold a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotHolder {

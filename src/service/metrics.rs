@@ -1,51 +1,35 @@
-//! What is counted about leases and about the store. HTTP's own figures are counted where HTTP is known.
+//! What is counted about leases; the store's figures are in `store`. HTTP's own are counted where HTTP is known.
 //!
 //! Every series is there from the start, and none has a label that a client chooses.
+
+mod store;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Histogram};
+use metrics::{Counter, Histogram};
 
 use crate::domain::{Acquired, Holder, NotHolder, Released, Renewed};
-use crate::store::{Fault, StoreError, StoreHealth};
+use crate::store::{StoreError, StoreHealth};
 use crate::telemetry::Metrics;
+use store::StoreMetrics;
 
-const OPERATIONS: [&str; 7] = [
-    "acquire", "renew", "release", "evict", "withdraw", "inspect", "list",
-];
-const ACQUIRE_OUTCOMES: [&str; 8] = [
-    "granted",
-    "replayed",
-    "reentered",
-    "held",
-    "cooling",
-    "ended",
-    "recovering",
-    "error",
-];
-const RENEW_OUTCOMES: [&str; 7] = [
-    "ok", "expired", "lost", "evicted", "released", "unknown", "error",
-];
-const RELEASE_OUTCOMES: [&str; 8] = [
-    "ok",
-    "stepped_back",
-    "repeated",
-    "expired",
-    "lost",
-    "evicted",
-    "unknown",
-    "error",
-];
-const HOLD_BUCKETS: [f64; 11] = [
-    0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
-];
-const SLACK_BUCKETS: [f64; 8] = [0.05, 0.1, 0.2, 0.33, 0.5, 0.66, 0.8, 1.0];
-const STORE_BUCKETS: [f64; 11] = [
-    0.00025, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0,
+const HOLD_DURATION: &str = "leasehold_hold_duration_seconds";
+const RENEW_SLACK: &str = "leasehold_renew_slack_ratio";
+
+/// The buckets of the histograms, which a registry wants to know before it is asked for them.
+pub const BUCKETS: [(&str, &[f64]); 3] = [
+    (
+        HOLD_DURATION,
+        &[
+            0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
+        ],
+    ),
+    (RENEW_SLACK, &[0.05, 0.1, 0.2, 0.33, 0.5, 0.66, 0.8, 1.0]),
+    store::BUCKETS,
 ];
 
-/// Counters by one label, all made at the start.
+/// Series of one family by one label.
 type Labelled<T> = HashMap<&'static str, T>;
 
 /// The figures of one service.
@@ -53,123 +37,73 @@ pub struct LockMetrics {
     acquires: Labelled<Counter>,
     renewals: Labelled<Counter>,
     releases: Labelled<Counter>,
+    withdrawals: Labelled<Counter>,
     held_for: Labelled<Histogram>,
     renew_slack: Histogram,
     expired: Counter,
     evicted: Counter,
     undelivered: Counter,
-    withdrawals: Labelled<Counter>,
-    operations: HashMap<(&'static str, &'static str), Histogram>,
-    store_errors: Labelled<Counter>,
-    store: StoreGauges,
-}
-
-struct StoreGauges {
-    up: Gauge,
-    refused: Gauge,
-    recovering: Gauge,
-    clock_offset: Gauge,
-    held_locks: Gauge,
-    connections: Gauge,
-    connections_max: Gauge,
-    mismatches: Counter,
+    store: StoreMetrics,
 }
 
 impl LockMetrics {
     /// Registers every series.
     #[must_use]
     pub fn new(registry: &Metrics) -> Self {
-        let counters = |name, help, label, values: &[&'static str]| -> Labelled<Counter> {
-            values
-                .iter()
-                .map(|&value| (value, registry.counter(name, help, &[(label, value)])))
-                .collect()
-        };
-        let acquires = ACQUIRE_OUTCOMES.into_iter().map(|outcome| {
+        let acquires = |outcome| {
             let labels = [("outcome", outcome), ("mode", "exclusive")];
             let help = "Acquire requests by what came of them, on this process.";
-            (
-                outcome,
-                registry.counter("leasehold_acquire_requests_total", help, &labels),
-            )
-        });
-        let held_for = ["released", "expired", "forced"].into_iter().map(|end| {
-            let help = "How long leases were held, by how they ended; expired ones when the lock is granted again.";
-            let name = "leasehold_hold_duration_seconds";
-            (end, registry.histogram(name, help, &HOLD_BUCKETS, &[("end", end)]))
-        });
-        let operations = OPERATIONS.into_iter().flat_map(|operation| {
-            ["ok", "error"].map(|result| {
-                let labels = [("operation", operation), ("result", result)];
-                let help = "How long operations of the store took, as seen from this process.";
-                let name = "leasehold_store_operation_duration_seconds";
-                (
-                    (operation, result),
-                    registry.histogram(name, help, &STORE_BUCKETS, &labels),
-                )
-            })
-        });
-        let slack_help = "What share of its TTL a lease had left when it was renewed; small means that clients renew late.";
+            registry.counter("leasehold_acquire_requests_total", help, &labels)
+        };
+        let renewals = |outcome| {
+            let help = "Renewals by what came of them, on this process.";
+            registry.counter("leasehold_renewals_total", help, &[("outcome", outcome)])
+        };
+        let releases = |outcome| {
+            let help = "Releases by what came of them, on this process.";
+            registry.counter("leasehold_releases_total", help, &[("outcome", outcome)])
+        };
+        let withdrawals = |outcome| {
+            let help = "Grants taken back after a lost answer or a lost client; given_up ones end with their TTL.";
+            registry.counter("leasehold_withdrawals_total", help, &[("outcome", outcome)])
+        };
+        let held_for = |end| {
+            let help = "How long leases were held, by how they ended; expired ones count when the lock is granted again.";
+            registry.histogram(HOLD_DURATION, help, &[("end", end)])
+        };
+        let plain = |name, help| registry.counter(name, help, &[]);
         Self {
-            acquires: acquires.collect(),
-            renewals: counters(
-                "leasehold_renewals_total",
-                "Renewals by what came of them, on this process.",
-                "outcome",
-                &RENEW_OUTCOMES,
+            acquires: labelled(
+                &["granted", "replayed", "reentered", "held", "cooling", "ended", "recovering", "error"],
+                acquires,
             ),
-            releases: counters(
-                "leasehold_releases_total",
-                "Releases by what came of them, on this process.",
-                "outcome",
-                &RELEASE_OUTCOMES,
+            renewals: labelled(&["ok", "expired", "lost", "evicted", "released", "unknown", "error"], renewals),
+            releases: labelled(
+                &["ok", "stepped_back", "repeated", "expired", "lost", "evicted", "released", "unknown", "error"],
+                releases,
             ),
-            held_for: held_for.collect(),
+            withdrawals: labelled(&["done", "given_up"], withdrawals),
+            held_for: labelled(&["released", "expired", "forced"], held_for),
             renew_slack: registry.histogram(
-                "leasehold_renew_slack_ratio",
-                slack_help,
-                &SLACK_BUCKETS,
+                RENEW_SLACK,
+                "What share of its TTL a lease had left when it was renewed; small means that clients renew late.",
                 &[],
             ),
-            expired: registry.counter(
+            expired: plain(
                 "leasehold_leases_expired_total",
                 "Leases that ran out; counted when their lock is granted again.",
-                &[],
             ),
-            evicted: registry.counter(
-                "leasehold_force_releases_total",
-                "Holders that an operator evicted.",
-                &[],
-            ),
-            undelivered: registry.counter(
+            evicted: plain("leasehold_force_releases_total", "Holders that an operator evicted."),
+            undelivered: plain(
                 "leasehold_grants_undelivered_total",
                 "Grants that were given back because the client was gone before the answer.",
-                &[],
             ),
-            withdrawals: counters(
-                "leasehold_withdrawals_total",
-                "Grants taken back after a lost answer or a lost client; given_up ones end with their TTL.",
-                "outcome",
-                &["done", "given_up"],
-            ),
-            operations: operations.collect(),
-            store_errors: Fault::ALL
-                .map(Fault::label)
-                .into_iter()
-                .map(|kind| {
-                    let help = "Operations that the store could not do, by kind.";
-                    (
-                        kind,
-                        registry.counter("leasehold_store_errors_total", help, &[("kind", kind)]),
-                    )
-                })
-                .collect(),
-            store: StoreGauges::new(registry),
+            store: StoreMetrics::new(registry),
         }
     }
 
     pub(super) fn acquire(&self, took: Duration, answer: &Result<Acquired, StoreError>) {
-        self.operation("acquire", took, answer);
+        self.store.operation("acquire", took, answer);
         let outcome = match answer {
             Ok(Acquired::Granted { after_expiry, .. }) => {
                 if let Some(held_for) = after_expiry {
@@ -190,7 +124,7 @@ impl LockMetrics {
     }
 
     pub(super) fn renew(&self, took: Duration, answer: &Result<Renewed, StoreError>) {
-        self.operation("renew", took, answer);
+        self.store.operation("renew", took, answer);
         let outcome = match answer {
             Ok(Renewed::Extended(renewal)) => {
                 // A renewal may shorten the TTL; more than a whole lease left is still just early.
@@ -205,14 +139,14 @@ impl LockMetrics {
     }
 
     pub(super) fn release(&self, took: Duration, answer: &Result<Released, StoreError>) {
-        self.operation("release", took, answer);
+        self.store.operation("release", took, answer);
         let outcome = match answer {
             Ok(Released::Freed { held_for }) => {
                 self.held_for["released"].record(held_for.as_secs_f64());
                 "ok"
             }
             Ok(Released::SteppedBack(_)) => "stepped_back",
-            Ok(Released::Repeated | Released::NotHolder(NotHolder::Released)) => "repeated",
+            Ok(Released::Repeated) => "repeated",
             Ok(Released::NotHolder(reason)) => not_holder(reason),
             Err(_) => "error",
         };
@@ -220,7 +154,7 @@ impl LockMetrics {
     }
 
     pub(super) fn evict(&self, took: Duration, answer: &Result<Vec<Holder>, StoreError>) {
-        self.operation("evict", took, answer);
+        self.store.operation("evict", took, answer);
         for holder in answer.iter().flatten() {
             self.evicted.increment(1);
             // The store's own "now" is the end of the lease less what was left of it.
@@ -233,101 +167,29 @@ impl LockMetrics {
         }
     }
 
-    pub(super) fn read<T>(
-        &self,
-        operation: &'static str,
-        took: Duration,
-        answer: &Result<T, StoreError>,
-    ) {
-        self.operation(operation, took, answer);
+    pub(super) fn inspect<T>(&self, took: Duration, answer: &Result<T, StoreError>) {
+        self.store.operation("inspect", took, answer);
+    }
+
+    pub(super) fn list<T>(&self, took: Duration, answer: &Result<T, StoreError>) {
+        self.store.operation("list", took, answer);
+    }
+
+    pub(super) fn withdraw(&self, took: Duration, answer: &Result<(), StoreError>) {
+        self.store.operation("withdraw", took, answer);
+    }
+
+    /// What came of all tries to take back a grant.
+    pub(super) fn withdrawn(&self, is_done: bool) {
+        self.withdrawals[if is_done { "done" } else { "given_up" }].increment(1);
     }
 
     pub(super) fn undelivered(&self) {
         self.undelivered.increment(1);
     }
 
-    pub(super) fn withdraw(&self, took: Duration, answer: &Result<(), StoreError>) {
-        self.operation("withdraw", took, answer);
-    }
-
-    pub(super) fn withdrawn(&self, done: bool) {
-        self.withdrawals[if done { "done" } else { "given_up" }].increment(1);
-    }
-
     pub(super) fn health(&self, health: &StoreHealth) {
-        let store = &self.store;
-        store.up.set(f64::from(u8::from(health.up)));
-        store
-            .refused
-            .set(f64::from(u8::from(health.refused.is_some())));
-        store
-            .recovering
-            .set(health.recovering_for.unwrap_or_default().as_secs_f64());
-        store.mismatches.absolute(health.response_mismatches);
-        if let Some(held) = health.held_locks {
-            store.held_locks.set(held as f64);
-        }
-        if let Some(offset_ms) = health.clock_offset_ms {
-            store.clock_offset.set(offset_ms as f64 / 1_000.0);
-        }
-        if let Some(pool) = health.pool {
-            store.connections.set(f64::from(pool.open));
-            store.connections_max.set(f64::from(pool.max));
-        }
-    }
-
-    fn operation<T>(
-        &self,
-        operation: &'static str,
-        took: Duration,
-        answer: &Result<T, StoreError>,
-    ) {
-        let result = if answer.is_ok() { "ok" } else { "error" };
-        self.operations[&(operation, result)].record(took.as_secs_f64());
-        if let Err(error) = answer {
-            self.store_errors[error.fault().label()].increment(1);
-        }
-    }
-}
-
-impl StoreGauges {
-    fn new(registry: &Metrics) -> Self {
-        let gauge = |name, help| registry.gauge(name, help, &[]);
-        Self {
-            up: gauge(
-                "leasehold_store_up",
-                "1 if the store answered last time, else 0.",
-            ),
-            refused: gauge(
-                "leasehold_store_refused",
-                "1 if grants are refused because the store is configured so that it would lose leases.",
-            ),
-            recovering: gauge(
-                "leasehold_store_recovering_seconds",
-                "How long new grants still wait for leases that the store may have forgotten.",
-            ),
-            clock_offset: gauge(
-                "leasehold_store_clock_offset_seconds",
-                "By how much the store's clock is ahead of this machine's.",
-            ),
-            held_locks: gauge(
-                "leasehold_held_locks",
-                "Locks held in the store at the last count. Every process reports the same: use max, not sum.",
-            ),
-            connections: gauge(
-                "leasehold_store_pool_connections",
-                "Open connections to the store.",
-            ),
-            connections_max: gauge(
-                "leasehold_store_pool_max_connections",
-                "Connections to the store as configured.",
-            ),
-            mismatches: registry.counter(
-                "leasehold_store_response_mismatches_total",
-                "Answers of the store that did not belong to their request; must stay 0.",
-                &[],
-            ),
-        }
+        self.store.health(health);
     }
 }
 
@@ -335,6 +197,10 @@ impl std::fmt::Debug for LockMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("LockMetrics")
     }
+}
+
+fn labelled<T>(values: &[&'static str], series: impl Fn(&'static str) -> T) -> Labelled<T> {
+    values.iter().map(|&value| (value, series(value))).collect()
 }
 
 fn not_holder(reason: &NotHolder) -> &'static str {

@@ -22,7 +22,7 @@ use redis::Cmd;
 use tokio::time::Instant;
 
 use super::{Fault, ListQuery, LockStore, StoreError, StoreFuture, StoreHealth};
-use crate::config::{RedisConfig, Secret};
+use crate::config::{RedisAddress, RedisConfig};
 use crate::domain::{
     Acquired, Attempt, Claim, HoldCount, Holder, Listing, LockName, LockView, Released, Renewed,
     Token, Ttl,
@@ -51,18 +51,17 @@ struct Survey {
 }
 
 impl RedisStore {
-    /// Opens the Redis at `url` and looks at it. `lease_max` is the longest lease that may have been granted there.
+    /// Opens the Redis at `address` and looks at it. `lease_max` is the longest lease that may have been granted there.
     ///
     /// # Errors
-    /// The URL cannot be read, or the Redis is configured so that it would lose leases. A Redis that does not answer is
-    /// no error here.
+    /// The Redis is configured so that it would lose leases. One that does not answer is no error here.
     pub async fn open(
-        url: &Secret,
+        address: &RedisAddress,
         config: &RedisConfig,
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
         let topology = Arc::new(Topology::new(config, lease_max));
-        let pool = Pool::new(url, config, Arc::clone(&topology))
+        let pool = Pool::new(address, config, Arc::clone(&topology))
             .map_err(|error| StoreError::unavailable(Fault::Refused, error))?;
         let store = Self {
             pool,

@@ -10,6 +10,7 @@ mod unfit;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::config::RedisAddress;
 use leasehold::domain::{Acquired, Claim, LockState, NotHolder, Released, Renewed};
 use leasehold::service::LockService;
 use leasehold::store::StoreError;
@@ -33,8 +34,8 @@ struct Replica {
 }
 
 impl Replica {
-    async fn open(url: &str) -> Self {
-        let store = stores::redis_store(url, &stores::redis_config())
+    async fn open(address: &RedisAddress) -> Self {
+        let store = stores::redis_store(address, &stores::redis_config())
             .await
             .expect("the store opens");
         let service = stores::service(store);

@@ -166,10 +166,7 @@ impl Table {
         now: Moment,
     ) -> Released {
         let Some(Phase::Held(grant)) = self.phase_for(name, token, now) else {
-            return match self.why_not(name, token) {
-                NotHolder::Released => Released::Repeated,
-                reason => Released::NotHolder(reason),
-            };
+            return Released::by_other(self.why_not(name, token));
         };
         if let Some(depth) = depth {
             grant.untold = None;

@@ -71,7 +71,7 @@ impl Facts {
     }
 
     /// Why no lease may be granted on this Redis, if so.
-    pub(super) fn refusal(&self, accepted_policy: &str) -> Option<String> {
+    pub(super) fn refusal(&self, accepted_policy: Option<&str>) -> Option<String> {
         let findings = [
             self.version_finding(),
             self.role_finding(),
@@ -84,7 +84,11 @@ impl Facts {
     }
 
     /// Everything worth knowing, good or bad.
-    pub(super) fn findings(&self, accepted_policy: &str, clock_offset_ms: i64) -> Vec<Finding> {
+    pub(super) fn findings(
+        &self,
+        accepted_policy: Option<&str>,
+        clock_offset_ms: i64,
+    ) -> Vec<Finding> {
         vec![
             self.version_finding(),
             self.role_finding(),
@@ -123,11 +127,11 @@ impl Facts {
         }
     }
 
-    fn policy_finding(&self, accepted: &str) -> Finding {
+    fn policy_finding(&self, accepted: Option<&str>) -> Finding {
         let policy = &self.maxmemory_policy;
         let (is_fine, detail) = match policy.as_str() {
             "noeviction" => (true, "maxmemory-policy is noeviction".to_owned()),
-            _ if policy == accepted => (
+            _ if Some(policy.as_str()) == accepted => (
                 true,
                 format!("maxmemory-policy {policy} may evict leases; accepted by name"),
             ),
@@ -194,33 +198,43 @@ mod tests {
     #[test]
     fn a_well_kept_redis_is_taken() {
         let facts = Facts::parse(INFO, Some("always".to_owned()));
-        assert_eq!(facts.refusal(""), None);
+        assert_eq!(facts.refusal(None), None);
         assert!(facts.is_durable());
-        assert!(facts.findings("", 3).iter().all(|finding| finding.is_fine));
+        assert!(
+            facts
+                .findings(None, 3)
+                .iter()
+                .all(|finding| finding.is_fine)
+        );
     }
 
     #[test]
     fn an_evicting_policy_is_refused_unless_it_is_accepted_by_name() {
         let facts = Facts::parse(&INFO.replace("noeviction", "allkeys-lru"), None);
-        assert!(facts.refusal("").expect("refused").contains("allkeys-lru"));
-        assert!(facts.refusal("volatile-ttl").is_some());
-        assert_eq!(facts.refusal("allkeys-lru"), None);
+        assert!(
+            facts
+                .refusal(None)
+                .expect("refused")
+                .contains("allkeys-lru")
+        );
+        assert!(facts.refusal(Some("volatile-ttl")).is_some());
+        assert_eq!(facts.refusal(Some("allkeys-lru")), None);
     }
 
     #[test]
     fn replicas_and_old_versions_are_refused() {
         assert!(
             Facts::parse(&INFO.replace("role:master", "role:slave"), None)
-                .refusal("")
+                .refusal(None)
                 .is_some()
         );
         assert!(
             Facts::parse(&INFO.replace("7.0.15", "6.0.16"), None)
-                .refusal("")
+                .refusal(None)
                 .is_some()
         );
         assert_eq!(
-            Facts::parse(&INFO.replace("7.0.15", "6.2.0"), None).refusal(""),
+            Facts::parse(&INFO.replace("7.0.15", "6.2.0"), None).refusal(None),
             None
         );
     }

@@ -13,13 +13,14 @@ use bb8_redis::bb8::{self, ManageConnection};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, RedisError,
+    RedisResult, Value,
 };
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::scripts::Script;
 use super::topology::Topology;
-use crate::config::{RedisConfig, Secret};
+use crate::config::{RedisAddress, RedisConfig};
 use crate::store::{Fault, PoolHealth, StoreError};
 
 /// The pool of shared connections.
@@ -56,13 +57,14 @@ pub(super) struct Failure {
 
 impl Pool {
     pub(super) fn new(
-        url: &Secret,
+        address: &RedisAddress,
         config: &RedisConfig,
         topology: Arc<Topology>,
     ) -> RedisResult<Self> {
-        let manager = Manager::new(url, config, topology)?;
+        let manager = Manager::new(address, config, topology)?;
+        let size = u32::try_from(config.connections).unwrap_or(u32::MAX);
         let connections = bb8::Pool::builder()
-            .max_size(config.connections)
+            .max_size(size)
             // The check looks at a flag; it costs no round trip.
             .test_on_check_out(true)
             .connection_timeout(config.connect_timeout)
@@ -71,10 +73,7 @@ impl Pool {
             .max_lifetime(None)
             .error_sink(Box::new(ConnectErrors))
             .build_unchecked(manager);
-        Ok(Self {
-            connections,
-            size: config.connections,
-        })
+        Ok(Self { connections, size })
     }
 
     /// A connection whose Redis has been looked at, to be shared with other requests.
@@ -129,14 +128,20 @@ impl Connection {
 }
 
 impl Manager {
-    fn new(url: &Secret, config: &RedisConfig, topology: Arc<Topology>) -> RedisResult<Self> {
-        let info = url.expose().into_connection_info()?;
+    fn new(
+        address: &RedisAddress,
+        config: &RedisConfig,
+        topology: Arc<Topology>,
+    ) -> RedisResult<Self> {
+        let info =
+            ConnectionAddr::Tcp(address.host.clone(), address.port).into_connection_info()?;
         let mut settings = info
             .redis_settings()
             .clone()
+            .set_db(i64::from(address.database))
             .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
-        if !config.username.is_empty() {
-            settings = settings.set_username(&config.username);
+        if let Some(username) = &config.username {
+            settings = settings.set_username(username);
         }
         if let Some(password) = &config.password {
             settings = settings.set_password(password.expose());

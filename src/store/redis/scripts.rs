@@ -111,10 +111,7 @@ impl Reply {
                 held_for: self.millis()?,
             }),
             2 => Ok(Released::SteppedBack(self.lease()?)),
-            0 => Ok(match self.mark()? {
-                NotHolder::Released => Released::Repeated,
-                reason => Released::NotHolder(reason),
-            }),
+            0 => Ok(Released::by_other(self.mark()?)),
             _ => Err(Malformed),
         }
     }
@@ -241,8 +238,9 @@ impl Reply {
 }
 
 fn bytes_of(value: Value) -> Result<Vec<u8>, Malformed> {
-    match value {
-        Value::BulkString(bytes) => Ok(bytes),
-        _ => Err(Malformed),
+    if let Value::BulkString(bytes) = value {
+        Ok(bytes)
+    } else {
+        Err(Malformed)
     }
 }

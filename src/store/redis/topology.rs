@@ -24,7 +24,7 @@ const HORIZON_TOLERANCE: Duration = Duration::from_secs(1);
 /// What all connections know together.
 pub(super) struct Topology {
     base: Instant,
-    accepted_policy: String,
+    accepted_policy: Option<String>,
     grace_on_empty_start: Option<Duration>,
     /// After a loss, how long the other processes get to tell what they know.
     settle: Duration,
@@ -99,7 +99,7 @@ impl Topology {
             Some(_) => Some(self.settle),
         };
         self.is_refused.store(
-            facts.refusal(&self.accepted_policy).is_some(),
+            facts.refusal(self.accepted_policy.as_deref()).is_some(),
             Ordering::Relaxed,
         );
         let is_replaced = known
@@ -204,9 +204,9 @@ impl Topology {
     pub(super) fn findings(&self) -> Option<(Option<String>, Vec<Finding>, i64)> {
         let known = self.known.lock().expect("nobody panics while holding it");
         let facts = known.facts.as_ref()?;
-        let findings = facts.findings(&self.accepted_policy, known.clock_offset_ms);
+        let findings = facts.findings(self.accepted_policy.as_deref(), known.clock_offset_ms);
         Some((
-            facts.refusal(&self.accepted_policy),
+            facts.refusal(self.accepted_policy.as_deref()),
             findings,
             known.clock_offset_ms,
         ))

@@ -94,7 +94,7 @@ async fn client(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_durable_redis_may_be_killed_under_load_and_no_grant_is_wrong() {
     let mut server = durable_redis().await;
-    let replica = Arc::new(Replica::open(&server.url(0)).await);
+    let replica = Arc::new(Replica::open(&server.database(0)).await);
     let names: Arc<Vec<_>> = Arc::new((0..8).map(|_| fresh_name()).collect());
     let seen = Arc::new(Witness::default());
     let mut clients = JoinSet::new();
@@ -108,7 +108,7 @@ async fn a_durable_redis_may_be_killed_under_load_and_no_grant_is_wrong() {
         server.restart().await;
         seen.grants(1, HEALED_WITHIN).await;
         let connections = server.connections().await;
-        let most = usize::try_from(CONNECTIONS).expect("a few");
+        let most = CONNECTIONS;
         assert!(connections <= most, "{connections} connections, not {most}");
     }
     seen.stop.store(true, SeqCst);
@@ -123,7 +123,7 @@ async fn a_durable_redis_may_be_killed_under_load_and_no_grant_is_wrong() {
 #[tokio::test]
 async fn a_redis_that_forgot_grants_nothing_until_the_last_reported_lease_is_over() {
     let mut server = forgetful_redis().await;
-    let replica = Replica::open(&server.url(0)).await;
+    let replica = Replica::open(&server.database(0)).await;
     let held = Claim {
         ttl: ttl(Duration::from_secs(4)),
         ..claim()
@@ -172,7 +172,7 @@ async fn a_redis_that_forgot_grants_nothing_until_the_last_reported_lease_is_ove
 #[tokio::test]
 async fn a_lease_that_redis_forgot_cannot_be_renewed_or_released() {
     let mut server = forgetful_redis().await;
-    let replica = Replica::open(&server.url(0)).await;
+    let replica = Replica::open(&server.database(0)).await;
     let forgotten = lasting(claim());
     replica.granted(&forgotten).await;
     server.kill();
@@ -188,7 +188,7 @@ async fn a_lease_that_redis_forgot_cannot_be_renewed_or_released() {
 #[tokio::test]
 async fn a_lease_in_a_durable_redis_survives_its_crash() {
     let mut server = durable_redis().await;
-    let replica = Replica::open(&server.url(0)).await;
+    let replica = Replica::open(&server.database(0)).await;
     let held = lasting(claim());
     replica.granted(&held).await;
     server.kill();
@@ -206,8 +206,8 @@ async fn a_lease_in_a_durable_redis_survives_its_crash() {
 #[tokio::test]
 async fn a_replica_waits_for_the_leases_that_another_replica_reported() {
     let mut server = forgetful_redis().await;
-    let first = Replica::open(&server.url(0)).await;
-    let second = Replica::open(&server.url(0)).await;
+    let first = Replica::open(&server.database(0)).await;
+    let second = Replica::open(&server.database(0)).await;
     let held = Claim {
         ttl: ttl(Duration::from_secs(5)),
         ..claim()

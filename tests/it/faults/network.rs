@@ -23,8 +23,8 @@ impl Network {
     async fn start() -> Self {
         let server = durable_redis().await;
         let proxy = Proxy::start(server.address()).await;
-        let behind = Replica::open(&proxy.url(0)).await;
-        let beside = Replica::open(&server.url(0)).await;
+        let behind = Replica::open(&proxy.database(0)).await;
+        let beside = Replica::open(&server.database(0)).await;
         // So that connections are there before anything fails.
         let warm = lasting(claim());
         behind.granted(&warm).await;

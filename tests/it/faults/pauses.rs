@@ -17,7 +17,7 @@ const LATE: Duration = Duration::from_secs(1);
 #[tokio::test]
 async fn a_paused_redis_leaves_the_outcome_unknown_in_time_and_no_orphan_behind() {
     let server = durable_redis().await;
-    let replica = Replica::open(&server.url(0)).await;
+    let replica = Replica::open(&server.database(0)).await;
     let claims = lasting_claims("paused", 20);
     // So that the connections are there.
     replica.granted(&lasting(claim())).await;
@@ -64,7 +64,7 @@ async fn a_paused_redis_leaves_the_outcome_unknown_in_time_and_no_orphan_behind(
 #[tokio::test]
 async fn a_release_that_a_paused_redis_did_not_answer_is_finished_afterwards() {
     let server = durable_redis().await;
-    let replica = Replica::open(&server.url(0)).await;
+    let replica = Replica::open(&server.database(0)).await;
     let held = lasting(claim());
     replica.granted(&held).await;
     server.pause();
@@ -77,7 +77,7 @@ async fn a_release_that_a_paused_redis_did_not_answer_is_finished_afterwards() {
 #[tokio::test]
 async fn a_pause_ends_no_lease_that_is_longer() {
     let server = durable_redis().await;
-    let replica = Replica::open(&server.url(0)).await;
+    let replica = Replica::open(&server.database(0)).await;
     let held = lasting(claim());
     let fence = replica.granted(&held).await;
     server.pause();

@@ -11,7 +11,7 @@ use crate::support::stores;
 #[tokio::test]
 async fn a_full_redis_grants_nothing_and_still_renews_and_releases() {
     let server = RedisServer::start(RedisOptions::default()).await;
-    let replica = Replica::open(&server.url(0)).await;
+    let replica = Replica::open(&server.database(0)).await;
     let held = lasting_claims("full", 50);
     for claim in &held {
         let claim = Claim {
@@ -49,7 +49,7 @@ async fn a_full_redis_grants_nothing_and_still_renews_and_releases() {
 #[tokio::test]
 async fn a_full_redis_evicts_and_takes_back() {
     let server = RedisServer::start(RedisOptions::default()).await;
-    let replica = Replica::open(&server.url(0)).await;
+    let replica = Replica::open(&server.database(0)).await;
     let [evicted, withdrawn] = [lasting(claim()), lasting(claim())];
     replica.granted(&evicted).await;
     let answer = replica.service.acquire(withdrawn.clone().into()).await;
@@ -73,9 +73,9 @@ async fn a_redis_that_may_evict_leases_is_refused_unless_accepted_by_name() {
     })
     .await;
     let mut config = stores::redis_config();
-    for accepted in ["", "volatile-ttl"] {
-        config.accept_eviction_policy = accepted.to_owned();
-        match stores::redis_store(&server.url(0), &config).await {
+    for accepted in [None, Some("volatile-ttl")] {
+        config.accept_eviction_policy = accepted.map(str::to_owned);
+        match stores::redis_store(&server.database(0), &config).await {
             Err(StoreError::Unavailable { fault, detail }) => {
                 assert_eq!(fault, Fault::Refused);
                 assert!(detail.contains("allkeys-lru"), "{detail}");
@@ -83,8 +83,8 @@ async fn a_redis_that_may_evict_leases_is_refused_unless_accepted_by_name() {
             other => panic!("it would lose leases, but: {other:?}"),
         }
     }
-    config.accept_eviction_policy = "allkeys-lru".to_owned();
-    let store = stores::redis_store(&server.url(0), &config)
+    config.accept_eviction_policy = Some("allkeys-lru".to_owned());
+    let store = stores::redis_store(&server.database(0), &config)
         .await
         .expect("it was accepted by name");
     let answer = store
@@ -100,7 +100,7 @@ async fn a_redis_that_may_evict_leases_is_refused_unless_accepted_by_name() {
 #[tokio::test]
 async fn an_eviction_policy_that_changes_later_stops_new_grants_alone() {
     let server = RedisServer::start(RedisOptions::default()).await;
-    let replica = Replica::open(&server.url(0)).await;
+    let replica = Replica::open(&server.database(0)).await;
     let held = lasting(claim());
     replica.granted(&held).await;
     let set = |policy| ["CONFIG", "SET", "maxmemory-policy", policy];

@@ -73,7 +73,7 @@ impl Bench {
         };
         let server = SERVER.get_or_init(|| RedisServer::start(options)).await;
         let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
-        let store = stores::redis_store(&server.url(database), &stores::redis_config())
+        let store = stores::redis_store(&server.database(database), &stores::redis_config())
             .await
             .expect("the store opens on a Redis that is as it should be");
         Self {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
+use leasehold::config::RedisAddress;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -55,9 +56,13 @@ impl Proxy {
         }
     }
 
-    /// The URL of a database behind the proxy.
-    pub(crate) fn url(&self, database: u16) -> String {
-        format!("redis://{}/{database}", self.address)
+    /// A database behind the proxy, as a store is told where to find it.
+    pub(crate) fn database(&self, database: u16) -> RedisAddress {
+        RedisAddress {
+            host: self.address.ip().to_string(),
+            port: self.address.port(),
+            database: database.into(),
+        }
     }
 
     /// Ends every connection there is.

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use leasehold::config::RedisAddress;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use redis::{AsyncConnectionConfig, Client, RedisResult, ToRedisArgs, Value};
@@ -134,9 +135,13 @@ impl RedisServer {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The URL of one of its databases.
-    pub(crate) fn url(&self, database: u16) -> String {
-        format!("redis://{}/{database}", self.address())
+    /// One of its databases, as a store is told where to find it.
+    pub(crate) fn database(&self, database: u16) -> RedisAddress {
+        RedisAddress {
+            host: "127.0.0.1".to_owned(),
+            port: self.port,
+            database: database.into(),
+        }
     }
 
     /// Runs a command in database 0, over a connection of its own.
@@ -191,7 +196,7 @@ impl RedisServer {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(COMMAND_PATIENCE))
             .set_response_timeout(Some(COMMAND_PATIENCE));
-        let mut connection = Client::open(self.url(database))?
+        let mut connection = Client::open(format!("redis://{}/{database}", self.address()))?
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
         let mut command = redis::Cmd::new();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::config::{RedisConfig, Secret};
+use leasehold::config::{RedisAddress, RedisConfig};
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
 use leasehold::store::redis::RedisStore;
@@ -14,7 +14,7 @@ use leasehold::telemetry::Metrics;
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How many connections to Redis a store opens in tests.
-pub(crate) const CONNECTIONS: u32 = 4;
+pub(crate) const CONNECTIONS: usize = 4;
 
 /// The longest lease that may have been granted before a store was opened.
 const LEASE_MAX: Duration = Duration::from_secs(3600);
@@ -24,21 +24,20 @@ pub(crate) fn redis_config() -> RedisConfig {
     RedisConfig {
         connections: CONNECTIONS,
         connect_timeout: Duration::from_millis(500),
-        username: String::new(),
+        username: None,
         password: None,
-        accept_eviction_policy: String::new(),
+        accept_eviction_policy: None,
         grace_on_empty_start: false,
         survey_interval: Duration::from_millis(200),
     }
 }
 
-/// Opens the Redis store at `url`.
+/// Opens the Redis store at an address.
 pub(crate) async fn redis_store(
-    url: &str,
+    address: &RedisAddress,
     config: &RedisConfig,
 ) -> Result<Arc<dyn LockStore>, StoreError> {
-    let url = Secret(url.to_owned());
-    let store = RedisStore::open(&url, config, LEASE_MAX).await?;
+    let store = RedisStore::open(address, config, LEASE_MAX).await?;
     Ok(Arc::new(store))
 }
 

@@ -1,0 +1,35 @@
+//! `leasehold config`: is the configuration right, and where does each setting come from?
+
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command};
+
+use super::{Environment, Failure, flags, print};
+use crate::config::Config;
+
+pub(super) fn command() -> Command {
+    let check =
+        Command::new("check").about("Check the configuration: exit 0, or 78 with the reason");
+    let print =
+        Command::new("print").about("Print every setting with where it came from, without secrets");
+    Command::new("config")
+        .about("Check or print the configuration")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(check.args(flags::all()))
+        .subcommand(print.args(flags::all()))
+}
+
+pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<ExitCode, Failure> {
+    let (name, matches) = matches.subcommand().expect("clap requires a subcommand");
+    let (config, settings) = Config::load(&flags::sources(matches, environment))?;
+    if name == "print" {
+        return Ok(print(&settings.to_string()));
+    }
+    let warnings: String = config
+        .warnings()
+        .iter()
+        .map(|warning| format!("warning: {warning}\n"))
+        .collect();
+    Ok(print(&format!("{warnings}the configuration is valid\n")))
+}

@@ -1,0 +1,107 @@
+//! The flags of the configuration, made from its keys, so that help and file cannot disagree.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgMatches, value_parser};
+
+use super::Environment;
+use crate::config::Sources;
+use crate::config::keys::{self, Key, Kind};
+
+/// `--config` and a flag for each key that is not a secret.
+pub(super) fn all() -> Vec<Arg> {
+    let file = Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .help_heading("Configuration")
+        .help("A TOML file of settings [env: LEASEHOLD_CONFIG] [default: /etc/leasehold/leasehold.toml if present]");
+    std::iter::once(file)
+        .chain(keys::all().iter().filter(|key| has_flag(key)).map(flag))
+        .collect()
+}
+
+/// What the command was given, for the configuration to resolve.
+pub(super) fn sources(matches: &ArgMatches, environment: Environment) -> Sources {
+    let flags = keys::all()
+        .iter()
+        .filter(|key| has_flag(key))
+        .filter_map(|key| {
+            let value = matches.get_one::<String>(&key.name)?;
+            Some((key.name.clone(), value.clone()))
+        });
+    Sources {
+        file: matches.get_one::<PathBuf>("config").cloned(),
+        flags: flags.collect(),
+        environment,
+    }
+}
+
+/// Where secrets go, as they have no flag.
+pub(super) fn secrets_help() -> String {
+    let variables: Vec<String> = keys::all()
+        .iter()
+        .filter(|key| !has_flag(key))
+        .map(Key::variable)
+        .collect();
+    format!(
+        "Secrets have no flag, because other users of the machine can read command lines. Give the flag of a file, \
+         or the variable: {}.",
+        variables.join(", ")
+    )
+}
+
+/// A secret has no flag, but the store's URL need not hold one and is what everybody sets first.
+fn has_flag(key: &Key) -> bool {
+    !key.is_secret() || key.name == "store"
+}
+
+fn flag(key: &'static Key) -> Arg {
+    let arg = Arg::new(key.name.as_str())
+        .long(key.flag())
+        .help_heading(heading(key.section()))
+        .help(format!(
+            "{}{}",
+            first_sentence(&key.documentation),
+            default_help(key)
+        ))
+        .long_help(format!(
+            "{}\n[env: {}]{}",
+            key.documentation,
+            key.variable(),
+            default_help(key)
+        ));
+    match key.kind {
+        Kind::Text => arg.value_name("TEXT"),
+        Kind::Duration => arg.value_name("DURATION"),
+        Kind::Integer => arg.value_name("NUMBER"),
+        Kind::Boolean => arg
+            .value_name("true|false")
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true"),
+    }
+}
+
+fn default_help(key: &Key) -> String {
+    if key.default.is_empty() {
+        String::new()
+    } else {
+        format!(" [default: {}]", key.default)
+    }
+}
+
+fn heading(section: &str) -> String {
+    match section {
+        "" => "Configuration".to_owned(),
+        section => format!("Configuration, [{section}]"),
+    }
+}
+
+fn first_sentence(text: &str) -> &str {
+    let end = [". ", "; ", ": "]
+        .iter()
+        .filter_map(|end| text.find(end))
+        .min();
+    end.map_or(text, |end| &text[..end]).trim_end_matches('.')
+}

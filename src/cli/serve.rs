@@ -1,0 +1,149 @@
+//! `leasehold serve`: wires configuration, telemetry, store, service, router and server, and decides nothing else.
+
+use std::convert::Infallible;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+
+use super::Failure;
+use crate::config::{Config, Sources};
+use crate::server::shutdown::{self, Draining, StopSignals};
+use crate::server::{Drained, Server};
+use crate::telemetry::{self, Metrics};
+
+/// How often samples are sorted into buckets in a process that nobody scrapes.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Why serving did not start.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ServeError {
+    #[error("{address} cannot be served: {error}{}", remedy(error))]
+    Bind {
+        address: SocketAddr,
+        error: io::Error,
+    },
+    #[error("the system does not give what a server needs: {0}")]
+    System(#[from] io::Error),
+}
+
+pub(super) fn run(sources: &Sources) -> Result<ExitCode, Failure> {
+    let (config, _) = Config::load(sources)?;
+    telemetry::init_logging(&config.log).expect("this is the only log of the process");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(ServeError::System)?;
+    let code = runtime.block_on(until_stopped(&config))?;
+    // What still runs after a second signal is not waited for.
+    runtime.shutdown_background();
+    Ok(code)
+}
+
+/// Serves until the first signal and the drain that follows, or until the second signal, whichever is first.
+async fn until_stopped(config: &Config) -> Result<ExitCode, ServeError> {
+    let signals = StopSignals::listen()?;
+    let draining = Draining::new();
+    tokio::select! {
+        served = serve(config, draining.clone()) => served.map(|()| ExitCode::SUCCESS),
+        insisted = signals.announce(draining) => Ok(ExitCode::from(insisted.exit_code())),
+    }
+}
+
+async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
+    let metrics = Arc::new(Metrics::new());
+    let bound = Server::bind(&config.server, config.listen).await;
+    let server = bound.map_err(|error| ServeError::Bind {
+        address: config.listen,
+        error,
+    })?;
+    let open = server.open_connections();
+    metrics.sampled_gauge(
+        "leasehold_open_connections",
+        "Connections open on this process.",
+        &[],
+        move || {
+            // A count of connections is far below where f64 loses whole numbers.
+            f64::from(u32::try_from(open.count()).unwrap_or(u32::MAX))
+        },
+    );
+    let app = router(config, &draining, &metrics);
+    announce(config, server.local_addr());
+    let drained = tokio::select! {
+        drained = server.run(app, shutdown::announced(draining, config.server.drain_delay)) => drained,
+        never = upkeep(&metrics) => match never {},
+    };
+    match drained {
+        Drained::Finished => tracing::info!("stopped"),
+        Drained::Cut { connections } => {
+            tracing::warn!(connections, "stopped; connections were cut")
+        }
+    }
+    Ok(())
+}
+
+/// The one place where store, service and http are put together.
+fn router(_config: &Config, draining: &Draining, _metrics: &Arc<Metrics>) -> Router {
+    let draining = draining.clone();
+    let ready = move || {
+        let status = if draining.has_begun() {
+            StatusCode::SERVICE_UNAVAILABLE
+        } else {
+            StatusCode::OK
+        };
+        std::future::ready(status)
+    };
+    Router::new()
+        .route("/livez", get(StatusCode::OK))
+        .route("/readyz", get(ready))
+}
+
+async fn upkeep(metrics: &Metrics) -> Infallible {
+    let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
+    loop {
+        interval.tick().await;
+        metrics.upkeep();
+    }
+}
+
+/// Says that the port is open: to a person in a few lines, to machines in one.
+fn announce(config: &Config, address: SocketAddr) {
+    let (version, store) = (env!("CARGO_PKG_VERSION"), &config.store);
+    if telemetry::is_text(&config.log) && io::stdout().is_terminal() {
+        let banner = format!(
+            "leasehold {version}\n  locks   http://{address}/locks\n  docs    http://{address}/docs\n  store   {store}\n"
+        );
+        // The service is no worse for a banner that nobody could read.
+        let _ = io::stdout().write_all(banner.as_bytes());
+    } else {
+        tracing::info!(url = %format_args!("http://{address}"), %store, version, "listening");
+    }
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
+}
+
+/// What to do about the refusals that people meet; other ones speak for themselves.
+fn remedy(error: &io::Error) -> &'static str {
+    let remedies = [
+        (
+            io::ErrorKind::AddrInUse,
+            "; another process has the port, choose one with --listen",
+        ),
+        (
+            io::ErrorKind::AddrNotAvailable,
+            "; no interface of this machine has the address",
+        ),
+        (
+            io::ErrorKind::PermissionDenied,
+            "; ports below 1024 need a privilege, choose a higher one with --listen",
+        ),
+    ];
+    let remedy = remedies.iter().find(|(kind, _)| *kind == error.kind());
+    remedy.map_or("", |(_, remedy)| remedy)
+}

@@ -1,0 +1,224 @@
+//! The four layers in which a key can be given, each turned into settings that remember where they came from.
+//! What the values mean is not known here.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::error::{ConfigError, Origin};
+use super::keys::{self, Key, Kind};
+
+const PREFIX: &str = "LEASEHOLD_";
+const FILE_VARIABLE: &str = "LEASEHOLD_CONFIG";
+const FILE_BY_CONVENTION: &str = "/etc/leasehold/leasehold.toml";
+
+/// What the process was given, so that nothing below looks at the process itself.
+#[derive(Default)]
+pub struct Sources {
+    /// The file named on the command line.
+    pub file: Option<PathBuf>,
+    /// Dotted keys and values from the command line.
+    pub flags: Vec<(String, String)>,
+    /// The environment; only `LEASEHOLD_*` is looked at.
+    pub environment: Vec<(OsString, OsString)>,
+}
+
+/// One key as one layer gives it. It has no `Debug`, because the value may be a secret.
+#[derive(Clone)]
+pub(super) struct Setting {
+    pub(super) key: &'static Key,
+    pub(super) value: String,
+    pub(super) origin: Origin,
+}
+
+/// All settings of all layers, the weakest layer first.
+pub(super) fn gather(sources: &Sources) -> Result<Vec<Setting>, ConfigError> {
+    let environment = environment(&sources.environment)?;
+    let mut settings: Vec<Setting> = keys::all()
+        .iter()
+        .map(|key| Setting {
+            key,
+            value: key.default.clone(),
+            origin: Origin::Default,
+        })
+        .collect();
+    if let Some(path) = file_path(sources) {
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| ConfigError::unreadable(&path, &error))?;
+        settings.extend(file(&path, &text)?);
+    }
+    settings.extend(environment);
+    settings.extend(flags(&sources.flags));
+    Ok(settings)
+}
+
+fn file_path(sources: &Sources) -> Option<PathBuf> {
+    let by_variable = || {
+        let (_, path) = sources
+            .environment
+            .iter()
+            .find(|(name, _)| name == FILE_VARIABLE)?;
+        (!path.is_empty()).then(|| PathBuf::from(path))
+    };
+    let by_convention = || {
+        let path = PathBuf::from(FILE_BY_CONVENTION);
+        path.exists().then_some(path)
+    };
+    sources
+        .file
+        .clone()
+        .or_else(by_variable)
+        .or_else(by_convention)
+}
+
+fn flags(flags: &[(String, String)]) -> impl Iterator<Item = Setting> {
+    flags.iter().map(|(name, value)| {
+        let key = keys::find(name).expect("the flags were made from the keys");
+        Setting {
+            key,
+            value: value.clone(),
+            origin: Origin::Flag(format!("--{}", key.flag())),
+        }
+    })
+}
+
+fn environment(variables: &[(OsString, OsString)]) -> Result<Vec<Setting>, ConfigError> {
+    let mut settings = Vec::new();
+    for (name, value) in variables {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else {
+            continue;
+        };
+        let value = value.to_string_lossy();
+        if name == FILE_VARIABLE || is_service_link(name, &value) {
+            continue;
+        }
+        let origin = Origin::Environment(name.to_owned());
+        let Some(key) = keys::all().iter().find(|key| key.variable() == name) else {
+            let variables: Vec<String> = keys::all().iter().map(Key::variable).collect();
+            let nearest =
+                keys::did_you_mean(name, variables.iter().map(String::as_str)).map(str::to_owned);
+            return Err(ConfigError::Unknown {
+                origin,
+                what: "variable",
+                name: name.to_owned(),
+                nearest,
+            });
+        };
+        settings.push(Setting {
+            key,
+            value: value.into_owned(),
+            origin,
+        });
+    }
+    Ok(settings)
+}
+
+/// Whether Kubernetes made this variable: for a Service called `leasehold`, or `leasehold-…`, it gives every pod
+/// `LEASEHOLD_SERVICE_HOST`, `LEASEHOLD_PORT=tcp://…` and more, which nobody wrote and nobody can correct.
+fn is_service_link(name: &str, value: &str) -> bool {
+    name.contains("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || name.contains("_PORT_")
+        || (name.ends_with("_PORT") && value.contains("://"))
+}
+
+fn file(path: &Path, text: &str) -> Result<Vec<Setting>, ConfigError> {
+    let origin = |offset: usize| Origin::File {
+        path: path.to_owned(),
+        line: line_of(text, offset),
+    };
+    let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
+        origin: origin(error.span().map_or(0, |span| span.start)),
+        reason: error.message().lines().collect::<Vec<_>>().join(", "),
+    })?;
+    let mut settings = Vec::new();
+    collect(table.get_ref(), "", &origin, &mut settings)?;
+    Ok(settings)
+}
+
+/// Walks one table; `prefix` is empty or the name of the section with its dot.
+fn collect(
+    table: &DeTable<'_>,
+    prefix: &str,
+    origin: &dyn Fn(usize) -> Origin,
+    settings: &mut Vec<Setting>,
+) -> Result<(), ConfigError> {
+    for (name, value) in table {
+        let dotted = format!("{prefix}{}", name.get_ref());
+        let origin_here = origin(name.span().start);
+        if let Some(section) = value.get_ref().as_table().filter(|_| prefix.is_empty()) {
+            let Some(_) = keys::all().iter().find(|key| key.section() == dotted) else {
+                let nearest = keys::did_you_mean(&dotted, keys::all().iter().map(Key::section));
+                let nearest = nearest.map(str::to_owned);
+                return Err(ConfigError::Unknown {
+                    origin: origin_here,
+                    what: "section",
+                    name: dotted,
+                    nearest,
+                });
+            };
+            collect(section, &format!("{dotted}."), origin, settings)?;
+            continue;
+        }
+        let Some(key) = keys::find(&dotted) else {
+            let nearest = nearest_key(&dotted).map(str::to_owned);
+            return Err(ConfigError::Unknown {
+                origin: origin_here,
+                what: "key",
+                name: dotted,
+                nearest,
+            });
+        };
+        let value = as_text(key, value)
+            .map_err(|problem| ConfigError::invalid(&origin_here, &key.name, problem))?;
+        settings.push(Setting {
+            key,
+            value,
+            origin: origin_here,
+        });
+    }
+    Ok(())
+}
+
+/// A key written under the wrong section, or under none, is recognised by its last word.
+fn nearest_key(dotted: &str) -> Option<&'static str> {
+    let last = |name: &str| name.rsplit('.').next().map(str::to_owned);
+    let names = || keys::all().iter().map(|key| key.name.as_str());
+    names()
+        .find(|name| last(name) == last(dotted))
+        .or_else(|| keys::did_you_mean(dotted, names()))
+}
+
+/// The value in the words of the command line, so that all layers are parsed by the same code.
+fn as_text(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<String, String> {
+    let value = value.get_ref();
+    match (key.kind, value) {
+        (Kind::Text | Kind::Duration, DeValue::String(text)) => Ok(text.to_string()),
+        (Kind::Duration, DeValue::Integer(number)) => Err(format!(
+            "{number} has no unit; write \"{number}s\" or \"{number}ms\""
+        )),
+        (Kind::Integer, DeValue::Integer(number)) => Ok(number.to_string()),
+        (Kind::Boolean, DeValue::Boolean(boolean)) => Ok(boolean.to_string()),
+        (kind, _) => Err(format!(
+            "this is {}; write {}",
+            article(value.type_str()),
+            kind.example(&key.default)
+        )),
+    }
+}
+
+fn article(type_name: &str) -> String {
+    let article = if type_name.starts_with(['a', 'i']) {
+        "an"
+    } else {
+        "a"
+    };
+    format!("{article} {type_name}")
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    let before = &text.as_bytes()[..offset.min(text.len())];
+    before.iter().filter(|byte| **byte == b'\n').count() + 1
+}

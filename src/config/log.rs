@@ -1,0 +1,90 @@
+//! What is logged and how. Making the subscriber is the business of `telemetry`.
+
+use std::time::Duration;
+
+use super::error::ConfigError;
+use super::keys;
+use super::settings::Settings;
+
+const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+
+/// Logs.
+#[derive(Debug, Clone)]
+pub struct LogConfig {
+    /// A filter in the syntax of `tracing_subscriber::EnvFilter`, checked.
+    pub level: String,
+    /// Text or JSON.
+    pub format: LogFormat,
+    /// Which requests get a line.
+    pub requests: LogRequests,
+    /// From what duration a request counts as slow.
+    pub slow: Duration,
+}
+
+/// How lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    /// Always text.
+    Text,
+    /// Always JSON.
+    Json,
+}
+
+/// Which requests get a line of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogRequests {
+    /// Those that failed or were slow.
+    Failed,
+    /// All of them.
+    All,
+    /// None.
+    Off,
+}
+
+impl LogConfig {
+    pub(super) fn parse(settings: &Settings) -> Result<Self, ConfigError> {
+        let formats = [
+            ("auto", LogFormat::Auto),
+            ("text", LogFormat::Text),
+            ("json", LogFormat::Json),
+        ];
+        let requests = [
+            ("failed", LogRequests::Failed),
+            ("all", LogRequests::All),
+            ("off", LogRequests::Off),
+        ];
+        Ok(Self {
+            level: level(settings)?,
+            format: settings.choice("log.format", &formats)?,
+            requests: settings.choice("log.requests", &requests)?,
+            slow: settings.duration("log.slow")?,
+        })
+    }
+}
+
+/// A filter takes every bare word that is no level for the name of a module, so `inof` would silence all else.
+fn level(settings: &Settings) -> Result<String, ConfigError> {
+    let text = settings.text("log.level");
+    for directive in text.split(',').map(str::trim) {
+        let is_level = LEVELS
+            .iter()
+            .any(|level| directive.eq_ignore_ascii_case(level));
+        if !is_level && !directive.contains('=') {
+            let nearest = keys::did_you_mean(directive, LEVELS.into_iter())
+                .unwrap_or("leasehold::store=debug");
+            return Err(settings.invalid(
+                "log.level",
+                format!("\"{directive}\" is no level; did you mean {nearest}?"),
+            ));
+        }
+    }
+    tracing_subscriber::EnvFilter::try_new(text).map_err(|error| {
+        settings.invalid(
+            "log.level",
+            format!("{error}; write like info,leasehold::store=debug"),
+        )
+    })?;
+    Ok(text.to_owned())
+}

@@ -1,0 +1,207 @@
+//! The settings that won, one for each key, and their reading as types. Which types the keys have in the end is
+//! decided by the structs of `config.rs`.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use super::error::{ConfigError, Origin};
+use super::keys::{self, Key};
+use super::layers::{self, Setting, Sources};
+use super::secret::Secret;
+use super::store;
+use crate::domain::duration;
+
+/// One effective setting for each key. `Display` prints them as TOML with their origins and without secrets.
+pub struct Settings(Vec<Setting>);
+
+impl Settings {
+    /// Gathers the layers, lets the strongest win, and reads the files that secrets are in.
+    ///
+    /// # Errors
+    ///
+    /// When a layer has an unknown name, a file cannot be read, or a secret is given twice in one layer.
+    pub fn resolve(sources: &Sources) -> Result<Self, ConfigError> {
+        let gathered = layers::gather(sources)?;
+        let mut effective = Self(
+            keys::all()
+                .iter()
+                .map(|key| strongest(&gathered, key))
+                .collect(),
+        );
+        for key in keys::all() {
+            if let Some(file_key) = key.file_key() {
+                effective.resolve_secret(key, file_key)?;
+            }
+        }
+        Ok(effective)
+    }
+
+    /// Where the key was given.
+    pub fn origin(&self, name: &str) -> &Origin {
+        &self.setting(name).origin
+    }
+
+    pub(super) fn text(&self, name: &str) -> &str {
+        &self.setting(name).value
+    }
+
+    /// The secret, or nothing when it is empty.
+    pub(super) fn secret(&self, name: &str) -> Option<Secret> {
+        let text = self.text(name);
+        (!text.is_empty()).then(|| Secret::new(text))
+    }
+
+    pub(super) fn duration(&self, name: &str) -> Result<Duration, ConfigError> {
+        duration::parse(self.text(name)).map_err(|error| self.invalid(name, error.to_string()))
+    }
+
+    /// A duration that is not zero.
+    pub(super) fn positive(&self, name: &str) -> Result<Duration, ConfigError> {
+        let duration = self.duration(name)?;
+        if duration.is_zero() {
+            return Err(self.invalid(name, "must be longer than 0s"));
+        }
+        Ok(duration)
+    }
+
+    /// A whole number of at least 1: no limit of ours means anything at 0.
+    pub(super) fn count(&self, name: &str) -> Result<usize, ConfigError> {
+        let text = self.text(name);
+        let problem = || {
+            format!(
+                "\"{text}\" is not a whole number from 1; write one like {}",
+                default_of(name)
+            )
+        };
+        text.parse()
+            .ok()
+            .filter(|count| *count >= 1)
+            .ok_or_else(|| self.invalid(name, problem()))
+    }
+
+    pub(super) fn boolean(&self, name: &str) -> Result<bool, ConfigError> {
+        self.choice(name, &[("true", true), ("false", false)])
+    }
+
+    /// One of a few words.
+    pub(super) fn choice<T: Copy>(
+        &self,
+        name: &str,
+        choices: &[(&str, T)],
+    ) -> Result<T, ConfigError> {
+        let text = self.text(name);
+        let chosen = choices.iter().find(|(word, _)| *word == text);
+        chosen.map(|(_, value)| *value).ok_or_else(|| {
+            let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+            let nearest = keys::did_you_mean(text, words.iter().copied());
+            let hint = nearest.map_or_else(String::new, |word| format!("; did you mean {word}?"));
+            self.invalid(
+                name,
+                format!("\"{text}\" is not one of {}{hint}", words.join(", ")),
+            )
+        })
+    }
+
+    pub(super) fn invalid(&self, name: &str, problem: impl Into<String>) -> ConfigError {
+        ConfigError::invalid(self.origin(name), name, problem)
+    }
+
+    fn setting(&self, name: &str) -> &Setting {
+        self.0
+            .iter()
+            .find(|setting| setting.key.name == name)
+            .expect("every name asked for is a key")
+    }
+
+    fn setting_mut(&mut self, key: &Key) -> &mut Setting {
+        self.0
+            .iter_mut()
+            .find(|setting| setting.key.name == key.name)
+            .expect("every key has a setting")
+    }
+
+    /// Leaves the secret itself under its own key, whether it was given as a value or by a file.
+    fn resolve_secret(&mut self, key: &Key, file_key: &Key) -> Result<(), ConfigError> {
+        let plain = self.setting(&key.name).clone();
+        let file = self.setting(&file_key.name).clone();
+        if plain.origin.layer() > file.origin.layer() {
+            self.setting_mut(file_key).value.clear();
+            return Ok(());
+        }
+        if file.value.is_empty() {
+            return Ok(());
+        }
+        // The defaults of both stand in one layer; only what a person gave twice is a contradiction.
+        if plain.origin.layer() == file.origin.layer() && !plain.value.is_empty() {
+            let problem = format!(
+                "{} is given too ({}); give one of the two",
+                key.name, plain.origin
+            );
+            return Err(ConfigError::invalid(&file.origin, &file_key.name, problem));
+        }
+        let path = Path::new(&file.value);
+        let mut contents = std::fs::read_to_string(path).map_err(|error| {
+            let problem = format!("{}: cannot be read: {error}", path.display());
+            ConfigError::invalid(&file.origin, &file_key.name, problem)
+        })?;
+        trim_newline(&mut contents);
+        if contents.is_empty() {
+            let problem = format!("{}: is empty; write the secret into it", path.display());
+            return Err(ConfigError::invalid(&file.origin, &file_key.name, problem));
+        }
+        let secret = self.setting_mut(key);
+        secret.value = contents;
+        secret.origin = file.origin;
+        Ok(())
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut section = "";
+        for Setting { key, value, origin } in &self.0 {
+            if key.section() != section {
+                section = key.section();
+                write!(formatter, "\n[{section}]\n")?;
+            }
+            let name = key.name.rsplit('.').next().unwrap_or(&key.name);
+            let shown = shown(key, value);
+            let shown = match key.kind {
+                keys::Kind::Text | keys::Kind::Duration => toml::Value::String(shown).to_string(),
+                keys::Kind::Integer | keys::Kind::Boolean => shown,
+            };
+            writeln!(formatter, "{:<48} # {origin}", format!("{name} = {shown}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn shown(key: &Key, value: &str) -> String {
+    match key.name.as_str() {
+        "store" => store::redacted(value),
+        _ if key.is_secret() && !value.is_empty() => "***".to_owned(),
+        _ => value.to_owned(),
+    }
+}
+
+/// The setting of the strongest layer. Within one layer a key stands once, which TOML and the command line see to.
+fn strongest(gathered: &[Setting], key: &Key) -> Setting {
+    let last = gathered
+        .iter()
+        .rfind(|setting| setting.key.name == key.name);
+    last.expect("the weakest layer has every key").clone()
+}
+
+fn default_of(name: &str) -> &'static str {
+    keys::find(name).map_or("", |key| &key.default)
+}
+
+fn trim_newline(text: &mut String) {
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+}

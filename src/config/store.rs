@@ -1,0 +1,158 @@
+//! The URL that chooses the store, taken apart. No message here quotes a URL as it was given, because it may hold a
+//! password; connecting is the store's business.
+
+use std::fmt;
+
+use super::secret::Secret;
+
+const REDIS_PORT: u16 = 6379;
+
+/// Where locks live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// In the memory of this process.
+    Memory,
+    /// In one Redis or Valkey.
+    Redis(RedisAddress),
+}
+
+/// Which database of which Redis; credentials are in [`RedisConfig`](super::RedisConfig).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RedisAddress {
+    /// A host name or an address, an IPv6 one without its brackets.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+    /// The number of the database.
+    pub database: u32,
+}
+
+/// What a URL says about authentication.
+#[derive(Debug, Default)]
+pub(super) struct Credentials {
+    pub(super) username: Option<String>,
+    pub(super) password: Option<Secret>,
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => formatter.write_str("memory:"),
+            Self::Redis(RedisAddress {
+                host,
+                port,
+                database,
+            }) if host.contains(':') => {
+                write!(formatter, "redis://[{host}]:{port}/{database}")
+            }
+            Self::Redis(RedisAddress {
+                host,
+                port,
+                database,
+            }) => {
+                write!(formatter, "redis://{host}:{port}/{database}")
+            }
+        }
+    }
+}
+
+pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
+    const HOW: &str = "write memory: or redis://[user:password@]host[:port][/database]";
+    let Some((scheme, rest)) = url.split_once(':') else {
+        return Err(format!("this is not a URL; {HOW}"));
+    };
+    match (scheme, rest.strip_prefix("//")) {
+        ("memory", None) if rest.is_empty() => Ok((StoreUrl::Memory, Credentials::default())),
+        ("memory", _) => Err("nothing follows memory:; write memory:".to_owned()),
+        ("redis", Some(rest)) => {
+            let (address, credentials) =
+                redis(rest).map_err(|problem| format!("{problem}; {HOW}"))?;
+            Ok((StoreUrl::Redis(address), credentials))
+        }
+        ("redis", None) => Err(format!("two slashes follow redis:; {HOW}")),
+        ("file" | "rediss" | "redis+sentinel" | "redis+cluster" | "quorum", _) => Err(format!(
+            "a {scheme}: store is planned, but this version does not have it; {HOW}"
+        )),
+        _ => Err(format!("there is no store of this scheme; {HOW}")),
+    }
+}
+
+/// Hides the credentials of a URL and keeps the rest, which is what one looks for when a store is not reached. The
+/// last `@` counts, because an unescaped one may stand in the password.
+pub(super) fn redacted(url: &str) -> String {
+    match url.split_once("://") {
+        Some((scheme, rest)) => match rest.rsplit_once('@') {
+            Some((_, place)) => format!("{scheme}://***@{place}"),
+            None => url.to_owned(),
+        },
+        None if url.is_empty() || url == "memory:" => url.to_owned(),
+        None => "***".to_owned(),
+    }
+}
+
+fn redis(rest: &str) -> Result<(RedisAddress, Credentials), String> {
+    if rest.contains(['?', '#']) {
+        return Err(
+            "a redis:// URL takes no parameters; settings of Redis are keys of their own"
+                .to_owned(),
+        );
+    }
+    let (user_info, place) = rest
+        .rsplit_once('@')
+        .map_or((None, rest), |(user, place)| (Some(user), place));
+    let (authority, database) = place.split_once('/').unwrap_or((place, ""));
+    let (host, port) = host_and_port(authority)?;
+    let database = match database {
+        "" => 0,
+        number => number
+            .parse()
+            .map_err(|_| "the database is not a number".to_owned())?,
+    };
+    let credentials = user_info.map_or_else(|| Ok(Credentials::default()), credentials)?;
+    Ok((
+        RedisAddress {
+            host,
+            port,
+            database,
+        },
+        credentials,
+    ))
+}
+
+fn host_and_port(authority: &str) -> Result<(String, u16), String> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(bracketed) => {
+            let (host, port) = bracketed
+                .split_once(']')
+                .ok_or("the bracket of the address is not closed")?;
+            (host, port.strip_prefix(':').unwrap_or(port))
+        }
+        None => authority.split_once(':').unwrap_or((authority, "")),
+    };
+    if host.is_empty() {
+        return Err("the host is missing".to_owned());
+    }
+    let port = match port {
+        "" => REDIS_PORT,
+        number => number
+            .parse()
+            .map_err(|_| "the port is not a number up to 65535".to_owned())?,
+    };
+    Ok((host.to_owned(), port))
+}
+
+fn credentials(user_info: &str) -> Result<Credentials, String> {
+    let (username, password) = user_info.split_once(':').unwrap_or((user_info, ""));
+    let (username, password) = (decoded(username)?, decoded(password)?);
+    Ok(Credentials {
+        username: (!username.is_empty()).then_some(username),
+        password: (!password.is_empty()).then(|| Secret::new(password)),
+    })
+}
+
+fn decoded(text: &str) -> Result<String, String> {
+    let decoded = percent_encoding::percent_decode_str(text).decode_utf8();
+    decoded
+        .map(String::from)
+        .map_err(|_| "the credentials are not percent-encoded UTF-8".to_owned())
+}

@@ -1,0 +1,124 @@
+//! What is counted about the store, as it is seen from this process.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram};
+
+use super::{Labelled, labelled};
+use crate::store::{Fault, StoreError, StoreHealth};
+use crate::telemetry::Metrics;
+
+const DURATION: &str = "leasehold_store_operation_duration_seconds";
+const OPERATIONS: [&str; 7] = [
+    "acquire", "renew", "release", "evict", "withdraw", "inspect", "list",
+];
+
+pub(super) const BUCKETS: (&str, &[f64]) = (
+    DURATION,
+    &[
+        0.00025, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0,
+    ],
+);
+
+pub(super) struct StoreMetrics {
+    operations: HashMap<(&'static str, &'static str), Histogram>,
+    errors: Labelled<Counter>,
+    up: Gauge,
+    refused: Gauge,
+    recovering: Gauge,
+    clock_offset: Gauge,
+    held_locks: Gauge,
+    connections: Gauge,
+    connections_max: Gauge,
+    mismatches: Counter,
+}
+
+impl StoreMetrics {
+    pub(super) fn new(registry: &Metrics) -> Self {
+        let operations = OPERATIONS.into_iter().flat_map(|operation| {
+            ["ok", "error"].map(|result| {
+                let labels = [("operation", operation), ("result", result)];
+                let help = "How long operations of the store took, as seen from this process.";
+                (
+                    (operation, result),
+                    registry.histogram(DURATION, help, &labels),
+                )
+            })
+        });
+        let errors = |kind| {
+            let help = "Operations that the store could not do, by kind.";
+            registry.counter("leasehold_store_errors_total", help, &[("kind", kind)])
+        };
+        let gauge = |name, help| registry.gauge(name, help, &[]);
+        Self {
+            operations: operations.collect(),
+            errors: labelled(&Fault::ALL.map(Fault::label), errors),
+            up: gauge(
+                "leasehold_store_up",
+                "1 if the store answered last time, else 0.",
+            ),
+            refused: gauge(
+                "leasehold_store_refused",
+                "1 if grants are refused because the store is configured so that it would lose leases.",
+            ),
+            recovering: gauge(
+                "leasehold_store_recovering_seconds",
+                "How long new grants still wait for leases that the store may have forgotten.",
+            ),
+            clock_offset: gauge(
+                "leasehold_store_clock_offset_seconds",
+                "By how much the store's clock is ahead of this machine's.",
+            ),
+            held_locks: gauge(
+                "leasehold_held_locks",
+                "Locks held in the store at the last count. Every process reports the same: use max, not sum.",
+            ),
+            connections: gauge(
+                "leasehold_store_pool_connections",
+                "Open connections to the store.",
+            ),
+            connections_max: gauge(
+                "leasehold_store_pool_max_connections",
+                "Connections to the store as configured.",
+            ),
+            mismatches: registry.counter(
+                "leasehold_store_response_mismatches_total",
+                "Answers of the store that did not belong to their request; must stay 0.",
+                &[],
+            ),
+        }
+    }
+
+    pub(super) fn operation<T>(
+        &self,
+        operation: &'static str,
+        took: Duration,
+        answer: &Result<T, StoreError>,
+    ) {
+        let result = if answer.is_ok() { "ok" } else { "error" };
+        self.operations[&(operation, result)].record(took.as_secs_f64());
+        if let Err(error) = answer {
+            self.errors[error.fault().label()].increment(1);
+        }
+    }
+
+    pub(super) fn health(&self, health: &StoreHealth) {
+        self.up.set(f64::from(u8::from(health.up)));
+        self.refused
+            .set(f64::from(u8::from(health.refused.is_some())));
+        self.recovering
+            .set(health.recovering_for.unwrap_or_default().as_secs_f64());
+        self.mismatches.absolute(health.response_mismatches);
+        if let Some(held) = health.held_locks {
+            self.held_locks.set(held as f64);
+        }
+        if let Some(offset_ms) = health.clock_offset_ms {
+            self.clock_offset.set(offset_ms as f64 / 1_000.0);
+        }
+        if let Some(pool) = health.pool {
+            self.connections.set(f64::from(pool.open));
+            self.connections_max.set(f64::from(pool.max));
+        }
+    }
+}

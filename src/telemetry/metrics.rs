@@ -1,0 +1,186 @@
+//! The registry of metrics. It is a value and not a global, so that several servers can live in one process, as they
+//! do in tests. The families of locks and requests are registered by those who count them.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use metrics::{
+    Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder as _, SharedString,
+};
+use metrics_exporter_prometheus::{
+    Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
+
+/// Buckets in seconds for what a request may take, from a hit in memory to a long poll.
+pub const SECONDS: &[f64] = &[
+    0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+    10.0, 30.0, 60.0,
+];
+
+/// The families of this process, and their text for Prometheus.
+pub struct Metrics {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    process: metrics_process::Collector,
+    sampled: Mutex<Vec<Sampled>>,
+}
+
+/// A gauge that is read only when somebody asks.
+struct Sampled {
+    gauge: Gauge,
+    read: Box<dyn Fn() -> f64 + Send>,
+}
+
+impl Metrics {
+    /// A registry whose histograms have the buckets [`SECONDS`].
+    pub fn new() -> Self {
+        Self::with_buckets(&[])
+    }
+
+    /// A registry in which the named histograms have buckets of their own. They must be known before the first
+    /// histogram is registered, which is why they are given here.
+    ///
+    /// # Panics
+    ///
+    /// When a list of buckets is empty.
+    pub fn with_buckets(buckets: &[(&str, &[f64])]) -> Self {
+        // Without a general list the exporter would make summaries, which cannot be added up over replicas.
+        let mut builder = PrometheusBuilder::new()
+            .set_buckets(SECONDS)
+            .expect("the list has entries");
+        for (name, bounds) in buckets {
+            builder = builder
+                .set_buckets_for_metric(Matcher::Full((*name).to_owned()), bounds)
+                .expect("every histogram has at least one bucket");
+        }
+        let recorder = builder.build_recorder();
+        let metrics = Self {
+            handle: recorder.handle(),
+            recorder,
+            process: metrics_process::Collector::default(),
+            sampled: Mutex::default(),
+        };
+        metrics.describe_process();
+        metrics.describe_build();
+        metrics
+    }
+
+    /// A counter; its name ends with `_total`. Asking again gives the same one.
+    pub fn counter(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+    ) -> Counter {
+        self.recorder
+            .describe_counter(name.into(), None, help.into());
+        self.recorder
+            .register_counter(&key(name, labels), &METADATA)
+    }
+
+    /// A gauge. Asking again gives the same one.
+    pub fn gauge(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+    ) -> Gauge {
+        self.recorder.describe_gauge(name.into(), None, help.into());
+        self.recorder.register_gauge(&key(name, labels), &METADATA)
+    }
+
+    /// A gauge whose value is read whenever the metrics are.
+    pub fn sampled_gauge(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+        read: impl Fn() -> f64 + Send + 'static,
+    ) {
+        let sampled = Sampled {
+            gauge: self.gauge(name, help, labels),
+            read: Box::new(read),
+        };
+        self.sampled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(sampled);
+    }
+
+    /// A histogram. Asking again gives the same one.
+    pub fn histogram(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+    ) -> Histogram {
+        self.recorder
+            .describe_histogram(name.into(), None, help.into());
+        self.recorder
+            .register_histogram(&key(name, labels), &METADATA)
+    }
+
+    /// Sorts the samples of histograms into their buckets. Samples pile up in memory until this or
+    /// [`render`](Self::render) is called, so a process that nobody scrapes has to call it now and then.
+    pub fn upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+
+    /// Everything in the Prometheus text format 0.0.4.
+    pub fn render(&self) -> String {
+        metrics::with_local_recorder(&self.recorder, || self.process.collect());
+        for sampled in self
+            .sampled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+        {
+            sampled.gauge.set((sampled.read)());
+        }
+        self.handle.run_upkeep();
+        self.handle.render()
+    }
+
+    fn describe_process(&self) {
+        metrics::with_local_recorder(&self.recorder, || self.process.describe());
+    }
+
+    fn describe_build(&self) {
+        let labels = [
+            ("version", env!("CARGO_PKG_VERSION")),
+            (
+                "revision",
+                option_env!("LEASEHOLD_REVISION").unwrap_or("unknown"),
+            ),
+            ("rustc", option_env!("LEASEHOLD_RUSTC").unwrap_or("unknown")),
+        ];
+        self.gauge(
+            "leasehold_build_info",
+            "What this process was built from; always 1.",
+            &labels,
+        )
+        .set(1.0);
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// The exporter ignores where a metric comes from; the facade wants it said.
+static METADATA: Metadata<'static> = Metadata::new("leasehold", Level::INFO, None);
+
+fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
+    let label = |(name, value): &(&'static str, &str)| {
+        Label::new(*name, SharedString::from((*value).to_owned()))
+    };
+    Key::from_parts(name, labels.iter().map(label).collect::<Vec<_>>())
+}

@@ -1,0 +1,244 @@
+//! The command line, run as people run it: exit codes, help, and what is printed where.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::process::Output;
+
+use leasehold::config::keys;
+
+use crate::process::{Serving, leasehold, output};
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A server that answers one request with a fixed status, and its address as a URL.
+fn answering(status: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/readyz", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let _head: Vec<_> = lines
+            .take_while(|line| !line.as_ref().unwrap().is_empty())
+            .collect();
+        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").unwrap();
+    });
+    url
+}
+
+#[test]
+fn help_begins_with_examples_and_explains_every_key() {
+    let help = output(&["--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    let text = stdout(&help);
+    let examples = text.find("Examples:").unwrap();
+    assert!(examples < text.find("Usage:").unwrap());
+    for key in keys::all() {
+        assert!(
+            text.contains(&key.variable()),
+            "{} is not explained",
+            key.name
+        );
+    }
+}
+
+#[test]
+fn secrets_have_no_flag() {
+    for flag in ["--api-key", "--redis-password"] {
+        assert_eq!(
+            output(&[flag, "0123456789abcdef"]).status.code(),
+            Some(64),
+            "{flag}"
+        );
+    }
+}
+
+#[test]
+fn the_version_is_printed() {
+    let version = output(&["--version"]);
+    assert_eq!(version.status.code(), Some(0));
+    assert_eq!(
+        stdout(&version),
+        format!("leasehold {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn misuse_exits_64_with_a_suggestion() {
+    let misused = output(&["serv"]);
+    assert_eq!(misused.status.code(), Some(64));
+    assert!(stderr(&misused).contains("'serve'"), "{}", stderr(&misused));
+    let misused = output(&["--lisen", "127.0.0.1:0"]);
+    assert_eq!(misused.status.code(), Some(64));
+    assert!(
+        stderr(&misused).contains("'--listen'"),
+        "{}",
+        stderr(&misused)
+    );
+}
+
+#[test]
+fn misconfiguration_exits_78_with_one_line() {
+    for command in [
+        &["serve"][..],
+        &["config", "check"],
+        &["config", "print"],
+        &["healthcheck"],
+        &[],
+    ] {
+        let misconfigured = leasehold(command)
+            .env("LEASEHOLD_OPERATION_TIMEOUT", "2")
+            .output()
+            .unwrap();
+        assert_eq!(misconfigured.status.code(), Some(78), "{command:?}");
+        assert_eq!(stdout(&misconfigured), "");
+        let told = stderr(&misconfigured);
+        assert_eq!(told.lines().count(), 1, "{told}");
+        assert!(
+            told.contains("environment LEASEHOLD_OPERATION_TIMEOUT: operation_timeout: "),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn a_valid_configuration_is_called_valid() {
+    let checked = output(&[
+        "config",
+        "check",
+        "--auth",
+        "none",
+        "--listen",
+        "0.0.0.0:7625",
+    ]);
+    assert_eq!(checked.status.code(), Some(0));
+    assert!(
+        stdout(&checked).contains("warning: auth is none"),
+        "{}",
+        stdout(&checked)
+    );
+    assert!(stdout(&checked).ends_with("the configuration is valid\n"));
+}
+
+#[test]
+fn the_printed_configuration_says_where_each_value_came_from() {
+    let printed = leasehold(&[
+        "config",
+        "print",
+        "--redis-connections",
+        "9",
+        "--redis-grace-on-empty-start",
+    ])
+    .env("LEASEHOLD_STORE", "redis://bob:s3cret@cache:7000/2")
+    .output()
+    .unwrap();
+    let text = stdout(&printed);
+    for line in [
+        "connections = 9                                  # flag --redis-connections",
+        "grace_on_empty_start = true                      # flag --redis-grace-on-empty-start",
+        "store = \"redis://***@cache:7000/2\"               # environment LEASEHOLD_STORE",
+        "listen = \"127.0.0.1:7625\"                        # default",
+    ] {
+        assert!(
+            text.lines().any(|printed| printed == line),
+            "{line} is not in\n{text}"
+        );
+    }
+    assert!(!text.contains("s3cret"), "{text}");
+}
+
+#[test]
+fn a_taken_port_is_told_with_a_remedy() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let failed = output(&["--listen", &taken.local_addr().unwrap().to_string()]);
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(
+        stderr(&failed).contains("choose one with --listen"),
+        "{}",
+        stderr(&failed)
+    );
+}
+
+#[test]
+fn the_openapi_document_is_json() {
+    let printed = output(&["openapi"]);
+    assert_eq!(printed.status.code(), Some(0));
+    let document: serde_json::Value = serde_json::from_slice(&printed.stdout).unwrap();
+    assert!(document["openapi"].as_str().unwrap().starts_with("3."));
+}
+
+#[test]
+fn a_ready_server_is_healthy() {
+    let serving = Serving::start(&[]);
+    let listen = serving.url.strip_prefix("http://").unwrap();
+    let healthy = output(&["healthcheck", "--listen", listen]);
+    assert_eq!(healthy.status.code(), Some(0), "{}", stderr(&healthy));
+}
+
+/// The server listens on every address, which is none to connect to.
+#[test]
+fn a_server_on_every_address_is_asked_on_the_loopback_one() {
+    let url = answering("200 OK");
+    let port = url
+        .trim_end_matches("/readyz")
+        .rsplit(':')
+        .next()
+        .unwrap()
+        .to_owned();
+    let healthy = output(&[
+        "healthcheck",
+        "--auth",
+        "none",
+        "--listen",
+        &format!("0.0.0.0:{port}"),
+    ]);
+    assert_eq!(healthy.status.code(), Some(0), "{}", stderr(&healthy));
+}
+
+#[test]
+fn a_server_that_is_not_ready_is_not_healthy() {
+    let unhealthy = output(&[
+        "healthcheck",
+        "--url",
+        &answering("503 Service Unavailable"),
+    ]);
+    assert_eq!(unhealthy.status.code(), Some(1));
+    assert!(
+        stderr(&unhealthy).contains("503 Service Unavailable"),
+        "{}",
+        stderr(&unhealthy)
+    );
+}
+
+#[test]
+fn a_server_that_is_not_there_is_not_healthy() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let unhealthy = output(&["healthcheck", "--url", &format!("http://{address}/readyz")]);
+    assert_eq!(unhealthy.status.code(), Some(1));
+    assert!(
+        stderr(&unhealthy).contains("cannot be reached"),
+        "{}",
+        stderr(&unhealthy)
+    );
+}
+
+/// The listener accepts in the system's queue and nobody ever answers.
+#[test]
+fn a_server_that_hangs_is_not_healthy() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/readyz", listener.local_addr().unwrap());
+    let unhealthy = output(&["healthcheck", "--timeout", "50ms", "--url", &url]);
+    assert_eq!(unhealthy.status.code(), Some(1));
+    assert!(
+        stderr(&unhealthy).contains("within 50ms"),
+        "{}",
+        stderr(&unhealthy)
+    );
+}

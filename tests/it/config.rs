@@ -1,0 +1,309 @@
+//! The configuration: layers, names, values and what a person is told when one of them is wrong. Nothing here reads
+//! the environment of the test process.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use leasehold::config::{Auth, Config, ConfigError, Settings, Sources, StoreUrl, keys};
+use tempfile::{NamedTempFile, TempDir};
+
+pub(crate) const KEY: &str = "0123456789abcdef";
+
+pub(crate) fn file(text: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+pub(crate) fn environment(variables: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+    variables
+        .iter()
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect()
+}
+
+pub(crate) fn from_environment(
+    variables: &[(&str, &str)],
+) -> Result<(Config, Settings), ConfigError> {
+    Config::load(&Sources {
+        environment: environment(variables),
+        ..Sources::default()
+    })
+}
+
+fn from_file(text: &str) -> Result<(Config, Settings), ConfigError> {
+    let file = file(text);
+    Config::load(&Sources {
+        file: Some(file.path().to_owned()),
+        ..Sources::default()
+    })
+}
+
+pub(crate) fn complaint(loaded: Result<(Config, Settings), ConfigError>) -> String {
+    let error = loaded
+        .err()
+        .expect("the configuration must be refused")
+        .to_string();
+    assert_eq!(error.lines().count(), 1, "one line is promised: {error}");
+    error
+}
+
+#[test]
+fn nothing_needs_to_be_configured() {
+    let (config, _) = from_environment(&[]).unwrap();
+    assert_eq!(config.listen.to_string(), "127.0.0.1:7625");
+    assert_eq!(config.store, StoreUrl::Memory);
+    assert_eq!(config.auth, Auth::Open);
+    assert_eq!(config.lease.max_hold_max, Duration::from_secs(30 * 86_400));
+    assert_eq!(config.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
+    let file =
+        file("[redis]\nconnections = 5\nconnect_timeout = \"5s\"\nsurvey_interval = \"5s\"\n");
+    let sources = Sources {
+        file: Some(file.path().to_owned()),
+        environment: environment(&[
+            ("LEASEHOLD_REDIS_CONNECTIONS", "6"),
+            ("LEASEHOLD_REDIS_CONNECT_TIMEOUT", "6s"),
+        ]),
+        flags: vec![("redis.connections".to_owned(), "7".to_owned())],
+    };
+    let (config, settings) = Config::load(&sources).unwrap();
+    assert_eq!(config.redis.connections, 7);
+    assert_eq!(config.redis.connect_timeout, Duration::from_secs(6));
+    assert_eq!(config.redis.survey_interval, Duration::from_secs(5));
+    assert_eq!(config.operation_timeout, Duration::from_secs(2));
+    assert_eq!(
+        settings.origin("redis.connections").to_string(),
+        "flag --redis-connections"
+    );
+    assert_eq!(
+        settings.origin("redis.connect_timeout").to_string(),
+        "environment LEASEHOLD_REDIS_CONNECT_TIMEOUT"
+    );
+    assert_eq!(
+        settings.origin("redis.survey_interval").to_string(),
+        format!("{}:4", file.path().display())
+    );
+    assert_eq!(settings.origin("operation_timeout").to_string(), "default");
+}
+
+#[test]
+fn the_file_can_be_named_in_the_environment() {
+    let file = file("operation_timeout = \"9s\"");
+    let (config, _) =
+        from_environment(&[("LEASEHOLD_CONFIG", file.path().to_str().unwrap())]).unwrap();
+    assert_eq!(config.operation_timeout, Duration::from_secs(9));
+}
+
+#[test]
+fn the_file_of_defaults_is_itself_a_configuration_and_changes_nothing() {
+    let (config, _) = from_file(keys::DEFAULTS).unwrap();
+    let (default, _) = from_environment(&[]).unwrap();
+    assert_eq!(format!("{config:?}"), format!("{default:?}"));
+}
+
+#[test]
+fn every_key_is_documented_by_a_sentence() {
+    assert!(keys::all().len() > 30, "the scan of the defaults lost keys");
+    for key in keys::all() {
+        assert!(
+            key.documentation.ends_with('.'),
+            "line {}: {} needs a sentence",
+            key.line,
+            key.name
+        );
+        assert!(
+            key.documentation.len() > 20,
+            "line {}: {} needs a real sentence",
+            key.line,
+            key.name
+        );
+    }
+}
+
+/// A key that is read changes the configuration when it is changed.
+#[test]
+fn every_key_is_read() {
+    let secret = file(&format!("{KEY}\n"));
+    let url = file("redis://elsewhere");
+    let path = |file: &NamedTempFile| file.path().to_str().unwrap().to_owned();
+    let (default, _) = from_environment(&[]).unwrap();
+    for key in keys::all() {
+        let value = match (key.name.as_str(), key.kind) {
+            ("listen", _) => "127.0.0.1:1".to_owned(),
+            ("store", _) => "redis://elsewhere:1".to_owned(),
+            ("store_file", _) => path(&url),
+            ("api_key", _) => KEY.to_owned(),
+            ("api_key_file" | "redis.password_file", _) => path(&secret),
+            ("redis.accept_eviction_policy", _) => "volatile-lru".to_owned(),
+            ("lease.ttl_min", _) => "1s".to_owned(),
+            ("log.level", _) => "debug".to_owned(),
+            ("log.format", _) => "json".to_owned(),
+            ("log.requests", _) => "all".to_owned(),
+            // On its own it changes nothing on a loopback address, so it is changed to something refused.
+            ("auth", _) => {
+                assert!(
+                    complaint(from_environment(&[("LEASEHOLD_AUTH", "basic")])).contains("auth")
+                );
+                continue;
+            }
+            (_, keys::Kind::Text) => "other".to_owned(),
+            (_, keys::Kind::Duration) => "31s".to_owned(),
+            (_, keys::Kind::Integer) => "77".to_owned(),
+            (_, keys::Kind::Boolean) => "true".to_owned(),
+        };
+        let (changed, _) = from_environment(&[(&key.variable(), &value)]).unwrap();
+        assert_ne!(
+            format!("{changed:?}"),
+            format!("{default:?}"),
+            "{} is not read",
+            key.name
+        );
+    }
+}
+
+#[test]
+fn an_unknown_key_is_told_with_its_line_and_the_likely_one() {
+    let error = complaint(from_file(
+        "listen = \"127.0.0.1:0\"\n\n[lease]\nttl_defualt = \"30s\"\n",
+    ));
+    assert!(
+        error
+            .contains(":4: unknown key \"lease.ttl_defualt\"; did you mean \"lease.ttl_default\"?"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_key_under_the_wrong_section_is_recognised() {
+    let error = complaint(from_file("connect_timeout = \"1s\"\n"));
+    assert!(
+        error.contains("did you mean \"redis.connect_timeout\"?"),
+        "{error}"
+    );
+    let error = complaint(from_file("[reddis]\nconnect_timeout = \"1s\"\n"));
+    assert!(
+        error.contains(":1: unknown section \"reddis\"; did you mean \"redis\"?"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_unknown_variable_is_told_with_the_likely_one() {
+    let error = complaint(from_environment(&[("LEASEHOLD_LISTN", "127.0.0.1:0")]));
+    assert!(
+        error.contains("unknown variable \"LEASEHOLD_LISTN\"; did you mean \"LEASEHOLD_LISTEN\"?"),
+        "{error}"
+    );
+}
+
+#[test]
+fn variables_that_kubernetes_makes_for_a_service_are_ignored() {
+    from_environment(&[
+        ("LEASEHOLD_SERVICE_HOST", "10.0.0.1"),
+        ("LEASEHOLD_SERVICE_PORT", "7625"),
+        ("LEASEHOLD_SERVICE_PORT_HTTP", "7625"),
+        ("LEASEHOLD_PORT", "tcp://10.0.0.1:7625"),
+        ("LEASEHOLD_PORT_7625_TCP", "tcp://10.0.0.1:7625"),
+        ("LEASEHOLD_PORT_7625_TCP_ADDR", "10.0.0.1"),
+        ("LEASEHOLD_REDIS_SERVICE_HOST", "10.0.0.2"),
+        ("LEASEHOLD_REDIS_PORT", "tcp://10.0.0.2:6379"),
+        ("LEASEHOLD_REDIS_PORT_6379_TCP_PROTO", "tcp"),
+    ])
+    .unwrap();
+    // A person who means the port is told, not ignored.
+    complaint(from_environment(&[("LEASEHOLD_PORT", "8080")]));
+}
+
+#[test]
+fn a_bare_number_is_no_duration_and_the_message_shows_how_to_write_one() {
+    let error = complaint(from_file("[lease]\nttl_default = 30\n"));
+    assert!(
+        error.contains(":2: lease.ttl_default: ") && error.contains("30s"),
+        "{error}"
+    );
+    let error = complaint(from_environment(&[("LEASEHOLD_LEASE_TTL_DEFAULT", "30")]));
+    assert!(
+        error.contains("LEASEHOLD_LEASE_TTL_DEFAULT: lease.ttl_default: ") && error.contains("30s"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_value_of_the_wrong_type_is_told_with_an_example() {
+    let error = complaint(from_file("[redis]\nconnections = \"4\"\n"));
+    assert!(
+        error.contains(":2: redis.connections: this is a string; write a whole number, like 4"),
+        "{error}"
+    );
+    let error = complaint(from_file("listen = true\n"));
+    assert!(
+        error.contains("write a text in quotes, like \"127.0.0.1:7625\""),
+        "{error}"
+    );
+    let error = complaint(from_environment(&[("LEASEHOLD_REDIS_CONNECTIONS", "0")]));
+    assert!(
+        error.contains("\"0\" is not a whole number from 1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn broken_toml_is_told_with_its_line() {
+    let error = complaint(from_file("listen = \"127.0.0.1:0\"\nauth =\n"));
+    assert!(error.contains(":2: not valid TOML"), "{error}");
+}
+
+#[test]
+fn ttl_bounds_must_be_in_order() {
+    let error = complaint(from_environment(&[("LEASEHOLD_LEASE_TTL_MIN", "1m")]));
+    assert!(
+        error
+            .contains("lease.ttl_min: 1m is longer than lease.ttl_default, which is 30s (default)"),
+        "{error}"
+    );
+    let error = complaint(from_environment(&[("LEASEHOLD_LEASE_TTL_MAX", "10s")]));
+    assert!(
+        error.contains("lease.ttl_max: 10s is shorter than lease.ttl_default"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_misspelled_level_is_refused_instead_of_silencing_the_log() {
+    let error = complaint(from_environment(&[("LEASEHOLD_LOG_LEVEL", "inof")]));
+    assert!(error.contains("did you mean info?"), "{error}");
+    from_environment(&[("LEASEHOLD_LOG_LEVEL", "warn,leasehold::store=debug")]).unwrap();
+}
+
+#[test]
+fn a_missing_file_is_told_by_its_name() {
+    let directory = TempDir::new().unwrap();
+    let missing: PathBuf = directory.path().join("missing");
+    let error = complaint(from_environment(&[(
+        "LEASEHOLD_STORE_FILE",
+        missing.to_str().unwrap(),
+    )]));
+    assert!(
+        error.contains("LEASEHOLD_STORE_FILE: store_file: ") && error.contains("missing"),
+        "{error}"
+    );
+    let error = complaint(Config::load(&Sources {
+        file: Some(missing),
+        ..Sources::default()
+    }));
+    assert!(error.contains("missing: cannot be read"), "{error}");
+}
+
+/// What is printed is a configuration again, as far as it holds no secret.
+#[test]
+fn the_printed_configuration_can_be_read_back() {
+    let (config, settings) = from_environment(&[("LEASEHOLD_LOG_LEVEL", "debug")]).unwrap();
+    let (again, _) = from_file(&settings.to_string()).unwrap();
+    assert_eq!(format!("{again:?}"), format!("{config:?}"));
+}

@@ -1,0 +1,79 @@
+//! The binary as a child process, ended by its pid when a test lets go of it.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// The binary with an empty environment, so that the machine's own cannot matter.
+pub(crate) fn leasehold(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    command.args(arguments).env_clear().stdin(Stdio::null());
+    command
+}
+
+pub(crate) fn output(arguments: &[&str]) -> Output {
+    leasehold(arguments).output().unwrap()
+}
+
+/// A server that is listening.
+pub(crate) struct Serving {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    /// The address, as a URL without a path.
+    pub(crate) url: String,
+}
+
+impl Serving {
+    /// Starts a server on a port that the system chooses, and returns when it says that it is listening.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut command = leasehold(&["--listen", "127.0.0.1:0", "--log-format", "json"]);
+        let mut child = command
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let listening = next_line(&mut lines).expect("the server must say that it is listening");
+        assert_eq!(listening["message"], "listening", "{listening}");
+        let url = listening["url"].as_str().unwrap().to_owned();
+        Self { child, lines, url }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(pid(&self.child), signal).unwrap();
+    }
+
+    /// Reads the log up to the line with this message.
+    pub(crate) fn wait_for_line(&mut self, message: &str) {
+        while next_line(&mut self.lines).expect("the log ended too early")["message"] != message {}
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).unwrap())
+}
+
+fn next_line(lines: &mut BufReader<ChildStdout>) -> Option<serde_json::Value> {
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    serde_json::from_str(&line).ok()
+}

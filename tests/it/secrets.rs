@@ -1,0 +1,155 @@
+//! Who may call, what must not be seen, and the store's URL, which may hold both a place and a secret.
+
+use leasehold::config::{Auth, Config, Sources};
+
+use crate::config::{KEY, complaint, environment, file, from_environment};
+
+#[test]
+fn an_open_address_needs_a_key_or_an_explicit_none() {
+    let error = complaint(from_environment(&[("LEASEHOLD_LISTEN", "0.0.0.0:7625")]));
+    assert!(
+        error.contains("LEASEHOLD_API_KEY") && error.contains("LEASEHOLD_AUTH=none"),
+        "{error}"
+    );
+    let (config, _) = from_environment(&[
+        ("LEASEHOLD_LISTEN", "0.0.0.0:7625"),
+        ("LEASEHOLD_API_KEY", KEY),
+    ])
+    .unwrap();
+    assert!(matches!(config.auth, Auth::Key(key) if key.expose() == KEY));
+    let (config, _) = from_environment(&[
+        ("LEASEHOLD_LISTEN", "[::]:7625"),
+        ("LEASEHOLD_AUTH", "none"),
+    ])
+    .unwrap();
+    assert_eq!(config.auth, Auth::Open);
+    assert!(
+        config.warnings()[0].contains("whoever reaches"),
+        "{:?}",
+        config.warnings()
+    );
+    complaint(from_environment(&[
+        ("LEASEHOLD_AUTH", "none"),
+        ("LEASEHOLD_API_KEY", KEY),
+    ]));
+}
+
+#[test]
+fn a_short_key_is_refused_without_being_quoted() {
+    let error = complaint(from_environment(&[("LEASEHOLD_API_KEY", "hunter2")]));
+    assert!(
+        error.contains("shorter than 16") && !error.contains("hunter2"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_secret_file_loses_one_newline_and_no_more() {
+    let secret = file(&format!("{KEY}\n"));
+    let (config, settings) =
+        from_environment(&[("LEASEHOLD_API_KEY_FILE", secret.path().to_str().unwrap())]).unwrap();
+    assert!(matches!(config.auth, Auth::Key(key) if key.expose() == KEY));
+    assert_eq!(
+        settings.origin("api_key").to_string(),
+        "environment LEASEHOLD_API_KEY_FILE"
+    );
+    let password = file("  two lines\n\n");
+    let path = password.path().to_str().unwrap();
+    let (config, _) = from_environment(&[("LEASEHOLD_REDIS_PASSWORD_FILE", path)]).unwrap();
+    assert_eq!(config.redis.password.unwrap().expose(), "  two lines\n");
+}
+
+#[test]
+fn a_secret_given_twice_in_one_layer_is_refused_and_in_two_the_stronger_wins() {
+    let secret = file(KEY);
+    let path = secret.path().to_str().unwrap();
+    let error = complaint(from_environment(&[
+        ("LEASEHOLD_API_KEY", KEY),
+        ("LEASEHOLD_API_KEY_FILE", path),
+    ]));
+    assert!(error.contains("api_key is given too"), "{error}");
+
+    let weak = file("api_key = \"weaker-but-long-enough\"\n");
+    let sources = Sources {
+        file: Some(weak.path().to_owned()),
+        environment: environment(&[("LEASEHOLD_API_KEY_FILE", path)]),
+        flags: Vec::new(),
+    };
+    let (config, _) = Config::load(&sources).unwrap();
+    assert!(matches!(config.auth, Auth::Key(key) if key.expose() == KEY));
+}
+
+#[test]
+fn the_parts_of_a_redis_url_are_understood() {
+    let load = |url: &str| from_environment(&[("LEASEHOLD_STORE", url)]).map(|(config, _)| config);
+    assert_eq!(
+        load("redis://h").unwrap().store.to_string(),
+        "redis://h:6379/0"
+    );
+    assert_eq!(
+        load("redis://[::1]:7000/3").unwrap().store.to_string(),
+        "redis://[::1]:7000/3"
+    );
+    let config = load("redis://bob:p%40ss@h/1").unwrap();
+    assert_eq!(config.redis.username.as_deref(), Some("bob"));
+    assert_eq!(config.redis.password.unwrap().expose(), "p@ss");
+    assert_eq!(config.store.to_string(), "redis://h:6379/1");
+    for (url, told) in [
+        ("redis://", "host is missing"),
+        ("redis://h:port", "port is not a number"),
+        ("redis://h/x", "database is not a number"),
+        ("redis://h?db=1", "takes no parameters"),
+        ("rediss://h", "planned"),
+        ("quorum:redis://a,redis://b", "planned"),
+        ("file:/var/lib/leasehold", "planned"),
+        ("etcd://h", "no store of this scheme"),
+        ("nonsense", "not a URL"),
+    ] {
+        let error = complaint(from_environment(&[("LEASEHOLD_STORE", url)]));
+        assert!(error.contains(told), "{url}: {error}");
+    }
+}
+
+#[test]
+fn credentials_in_the_url_and_beside_it_are_refused() {
+    let error = complaint(from_environment(&[
+        ("LEASEHOLD_STORE", "redis://:s3cret@h"),
+        ("LEASEHOLD_REDIS_PASSWORD", "other"),
+    ]));
+    assert!(
+        error.contains("redis.password") && !error.contains("s3cret") && !error.contains("other;"),
+        "{error}"
+    );
+}
+
+#[test]
+fn secrets_are_never_printed() {
+    let (config, settings) = from_environment(&[
+        (
+            "LEASEHOLD_STORE",
+            "redis://bob:p@s3cret@redis.internal:7000/2",
+        ),
+        ("LEASEHOLD_API_KEY", "s3cret-s3cret-s3cret"),
+    ])
+    .unwrap();
+    let (other, other_settings) =
+        from_environment(&[("LEASEHOLD_REDIS_PASSWORD", "s3cret")]).unwrap();
+    for text in [
+        format!("{config:?}"),
+        settings.to_string(),
+        format!("{other:?}"),
+        other_settings.to_string(),
+    ] {
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+    assert!(
+        settings
+            .to_string()
+            .contains("\"redis://***@redis.internal:7000/2\""),
+        "{settings}"
+    );
+    assert!(
+        settings.to_string().contains("api_key = \"***\""),
+        "{settings}"
+    );
+}

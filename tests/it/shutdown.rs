@@ -1,0 +1,158 @@
+//! How a process stops: readiness first, then the listener, then the requests under way; and at once when asked twice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use leasehold::server::shutdown::{Draining, announced};
+use leasehold::server::{Drained, Server};
+use nix::sys::signal::Signal;
+use tokio::sync::Notify;
+
+use crate::process::Serving;
+use crate::sockets::{config, local};
+
+async fn status(url: &str) -> u16 {
+    reqwest::get(url).await.unwrap().status().as_u16()
+}
+
+/// The stop is announced for so long that the test never sees its end.
+#[tokio::test]
+async fn on_sigterm_readiness_goes_first_while_requests_are_still_served() {
+    let mut serving = Serving::start(&["--server-drain-delay", "1h"]);
+    let readyz = format!("{}/readyz", serving.url);
+    assert_eq!(status(&readyz).await, 200);
+    serving.signal(Signal::SIGTERM);
+    serving.wait_for_line("stopping; another signal ends the process at once");
+    // The line is written just before readiness changes.
+    while status(&readyz).await == 200 {}
+    assert_eq!(status(&readyz).await, 503);
+    assert_eq!(status(&format!("{}/livez", serving.url)).await, 200);
+}
+
+#[tokio::test]
+async fn on_sigterm_the_process_ends_well() {
+    let mut serving = Serving::start(&["--server-drain-delay", "0s"]);
+    serving.signal(Signal::SIGTERM);
+    serving.wait_for_line("stopped");
+    assert_eq!(serving.wait().code(), Some(0));
+    let refused = reqwest::get(format!("{}/livez", serving.url)).await;
+    assert!(refused.is_err(), "the listener must be closed");
+}
+
+#[test]
+fn on_sigint_the_process_stops_as_well() {
+    let mut serving = Serving::start(&["--server-drain-delay", "0s"]);
+    serving.signal(Signal::SIGINT);
+    assert_eq!(serving.wait().code(), Some(0));
+}
+
+/// The drain would take an hour. The signal is sent until it works, because its repeat within moments is taken for an
+/// echo of the first one.
+#[tokio::test]
+async fn a_second_signal_ends_the_process_at_once() {
+    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
+        let mut serving = Serving::start(&["--server-drain-delay", "1h"]);
+        serving.signal(Signal::SIGTERM);
+        serving.wait_for_line("stopping; another signal ends the process at once");
+        while !serving.has_ended() {
+            serving.signal(signal);
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(serving.wait().code(), Some(code));
+    }
+}
+
+#[tokio::test]
+async fn a_request_under_way_is_answered_after_the_listener_closed() {
+    let (entered, finish) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let slow = {
+        let (entered, finish) = (Arc::clone(&entered), Arc::clone(&finish));
+        move || async move {
+            entered.notify_one();
+            finish.notified().await;
+            "done"
+        }
+    };
+    let server = Server::bind(&config(), local()).await.unwrap();
+    let address = server.local_addr();
+    let draining = Draining::new();
+    let stop = announced(draining.clone(), Duration::ZERO);
+    let running = tokio::spawn(server.run(Router::new().route("/slow", get(slow)), stop));
+    let request = tokio::spawn(reqwest::get(format!("http://{address}/slow")));
+    entered.notified().await;
+    draining.begin();
+    // Refused connections show that the listener is closed; until then the system still takes them.
+    while tokio::net::TcpStream::connect(address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    finish.notify_one();
+    assert_eq!(
+        request.await.unwrap().unwrap().text().await.unwrap(),
+        "done"
+    );
+    assert_eq!(running.await.unwrap(), Drained::Finished);
+}
+
+#[tokio::test]
+async fn a_request_that_never_ends_is_cut_when_the_time_to_drain_is_over() {
+    let entered = Arc::new(Notify::new());
+    let stuck = {
+        let entered = Arc::clone(&entered);
+        move || async move {
+            entered.notify_one();
+            std::future::pending::<()>().await;
+        }
+    };
+    let config = leasehold::config::ServerConfig {
+        drain_timeout: Duration::from_millis(50),
+        ..config()
+    };
+    let server = Server::bind(&config, local()).await.unwrap();
+    let (address, open) = (server.local_addr(), server.open_connections());
+    let draining = Draining::new();
+    let stop = announced(draining.clone(), Duration::ZERO);
+    let running = tokio::spawn(server.run(Router::new().route("/stuck", get(stuck)), stop));
+    let request = tokio::spawn(reqwest::get(format!("http://{address}/stuck")));
+    entered.notified().await;
+    draining.begin();
+    assert_eq!(running.await.unwrap(), Drained::Cut { connections: 1 });
+    assert!(request.await.unwrap().is_err());
+    assert_eq!(open.count(), 0);
+}
+
+#[tokio::test]
+async fn an_idle_connection_does_not_hold_up_the_end() {
+    let server = Server::bind(&config(), local()).await.unwrap();
+    let address = server.local_addr();
+    let draining = Draining::new();
+    let stop = announced(draining.clone(), Duration::ZERO);
+    let running = tokio::spawn(server.run(Router::new().route("/", get("hello")), stop));
+    // The client keeps its connection for the next request, which never comes.
+    let client = reqwest::Client::new();
+    client
+        .get(format!("http://{address}/"))
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    draining.begin();
+    assert_eq!(running.await.unwrap(), Drained::Finished);
+}
+
+#[tokio::test]
+async fn draining_is_heard_by_those_who_wait_and_by_those_who_come_later() {
+    let draining = Draining::new();
+    assert!(!draining.has_begun());
+    let waiting = tokio::spawn({
+        let draining = draining.clone();
+        async move { draining.begun().await }
+    });
+    draining.begin();
+    waiting.await.unwrap();
+    draining.begun().await;
+    assert!(draining.has_begun());
+}

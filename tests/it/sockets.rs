@@ -1,0 +1,169 @@
+//! What the accept loop does with peers that are slow, silent or too many.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::routing::get;
+use leasehold::config::{Config, ServerConfig, Sources};
+use leasehold::server::{OpenConnections, Server};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n";
+
+/// The default settings.
+pub(crate) fn config() -> ServerConfig {
+    Config::load(&Sources::default()).unwrap().0.server
+}
+
+/// A loopback address with a port that the system chooses.
+pub(crate) fn local() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+async fn serve(config: &ServerConfig) -> (SocketAddr, OpenConnections) {
+    let server = Server::bind(config, local()).await.unwrap();
+    let started = (server.local_addr(), server.open_connections());
+    let peer = |ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.to_string() };
+    tokio::spawn(server.run(Router::new().route("/", get(peer)), std::future::pending()));
+    started
+}
+
+fn impatient() -> ServerConfig {
+    ServerConfig {
+        header_read_timeout: Duration::from_millis(50),
+        ..config()
+    }
+}
+
+/// Sends the bytes and then nothing; returns what the server sent before it closed the connection.
+async fn stall_after(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    let mut received = Vec::new();
+    let closed =
+        tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut received)).await;
+    // A reset is an end as well.
+    let _ = closed.expect("the server must close a connection that stalls");
+    received
+}
+
+async fn ask(stream: &mut TcpStream) -> String {
+    stream.write_all(REQUEST).await.unwrap();
+    let mut received = Vec::new();
+    // The answer ends with the address of this end of the connection.
+    let end = stream.local_addr().unwrap().to_string();
+    while !received.ends_with(end.as_bytes()) {
+        assert_ne!(
+            stream.read_buf(&mut received).await.unwrap(),
+            0,
+            "the connection ended early"
+        );
+    }
+    String::from_utf8(received).unwrap()
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_closed() {
+    let (address, open) = serve(&impatient()).await;
+    assert_eq!(stall_after(address, b"").await, b"");
+    assert_eq!(open.count(), 0);
+}
+
+#[tokio::test]
+async fn a_head_that_never_ends_is_closed() {
+    let (address, _) = serve(&impatient()).await;
+    stall_after(address, b"GET / HTTP/1.1\r\nHost: he").await;
+}
+
+/// `P` may become `PUT` or the preface of HTTP/2, so it is not yet known who is to be impatient.
+#[tokio::test]
+async fn a_protocol_that_stays_undecided_is_closed() {
+    let (address, _) = serve(&impatient()).await;
+    stall_after(address, b"P").await;
+    stall_after(address, b"PRI * HTTP/2.0\r\n\r\nSM").await;
+}
+
+#[tokio::test]
+async fn an_http2_preface_without_a_request_is_closed() {
+    let (address, _) = serve(&impatient()).await;
+    stall_after(address, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+}
+
+#[tokio::test]
+async fn a_connection_that_goes_quiet_after_an_answer_is_closed() {
+    let (address, _) = serve(&ServerConfig {
+        idle_timeout: Duration::from_millis(50),
+        ..config()
+    })
+    .await;
+    let answered = stall_after(address, REQUEST).await;
+    assert!(answered.starts_with(b"HTTP/1.1 200 OK"));
+}
+
+/// The second request comes after the time that the first one has, which is the point of having two times.
+#[tokio::test]
+async fn a_kept_connection_outlives_the_time_for_the_first_request() {
+    let (address, _) = serve(&impatient()).await;
+    let mut kept = TcpStream::connect(address).await.unwrap();
+    ask(&mut kept).await;
+    // Another connection that is closed for its silence shows that the time has passed.
+    stall_after(address, b"").await;
+    assert!(ask(&mut kept).await.starts_with("HTTP/1.1 200 OK"));
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_refused() {
+    let (address, _) = serve(&config()).await;
+    let head = format!("GET / HTTP/1.1\r\nX-Large: {}", "x".repeat(64 * 1024));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // The server may close before it has read everything.
+    let _ = stream.write_all(head.as_bytes()).await;
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 431");
+}
+
+#[tokio::test]
+async fn connections_over_the_limit_wait_until_one_ends() {
+    let (address, open) = serve(&ServerConfig {
+        connections_max: 1,
+        ..config()
+    })
+    .await;
+    let mut first = TcpStream::connect(address).await.unwrap();
+    ask(&mut first).await;
+    let mut second = TcpStream::connect(address).await.unwrap();
+    second.write_all(REQUEST).await.unwrap();
+    // The first one is still served, and everything that was going to happen to the second one has had its turn.
+    for _ in 0..10 {
+        ask(&mut first).await;
+    }
+    assert_eq!(
+        second.try_read(&mut [0; 1]).unwrap_err().kind(),
+        std::io::ErrorKind::WouldBlock
+    );
+    assert_eq!(open.count(), 1);
+    drop(first);
+    let mut status = [0; 15];
+    second.read_exact(&mut status).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200 OK");
+}
+
+#[tokio::test]
+async fn http2_without_an_upgrade_is_spoken() {
+    let (address, _) = serve(&config()).await;
+    let client = reqwest::Client::builder()
+        .http2_prior_knowledge()
+        .build()
+        .unwrap();
+    let answer = client
+        .get(format!("http://{address}/"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.version(), reqwest::Version::HTTP_2);
+    assert!(answer.text().await.unwrap().starts_with("127.0.0.1:"));
+}
