@@ -1,18 +1,33 @@
-//! The one integration binary.
+//! The one integration binary: the contract on every store, the model, the faults, the fences, the process, and the
+//! house rules.
+//!
+//! Unit tests live in their files and only for pure things; everything that needs a store, a clock or a process is
+//! here. Nothing waits by sleeping for something to have happened: it polls with a deadline (`support::eventually`).
+
 #![allow(
     clippy::unwrap_used,
     reason = "a test that cannot go on should stop where it stands"
+)]
+#![allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "a test names the answer that it expects; every other fails it, also those that are added later"
 )]
 
 mod api;
 mod cli;
 mod config;
+mod contract;
+mod faults;
+mod fencing;
 mod main_job;
+mod model;
 mod openapi;
 mod process;
 mod readme;
 mod secrets;
 mod shutdown;
 mod sockets;
+mod support;
 mod telemetry;
+mod tidy;
 mod tools;

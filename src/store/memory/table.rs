@@ -14,6 +14,9 @@ use crate::domain::{
 };
 use crate::store::{Fault, ListQuery, REMEMBERED, StoreError};
 
+/// How many due entries a grant clears away that finds no room otherwise.
+const SWEPT_WHEN_FULL: usize = 256;
+
 /// Locks, ended claims, and the timetable of what is due when.
 pub(super) struct Table {
     locks: BTreeMap<LockName, Lock>,
@@ -95,7 +98,11 @@ impl Table {
         after_expiry: Option<Duration>,
         now: Moment,
     ) -> Result<Acquired, StoreError> {
-        if self.locks.len() >= self.locks_max && !self.locks.contains_key(&claim.name) {
+        if self.has_no_room_for(&claim.name) {
+            // Entries of the past may still take room when many became due at once.
+            self.sweep(now, SWEPT_WHEN_FULL);
+        }
+        if self.has_no_room_for(&claim.name) {
             let detail = format!("memory.locks_max = {} is reached", self.locks_max);
             return Err(StoreError::unavailable(Fault::Full, detail));
         }
@@ -114,6 +121,10 @@ impl Table {
             lease,
             after_expiry,
         })
+    }
+
+    fn has_no_room_for(&self, name: &LockName) -> bool {
+        self.locks.len() >= self.locks_max && !self.locks.contains_key(name)
     }
 
     /// A request cannot arrive after its withdrawal here: both are steps of one process, taken one after the other.

@@ -1,0 +1,133 @@
+//! Laws of acquiring: who gets a lock, who does not, and what they are told.
+
+use std::time::Duration;
+
+use leasehold::domain::{Acquired, Claim, LockState};
+
+use crate::support::bench::{
+    Bench, LONG, claim, claim_on, fresh_name, metadata, name, owner, rival,
+};
+
+pub(super) async fn a_free_lock_is_granted_as_it_was_claimed(bench: &Bench) {
+    let claim = Claim {
+        owner: owner("pod-7"),
+        metadata: metadata(r#"{"job":"backup"}"#),
+        ..claim()
+    };
+    let lease = bench.granted(&claim).await;
+    assert_eq!(lease.ttl, claim.ttl);
+    let holder = lease.holder;
+    assert_eq!(holder.owner, claim.owner);
+    assert_eq!(holder.metadata, claim.metadata);
+    assert_eq!(holder.hold_count, claim.hold_count);
+    bench.assert_left(holder.expires_in, LONG);
+    let lasts_ms = holder.expires_at.unix_ms() - holder.acquired_at.unix_ms();
+    // Both moments are rounded to milliseconds.
+    let difference = Duration::from_millis(lasts_ms).abs_diff(LONG);
+    assert!(difference <= Duration::from_millis(1), "{lasts_ms} ms");
+}
+
+pub(super) async fn a_held_lock_is_refused_and_the_holder_is_named(bench: &Bench) {
+    let holding = Claim {
+        owner: owner("pod-7"),
+        ..claim()
+    };
+    let lease = bench.granted(&holding).await;
+    match bench.acquire(&rival(&holding)).await {
+        Acquired::Held(holders) => {
+            assert_eq!(holders.len(), 1, "{holders:?}");
+            assert_eq!(holders[0].owner, holding.owner);
+            assert_eq!(holders[0].fence, lease.holder.fence);
+            bench.assert_left(holders[0].expires_in, LONG);
+        }
+        other => panic!("the lock is held, but: {other:?}"),
+    }
+}
+
+pub(super) async fn a_refused_claim_may_be_granted_later(bench: &Bench) {
+    let holding = claim();
+    let refused = rival(&holding);
+    bench.granted(&holding).await;
+    let answer = bench.acquire(&refused).await;
+    assert!(matches!(answer, Acquired::Held(_)), "{answer:?}");
+    bench.freed(&holding).await;
+    bench.granted(&refused).await;
+}
+
+pub(super) async fn locks_with_different_names_do_not_meet(bench: &Bench) {
+    let base = fresh_name();
+    for suffix in ["", "/a", "/a/b", "x", ":l"] {
+        bench
+            .granted(&claim_on(&name(&format!("{base}{suffix}"))))
+            .await;
+    }
+}
+
+pub(super) async fn names_of_every_shape_are_locks_of_their_own(bench: &Bench) {
+    let longest = "n".repeat(255);
+    for text in ["a", "A", "A-z.0_9~:@+,=-/x", "0", &longest] {
+        let holding = claim_on(&name(text));
+        bench.granted(&holding).await;
+        let answer = bench.acquire(&rival(&holding)).await;
+        assert!(matches!(answer, Acquired::Held(_)), "{text}: {answer:?}");
+        bench.freed(&holding).await;
+        assert_eq!(bench.state(&holding.name).await, LockState::Free, "{text}");
+    }
+}
+
+pub(super) async fn the_same_token_on_another_lock_is_another_claim(bench: &Bench) {
+    let first = claim();
+    let second = Claim {
+        name: fresh_name(),
+        ..first.clone()
+    };
+    bench.granted(&first).await;
+    bench.granted(&second).await;
+    bench.freed(&first).await;
+    bench.renewed(&second, None).await;
+    // The end of the first is no end of the second.
+    bench.freed(&second).await;
+}
+
+pub(super) async fn of_many_simultaneous_claims_one_is_granted(bench: &Bench) {
+    let name = fresh_name();
+    let claims: Vec<_> = (0..50).map(|_| claim_on(&name)).collect();
+    let answers =
+        futures_util::future::join_all(claims.iter().map(|claim| bench.acquire(claim))).await;
+    let granted = answers
+        .iter()
+        .filter(|answer| matches!(answer, Acquired::Granted { .. }))
+        .count();
+    let held = answers
+        .iter()
+        .filter(|answer| matches!(answer, Acquired::Held(_)))
+        .count();
+    assert_eq!((granted, held), (1, 49));
+}
+
+pub(super) async fn whatever_an_owner_writes_comes_back_unchanged(bench: &Bench) {
+    for (text, json) in [
+        ("", "{}"),
+        (
+            "D\u{fc}sseldorf \u{1f512} \"quoted\" \\ 'x'",
+            r#"{ "a" : [1, 2.50], "b":"\u0000" }"#,
+        ),
+        (
+            &"o".repeat(256),
+            &format!(r#"{{"k":"{}"}}"#, "v".repeat(4_000)),
+        ),
+        ("1e5", r#"{"n":9007199254740993}"#),
+    ] {
+        let claim = Claim {
+            owner: owner(text),
+            metadata: metadata(json),
+            ..claim()
+        };
+        bench.granted(&claim).await;
+        let LockState::Held(holders) = bench.state(&claim.name).await else {
+            panic!("{text:?} holds the lock");
+        };
+        assert_eq!(holders[0].owner, claim.owner);
+        assert_eq!(holders[0].metadata, claim.metadata);
+    }
+}

@@ -1,0 +1,134 @@
+//! Laws of listing: the held locks in the order of names, none twice, none left out that stays held.
+//!
+//! Each bench has its own store, so the whole list is this law's.
+
+use leasehold::domain::{Claim, LockState};
+
+use super::expiry::expired_claim;
+use crate::support::bench::{Bench, LONG, claim, claim_on, name, owner};
+
+async fn hold(bench: &Bench, names: &[&str]) {
+    for text in names {
+        bench.granted(&claim_on(&name(text))).await;
+    }
+}
+
+pub(super) async fn held_locks_are_listed_in_the_order_of_names(bench: &Bench) {
+    hold(bench, &["b", "a/2", "B", "a", "a-1", "a/10", "~"]).await;
+    let sorted = ["B", "a", "a-1", "a/10", "a/2", "b", "~"];
+    assert_eq!(bench.names("", 100).await, sorted);
+}
+
+pub(super) async fn a_listed_lock_looks_as_it_does_when_inspected(bench: &Bench) {
+    let claim = Claim {
+        owner: owner("pod-7"),
+        ..claim()
+    };
+    bench.granted(&claim).await;
+    let page = bench.page("", None, 10).await;
+    assert_eq!(page.locks.len(), 1, "{page:?}");
+    assert_eq!(page.locks[0].name, claim.name);
+    let (listed, inspected) = (&page.locks[0].state, bench.state(&claim.name).await);
+    let (LockState::Held(listed), LockState::Held(inspected)) = (listed, &inspected) else {
+        panic!("both are held, but: {listed:?}, {inspected:?}");
+    };
+    let mut listed = listed.clone();
+    bench.assert_left(listed[0].expires_in, LONG);
+    listed[0].expires_in = inspected[0].expires_in;
+    assert_eq!(&listed, inspected);
+}
+
+pub(super) async fn only_held_locks_are_listed(bench: &Bench) {
+    expired_claim(bench).await;
+    let cooling = Claim {
+        min_hold: Some(LONG),
+        ..claim()
+    };
+    bench.granted(&cooling).await;
+    bench.freed(&cooling).await;
+    let free = claim();
+    bench.granted(&free).await;
+    bench.freed(&free).await;
+    let held = claim();
+    bench.granted(&held).await;
+    assert_eq!(bench.names("", 10).await, [held.name.as_str()]);
+}
+
+pub(super) async fn a_prefix_is_taken_literally(bench: &Bench) {
+    hold(bench, &["a", "a/b", "a/bc", "ab", "b", "a.b"]).await;
+    assert_eq!(bench.names("a/", 10).await, ["a/b", "a/bc"]);
+    assert_eq!(
+        bench.names("a", 10).await,
+        ["a", "a.b", "a/b", "a/bc", "ab"]
+    );
+    assert_eq!(bench.names("a.b", 10).await, ["a.b"]);
+    for pattern in ["*", "a*", "a?b", "[a]", "A", "a/b/"] {
+        let none: [&str; 0] = [];
+        assert_eq!(bench.names(pattern, 10).await, none, "{pattern}");
+    }
+}
+
+pub(super) async fn pages_of_any_size_make_the_same_list(bench: &Bench) {
+    let names: Vec<_> = (0..25).map(|number| format!("page/{number:02}")).collect();
+    for text in names.iter().rev() {
+        bench.granted(&claim_on(&name(text))).await;
+    }
+    for page_size in [1, 2, 5, 24, 25, 26] {
+        assert_eq!(bench.names("page/", page_size).await, names, "{page_size}");
+    }
+}
+
+pub(super) async fn the_last_page_says_that_it_is_the_last(bench: &Bench) {
+    hold(bench, &["a", "b", "c", "x"]).await;
+    let page = bench.page("", None, 2).await;
+    assert_eq!(page.next_after, Some(name("b")));
+    let page = bench.page("", page.next_after, 2).await;
+    assert_eq!((page.locks.len(), page.next_after), (2, None));
+    let page = bench.page("y", None, 2).await;
+    assert_eq!((page.locks.len(), page.next_after), (0, None));
+}
+
+pub(super) async fn a_page_starts_after_its_name_whether_that_is_held_or_not(bench: &Bench) {
+    hold(bench, &["a", "c", "p/a", "p/c"]).await;
+    let names_after = async |prefix: &str, after: &str| {
+        let page = bench.page(prefix, Some(name(after)), 10).await;
+        let names = page.locks.iter().map(|lock| lock.name.to_string());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names_after("", "a").await, ["c", "p/a", "p/c"]);
+    assert_eq!(names_after("", "b").await, ["c", "p/a", "p/c"]);
+    assert_eq!(names_after("p/", "a").await, ["p/a", "p/c"]);
+    assert_eq!(names_after("p/", "p/b").await, ["p/c"]);
+    assert!(names_after("p/", "q").await.is_empty());
+}
+
+pub(super) async fn no_lock_is_missed_or_doubled_while_others_come_and_go(bench: &Bench) {
+    let staying: Vec<_> = (0..60).map(|number| format!("list/{number:03}")).collect();
+    for text in &staying {
+        bench.granted(&claim_on(&name(text))).await;
+    }
+    let mut passing: Vec<Claim> = Vec::new();
+    let mut seen = Vec::new();
+    let mut after = None;
+    for turn in 0..200 {
+        let page = bench.page("list/", after, 7).await;
+        seen.extend(page.locks.into_iter().map(|lock| lock.name.to_string()));
+        after = page.next_after;
+        if after.is_none() {
+            break;
+        }
+        // Before, at and behind the place where the next page starts.
+        for claim in passing.drain(..) {
+            bench.freed(&claim).await;
+        }
+        for number in (turn % 3..60).step_by(3) {
+            let claim = claim_on(&name(&format!("list/{number:03}x{turn}")));
+            bench.granted(&claim).await;
+            passing.push(claim);
+        }
+    }
+    assert_eq!(after, None, "the list has an end");
+    assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+    let stayed = seen.iter().filter(|name| staying.contains(name));
+    assert_eq!(stayed.count(), staying.len(), "{seen:?}");
+}

@@ -1,0 +1,93 @@
+//! Laws of depth: a holder goes deeper by asking for a depth, and back by releasing down to one.
+
+use leasehold::domain::{Acquired, Claim, Lease, LockState, Released};
+
+use super::replay::replayed;
+use crate::support::bench::{Bench, LONG, SHORT, at_depth, claim, rival};
+
+async fn reentered(bench: &Bench, claim: &Claim) -> Lease {
+    match bench.acquire(claim).await {
+        Acquired::Reentered(lease) => lease,
+        other => panic!("the claim goes deeper, but: {other:?}"),
+    }
+}
+
+async fn stepped_back(bench: &Bench, claim: &Claim, depth: u64) -> Lease {
+    match bench.step_back(claim, depth).await {
+        Released::SteppedBack(lease) => lease,
+        other => panic!("the claim holds on, but: {other:?}"),
+    }
+}
+
+pub(super) async fn a_larger_hold_count_holds_at_exactly_that_depth(bench: &Bench) {
+    let claim = claim();
+    let granted = bench.granted(&claim).await;
+    for depth in [2, 7, 1_000] {
+        let lease = reentered(bench, &at_depth(&claim, depth)).await;
+        assert_eq!(u64::from(lease.holder.hold_count.get()), depth);
+        assert_eq!(lease.holder.fence, granted.holder.fence);
+    }
+}
+
+pub(super) async fn a_re_entry_leaves_the_time_of_the_lease_alone(bench: &Bench) {
+    let claim = claim();
+    bench.granted(&claim).await;
+    bench.advance(SHORT).await;
+    let lease = reentered(bench, &at_depth(&claim, 2)).await;
+    bench.assert_left(lease.holder.expires_in, LONG - SHORT);
+}
+
+pub(super) async fn a_repeated_re_entry_is_a_replay(bench: &Bench) {
+    let claim = claim();
+    bench.granted(&claim).await;
+    reentered(bench, &at_depth(&claim, 2)).await;
+    let lease = replayed(bench, &at_depth(&claim, 2)).await;
+    assert_eq!(lease.holder.hold_count.get(), 2);
+}
+
+pub(super) async fn a_claim_may_start_deep(bench: &Bench) {
+    let lease = bench.granted(&at_depth(&claim(), 5)).await;
+    assert_eq!(lease.holder.hold_count.get(), 5);
+}
+
+pub(super) async fn a_release_to_a_depth_steps_back_to_it(bench: &Bench) {
+    let claim = at_depth(&claim(), 5);
+    bench.granted(&claim).await;
+    for depth in [3, 1] {
+        let lease = stepped_back(bench, &claim, depth).await;
+        assert_eq!(u64::from(lease.holder.hold_count.get()), depth);
+    }
+    let answer = bench.acquire(&rival(&claim)).await;
+    assert!(matches!(answer, Acquired::Held(_)), "{answer:?}");
+}
+
+pub(super) async fn a_repeated_step_back_answers_the_same(bench: &Bench) {
+    let claim = at_depth(&claim(), 5);
+    bench.granted(&claim).await;
+    let first = stepped_back(bench, &claim, 2).await;
+    let second = stepped_back(bench, &claim, 2).await;
+    assert_eq!(second.holder.hold_count, first.holder.hold_count);
+    assert_eq!(second.holder.fence, first.holder.fence);
+}
+
+pub(super) async fn a_step_back_to_more_depth_changes_nothing(bench: &Bench) {
+    let claim = at_depth(&claim(), 2);
+    bench.granted(&claim).await;
+    let lease = stepped_back(bench, &claim, 9).await;
+    assert_eq!(lease.holder.hold_count.get(), 2);
+}
+
+pub(super) async fn a_step_back_leaves_the_time_of_the_lease_alone(bench: &Bench) {
+    let claim = at_depth(&claim(), 2);
+    bench.granted(&claim).await;
+    bench.advance(SHORT).await;
+    let lease = stepped_back(bench, &claim, 1).await;
+    bench.assert_left(lease.holder.expires_in, LONG - SHORT);
+}
+
+pub(super) async fn a_release_without_a_depth_frees_from_any_depth(bench: &Bench) {
+    let claim = at_depth(&claim(), 1_000);
+    bench.granted(&claim).await;
+    bench.freed(&claim).await;
+    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+}

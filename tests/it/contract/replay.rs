@@ -1,0 +1,74 @@
+//! Laws of replay: asking again for a claim that holds changes nothing.
+
+use leasehold::domain::{Acquired, Claim, Lease};
+
+use crate::support::bench::{Bench, LONG, SHORT, at_depth, claim, owner, ttl};
+
+/// Acquires what must be a replay.
+pub(super) async fn replayed(bench: &Bench, claim: &Claim) -> Lease {
+    match bench.acquire(claim).await {
+        Acquired::Replayed(lease) => lease,
+        other => panic!("the claim holds at that depth, but: {other:?}"),
+    }
+}
+
+pub(super) async fn a_replay_returns_the_same_lease(bench: &Bench) {
+    let claim = Claim {
+        owner: owner("pod-7"),
+        ..claim()
+    };
+    let granted = bench.granted(&claim).await;
+    let again = Claim {
+        owner: owner("somebody else"),
+        ..claim.clone()
+    };
+    let replayed = replayed(bench, &again).await;
+    assert_eq!(replayed.ttl, granted.ttl);
+    assert_eq!(replayed.holder.fence, granted.holder.fence);
+    assert_eq!(replayed.holder.owner, claim.owner);
+    assert_eq!(replayed.holder.acquired_at, granted.holder.acquired_at);
+    assert_eq!(replayed.holder.expires_at, granted.holder.expires_at);
+}
+
+pub(super) async fn a_replay_does_not_extend_the_lease(bench: &Bench) {
+    let claim = claim();
+    bench.granted(&claim).await;
+    bench.advance(SHORT).await;
+    let longer = Claim {
+        ttl: ttl(LONG * 10),
+        ..claim.clone()
+    };
+    let lease = replayed(bench, &longer).await;
+    assert_eq!(lease.ttl, claim.ttl);
+    bench.assert_left(lease.holder.expires_in, LONG - SHORT);
+}
+
+pub(super) async fn a_replay_for_less_depth_changes_nothing(bench: &Bench) {
+    let claim = at_depth(&claim(), 3);
+    bench.granted(&claim).await;
+    for depth in [1, 2, 3] {
+        let lease = replayed(bench, &at_depth(&claim, depth)).await;
+        assert_eq!(lease.holder.hold_count.get(), 3, "asked for {depth}");
+    }
+}
+
+pub(super) async fn simultaneous_requests_for_one_claim_make_one_grant(bench: &Bench) {
+    let claim = claim();
+    let requests = (0..20).map(|_| bench.acquire(&claim));
+    let answers = futures_util::future::join_all(requests).await;
+    let mut granted = 0;
+    let mut fences = Vec::new();
+    for answer in answers {
+        match answer {
+            Acquired::Granted { lease, .. } => {
+                granted += 1;
+                fences.push(lease.holder.fence);
+            }
+            Acquired::Replayed(lease) => fences.push(lease.holder.fence),
+            other => panic!("the claim holds, but: {other:?}"),
+        }
+    }
+    assert_eq!(granted, 1);
+    fences.dedup();
+    assert_eq!(fences.len(), 1, "one lease has one fence: {fences:?}");
+}

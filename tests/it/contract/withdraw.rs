@@ -1,0 +1,145 @@
+//! Laws of withdrawal: a grant that nobody was told of is undone, and one that somebody was told of stays.
+
+use leasehold::domain::{Acquired, Attempt, Claim, LockState, NotHolder};
+
+use crate::support::bench::{Bench, LONG, at_depth, claim, rival};
+
+/// Grants the lock to the claim by an attempt that is returned.
+async fn granted_to(bench: &Bench, claim: &Claim) -> Attempt {
+    let attempt = Attempt::random();
+    let answer = bench.attempt(claim, attempt).await;
+    assert!(matches!(answer, Ok(Acquired::Granted { .. })), "{answer:?}");
+    attempt
+}
+
+pub(super) async fn a_withdrawn_grant_frees_the_lock_and_leaves_the_token_usable(bench: &Bench) {
+    let claim = claim();
+    let attempt = granted_to(bench, &claim).await;
+    bench.withdraw(&claim, attempt).await;
+    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+    bench.granted(&claim).await;
+}
+
+pub(super) async fn a_withdrawn_grant_does_not_close_the_lock(bench: &Bench) {
+    let claim = Claim {
+        min_hold: Some(LONG),
+        lock_delay: Some(LONG),
+        ..claim()
+    };
+    let attempt = granted_to(bench, &claim).await;
+    bench.withdraw(&claim, attempt).await;
+    bench.granted(&rival(&claim)).await;
+}
+
+pub(super) async fn a_grant_that_a_second_attempt_was_told_of_stays(bench: &Bench) {
+    let claim = claim();
+    let first = granted_to(bench, &claim).await;
+    let answer = bench.acquire(&claim).await;
+    assert!(matches!(answer, Acquired::Replayed(_)), "{answer:?}");
+    bench.withdraw(&claim, first).await;
+    bench.renewed(&claim, None).await;
+}
+
+pub(super) async fn a_grant_that_a_second_attempt_deepened_stays(bench: &Bench) {
+    let claim = claim();
+    let first = granted_to(bench, &claim).await;
+    let second = Attempt::random();
+    let answer = bench.attempt(&at_depth(&claim, 2), second).await;
+    assert!(matches!(answer, Ok(Acquired::Reentered(_))), "{answer:?}");
+    bench.withdraw(&claim, first).await;
+    // Nor can the second attempt take back what it did not grant.
+    bench.withdraw(&claim, second).await;
+    let lease = bench.renewed(&claim, None).await.lease;
+    assert_eq!(lease.holder.hold_count.get(), 2);
+}
+
+pub(super) async fn a_grant_that_was_renewed_stays(bench: &Bench) {
+    let claim = claim();
+    let attempt = granted_to(bench, &claim).await;
+    bench.renewed(&claim, None).await;
+    bench.withdraw(&claim, attempt).await;
+    bench.freed(&claim).await;
+}
+
+pub(super) async fn a_grant_that_was_stepped_back_stays(bench: &Bench) {
+    let claim = at_depth(&claim(), 2);
+    let attempt = granted_to(bench, &claim).await;
+    bench.step_back(&claim, 1).await;
+    bench.withdraw(&claim, attempt).await;
+    bench.freed(&claim).await;
+}
+
+pub(super) async fn the_same_attempt_told_twice_can_still_be_withdrawn(bench: &Bench) {
+    let claim = claim();
+    let attempt = granted_to(bench, &claim).await;
+    // The first answer may have been lost on its way, so the second may say that it was granted, too.
+    match bench.attempt(&claim, attempt).await {
+        Ok(Acquired::Granted { .. } | Acquired::Replayed(_)) => {}
+        other => panic!("the claim holds, but: {other:?}"),
+    }
+    bench.withdraw(&claim, attempt).await;
+    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+}
+
+pub(super) async fn a_refused_attempt_withdraws_nothing_of_the_holders(bench: &Bench) {
+    let holding = claim();
+    let refused = rival(&holding);
+    granted_to(bench, &holding).await;
+    let attempt = Attempt::random();
+    let answer = bench.attempt(&refused, attempt).await;
+    assert!(matches!(answer, Ok(Acquired::Held(_))), "{answer:?}");
+    bench.withdraw(&refused, attempt).await;
+    bench.freed(&holding).await;
+    bench.granted(&refused).await;
+}
+
+pub(super) async fn a_withdrawal_does_not_reach_the_next_grant_of_the_claim(bench: &Bench) {
+    let claim = claim();
+    let first = granted_to(bench, &claim).await;
+    bench.withdraw(&claim, first).await;
+    granted_to(bench, &claim).await;
+    // The repetition of a withdrawal whose answer was lost.
+    bench.withdraw(&claim, first).await;
+    bench.freed(&claim).await;
+}
+
+pub(super) async fn a_withdrawal_can_be_repeated(bench: &Bench) {
+    let claim = claim();
+    let attempt = granted_to(bench, &claim).await;
+    let next = rival(&claim);
+    bench.withdraw(&claim, attempt).await;
+    bench.withdraw(&claim, attempt).await;
+    bench.granted(&next).await;
+    bench.withdraw(&claim, attempt).await;
+    bench.freed(&next).await;
+}
+
+pub(super) async fn a_withdrawal_leaves_an_ended_claim_ended(bench: &Bench) {
+    let claim = claim();
+    let attempt = granted_to(bench, &claim).await;
+    bench.freed(&claim).await;
+    bench.withdraw(&claim, attempt).await;
+    let ended = Acquired::Ended(NotHolder::Released);
+    assert_eq!(bench.acquire(&claim).await, ended);
+}
+
+/// Requests travel on several connections, so a withdrawal may overtake what it withdraws.
+pub(super) async fn a_withdrawn_attempt_that_arrives_late_is_not_granted(bench: &Bench) {
+    let claim = claim();
+    let attempt = Attempt::random();
+    bench.withdraw(&claim, attempt).await;
+    let late = bench.attempt(&claim, attempt).await;
+    assert!(!matches!(late, Ok(Acquired::Granted { .. })), "{late:?}");
+    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+}
+
+pub(super) async fn a_withdrawal_that_came_first_leaves_the_token_usable(bench: &Bench) {
+    let claim = claim();
+    let attempt = Attempt::random();
+    bench.withdraw(&claim, attempt).await;
+    bench.granted(&claim).await;
+    // The late request finds the claim holding, by another attempt, which must not change.
+    drop(bench.attempt(&claim, attempt).await);
+    bench.withdraw(&claim, attempt).await;
+    bench.freed(&claim).await;
+}

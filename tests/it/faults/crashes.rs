@@ -1,0 +1,232 @@
+//! Redis is killed and comes back, with its data or without.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::domain::{Acquired, Claim, LockName, NotHolder, Renewed};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::{Replica, durable_redis, forgetful_redis, lasting};
+use crate::support::bench::{claim, claim_on, fresh_name, rival, ttl};
+use crate::support::stores::CONNECTIONS;
+use crate::support::{eventually, eventually_within};
+
+const CLIENTS: usize = 50;
+const KILLS: usize = 4;
+/// Grants between two faults, so that each fault meets a busy service.
+const GRANTS_BETWEEN: usize = 200;
+/// How soon a lock is granted again once Redis answers.
+const HEALED_WITHIN: Duration = Duration::from_secs(1);
+
+/// What the protected resources saw: who is in, and the last fence of each lock.
+#[derive(Default)]
+struct Witness {
+    inside: Mutex<HashMap<LockName, Instant>>,
+    fences: Mutex<HashMap<LockName, u64>>,
+    grants: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl Witness {
+    fn enter(&self, name: &LockName, fence: u64, until: Instant) {
+        let before = self
+            .fences
+            .lock()
+            .expect("whole")
+            .insert(name.clone(), fence);
+        assert!(before < Some(fence), "{name}: {fence} after {before:?}");
+        let other = self
+            .inside
+            .lock()
+            .expect("whole")
+            .insert(name.clone(), until);
+        let overlaps = other.is_some_and(|until| until > Instant::now());
+        assert!(!overlaps, "{name}: two holders at once");
+        self.grants.fetch_add(1, SeqCst);
+    }
+
+    fn leave(&self, name: &LockName) {
+        self.inside.lock().expect("whole").remove(name);
+    }
+
+    /// Waits for `more` grants.
+    async fn grants(&self, more: usize, patience: Duration) {
+        let goal = self.grants.load(SeqCst) + more;
+        eventually_within(patience, "clients are granted locks", async || {
+            (self.grants.load(SeqCst) >= goal).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Takes locks and gives them back until told to stop. Errors are to be expected; wrong grants are not.
+async fn client(
+    replica: Arc<Replica>,
+    names: Arc<Vec<LockName>>,
+    number: usize,
+    seen: Arc<Witness>,
+) {
+    for turn in number.. {
+        if seen.stop.load(SeqCst) {
+            return;
+        }
+        let claim = lasting(claim_on(&names[turn % names.len()]));
+        let asked = Instant::now();
+        match replica.acquire(&claim).await {
+            Ok(Acquired::Granted { lease, .. }) => {
+                let until = asked + lease.holder.expires_in;
+                seen.enter(&claim.name, lease.holder.fence.get(), until);
+                tokio::task::yield_now().await;
+                seen.leave(&claim.name);
+                // What is not answered is finished in the background.
+                drop(replica.release(&claim).await);
+            }
+            Ok(Acquired::Held(_)) => tokio::time::sleep(Duration::from_millis(2)).await,
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            Ok(other) => panic!("nothing ends and nothing is lost here, but: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_durable_redis_may_be_killed_under_load_and_no_grant_is_wrong() {
+    let mut server = durable_redis().await;
+    let replica = Arc::new(Replica::open(&server.database(0)).await);
+    let names: Arc<Vec<_>> = Arc::new((0..8).map(|_| fresh_name()).collect());
+    let seen = Arc::new(Witness::default());
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        let (replica, names) = (Arc::clone(&replica), Arc::clone(&names));
+        clients.spawn(client(replica, names, number, Arc::clone(&seen)));
+    }
+    for _ in 0..KILLS {
+        seen.grants(GRANTS_BETWEEN, crate::support::PATIENCE).await;
+        server.kill();
+        server.restart().await;
+        seen.grants(1, HEALED_WITHIN).await;
+        let connections = server.connections().await;
+        let most = CONNECTIONS;
+        assert!(connections <= most, "{connections} connections, not {most}");
+    }
+    seen.stop.store(true, SeqCst);
+    while let Some(ended) = clients.join_next().await {
+        ended.expect("no client saw a wrong grant");
+    }
+    for name in names.iter() {
+        replica.becomes_free(&claim_on(name)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_forgot_grants_nothing_until_the_last_reported_lease_is_over() {
+    let mut server = forgetful_redis().await;
+    let replica = Replica::open(&server.database(0)).await;
+    let held = Claim {
+        ttl: ttl(Duration::from_secs(4)),
+        ..claim()
+    };
+    let Ok(Acquired::Granted { lease, .. }) = replica.acquire(&held).await else {
+        panic!("the lock is free");
+    };
+    // Counted from after the answer: nobody may count on less than the holder does.
+    let held_until = Instant::now() + lease.holder.expires_in;
+    server.kill();
+    server.restart().await;
+
+    let (next, elsewhere) = (rival(&held), claim());
+    let mut told_to_wait = 0;
+    let fence = eventually("grants go on", async || {
+        // Any lock may be one whose holder was forgotten.
+        let answers = [
+            replica.acquire(&elsewhere).await,
+            replica.acquire(&next).await,
+        ];
+        let answered = Instant::now();
+        for answer in &answers {
+            match answer {
+                Ok(Acquired::Granted { .. } | Acquired::Replayed(_)) => {
+                    assert!(answered >= held_until, "granted while the lease is alive");
+                }
+                Ok(Acquired::Recovering { .. }) => told_to_wait += 1,
+                Err(_) => {}
+                other => panic!("grants are held back, but: {other:?}"),
+            }
+        }
+        match answers {
+            [_, Ok(Acquired::Granted { lease, .. })] => Some(lease.holder.fence),
+            _ => None,
+        }
+    })
+    .await;
+    assert!(told_to_wait > 0, "the loss was never noticed");
+    assert!(
+        fence > lease.holder.fence,
+        "{fence} after {}",
+        lease.holder.fence
+    );
+}
+
+#[tokio::test]
+async fn a_lease_that_redis_forgot_cannot_be_renewed_or_released() {
+    let mut server = forgetful_redis().await;
+    let replica = Replica::open(&server.database(0)).await;
+    let forgotten = lasting(claim());
+    replica.granted(&forgotten).await;
+    server.kill();
+    server.restart().await;
+    let answer = eventually("Redis is reached again", async || {
+        replica.renew(&forgotten).await.ok()
+    })
+    .await;
+    assert_eq!(answer, Renewed::NotHolder(NotHolder::Unknown));
+    replica.becomes_free(&forgotten).await;
+}
+
+#[tokio::test]
+async fn a_lease_in_a_durable_redis_survives_its_crash() {
+    let mut server = durable_redis().await;
+    let replica = Replica::open(&server.database(0)).await;
+    let held = lasting(claim());
+    replica.granted(&held).await;
+    server.kill();
+    server.restart().await;
+    let answer = eventually("Redis is reached again", async || {
+        replica.renew(&held).await.ok()
+    })
+    .await;
+    assert!(matches!(answer, Renewed::Extended(_)), "{answer:?}");
+    // And nobody waits for leases that were not lost.
+    replica.granted(&lasting(claim())).await;
+}
+
+/// What one replica reported, the others learn through the store as soon as they notice the loss.
+#[tokio::test]
+async fn a_replica_waits_for_the_leases_that_another_replica_reported() {
+    let mut server = forgetful_redis().await;
+    let first = Replica::open(&server.database(0)).await;
+    let second = Replica::open(&server.database(0)).await;
+    let held = Claim {
+        ttl: ttl(Duration::from_secs(5)),
+        ..claim()
+    };
+    let Ok(Acquired::Granted { lease, .. }) = first.acquire(&held).await else {
+        panic!("the lock is free");
+    };
+    let held_until = Instant::now() + lease.holder.expires_in;
+    server.kill();
+    server.restart().await;
+    let next = rival(&held);
+    eventually("grants go on", async || match second.acquire(&next).await {
+        Ok(Acquired::Granted { .. }) => Some(()),
+        Ok(Acquired::Recovering { .. }) | Err(_) => None,
+        other => panic!("grants are held back, but: {other:?}"),
+    })
+    .await;
+    assert!(
+        Instant::now() >= held_until,
+        "granted while the lease is alive"
+    );
+}

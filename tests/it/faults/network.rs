@@ -1,0 +1,176 @@
+//! The network between Leasehold and Redis fails while both are well.
+
+use std::time::Duration;
+
+use leasehold::domain::{Acquired, LockState};
+use leasehold::store::StoreError;
+
+use super::{Replica, durable_redis, lasting, lasting_claims};
+use crate::support::bench::{claim, rival};
+use crate::support::proxy::Proxy;
+use crate::support::redis_server::RedisServer;
+use crate::support::{PATIENCE, eventually};
+
+/// A replica behind a network that can fail, and one beside it that sees what is so.
+struct Network {
+    proxy: Proxy,
+    behind: Replica,
+    beside: Replica,
+    _server: RedisServer,
+}
+
+impl Network {
+    async fn start() -> Self {
+        let server = durable_redis().await;
+        let proxy = Proxy::start(server.address()).await;
+        let behind = Replica::open(&proxy.database(0)).await;
+        let beside = Replica::open(&server.database(0)).await;
+        // So that connections are there before anything fails.
+        let warm = lasting(claim());
+        behind.granted(&warm).await;
+        behind.release(&warm).await.expect("the network is well");
+        Self {
+            proxy,
+            behind,
+            beside,
+            _server: server,
+        }
+    }
+}
+
+fn assert_unknown(answer: Result<Acquired, StoreError>) {
+    match answer {
+        Err(StoreError::Unknown { .. }) => {}
+        other => panic!("the answer was lost, but: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_grant_whose_answer_was_lost_is_taken_back() {
+    let network = Network::start().await;
+    let claim = lasting(claim());
+    network.proxy.swallow_replies();
+    let request = network.behind.acquire(&claim);
+    let seen_held = eventually("the command arrives", async || {
+        let view = network.beside.service.inspect(&claim.name).await.ok()?;
+        matches!(view.state, LockState::Held(_)).then_some(())
+    });
+    let (answer, ()) = tokio::join!(request, seen_held);
+    assert_unknown(answer);
+    // The first tries to take it back must fail, too.
+    let tries = network.proxy.accepted() + 2;
+    eventually("it is tried again", async || {
+        (network.proxy.accepted() >= tries).then_some(())
+    })
+    .await;
+    network.proxy.pass_replies();
+    network.beside.becomes_free(&claim).await;
+    // The token is as good as before.
+    eventually("the network is well", async || {
+        let answer = network.behind.acquire(&claim).await.ok()?;
+        matches!(answer, Acquired::Granted { .. }).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_retry_with_the_same_token_holds_whatever_is_taken_back_meanwhile() {
+    let network = Network::start().await;
+    for claim in lasting_claims("retried", 10) {
+        network.proxy.swallow_replies();
+        assert_unknown(network.behind.acquire(&claim).await);
+        network.proxy.pass_replies();
+        // At once, so that the retry meets the withdrawal of the first attempt on its way.
+        eventually("the retry is answered", async || {
+            match network.behind.acquire(&claim).await {
+                Ok(Acquired::Granted { .. } | Acquired::Replayed(_)) => Some(()),
+                Ok(other) => panic!("the claim holds, but: {other:?}"),
+                Err(_) => None,
+            }
+        })
+        .await;
+    }
+    // Only when nothing is left to be taken back is it known that nothing was taken back by mistake.
+    network.behind.service.shut_down(PATIENCE).await;
+    for claim in lasting_claims("retried", 10) {
+        let view = network.beside.service.inspect(&claim.name).await;
+        let state = view.expect("Redis is well").state;
+        assert!(matches!(state, LockState::Held(_)), "{state:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_release_whose_answer_was_lost_is_finished_and_recognised() {
+    let network = Network::start().await;
+    let claim = lasting(claim());
+    network.behind.granted(&claim).await;
+    network.proxy.swallow_replies();
+    let answer = network.behind.release(&claim).await;
+    assert!(
+        matches!(answer, Err(StoreError::Unknown { .. })),
+        "{answer:?}"
+    );
+    network.beside.becomes_free(&claim).await;
+    network.beside.granted(&lasting(rival(&claim))).await;
+    network.proxy.pass_replies();
+    let again = eventually("the network is well", async || {
+        network.behind.release(&claim).await.ok()
+    })
+    .await;
+    assert_eq!(again, leasehold::domain::Released::Repeated);
+}
+
+#[tokio::test]
+async fn the_first_operation_after_idle_connections_were_cut_succeeds() {
+    let network = Network::start().await;
+    for _ in 0..20 {
+        network.proxy.cut();
+        eventually("the connections end", async || {
+            (network.proxy.open() == 0).then_some(())
+        })
+        .await;
+        let claim = lasting(claim());
+        network.behind.granted(&claim).await;
+        network.behind.assert_holds(&claim).await;
+    }
+}
+
+#[tokio::test]
+async fn an_unreachable_redis_is_unavailable_until_it_is_reached_again() {
+    let network = Network::start().await;
+    let claim = lasting(claim());
+    network.proxy.refuse(true);
+    network.proxy.cut();
+    eventually("the cut is noticed", async || {
+        match network.behind.acquire(&claim).await {
+            Err(StoreError::Unavailable { .. }) => Some(()),
+            Err(StoreError::Unknown { .. }) => None,
+            Ok(other) => panic!("nobody can be reached, but: {other:?}"),
+        }
+    })
+    .await;
+    network.proxy.refuse(false);
+    eventually("the network is well", async || {
+        network.behind.acquire(&claim).await.ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_slow_network_delays_and_changes_nothing() {
+    let network = Network::start().await;
+    network.proxy.delay_replies(Duration::from_millis(50));
+    let claims = lasting_claims("slow", 20);
+    let grants = claims.iter().map(|claim| network.behind.granted(claim));
+    futures_util::future::join_all(grants).await;
+    for claim in &claims {
+        network.beside.assert_holds(claim).await;
+    }
+    let before = network.proxy.accepted();
+    network.behind.release(&claims[0]).await.expect("in time");
+    assert_eq!(
+        network.proxy.accepted(),
+        before,
+        "a slow answer costs no connection"
+    );
+}

@@ -1,0 +1,95 @@
+//! Redis stands still: its connections are open, and nothing is answered.
+
+use std::time::Duration;
+
+use leasehold::domain::Renewed;
+use leasehold::store::{Fault, StoreError};
+use tokio::time::Instant;
+
+use super::{Replica, durable_redis, lasting, lasting_claims};
+use crate::support::bench::{claim, rival};
+use crate::support::eventually;
+use crate::support::stores::OPERATION_TIMEOUT;
+
+/// By how much an answer may come after its deadline on a busy machine.
+const LATE: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_paused_redis_leaves_the_outcome_unknown_in_time_and_no_orphan_behind() {
+    let server = durable_redis().await;
+    let replica = Replica::open(&server.database(0)).await;
+    let claims = lasting_claims("paused", 20);
+    // So that the connections are there.
+    replica.granted(&lasting(claim())).await;
+
+    server.pause();
+    let asked = Instant::now();
+    let requests = claims.iter().map(|claim| replica.acquire(claim));
+    let answers = futures_util::future::join_all(requests).await;
+    let took = asked.elapsed();
+    server.resume();
+
+    assert!(took < OPERATION_TIMEOUT + LATE, "answered after {took:?}");
+    let mut unknown = 0;
+    for answer in answers {
+        match answer {
+            Err(StoreError::Unknown { fault, .. }) => {
+                assert_eq!(fault, Fault::Timeout);
+                unknown += 1;
+            }
+            // For want of a connection nothing was sent.
+            Err(StoreError::Unavailable { .. }) => {}
+            Ok(other) => panic!("a paused Redis answered {other:?}"),
+        }
+    }
+    assert!(unknown > 0, "the pause met no request");
+    for claim in &claims {
+        // Granted to another long before the lease could end, so it was given back or never granted.
+        let next = lasting(rival(claim));
+        eventually("the lock is granted to another", async || {
+            replica
+                .acquire(&next)
+                .await
+                .ok()
+                .filter(|answer| matches!(answer, leasehold::domain::Acquired::Granted { .. }))
+        })
+        .await;
+    }
+    replica.service.shut_down(crate::support::PATIENCE).await;
+    for claim in &claims {
+        replica.assert_unknown(claim).await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_that_a_paused_redis_did_not_answer_is_finished_afterwards() {
+    let server = durable_redis().await;
+    let replica = Replica::open(&server.database(0)).await;
+    let held = lasting(claim());
+    replica.granted(&held).await;
+    server.pause();
+    let answer = replica.release(&held).await;
+    server.resume();
+    assert!(answer.is_err(), "a paused Redis answered {answer:?}");
+    replica.becomes_free(&held).await;
+}
+
+#[tokio::test]
+async fn a_pause_ends_no_lease_that_is_longer() {
+    let server = durable_redis().await;
+    let replica = Replica::open(&server.database(0)).await;
+    let held = lasting(claim());
+    let fence = replica.granted(&held).await;
+    server.pause();
+    let answer = replica.renew(&held).await;
+    server.resume();
+    assert!(answer.is_err(), "a paused Redis answered {answer:?}");
+    let renewed = eventually("Redis answers again", async || {
+        replica.renew(&held).await.ok()
+    })
+    .await;
+    match renewed {
+        Renewed::Extended(renewal) => assert_eq!(renewal.lease.holder.fence.get(), fence),
+        other => panic!("the lease is alive, but: {other:?}"),
+    }
+}

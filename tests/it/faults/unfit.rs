@@ -1,0 +1,189 @@
+//! A Redis that is full, or set up so that it would lose leases; and what is left in one after everything.
+
+use leasehold::domain::{Acquired, Attempt, Claim, LockState, Released, Renewed};
+use leasehold::store::{Fault, StoreError};
+
+use super::{Replica, lasting, lasting_claims};
+use crate::support::bench::{Bench, LONG, SHORT, at_depth, claim, owner, rival, ttl};
+use crate::support::redis_server::{RedisOptions, RedisServer};
+use crate::support::stores;
+
+#[tokio::test]
+async fn a_full_redis_grants_nothing_and_still_renews_and_releases() {
+    let server = RedisServer::start(RedisOptions::default()).await;
+    let replica = Replica::open(&server.database(0)).await;
+    let held = lasting_claims("full", 50);
+    for claim in &held {
+        let claim = Claim {
+            min_hold: Some(LONG),
+            ..at_depth(claim, 2)
+        };
+        replica.granted(&claim).await;
+    }
+    server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
+
+    for refused in lasting_claims("refused", 20) {
+        match replica.acquire(&refused).await {
+            Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::Full),
+            other => panic!("there is no room, but: {other:?}"),
+        }
+        let view = replica.service.inspect(&refused.name).await;
+        assert_eq!(view.expect("reading needs no room").state, LockState::Free);
+    }
+    for claim in &held {
+        let answer = replica.renew(claim).await;
+        assert!(matches!(answer, Ok(Renewed::Extended(_))), "{answer:?}");
+        let depth = Some(leasehold::domain::HoldCount::ONE);
+        let name = claim.name.clone();
+        let answer = replica.service.release(name, claim.token, depth).await;
+        assert!(matches!(answer, Ok(Released::SteppedBack(_))), "{answer:?}");
+        let answer = replica.release(claim).await;
+        assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
+        assert_eq!(replica.release(claim).await.ok(), Some(Released::Repeated));
+    }
+
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    replica.granted(&lasting(claim())).await;
+}
+
+#[tokio::test]
+async fn a_full_redis_evicts_and_takes_back() {
+    let server = RedisServer::start(RedisOptions::default()).await;
+    let replica = Replica::open(&server.database(0)).await;
+    let [evicted, withdrawn] = [lasting(claim()), lasting(claim())];
+    replica.granted(&evicted).await;
+    let answer = replica.service.acquire(withdrawn.clone().into()).await;
+    let answer = answer.expect("there is room");
+    server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
+    let holders = replica
+        .service
+        .evict(evicted.name.clone(), "full".to_owned())
+        .await;
+    assert_eq!(holders.expect("it needs no room").len(), 1);
+    // An answer that is dropped was not delivered.
+    drop(answer);
+    replica.becomes_free(&withdrawn).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_may_evict_leases_is_refused_unless_accepted_by_name() {
+    let server = RedisServer::start(RedisOptions {
+        eviction_policy: "allkeys-lru",
+        ..RedisOptions::default()
+    })
+    .await;
+    let mut config = stores::redis_config();
+    for accepted in [None, Some("volatile-ttl")] {
+        config.accept_eviction_policy = accepted.map(str::to_owned);
+        match stores::redis_store(&server.database(0), &config).await {
+            Err(StoreError::Unavailable { fault, detail }) => {
+                assert_eq!(fault, Fault::Refused);
+                assert!(detail.contains("allkeys-lru"), "{detail}");
+            }
+            other => panic!("it would lose leases, but: {other:?}"),
+        }
+    }
+    config.accept_eviction_policy = Some("allkeys-lru".to_owned());
+    let store = stores::redis_store(&server.database(0), &config)
+        .await
+        .expect("it was accepted by name");
+    let answer = store
+        .acquire(
+            &claim(),
+            Attempt::random(),
+            crate::support::bench::deadline(),
+        )
+        .await;
+    assert!(matches!(answer, Ok(Acquired::Granted { .. })), "{answer:?}");
+}
+
+#[tokio::test]
+async fn an_eviction_policy_that_changes_later_stops_new_grants_alone() {
+    let server = RedisServer::start(RedisOptions::default()).await;
+    let replica = Replica::open(&server.database(0)).await;
+    let held = lasting(claim());
+    replica.granted(&held).await;
+    let set = |policy| ["CONFIG", "SET", "maxmemory-policy", policy];
+    server.command(&set("allkeys-lru")).await;
+    crate::support::eventually("the change is noticed", async || {
+        let answer = replica.acquire(&lasting(claim())).await;
+        matches!(&answer, Err(error) if error.fault() == Fault::Refused).then_some(())
+    })
+    .await;
+    replica.assert_holds(&held).await;
+    server.command(&set("noeviction")).await;
+    crate::support::eventually("the change is noticed", async || {
+        replica.acquire(&lasting(claim())).await.ok()
+    })
+    .await;
+}
+
+/// Claims of every kind, brought to every kind of end.
+async fn live_through_everything(bench: &Bench) {
+    let decorated = Claim {
+        owner: owner("pod-7"),
+        min_hold: Some(LONG),
+        max_hold: Some(LONG * 2),
+        lock_delay: Some(LONG / 2),
+        ..at_depth(&claim(), 2)
+    };
+    let again = |token_of: &Claim| Claim {
+        name: claim().name,
+        ..token_of.clone()
+    };
+    let [held, released, evicted] = [again(&decorated), again(&decorated), again(&decorated)];
+    let [expired, lost] = [(); 2].map(|()| Claim {
+        ttl: ttl(SHORT),
+        ..claim()
+    });
+    for claim in [&held, &released, &evicted, &expired, &lost] {
+        bench.granted(claim).await;
+    }
+    bench.acquire(&at_depth(&held, 3)).await;
+    bench.renewed(&held, None).await;
+    bench.step_back(&held, 1).await;
+    bench.acquire(&rival(&held)).await;
+    bench.freed(&released).await;
+    bench.evict(&evicted.name, "stuck").await;
+    let [withdrawn, never_sent] = [claim(), claim()];
+    let attempt = Attempt::random();
+    drop(bench.attempt(&withdrawn, attempt).await);
+    bench.withdraw(&withdrawn, attempt).await;
+    bench.withdraw(&never_sent, attempt).await;
+    bench.outlast(SHORT).await;
+    bench.granted(&rival(&lost)).await;
+    bench.renew(&expired).await;
+    bench.store().survey().await;
+}
+
+#[tokio::test]
+async fn every_key_but_the_fencing_counters_expires() {
+    let bench = Bench::redis().await;
+    live_through_everything(&bench).await;
+    let redis = bench.redis_behind();
+    let keys = redis.server.keys(redis.database, "*").await;
+    let (mut counters, mut expiring) = (0, 0);
+    for key in &keys {
+        let text = String::from_utf8_lossy(key).into_owned();
+        let kept_ms = redis.server.kept_ms(redis.database, key).await;
+        let tagged = text
+            .strip_prefix("lh:1:{")
+            .and_then(|rest| rest.split_once("}:"));
+        let (bucket, kind) = tagged.unwrap_or_else(|| panic!("{text} is not in the layout"));
+        assert!(
+            bucket.parse().is_ok_and(|bucket: u16| bucket < 1_024),
+            "{text}"
+        );
+        if kind == "f" {
+            counters += 1;
+        } else {
+            assert!(kept_ms > 0, "{text} is kept for ever");
+            expiring += 1;
+        }
+    }
+    // At least the five locks that were granted, and the marks of the ended ones.
+    assert!(
+        counters >= 5 && expiring >= 5,
+        "too few to mean anything: {keys:?}"
+    );
+}

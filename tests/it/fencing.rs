@@ -1,0 +1,133 @@
+//! Fencing tokens where arithmetic goes wrong: at the last number, without a counter, and many in one microsecond.
+//!
+//! That they grow at all is law (`contract::order`); this is about the edges.
+
+use leasehold::domain::{Acquired, Attempt, Claim, Fence, LockState};
+use leasehold::store::{Fault, StoreError};
+
+use crate::contract::names_of_one_bucket;
+use crate::support::bench::{Bench, SHORT, claim, claim_on, rival, ttl};
+use crate::support::eventually;
+
+/// The key of the counter that serves a claim's lock, as the documentation of the storage format names it.
+fn counter_of(claim: &Claim) -> String {
+    format!("lh:1:{{{}}}:f", claim.name.bucket().index())
+}
+
+async fn fence_of(bench: &Bench, claim: &Claim) -> u64 {
+    bench.granted(claim).await.holder.fence.get()
+}
+
+#[tokio::test]
+async fn redis_grants_the_last_number_exactly_and_nothing_after_it() {
+    let bench = Bench::redis().await;
+    let redis = bench.redis_behind();
+    let [last, none] = names_of_one_bucket(2).try_into().expect("two names");
+    let (last, none) = (claim_on(&last), claim_on(&none));
+    let before_the_last = (Fence::MAX - 1).to_string();
+    let set = ["SET", &counter_of(&last), &before_the_last];
+    redis.server.command_in(redis.database, &set).await;
+
+    let fence = fence_of(&bench, &last).await;
+    assert_eq!(fence, 9_007_199_254_740_991);
+    // It comes back as exactly from where it is kept as from where it was made.
+    let renewal = bench.renewed(&last, None).await;
+    assert_eq!(renewal.lease.holder.fence.get(), fence);
+
+    match bench.attempt(&none, Attempt::random()).await {
+        Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::Corrupt),
+        other => panic!("the numbers are used up, but: {other:?}"),
+    }
+    assert_eq!(bench.state(&none.name).await, LockState::Free);
+    // What was granted before goes on.
+    bench.renewed(&last, None).await;
+    bench.freed(&last).await;
+}
+
+/// The store notices that data were lost and holds grants back for as long as the lease that it reported.
+#[tokio::test]
+async fn a_lost_counter_never_leads_to_a_smaller_fence() {
+    let bench = Bench::redis().await;
+    let redis = bench.redis_behind();
+    let first = Claim {
+        ttl: ttl(SHORT),
+        ..claim()
+    };
+    let before = fence_of(&bench, &first).await;
+    bench.freed(&first).await;
+    let delete = ["DEL", &counter_of(&first)];
+    let deleted = redis.server.integer(redis.database, &delete).await;
+    assert_eq!(deleted, 1, "the counter is where the format says");
+    let next = rival(&first);
+    let after = eventually("the lock is granted again", async || {
+        match bench.acquire(&next).await {
+            Acquired::Granted { lease, .. } => Some(lease.holder.fence.get()),
+            Acquired::Recovering { .. } => None,
+            other => panic!("nobody holds the lock, but: {other:?}"),
+        }
+    })
+    .await;
+    assert!(after > before, "{after} after {before}");
+}
+
+#[tokio::test]
+async fn a_counter_ahead_of_the_clock_is_followed() {
+    let bench = Bench::redis().await;
+    let redis = bench.redis_behind();
+    let claim = claim();
+    let ahead: u64 = 8_000_000_000_000_000;
+    let set = ["SET", &counter_of(&claim), &ahead.to_string()];
+    redis.server.command_in(redis.database, &set).await;
+    assert_eq!(fence_of(&bench, &claim).await, ahead + 1);
+}
+
+/// The clock is stopped, so every grant falls into the same microsecond.
+#[tokio::test(start_paused = true)]
+async fn a_hundred_thousand_grants_in_one_microsecond_are_all_in_order() {
+    let bench = Bench::memory().await;
+    let claim = claim();
+    let mut last = 0;
+    for _ in 0..100_000 {
+        let attempt = Attempt::random();
+        match bench.attempt(&claim, attempt).await {
+            Ok(Acquired::Granted { lease, .. }) => {
+                let fence = lease.holder.fence.get();
+                assert!(fence > last, "{fence} after {last}");
+                last = fence;
+            }
+            other => panic!("the lock is free, but: {other:?}"),
+        }
+        // Withdrawn rather than released, because released claims would be remembered.
+        bench.withdraw(&claim, attempt).await;
+    }
+}
+
+#[tokio::test]
+async fn many_simultaneous_grants_of_one_bucket_have_different_fences() {
+    let bench = Bench::redis().await;
+    let names = names_of_one_bucket(8);
+    let mut fences = Vec::new();
+    for _ in 0..10 {
+        let claims: Vec<_> = names.iter().map(claim_on).collect();
+        let grants = claims.iter().map(|claim| fence_of(&bench, claim));
+        fences.extend(futures_util::future::join_all(grants).await);
+        for claim in &claims {
+            bench.freed(claim).await;
+        }
+    }
+    let granted = fences.len();
+    fences.sort_unstable();
+    fences.dedup();
+    assert_eq!(fences.len(), granted);
+}
+
+/// Every JSON reader that keeps numbers as doubles, which is most of them, reads the largest exactly.
+#[test]
+fn the_largest_fence_survives_json_readers_that_use_doubles() {
+    let json = serde_json::to_string(&Fence::MAX).expect("a number");
+    let double: f64 = serde_json::from_str(&json).expect("a number");
+    assert_eq!(format!("{double:.0}"), json);
+    let one_less: f64 = serde_json::from_str(&(Fence::MAX - 1).to_string()).expect("a number");
+    assert!(one_less < double, "neighbours stay apart");
+    assert_eq!(Fence::new(Fence::MAX + 1), None);
+}

@@ -1,0 +1,143 @@
+//! Random histories of a few locks and tokens, replayed against a pure model: two holders at once would show here.
+//!
+//! `model::reference` is the meaning of an exclusive claim in as few lines as possible, on a clock that is a number;
+//! `model::run` puts the same history to a store and compares every answer and every view. A history that fails is
+//! shrunk and kept in `model.regressions`, which is committed. `LEASEHOLD_MODEL_SEQUENCES` sets how many are tried.
+
+mod reference;
+mod run;
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, FileFailurePersistence};
+use proptest_state_machine::prop_state_machine;
+
+use reference::Terms;
+use run::{Place, Run};
+
+/// Time is skipped: every duration can be met exactly, to the millisecond.
+#[derive(Debug)]
+struct Memory;
+
+impl Place for Memory {
+    const TICK: Duration = Duration::from_millis(1);
+    const IS_EXACT: bool = true;
+
+    fn terms() -> BoxedStrategy<Terms> {
+        let maybe = |durations: &'static [u64]| prop_oneof![2 => Just(None), 1 => prop::sample::select(durations).prop_map(Some)];
+        (
+            prop::sample::select(&[100, 250, 1_000, 20_000][..]),
+            maybe(&[50, 300, 2_000]),
+            maybe(&[100, 400, 3_000]),
+            maybe(&[1, 200, 2_000]),
+        )
+            .prop_map(|(ttl, min_hold, max_hold, lock_delay)| Terms {
+                ttl,
+                min_hold,
+                max_hold,
+                lock_delay,
+            })
+            .boxed()
+    }
+
+    fn passes() -> Option<BoxedStrategy<u64>> {
+        // Fifty of the longest are less than the minute for which ended claims are remembered.
+        Some(prop::sample::select(&[1, 49, 50, 99, 100, 250, 1_000][..]).boxed())
+    }
+}
+
+/// Time stands as good as still: nothing ends by itself within a history.
+#[derive(Debug)]
+struct Redis;
+
+impl Place for Redis {
+    const TICK: Duration = Duration::from_secs(60);
+    const IS_EXACT: bool = false;
+
+    fn terms() -> BoxedStrategy<Terms> {
+        let maybe = || prop_oneof![3 => Just(None), 1 => Just(Some(1))];
+        (maybe(), maybe(), maybe())
+            .prop_map(|(min_hold, max_hold, lock_delay)| Terms {
+                ttl: 1,
+                min_hold,
+                max_hold,
+                lock_delay,
+            })
+            .boxed()
+    }
+
+    fn passes() -> Option<BoxedStrategy<u64>> {
+        None
+    }
+}
+
+/// Time really passes: whatever ends is either a tick away or far away, and three ticks pass at a time, so that even
+/// a tick of `lock_delay` after a tick of lease is clearly over.
+#[derive(Debug)]
+struct RedisInTime;
+
+impl Place for RedisInTime {
+    const TICK: Duration = Duration::from_millis(300);
+    const IS_EXACT: bool = false;
+
+    fn terms() -> BoxedStrategy<Terms> {
+        let duration = || prop::sample::select(&[1, 200][..]);
+        let maybe = || prop::option::of(prop::sample::select(&[1, 200][..]));
+        (duration(), maybe(), maybe(), maybe())
+            .prop_map(|(ttl, min_hold, max_hold, lock_delay)| Terms {
+                ttl,
+                min_hold,
+                max_hold,
+                lock_delay,
+            })
+            .boxed()
+    }
+
+    fn passes() -> Option<BoxedStrategy<u64>> {
+        Some(Just(3).boxed())
+    }
+}
+
+/// How many histories to try: what the environment says, or `default`.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a knob of the tests is no configuration of the service"
+)]
+fn sequences(default: u32) -> u32 {
+    match std::env::var("LEASEHOLD_MODEL_SEQUENCES") {
+        Ok(number) => number
+            .parse()
+            .expect("LEASEHOLD_MODEL_SEQUENCES is a number"),
+        Err(_) => default,
+    }
+}
+
+fn config(cases: u32) -> Config {
+    Config {
+        cases,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..Config::default()
+    }
+}
+
+prop_state_machine! {
+    #![proptest_config(config(sequences(1_000)))]
+
+    #[test]
+    fn memory_does_what_the_model_does(sequential 1..=50 => Run<Memory>);
+}
+
+prop_state_machine! {
+    #![proptest_config(config(sequences(100)))]
+
+    #[test]
+    fn redis_does_what_the_model_does(sequential 1..=50 => Run<Redis>);
+}
+
+prop_state_machine! {
+    #![proptest_config(config(sequences(200).div_ceil(50)))]
+
+    #[test]
+    fn redis_does_what_the_model_does_while_time_passes(sequential 1..=16 => Run<RedisInTime>);
+}

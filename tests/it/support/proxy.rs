@@ -1,0 +1,239 @@
+//! A network between a client and Redis that fails on demand.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use leasehold::config::RedisAddress;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// A TCP proxy on 127.0.0.1. What it does to connections can be changed at any time; it ends when dropped.
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    state: Arc<State>,
+    listener: JoinHandle<()>,
+}
+
+/// What all connections look at.
+struct State {
+    target: String,
+    refuses: AtomicBool,
+    swallows: AtomicBool,
+    delay_ms: AtomicU64,
+    open: AtomicUsize,
+    accepted: AtomicUsize,
+    swallowed: AtomicUsize,
+    /// How often all connections were cut. A connection ends when this changes.
+    cuts: watch::Sender<u64>,
+}
+
+impl Proxy {
+    /// A proxy that passes everything on to `target`.
+    pub(crate) async fn start(target: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let state = Arc::new(State {
+            target,
+            refuses: AtomicBool::new(false),
+            swallows: AtomicBool::new(false),
+            delay_ms: AtomicU64::new(0),
+            open: AtomicUsize::new(0),
+            accepted: AtomicUsize::new(0),
+            swallowed: AtomicUsize::new(0),
+            cuts: watch::Sender::new(0),
+        });
+        let listener = tokio::spawn(accept(listener, Arc::clone(&state)));
+        Self {
+            address,
+            state,
+            listener,
+        }
+    }
+
+    /// A database behind the proxy, as a store is told where to find it.
+    pub(crate) fn database(&self, database: u16) -> RedisAddress {
+        RedisAddress {
+            host: self.address.ip().to_string(),
+            port: self.address.port(),
+            database: database.into(),
+        }
+    }
+
+    /// Ends every connection there is.
+    pub(crate) fn cut(&self) {
+        self.state.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Whether new connections are closed at once.
+    pub(crate) fn refuse(&self, refuses: bool) {
+        self.state.refuses.store(refuses, SeqCst);
+    }
+
+    /// From now on commands arrive and their answers do not.
+    pub(crate) fn swallow_replies(&self) {
+        self.state.swallows.store(true, SeqCst);
+    }
+
+    /// Answers arrive again. The connections that lost some are cut: a stream with a hole does not exist in TCP.
+    pub(crate) fn pass_replies(&self) {
+        self.state.swallows.store(false, SeqCst);
+        self.cut();
+    }
+
+    /// How long each answer is kept before it is passed on.
+    pub(crate) fn delay_replies(&self, delay: Duration) {
+        let delay_ms = u64::try_from(delay.as_millis()).expect("a short delay");
+        self.state.delay_ms.store(delay_ms, SeqCst);
+    }
+
+    /// How many connections are open.
+    pub(crate) fn open(&self) -> usize {
+        self.state.open.load(SeqCst)
+    }
+
+    /// How many connections there have been.
+    pub(crate) fn accepted(&self) -> usize {
+        self.state.accepted.load(SeqCst)
+    }
+
+    /// How many pieces of answers were swallowed.
+    pub(crate) fn swallowed(&self) -> usize {
+        self.state.swallowed.load(SeqCst)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.listener.abort();
+        self.cut();
+    }
+}
+
+async fn accept(listener: TcpListener, state: Arc<State>) {
+    loop {
+        let (client, _) = listener.accept().await.expect("a listening socket accepts");
+        if !state.refuses.load(SeqCst) {
+            state.accepted.fetch_add(1, SeqCst);
+            state.open.fetch_add(1, SeqCst);
+            tokio::spawn(connection(client, Arc::clone(&state)));
+        }
+    }
+}
+
+async fn connection(client: TcpStream, state: Arc<State>) {
+    let mut cuts = state.cuts.subscribe();
+    tokio::select! {
+        _ = cuts.changed() => {}
+        _ = pass(client, &state) => {}
+    }
+    state.open.fetch_sub(1, SeqCst);
+}
+
+/// Passes both directions on until one of them ends.
+async fn pass(client: TcpStream, state: &State) -> io::Result<()> {
+    let server = TcpStream::connect(&state.target).await?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    tokio::select! {
+        ended = commands(from_client, to_server) => ended,
+        ended = replies(from_server, to_client, state) => ended,
+    }
+}
+
+async fn commands(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> io::Result<()> {
+    tokio::io::copy(&mut from, &mut to).await.map(drop)
+}
+
+async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: &State) -> io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    let mut is_mute = false;
+    loop {
+        let length = from.read(&mut buffer).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(state.delay_ms.load(SeqCst))).await;
+        is_mute |= state.swallows.load(SeqCst);
+        if is_mute {
+            state.swallowed.fetch_add(1, SeqCst);
+        } else {
+            to.write_all(&buffer[..length]).await?;
+        }
+    }
+}
+
+/// The proxy put to the test with a server that answers every byte with the same byte.
+mod tests {
+    use super::*;
+    use crate::support::eventually;
+
+    async fn echo() -> (Proxy, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let target = listener.local_addr().expect("it is bound").to_string();
+        let received = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&received);
+        tokio::spawn(async move {
+            loop {
+                let (mut client, _) = listener.accept().await.expect("it listens");
+                let counter = Arc::clone(&counter);
+                tokio::spawn(async move {
+                    while let Ok(byte) = client.read_u8().await {
+                        counter.fetch_add(1, SeqCst);
+                        drop(client.write_u8(byte).await);
+                    }
+                });
+            }
+        });
+        (Proxy::start(target).await, received)
+    }
+
+    async fn connected(proxy: &Proxy) -> TcpStream {
+        TcpStream::connect(proxy.address).await.expect("it listens")
+    }
+
+    #[tokio::test]
+    async fn it_passes_on_until_it_is_cut() {
+        let (proxy, _) = echo().await;
+        let mut client = connected(&proxy).await;
+        client.write_u8(7).await.expect("it is open");
+        assert_eq!(client.read_u8().await.expect("an echo"), 7);
+        assert_eq!((proxy.open(), proxy.accepted()), (1, 1));
+        proxy.cut();
+        client.read_u8().await.expect_err("it was cut");
+        eventually("it counts down", async || (proxy.open() == 0).then_some(())).await;
+    }
+
+    #[tokio::test]
+    async fn a_refused_connection_is_closed_at_once() {
+        let (proxy, _) = echo().await;
+        proxy.refuse(true);
+        connected(&proxy).await.read_u8().await.expect_err("closed");
+        assert_eq!(proxy.accepted(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_swallowed_reply_never_arrives_though_the_command_did() {
+        let (proxy, received) = echo().await;
+        let mut client = connected(&proxy).await;
+        proxy.swallow_replies();
+        client.write_u8(7).await.expect("it is open");
+        eventually("swallowed", async || (proxy.swallowed() > 0).then_some(())).await;
+        assert_eq!(received.load(SeqCst), 1);
+        proxy.pass_replies();
+        client
+            .read_u8()
+            .await
+            .expect_err("the hole ends the stream");
+        let mut client = connected(&proxy).await;
+        client.write_u8(8).await.expect("it is open");
+        assert_eq!(client.read_u8().await.expect("an echo"), 8);
+    }
+}

@@ -1,0 +1,312 @@
+//! A real `redis-server` that a test starts, kills, pauses and questions.
+//!
+//! Each has a port and a directory of its own and ends with its owner, even when the test process itself is killed.
+
+use std::fmt::Debug;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use leasehold::config::RedisAddress;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use redis::{AsyncConnectionConfig, Client, RedisResult, ToRedisArgs, Value};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+/// Starts Redis and ends it when the standard input closes, which also happens when the test process dies.
+const KEEPER: &str = r#"trap '' INT; redis-server "$@" >/dev/null 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null; wait"#;
+
+/// How long one start may take before another port is tried.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a command of the test's own may take.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a Redis keeps on disk, and when it writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Persistence {
+    /// Nothing: what is killed is forgotten.
+    Nothing,
+    /// Everything, synced before each answer.
+    AofAlways,
+}
+
+/// How a Redis is configured.
+#[derive(Clone, Debug)]
+pub(crate) struct RedisOptions {
+    /// What survives a kill.
+    pub(crate) persistence: Persistence,
+    /// `maxmemory-policy`.
+    pub(crate) eviction_policy: &'static str,
+    /// `databases`.
+    pub(crate) databases: u16,
+}
+
+impl Default for RedisOptions {
+    fn default() -> Self {
+        Self {
+            persistence: Persistence::AofAlways,
+            eviction_policy: "noeviction",
+            databases: 16,
+        }
+    }
+}
+
+impl RedisOptions {
+    fn arguments(&self, port: u16, directory: &str) -> Vec<String> {
+        let aof = match self.persistence {
+            Persistence::Nothing => "no",
+            Persistence::AofAlways => "yes",
+        };
+        [
+            ("port", port.to_string()),
+            ("bind", "127.0.0.1".to_owned()),
+            ("dir", directory.to_owned()),
+            ("save", String::new()),
+            ("appendonly", aof.to_owned()),
+            ("appendfsync", "always".to_owned()),
+            ("maxmemory-policy", self.eviction_policy.to_owned()),
+            ("databases", self.databases.to_string()),
+        ]
+        .into_iter()
+        .flat_map(|(option, value)| [format!("--{option}"), value])
+        .collect()
+    }
+}
+
+/// A running (or killed, or paused) Redis.
+pub(crate) struct RedisServer {
+    options: RedisOptions,
+    port: u16,
+    directory: TempDir,
+    process: Option<Process>,
+}
+
+impl RedisServer {
+    /// Starts a Redis and waits until it answers.
+    pub(crate) async fn start(options: RedisOptions) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut server = Self {
+            options,
+            port: 0,
+            directory,
+            process: None,
+        };
+        for _ in 0..5 {
+            server.port = free_port();
+            // Somebody else may have taken the port since: then the next one is tried.
+            if server.try_start().await {
+                return server;
+            }
+        }
+        panic!("redis-server did not start on any of five ports; is it installed?");
+    }
+
+    /// Starts a killed Redis again, on the same port and with the same directory, and waits until it answers.
+    pub(crate) async fn restart(&mut self) {
+        assert!(self.process.is_none(), "kill it before restarting it");
+        assert!(
+            self.try_start().await,
+            "redis-server did not start again on port {}",
+            self.port
+        );
+    }
+
+    /// Ends Redis as a crash does (SIGKILL).
+    pub(crate) fn kill(&mut self) {
+        drop(self.process.take());
+    }
+
+    /// Stops Redis in its tracks (SIGSTOP): connections stay open, nothing is answered.
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Lets a paused Redis go on (SIGCONT).
+    pub(crate) fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// `127.0.0.1:port`.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// One of its databases, as a store is told where to find it.
+    pub(crate) fn database(&self, database: u16) -> RedisAddress {
+        RedisAddress {
+            host: "127.0.0.1".to_owned(),
+            port: self.port,
+            database: database.into(),
+        }
+    }
+
+    /// Runs a command in database 0, over a connection of its own.
+    pub(crate) async fn command(&self, words: &[impl ToRedisArgs + Debug]) -> Value {
+        self.command_in(0, words).await
+    }
+
+    /// Runs a command in a database, over a connection of its own.
+    pub(crate) async fn command_in(
+        &self,
+        database: u16,
+        words: &[impl ToRedisArgs + Debug],
+    ) -> Value {
+        self.try_command(database, words)
+            .await
+            .unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// A command whose answer is an integer.
+    pub(crate) async fn integer(&self, database: u16, words: &[impl ToRedisArgs + Debug]) -> i64 {
+        redis::from_redis_value(self.command_in(database, words).await)
+            .unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// All keys of a database that match. They may end in bytes that are no text.
+    pub(crate) async fn keys(&self, database: u16, pattern: &str) -> Vec<Vec<u8>> {
+        let answer = self.command_in(database, &["KEYS", pattern]).await;
+        redis::from_redis_value(answer).expect("KEYS answers keys")
+    }
+
+    /// For how many more milliseconds a key is kept; negative if for ever.
+    pub(crate) async fn kept_ms(&self, database: u16, key: &[u8]) -> i64 {
+        self.integer(database, &[b"PTTL", key]).await
+    }
+
+    /// One line of a section of `INFO`.
+    pub(crate) async fn info(&self, section: &str, field: &str) -> String {
+        let answer = self.command(&["INFO", section]).await;
+        let text: String = redis::from_redis_value(answer).expect("INFO answers a text");
+        field_of(&text, field)
+            .unwrap_or_else(|| panic!("INFO {section} has no {field}"))
+            .to_owned()
+    }
+
+    /// How many clients are connected, not counting the one that asks.
+    pub(crate) async fn connections(&self) -> usize {
+        let count = self.info("clients", "connected_clients").await;
+        count.parse::<usize>().expect("a number") - 1
+    }
+
+    async fn try_command(&self, database: u16, words: &[impl ToRedisArgs]) -> RedisResult<Value> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(COMMAND_PATIENCE))
+            .set_response_timeout(Some(COMMAND_PATIENCE));
+        let mut connection = Client::open(format!("redis://{}/{database}", self.address()))?
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
+        let mut command = redis::Cmd::new();
+        for word in words {
+            command.arg(word);
+        }
+        command.query_async(&mut connection).await
+    }
+
+    async fn try_start(&mut self) -> bool {
+        let directory = self.directory.path().to_str().expect("a path in UTF-8");
+        let process = Process::start(&self.options.arguments(self.port, directory));
+        let own = process.pid.to_string();
+        self.process = Some(process);
+        let give_up = Instant::now() + START_PATIENCE;
+        while Instant::now() < give_up {
+            // While it loads its data it answers with an error; and it must be this process that answers.
+            match self.try_command(0, &["PING"]).await {
+                Ok(_) if self.info("server", "process_id").await == own => return true,
+                Ok(_) => break,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+        self.process = None;
+        false
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = self.process.as_ref().expect("it was killed before");
+        kill(process.pid, signal).expect("the process exists until its keeper has ended");
+    }
+}
+
+/// A Redis process and the shell that ends it when we are gone.
+struct Process {
+    keeper: Child,
+    pid: Pid,
+}
+
+impl Process {
+    fn start(arguments: &[String]) -> Self {
+        let mut keeper = Command::new("sh")
+            .args(["-c", KEEPER, "sh"])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("there is a shell");
+        let mut line = String::new();
+        BufReader::new(keeper.stdout.take().expect("it is piped"))
+            .read_line(&mut line)
+            .expect("the keeper says the pid");
+        let pid = Pid::from_raw(line.trim().parse().expect("a pid"));
+        Self { keeper, pid }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // The keeper has not waited for its child yet, so the pid is still that of our Redis, alive or not.
+        let _ = kill(self.pid, Signal::SIGKILL);
+        drop(self.keeper.stdin.take());
+        drop(self.keeper.wait());
+    }
+}
+
+/// A port that nobody listens on, below those that the system gives to outgoing connections: it stays free while a
+/// killed Redis is away.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = std::process::id().wrapping_mul(97);
+    loop {
+        let step = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = 15_000 + u16::try_from(start.wrapping_add(step) % 15_000).expect("below 15,000");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+fn field_of<'a>(text: &'a str, field: &str) -> Option<&'a str> {
+    text.lines()
+        .find_map(|line| line.trim_end().strip_prefix(field)?.strip_prefix(':'))
+}
+
+#[tokio::test]
+async fn a_redis_with_an_append_only_file_survives_a_kill_and_one_without_forgets() {
+    for (persistence, remembered) in [(Persistence::AofAlways, 1), (Persistence::Nothing, 0)] {
+        let options = RedisOptions {
+            persistence,
+            ..RedisOptions::default()
+        };
+        let mut server = RedisServer::start(options).await;
+        server.command(&["SET", "key", "value"]).await;
+        server.kill();
+        server.restart().await;
+        let kept = server.integer(0, &["EXISTS", "key"]).await;
+        assert_eq!(kept, remembered, "{persistence:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_paused_redis_answers_when_it_is_resumed() {
+    let server = RedisServer::start(RedisOptions::default()).await;
+    server.pause();
+    let ping = server.command(&["PING"]);
+    tokio::pin!(ping);
+    let paused_for = Duration::from_millis(100);
+    let early = tokio::time::timeout(paused_for, &mut ping).await;
+    assert!(early.is_err(), "a paused Redis answered {early:?}");
+    server.resume();
+    ping.await;
+}

@@ -1,0 +1,48 @@
+//! How the tests come by a store and a service. What a store's construction needs is known here and nowhere else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::config::{RedisAddress, RedisConfig};
+use leasehold::service::LockService;
+use leasehold::service::metrics::LockMetrics;
+use leasehold::store::redis::RedisStore;
+use leasehold::store::{LockStore, StoreError};
+use leasehold::telemetry::Metrics;
+
+/// How long one operation of a store may take in the tests of faults.
+pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How many connections to Redis a store opens in tests.
+pub(crate) const CONNECTIONS: usize = 4;
+
+/// The longest lease that may have been granted before a store was opened.
+const LEASE_MAX: Duration = Duration::from_secs(3600);
+
+/// The settings of a Redis store in tests: small, quick to notice, nothing overridden.
+pub(crate) fn redis_config() -> RedisConfig {
+    RedisConfig {
+        connections: CONNECTIONS,
+        connect_timeout: Duration::from_millis(500),
+        username: None,
+        password: None,
+        accept_eviction_policy: None,
+        grace_on_empty_start: false,
+        survey_interval: Duration::from_millis(200),
+    }
+}
+
+/// Opens the Redis store at an address.
+pub(crate) async fn redis_store(
+    address: &RedisAddress,
+    config: &RedisConfig,
+) -> Result<Arc<dyn LockStore>, StoreError> {
+    let store = RedisStore::open(address, config, LEASE_MAX).await?;
+    Ok(Arc::new(store))
+}
+
+/// A service over a store, with the timeout of the tests of faults.
+pub(crate) fn service(store: Arc<dyn LockStore>) -> LockService {
+    let metrics = LockMetrics::new(&Metrics::default());
+    LockService::new(store, OPERATION_TIMEOUT, metrics)
+}

@@ -1,0 +1,112 @@
+//! The house rules that a machine can check: who may know whom, how long things may get, what every file begins with.
+//!
+//! Each rule is a function from a file to what is wrong with it; `tidy::rules` has them, with an example of what each
+//! refuses. This file only applies them to the repository.
+
+mod lua;
+mod paths;
+mod rules;
+
+use std::path::Path;
+use std::process::Command;
+
+/// A text file of the repository.
+struct File {
+    /// From the root of the repository, with `/`.
+    path: String,
+    text: String,
+}
+
+impl File {
+    fn has_extension(&self, extension: &str) -> bool {
+        Path::new(&self.path).extension() == Some(extension.as_ref())
+    }
+
+    fn is_under(&self, directory: &str) -> bool {
+        self.path.starts_with(directory)
+    }
+}
+
+/// Every text file that is, or is about to be, in the repository.
+fn files() -> Vec<File> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let listed = Command::new("git")
+        .args([
+            "ls-files",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+            "-z",
+        ])
+        .current_dir(root)
+        .output()
+        .expect("git lists the files");
+    assert!(listed.status.success(), "git lists the files");
+    String::from_utf8(listed.stdout)
+        .expect("paths are in UTF-8")
+        .split_terminator('\0')
+        // What cannot be read was deleted and not yet committed, or is not text.
+        .filter_map(|path| {
+            let text = std::fs::read_to_string(root.join(path)).ok()?;
+            let path = path.to_owned();
+            Some(File { path, text })
+        })
+        .collect()
+}
+
+/// Applies a rule to every file and fails with all that is wrong.
+#[track_caller]
+fn assert_none(rule: impl Fn(&File) -> Vec<String>) {
+    let files = files();
+    assert!(files.len() > 30, "only {} files were found", files.len());
+    let wrong: Vec<_> = files
+        .iter()
+        .flat_map(|file| {
+            let path = &file.path;
+            rule(file)
+                .into_iter()
+                .map(move |what| format!("{path}: {what}"))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+}
+
+#[test]
+fn no_room_knows_what_it_must_not_know() {
+    assert_none(paths::forbidden);
+}
+
+#[test]
+fn every_rust_file_says_first_what_lives_there() {
+    assert_none(rules::first_line);
+}
+
+#[test]
+fn no_function_and_no_file_is_too_long() {
+    assert_none(rules::too_long);
+}
+
+#[test]
+fn every_script_keeps_to_its_header() {
+    assert_none(lua::header);
+}
+
+#[test]
+fn no_script_turns_a_fence_into_text_and_loses_digits() {
+    assert_none(lua::fence_as_text);
+}
+
+#[test]
+fn nothing_unfinished_is_left_behind() {
+    assert_none(rules::unfinished);
+}
+
+#[test]
+fn no_file_names_a_path_of_somebodys_machine() {
+    assert_none(rules::machine_paths);
+}
+
+#[test]
+fn every_dependency_says_what_it_is_for() {
+    assert_none(rules::dependencies);
+}

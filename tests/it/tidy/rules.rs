@@ -1,0 +1,194 @@
+//! Rules about single lines, lengths and dependencies.
+
+use super::File;
+
+/// The most lines that a function may have.
+const FUNCTION_LINES_MAX: usize = 70;
+/// The most lines that a file may have, unit tests not counted.
+const FILE_LINES_MAX: usize = 400;
+
+/// A Rust file begins with `//!`.
+pub(super) fn first_line(file: &File) -> Vec<String> {
+    if !file.has_extension("rs") || file.text.starts_with("//! ") {
+        return Vec::new();
+    }
+    vec!["the first line is not `//! …`: say what lives here".to_owned()]
+}
+
+/// The text without the unit tests at its end.
+pub(super) fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests {")
+        .next()
+        .unwrap_or(text)
+}
+
+/// Neither functions nor files are too long.
+pub(super) fn too_long(file: &File) -> Vec<String> {
+    if !file.has_extension("rs") {
+        return Vec::new();
+    }
+    let lines: Vec<_> = without_tests(&file.text).lines().collect();
+    let mut wrong = Vec::new();
+    if lines.len() > FILE_LINES_MAX {
+        wrong.push(format!("{} lines, at most {FILE_LINES_MAX}", lines.len()));
+    }
+    for (start, line) in lines.iter().enumerate() {
+        let Some(length) = function_length(line, &lines[start..]) else {
+            continue;
+        };
+        if length > FUNCTION_LINES_MAX {
+            let line = line.trim();
+            wrong.push(format!(
+                "{length} lines, at most {FUNCTION_LINES_MAX}: {line}"
+            ));
+        }
+    }
+    wrong
+}
+
+/// How many lines the function has that begins in this line, if one does. The code is formatted, so it ends with the
+/// first closing brace of the same indentation.
+fn function_length(line: &str, rest: &[&str]) -> Option<usize> {
+    let code = line.trim_start();
+    let mut words = code.split_whitespace();
+    let is_function = words.by_ref().take(6).any(|word| word == "fn");
+    if !is_function || code.starts_with("//") {
+        return None;
+    }
+    let indentation = &line[..line.len() - code.len()];
+    let signature_end = rest
+        .iter()
+        .position(|line| line.ends_with(['{', ';', '}']))?;
+    if !rest[signature_end].ends_with('{') {
+        return None;
+    }
+    let end = format!("{indentation}}}");
+    Some(1 + rest.iter().position(|line| *line == end)?)
+}
+
+/// Nothing is ignored, to be done, or printed for debugging.
+pub(super) fn unfinished(file: &File) -> Vec<String> {
+    if !file.has_extension("rs") {
+        return Vec::new();
+    }
+    // Written so that this file does not contain them.
+    let refused = [
+        concat!("#[", "ignore"),
+        concat!("todo", "!("),
+        concat!("unimplemented", "!("),
+        concat!("dbg", "!("),
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+    ];
+    let found = refused.iter().filter(|what| file.text.contains(**what));
+    found.map(|what| format!("{what} is left in it")).collect()
+}
+
+/// Paths like those of the machine where something was written.
+pub(super) fn machine_paths(file: &File) -> Vec<String> {
+    let directories = ["work", "root", "farm"].map(|directory| format!("/{directory}/"));
+    let lines = file.text.lines().enumerate();
+    lines
+        .filter(|(_, line)| directories.iter().any(|path| names_path(line, path)))
+        .map(|(number, line)| format!("line {}: {}", number + 1, line.trim()))
+        .collect()
+}
+
+/// Whether an absolute path begins so; within a longer path or a URL it is something else.
+fn names_path(line: &str, path: &str) -> bool {
+    line.match_indices(path).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|letter| letter.is_alphanumeric() || "._-~}/".contains(letter))
+    })
+}
+
+/// A comment stands above every dependency or above the group that it is in.
+pub(super) fn dependencies(file: &File) -> Vec<String> {
+    if file.path != "Cargo.toml" {
+        return Vec::new();
+    }
+    let mut wrong = Vec::new();
+    let (mut lists_dependencies, mut is_explained) = (false, false);
+    for line in file.text.lines() {
+        if line.starts_with('[') {
+            lists_dependencies = line.ends_with("dependencies]");
+            is_explained = false;
+        } else if line.is_empty() {
+            is_explained = false;
+        } else if line.starts_with('#') {
+            is_explained = true;
+        } else if lists_dependencies && !is_explained {
+            let name = line.split_whitespace().next().unwrap_or(line);
+            wrong.push(format!("{name} does not say what it is for"));
+        }
+    }
+    wrong
+}
+
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> File {
+        let (path, text) = (path.to_owned(), text.to_owned());
+        File { path, text }
+    }
+
+    #[test]
+    fn a_rust_file_without_a_first_sentence_is_refused() {
+        assert_eq!(first_line(&file("src/a.rs", "use b;\n")).len(), 1);
+        assert_eq!(first_line(&file("src/a.rs", "//! What it is.\n")).len(), 0);
+        assert_eq!(first_line(&file("a.md", "# A\n")).len(), 0);
+    }
+
+    #[test]
+    fn a_long_function_and_a_long_file_are_refused() {
+        let function = |lines: usize| {
+            format!(
+                "    pub fn f(\n    ) {{\n{}    }}\n",
+                "        g();\n".repeat(lines)
+            )
+        };
+        let wrong = |text: &str| too_long(&file("src/a.rs", text));
+        assert_eq!(wrong(&function(67)).len(), 0);
+        assert!(wrong(&function(68))[0].starts_with("71 lines"));
+        assert_eq!(wrong(&"// x\n".repeat(400)).len(), 0);
+        assert!(wrong(&"// x\n".repeat(401))[0].starts_with("401 lines"));
+        let tested = format!("// x\n#[cfg(test)]\nmod tests {{\n{}}}\n", function(500));
+        assert_eq!(wrong(&tested).len(), 0, "unit tests do not count");
+        let declared = format!("    fn f();\n{}", "    // x\n".repeat(80));
+        assert_eq!(wrong(&declared).len(), 0, "a declaration has no body");
+    }
+
+    #[test]
+    fn what_is_unfinished_is_refused() {
+        for what in [
+            concat!("#[", "ignore]"),
+            concat!("dbg", "!(x)"),
+            concat!("todo", "!()"),
+        ] {
+            assert_eq!(unfinished(&file("src/a.rs", what)).len(), 1, "{what}");
+        }
+        assert_eq!(unfinished(&file("src/a.rs", "ignore_todo(x)")).len(), 0);
+    }
+
+    #[test]
+    fn a_path_of_a_machine_is_refused_and_a_part_of_another_path_is_not() {
+        let path = concat!("/wo", "rk/a");
+        for line in [path.to_owned(), format!("cd {path}"), format!("\"{path}\"")] {
+            assert_eq!(machine_paths(&file("a.md", &line)).len(), 1, "{line}");
+        }
+        for line in [format!("src{path}"), format!("example.com{path}")] {
+            assert_eq!(machine_paths(&file("a.md", &line)).len(), 0, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_dependency_without_a_reason_is_refused() {
+        let wrong = |text: &str| dependencies(&file("Cargo.toml", text));
+        let explained = "[dependencies]\n# For x.\na = \"1\"\nb = \"1\"\n[lints]\nc = 1\n";
+        assert_eq!(wrong(explained).len(), 0);
+        assert_eq!(wrong("[dependencies]\na = \"1\"\n").len(), 1);
+        let apart = "[dev-dependencies]\n# For x.\na = \"1\"\n\nb = \"1\"\n";
+        assert!(wrong(apart)[0].starts_with("b "));
+    }
+}
