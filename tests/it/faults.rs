@@ -7,6 +7,7 @@ mod network;
 mod pauses;
 mod unfit;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ const SURVEY_INTERVAL: Duration = Duration::from_millis(200);
 /// One replica of Leasehold, short of HTTP.
 struct Replica {
     service: LockService,
-    surveys: JoinHandle<()>,
+    surveys: JoinHandle<Infallible>,
 }
 
 impl Replica {

@@ -11,7 +11,7 @@ use reqwest::StatusCode;
 use serde_json::Value;
 
 use crate::process::Serving;
-use crate::support::redis_server::RedisServer;
+use crate::support::redis_server::{RedisOptions, RedisServer};
 
 const CLIENTS: usize = 200;
 const CHANGES_EACH: usize = 3;
@@ -63,7 +63,7 @@ impl Job {
             let answer = self
                 .client
                 .post(&self.url)
-                .form(&[("ttl", ttl)])
+                .body(format!("ttl={ttl}"))
                 .send()
                 .await
                 .unwrap();
@@ -111,8 +111,8 @@ impl Job {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_clients_lose_no_update_of_a_shared_counter() {
-    let redis = RedisServer::start().await;
-    let serving = Serving::start(&["--store", &redis.url()]);
+    let redis = RedisServer::start(RedisOptions::default()).await;
+    let serving = Serving::start(&["--store", &format!("redis://{}", redis.address())]);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("counter");
     fs::write(&path, "0").unwrap();

@@ -4,6 +4,7 @@
 use std::process::{Command, Stdio};
 
 use crate::process::Serving;
+use crate::support::redis_server::{RedisOptions, RedisServer};
 
 const README: &str = include_str!("../../README.md");
 
@@ -52,8 +53,8 @@ fn every_shell_block_does_what_it_says() {
 /// The second start of the README, with the port of a Redis that the test owns.
 #[tokio::test]
 async fn with_a_redis_everything_stays_the_same() {
-    let redis = crate::support::redis_server::RedisServer::start().await;
-    let serving = Serving::start(&["--store", &redis.url()]);
+    let redis = RedisServer::start(RedisOptions::default()).await;
+    let serving = Serving::start(&["--store", &format!("redis://{}", redis.address())]);
     let grant = reqwest::Client::new()
         .post(format!("{}/locks/backup", serving.url))
         .send()

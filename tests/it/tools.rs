@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::process::{Serving, output};
-use crate::support::redis_server::RedisServer;
+use crate::support::redis_server::{RedisOptions, RedisServer};
 
 /// Schemathesis with every check it has; what it may not call a failure is in `schemathesis.toml`, with reasons.
 fn fuzz(url: &str) {
@@ -36,8 +36,8 @@ fn a_fuzzer_finds_nothing_over_the_embedded_store() {
 
 #[tokio::test]
 async fn a_fuzzer_finds_nothing_over_redis() {
-    let redis = RedisServer::start().await;
-    let serving = Serving::start(&["--store", &redis.url()]);
+    let redis = RedisServer::start(RedisOptions::default()).await;
+    let serving = Serving::start(&["--store", &format!("redis://{}", redis.address())]);
     fuzz(&serving.url);
 }
 
