@@ -4,19 +4,19 @@ mod answer;
 mod broken_store;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Method, Request};
 use leasehold::domain::Bounds;
-use leasehold::http::{App, Build, RequestLog, RequestLogMode, Settings, router};
+use leasehold::http::{App, BUCKETS, RequestLog, RequestLogMode, Settings, router};
+use leasehold::server::shutdown::Draining;
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
 use leasehold::store::LockStore;
 use leasehold::store::memory::MemoryStore;
-use leasehold::telemetry::Metrics;
+use leasehold::telemetry::{Build, Metrics};
 use tower::ServiceExt;
 
 pub(crate) use answer::Answer;
@@ -25,7 +25,7 @@ pub(crate) use broken_store::BrokenStore;
 /// The API of a service of its own.
 pub(crate) struct Api {
     pub(crate) router: Router,
-    pub(crate) draining: Arc<AtomicBool>,
+    pub(crate) draining: Draining,
 }
 
 impl Api {
@@ -40,12 +40,12 @@ impl Api {
     }
 
     pub(crate) fn on(store: Arc<dyn LockStore>, change: impl FnOnce(&mut Settings)) -> Self {
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(Metrics::with_buckets(&[BUCKETS]));
         let service = LockService::new(store, Duration::from_secs(2), LockMetrics::new(&metrics));
         let mut settings = settings();
         change(&mut settings);
-        let draining = Arc::new(AtomicBool::new(false));
-        let app = App::new(service, metrics, Arc::clone(&draining), settings);
+        let draining = Draining::new();
+        let app = App::new(service, metrics, draining.clone(), settings);
         Self {
             router: router(app),
             draining,
