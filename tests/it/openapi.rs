@@ -180,3 +180,23 @@ fn keys(object: &Value) -> BTreeSet<String> {
         .cloned()
         .collect()
 }
+
+#[test]
+fn the_reference_for_people_names_every_route_field_and_code() {
+    let reference = include_str!("../../docs/reference/http-api.md");
+    let document = document();
+    for route in Route::ALL {
+        assert!(reference.contains(route.template()), "{}", route.template());
+    }
+    for code in Code::ALL {
+        let code = format!("`{}`", code.as_str());
+        assert!(reference.contains(&code), "{code}");
+    }
+    let operations = document["paths"].as_object().expect("paths").values();
+    let operations = operations.flat_map(|methods| methods.as_object().expect("methods").values());
+    let parameters = operations.filter_map(|operation| operation["parameters"].as_array());
+    for parameter in parameters.flatten() {
+        let name = parameter["name"].as_str().expect("a name");
+        assert!(reference.contains(name), "{name}");
+    }
+}
