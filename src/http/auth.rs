@@ -1,4 +1,4 @@
-//! Who may come in: one API key for everybody, where one is configured. Nothing here knows what the key gives access to.
+//! Who may come in: one API key for everybody, where one is configured. What the key opens is not decided here.
 
 use std::fmt;
 

@@ -19,7 +19,8 @@ use super::problem::Problem;
 use super::route::Route;
 use request_id::RequestId;
 
-/// What is remembered of a request while it is answered. Its headers and its body are not: they may carry a token.
+/// What is remembered of a request while it is answered. Its headers and its body are not: they may carry a token. Of
+/// the URI, only the path may be shown.
 struct Asked {
     method: Method,
     uri: Uri,
@@ -38,7 +39,7 @@ struct Answered<'a> {
 /// The outermost layer: the one place where problems are written, counted and logged.
 pub(super) async fn outermost(State(app): State<App>, request: Request, next: Next) -> Response {
     let started = Instant::now();
-    let in_flight = app.http_metrics().begin();
+    let _in_flight = app.http_metrics().begin();
     let asked = Asked::of(&request);
     let mut response = next.run(request).await;
     let problem = response.extensions_mut().remove::<Problem>();
@@ -54,7 +55,6 @@ pub(super) async fn outermost(State(app): State<App>, request: Request, next: Ne
     app.http_metrics()
         .answered(&asked.method, asked.route, answered.status, answered.took);
     log::request(&app.settings().request_log, &asked, &answered);
-    drop(in_flight);
     response
 }
 

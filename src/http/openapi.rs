@@ -29,8 +29,8 @@ const API_KEY: &str = "api_key";
 const DESCRIPTION: &str = "\
 Leases on named locks over plain HTTP.
 
-`POST` acquires, `PUT` renews, `DELETE` releases. A grant carries a **token**, which is secret and proves the claim, and \
-a **fencing token**, a number that grows with every grant of the lock, for the protected resource to compare.
+`POST` acquires, `PUT` renews, `DELETE` releases. A grant carries a **token**, which is secret and proves the claim, \
+and a **fencing token**, a number that grows with every grant of the lock, for the protected resource to compare.
 
 Every request is safe to repeat with the same token: a claim that holds gets the same lease again.
 

@@ -141,7 +141,7 @@ impl Problem {
     /// Other claims hold the lock.
     pub(super) fn held(holders: Vec<Holder>) -> Self {
         let soonest = holders.iter().map(|holder| holder.expires_in).min();
-        let retry_after = soonest.unwrap_or(RETRY_STORE).min(RETRY_HELD_MAX);
+        let retry_after = soonest.map_or(RETRY_HELD_MAX, |soonest| soonest.min(RETRY_HELD_MAX));
         let mut refusal = Self::new(Code::LockHeld, "the lock is held by another claim");
         refusal.0.extras.holders = Some(holders);
         refusal.retry_after(retry_after)

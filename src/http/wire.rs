@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use crate::domain::{Holder, Lease, LockName, LockState, LockView, Metadata, Timestamp, Token};
 
-/// What the holder of a lock gets to know.
-#[derive(Debug, Serialize, ToSchema)]
+/// What the holder of a lock gets to know. It cannot be printed, because it shows its token.
+#[derive(Serialize, ToSchema)]
 pub(super) struct Grant<'a> {
     /// The lock.
     name: &'a str,

@@ -21,7 +21,12 @@ fn document() -> Value {
 fn the_committed_document_is_the_one_that_the_code_makes() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi/openapi.json");
     let made = openapi::json();
-    if std::env::var_os("UPDATE").is_some() {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a switch for people, not configuration"
+    )]
+    let is_update = std::env::var_os("UPDATE").is_some();
+    if is_update {
         std::fs::write(&path, &made).expect("written");
     }
     let committed = std::fs::read_to_string(&path).expect("openapi/openapi.json is committed");
@@ -174,4 +179,24 @@ fn keys(object: &Value) -> BTreeSet<String> {
         .keys()
         .cloned()
         .collect()
+}
+
+#[test]
+fn the_reference_for_people_names_every_route_field_and_code() {
+    let reference = include_str!("../../docs/reference/http-api.md");
+    let document = document();
+    for route in Route::ALL {
+        assert!(reference.contains(route.template()), "{}", route.template());
+    }
+    for code in Code::ALL {
+        let code = format!("`{}`", code.as_str());
+        assert!(reference.contains(&code), "{code}");
+    }
+    let operations = document["paths"].as_object().expect("paths").values();
+    let operations = operations.flat_map(|methods| methods.as_object().expect("methods").values());
+    let parameters = operations.filter_map(|operation| operation["parameters"].as_array());
+    for parameter in parameters.flatten() {
+        let name = parameter["name"].as_str().expect("a name");
+        assert!(reference.contains(name), "{name}");
+    }
 }

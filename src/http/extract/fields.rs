@@ -16,20 +16,17 @@ const DEPTH_MAX: usize = 64;
 const ECHO_MAX: usize = 64;
 
 /// What a request says, until it has all been taken out.
-#[derive(Debug)]
 pub(in crate::http) struct Fields {
     entries: Vec<Entry>,
 }
 
 /// One field as it was given.
-#[derive(Debug)]
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) value: Value,
 }
 
 /// A value, as far as it is known before anybody asks for a type.
-#[derive(Debug)]
 pub(super) enum Value {
     /// From a form, a query string, or a string of JSON.
     Text(String),

@@ -61,7 +61,7 @@ macro_rules! event {
             method = asked.method.as_str(),
             route = asked.route.map_or("other", Route::template),
             lock.name = lock.as_ref().map(tracing::field::display),
-            outcome = problem.map_or("ok", |problem| problem.code().as_str()),
+            outcome = outcome(answered),
             status = answered.status.as_u16(),
             duration_ms = answered.took.as_micros() as f64 / 1_000.0,
             cause = problem.and_then(|problem| problem.cause()),
@@ -82,5 +82,14 @@ impl Line<'_> {
 
     fn error(&self) {
         event!(error, self, "The request failed.");
+    }
+}
+
+/// The code of a problem. A failed probe is none: it is the right answer to whether this process is ready.
+fn outcome(answered: &Answered<'_>) -> &'static str {
+    match answered.problem {
+        Some(problem) => problem.code().as_str(),
+        None if answered.status.is_server_error() => "unavailable",
+        None => "ok",
     }
 }

@@ -14,9 +14,9 @@ use crate::store::ListQuery;
 /// The fields of a listing.
 pub(in crate::http) const LIST_FIELDS: [&str; 3] = ["prefix", "page_size", "page_token"];
 /// How many locks a page has unless the client says.
-pub(in crate::http) const PAGE_SIZE_DEFAULT: u64 = 100;
+pub(in crate::http) const PAGE_SIZE_DEFAULT: u16 = 100;
 /// The largest page. More is capped, not refused: the client follows page tokens anyway.
-pub(in crate::http) const PAGE_SIZE_MAX: u64 = 1_000;
+pub(in crate::http) const PAGE_SIZE_MAX: u16 = 1_000;
 
 /// `GET /locks`
 pub(in crate::http) async fn list(
@@ -25,17 +25,17 @@ pub(in crate::http) async fn list(
 ) -> Result<Response, Problem> {
     let mut fields = extract::query_fields(request.uri())?;
     let prefix = fields.text("prefix")?.unwrap_or_default();
-    let page_size = fields.number("page_size")?.unwrap_or(PAGE_SIZE_DEFAULT);
+    let page_size = fields.number("page_size")?;
     let page_token = fields.text("page_token")?.unwrap_or_default();
     fields.finish(&LIST_FIELDS)?;
-    if page_size == 0 {
+    if page_size == Some(0) {
         let problem = format!("0 is out of range; use 1 to {PAGE_SIZE_MAX}");
         return Err(Problem::field("page_size", problem));
     }
     let query = ListQuery {
         prefix: checked_prefix(prefix)?,
         after: after(&page_token)?,
-        page_size: usize::try_from(page_size.min(PAGE_SIZE_MAX)).expect("1,000 fits"),
+        page_size: page_size.map_or(PAGE_SIZE_DEFAULT, capped).into(),
     };
     let listing = app.service().list(&query).await?;
     let page = LockPage {
@@ -47,6 +47,10 @@ pub(in crate::http) async fn list(
             .unwrap_or_default(),
     };
     Ok(json(StatusCode::OK, "application/json", &page))
+}
+
+fn capped(page_size: u64) -> u16 {
+    u16::try_from(page_size).map_or(PAGE_SIZE_MAX, |page_size| page_size.min(PAGE_SIZE_MAX))
 }
 
 /// A prefix that no name can begin with would be answered with an empty page, and the slip would go unseen.

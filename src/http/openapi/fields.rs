@@ -93,30 +93,19 @@ fn parameter(name: &'static str, place: ParameterIn) -> Parameter {
 
 /// What a field is and may be. The names are those that the handlers take.
 fn schema(name: &str) -> ObjectBuilder {
-    let text = || ObjectBuilder::new().schema_type(Type::String);
-    let duration = |description: &str| {
-        text()
-            .pattern(Some(DURATION))
-            .description(Some(description))
-    };
-    let short = |description: &str| {
-        text()
-            .max_length(Some(Owner::BYTES_MAX))
-            .description(Some(description))
-    };
-    let number = |min: u64, max: u64, description: &str| {
-        let number = ObjectBuilder::new().schema_type(Type::Integer);
-        let number = number.minimum(Some(min as f64)).maximum(Some(max as f64));
-        number.description(Some(description))
-    };
-    match name {
+    of_claims(name)
+        .or_else(|| of_other_requests(name))
+        .unwrap_or_else(|| unreachable!("the field {name} has no description"))
+}
+
+fn of_claims(name: &str) -> Option<ObjectBuilder> {
+    Some(match name {
         "ttl" => duration(
-            "How long the lease lasts without renewal; 100ms to 1h unless configured otherwise. \
-                           Default: 30s for a claim, the claim's own for a renewal.",
+            "How long the lease lasts without renewal; 100ms to 1h unless configured otherwise. Default: 30s for a \
+             claim, the claim's own for a renewal.",
         ),
-        "mode" => text()
+        "mode" => text("How the lock is held.")
             .enum_values(Some(["exclusive"]))
-            .description(Some("How the lock is held."))
             .default(Some(json!("exclusive"))),
         "owner" => short(
             "Who holds, for everybody to read; at most 256 bytes without control characters. Proves nothing.",
@@ -127,19 +116,15 @@ fn schema(name: &str) -> ObjectBuilder {
             .description(Some(
                 "What else others may see; at most 4 KiB, kept byte for byte.",
             )),
-        "token" => text()
-            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Uuid)))
-            .description(Some(
-                "Identifies the claim: any UUID except nil and max. Secret.",
-            )),
+        "token" => text("Identifies the claim: any UUID except nil and max. Secret.")
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Uuid))),
         "hold_count" => number(
             1,
-            u64::from(HoldCount::MAX),
+            HoldCount::MAX,
             "The depth to hold at, or to step back to.",
         ),
         "min_hold" => duration(
-            "The lock stays taken this long after the grant, even if it is released earlier; at \
-                                most the longest TTL.",
+            "The lock stays taken this long after the grant, even if it is released earlier; at most the longest TTL.",
         ),
         "max_hold" => {
             duration("No renewal reaches further than this after the grant; at most 30 days.")
@@ -147,6 +132,12 @@ fn schema(name: &str) -> ObjectBuilder {
         "lock_delay" => duration(
             "How long the lock stays closed after this lease expired or was evicted; at most 60s.",
         ),
+        _ => return None,
+    })
+}
+
+fn of_other_requests(name: &str) -> Option<ObjectBuilder> {
+    Some(match name {
         "force" => ObjectBuilder::new()
             .schema_type(Type::Boolean)
             .default(Some(json!(false)))
@@ -154,15 +145,33 @@ fn schema(name: &str) -> ObjectBuilder {
                 "Take the lock away from its holders, whoever they are. Needs no token.",
             )),
         "reason" => short("Why it is taken away; its holders are told. Only with `force`."),
-        "prefix" => text()
-            .max_length(Some(LockName::BYTES_MAX))
-            .description(Some("Only locks whose names begin so.")),
+        "prefix" => text("Only locks whose names begin so.").max_length(Some(LockName::BYTES_MAX)),
         "page_size" => number(1, PAGE_SIZE_MAX, "At most this many locks; more is capped.")
             .default(Some(json!(PAGE_SIZE_DEFAULT))),
-        "page_token" => text().description(Some("The `next_page_token` of the page before.")),
-        "verbose" => {
-            text().description(Some("List what was looked at; `?verbose` alone means yes."))
-        }
-        unknown => unreachable!("the field {unknown} has no description"),
-    }
+        "page_token" => text("The `next_page_token` of the page before."),
+        "verbose" => text("List what was looked at; `?verbose` alone means yes."),
+        _ => return None,
+    })
+}
+
+fn text(description: &str) -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some(description))
+}
+
+fn duration(description: &str) -> ObjectBuilder {
+    text(description).pattern(Some(DURATION))
+}
+
+fn short(description: &str) -> ObjectBuilder {
+    text(description).max_length(Some(Owner::BYTES_MAX))
+}
+
+fn number(min: u16, max: u16, description: &str) -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .minimum(Some(min))
+        .maximum(Some(max))
+        .description(Some(description))
 }

@@ -31,7 +31,7 @@ pub(in crate::http) enum Outcome {
 }
 
 /// A problem as it is written.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub(in crate::http) struct ProblemBody<'a> {
     /// Where to read about the code, on this server.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use insta::assert_snapshot;
 use leasehold::store::{Finding, PoolHealth, StoreHealth};
 
-use super::support::{Api, BrokenStore, get};
+use super::support::{Api, BrokenStore, call, get, post};
 
 async fn ready(health: StoreHealth) -> u16 {
     let api = Api::on(Arc::new(BrokenStore::in_health(health)), |_| {});
@@ -105,11 +105,41 @@ async fn it_says_what_it_is_and_where_things_are() {
 }
 
 #[tokio::test]
-async fn figures_are_in_the_format_of_prometheus() {
-    let answer = Api::new().send(get("/metrics")).await;
+async fn requests_are_counted_by_route_and_never_by_what_the_client_wrote() {
+    let api = Api::new();
+    api.send(post("/locks/secret-name?ttl=5s")).await;
+    api.send(call("BREW", "/locks/secret-name")).await;
+    api.send(get("/secret-path")).await;
+    let answer = api.send(get("/metrics")).await;
     assert_eq!(
         answer.header("content-type"),
         "text/plain; version=0.0.4; charset=utf-8"
+    );
+    let figures = answer.text();
+    let family = "http_server_request_duration_seconds";
+    for labels in [
+        r#"http_request_method="POST",http_route="/locks/{name}",http_response_status_code="201""#,
+        r#"http_request_method="_OTHER",http_route="/locks/{name}",http_response_status_code="405""#,
+        r#"http_request_method="GET",http_route="other",http_response_status_code="404""#,
+    ] {
+        assert!(
+            figures.contains(&format!("{family}_count{{{labels}}} 1")),
+            "{labels}: {figures}"
+        );
+    }
+    // The request for the figures itself.
+    assert!(
+        figures.contains("leasehold_http_requests_in_flight 1"),
+        "{figures}"
+    );
+    assert!(figures.contains("leasehold_panics_total 0"), "{figures}");
+    assert!(
+        figures.contains("le=\"0.75\""),
+        "the buckets are those of OpenTelemetry"
+    );
+    assert!(
+        !figures.contains("secret") && !figures.contains("BREW"),
+        "{figures}"
     );
 }
 

@@ -174,3 +174,16 @@ async fn a_name_that_is_none_is_not_logged_as_one() {
     assert!(log.requests()[0].1.get("lock.name").is_none());
     assert!(!log.text().contains("forged"), "{}", log.text());
 }
+
+#[tokio::test]
+async fn a_probe_that_fails_is_not_logged_as_fine() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new();
+    api.draining.begin();
+    api.send(get("/readyz")).await;
+    let (level, fields) = &log.requests()[0];
+    assert_eq!(
+        (level.as_str(), &fields["outcome"]),
+        ("WARN", &"unavailable".into())
+    );
+}

@@ -1,28 +1,35 @@
 //! The router behind a real socket: what curl sends, bytes that no client library would send, and HTTP/2.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use super::support::Api;
+use crate::sockets::{config, local};
 
 /// Served for as long as the value lives.
 struct Server {
     address: SocketAddr,
     api: Api,
-    _task: tokio::task::JoinSet<()>,
+    _task: JoinSet<()>,
 }
 
 impl Server {
     async fn start() -> Self {
-        let api = Api::new();
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let mut task = tokio::task::JoinSet::new();
-        let router = api.router.clone();
+        Self::of(Api::new()).await
+    }
+
+    async fn of(api: Api) -> Self {
+        let server = leasehold::server::Server::bind(&config(), local()).await;
+        let server = server.expect("a port");
+        let address = server.local_addr();
+        let mut task = JoinSet::new();
+        let running = server.run(api.router.clone(), std::future::pending());
         task.spawn(async move {
-            axum::serve(listener, router).await.expect("it serves");
+            running.await;
         });
         Self {
             address,
@@ -170,4 +177,14 @@ async fn a_large_body_is_refused_before_it_is_sent() {
         .raw("POST /locks/a HTTP/1.1\r\nhost: x\r\ncontent-length: 70000\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n")
         .await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_answered_and_the_connection_closed() {
+    let api = Api::with(|settings| settings.body_timeout = Duration::from_millis(20));
+    let server = Server::of(api).await;
+    let answer = server
+        .raw("POST /locks/a HTTP/1.1\r\nhost: x\r\ncontent-length: 7\r\n\r\nttl")
+        .await;
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
 }

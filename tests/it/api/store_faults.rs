@@ -79,4 +79,10 @@ async fn a_panic_is_a_500_that_says_nothing_about_its_cause() {
         answer.text()
     );
     assert_snapshot!("internal", answer.shape());
+    let figures = api.send(get("/metrics")).await;
+    assert!(
+        figures.text().contains("leasehold_panics_total 1"),
+        "{}",
+        figures.text()
+    );
 }

@@ -10,7 +10,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Method, Request};
 use leasehold::domain::Bounds;
-use leasehold::http::{App, RequestLog, RequestLogMode, Settings, router};
+use leasehold::http::{App, BUCKETS, RequestLog, RequestLogMode, Settings, router};
 use leasehold::server::shutdown::Draining;
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
@@ -40,7 +40,7 @@ impl Api {
     }
 
     pub(crate) fn on(store: Arc<dyn LockStore>, change: impl FnOnce(&mut Settings)) -> Self {
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(Metrics::with_buckets(&[BUCKETS]));
         let service = LockService::new(store, Duration::from_secs(2), LockMetrics::new(&metrics));
         let mut settings = settings();
         change(&mut settings);
