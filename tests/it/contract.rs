@@ -160,6 +160,7 @@ mod redis_alone {
             every_kind_of_ending_is_kept_for_a_minute;
         withdraw:
             a_withdrawn_attempt_that_arrives_late_is_not_granted
-            a_withdrawal_that_came_first_leaves_the_token_usable;
+            a_withdrawal_that_came_first_leaves_the_token_usable
+            a_withdrawn_attempt_that_arrives_late_leaves_the_next_grant_alone;
     }
 }

@@ -156,3 +156,20 @@ pub(super) async fn a_withdrawal_that_came_first_leaves_the_token_usable(bench: 
     bench.withdraw(&claim, attempt).await;
     bench.freed(&claim).await;
 }
+
+pub(super) async fn a_withdrawn_attempt_that_arrives_late_leaves_the_next_grant_alone(
+    bench: &Bench,
+) {
+    let claim = claim();
+    let first = Attempt::random();
+    bench.withdraw(&claim, first).await;
+    let second = granted_to(bench, &claim).await;
+    drop(bench.attempt(&at_depth(&claim, 2), first).await);
+    let LockState::Held(holders) = bench.state(&claim.name).await else {
+        panic!("the second attempt was granted");
+    };
+    assert_eq!(holders[0].hold_count.get(), 1);
+    // Nobody was told of the second attempt by the first, whose answer nobody awaits.
+    bench.withdraw(&claim, second).await;
+    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+}
