@@ -111,6 +111,7 @@ on_every_store! {
     withdraw:
         a_withdrawn_grant_frees_the_lock_and_leaves_the_token_usable
         a_withdrawn_grant_does_not_close_the_lock
+        a_grant_withdrawn_after_it_ran_out_closes_nothing
         a_grant_that_a_second_attempt_was_told_of_stays
         a_grant_that_a_second_attempt_deepened_stays
         a_grant_that_was_renewed_stays
@@ -159,6 +160,7 @@ mod redis_alone {
             every_kind_of_ending_is_kept_for_a_minute;
         withdraw:
             a_withdrawn_attempt_that_arrives_late_is_not_granted
-            a_withdrawal_that_came_first_leaves_the_token_usable;
+            a_withdrawal_that_came_first_leaves_the_token_usable
+            a_withdrawn_attempt_that_arrives_late_leaves_the_next_grant_alone;
     }
 }

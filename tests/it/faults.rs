@@ -7,7 +7,6 @@ mod network;
 mod pauses;
 mod unfit;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use leasehold::config::RedisAddress;
 use leasehold::domain::{Acquired, Claim, LockState, NotHolder, Released, Renewed};
 use leasehold::service::LockService;
 use leasehold::store::StoreError;
-use tokio::task::JoinHandle;
+use tokio::task::AbortHandle;
 
 use crate::support::bench::claim_on;
 use crate::support::eventually;
@@ -31,7 +30,7 @@ const SURVEY_INTERVAL: Duration = Duration::from_millis(200);
 /// One replica of Leasehold, short of HTTP.
 struct Replica {
     service: LockService,
-    surveys: JoinHandle<Infallible>,
+    surveys: AbortHandle,
 }
 
 impl Replica {
@@ -42,6 +41,7 @@ impl Replica {
         let service = stores::service(store);
         let surveyed = service.clone();
         let surveys = tokio::spawn(async move { surveyed.survey(SURVEY_INTERVAL).await });
+        let surveys = surveys.abort_handle();
         Self { service, surveys }
     }
 

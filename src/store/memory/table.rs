@@ -129,7 +129,7 @@ impl Table {
 
     /// A request cannot arrive after its withdrawal here: both are steps of one process, taken one after the other.
     pub(super) fn withdraw(&mut self, claim: &Claim, attempt: Attempt) {
-        if let Some(Lock::Granted(grant)) = self.locks.get(&claim.name)
+        if let Some(Lock::Granted(grant) | Lock::Expired(grant)) = self.locks.get(&claim.name)
             && grant.token == claim.token
             && grant.untold == Some(attempt)
         {

@@ -2,7 +2,7 @@
 
 use leasehold::domain::{Acquired, Attempt, Claim, LockState, NotHolder};
 
-use crate::support::bench::{Bench, LONG, at_depth, claim, rival};
+use crate::support::bench::{Bench, LONG, SHORT, at_depth, claim, rival, ttl};
 
 /// Grants the lock to the claim by an attempt that is returned.
 async fn granted_to(bench: &Bench, claim: &Claim) -> Attempt {
@@ -29,6 +29,19 @@ pub(super) async fn a_withdrawn_grant_does_not_close_the_lock(bench: &Bench) {
     let attempt = granted_to(bench, &claim).await;
     bench.withdraw(&claim, attempt).await;
     bench.granted(&rival(&claim)).await;
+}
+
+pub(super) async fn a_grant_withdrawn_after_it_ran_out_closes_nothing(bench: &Bench) {
+    let claim = Claim {
+        ttl: ttl(SHORT),
+        lock_delay: Some(LONG),
+        ..claim()
+    };
+    let attempt = granted_to(bench, &claim).await;
+    bench.outlast(SHORT).await;
+    bench.withdraw(&claim, attempt).await;
+    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+    bench.granted(&claim).await;
 }
 
 pub(super) async fn a_grant_that_a_second_attempt_was_told_of_stays(bench: &Bench) {
@@ -142,4 +155,21 @@ pub(super) async fn a_withdrawal_that_came_first_leaves_the_token_usable(bench: 
     drop(bench.attempt(&claim, attempt).await);
     bench.withdraw(&claim, attempt).await;
     bench.freed(&claim).await;
+}
+
+pub(super) async fn a_withdrawn_attempt_that_arrives_late_leaves_the_next_grant_alone(
+    bench: &Bench,
+) {
+    let claim = claim();
+    let first = Attempt::random();
+    bench.withdraw(&claim, first).await;
+    let second = granted_to(bench, &claim).await;
+    drop(bench.attempt(&at_depth(&claim, 2), first).await);
+    let LockState::Held(holders) = bench.state(&claim.name).await else {
+        panic!("the second attempt was granted");
+    };
+    assert_eq!(holders[0].hold_count.get(), 1);
+    // Nobody was told of the second attempt by the first, whose answer nobody awaits.
+    bench.withdraw(&claim, second).await;
+    assert_eq!(bench.state(&claim.name).await, LockState::Free);
 }

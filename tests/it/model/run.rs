@@ -1,6 +1,7 @@
 //! The same history in a store: every answer, every view and every fencing token compared with the model's.
 
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ pub(super) trait Place: std::fmt::Debug + 'static {
     /// How much time passes in a step, if any ever does.
     fn passes() -> Option<BoxedStrategy<u64>>;
 }
+
+/// How many steps were compared where time really passes.
+pub(super) static COMPARED_IN_TIME: AtomicUsize = AtomicUsize::new(0);
 
 /// Histories of a place.
 pub(super) struct Histories<P>(PhantomData<P>);
@@ -136,6 +140,9 @@ impl<P: Place> Run<P> {
         self.is_inconclusive |= !P::IS_EXACT && self.passed.elapsed() > P::TICK / 2;
         if self.is_inconclusive {
             return;
+        }
+        if !P::IS_EXACT && P::passes().is_some() {
+            COMPARED_IN_TIME.fetch_add(1, Ordering::Relaxed);
         }
         Self::assert_agree(&answer, &model.answer, &format_args!("{step:?}"));
         for (lock, view) in views.iter().enumerate() {
