@@ -24,7 +24,7 @@ use axum::middleware::{from_fn_with_state, map_request};
 use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
 
-pub use app::{App, RequestLog, RequestLogMode, Settings};
+pub use app::{App, RequestLog, Settings};
 pub use auth::ApiKey;
 pub use measure::BUCKETS;
 pub use problem::Code;

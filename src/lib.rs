@@ -7,7 +7,8 @@
 //! - [`domain`] has the words (name, token, fencing token, claim, lease, outcome) and no I/O.
 //! - [`store`] decides truth: the [`store::LockStore`] contract, and one file per store that keeps it.
 //! - [`service`] decides time: deadlines, grants that nobody received, outcomes that are unknown.
-//! - [`http`] decides words: requests into claims, outcomes into answers and problems.
+//! - [`http`] decides words: requests into claims, outcomes into answers and problems. Only it knows axum, but for the
+//!   router that [`server`] serves.
 //!
 //! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`server`] (sockets,
 //! timeouts, shutdown) and [`telemetry`] (logs and metrics).

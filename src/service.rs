@@ -135,7 +135,7 @@ impl LockService {
     /// Ends a claim, or steps it back to a smaller depth.
     ///
     /// # Errors
-    /// The store could not answer. Where the outcome of ending is unknown, it is asked for again in the background.
+    /// The store could not answer; until it is asked again, the claim may hold or not.
     ///
     /// # Cancel safety
     /// When the future is dropped, the operation still runs to its end.
@@ -153,19 +153,15 @@ impl LockService {
                 .release(&name, token, hold_count, deadline)
                 .await;
             inner.metrics.release(sent.elapsed(), &answer);
-            match answer {
-                Ok(Released::SteppedBack(lease)) => Ok(age(lease, sent).map_or(
+            Ok(match answer? {
+                Released::SteppedBack(lease) => age(lease, sent).map_or(
                     Released::NotHolder(NotHolder::Expired),
                     Released::SteppedBack,
-                )),
-                Ok(released) => Ok(released),
-                Err(error) => {
-                    if hold_count.is_none() && matches!(error, StoreError::Unknown { .. }) {
-                        inner.release_in_background(name, token);
-                    }
-                    Err(error)
-                }
-            }
+                ),
+                released @ (Released::Freed { .. }
+                | Released::Repeated
+                | Released::NotHolder(_)) => released,
+            })
         })
         .await
     }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Failure;
-use crate::config::{Auth, Config, LogRequests, Sources, StoreUrl};
+use crate::config::{Auth, Config, Sources, StoreUrl};
 use crate::domain::Bounds;
-use crate::http::{self, ApiKey, App, RequestLog, RequestLogMode};
+use crate::http::{self, ApiKey, App, RequestLog};
 use crate::server::shutdown::{self, Draining, StopSignals};
 use crate::server::{Drained, Server};
 use crate::service::metrics::LockMetrics;
@@ -125,11 +125,7 @@ fn app(config: &Config, service: LockService, draining: Draining, metrics: Arc<M
             Auth::Key(key) => Some(ApiKey::new(key.expose().as_bytes())),
         },
         request_log: RequestLog {
-            mode: match config.log.requests {
-                LogRequests::Failed => RequestLogMode::Failed,
-                LogRequests::All => RequestLogMode::All,
-                LogRequests::Off => RequestLogMode::Off,
-            },
+            mode: config.log.requests,
             slow: config.log.slow,
         },
         store: match config.store {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::auth::ApiKey;
 use super::measure::HttpMetrics;
+use crate::config::LogRequests;
 use crate::domain::Bounds;
 use crate::server::shutdown::Draining;
 use crate::service::LockService;
@@ -48,20 +49,9 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLog {
     /// By their outcome.
-    pub mode: RequestLogMode,
+    pub mode: LogRequests,
     /// Those that take this long are logged whatever their outcome, unless the log is off.
     pub slow: Duration,
-}
-
-/// Which requests are logged, by their outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestLogMode {
-    /// Those answered with 400 or above.
-    Failed,
-    /// All.
-    All,
-    /// None, not even slow ones.
-    Off,
 }
 
 impl App {

@@ -45,6 +45,10 @@ impl<T: Send + 'static> Future for Detached<T> {
 
 impl<T: Send + 'static> Drop for Detached<T> {
     fn drop(&mut self) {
+        // An operation that panicked has come to its end; polled again, it would panic again.
+        if std::thread::panicking() {
+            return;
+        }
         // Outside of a runtime the process is ending, and so is everything that the operation could still do.
         if let (Some(operation), Ok(runtime)) =
             (self.operation.take(), tokio::runtime::Handle::try_current())

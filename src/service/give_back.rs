@@ -1,6 +1,8 @@
-//! What goes on after the answer: taking back what nobody received, and finishing releases that may not have arrived.
+//! What goes on after the answer: taking back what nobody received, until the store has answered, or until the lease has
+//! run out by itself.
 //!
-//! Both are repeated until the store has answered, or until the lease has run out by itself.
+//! A release that may not have arrived is *not* repeated here: its client may have posted the token again since, and be
+//! told that it holds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Inner;
-use crate::domain::{Attempt, Claim, LockName, Token};
-use crate::store::REMEMBERED;
+use crate::domain::{Attempt, Claim};
 
 /// Between two tries; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -29,25 +30,6 @@ impl Inner {
             })
             .await;
             inner.metrics.withdrawn(withdrawn);
-        });
-    }
-
-    /// Finishes a release whose outcome is unknown.
-    ///
-    /// It gives up well before the ended claim is forgotten, so it never meets a claim that was made anew.
-    pub(super) fn release_in_background(self: &Arc<Self>, name: LockName, token: Token) {
-        let inner = Arc::clone(self);
-        self.in_background(async move {
-            let give_up = Instant::now() + REMEMBERED / 2;
-            until(give_up, || async {
-                let (_, deadline) = inner.start();
-                inner
-                    .store
-                    .release(&name, token, None, deadline)
-                    .await
-                    .is_ok()
-            })
-            .await;
         });
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -20,7 +21,7 @@ pub(crate) fn output(arguments: &[&str]) -> Output {
 /// A server that is listening.
 pub(crate) struct Serving {
     child: Child,
-    lines: BufReader<ChildStdout>,
+    lines: Receiver<String>,
     /// The address, as a URL without a path.
     pub(crate) url: String,
 }
@@ -34,11 +35,16 @@ impl Serving {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let listening = next_line(&mut lines).expect("the server must say that it is listening");
-        assert_eq!(listening["message"], "listening", "{listening}");
-        let url = listening["url"].as_str().unwrap().to_owned();
-        Self { child, lines, url }
+        let lines = drain(child.stdout.take().unwrap());
+        // From here on the child ends with its owner, whatever happens.
+        let mut serving = Self {
+            child,
+            lines,
+            url: String::new(),
+        };
+        let listening = serving.wait_for_line("listening");
+        serving.url = listening["url"].as_str().unwrap().to_owned();
+        serving
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -46,8 +52,13 @@ impl Serving {
     }
 
     /// Reads the log up to the line with this message.
-    pub(crate) fn wait_for_line(&mut self, message: &str) {
-        while next_line(&mut self.lines).expect("the log ended too early")["message"] != message {}
+    pub(crate) fn wait_for_line(&mut self, message: &str) -> serde_json::Value {
+        loop {
+            let line = next_line(&self.lines).expect("the log ended too early");
+            if line["message"] == message {
+                return line;
+            }
+        }
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {
@@ -72,8 +83,18 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).unwrap())
 }
 
-fn next_line(lines: &mut BufReader<ChildStdout>) -> Option<serde_json::Value> {
-    let mut line = String::new();
-    lines.read_line(&mut line).unwrap();
-    serde_json::from_str(&line).ok()
+/// Reads the log on a thread of its own: a process whose output nobody takes stands still.
+fn drain(stdout: ChildStdout) -> Receiver<String> {
+    let (tx, rx) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // A test that has let go of its server has no more use for the log.
+            let _ = tx.send(line);
+        }
+    });
+    rx
+}
+
+fn next_line(lines: &Receiver<String>) -> Option<serde_json::Value> {
+    serde_json::from_str(&lines.recv().ok()?).ok()
 }

@@ -3,8 +3,9 @@
 use axum::http::StatusCode;
 
 use super::{Answered, Asked};
+use crate::config::LogRequests;
 use crate::domain::LockName;
-use crate::http::app::{RequestLog, RequestLogMode};
+use crate::http::app::RequestLog;
 use crate::http::locks::lock_name;
 use crate::http::route::Route;
 
@@ -12,12 +13,12 @@ use crate::http::route::Route;
 ///
 /// What the client can mend is no news for the operator, so a 4xx is `info`; a 503 is a warning, a 500 an error.
 pub(super) fn request(settings: &RequestLog, asked: &Asked, answered: &Answered<'_>) {
-    if settings.mode == RequestLogMode::Off {
+    if settings.mode == LogRequests::Off {
         return;
     }
     let is_slow = answered.took >= settings.slow;
     let is_failed = answered.status.as_u16() >= 400;
-    if !is_slow && !is_failed && settings.mode == RequestLogMode::Failed {
+    if !is_slow && !is_failed && settings.mode == LogRequests::Failed {
         return;
     }
     let lock = (asked.route == Some(Route::Lock))

@@ -146,7 +146,12 @@ fn of_other_requests(name: &str) -> Option<ObjectBuilder> {
             )),
         "reason" => short("Why it is taken away; its holders are told. Only with `force`."),
         "prefix" => text("Only locks whose names begin so.").max_length(Some(LockName::BYTES_MAX)),
-        "page_size" => number(1, PAGE_SIZE_MAX, "At most this many locks; more is capped.")
+        "page_size" => ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .minimum(Some(1))
+            .description(Some(format!(
+                "At most this many locks; more than {PAGE_SIZE_MAX} is capped."
+            )))
             .default(Some(json!(PAGE_SIZE_DEFAULT))),
         "page_token" => text("The `next_page_token` of the page before."),
         "verbose" => text("List what was looked at; `?verbose` alone means yes."),

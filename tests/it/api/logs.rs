@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::http::RequestLogMode;
+use leasehold::config::LogRequests;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -70,7 +70,7 @@ impl<'a> MakeWriter<'a> for Log {
 #[tokio::test(start_paused = true)]
 async fn no_token_is_ever_logged() {
     let (log, _guard) = Log::capture();
-    let api = Api::with(|settings| settings.request_log.mode = RequestLogMode::All);
+    let api = Api::with(|settings| settings.request_log.mode = LogRequests::All);
     let token = api.token_of("/locks/a?ttl=1s").await;
     for request in [
         post("/locks/a").token(&token),
@@ -153,14 +153,14 @@ async fn a_request_that_the_store_did_not_answer_is_a_warning_with_its_cause() {
 #[tokio::test]
 async fn the_log_can_be_full_or_off() {
     let (log, _guard) = Log::capture();
-    Api::with(|settings| settings.request_log.mode = RequestLogMode::All)
+    Api::with(|settings| settings.request_log.mode = LogRequests::All)
         .send(get("/livez"))
         .await;
     assert_eq!(log.requests().len(), 1);
     let slow = Api::with(|settings| settings.request_log.slow = Duration::ZERO);
     slow.send(get("/livez")).await;
     assert_eq!(log.requests()[1].1["message"], "The request was slow.");
-    Api::with(|settings| settings.request_log.mode = RequestLogMode::Off)
+    Api::with(|settings| settings.request_log.mode = LogRequests::Off)
         .send(get("/nothing"))
         .await;
     assert_eq!(log.requests().len(), 2);

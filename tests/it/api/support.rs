@@ -9,8 +9,9 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Method, Request};
+use leasehold::config::LogRequests;
 use leasehold::domain::Bounds;
-use leasehold::http::{App, BUCKETS, RequestLog, RequestLogMode, Settings, router};
+use leasehold::http::{App, BUCKETS, RequestLog, Settings, router};
 use leasehold::server::shutdown::Draining;
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
@@ -78,7 +79,7 @@ fn settings() -> Settings {
         body_timeout: Duration::from_secs(10),
         api_key: None,
         request_log: RequestLog {
-            mode: RequestLogMode::Failed,
+            mode: LogRequests::Failed,
             slow: Duration::from_secs(1),
         },
         store: "memory",

@@ -14,21 +14,12 @@ local now_us, now_ms = now()
 local record = redis.call('HMGET', lock, 'h', 'u', 'a', 'c', 'i', 'd')
 local holder, until_ms, acquired_ms = record[1], tonumber(record[2]), tonumber(record[3])
 
-if holder == claim then
-    if until_ms <= now_ms then
-        return { attempt, 6, 'e' }
-    end
-    if redis.call('HGET', lock, 'r') == attempt then
-        -- The first answer to this very attempt was lost on its way: it is still the answer.
-        return { attempt, 1, now_ms, redis.call('HGET', lock, 'f'), acquired_ms, until_ms, '' }
-    end
-    -- HDEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
-    redis.call('HDEL', lock, 'r')
-    if tonumber(hold_count) > tonumber(redis.call('HGET', lock, 'n') or 1) then
-        redis.call('HSET', lock, 'n', hold_count)
-        return tell_lease({ attempt, 2 }, lock, now_ms)
-    end
-    return tell_lease({ attempt, 3 }, lock, now_ms)
+if holder == claim and until_ms <= now_ms then
+    return { attempt, 6, 'e' }
+end
+if holder == claim and redis.call('HGET', lock, 'r') == attempt then
+    -- The first answer to this very attempt was lost on its way: it is still the answer.
+    return { attempt, 1, now_ms, redis.call('HGET', lock, 'f'), acquired_ms, until_ms, '' }
 end
 
 local mark = redis.call('GET', ended)
@@ -38,6 +29,16 @@ if mark then
     elseif string.find(mark, attempt, 2, true) then
         return { attempt, 10 }
     end
+end
+
+if holder == claim then
+    -- HDEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+    redis.call('HDEL', lock, 'r')
+    if tonumber(hold_count) > tonumber(redis.call('HGET', lock, 'n') or 1) then
+        redis.call('HSET', lock, 'n', hold_count)
+        return tell_lease({ attempt, 2 }, lock, now_ms)
+    end
+    return tell_lease({ attempt, 3 }, lock, now_ms)
 end
 
 local open_ms = tonumber(record[4]) or 0
