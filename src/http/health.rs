@@ -109,10 +109,6 @@ fn checks(is_draining: bool, store: StoreHealth) -> Vec<Check> {
         let detail = format!("new grants wait {left} for leases that the store may have forgotten");
         checks.push(check("recovering", false, detail));
     }
-    if let Some(offset_ms) = store.clock_offset_ms {
-        let detail = format!("the store's clock is {offset_ms} ms ahead of this machine's");
-        checks.push(check("clock_offset", true, detail));
-    }
     if let Some(pool) = store.pool {
         let detail = format!("{} of {} connections are open", pool.open, pool.max);
         checks.push(check("pool", pool.open > 0, detail));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::domain::Renewed;
+use leasehold::domain::{Acquired, Released, Renewed};
 use leasehold::store::{Fault, StoreError};
 use tokio::time::Instant;
 
@@ -62,7 +62,7 @@ async fn a_paused_redis_leaves_the_outcome_unknown_in_time_and_no_orphan_behind(
 }
 
 #[tokio::test]
-async fn a_release_that_a_paused_redis_did_not_answer_is_finished_afterwards() {
+async fn a_release_that_a_paused_redis_did_not_answer_can_be_asked_for_again() {
     let server = durable_redis().await;
     let replica = Replica::open(&server.database(0)).await;
     let held = lasting(claim());
@@ -71,7 +71,40 @@ async fn a_release_that_a_paused_redis_did_not_answer_is_finished_afterwards() {
     let answer = replica.release(&held).await;
     server.resume();
     assert!(answer.is_err(), "a paused Redis answered {answer:?}");
+    let released = eventually("Redis answers again", async || {
+        replica.release(&held).await.ok()
+    })
+    .await;
+    // The first request may have been carried out or not; the second answer is as good either way.
+    assert!(
+        matches!(released, Released::Freed { .. } | Released::Repeated),
+        "{released:?}"
+    );
     replica.becomes_free(&held).await;
+}
+
+/// Nothing may go on behind a client's back: it may have posted its token again since.
+#[tokio::test]
+async fn a_release_of_unknown_outcome_is_not_repeated_behind_the_back_of_its_client() {
+    let server = durable_redis().await;
+    let replica = Replica::open(&server.database(0)).await;
+    let held = lasting(claim());
+    replica.granted(&held).await;
+    // Redis has not seen the script of releases yet, so the request that it finds after the pause is not carried out.
+    server.pause();
+    let answer = replica.release(&held).await;
+    server.resume();
+    assert!(answer.is_err(), "a paused Redis answered {answer:?}");
+    let again = eventually("Redis answers again", async || {
+        replica.acquire(&held).await.ok()
+    })
+    .await;
+    assert!(matches!(again, Acquired::Replayed(_)), "{again:?}");
+    replica.service.shut_down(Duration::from_secs(5)).await;
+    assert!(matches!(
+        replica.acquire(&held).await,
+        Ok(Acquired::Replayed(_))
+    ));
 }
 
 #[tokio::test]
