@@ -45,7 +45,10 @@ pub struct RedisStore {
 /// What the last survey found out beside the topology.
 #[derive(Default)]
 struct Survey {
-    is_up: bool,
+    /// Why the store could not be looked at, or that it could.
+    last_look: Option<Result<(), String>>,
+    /// What was found not to be fine.
+    amiss: Vec<&'static str>,
     held_locks: Option<u64>,
     next_count: Option<Instant>,
 }
@@ -167,17 +170,48 @@ impl RedisStore {
         })
     }
 
-    async fn look(&self) -> bool {
+    /// Looks at the store once more. The error says why that was not possible.
+    async fn look(&self) -> Result<(), String> {
         let deadline = Instant::now() + SURVEY_TIMEOUT;
-        let Ok(mut connection) = self.pool.get(deadline).await else {
-            return false;
-        };
+        let mut connection = self
+            .pool
+            .get(deadline)
+            .await
+            .map_err(|failure| failure.detail)?;
         let met = tokio::time::timeout_at(deadline, self.topology.meet(connection.socket())).await;
-        let is_up = matches!(met, Ok(Ok(_)));
-        if !is_up {
-            connection.abandon();
+        let trouble = match met {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        connection.abandon();
+        Err(trouble)
+    }
+
+    /// Tells the log what has changed since the last look, and not every few seconds what has not.
+    fn tell(&self, look: &Result<(), String>) {
+        let findings = self
+            .topology
+            .findings()
+            .map(|(_, findings, _)| findings)
+            .unwrap_or_default();
+        let mut survey = self.survey.lock().expect("nobody panics while holding it");
+        let before = survey.last_look.replace(look.clone());
+        match look {
+            _ if before.as_ref() == Some(look) => {}
+            Ok(()) => tracing::info!("the store answers"),
+            Err(reason) => tracing::warn!(reason, "the store does not answer"),
         }
-        is_up
+        let amiss: Vec<_> = findings
+            .into_iter()
+            .filter(|finding| !finding.is_fine)
+            .collect();
+        for finding in &amiss {
+            if !survey.amiss.contains(&finding.topic) {
+                tracing::warn!(topic = finding.topic, "{}", finding.detail);
+            }
+        }
+        survey.amiss = amiss.iter().map(|finding| finding.topic).collect();
     }
 }
 
@@ -293,21 +327,9 @@ impl LockStore for RedisStore {
 
     fn survey(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let is_up = self.look().await;
-            let was_up = std::mem::replace(
-                &mut self
-                    .survey
-                    .lock()
-                    .expect("nobody panics while holding it")
-                    .is_up,
-                is_up,
-            );
-            match (was_up, is_up) {
-                (false, true) => tracing::info!("the store answers"),
-                (true, false) => tracing::warn!("the store does not answer"),
-                (true, true) | (false, false) => {}
-            }
-            if is_up {
+            let look = self.look().await;
+            self.tell(&look);
+            if look.is_ok() {
                 self.count().await;
             }
         })
@@ -320,7 +342,7 @@ impl LockStore for RedisStore {
         let (refused, findings, clock_offset_ms) = findings.unwrap_or_default();
         StoreHealth {
             contacted,
-            up: survey.is_up,
+            up: matches!(survey.last_look, Some(Ok(()))),
             refused,
             recovering_for: self.topology.grace_left(),
             findings,

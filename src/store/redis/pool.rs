@@ -5,8 +5,8 @@
 //! and not at a PING, and a request takes a clone of a multiplexed connection and returns the original at once: Redis
 //! sees the commands of many requests as one pipeline.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bb8_redis::bb8::{self, ManageConnection};
@@ -27,7 +27,11 @@ use crate::store::{Fault, PoolHealth, StoreError};
 pub(super) struct Pool {
     connections: bb8::Pool<Manager>,
     size: u32,
+    refusal: Refusal,
 }
+
+/// Why the last try to connect failed; none if it did not.
+type Refusal = Arc<Mutex<Option<RedisError>>>;
 
 /// One shared connection. Clones share the socket.
 #[derive(Clone)]
@@ -43,6 +47,7 @@ struct Manager {
     config: AsyncConnectionConfig,
     connect_timeout: Duration,
     topology: Arc<Topology>,
+    refusal: Refusal,
 }
 
 /// Why a command has no answer.
@@ -61,7 +66,8 @@ impl Pool {
         config: &RedisConfig,
         topology: Arc<Topology>,
     ) -> RedisResult<Self> {
-        let manager = Manager::new(address, config, topology)?;
+        let refusal = Refusal::default();
+        let manager = Manager::new(address, config, topology, Arc::clone(&refusal))?;
         let size = u32::try_from(config.connections).unwrap_or(u32::MAX);
         let connections = bb8::Pool::builder()
             .max_size(size)
@@ -71,9 +77,12 @@ impl Pool {
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .idle_timeout(None)
             .max_lifetime(None)
-            .error_sink(Box::new(ConnectErrors))
             .build_unchecked(manager);
-        Ok(Self { connections, size })
+        Ok(Self {
+            connections,
+            size,
+            refusal,
+        })
     }
 
     /// A connection whose Redis has been looked at, to be shared with other requests.
@@ -81,7 +90,25 @@ impl Pool {
         match timeout_at(deadline, self.connections.get()).await {
             Ok(Ok(connection)) => Ok(connection.clone()),
             Ok(Err(bb8::RunError::User(error))) => Err(Failure::of(&error)),
-            Ok(Err(bb8::RunError::TimedOut)) | Err(_) => Err(Failure::not_connected()),
+            Ok(Err(bb8::RunError::TimedOut)) | Err(_) => Err(self.not_connected()),
+        }
+    }
+
+    /// Why there is no connection, as far as it is known. Nothing was sent.
+    pub(super) fn not_connected(&self) -> Failure {
+        let refusal = self.refusal.lock().expect("nobody panics while holding it");
+        let (fault, why) = match &*refusal {
+            Some(error) => (
+                Failure::of(error).fault,
+                format!("no connection in time: {error}"),
+            ),
+            None => (Fault::Io, "no connection in time".to_owned()),
+        };
+        Failure {
+            fault,
+            may_be_done: false,
+            is_worth_retrying: false,
+            detail: why,
         }
     }
 
@@ -132,6 +159,7 @@ impl Manager {
         address: &RedisAddress,
         config: &RedisConfig,
         topology: Arc<Topology>,
+        refusal: Refusal,
     ) -> RedisResult<Self> {
         let info =
             ConnectionAddr::Tcp(address.host.clone(), address.port).into_connection_info()?;
@@ -158,6 +186,7 @@ impl Manager {
             config: connection,
             connect_timeout: config.connect_timeout,
             topology,
+            refusal,
         })
     }
 
@@ -175,29 +204,18 @@ impl Manager {
     }
 }
 
-/// Tells the log why there is no connection; callers are told only that there is none.
-#[derive(Debug)]
-struct ConnectErrors;
-
-impl bb8::ErrorSink<RedisError> for ConnectErrors {
-    fn sink(&self, error: RedisError) {
-        tracing::debug!(%error, "a connection to the store was not opened or was closed");
-    }
-
-    fn boxed_clone(&self) -> Box<dyn bb8::ErrorSink<RedisError>> {
-        Box::new(Self)
-    }
-}
-
 impl ManageConnection for Manager {
     type Connection = Connection;
     type Error = RedisError;
 
     async fn connect(&self) -> Result<Connection, RedisError> {
-        match timeout(self.connect_timeout, self.open()).await {
+        let opened = match timeout(self.connect_timeout, self.open()).await {
             Ok(opened) => opened,
             Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
-        }
+        };
+        *self.refusal.lock().expect("nobody panics while holding it") =
+            opened.as_ref().err().cloned();
+        opened
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
@@ -224,6 +242,9 @@ impl Failure {
         if error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error() {
             return failure(Fault::Io, true, true);
         }
+        if error.kind() == redis::ErrorKind::AuthenticationFailed {
+            return failure(Fault::Auth, false, false);
+        }
         // Redis answers these before it executes anything.
         match error.code().unwrap_or_default() {
             "LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" => failure(Fault::Busy, false, true),
@@ -232,16 +253,6 @@ impl Failure {
             // The first write of a script is the one that fails, see the scripts.
             "OOM" => failure(Fault::Full, false, false),
             _ => failure(Fault::Corrupt, true, false),
-        }
-    }
-
-    fn not_connected() -> Self {
-        let detail = "no connection in time".to_owned();
-        Self {
-            fault: Fault::Io,
-            may_be_done: false,
-            is_worth_retrying: false,
-            detail,
         }
     }
 
