@@ -115,9 +115,17 @@ impl RedisStore {
         };
         let read = |reply: Reply, connection: &Connection| {
             let reply = reply.acquired(claim)?;
-            if let AcquireReply::Told(Acquired::Granted { lease, .. }) = &reply {
-                self.topology
-                    .granted(claim.name.bucket(), lease.holder.fence, connection.epoch);
+            match &reply {
+                AcquireReply::Told(Acquired::Granted { lease, .. }) => {
+                    let bucket = claim.name.bucket();
+                    self.topology
+                        .granted(bucket, lease.holder.fence, connection.epoch);
+                }
+                AcquireReply::Forgotten => self.topology.forgotten(connection.epoch),
+                AcquireReply::Told(_)
+                | AcquireReply::Waiting
+                | AcquireReply::UsedUp
+                | AcquireReply::Withdrawn => {}
             }
             Ok(reply)
         };
@@ -134,11 +142,7 @@ impl RedisStore {
                 }
                 Ok(acquired)
             }
-            AcquireReply::Waiting => Ok(self.recovering()),
-            AcquireReply::Forgotten => {
-                self.topology.forgotten();
-                Ok(self.recovering())
-            }
+            AcquireReply::Waiting | AcquireReply::Forgotten => Ok(self.recovering()),
             AcquireReply::UsedUp => Err(StoreError::unavailable(
                 Fault::Corrupt,
                 "the fencing counter is used up",

@@ -91,10 +91,11 @@ impl Topology {
         let is_missing =
             |until: Instant| until > now + HORIZON_TOLERANCE && fleet.horizon_before.is_zero();
         let loss = match &known.facts {
-            None if !fleet.is_marked => self.grace_on_empty_start,
+            _ if !fleet.is_marked => self.wait_if_empty(known.facts.is_some()),
             None => None,
-            Some(_) if !fleet.is_marked => Some(self.settle),
             Some(before) if before.run_id == facts.run_id && before.replid == facts.replid => None,
+            // While others wait after a loss, this process has leases to tell of too.
+            Some(_) if !fleet.grace_after.is_zero() => Some(self.settle),
             Some(_) if facts.is_durable() && !known.published_until.is_some_and(is_missing) => None,
             Some(_) => Some(self.settle),
         };
@@ -118,9 +119,21 @@ impl Topology {
         loss.is_some()
     }
 
-    /// A counter went back under a live connection: the data were lost.
-    pub(super) fn forgotten(&self) {
-        self.lost(self.settle);
+    /// How long new grants wait, at least, if the store turns out to be empty.
+    fn wait_if_empty(&self, has_met_before: bool) -> Option<Duration> {
+        if has_met_before {
+            Some(self.settle)
+        } else {
+            self.grace_on_empty_start
+        }
+    }
+
+    /// A counter went back under a live connection of this epoch: the data were lost.
+    pub(super) fn forgotten(&self, epoch: u64) {
+        // Of many requests that find out at the same time, the first one is enough.
+        if epoch == self.epoch() {
+            self.lost(self.settle);
+        }
     }
 
     fn lost(&self, at_least: Duration) {
@@ -143,6 +156,15 @@ impl Topology {
         let request = pool::request_id();
         let horizon = self.left(&self.horizon_ms).unwrap_or_default();
         let grace = self.grace_left().unwrap_or_default();
+        let has_met_before = self
+            .known
+            .lock()
+            .expect("nobody panics while holding it")
+            .facts
+            .is_some();
+        let if_empty = self
+            .wait_if_empty(has_met_before)
+            .map_or(Duration::ZERO, |wait| wait.max(horizon));
         let mut command = pool::call(
             &scripts::HORIZON,
             &[keys::HORIZON, keys::GRACE, keys::MARKER],
@@ -150,7 +172,8 @@ impl Topology {
         );
         command
             .arg(horizon.as_millis() as u64)
-            .arg(grace.as_millis() as u64);
+            .arg(grace.as_millis() as u64)
+            .arg(if_empty.as_millis() as u64);
         let asked = Instant::now();
         let value = pool::evaluate(connection, &scripts::HORIZON, &command).await?;
         let fleet = scripts::Reply::to(request, value).and_then(|reply| Fleet::read(reply).ok());

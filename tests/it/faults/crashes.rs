@@ -230,3 +230,39 @@ async fn a_replica_waits_for_the_leases_that_another_replica_reported() {
         "granted while the lease is alive"
     );
 }
+
+/// Whoever meets the empty store first makes its marks there again. Those who come after must not take it for one that
+/// kept its data because of that, however durable it says it is.
+#[tokio::test]
+async fn a_durable_redis_whose_disk_was_lost_deceives_no_replica() {
+    let mut server = durable_redis().await;
+    let idle = Replica::open(&server.database(0)).await;
+    let holding = Replica::open(&server.database(0)).await;
+    let held = Claim {
+        ttl: ttl(Duration::from_secs(8)),
+        ..claim()
+    };
+    let Ok(Acquired::Granted { lease, .. }) = holding.acquire(&held).await else {
+        panic!("the lock is free");
+    };
+    let held_until = Instant::now() + lease.holder.expires_in;
+    server.kill();
+    server.forget();
+    server.restart().await;
+    let next = rival(&held);
+    let elsewhere = claim();
+    eventually("grants go on", async || {
+        let first = idle.acquire(&next).await;
+        let second = holding.acquire(&elsewhere).await;
+        for answer in [&first, &second] {
+            if matches!(answer, Ok(Acquired::Granted { .. } | Acquired::Replayed(_))) {
+                assert!(
+                    Instant::now() >= held_until,
+                    "granted while the lease is alive"
+                );
+            }
+        }
+        matches!(first, Ok(Acquired::Granted { .. })).then_some(())
+    })
+    .await;
+}

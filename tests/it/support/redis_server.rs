@@ -120,6 +120,12 @@ impl RedisServer {
         drop(self.process.take());
     }
 
+    /// Deletes everything that a killed Redis left on disk, as a lost volume does.
+    pub(crate) fn forget(&mut self) {
+        assert!(self.process.is_none(), "kill it before its disk is lost");
+        self.directory = tempfile::tempdir().expect("a temporary directory");
+    }
+
     /// Stops Redis in its tracks (SIGSTOP): connections stay open, nothing is answered.
     pub(crate) fn pause(&self) {
         self.signal(Signal::SIGSTOP);
