@@ -24,6 +24,9 @@ use detached::Detached;
 use metrics::LockMetrics;
 pub use undelivered::Undelivered;
 
+/// A listing looks at every lock in many steps, so it gets the time of so many operations.
+const LIST_TIMEOUTS: u32 = 10;
+
 /// The four operations on locks, and what operators ask for. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct LockService {
@@ -200,7 +203,8 @@ impl LockService {
     /// # Errors
     /// The store could not answer.
     pub async fn list(&self, query: &ListQuery) -> Result<Listing, StoreError> {
-        let (sent, deadline) = self.inner.start();
+        let sent = Instant::now();
+        let deadline = sent + self.inner.operation_timeout * LIST_TIMEOUTS;
         let answer = self.inner.store.list(query, deadline).await;
         self.inner.metrics.list(sent.elapsed(), &answer);
         answer

@@ -72,7 +72,8 @@ impl RedisStore {
             mismatches: AtomicU64::new(0),
             survey: Mutex::default(),
         };
-        store.survey().await;
+        let look = store.look().await;
+        store.tell(&look);
         match store.topology.findings() {
             Some((Some(refusal), ..)) => Err(StoreError::unavailable(Fault::Refused, refusal)),
             Some((None, ..)) | None => Ok(store),

@@ -24,6 +24,7 @@ mod model;
 mod openapi;
 mod process;
 mod readme;
+mod round_trips;
 mod secrets;
 mod shutdown;
 mod sockets;
