@@ -9,16 +9,21 @@ ARG RUNTIME=gcr.io/distroless/cc-debian12:nonroot
 FROM ${BUILDER} AS build
 WORKDIR /src
 COPY . .
-# What `leasehold --version` and /version report as the commit.
+# What /version and the metric leasehold_build_info report as the commit.
 ARG REVISION=unknown
+# The version is Cargo.toml's. It is an argument because a label cannot be read from the binary; a build in which the two
+# differ fails.
+ARG VERSION=0.1.0
 # The caches outlive this build, and cargo compares times of modification: without `touch`, a checkout older than the last
 # build would ship the last build's binary.
 RUN --mount=type=cache,id=leasehold-cargo,target=/usr/local/cargo/registry \
     --mount=type=cache,id=leasehold-target,target=/src/target \
     touch src/main.rs src/lib.rs \
- && CARGO_HOME=/usr/local/cargo CARGO_INCREMENTAL=0 LEASEHOLD_REVISION="$REVISION" \
+ && CARGO_HOME=/usr/local/cargo CARGO_INCREMENTAL=0 \
+    LEASEHOLD_REVISION="$REVISION" LEASEHOLD_RUSTC="$(rustc --version | cut -d ' ' -f 2)" \
     cargo build --locked --profile dist --bin leasehold \
- && cp target/dist/leasehold /leasehold
+ && cp target/dist/leasehold /leasehold \
+ && { [ "$(/leasehold --version)" = "leasehold $VERSION" ] || { echo "VERSION is $VERSION, but Cargo.toml differs" >&2; exit 1; }; }
 
 FROM ${RUNTIME}
 COPY --from=build /leasehold /usr/local/bin/leasehold
@@ -33,7 +38,7 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
 ENTRYPOINT ["/usr/local/bin/leasehold"]
 CMD ["serve"]
 
-ARG VERSION=0.0.0-dev
+ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Leasehold" \
       org.opencontainers.image.description="A distributed-lock service over plain HTTP." \
