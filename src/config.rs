@@ -102,6 +102,15 @@ impl Config {
         Ok((config, settings))
     }
 
+    /// Only the address to serve on. Whether the rest is right is of no interest to who just asks a running server.
+    ///
+    /// # Errors
+    ///
+    /// When a name is unknown, a file cannot be read, or the address does not parse.
+    pub fn listen_address(sources: &Sources) -> Result<SocketAddr, ConfigError> {
+        listen(&Settings::resolve(sources)?)
+    }
+
     fn parse(settings: &Settings) -> Result<Self, ConfigError> {
         let listen = listen(settings)?;
         let (store, credentials) = store::parse(settings.text("store"))

@@ -51,11 +51,10 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
         .expect("it has a default");
     let url = match matches.get_one::<Uri>("url") {
         Some(url) => url.clone(),
-        None => readiness_of(
-            Config::load(&flags::sources(matches, environment))?
-                .0
-                .listen,
-        ),
+        None => readiness_of(Config::listen_address(&flags::sources(
+            matches,
+            environment,
+        ))?),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
