@@ -17,6 +17,7 @@ mod api;
 mod cli;
 mod config;
 mod contract;
+mod docs;
 mod faults;
 mod fencing;
 mod main_job;

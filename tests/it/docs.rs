@@ -1,0 +1,191 @@
+//! Pages and manifests that list what the code has: they name all of it, and nothing else.
+
+use std::collections::BTreeMap;
+use std::process::Output;
+
+use leasehold::config::keys;
+
+use crate::process::{Serving, leasehold};
+use crate::support::redis_server::{RedisOptions, RedisServer};
+
+const METRICS_PAGE: &str = include_str!("../../docs/reference/metrics.md");
+const REDIS_PAGE: &str = include_str!("../../docs/how-to/redis.md");
+const DOCKERFILE: &str = include_str!("../../Dockerfile");
+const USERS: &str = include_str!("../../k8s/overlays/dev/users.acl");
+const ENVIRONMENT: &str = include_str!("../../k8s/base/leasehold.env");
+
+/// The kind of each family of metrics, and its samples as they are exposed.
+fn exposed(metrics: &str) -> BTreeMap<&str, (&str, Vec<&str>)> {
+    let mut families = BTreeMap::new();
+    let mut current = "";
+    for line in metrics.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            families.insert(name, (kind, Vec::new()));
+            current = name;
+        } else if line.starts_with(current) && !current.is_empty() {
+            families.get_mut(current).unwrap().1.push(line);
+        }
+    }
+    families
+}
+
+/// The rows of the page: the cells after the name, by the name.
+fn rows() -> BTreeMap<&'static str, Vec<&'static str>> {
+    METRICS_PAGE
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` |"))
+        .map(|(name, rest)| (name, rest.split('|').map(str::trim).collect()))
+        .collect()
+}
+
+/// The labels of a sample with their values.
+fn labels(sample: &str) -> Vec<(&str, &str)> {
+    let Some((_, rest)) = sample.split_once('{') else {
+        return Vec::new();
+    };
+    let (inside, _) = rest.rsplit_once('}').unwrap();
+    inside
+        .split("\",")
+        .map(|label| label.split_once("=\"").unwrap())
+        .map(|(name, value)| (name, value.trim_end_matches('"')))
+        .filter(|(name, _)| *name != "le")
+        .collect()
+}
+
+#[tokio::test]
+async fn the_page_of_metrics_has_every_family_with_its_labels_and_no_other() {
+    let serving = Serving::start(&[]);
+    let url = format!("{}/metrics", serving.url);
+    // A route has a series once it has been answered.
+    reqwest::get(&url).await.unwrap();
+    let metrics = reqwest::get(&url).await.unwrap().text().await.unwrap();
+    let (exposed, rows) = (exposed(&metrics), rows());
+    assert_eq!(
+        rows.keys().collect::<Vec<_>>(),
+        exposed.keys().collect::<Vec<_>>()
+    );
+    for (name, (kind, samples)) in exposed {
+        let row = &rows[name];
+        assert_eq!(row[0], kind, "{name}");
+        for (label, value) in samples.into_iter().flat_map(labels) {
+            assert!(row[1].contains(&format!("`{label}`")), "{name}: {label}");
+            // Ours are few and told in full.
+            if name.starts_with("leasehold_") && name != "leasehold_build_info" {
+                assert!(
+                    row[1].split([' ', ',', ';']).any(|word| word == value),
+                    "{name}: {value}"
+                );
+            }
+        }
+    }
+}
+
+/// The rules of the page's user, beginning with the name.
+fn user_of(page: &'static str) -> Vec<&'static str> {
+    let line = page
+        .lines()
+        .find_map(|line| line.strip_prefix("user lease"));
+    let words = line.unwrap().split(' ').skip(1);
+    words.collect()
+}
+
+#[test]
+fn the_overlay_gives_redis_users_the_rules_of_the_page() {
+    let rules = |page| {
+        let words = user_of(page).into_iter();
+        words
+            .filter(|word| !word.starts_with('>'))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(rules(USERS), rules(REDIS_PAGE));
+    let default_user = USERS.lines().next().unwrap();
+    assert!(REDIS_PAGE.contains(default_user), "{default_user}");
+}
+
+/// Every operation is asked for, as the user that the page tells people to make.
+#[tokio::test]
+async fn the_user_of_the_page_may_do_all_that_the_service_does() {
+    let redis = RedisServer::start(RedisOptions::default()).await;
+    let mut command = vec!["ACL", "SETUSER", "leasehold"];
+    let rules = user_of(REDIS_PAGE);
+    command.extend(&rules);
+    redis.command(&command).await;
+    let password = rules
+        .iter()
+        .find_map(|rule| rule.strip_prefix('>'))
+        .unwrap();
+    let store = format!("redis://leasehold:{password}@{}", redis.address());
+    let serving = Serving::start(&["--store", &store]);
+
+    let client = reqwest::Client::new();
+    let lock = format!("{}/locks/backup", serving.url);
+    let ask = async |request: reqwest::RequestBuilder, status: u16| {
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), status, "{answer:?}");
+        answer
+    };
+    let options = "?max_hold=1h&min_hold=10ms&lock_delay=10ms";
+    let grant = ask(client.post(format!("{lock}{options}")), 201).await;
+    let token = grant.headers()["lock-token"].to_str().unwrap().to_owned();
+    let with_token = |request: reqwest::RequestBuilder| request.header("Lock-Token", &token);
+    ask(client.post(&lock), 423).await;
+    ask(with_token(client.post(format!("{lock}?hold_count=2"))), 200).await;
+    ask(with_token(client.put(&lock)), 200).await;
+    ask(client.get(&lock), 200).await;
+    ask(client.get(format!("{}/locks", serving.url)), 200).await;
+    ask(
+        with_token(client.delete(format!("{lock}?hold_count=1"))),
+        200,
+    )
+    .await;
+    ask(with_token(client.delete(&lock)), 204).await;
+    let other = format!("{}/locks/other", serving.url);
+    ask(client.post(&other), 201).await;
+    ask(client.delete(format!("{other}?force=true")), 200).await;
+    let refused = redis.info_if_any("errorstats", "errorstat_NOPERM").await;
+    assert_eq!(refused, None);
+}
+
+/// `config check` in the environment that the manifests make.
+fn checked(variables: &[(&str, String)]) -> Output {
+    let mut command = leasehold(&["config", "check"]);
+    command.envs(variables.iter().map(|(name, value)| (name, value)));
+    command.output().unwrap()
+}
+
+#[test]
+fn the_environment_of_the_manifests_is_accepted() {
+    let secrets = tempfile::tempdir().unwrap();
+    let given = ENVIRONMENT.lines().filter(|line| !line.starts_with('#'));
+    let mut variables: Vec<_> = given
+        .map(|line| line.split_once('=').unwrap())
+        .map(|(name, value)| match value.rsplit_once("/secrets/") {
+            Some((_, file)) => {
+                let path = secrets.path().join(file);
+                std::fs::write(&path, "only-for-trying-it\n").unwrap();
+                (name, path.to_str().unwrap().to_owned())
+            }
+            None => (name, value.to_owned()),
+        })
+        .collect();
+    variables.push((
+        "LEASEHOLD_STORE",
+        "redis://leasehold@redis.example:6379/0".to_owned(),
+    ));
+    let known: Vec<_> = keys::all().iter().map(|key| key.variable()).collect();
+    for (name, _) in &variables {
+        assert!(known.iter().any(|variable| variable == name), "{name}");
+    }
+    let output = checked(&variables);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
+fn the_image_has_the_version_of_the_package() {
+    let versions: Vec<_> = DOCKERFILE
+        .lines()
+        .filter_map(|line| line.strip_prefix("ARG VERSION="))
+        .collect();
+    assert_eq!(versions, [env!("CARGO_PKG_VERSION"); 2]);
+}
