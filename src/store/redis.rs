@@ -24,8 +24,8 @@ use tokio::time::Instant;
 use super::{Fault, ListQuery, LockStore, StoreError, StoreFuture, StoreHealth};
 use crate::config::{RedisAddress, RedisConfig};
 use crate::domain::{
-    Acquired, Attempt, Claim, HoldCount, Holder, Listing, LockName, LockView, Released, Renewed,
-    Token, Ttl,
+    Acquired, Attempt, Claim, HoldCount, Holder, Listing, LockName, LockView, Metadata, Released,
+    Renewed, Token, Ttl,
 };
 use pool::{Connection, Pool};
 use scripts::{AcquireReply, Reply, Script};
@@ -92,27 +92,11 @@ impl RedisStore {
                 "the store is configured so that it would lose leases",
             ));
         }
-        let digest = claim.token.digest(&claim.name);
-        let lock = keys::lock(&claim.name);
-        let fence = keys::fence(claim.name.bucket());
-        let ended = keys::ended(&claim.name, &digest);
+        let bucket = claim.name.bucket();
         let command = |_: &Connection| {
             // Read once the connection is there: getting it is what may find out that the data were lost.
             let may_grant = self.topology.grace_left().is_none();
-            let mut command = redis::cmd("EVALSHA");
-            command
-                .arg(&scripts::ACQUIRE.sha)
-                .arg(3)
-                .arg(&lock)
-                .arg(&fence)
-                .arg(&ended);
-            command
-                .arg(&digest.0)
-                .arg(&attempt.0.to_be_bytes())
-                .arg(u8::from(may_grant));
-            command.arg(self.topology.last_fence(claim.name.bucket()));
-            write_claim(&mut command, claim);
-            command
+            acquire_call(claim, attempt, may_grant, self.topology.last_fence(bucket))
         };
         let read = |reply: Reply, connection: &Connection| {
             let reply = reply.acquired(claim)?;
@@ -359,10 +343,21 @@ impl LockStore for RedisStore {
     }
 }
 
-/// The fields of a claim in the order in which `acquire.lua` takes them; what is not given is empty.
-fn write_claim(command: &mut Cmd, claim: &Claim) {
+/// The call of `acquire.lua`. Of a claim's fields, those that are not given are empty.
+fn acquire_call(claim: &Claim, attempt: Attempt, may_grant: bool, last_fence_seen: u64) -> Cmd {
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let digest = claim.token.digest(&claim.name);
+    let mut command = redis::cmd("EVALSHA");
     command
+        .arg(&scripts::ACQUIRE.sha)
+        .arg(3)
+        .arg(keys::lock(&claim.name))
+        .arg(keys::fence(claim.name.bucket()))
+        .arg(keys::ended(&claim.name, &digest))
+        .arg(&digest.0)
+        .arg(&attempt.0.to_be_bytes())
+        .arg(u8::from(may_grant))
+        .arg(last_fence_seen)
         .arg(millis(claim.ttl.get()))
         .arg(claim.hold_count.get());
     for optional in [claim.max_hold, claim.min_hold, claim.lock_delay] {
@@ -371,12 +366,9 @@ fn write_claim(command: &mut Cmd, claim: &Claim) {
             None => command.arg(""),
         };
     }
-    command.arg(claim.owner.as_str()).arg(
-        claim
-            .metadata
-            .as_ref()
-            .map_or("", |metadata| metadata.as_json()),
-    );
+    let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
+    command.arg(claim.owner.as_str()).arg(metadata);
+    command
 }
 
 /// The call of a script that acts on a claim.

@@ -4,7 +4,7 @@
 -- Returns: request, now_us, whether the marker was there, ms that the horizon lasted before, ms that horizon and grace last
 --   now. The marker is the fencing counter of one bucket: it never expires, so without it the data were lost.
 local horizon, grace, marker = KEYS[1], KEYS[2], KEYS[3]
-local request, horizon_ms, grace_ms, grace_if_empty_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local request, horizon_ms, grace_ms, grace_if_empty_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 -- Raises how long a key lasts. A key that exists is raised even when memory is full.
 local function raise(key, wanted_ms)
@@ -25,8 +25,8 @@ local marked = redis.call('EXISTS', marker)
 if marked == 0 then
     -- In one step with the marker: nobody may find the one without the other and take the store for a healthy one.
     redis.pcall('SET', marker, '0')
-    grace_ms = math.max(grace_ms, tonumber(grace_if_empty_ms))
+    grace_ms = math.max(tonumber(grace_ms), tonumber(grace_if_empty_ms))
 end
 local horizon_before, horizon_after = raise(horizon, tonumber(horizon_ms))
-local _, grace_after = raise(grace, grace_ms)
+local _, grace_after = raise(grace, tonumber(grace_ms))
 return { request, now_us, marked, horizon_before, horizon_after, grace_after }
