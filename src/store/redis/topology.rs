@@ -88,8 +88,8 @@ impl Topology {
     fn judge(&self, facts: Facts, fleet: &Fleet) -> bool {
         let mut known = self.known.lock().expect("nobody panics while holding it");
         let now = Instant::now();
-        let is_missing =
-            |until: Instant| until > now + HORIZON_TOLERANCE && fleet.horizon_before.is_zero();
+        // A horizon that went back is one of an older file, or of a file that was not loaded to its end.
+        let is_missing = |until: Instant| until > now + fleet.horizon_before + HORIZON_TOLERANCE;
         let loss = match &known.facts {
             _ if !fleet.is_marked => self.wait_if_empty(known.facts.is_some()),
             None => None,

@@ -266,3 +266,46 @@ async fn a_durable_redis_whose_disk_was_lost_deceives_no_replica() {
     })
     .await;
 }
+
+/// Its marks are all there, but from before the last grant: somebody put a file of earlier back, or Redis did not load
+/// its file to the end.
+#[tokio::test]
+async fn a_durable_redis_that_came_back_with_older_data_deceives_no_replica() {
+    let mut server = durable_redis().await;
+    let holding = Replica::open(&server.database(0)).await;
+    let held = Claim {
+        ttl: ttl(Duration::from_secs(8)),
+        ..claim()
+    };
+    let Ok(Acquired::Granted { lease, .. }) = holding.acquire(&held).await else {
+        panic!("the lock is free");
+    };
+    let held_until = Instant::now() + lease.holder.expires_in;
+    let horizon = b"lh:1:{0}:horizon";
+    eventually("the end of the lease is told to all", async || {
+        (server.kept_ms(0, horizon).await > 6_000).then_some(())
+    })
+    .await;
+    let idle = Replica::open(&server.database(0)).await;
+    // From here on nothing but requests tells the two about the store.
+    for replica in [&holding, &idle] {
+        replica.surveys.abort();
+    }
+    for lock in server.keys(0, "lh:1:{*}:l:*").await {
+        server.integer(0, &[&b"DEL"[..], &lock]).await;
+    }
+    server
+        .integer(0, &[&b"PEXPIRE"[..], horizon, b"3000"])
+        .await;
+    server.kill();
+    server.restart().await;
+    let next = rival(&held);
+    eventually("grants go on", async || {
+        matches!(idle.acquire(&next).await, Ok(Acquired::Granted { .. })).then_some(())
+    })
+    .await;
+    assert!(
+        Instant::now() >= held_until,
+        "granted while the lease is alive"
+    );
+}
