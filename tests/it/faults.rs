@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 
 use crate::support::bench::claim_on;
 use crate::support::eventually;
-use crate::support::redis_server::{Persistence, RedisOptions, RedisServer};
+use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::stores;
 
 /// A lease so long that no test outlasts it: a lock that becomes free was given back.
@@ -107,11 +107,7 @@ async fn durable_redis() -> RedisServer {
 
 /// A Redis that keeps nothing.
 async fn forgetful_redis() -> RedisServer {
-    RedisServer::start(RedisOptions {
-        persistence: Persistence::Nothing,
-        ..RedisOptions::default()
-    })
-    .await
+    RedisServer::start(RedisOptions::forgetful()).await
 }
 
 /// A claim that nothing but a release, a withdrawal or an eviction ends.

@@ -50,7 +50,7 @@ async fn live(store: &dyn LockStore) {
 /// Once Redis knows the scripts, and short of the surveys, which nobody runs here.
 #[tokio::test]
 async fn an_operation_is_one_command() {
-    let redis = RedisServer::start(RedisOptions::default()).await;
+    let redis = RedisServer::start(RedisOptions::forgetful()).await;
     let store = store(&redis).await;
     live(&*store).await;
     redis.command(&["CONFIG", "RESETSTAT"]).await;
@@ -75,7 +75,7 @@ async fn an_operation_is_one_command() {
 /// The pool may open a few sockets, and never one for each request.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_requests_share_few_sockets() {
-    let redis = RedisServer::start(RedisOptions::default()).await;
+    let redis = RedisServer::start(RedisOptions::forgetful()).await;
     let store = store(&redis).await;
     futures_util::future::join_all((0..ROUNDS).map(|_| live(&*store))).await;
     let open = redis.connections().await;

@@ -29,7 +29,7 @@ fn a_fuzzer_finds_nothing_over_the_embedded_store() {
 
 #[tokio::test]
 async fn a_fuzzer_finds_nothing_over_redis() {
-    let redis = RedisServer::start(RedisOptions::default()).await;
+    let redis = RedisServer::start(RedisOptions::forgetful()).await;
     let serving = Serving::start(&["--store", &format!("redis://{}", redis.address())]);
     fuzz(&serving.url);
 }

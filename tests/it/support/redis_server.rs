@@ -56,6 +56,14 @@ impl Default for RedisOptions {
 }
 
 impl RedisOptions {
+    /// Without a disk that may be slow at the wrong moment, for what has nothing to do with it.
+    pub(crate) fn forgetful() -> Self {
+        Self {
+            persistence: Persistence::Nothing,
+            ..Self::default()
+        }
+    }
+
     fn arguments(&self, port: u16, directory: &str) -> Vec<String> {
         let aof = match self.persistence {
             Persistence::Nothing => "no",
