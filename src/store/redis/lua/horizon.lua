@@ -6,19 +6,16 @@
 local horizon, grace, marker = KEYS[1], KEYS[2], KEYS[3]
 local request, horizon_ms, grace_ms, grace_if_empty_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
--- Raises how long a key lasts. A key that exists is raised even when memory is full. Of two writes Redis makes a
--- transaction in its append-only file, as it does of a grant: a Redis that drops transactions while it loads that file
--- (its default user has no rights) has then lost the horizon along with the grants, which gives it away.
+-- Raises how long a key lasts. The first write is refused when memory is full, and the second still raises a key that
+-- exists. Of two writes Redis makes a transaction in its append-only file, as it does of a grant: a Redis that drops
+-- transactions while it loads that file (its default user has no rights) has then lost the horizon along with the
+-- grants, which gives it away.
 local function raise(key, wanted_ms)
     local left_ms = math.max(redis.call('PTTL', key), 0)
     if wanted_ms <= left_ms then
         return left_ms, left_ms
     end
-    if left_ms == 0 then
-        redis.pcall('SET', key, '', 'PX', wanted_ms)
-    else
-        redis.call('PEXPIRE', key, wanted_ms)
-    end
+    redis.pcall('SET', key, '', 'PX', wanted_ms)
     redis.call('PEXPIRE', key, wanted_ms)
     return left_ms, wanted_ms
 end
