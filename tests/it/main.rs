@@ -20,6 +20,7 @@ mod contract;
 mod docs;
 mod faults;
 mod fencing;
+mod late_answers;
 mod main_job;
 mod model;
 mod openapi;

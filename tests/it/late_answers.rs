@@ -1,0 +1,213 @@
+//! Answers of the store that arrive late, or when nobody waits for them any more. The clock is stopped: only the store
+//! lets time pass.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use leasehold::domain::{
+    Acquired, Attempt, Claim, HoldCount, Holder, Listing, LockName, LockState, LockView, NotHolder,
+    Released, Renewed, Token, Ttl,
+};
+use leasehold::service::LockService;
+use leasehold::store::memory::MemoryStore;
+use leasehold::store::{ListQuery, LockStore, StoreError, StoreFuture, StoreHealth};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::bench::{LONG, claim, deadline, ttl};
+use crate::support::stores;
+
+/// Does at once what it is asked for, and says so after a while: the way back is slow, or the process stood still.
+#[derive(Debug)]
+struct LateStore {
+    store: MemoryStore,
+    late: Duration,
+}
+
+impl LateStore {
+    fn after<'a, T: Send + 'a>(&self, answer: StoreFuture<'a, T>) -> StoreFuture<'a, T> {
+        let late = self.late;
+        async move {
+            let answer = answer.await;
+            sleep(late).await;
+            answer
+        }
+        .boxed()
+    }
+}
+
+impl LockStore for LateStore {
+    fn acquire<'a>(
+        &'a self,
+        claim: &'a Claim,
+        attempt: Attempt,
+        by: Instant,
+    ) -> StoreFuture<'a, Acquired> {
+        self.after(self.store.acquire(claim, attempt, by))
+    }
+
+    fn withdraw<'a>(
+        &'a self,
+        claim: &'a Claim,
+        attempt: Attempt,
+        by: Instant,
+    ) -> StoreFuture<'a, ()> {
+        self.after(self.store.withdraw(claim, attempt, by))
+    }
+
+    fn renew<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: Token,
+        ttl: Option<Ttl>,
+        by: Instant,
+    ) -> StoreFuture<'a, Renewed> {
+        self.after(self.store.renew(name, token, ttl, by))
+    }
+
+    fn release<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: Token,
+        hold_count: Option<HoldCount>,
+        by: Instant,
+    ) -> StoreFuture<'a, Released> {
+        self.after(self.store.release(name, token, hold_count, by))
+    }
+
+    fn evict<'a>(
+        &'a self,
+        name: &'a LockName,
+        reason: &'a str,
+        by: Instant,
+    ) -> StoreFuture<'a, Vec<Holder>> {
+        self.after(self.store.evict(name, reason, by))
+    }
+
+    fn inspect<'a>(&'a self, name: &'a LockName, by: Instant) -> StoreFuture<'a, LockView> {
+        self.after(self.store.inspect(name, by))
+    }
+
+    fn list<'a>(&'a self, query: &'a ListQuery, by: Instant) -> StoreFuture<'a, Listing> {
+        self.after(self.store.list(query, by))
+    }
+
+    fn survey(&self) -> BoxFuture<'_, ()> {
+        self.store.survey()
+    }
+
+    fn health(&self) -> StoreHealth {
+        self.store.health()
+    }
+}
+
+/// A service over a store that is late, and the store, to be asked behind the service's back.
+fn late_by(late: Duration) -> (LockService, Arc<LateStore>) {
+    let store = Arc::new(LateStore {
+        store: MemoryStore::new(100),
+        late,
+    });
+    (
+        stores::service(Arc::clone(&store) as Arc<dyn LockStore>),
+        store,
+    )
+}
+
+fn lasting(lease: Duration) -> Arc<Claim> {
+    Arc::new(Claim {
+        ttl: ttl(lease),
+        ..claim()
+    })
+}
+
+async fn state(store: &LateStore, claim: &Claim) -> LockState {
+    store
+        .store
+        .inspect(&claim.name, deadline())
+        .await
+        .unwrap()
+        .state
+}
+
+/// etcd 3.4.3 reported a lock whose lease had ended while it waited (Jepsen, 2020).
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_ended_on_its_way_back_is_not_reported_as_granted() {
+    let (service, _) = late_by(Duration::from_millis(150));
+    let answer = service.acquire(lasting(Duration::from_millis(100))).await;
+    assert!(
+        matches!(answer, Err(StoreError::Unknown { .. })),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_lease_has_left_is_counted_from_before_it_was_asked_for() {
+    let (service, _) = late_by(Duration::from_millis(300));
+    let answer = service
+        .acquire(lasting(Duration::from_secs(1)))
+        .await
+        .unwrap();
+    match &answer.outcome {
+        Acquired::Granted { lease, .. } => {
+            assert_eq!(lease.holder.expires_in, Duration::from_millis(700));
+        }
+        other => panic!("{other:?}"),
+    }
+    answer.undelivered.delivered();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_ended_on_its_way_back_is_none() {
+    let (service, store) = late_by(Duration::from_millis(150));
+    let held = lasting(LONG);
+    store
+        .store
+        .acquire(&held, Attempt::random(), deadline())
+        .await
+        .unwrap();
+    let brief = Some(ttl(Duration::from_millis(100)));
+    let renewed = service
+        .renew(held.name.clone(), held.token, brief)
+        .await
+        .unwrap();
+    assert_eq!(renewed, Renewed::NotHolder(NotHolder::Expired));
+}
+
+/// The client hangs up while the store is on its way: the grant is made all the same, and then given back.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_nobody_waits_for_any_more_is_given_back() {
+    let (service, store) = late_by(Duration::from_millis(100));
+    let claim = lasting(LONG);
+    let asked = service.acquire(Arc::clone(&claim));
+    assert!(
+        timeout(Duration::from_millis(10), asked).await.is_err(),
+        "the store is late"
+    );
+    assert!(
+        matches!(state(&store, &claim).await, LockState::Held(_)),
+        "it is granted behind the client's back"
+    );
+    service.shut_down(Duration::from_secs(10)).await;
+    assert_eq!(state(&store, &claim).await, LockState::Free);
+}
+
+/// A second request with the same token was told of the grant: then it is not the first one's to give back.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_a_later_request_was_told_of_stays() {
+    let (service, store) = late_by(Duration::from_millis(100));
+    let claim = lasting(LONG);
+    let first = service.acquire(Arc::clone(&claim));
+    assert!(
+        timeout(Duration::from_millis(10), first).await.is_err(),
+        "the store is late"
+    );
+    let second = service.acquire(Arc::clone(&claim)).await.unwrap();
+    assert!(
+        matches!(second.outcome, Acquired::Replayed(_)),
+        "{second:?}"
+    );
+    second.undelivered.delivered();
+    service.shut_down(Duration::from_secs(10)).await;
+    assert!(matches!(state(&store, &claim).await, LockState::Held(_)));
+}
