@@ -12,7 +12,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::task::TaskTracker;
 
 use crate::domain::{
@@ -218,12 +218,26 @@ impl LockService {
 
     /// Surveys the store again and again, for ever; to be run as a task that ends with the process.
     pub async fn survey(&self, every: Duration) -> Infallible {
-        let mut ticks = tokio::time::interval(every);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            self.inner.store.survey().await;
-            self.inner.metrics.health(&self.inner.store.health());
+        let Inner { store, metrics, .. } = &*self.inner;
+        let surveys = async {
+            let mut ticks = ticks(every);
+            loop {
+                ticks.tick().await;
+                store.survey().await;
+                metrics.health(&store.health());
+            }
+        };
+        // Apart from each other: no count may keep a loss of data from being noticed.
+        let counts = async {
+            let mut ticks = ticks(every);
+            loop {
+                ticks.tick().await;
+                store.count().await;
+            }
+        };
+        tokio::select! {
+            never = surveys => never,
+            never = counts => never,
         }
     }
 
@@ -255,6 +269,12 @@ impl Inner {
         let now = Instant::now();
         (now, now + self.operation_timeout)
     }
+}
+
+fn ticks(every: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 /// The outcome as it is after the way back from the store.

@@ -103,6 +103,10 @@ pub trait LockStore: Send + Sync + fmt::Debug {
     /// Looks after the store itself: checks what it stands on, drops what is due. Called every few seconds.
     fn survey(&self) -> BoxFuture<'_, ()>;
 
+    /// Counts the held locks if the last count is long enough ago. Called as often as [`survey`](Self::survey) and apart
+    /// from it, because it may take as long as looking at millions of locks takes.
+    fn count(&self) -> BoxFuture<'_, ()>;
+
     /// What the last [`survey`](Self::survey) found. Does no I/O.
     fn health(&self) -> StoreHealth;
 }

@@ -93,7 +93,7 @@ impl RedisStore {
             ));
         }
         let bucket = claim.name.bucket();
-        let command = |_: &Connection| {
+        let command = || {
             // Read once the connection is there: getting it is what may find out that the data were lost.
             let may_grant = self.topology.grace_left().is_none();
             acquire_call(claim, attempt, may_grant, self.topology.last_fence(bucket))
@@ -102,9 +102,15 @@ impl RedisStore {
             let reply = reply.acquired(claim)?;
             match &reply {
                 AcquireReply::Told(Acquired::Granted { lease, .. }) => {
-                    let bucket = claim.name.bucket();
+                    let Holder {
+                        fence, expires_in, ..
+                    } = lease.holder;
+                    self.topology.granted(bucket, fence, connection.epoch);
+                    self.topology.reported(expires_in, connection.epoch);
+                }
+                AcquireReply::Told(Acquired::Reentered(lease) | Acquired::Replayed(lease)) => {
                     self.topology
-                        .granted(bucket, lease.holder.fence, connection.epoch);
+                        .reported(lease.holder.expires_in, connection.epoch);
                 }
                 AcquireReply::Forgotten => self.topology.forgotten(connection.epoch),
                 AcquireReply::Told(_)
@@ -118,15 +124,7 @@ impl RedisStore {
             .run(&scripts::ACQUIRE, attempt.0, deadline, command, read)
             .await?
         {
-            AcquireReply::Told(acquired) => {
-                if let Acquired::Granted { lease, .. }
-                | Acquired::Reentered(lease)
-                | Acquired::Replayed(lease) = &acquired
-                {
-                    self.topology.reported(lease.holder.expires_in);
-                }
-                Ok(acquired)
-            }
+            AcquireReply::Told(acquired) => Ok(acquired),
             AcquireReply::Waiting | AcquireReply::Forgotten => Ok(self.recovering()),
             AcquireReply::UsedUp => Err(StoreError::unavailable(
                 Fault::Corrupt,
@@ -147,7 +145,7 @@ impl RedisStore {
 
     async fn inspect(&self, name: &LockName, deadline: Instant) -> Result<LockView, StoreError> {
         let request = pool::request_id();
-        let command = |_: &Connection| pool::call(&scripts::INSPECT, &[&keys::lock(name)], request);
+        let command = || pool::call(&scripts::INSPECT, &[&keys::lock(name)], request);
         let state = self
             .run(&scripts::INSPECT, request, deadline, command, |reply, _| {
                 reply.state()
@@ -228,7 +226,7 @@ impl LockStore for RedisStore {
     ) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let script = &scripts::WITHDRAW;
-            let command = |_: &Connection| claim_call(script, &claim.name, claim.token, attempt.0);
+            let command = || claim_call(script, &claim.name, claim.token, attempt.0);
             self.run(script, attempt.0, deadline, command, |mut reply, _| {
                 reply.number().map(drop)
             })
@@ -246,20 +244,20 @@ impl LockStore for RedisStore {
         Box::pin(async move {
             let (script, request) = (&scripts::RENEW, pool::request_id());
             let ttl_ms = ttl.map_or_else(String::new, |ttl| ttl.get().as_millis().to_string());
-            let command = |_: &Connection| {
+            let command = || {
                 let mut command = claim_call(script, name, token, request);
                 command.arg(&ttl_ms);
                 command
             };
-            let renewed = self
-                .run(script, request, deadline, command, |reply, _| {
-                    reply.renewed()
-                })
-                .await?;
-            if let Renewed::Extended(renewal) = &renewed {
-                self.topology.reported(renewal.lease.holder.expires_in);
-            }
-            Ok(renewed)
+            let read = |reply: Reply, connection: &Connection| {
+                let renewed = reply.renewed()?;
+                if let Renewed::Extended(renewal) = &renewed {
+                    let expires_in = renewal.lease.holder.expires_in;
+                    self.topology.reported(expires_in, connection.epoch);
+                }
+                Ok(renewed)
+            };
+            self.run(script, request, deadline, command, read).await
         })
     }
 
@@ -273,7 +271,7 @@ impl LockStore for RedisStore {
         Box::pin(async move {
             let (script, request) = (&scripts::RELEASE, pool::request_id());
             let depth = hold_count.map_or_else(String::new, |count| count.get().to_string());
-            let command = |_: &Connection| {
+            let command = || {
                 let mut command = claim_call(script, name, token, request);
                 command.arg(&depth);
                 command
@@ -294,7 +292,7 @@ impl LockStore for RedisStore {
         Box::pin(async move {
             let (script, request) = (&scripts::EVICT, pool::request_id());
             let (lock, ended_prefix) = (keys::lock(name), keys::ended_prefix(name));
-            let command = |_: &Connection| {
+            let command = || {
                 let mut command = pool::call(script, &[&lock, &ended_prefix], request);
                 command.arg(reason);
                 command
@@ -318,10 +316,11 @@ impl LockStore for RedisStore {
         Box::pin(async move {
             let look = self.look().await;
             self.tell(&look);
-            if look.is_ok() {
-                self.count().await;
-            }
         })
+    }
+
+    fn count(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.count_if_due())
     }
 
     fn health(&self) -> StoreHealth {

@@ -97,6 +97,10 @@ impl LockStore for LateStore {
         self.store.survey()
     }
 
+    fn count(&self) -> BoxFuture<'_, ()> {
+        futures_util::future::ready(()).boxed()
+    }
+
     fn health(&self) -> StoreHealth {
         self.store.health()
     }

@@ -20,7 +20,7 @@ impl RedisStore {
         script: &Script,
         request: u64,
         deadline: Instant,
-        command: impl Fn(&Connection) -> Cmd,
+        command: impl Fn() -> Cmd,
         read: impl Fn(Reply, &Connection) -> Result<T, Malformed>,
     ) -> Result<T, StoreError> {
         let mut may_be_done = false;
@@ -47,13 +47,11 @@ impl RedisStore {
         script: &Script,
         request: u64,
         deadline: Instant,
-        command: impl Fn(&Connection) -> Cmd,
+        command: impl Fn() -> Cmd,
         read: impl Fn(Reply, &Connection) -> Result<T, Malformed>,
     ) -> Result<T, Failure> {
         let mut connection = self.pool.get(deadline).await?;
-        let value = connection
-            .run(script, &command(&connection), deadline)
-            .await?;
+        let value = connection.run(script, &command(), deadline).await?;
         let Some(reply) = Reply::to(request, value) else {
             self.mismatches.fetch_add(1, Ordering::Relaxed);
             connection.abandon();

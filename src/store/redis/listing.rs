@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use tokio::time::Instant;
 
-use super::pool::{self, Connection};
+use super::pool;
 use super::{RedisStore, keys, scripts};
 use crate::domain::{Listing, LockState};
 use crate::store::{ListQuery, StoreError};
@@ -65,7 +65,7 @@ impl RedisStore {
         let mut cursor = 0;
         loop {
             let request = pool::request_id();
-            let command = |_: &Connection| {
+            let command = || {
                 let mut command = pool::call(&scripts::SCAN, &[], request);
                 command.arg(cursor).arg(&pattern).arg(SCAN_STEP);
                 command
@@ -84,7 +84,7 @@ impl RedisStore {
     }
 
     /// Counts the held locks if the last count is long enough ago.
-    pub(super) async fn count(&self) {
+    pub(super) async fn count_if_due(&self) {
         let started = Instant::now();
         if self
             .survey

@@ -114,7 +114,7 @@ impl Topology {
         if let Some(at_least) = loss {
             self.lost(at_least);
         } else if is_replaced {
-            self.epoch.fetch_add(1, Ordering::AcqRel);
+            self.epoch.fetch_add(1, Ordering::SeqCst);
         }
         loss.is_some()
     }
@@ -137,11 +137,11 @@ impl Topology {
     }
 
     fn lost(&self, at_least: Duration) {
-        let wait_ms = self
-            .ms_of(Instant::now() + at_least)
-            .max(self.horizon_ms.load(Ordering::Acquire));
-        self.grace_ms.fetch_max(wait_ms, Ordering::AcqRel);
-        self.epoch.fetch_add(1, Ordering::AcqRel);
+        self.wait_until(self.ms_of(Instant::now() + at_least));
+        // First the epoch, then the horizon; `reported` does it the other way round. So of a lease that is reported at
+        // this very moment, either this learns, or its reporter learns of the loss.
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        self.wait_until(self.horizon_ms.load(Ordering::SeqCst));
         for fence in &self.last_fences {
             fence.store(0, Ordering::Relaxed);
         }
@@ -186,17 +186,23 @@ impl Topology {
         if !fleet.grace_after.is_zero() {
             // Rounded up: a grant that comes early by a millisecond is too early.
             let until = Instant::now() + fleet.grace_after + Duration::from_millis(1);
-            self.grace_ms.fetch_max(self.ms_of(until), Ordering::AcqRel);
+            self.wait_until(self.ms_of(until));
         }
         Ok(fleet)
     }
 
-    /// A lease is about to be reported that lasts for `expires_in` from now at most.
-    pub(super) fn reported(&self, expires_in: Duration) {
-        self.horizon_ms.fetch_max(
-            self.ms_of(Instant::now() + expires_in) + 1,
-            Ordering::AcqRel,
-        );
+    /// A lease is about to be reported that lasts for `expires_in` from now at most, over a connection of this epoch.
+    pub(super) fn reported(&self, expires_in: Duration, epoch: u64) {
+        let until_ms = self.ms_of(Instant::now() + expires_in) + 1;
+        self.horizon_ms.fetch_max(until_ms, Ordering::SeqCst);
+        // The data were lost while the answer was on its way: nobody has counted this lease among those to wait for.
+        if epoch != self.epoch() && self.grace_left().is_some() {
+            self.wait_until(until_ms);
+        }
+    }
+
+    fn wait_until(&self, until_ms: u64) {
+        self.grace_ms.fetch_max(until_ms, Ordering::AcqRel);
     }
 
     /// A grant was made in this bucket, over a connection of this epoch.
@@ -211,7 +217,7 @@ impl Topology {
     }
 
     pub(super) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire)
+        self.epoch.load(Ordering::SeqCst)
     }
 
     pub(super) fn is_refused(&self) -> bool {
@@ -273,4 +279,61 @@ fn clock_offset_ms(now_us: u64) -> i64 {
         i64::try_from(here).unwrap_or(i64::MAX),
     );
     there.saturating_sub(here) / 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topology() -> Topology {
+        let config = RedisConfig {
+            connections: 1,
+            connect_timeout: Duration::from_secs(1),
+            username: None,
+            password: None,
+            accept_eviction_policy: None,
+            grace_on_empty_start: false,
+            survey_interval: Duration::from_secs(2),
+        };
+        Topology::new(&config, Duration::from_secs(3600))
+    }
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_loss_new_grants_wait_for_the_longest_lease_that_was_reported() {
+        let topology = topology();
+        topology.reported(LEASE, topology.epoch());
+        topology.forgotten(topology.epoch());
+        assert!(topology.grace_left().is_some_and(|left| left >= LEASE));
+    }
+
+    /// The answer was on its way when another connection found out about the loss.
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_from_before_a_loss_that_is_reported_after_it_is_waited_for_too() {
+        let topology = topology();
+        let before = topology.epoch();
+        topology.forgotten(before);
+        topology.reported(LEASE, before);
+        assert!(topology.grace_left().is_some_and(|left| left >= LEASE));
+    }
+
+    /// Renewals go on during the wait; it would never end if they made it longer.
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_reported_during_the_wait_does_not_lengthen_it() {
+        let topology = topology();
+        topology.forgotten(topology.epoch());
+        let left = topology.grace_left();
+        topology.reported(LEASE, topology.epoch());
+        assert_eq!(topology.grace_left(), left);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_many_requests_that_notice_a_loss_one_is_enough() {
+        let topology = topology();
+        let before = topology.epoch();
+        topology.forgotten(before);
+        topology.forgotten(before);
+        assert_eq!(topology.epoch(), before + 1);
+    }
 }

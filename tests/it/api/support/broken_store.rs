@@ -102,6 +102,10 @@ impl LockStore for BrokenStore {
         ready(()).boxed()
     }
 
+    fn count(&self) -> BoxFuture<'_, ()> {
+        futures_util::future::ready(()).boxed()
+    }
+
     fn health(&self) -> StoreHealth {
         self.health.clone()
     }
