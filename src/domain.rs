@@ -5,15 +5,26 @@
 
 pub mod claim;
 pub mod duration;
+pub mod event;
 pub mod fence;
 pub mod lease;
+pub mod mode;
 pub mod name;
+pub mod names;
 pub mod outcome;
+pub mod queue;
 pub mod token;
 
 pub use claim::{Attempt, Bounds, Claim, HoldCount, InvalidField, Metadata, Owner, Ttl};
+pub use event::{EventKind, LockEvent};
 pub use fence::Fence;
-pub use lease::{Holder, Lease, Timestamp};
+pub use lease::{Holder, Holders, Lease, Timestamp};
+pub use mode::{Mode, Share};
 pub use name::{Bucket, InvalidName, LockName};
-pub use outcome::{Acquired, Listing, LockState, LockView, NotHolder, Released, Renewal, Renewed};
+pub use names::LockNames;
+pub use outcome::{
+    Acquired, Blockade, Blocker, Change, Contradiction, Grant, Listing, LockState, LockView, Lost,
+    NotHolder, Parked, Released, Renewal, Renewed, Waiting,
+};
+pub use queue::{Place, Position, Queue, Stand, Waiter};
 pub use token::{ClaimDigest, InvalidToken, Token};

@@ -16,12 +16,15 @@ use tokio::time::Instant;
 
 use crate::config::{Config, StoreUrl};
 use crate::domain::{
-    Acquired, Attempt, Claim, HoldCount, Holder, Listing, LockName, LockView, Released, Renewed,
-    Token, Ttl,
+    Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockEvent, LockName, LockNames,
+    LockView, Parked, Released, Renewed, Stand, Token,
 };
 
 /// How long an ended claim is remembered, so that a late or repeated request with its token finds out.
 pub const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// How long a lock that opened is kept for the first waiter's process before the next one gets its turn.
+pub const OFFER: Duration = Duration::from_secs(1);
 
 /// What a store method returns.
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
@@ -32,32 +35,57 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 ///
 /// - **One clock.** Every decision is made by the store's own clock, in one atomic step per method. The caller's
 ///   clock is used for `deadline` and nothing else.
-/// - **Tokens identify claims.** A claim is the pair of a lock and a token. Asking again for a claim that holds
-///   changes nothing but its depth, and that only upwards; asking for one that ended is [`Acquired::Ended`] for
+/// - **Tokens identify claims.** A claim on a lock is the pair of the lock and a token. Asking again for a claim that
+///   holds changes nothing but its depth, and that only upwards; asking for one that ended is [`Acquired::Ended`] for
 ///   [`REMEMBERED`] after the end. Methods that act on a claim change nothing for a token that does not hold.
 /// - **Order.** Each grant of a lock carries a larger fencing token than every grant of that lock before it. It grows
 ///   on grants alone: not on renewal, re-entry or replay.
 /// - **Time.** A lease ends `ttl` after the grant or the last renewal, and never later than `max_hold` after the
 ///   grant. From that moment on the claim does not hold, whatever is asked first.
+/// - **Sharing.** Shared claims hold together as long as their permits fit into their common limit; each has its own
+///   token, time and fencing token. An exclusive claim holds alone.
+/// - **All or none.** A claim on several locks is granted all of them in one step, or none.
+/// - **Queue.** A claim that comes with a [`Stand`] and cannot be granted stands in the queue of each of its locks, in
+///   the order of arrival, shared and exclusive claims alike. It is granted when its locks admit it and it is the first
+///   in each queue that somebody still waits for. Asking again with the same token is how a waiter looks after its
+///   place: it never loses the place, and it is granted by the answer. A claim that is fair does not overtake a queue,
+///   whether it would wait or not.
+/// - **Offers.** When a lock that is waited for opens, the process of the first waiter hears
+///   [`Listener::offered`]; the lock is kept for it for [`OFFER`], then the next process gets its turn. Losing
+///   that message delays a waiter until it looks again by itself, and does nothing else.
 /// - **Closed locks.** After a release before `min_hold`, and for `lock_delay` after an expiry or an eviction, the
-///   lock is granted to nobody.
-/// - **No trace.** A lock that is free, not closed, and whose last claim ended more than [`REMEMBERED`] ago takes no
-///   room, but for its bucket's fencing counter.
+///   lock is granted to nobody; of a shared lock, what the ended lease took is not granted.
+/// - **No trace.** A lock that is free, not closed, not waited for, and whose last claim ended more than
+///   [`REMEMBERED`] ago takes no room, but for its bucket's fencing counter.
 /// - **Errors tell the effect.** [`StoreError::Unavailable`] means that nothing was done, [`StoreError::Unknown`] that
 ///   it may have been. Every method can be repeated after either.
 ///
 /// # Cancel safety
 /// Dropping a future leaves the outcome unknown. Whoever may drop one must be ready to [`withdraw`](Self::withdraw).
 pub trait LockStore: Send + Sync + fmt::Debug {
-    /// Grants the lock to the claim if nobody holds it, or says why not.
+    /// Grants its locks to the claim if nothing is in the way, or says why not.
+    ///
+    /// With a `stand`, a claim that cannot be granted comes to stand in the queue, or goes on standing there. The same
+    /// request asks again and again with the same `attempt`, and with the place that it was told last.
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
+        stand: Option<&'a Stand>,
         deadline: Instant,
     ) -> StoreFuture<'a, Acquired>;
 
-    /// Undoes what `attempt` was granted, or keeps it from being granted should its request arrive late.
+    /// Takes a waiting claim out of the queue of this process and keeps its place for `keep`: posted again within that
+    /// time, on any process, it stands where it stood. Nobody waits for it meanwhile. Changes nothing for a claim that
+    /// does not wait.
+    fn park<'a>(
+        &'a self,
+        claim: &'a Claim,
+        keep: Duration,
+        deadline: Instant,
+    ) -> StoreFuture<'a, Parked>;
+
+    /// Undoes what `attempt` was granted, or keeps it from being granted, or queued, should its request arrive late.
     ///
     /// A grant that a later attempt of the same claim was told of stays. The claim does not count as ended: its token
     /// may be posted again.
@@ -68,23 +96,25 @@ pub trait LockStore: Send + Sync + fmt::Debug {
         deadline: Instant,
     ) -> StoreFuture<'a, ()>;
 
-    /// Lets the lease last `ttl` (or the claim's own) from now. Never creates a lease.
+    /// Lets the leases on all of these locks last longer from now, or none of them. Never creates a lease.
     fn renew<'a>(
         &'a self,
-        name: &'a LockName,
+        names: &'a LockNames,
         token: Token,
-        ttl: Option<Ttl>,
+        change: Change,
         deadline: Instant,
     ) -> StoreFuture<'a, Renewed>;
 
-    /// Ends the claim, or steps it back to `hold_count` where one is given and the claim holds deeper.
+    /// Ends the claim on each of these locks, or steps it back to `hold_count` where one is given and the claim holds
+    /// deeper. A claim that waits leaves the queue. The answer has one entry for each name: what the token does not hold
+    /// does not keep the rest from being released.
     fn release<'a>(
         &'a self,
-        name: &'a LockName,
+        names: &'a LockNames,
         token: Token,
         hold_count: Option<HoldCount>,
         deadline: Instant,
-    ) -> StoreFuture<'a, Released>;
+    ) -> StoreFuture<'a, Vec<Released>>;
 
     /// Takes the lock away from its holders and returns who they were. They are told `reason` when they ask.
     fn evict<'a>(
@@ -97,7 +127,8 @@ pub trait LockStore: Send + Sync + fmt::Debug {
     /// What the lock is doing.
     fn inspect<'a>(&'a self, name: &'a LockName, deadline: Instant) -> StoreFuture<'a, LockView>;
 
-    /// One page of the held locks, in the order of names: no lock twice, and none left out that stays held.
+    /// One page of the locks that are held or waited for, in the order of names: no lock twice, and none left out that
+    /// stays so.
     fn list<'a>(&'a self, query: &'a ListQuery, deadline: Instant) -> StoreFuture<'a, Listing>;
 
     /// Looks after the store itself: checks what it stands on, drops what is due. Called every few seconds.
@@ -109,6 +140,25 @@ pub trait LockStore: Send + Sync + fmt::Debug {
 
     /// What the last [`survey`](Self::survey) found. Does no I/O.
     fn health(&self) -> StoreHealth;
+
+    /// Names who is told what happens in the store, once and before the first operation. Nobody else is told.
+    fn attach(&self, listener: Arc<dyn Listener>);
+
+    /// Says whether this process wants to hear of events. While no process does, nobody tells any. The future completes
+    /// when events that begin from now on are told, or when that cannot be made sure of.
+    fn want_events(&self, wanted: bool) -> BoxFuture<'_, ()>;
+}
+
+/// Who is told what happens in a store. Called from the store's own tasks, so nothing here may wait.
+pub trait Listener: Send + Sync + fmt::Debug {
+    /// The lock is offered to the first of this process's waiters.
+    fn offered(&self, name: &LockName);
+
+    /// Something happened to a lock.
+    fn event(&self, event: LockEvent);
+
+    /// Messages may have been lost.
+    fn missed(&self);
 }
 
 /// Which page of which locks.

@@ -4,15 +4,19 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{LockName, Token, duration};
+use super::{LockNames, Mode, Token, duration};
 
-/// One attempt to hold a lock, from the first request to the final release.
+/// One attempt to hold one or several locks, from the first request to the final release.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// The lock.
-    pub name: LockName,
+    /// The locks, of which it gets all or none.
+    pub names: LockNames,
     /// Identifies the claim; posting it again never makes a second claim.
     pub token: Token,
+    /// How it wants to hold them.
+    pub mode: Mode,
+    /// Whether it lets those go first who wait already. One that is not fair takes what is free.
+    pub fair: bool,
     /// How long the lease lasts without renewal.
     pub ttl: Ttl,
     /// The depth to hold at; posting a larger one re-enters.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Fence, HoldCount, Metadata, Owner, Ttl};
+use super::{Fence, HoldCount, Metadata, Mode, Owner, Ttl};
 
 /// A moment on the store's clock, in milliseconds since 1970; for people to read, never to decide by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,6 +29,8 @@ pub struct Holder {
     pub owner: Owner,
     /// What else the holder wants others to see.
     pub metadata: Option<Metadata>,
+    /// How the lock is held.
+    pub mode: Mode,
     /// The fencing token of the grant.
     pub fence: Fence,
     /// How many times over it is held.
@@ -39,6 +41,29 @@ pub struct Holder {
     pub expires_at: Timestamp,
     /// How long the lease still lasts, counted from when the store was asked.
     pub expires_in: Duration,
+}
+
+/// All who hold a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holders {
+    /// Those whose leases end first, at most [`Holders::TOLD_MAX`].
+    pub told: Vec<Holder>,
+    /// How many there are.
+    pub total: u64,
+}
+
+impl Holders {
+    /// How many holders an answer tells of. A semaphore may have a million.
+    pub const TOLD_MAX: usize = 100;
+}
+
+impl From<Holder> for Holders {
+    fn from(holder: Holder) -> Self {
+        Self {
+            told: vec![holder],
+            total: 1,
+        }
+    }
 }
 
 /// What the holder itself gets to know: its place as a holder, and its TTL.

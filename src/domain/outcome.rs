@@ -2,31 +2,34 @@
 
 use std::time::Duration;
 
-use super::{Holder, Lease, LockName};
+use super::{Holders, Lease, LockName, Mode, Place, Position, Queue, Ttl};
 
-/// What came of an acquire.
+/// What came of an acquire. Where there is something for each lock, it is in the order of the claim's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acquired {
     /// The claim was granted just now.
-    Granted {
-        /// The lease, with a new fencing token.
-        lease: Lease,
-        /// How long the lease was held that had run out before this grant, if one had.
-        after_expiry: Option<Duration>,
-    },
+    Granted(Vec<Grant>),
     /// The claim holds already and now holds deeper.
-    Reentered(Lease),
+    Reentered(Vec<Lease>),
     /// The claim holds already; nothing changed.
-    Replayed(Lease),
-    /// Other claims hold the lock.
-    Held(Vec<Holder>),
-    /// Nobody holds the lock, but it stays closed for a while (`min_hold` or `lock_delay`).
-    Cooling {
-        /// How long it stays closed.
-        free_in: Duration,
+    Replayed(Vec<Lease>),
+    /// The claim stands in the queue of each lock. Only for a claim that asked to.
+    Waiting(Waiting),
+    /// Something is in the way; nothing changed. Never for a claim that asked to wait.
+    Blocked(Vec<Blockade>),
+    /// The claim contradicts the lock, or itself; nothing changed, and waiting cannot help.
+    Contradicts(Contradiction),
+    /// The queue of this lock is full.
+    TooManyWaiters {
+        /// The lock.
+        name: LockName,
+        /// How many wait.
+        queue_length: u64,
     },
+    /// The time until which the claim might have been granted from its place is over; it does not stand there any more.
+    Overdue,
     /// The claim has ended before; a token is good for one claim.
-    Ended(NotHolder),
+    Ended(Lost),
     /// The store may have forgotten leases that are still alive; new grants wait for their end.
     Recovering {
         /// How long new grants wait.
@@ -34,13 +37,109 @@ pub enum Acquired {
     },
 }
 
+/// A lock that was granted just now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The lease, with a new fencing token.
+    pub lease: Lease,
+    /// How long the lease was held that had run out before this grant, if one had.
+    pub after_expiry: Option<Duration>,
+}
+
+/// A claim that stands in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Where it stands.
+    pub place: Place,
+    /// When looking again could find another answer even if nobody does anything: something runs out then.
+    pub look_in: Option<Duration>,
+    /// How many are before it, for a stand that asked for it.
+    pub position: Option<Position>,
+}
+
+/// A lock that keeps a claim from being granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blockade {
+    /// The lock.
+    pub name: LockName,
+    /// What is in the way.
+    pub by: Blocker,
+    /// How many claims wait for the lock.
+    pub queue_length: u64,
+}
+
+/// What is in the way of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Blocker {
+    /// Other claims hold the lock.
+    Holders(Holders),
+    /// Nobody holds the lock, but it stays closed for a while (`min_hold` or `lock_delay`).
+    Cooling {
+        /// How long it stays closed.
+        free_in: Duration,
+    },
+    /// The claim could be granted, but others wait for the lock and came first.
+    Waiters,
+}
+
+/// How a request contradicts the lock or its own claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contradiction {
+    /// Those who hold the lock agreed on another limit.
+    Limit {
+        /// The lock.
+        name: LockName,
+        /// The limit in force; none for a read lock.
+        in_force: Option<u32>,
+    },
+    /// The claim holds the lock together with others and cannot come to hold it alone.
+    Upgrade {
+        /// The lock.
+        name: LockName,
+    },
+    /// The claim was made before with another mode, limit or number of permits, or on other locks.
+    Claim {
+        /// The lock.
+        name: LockName,
+    },
+}
+
+/// A claim that stepped out of the queue; its place is kept for a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parked {
+    /// How far it had come; none if it did not stand there.
+    pub position: Option<Position>,
+    /// What is in its way.
+    pub blocked_by: Vec<Blockade>,
+}
+
+/// What a renewal asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Change {
+    /// How long the lease lasts from now on; the claim's own TTL if none.
+    pub ttl: Option<Ttl>,
+    /// How the lock is held from now on; as before if none. Only from alone to shared.
+    pub mode: Option<Mode>,
+}
+
 /// What came of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Renewed {
-    /// The lease lasts longer now.
-    Extended(Renewal),
-    /// The token does not hold the lock; nothing changed.
-    NotHolder(NotHolder),
+    /// All leases last longer now; in the order of names.
+    Extended(Vec<Renewal>),
+    /// The token does not hold these locks; nothing changed on any lock.
+    NotHolder(Vec<Lost>),
+    /// The claim cannot be changed so; nothing changed on any lock.
+    Contradicts(Contradiction),
+}
+
+/// A lock that a token does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The lock.
+    pub name: LockName,
+    /// Why not.
+    pub how: NotHolder,
 }
 
 /// A renewed lease.
@@ -52,7 +151,7 @@ pub struct Renewal {
     pub slack: Duration,
 }
 
-/// What came of a release.
+/// What came of a release, for one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Released {
     /// The claim ended.
@@ -62,6 +161,8 @@ pub enum Released {
     },
     /// The claim holds on at a smaller depth, or already did.
     SteppedBack(Lease),
+    /// The claim stood in the queue and has ended without being granted.
+    LeftQueue,
     /// The claim had been released before, within the last minute.
     Repeated,
     /// The token does not hold the lock; nothing changed.
@@ -105,6 +206,8 @@ pub struct LockView {
     pub name: LockName,
     /// What it is doing.
     pub state: LockState,
+    /// Who waits for it.
+    pub queue: Queue,
 }
 
 /// What a lock is doing.
@@ -113,7 +216,7 @@ pub enum LockState {
     /// Nobody holds it.
     Free,
     /// Somebody holds it.
-    Held(Vec<Holder>),
+    Held(Holders),
     /// Nobody holds it, but it stays closed for a while.
     Cooling {
         /// How long it stays closed.
@@ -124,7 +227,7 @@ pub enum LockState {
 /// One page of a listing, in the order of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// Locks that are held, and only those.
+    /// Locks that are held or waited for, and only those.
     pub locks: Vec<LockView>,
     /// The name after which the next page starts; none on the last page.
     pub next_after: Option<LockName>,
