@@ -1,12 +1,16 @@
 //! Leases in one Redis or Valkey: one script, one round trip for every operation, on Redis' own clock.
 //!
-//! This is the only room that knows Redis. Keys are made in `keys`, scripts are called and read in `scripts`, sockets
-//! are kept in `pool`, and `topology` knows whether the data may be trusted.
+//! This is the only room that knows Redis. Keys are made in `keys`, scripts are called in `claims` and read in `answers`,
+//! sockets are kept in `pool`, `messages` hears what other processes tell, and `topology` knows whether the data may be
+//! trusted.
 
+mod answers;
 mod call;
+mod claims;
 mod facts;
 mod keys;
 mod listing;
+mod messages;
 mod pool;
 mod scripts;
 mod topology;
@@ -18,17 +22,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use redis::Cmd;
 use tokio::time::Instant;
 
-use super::{Fault, ListQuery, LockStore, StoreError, StoreFuture, StoreHealth};
+use super::{Fault, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth};
 use crate::config::{RedisAddress, RedisConfig};
 use crate::domain::{
-    Acquired, Attempt, Claim, HoldCount, Holder, Listing, LockName, LockView, Metadata, Released,
-    Renewed, Token, Ttl,
+    Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockView,
+    Parked, Released, Renewed, Stand, Token,
 };
-use pool::{Connection, Pool};
-use scripts::{AcquireReply, Reply, Script};
+use messages::Messages;
+use pool::Pool;
 use topology::Topology;
 
 /// How long a survey may take.
@@ -38,6 +41,7 @@ const SURVEY_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct RedisStore {
     pool: Pool,
     topology: Arc<Topology>,
+    messages: Arc<Messages>,
     mismatches: AtomicU64,
     survey: Mutex<Survey>,
 }
@@ -63,12 +67,14 @@ impl RedisStore {
         config: &RedisConfig,
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
-        let topology = Arc::new(Topology::new(config, lease_max));
+        let messages = Arc::new(Messages::new(pool::request_id(), address.database));
+        let topology = Arc::new(Topology::new(config, lease_max, Arc::clone(&messages)));
         let pool = Pool::new(address, config, Arc::clone(&topology))
             .map_err(|error| StoreError::unavailable(Fault::Refused, error))?;
         let store = Self {
             pool,
             topology,
+            messages,
             mismatches: AtomicU64::new(0),
             survey: Mutex::default(),
         };
@@ -80,81 +86,76 @@ impl RedisStore {
         }
     }
 
-    async fn acquire(
-        &self,
-        claim: &Claim,
-        attempt: Attempt,
-        deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
-        if self.topology.is_refused() {
-            return Err(StoreError::unavailable(
-                Fault::Refused,
-                "the store is configured so that it would lose leases",
-            ));
-        }
-        let bucket = claim.name.bucket();
-        let command = || {
-            // Read once the connection is there: getting it is what may find out that the data were lost.
-            let may_grant = self.topology.grace_left().is_none();
-            acquire_call(claim, attempt, may_grant, self.topology.last_fence(bucket))
-        };
-        let read = |reply: Reply, connection: &Connection| {
-            let reply = reply.acquired(claim)?;
-            match &reply {
-                AcquireReply::Told(Acquired::Granted { lease, .. }) => {
-                    let Holder {
-                        fence, expires_in, ..
-                    } = lease.holder;
-                    self.topology.granted(bucket, fence, connection.epoch);
-                    self.topology.reported(expires_in, connection.epoch);
-                }
-                AcquireReply::Told(Acquired::Reentered(lease) | Acquired::Replayed(lease)) => {
-                    self.topology
-                        .reported(lease.holder.expires_in, connection.epoch);
-                }
-                AcquireReply::Forgotten => self.topology.forgotten(connection.epoch),
-                AcquireReply::Told(_)
-                | AcquireReply::Waiting
-                | AcquireReply::UsedUp
-                | AcquireReply::Withdrawn => {}
-            }
-            Ok(reply)
-        };
-        match self
-            .run(&scripts::ACQUIRE, attempt.0, deadline, command, read)
-            .await?
-        {
-            AcquireReply::Told(acquired) => Ok(acquired),
-            AcquireReply::Waiting | AcquireReply::Forgotten => Ok(self.recovering()),
-            AcquireReply::UsedUp => Err(StoreError::unavailable(
-                Fault::Corrupt,
-                "the fencing counter is used up",
-            )),
-            AcquireReply::Withdrawn => Err(StoreError::unavailable(
-                Fault::Timeout,
-                "the attempt was withdrawn",
-            )),
-        }
-    }
-
-    fn recovering(&self) -> Acquired {
-        Acquired::Recovering {
-            retry_in: self.topology.grace_left().unwrap_or_default(),
-        }
-    }
-
     async fn inspect(&self, name: &LockName, deadline: Instant) -> Result<LockView, StoreError> {
-        let request = pool::request_id();
-        let command = || pool::call(&scripts::INSPECT, &[&keys::lock(name)], request);
-        let state = self
-            .run(&scripts::INSPECT, request, deadline, command, |reply, _| {
-                reply.state()
+        let (script, request) = (&scripts::INSPECT, pool::request_id());
+        let command = || {
+            let mut command = pool::call(script, &[&keys::lock(name)], request);
+            command.arg(self.messages.channel());
+            command
+        };
+        let (state, queue) = self
+            .run(script, request, deadline, command, |reply, _| {
+                answers::inspected(reply)
             })
             .await?;
         Ok(LockView {
             name: name.clone(),
             state,
+            queue,
         })
+    }
+
+    async fn evict(
+        &self,
+        name: &LockName,
+        reason: &str,
+        deadline: Instant,
+    ) -> Result<Vec<Holder>, StoreError> {
+        let script = &scripts::EVICT;
+        let lock = keys::lock(name);
+        let (mut evicted, mut skip) = (Vec::new(), Some(0));
+        while let Some(entries) = skip {
+            let request = pool::request_id();
+            let command = || {
+                let mut command = pool::call(script, &[&lock], request);
+                command
+                    .arg(reason)
+                    .arg(entries)
+                    .arg(self.messages.channel());
+                command
+            };
+            let step = self
+                .run(script, request, deadline, command, |reply, _| {
+                    answers::evicted(reply)
+                })
+                .await?;
+            evicted.extend(step.holders);
+            skip = step.skip;
+        }
+        Ok(evicted)
+    }
+
+    /// Tells the other processes that somebody has come to watch. Those that do not hear it find out by their surveys.
+    async fn want_events(&self, wanted: bool) {
+        let told = async {
+            self.messages.want_events(wanted).await;
+            if wanted {
+                let deadline = Instant::now() + SURVEY_TIMEOUT;
+                let mut connection = self.pool.get(deadline).await.ok()?;
+                let publish = redis::cmd("PUBLISH")
+                    .arg(self.messages.watch_channel())
+                    .arg("")
+                    .to_owned();
+                connection
+                    .socket()
+                    .send_packed_command(&publish)
+                    .await
+                    .ok()?;
+            }
+            Some(())
+        };
+        // Cut off, this process watches as soon as it hears again.
+        let _ = tokio::time::timeout(SURVEY_TIMEOUT, told).await;
     }
 
     /// Looks at the store once more. The error says why that was not possible.
@@ -213,9 +214,19 @@ impl LockStore for RedisStore {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
+        stand: Option<&'a Stand>,
         deadline: Instant,
     ) -> StoreFuture<'a, Acquired> {
-        Box::pin(self.acquire(claim, attempt, deadline))
+        Box::pin(self.acquire(claim, attempt, stand, deadline))
+    }
+
+    fn park<'a>(
+        &'a self,
+        claim: &'a Claim,
+        keep: Duration,
+        deadline: Instant,
+    ) -> StoreFuture<'a, Parked> {
+        Box::pin(self.park(claim, keep, deadline))
     }
 
     fn withdraw<'a>(
@@ -224,63 +235,27 @@ impl LockStore for RedisStore {
         attempt: Attempt,
         deadline: Instant,
     ) -> StoreFuture<'a, ()> {
-        Box::pin(async move {
-            let script = &scripts::WITHDRAW;
-            let command = || claim_call(script, &claim.name, claim.token, attempt.0);
-            self.run(script, attempt.0, deadline, command, |mut reply, _| {
-                reply.number().map(drop)
-            })
-            .await
-        })
+        Box::pin(self.withdraw(claim, attempt, deadline))
     }
 
     fn renew<'a>(
         &'a self,
-        name: &'a LockName,
+        names: &'a LockNames,
         token: Token,
-        ttl: Option<Ttl>,
+        change: Change,
         deadline: Instant,
     ) -> StoreFuture<'a, Renewed> {
-        Box::pin(async move {
-            let (script, request) = (&scripts::RENEW, pool::request_id());
-            let ttl_ms = ttl.map_or_else(String::new, |ttl| ttl.get().as_millis().to_string());
-            let command = || {
-                let mut command = claim_call(script, name, token, request);
-                command.arg(&ttl_ms);
-                command
-            };
-            let read = |reply: Reply, connection: &Connection| {
-                let renewed = reply.renewed()?;
-                if let Renewed::Extended(renewal) = &renewed {
-                    let expires_in = renewal.lease.holder.expires_in;
-                    self.topology.reported(expires_in, connection.epoch);
-                }
-                Ok(renewed)
-            };
-            self.run(script, request, deadline, command, read).await
-        })
+        Box::pin(self.renew(names, token, change, deadline))
     }
 
     fn release<'a>(
         &'a self,
-        name: &'a LockName,
+        names: &'a LockNames,
         token: Token,
         hold_count: Option<HoldCount>,
         deadline: Instant,
-    ) -> StoreFuture<'a, Released> {
-        Box::pin(async move {
-            let (script, request) = (&scripts::RELEASE, pool::request_id());
-            let depth = hold_count.map_or_else(String::new, |count| count.get().to_string());
-            let command = || {
-                let mut command = claim_call(script, name, token, request);
-                command.arg(&depth);
-                command
-            };
-            self.run(script, request, deadline, command, |reply, _| {
-                reply.released()
-            })
-            .await
-        })
+    ) -> StoreFuture<'a, Vec<Released>> {
+        Box::pin(self.release(names, token, hold_count, deadline))
     }
 
     fn evict<'a>(
@@ -289,19 +264,7 @@ impl LockStore for RedisStore {
         reason: &'a str,
         deadline: Instant,
     ) -> StoreFuture<'a, Vec<Holder>> {
-        Box::pin(async move {
-            let (script, request) = (&scripts::EVICT, pool::request_id());
-            let (lock, ended_prefix) = (keys::lock(name), keys::ended_prefix(name));
-            let command = || {
-                let mut command = pool::call(script, &[&lock, &ended_prefix], request);
-                command.arg(reason);
-                command
-            };
-            self.run(script, request, deadline, command, |reply, _| {
-                reply.evicted()
-            })
-            .await
-        })
+        Box::pin(self.evict(name, reason, deadline))
     }
 
     fn inspect<'a>(&'a self, name: &'a LockName, deadline: Instant) -> StoreFuture<'a, LockView> {
@@ -340,45 +303,13 @@ impl LockStore for RedisStore {
             response_mismatches: self.mismatches.load(Ordering::Relaxed),
         }
     }
-}
 
-/// The call of `acquire.lua`. Of a claim's fields, those that are not given are empty.
-fn acquire_call(claim: &Claim, attempt: Attempt, may_grant: bool, last_fence_seen: u64) -> Cmd {
-    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let digest = claim.token.digest(&claim.name);
-    let mut command = redis::cmd("EVALSHA");
-    command
-        .arg(&scripts::ACQUIRE.sha)
-        .arg(3)
-        .arg(keys::lock(&claim.name))
-        .arg(keys::fence(claim.name.bucket()))
-        .arg(keys::ended(&claim.name, &digest))
-        .arg(&digest.0)
-        .arg(&attempt.0.to_be_bytes())
-        .arg(u8::from(may_grant))
-        .arg(last_fence_seen)
-        .arg(millis(claim.ttl.get()))
-        .arg(claim.hold_count.get());
-    for optional in [claim.max_hold, claim.min_hold, claim.lock_delay] {
-        match optional {
-            Some(duration) => command.arg(millis(duration)),
-            None => command.arg(""),
-        };
+    fn attach(&self, listener: Arc<dyn Listener>) {
+        self.messages
+            .attach(self.pool.client(), self.pool.connect_timeout(), listener);
     }
-    let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
-    command.arg(claim.owner.as_str()).arg(metadata);
-    command
-}
 
-/// The call of a script that acts on a claim.
-fn claim_call(script: &Script, name: &LockName, token: Token, request: u64) -> Cmd {
-    let digest = token.digest(name);
-    let mut command = redis::cmd("EVALSHA");
-    command
-        .arg(&script.sha)
-        .arg(2)
-        .arg(keys::lock(name))
-        .arg(keys::ended(name, &digest));
-    command.arg(&digest.0).arg(&request.to_be_bytes());
-    command
+    fn want_events(&self, wanted: bool) -> BoxFuture<'_, ()> {
+        Box::pin(self.want_events(wanted))
+    }
 }

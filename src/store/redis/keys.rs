@@ -1,4 +1,5 @@
-//! Every key that Leasehold has in Redis. No other file makes one.
+//! Every key that Leasehold has in Redis, but for those that the scripts make from a lock's key: they are told in
+//! `lua/lease.lua` and `lua/queue.lua`. No other file makes one.
 //!
 //! `lh:1:` is the schema's version: another layout gets another number, and both can live side by side. The bucket in
 //! braces is the hash tag, so all keys of a lock and its fencing counter share a slot. Nothing a client chooses comes
@@ -18,14 +19,24 @@ pub(super) fn fence(bucket: Bucket) -> String {
 
 /// The mark of a claim that ended.
 pub(super) fn ended(name: &LockName, claim: &ClaimDigest) -> Vec<u8> {
-    let mut key = ended_prefix(name).into_bytes();
+    let mut key = format!("lh:1:{{{}}}:e:", name.bucket().index()).into_bytes();
     key.extend_from_slice(&claim.0);
     key
 }
 
-/// What the marks of all claims in a lock's bucket begin with; a digest follows.
-pub(super) fn ended_prefix(name: &LockName) -> String {
-    format!("lh:1:{{{}}}:e:", name.bucket().index())
+/// The channel on which a process hears that a lock is offered to it. `queue.lua` makes the same.
+pub(super) fn wake_channel(process: &str) -> String {
+    format!("lh:1:wake:{process}")
+}
+
+/// The channel on which events are told. Channels know no databases, so the number of the database is part of the name.
+pub(super) fn events_channel(database: u32) -> String {
+    format!("lh:1:events:{database}")
+}
+
+/// The channel on which processes tell each other that somebody has come to watch.
+pub(super) fn watch_channel(database: u32) -> String {
+    format!("lh:1:watch:{database}")
 }
 
 /// A pattern for SCAN that matches the records of all locks whose names begin so.

@@ -7,7 +7,7 @@ use futures_util::stream::{FuturesOrdered, StreamExt};
 use tokio::time::Instant;
 
 use super::pool;
-use super::{RedisStore, keys, scripts};
+use super::{RedisStore, answers, keys, scripts};
 use crate::domain::{Listing, LockState};
 use crate::store::{ListQuery, StoreError};
 
@@ -48,21 +48,22 @@ impl RedisStore {
         let mut locks = Vec::with_capacity(names.len());
         while let Some(view) = views.next().await {
             let view = view?;
-            if matches!(view.state, LockState::Held(_)) {
+            if matches!(view.state, LockState::Held(_)) || view.queue.length > 0 {
                 locks.push(view);
             }
         }
         Ok(Listing { locks, next_after })
     }
 
+    /// Hands over the key of every lock that is held or waited for, some of them twice. Says how many are held.
     async fn scan(
         &self,
         prefix: &str,
         deadline: Instant,
         mut each: impl FnMut(&[u8]),
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         let pattern = keys::lock_pattern(prefix);
-        let mut cursor = 0;
+        let (mut cursor, mut held) = (0, 0);
         loop {
             let request = pool::request_id();
             let command = || {
@@ -70,14 +71,15 @@ impl RedisStore {
                 command.arg(cursor).arg(&pattern).arg(SCAN_STEP);
                 command
             };
-            let (next, found) = self
+            let (next, held_here, found) = self
                 .run(&scripts::SCAN, request, deadline, command, |reply, _| {
-                    reply.scanned()
+                    answers::scanned(reply)
                 })
                 .await?;
+            held += held_here;
             found.iter().for_each(|key| each(key));
             if next == 0 {
-                return Ok(());
+                return Ok(held);
             }
             cursor = next;
         }
@@ -95,10 +97,9 @@ impl RedisStore {
         {
             return;
         }
-        let mut held = 0;
-        let counted = self.scan("", started + COUNT_EVERY, |_| held += 1).await;
+        let counted = self.scan("", started + COUNT_EVERY, |_| {}).await;
         let mut survey = self.survey.lock().expect("nobody panics while holding it");
         survey.next_count = Some(started + COUNT_EVERY.max(started.elapsed() * COUNT_SHARE));
-        survey.held_locks = counted.ok().map(|()| held);
+        survey.held_locks = counted.ok();
     }
 }

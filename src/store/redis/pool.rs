@@ -26,6 +26,8 @@ use crate::store::{Fault, PoolHealth, StoreError};
 /// The pool of shared connections.
 pub(super) struct Pool {
     connections: bb8::Pool<Manager>,
+    client: Client,
+    connect_timeout: Duration,
     size: u32,
     refusal: Refusal,
 }
@@ -68,6 +70,7 @@ impl Pool {
     ) -> RedisResult<Self> {
         let refusal = Refusal::default();
         let manager = Manager::new(address, config, topology, Arc::clone(&refusal))?;
+        let client = manager.client.clone();
         let size = u32::try_from(config.connections).unwrap_or(u32::MAX);
         let connections = bb8::Pool::builder()
             .max_size(size)
@@ -80,6 +83,8 @@ impl Pool {
             .build_unchecked(manager);
         Ok(Self {
             connections,
+            client,
+            connect_timeout: config.connect_timeout,
             size,
             refusal,
         })
@@ -110,6 +115,15 @@ impl Pool {
             is_worth_retrying: false,
             detail: why,
         }
+    }
+
+    /// What opens connections that the pool does not keep.
+    pub(super) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    pub(super) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
     }
 
     pub(super) fn health(&self) -> PoolHealth {

@@ -1,4 +1,5 @@
-//! The scripts, one for each verb, and the reading of their answers. How they reach Redis is in `pool`.
+//! The scripts, one for each verb, and how an answer is read, item by item. What the items mean is in `answers`, how
+//! scripts reach Redis in `pool`.
 //!
 //! Every answer begins with the eight bytes that the request sent, so that an answer can never be taken for that of
 //! another request; then comes a code, whose names are here and in the header of the script.
@@ -8,21 +9,17 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::domain::{
-    Acquired, Claim, Fence, HoldCount, Holder, Lease, LockState, Metadata, NotHolder, Owner,
-    Released, Renewal, Renewed, Timestamp, Ttl,
-};
-
 /// A script and the SHA-1 under which Redis caches it.
 pub(super) struct Script {
     pub(super) source: &'static str,
     pub(super) sha: String,
 }
 
+/// A script is put together from its includes and its own file.
 macro_rules! script {
-    ($name:ident, $file:literal) => {
+    ($name:ident: $($file:literal)+) => {
         pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
-            let source = concat!(include_str!("lua/lease.lua"), include_str!($file));
+            let source = concat!($(include_str!(concat!("lua/", $file, ".lua"))),+);
             Script {
                 source,
                 sha: redis::Script::new(source).get_hash().to_owned(),
@@ -31,33 +28,21 @@ macro_rules! script {
     };
 }
 
-script!(ACQUIRE, "lua/acquire.lua");
-script!(RENEW, "lua/renew.lua");
-script!(RELEASE, "lua/release.lua");
-script!(WITHDRAW, "lua/withdraw.lua");
-script!(EVICT, "lua/evict.lua");
-script!(INSPECT, "lua/inspect.lua");
-script!(SCAN, "lua/scan.lua");
-script!(HORIZON, "lua/horizon.lua");
+script!(ACQUIRE: "lease" "queue" "acquire");
+script!(PARK: "lease" "queue" "park");
+script!(RENEW: "lease" "queue" "renew");
+script!(RELEASE: "lease" "queue" "release");
+script!(WITHDRAW: "lease" "queue" "withdraw");
+script!(EVICT: "lease" "queue" "evict");
+script!(INSPECT: "lease" "queue" "inspect");
+script!(SCAN: "lease" "scan");
+script!(HORIZON: "lease" "horizon");
 
 /// An answer does not have the form that its script gives it.
 #[derive(Debug)]
 pub(super) struct Malformed;
 
-/// What came of an acquire as far as the script knows.
-pub(super) enum AcquireReply {
-    Told(Acquired),
-    /// Grants wait; for how long is known to the topology.
-    Waiting,
-    /// The fencing counter is behind what this process has seen: the data were lost.
-    Forgotten,
-    /// No larger fencing token can be given.
-    UsedUp,
-    /// This attempt was withdrawn before it arrived.
-    Withdrawn,
-}
-
-/// An answer after its request id, read from the front.
+/// An answer after its request id, or a list within one, read from the front.
 pub(super) struct Reply(std::vec::IntoIter<Value>);
 
 impl Reply {
@@ -70,144 +55,6 @@ impl Reply {
         match items.next() {
             Some(Value::BulkString(bytes)) if bytes == request.to_be_bytes() => Some(Self(items)),
             _ => None,
-        }
-    }
-
-    pub(super) fn acquired(mut self, claim: &Claim) -> Result<AcquireReply, Malformed> {
-        Ok(AcquireReply::Told(match self.number()? {
-            1 => self.granted(claim)?,
-            2 => Acquired::Reentered(self.lease()?),
-            3 => Acquired::Replayed(self.lease()?),
-            4 => Acquired::Held(vec![self.lease()?.holder]),
-            5 => Acquired::Cooling {
-                free_in: self.millis()?,
-            },
-            6 => Acquired::Ended(self.mark()?),
-            7 => return Ok(AcquireReply::Waiting),
-            8 => return Ok(AcquireReply::Forgotten),
-            9 => return Ok(AcquireReply::UsedUp),
-            10 => return Ok(AcquireReply::Withdrawn),
-            _ => return Err(Malformed),
-        }))
-    }
-
-    pub(super) fn renewed(mut self) -> Result<Renewed, Malformed> {
-        match self.number()? {
-            1 => {
-                let slack = self.millis()?;
-                Ok(Renewed::Extended(Renewal {
-                    lease: self.lease()?,
-                    slack,
-                }))
-            }
-            0 => Ok(Renewed::NotHolder(self.mark()?)),
-            _ => Err(Malformed),
-        }
-    }
-
-    pub(super) fn released(mut self) -> Result<Released, Malformed> {
-        match self.number()? {
-            1 => Ok(Released::Freed {
-                held_for: self.millis()?,
-            }),
-            2 => Ok(Released::SteppedBack(self.lease()?)),
-            0 => Ok(Released::by_other(self.mark()?)),
-            _ => Err(Malformed),
-        }
-    }
-
-    pub(super) fn evicted(mut self) -> Result<Vec<Holder>, Malformed> {
-        match self.number()? {
-            1 => Ok(vec![self.lease()?.holder]),
-            0 => Ok(Vec::new()),
-            _ => Err(Malformed),
-        }
-    }
-
-    pub(super) fn state(mut self) -> Result<LockState, Malformed> {
-        match self.number()? {
-            0 => Ok(LockState::Free),
-            4 => Ok(LockState::Held(vec![self.lease()?.holder])),
-            5 => Ok(LockState::Cooling {
-                free_in: self.millis()?,
-            }),
-            _ => Err(Malformed),
-        }
-    }
-
-    /// The next cursor and the keys found.
-    pub(super) fn scanned(mut self) -> Result<(u64, Vec<Vec<u8>>), Malformed> {
-        let cursor = self.number()?;
-        let keys = std::iter::from_fn(|| self.0.next().map(bytes_of)).collect::<Result<_, _>>()?;
-        Ok((cursor, keys))
-    }
-
-    fn granted(&mut self, claim: &Claim) -> Result<Acquired, Malformed> {
-        let now_ms = self.number()?;
-        let fence = Fence::new(self.number()?).ok_or(Malformed)?;
-        let (acquired_ms, until_ms) = (self.number()?, self.number()?);
-        let held_before_ms = self.text()?;
-        let after_expiry = match held_before_ms.as_str() {
-            "" => None,
-            text => Some(Duration::from_millis(text.parse().map_err(|_| Malformed)?)),
-        };
-        let holder = Holder {
-            owner: claim.owner.clone(),
-            metadata: claim.metadata.clone(),
-            fence,
-            hold_count: claim.hold_count,
-            acquired_at: Timestamp::from_unix_ms(acquired_ms),
-            expires_at: Timestamp::from_unix_ms(until_ms),
-            expires_in: Duration::from_millis(until_ms.saturating_sub(now_ms)),
-        };
-        Ok(Acquired::Granted {
-            lease: Lease {
-                holder,
-                ttl: claim.ttl,
-            },
-            after_expiry,
-        })
-    }
-
-    /// The fields that `tell_lease` appends.
-    fn lease(&mut self) -> Result<Lease, Malformed> {
-        let now_ms = self.number()?;
-        let fence = Fence::new(self.number()?).ok_or(Malformed)?;
-        let (acquired_ms, until_ms) = (self.number()?, self.number()?);
-        let ttl = Ttl::from_store(self.millis()?);
-        let hold_count = match self.text()?.as_str() {
-            "" => HoldCount::ONE,
-            text => HoldCount::new(text.parse().map_err(|_| Malformed)?).map_err(|_| Malformed)?,
-        };
-        let owner = Owner::new(&self.text()?).map_err(|_| Malformed)?;
-        let metadata = match self.text()?.as_str() {
-            "" => None,
-            text => Some(Metadata::from_json_object(text).map_err(|_| Malformed)?),
-        };
-        let holder = Holder {
-            owner,
-            metadata,
-            fence,
-            hold_count,
-            acquired_at: Timestamp::from_unix_ms(acquired_ms),
-            expires_at: Timestamp::from_unix_ms(until_ms),
-            // When the clock of Redis was set back, the key lives longer; nobody is told to rely on that.
-            expires_in: Duration::from_millis(until_ms.saturating_sub(now_ms)).min(ttl.get()),
-        };
-        Ok(Lease { holder, ttl })
-    }
-
-    fn mark(&mut self) -> Result<NotHolder, Malformed> {
-        let mark = self.text()?;
-        match mark.as_bytes().first() {
-            Some(b'e') => Ok(NotHolder::Expired),
-            Some(b'l') => Ok(NotHolder::Lost),
-            Some(b'r') => Ok(NotHolder::Released),
-            Some(b'u') => Ok(NotHolder::Unknown),
-            Some(b'v') => Ok(NotHolder::Evicted {
-                reason: mark[1..].to_owned(),
-            }),
-            _ => Err(Malformed),
         }
     }
 
@@ -227,13 +74,41 @@ impl Reply {
         }
     }
 
-    fn text(&mut self) -> Result<String, Malformed> {
+    /// A text; what a record does not have is empty.
+    pub(super) fn text(&mut self) -> Result<String, Malformed> {
         match self.0.next() {
             // A number where text is expected comes from a script that computed it.
             Some(Value::Int(number)) => Ok(number.to_string()),
+            Some(Value::Nil) => Ok(String::new()),
             Some(value) => String::from_utf8(bytes_of(value)?).map_err(|_| Malformed),
             None => Err(Malformed),
         }
+    }
+
+    /// A number, or an empty text where there is none.
+    pub(super) fn optional(&mut self) -> Result<Option<u64>, Malformed> {
+        match self.text()?.as_str() {
+            "" => Ok(None),
+            text => text.parse().map(Some).map_err(|_| Malformed),
+        }
+    }
+
+    /// A list within the answer.
+    pub(super) fn list(&mut self) -> Result<Self, Malformed> {
+        match self.0.next() {
+            Some(Value::Array(items)) => Ok(Self(items.into_iter())),
+            _ => Err(Malformed),
+        }
+    }
+
+    /// Whether everything has been read.
+    pub(super) fn is_read(&self) -> bool {
+        self.0.as_slice().is_empty()
+    }
+
+    /// What is left, as it is.
+    pub(super) fn keys(self) -> Result<Vec<Vec<u8>>, Malformed> {
+        self.0.map(bytes_of).collect()
     }
 }
 

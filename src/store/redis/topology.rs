@@ -4,7 +4,7 @@
 //! end of a lease that it reported, the processes share the latest of all through the store, and after a loss new
 //! grants wait until then (Chubby's grace period; the delayed restart of Redlock). Renewals and releases go on.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,6 +13,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::Instant;
 
 use super::facts::Facts;
+use super::messages::Messages;
 use super::{keys, pool, scripts};
 use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
@@ -24,6 +25,7 @@ const HORIZON_TOLERANCE: Duration = Duration::from_secs(1);
 /// What all connections know together.
 pub(super) struct Topology {
     base: Instant,
+    messages: Arc<Messages>,
     accepted_policy: Option<String>,
     grace_on_empty_start: Option<Duration>,
     /// After a loss, how long the other processes get to tell what they know.
@@ -54,13 +56,16 @@ struct Fleet {
     horizon_before: Duration,
     horizon_after: Duration,
     grace_after: Duration,
+    /// How many processes hear events.
+    watchers: u64,
 }
 
 impl Topology {
     /// Knows nothing yet. `lease_max` is the longest lease that any process of the fleet may have granted.
-    pub(super) fn new(config: &RedisConfig, lease_max: Duration) -> Self {
+    pub(super) fn new(config: &RedisConfig, lease_max: Duration, messages: Arc<Messages>) -> Self {
         Self {
             base: Instant::now(),
+            messages,
             accepted_policy: config.accept_eviction_policy.clone(),
             grace_on_empty_start: config.grace_on_empty_start.then_some(lease_max),
             settle: config.survey_interval + Duration::from_secs(1),
@@ -173,7 +178,8 @@ impl Topology {
         command
             .arg(horizon.as_millis() as u64)
             .arg(grace.as_millis() as u64)
-            .arg(if_empty.as_millis() as u64);
+            .arg(if_empty.as_millis() as u64)
+            .arg(self.messages.events_channel());
         let asked = Instant::now();
         let value = pool::evaluate(connection, &scripts::HORIZON, &command).await?;
         let fleet = scripts::Reply::to(request, value).and_then(|reply| Fleet::read(reply).ok());
@@ -181,6 +187,7 @@ impl Topology {
             redis::ErrorKind::Client,
             "the horizon script answered out of form",
         ))?;
+        self.messages.surveyed(asked, fleet.watchers);
         self.horizon_ms
             .fetch_max(self.ms_of(asked + fleet.horizon_after), Ordering::AcqRel);
         if !fleet.grace_after.is_zero() {
@@ -258,12 +265,14 @@ impl Fleet {
         let (now_us, is_marked) = (reply.number()?, reply.number()? == 1);
         let (horizon_before, horizon_after) = (reply.millis()?, reply.millis()?);
         let grace_after = reply.millis()?;
+        let watchers = reply.number()?;
         Ok(Self {
             now_us,
             is_marked,
             horizon_before,
             horizon_after,
             grace_after,
+            watchers,
         })
     }
 }
@@ -295,7 +304,8 @@ mod tests {
             grace_on_empty_start: false,
             survey_interval: Duration::from_secs(2),
         };
-        Topology::new(&config, Duration::from_secs(3600))
+        let messages = Arc::new(Messages::new(1, 0));
+        Topology::new(&config, Duration::from_secs(3600), messages)
     }
 
     const LEASE: Duration = Duration::from_secs(30);

@@ -1,10 +1,10 @@
 -- Tells the fleet until when leases may be alive and new grants must wait, and learns what the others told.
 -- KEYS: horizon, grace, marker
--- ARGV: request, horizon_ms, grace_ms, grace_if_empty_ms
+-- ARGV: request, horizon_ms, grace_ms, grace_if_empty_ms, channel
 -- Returns: request, now_us, whether the marker was there, ms that the horizon lasted before, ms that horizon and grace last
---   now. The marker is the fencing counter of one bucket: it never expires, so without it the data were lost.
+--   now, how many hear the channel of events. The marker is the fencing counter of one bucket: it never expires, so without it the data were lost.
 local horizon, grace, marker = KEYS[1], KEYS[2], KEYS[3]
-local request, horizon_ms, grace_ms, grace_if_empty_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local request, horizon_ms, grace_ms, grace_if_empty_ms, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 -- Raises how long a key lasts. The first write is refused when memory is full, and the second still raises a key that
 -- exists. Of two writes Redis makes a transaction in its append-only file, as it does of a grant: a Redis that drops
@@ -29,4 +29,5 @@ if marked == 0 then
 end
 local horizon_before, horizon_after = raise(horizon, tonumber(horizon_ms))
 local _, grace_after = raise(grace, tonumber(grace_ms))
-return { request, now_us, marked, horizon_before, horizon_after, grace_after }
+local watchers = redis.call('PUBSUB', 'NUMSUB', channel)[2]
+return { request, now_us, marked, horizon_before, horizon_after, grace_after, watchers }

@@ -1,21 +1,29 @@
--- Tells what a lock is doing.
+-- Tells what a lock is doing and who waits for it.
 -- KEYS: lock
--- ARGV: request
--- Returns: request, code, then by code: 0 free; 4 held: the lease; 5 cooling: ms
+-- ARGV: request, channel
+-- Returns: request, now_ms, what it is doing, how many wait, then of the first: sequence, limit, permits, owner
 local lock = KEYS[1]
-local request = ARGV[1]
+local request, channel = ARGV[1], ARGV[2]
 
-local _, now_ms = now()
-local record = redis.call('HMGET', lock, 'h', 'u', 'a', 'c', 'i', 'd')
-local open_ms = tonumber(record[4]) or 0
-if record[1] then
-    local until_ms = tonumber(record[2])
-    if until_ms > now_ms then
-        return tell_lease({ request, 4 }, lock, now_ms)
+local now_us, now_ms = now()
+local it = read(lock)
+if channel ~= '' then
+    -- Somebody watches: what has run out since the last look is told now.
+    if it.limit then
+        reap(it, now_us, now_ms, channel)
+    elseif it.holder and it.until_ms <= now_ms and redis.call('HSETNX', it.key, 'y', '') == 1 then
+        tell(channel, now_us, 'expired', it, it.key)
     end
-    open_ms = closed_until(tonumber(record[3]), until_ms, record[5], record[6])
 end
-if open_ms > now_ms then
-    return { request, 5, open_ms - now_ms }
+local answer = { request, now_ms, state(it, now_ms), 0 }
+if it.last then
+    answer[4] = lengths(it)
+    for _, process in ipairs(redis.call('ZRANGE', queue_key(it), 0, -1)) do
+        local first = redis.call('ZRANGE', line_key(it, process), 0, 0)
+        local ticket = first[1] and ticket_of(it, first[1])
+        if ticket then
+            return { request, now_ms, answer[3], answer[4], string.format('%.0f', ticket.sequence), ticket.limit, ticket.permits, ticket.owner }
+        end
+    end
 end
-return { request, 0 }
+return answer

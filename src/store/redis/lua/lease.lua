@@ -1,13 +1,21 @@
--- Included before every script: the store's clock, and how a lock's record is read and told.
+-- Included before every script: the store's clock, a lock's record, who holds it, and what is told to those who watch.
 --
--- A lock is a hash: h claim digest, r attempt that nobody was told of yet, f fencing token, a acquired (ms), u end of
--- the lease (ms), t TTL (ms), n hold count if not 1, o owner, m metadata, i min_hold (ms), x latest end (ms),
--- d lock_delay (ms). A closed lock has c, the moment (ms) from which it may be granted, and no h.
--- A mark of an ended claim is a string: r released, l lost to another claim, v<reason> evicted, or c<attempts>: not
--- ended, but these attempts were withdrawn before they arrived.
+-- A lock is a hash. Held by one claim alone it is that claim's record: h claim digest, r attempt that nobody was told of
+-- yet, f fencing token, a acquired (ms), u end of the lease (ms), t TTL (ms), n hold count if not 1, o owner, m metadata,
+-- i min_hold (ms), x latest end (ms), d lock_delay (ms), y present once its expiry was told.
+-- Held by several it has s, their common limit (0 for none), and k, the permits taken; each has a record of its own (with
+-- the same fields, and s and k of its own) and an entry in the set of holders: digest and permits, scored by the end.
+-- An entry without a record keeps its permits taken for min_hold or lock_delay. A closed lock has c, the moment (ms) from
+-- which it may be granted. What a waited-for lock has beside is told in queue.lua.
+-- A mark of an ended claim is a string: r released, e expired, l lost to another claim, v<reason> evicted, or
+-- c<attempts>: not ended, but these attempts were withdrawn before they arrived.
 -- A record outlives its lease by REMEMBERED_MS, so that the claim can be told that it expired.
+--
+-- The keys that a script is not given share the slot of the lock that it is given.
 
 local REMEMBERED_MS = 60000
+-- How many expired holders one script clears away, and of how many holders it tells.
+local REAPED_MAX, TOLD_MAX = 64, 100
 
 -- The time, read once: within a script two readings may differ while key expiry stands still.
 local function now()
@@ -16,14 +24,48 @@ local function now()
     return now_us, math.floor(now_us / 1000)
 end
 
--- The lease in a lock's record, appended to an answer.
-local function tell_lease(answer, lock, now_ms)
-    local record = redis.call('HMGET', lock, 'f', 'a', 'u', 't', 'n', 'o', 'm')
-    answer[#answer + 1] = now_ms
-    for field = 1, 7 do
-        answer[#answer + 1] = record[field] or ''
+-- A lock as it is stored.
+local function read(lock)
+    local record = redis.call('HMGET', lock, 'h', 'u', 'a', 'c', 'i', 'd', 's', 'k', 'w', 'p', 'v')
+    return {
+        key = lock, holder = record[1], until_ms = tonumber(record[2]), acquired_ms = tonumber(record[3]),
+        open_ms = tonumber(record[4]), min_hold_ms = record[5], lock_delay_ms = record[6],
+        limit = record[7], taken = tonumber(record[8]),
+        last = record[9], offered = record[10], offer_until_ms = tonumber(record[11]),
+    }
+end
+
+-- What comes before and after the kind in the keys of a lock: its slot and its name.
+local function parts(it)
+    if not it.slot then
+        it.slot, it.name = string.match(it.key, '^(lh:1:{%d+}:)l:(.*)$')
     end
-    return answer
+    return it.slot, it.name
+end
+
+local function holders_key(it)
+    local slot, name = parts(it)
+    return slot .. 's:' .. name
+end
+
+local function holder_key(it, claim)
+    return parts(it) .. 'h:' .. claim
+end
+
+local function ended_key(it, claim)
+    return parts(it) .. 'e:' .. claim
+end
+
+-- The lease in a record, as every answer carries it.
+local function lease_in(record)
+    return redis.call('HMGET', record, 'f', 'a', 'u', 't', 'n', 'o', 'm', 's', 'k')
+end
+
+-- Lets a key live at least so long.
+local function live(key, keep_ms)
+    if redis.call('PTTL', key) < keep_ms then
+        redis.call('PEXPIRE', key, keep_ms)
+    end
 end
 
 -- From when on a lock may be granted whose lease ran out: lock_delay counts from the end, min_hold from the grant.
@@ -36,17 +78,114 @@ local function keep_ms(now_ms, acquired_ms, until_ms, min_hold_ms)
     return math.max(until_ms + REMEMBERED_MS, acquired_ms + (tonumber(min_hold_ms) or 0)) - now_ms
 end
 
--- Leaves behind, once a record is deleted, that the lock may not be granted for a while.
-local function close(lock, until_ms, now_ms)
-    if until_ms > now_ms then
-        redis.call('HSET', lock, 'c', until_ms)
-        redis.call('PEXPIRE', lock, until_ms - now_ms)
+-- Tells those who watch, if there are any.
+local told = 0
+local function tell(channel, now_us, kind, it, record)
+    if channel == '' then
+        return
+    end
+    told = told + 1
+    local _, name = parts(it)
+    local lease = record and redis.call('HMGET', record, 'f', 'u', 'o') or {}
+    redis.call('PUBLISH', channel, string.format('%.0f.%d %s %s %s %s %s',
+        now_us, told, kind, name, lease[1] or '-', lease[2] or '-', lease[3] or ''))
+end
+
+-- Clears away the record of a lock and what nobody but its holder needs.
+local function vacate(it)
+    redis.call('DEL', it.key)
+    it.holder, it.limit, it.open_ms, it.offered = nil, nil, nil, nil
+    if it.last then
+        redis.call('HSET', it.key, 'w', it.last)
+        redis.call('PEXPIRE', it.key, REMEMBERED_MS)
     end
 end
 
--- Why a claim that does not hold the lock does not: e expired, or its mark, or u unknown.
-local function why_not(lock, ended, claim)
-    if redis.call('HGET', lock, 'h') == claim then
+-- Leaves behind, once a record is cleared away, that the lock may not be granted for a while.
+local function close(it, open_ms, now_ms)
+    if open_ms > now_ms then
+        it.open_ms = open_ms
+        redis.call('HSET', it.key, 'c', open_ms)
+        live(it.key, open_ms - now_ms)
+    end
+end
+
+-- Gives back what one of several holders took: now, or from `open_ms` on.
+local function give_back(it, member, open_ms, now_ms)
+    local holders = holders_key(it)
+    if open_ms > now_ms then
+        redis.call('ZADD', holders, open_ms, member)
+        live(holders, open_ms - now_ms)
+        live(it.key, open_ms - now_ms)
+        return
+    end
+    redis.call('ZREM', holders, member)
+    it.taken = redis.call('HINCRBY', it.key, 'k', -tonumber(string.sub(member, 33)))
+end
+
+-- Forgets that the lock is shared once nobody has a part in it.
+local function close_if_left(it)
+    if redis.call('EXISTS', holders_key(it)) == 0 then
+        redis.call('HDEL', it.key, 's', 'k')
+        it.limit, it.taken = nil, nil
+    end
+end
+
+-- Makes a claim one of several holders; its record is the caller's affair.
+local function share(it, claim, limit, permits, until_ms, kept_ms)
+    local holders = holders_key(it)
+    if it.limit then
+        it.taken = redis.call('HINCRBY', it.key, 'k', permits)
+    else
+        redis.call('DEL', holders)
+        redis.call('HSET', it.key, 's', limit, 'k', permits)
+        it.limit, it.taken = limit, tonumber(permits)
+    end
+    redis.call('ZADD', holders, until_ms, claim .. permits)
+    live(holders, kept_ms)
+    live(it.key, kept_ms)
+end
+
+-- Clears away holders whose leases ran out.
+local function reap(it, now_us, now_ms, channel)
+    local over = redis.call('ZRANGEBYSCORE', holders_key(it), '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)
+    for _, member in ipairs(over) do
+        local claim = string.sub(member, 1, 32)
+        local record = holder_key(it, claim)
+        local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd')
+        local open_ms = 0
+        if lease[1] then
+            local until_ms = tonumber(lease[1])
+            tell(channel, now_us, 'expired', it, record)
+            redis.call('DEL', record)
+            if until_ms + REMEMBERED_MS > now_ms then
+                redis.call('SET', ended_key(it, claim), 'e', 'PX', until_ms + REMEMBERED_MS - now_ms)
+            end
+            open_ms = closed_until(tonumber(lease[2]), until_ms, lease[3], lease[4])
+        end
+        give_back(it, member, open_ms, now_ms)
+    end
+    close_if_left(it)
+end
+
+-- The record of a claim's lease if the claim holds, or how it came not to: e expired, n it has none.
+local function record_of(it, claim, now_ms)
+    if it.holder == claim then
+        return it.until_ms > now_ms and it.key, 'e'
+    end
+    if it.limit then
+        local record = holder_key(it, claim)
+        local until_ms = redis.call('HGET', record, 'u')
+        if until_ms then
+            return tonumber(until_ms) > now_ms and record, 'e'
+        end
+    end
+    return false, 'n'
+end
+
+-- Why a claim does not hold the lock: e expired, or its mark, or u unknown.
+local function why_not(how, ended)
+    if how == 'e' then
         return 'e'
     end
     local mark = redis.call('GET', ended)
@@ -54,4 +193,58 @@ local function why_not(lock, ended, claim)
         return mark
     end
     return 'u'
+end
+
+-- What keeps a lock from a claim, and for how long at the most if nobody does anything: h holders, c it is closed,
+-- l another limit. Nothing if the lock admits it. `limit` is empty for a claim that wants to be alone.
+local function obstacle(it, limit, permits, now_ms)
+    if it.holder and it.until_ms > now_ms then
+        return 'h', it.until_ms - now_ms
+    end
+    if it.limit then
+        if limit ~= '' and limit ~= it.limit then
+            return 'l'
+        end
+        if limit == '' or limit ~= '0' and it.taken + permits > tonumber(limit) then
+            local first = redis.call('ZRANGE', holders_key(it), 0, 0, 'WITHSCORES')
+            return 'h', math.max((tonumber(first[2]) or now_ms) - now_ms, 1)
+        end
+        return nil
+    end
+    local open_ms = it.open_ms or 0
+    if it.holder then
+        open_ms = closed_until(it.acquired_ms, it.until_ms, it.min_hold_ms, it.lock_delay_ms)
+    end
+    if open_ms > now_ms then
+        return 'c', open_ms - now_ms
+    end
+    return nil
+end
+
+-- What a lock is doing: h with how many hold it and the leases that end first, c with the ms that it stays closed, or f.
+local function state(it, now_ms)
+    if it.holder and it.until_ms > now_ms then
+        return { 'h', 1, { lease_in(it.key) } }
+    end
+    if it.limit then
+        local holders = holders_key(it)
+        local total = redis.call('ZCOUNT', holders, '(' .. now_ms, '+inf')
+        local leases = {}
+        for _, member in ipairs(redis.call('ZRANGEBYSCORE', holders, '(' .. now_ms, '+inf', 'LIMIT', 0, TOLD_MAX)) do
+            local lease = lease_in(holder_key(it, string.sub(member, 1, 32)))
+            if lease[1] then
+                leases[#leases + 1] = lease
+            else
+                total = total - 1
+            end
+        end
+        if leases[1] then
+            return { 'h', total, leases }
+        end
+        local last = redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')
+        local open_ms = tonumber(last[2]) or 0
+        return open_ms > now_ms and { 'c', open_ms - now_ms } or { 'f' }
+    end
+    local what, left_ms = obstacle(it, '', 1, now_ms)
+    return what and { what, left_ms } or { 'f' }
 end

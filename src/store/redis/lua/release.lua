@@ -1,25 +1,67 @@
--- Ends a claim, or steps it back to a smaller depth.
--- KEYS: lock, ended
--- ARGV: claim, request, hold_count
--- Returns: request, code, then by code: 1 freed: ms that it was held; 2 stepped back: the lease; 0 not the holder: mark
-local lock, ended = KEYS[1], KEYS[2]
-local claim, request, hold_count = ARGV[1], ARGV[2], ARGV[3]
+-- Ends a claim on each of its locks, or steps it back to a smaller depth; a claim that waits leaves the queues.
+-- KEYS: for each lock: lock, ended
+-- ARGV: request, hold_count, channel, for each lock: claim
+-- Returns: request, now_ms, and for each lock a code and more: 1 freed: ms that it was held; 2 stepped back: the lease;
+--   3 left the queue; 0 not the holder: mark
+local request, hold_count, channel = ARGV[1], ARGV[2], ARGV[3]
 
-local _, now_ms = now()
-local record = redis.call('HMGET', lock, 'h', 'u', 'a', 'i', 'n')
-if record[1] ~= claim or tonumber(record[2]) <= now_ms then
-    return { request, 0, why_not(lock, ended, claim) }
-end
-if hold_count ~= '' then
-    redis.call('HDEL', lock, 'r')
-    if tonumber(hold_count) < tonumber(record[5] or 1) then
-        redis.call('HSET', lock, 'n', hold_count)
+local now_us, now_ms = now()
+
+local function free(it, ended)
+    local lease = redis.call('HMGET', it.record, 'a', 'i', 'k')
+    local acquired_ms = tonumber(lease[1])
+    local open_ms = acquired_ms + (tonumber(lease[2]) or 0)
+    tell(channel, now_us, 'released', it, it.record)
+    -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+    if it.record == it.key then
+        vacate(it)
+        close(it, open_ms, now_ms)
+    else
+        redis.call('DEL', it.record)
+        give_back(it, it.claim .. lease[3], open_ms, now_ms)
+        close_if_left(it)
     end
-    return tell_lease({ request, 2 }, lock, now_ms)
+    redis.call('SET', ended, 'r', 'PX', REMEMBERED_MS)
+    offer(it, now_ms)
+    return { 1, now_ms - acquired_ms }
 end
--- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
-redis.call('DEL', lock)
-redis.call('SET', ended, 'r', 'PX', REMEMBERED_MS)
-local acquired_ms = tonumber(record[3])
-close(lock, acquired_ms + (tonumber(record[4]) or 0), now_ms)
-return { request, 1, now_ms - acquired_ms }
+
+local function step_back(it)
+    redis.call('HDEL', it.record, 'r')
+    if tonumber(hold_count) < tonumber(redis.call('HGET', it.record, 'n') or 1) then
+        redis.call('HSET', it.record, 'n', hold_count)
+    end
+    return { 2, lease_in(it.record) }
+end
+
+local function leave_queue(it, ended)
+    redis.call('DEL', ticket_key(it, it.claim))
+    redis.call('SET', ended, 'r', 'PX', REMEMBERED_MS)
+    for _, process in ipairs(redis.call('ZRANGE', queue_key(it), 0, -1)) do
+        if leave(it, process, it.claim) then
+            -- Whoever waits there for this claim finds out that it has ended.
+            local _, name = parts(it)
+            redis.call('PUBLISH', 'lh:1:wake:' .. process, name)
+        end
+    end
+    offer(it, now_ms)
+    return { 3 }
+end
+
+local answer = { request, now_ms }
+for number = 1, #KEYS / 2 do
+    local it, ended = read(KEYS[number * 2 - 1]), KEYS[number * 2]
+    it.claim = ARGV[3 + number]
+    local how
+    it.record, how = record_of(it, it.claim, now_ms)
+    local came_to
+    if it.record then
+        came_to = hold_count == '' and free(it, ended) or step_back(it)
+    else
+        local mark = why_not(how, ended)
+        local waits = mark == 'u' and redis.call('EXISTS', ticket_key(it, it.claim)) == 1
+        came_to = waits and leave_queue(it, ended) or { 0, mark }
+    end
+    answer[#answer + 1] = came_to
+end
+return answer

@@ -1,16 +1,24 @@
--- Finds held locks, a bounded number of keys at a time.
+-- Finds locks that are held or waited for, a bounded number of keys at a time.
 -- KEYS:
 -- ARGV: request, cursor, pattern, count
--- Returns: request, next cursor ('0' at the end), then the keys of held locks among those looked at
+-- Returns: request, next cursor ('0' at the end), how many of the locks looked at are held, then the keys found
 local request, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local _, now_ms = now()
 local found = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
-local answer = { request, found[1] }
+local answer, held = { request, found[1], 0 }, 0
 for _, key in ipairs(found[2]) do
-    local until_ms = redis.call('HGET', key, 'u')
-    if until_ms and tonumber(until_ms) > now_ms then
+    local record = redis.call('HMGET', key, 'u', 's', 'w')
+    local is_held = record[1] and tonumber(record[1]) > now_ms
+    if record[2] and not is_held then
+        is_held = redis.call('ZCOUNT', holders_key({ key = key }), '(' .. now_ms, '+inf') > 0
+    end
+    if is_held then
+        held = held + 1
+    end
+    if is_held or record[3] then
         answer[#answer + 1] = key
     end
 end
+answer[3] = held
 return answer

@@ -1,17 +1,31 @@
 -- Undoes what an attempt was granted, or keeps it from being granted should its request arrive late.
--- KEYS: lock, ended
--- ARGV: claim, attempt
--- Returns: attempt, code: 1 undone, 0 there was nothing to undo
-local lock, ended = KEYS[1], KEYS[2]
-local claim, attempt = ARGV[1], ARGV[2]
+-- KEYS: for each lock: lock, ended
+-- ARGV: attempt, channel, for each lock: claim
+-- Returns: attempt, how many grants were undone
+local attempt, channel = ARGV[1], ARGV[2]
 
-local record = redis.call('HMGET', lock, 'h', 'r')
-if record[1] == claim and record[2] == attempt then
-    redis.call('DEL', lock)
-    return { attempt, 1 }
+local now_us, now_ms = now()
+local undone = 0
+for number = 1, #KEYS / 2 do
+    local it, ended, claim = read(KEYS[number * 2 - 1]), KEYS[number * 2], ARGV[2 + number]
+    local record = record_of(it, claim, now_ms)
+    if record and redis.call('HGET', record, 'r') == attempt then
+        undone = undone + 1
+        tell(channel, now_us, 'released', it, record)
+        if record == it.key then
+            vacate(it)
+        else
+            local permits = redis.call('HGET', record, 'k')
+            redis.call('DEL', record)
+            give_back(it, claim .. permits, 0, now_ms)
+            close_if_left(it)
+        end
+        offer(it, now_ms)
+    else
+        local mark = redis.call('GET', ended) or 'c'
+        if string.sub(mark, 1, 1) == 'c' and not string.find(mark, attempt, 2, true) then
+            redis.call('SET', ended, mark .. attempt, 'PX', REMEMBERED_MS)
+        end
+    end
 end
-local mark = redis.call('GET', ended) or 'c'
-if string.sub(mark, 1, 1) == 'c' and not string.find(mark, attempt, 2, true) then
-    redis.call('SET', ended, mark .. attempt, 'PX', REMEMBERED_MS)
-end
-return { attempt, 0 }
+return { attempt, undone }

@@ -1,0 +1,282 @@
+//! What is asked about claims: the calls of the scripts that act on the locks of one token. How an answer reads is in
+//! `answers`.
+
+use std::time::Duration;
+
+use redis::Cmd;
+use tokio::time::Instant;
+
+use super::answers::{self, AcquireReply};
+use super::pool::{self, Connection};
+use super::scripts::{self, Reply, Script};
+use super::{RedisStore, keys};
+use crate::domain::{
+    Acquired, Attempt, Change, Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, Parked,
+    Released, Renewed, Stand, Token,
+};
+use crate::store::{Fault, StoreError};
+
+impl RedisStore {
+    pub(super) async fn acquire(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        stand: Option<&Stand>,
+        deadline: Instant,
+    ) -> Result<Acquired, StoreError> {
+        if self.topology.is_refused() {
+            return Err(StoreError::unavailable(
+                Fault::Refused,
+                "the store is configured so that it would lose leases",
+            ));
+        }
+        let digests = digests(&claim.names, claim.token);
+        // Read once the connection is there: getting it is what may find out that the data were lost.
+        let command = || self.acquire_call(claim, &digests, attempt, stand);
+        let read = |reply: Reply, connection: &Connection| {
+            let reply = answers::acquired(reply, claim)?;
+            self.take_note(&reply, &claim.names, connection.epoch);
+            Ok(reply)
+        };
+        let script = &scripts::ACQUIRE;
+        match self.run(script, attempt.0, deadline, command, read).await? {
+            AcquireReply::Told(acquired) => Ok(acquired),
+            AcquireReply::Recovering | AcquireReply::Forgotten => Ok(Acquired::Recovering {
+                retry_in: self.topology.grace_left().unwrap_or_default(),
+            }),
+            AcquireReply::UsedUp => Err(StoreError::unavailable(
+                Fault::Corrupt,
+                "the fencing counter is used up",
+            )),
+            AcquireReply::Withdrawn => Err(StoreError::unavailable(
+                Fault::Timeout,
+                "the attempt was withdrawn",
+            )),
+        }
+    }
+
+    /// Tells the topology of every lease that is about to be reported.
+    fn take_note(&self, reply: &AcquireReply, names: &LockNames, epoch: u64) {
+        let leases = match reply {
+            AcquireReply::Told(Acquired::Granted(grants)) => {
+                for (name, grant) in names.iter().zip(grants) {
+                    let holder = &grant.lease.holder;
+                    self.topology.granted(name.bucket(), holder.fence, epoch);
+                    self.topology.reported(holder.expires_in, epoch);
+                }
+                return;
+            }
+            AcquireReply::Told(Acquired::Reentered(leases) | Acquired::Replayed(leases)) => leases,
+            AcquireReply::Forgotten => return self.topology.forgotten(epoch),
+            AcquireReply::Told(_)
+            | AcquireReply::Recovering
+            | AcquireReply::UsedUp
+            | AcquireReply::Withdrawn => return,
+        };
+        for lease in leases {
+            self.topology.reported(lease.holder.expires_in, epoch);
+        }
+    }
+
+    /// The call of `acquire.lua`. Of a claim's fields, those that are not given are empty.
+    fn acquire_call(
+        &self,
+        claim: &Claim,
+        digests: &[ClaimDigest],
+        attempt: Attempt,
+        stand: Option<&Stand>,
+    ) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&scripts::ACQUIRE.sha).arg(3 * digests.len());
+        for (name, digest) in claim.names.iter().zip(digests) {
+            command
+                .arg(keys::lock(name))
+                .arg(keys::fence(name.bucket()))
+                .arg(keys::ended(name, digest));
+        }
+        let (limit, permits) = share(claim.mode);
+        command
+            .arg(&attempt.0.to_be_bytes())
+            .arg(u8::from(self.topology.grace_left().is_none()))
+            .arg(stand.map_or_else(String::new, |stand| self.stand(stand)))
+            .arg(limit)
+            .arg(permits)
+            .arg(u8::from(claim.fair))
+            .arg(millis(claim.ttl.get()))
+            .arg(claim.hold_count.get());
+        for optional in [claim.max_hold, claim.min_hold, claim.lock_delay] {
+            match optional {
+                Some(duration) => command.arg(millis(duration)),
+                None => command.arg(""),
+            };
+        }
+        let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
+        command
+            .arg(claim.owner.as_str())
+            .arg(metadata)
+            .arg(self.messages.channel());
+        for (name, digest) in claim.names.iter().zip(digests) {
+            command
+                .arg(&digest.0)
+                .arg(self.topology.last_fence(name.bucket()));
+        }
+        command
+    }
+
+    /// What `acquire.lua` is told of a stand.
+    fn stand(&self, stand: &Stand) -> String {
+        let (sequence, until) = stand.place.map_or_else(Default::default, |place| {
+            let until_ms = place.until.unix_ms();
+            (place.sequence.to_string(), until_ms.to_string())
+        });
+        format!(
+            "{} {} {} {} {} {} {sequence} {until}",
+            self.messages.process(),
+            millis(stand.remembered()),
+            millis(stand.silence_max()),
+            millis(stand.wait),
+            stand.waiters_max,
+            u8::from(stand.tells_position),
+        )
+    }
+
+    pub(super) async fn park(
+        &self,
+        claim: &Claim,
+        keep: Duration,
+        deadline: Instant,
+    ) -> Result<Parked, StoreError> {
+        let (script, request) = (&scripts::PARK, pool::request_id());
+        let digests = digests(&claim.names, claim.token);
+        let command = || {
+            let mut command = redis::cmd("EVALSHA");
+            command.arg(&script.sha).arg(digests.len());
+            for name in claim.names.iter() {
+                command.arg(keys::lock(name));
+            }
+            let (limit, permits) = share(claim.mode);
+            command
+                .arg(&request.to_be_bytes())
+                .arg(self.messages.process())
+                .arg(millis(keep).max(1))
+                .arg(limit)
+                .arg(permits);
+            add_claims(&mut command, &digests);
+            command
+        };
+        let read = |reply: Reply, _: &Connection| answers::parked(reply, &claim.names);
+        self.run(script, request, deadline, command, read).await
+    }
+
+    pub(super) async fn withdraw(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        let script = &scripts::WITHDRAW;
+        let digests = digests(&claim.names, claim.token);
+        let command = || {
+            let mut command = call(script, &claim.names, &digests, attempt.0);
+            command.arg(self.messages.channel());
+            add_claims(&mut command, &digests);
+            command
+        };
+        self.run(script, attempt.0, deadline, command, |mut reply, _| {
+            reply.number().map(drop)
+        })
+        .await
+    }
+
+    pub(super) async fn renew(
+        &self,
+        names: &LockNames,
+        token: Token,
+        change: Change,
+        deadline: Instant,
+    ) -> Result<Renewed, StoreError> {
+        let (script, request) = (&scripts::RENEW, pool::request_id());
+        let digests = digests(names, token);
+        let ttl_ms = change
+            .ttl
+            .map_or_else(String::new, |ttl| millis(ttl.get()).to_string());
+        let (limit, permits) = share(change.mode.unwrap_or_default());
+        let mode = match change.mode {
+            None => "",
+            Some(Mode::Exclusive) => "x",
+            Some(Mode::Shared(_)) => "s",
+        };
+        let command = || {
+            let mut command = call(script, names, &digests, request);
+            command.arg(&ttl_ms).arg(mode).arg(&limit).arg(permits);
+            command.arg(self.messages.channel());
+            add_claims(&mut command, &digests);
+            command
+        };
+        let read = |reply: Reply, connection: &Connection| {
+            let renewed = answers::renewed(reply, names)?;
+            if let Renewed::Extended(renewals) = &renewed {
+                for renewal in renewals {
+                    let expires_in = renewal.lease.holder.expires_in;
+                    self.topology.reported(expires_in, connection.epoch);
+                }
+            }
+            Ok(renewed)
+        };
+        self.run(script, request, deadline, command, read).await
+    }
+
+    pub(super) async fn release(
+        &self,
+        names: &LockNames,
+        token: Token,
+        hold_count: Option<HoldCount>,
+        deadline: Instant,
+    ) -> Result<Vec<Released>, StoreError> {
+        let (script, request) = (&scripts::RELEASE, pool::request_id());
+        let digests = digests(names, token);
+        let depth = hold_count.map_or_else(String::new, |count| count.get().to_string());
+        let command = || {
+            let mut command = call(script, names, &digests, request);
+            command.arg(&depth).arg(self.messages.channel());
+            add_claims(&mut command, &digests);
+            command
+        };
+        let read = |reply: Reply, _: &Connection| answers::released(reply, names);
+        self.run(script, request, deadline, command, read).await
+    }
+}
+
+/// The beginning of a call of a script that knows each lock by its record and the mark of the claim.
+fn call(script: &Script, names: &LockNames, digests: &[ClaimDigest], request: u64) -> Cmd {
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(&script.sha).arg(2 * digests.len());
+    for (name, digest) in names.iter().zip(digests) {
+        command.arg(keys::lock(name)).arg(keys::ended(name, digest));
+    }
+    command.arg(&request.to_be_bytes());
+    command
+}
+
+/// The end of such a call.
+fn add_claims(command: &mut Cmd, digests: &[ClaimDigest]) {
+    for digest in digests {
+        command.arg(&digest.0);
+    }
+}
+
+fn digests(names: &LockNames, token: Token) -> Vec<ClaimDigest> {
+    names.iter().map(|name| token.digest(name)).collect()
+}
+
+/// Limit and permits as the scripts know them: an empty limit for a claim that is alone, 0 for a read lock.
+fn share(mode: Mode) -> (String, u32) {
+    match mode {
+        Mode::Exclusive => (String::new(), 1),
+        Mode::Shared(share) => (share.limit().unwrap_or(0).to_string(), share.permits()),
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

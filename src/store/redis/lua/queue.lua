@@ -1,0 +1,130 @@
+-- Included after lease.lua: the queue of a lock.
+--
+-- The waiters of each process stand in a set of that process, ordered by their sequence numbers. The set lives as long
+-- as its process goes on asking, so a dead process takes all of its waiters along. The queue is the set of processes,
+-- each scored by the sequence number of its first waiter; a score may be out of date and is put right when it is met.
+-- A ticket is what is known of a waiting claim while it stands and for a while after: sequence number, limit (- for a
+-- claim that wants to be alone), permits, owner.
+-- The lock itself has w, the last sequence number given, as long as somebody may be waiting; and while it is offered to
+-- a process, p the process and v the moment (ms) until which it is kept for it.
+
+local OFFER_MS = 1000
+-- How many processes and waiters that are gone one script passes over.
+local PASSED_OVER_MAX = 16
+
+local function queue_key(it)
+    local slot, name = parts(it)
+    return slot .. 'q:' .. name
+end
+
+local function line_key(it, process)
+    local slot, name = parts(it)
+    return slot .. 'w:' .. process .. ':' .. name
+end
+
+local function ticket_key(it, claim)
+    return parts(it) .. 't:' .. claim
+end
+
+-- The sequence number, limit, permits and owner on a ticket.
+local function ticket_of(it, claim)
+    local ticket = redis.call('GET', ticket_key(it, claim))
+    if not ticket then
+        return nil
+    end
+    local sequence, limit, permits, owner = string.match(ticket, '^(%d+) (%S+) (%d+) (.*)$')
+    return { sequence = tonumber(sequence), limit = limit == '-' and '' or limit, permits = tonumber(permits), owner = owner }
+end
+
+-- Puts right where a process stands in the queue.
+local function reindex(it, process)
+    local first = redis.call('ZRANGE', line_key(it, process), 0, 0, 'WITHSCORES')
+    if first[1] then
+        redis.call('ZADD', queue_key(it), first[2], process)
+    else
+        redis.call('ZREM', queue_key(it), process)
+    end
+end
+
+local function withdraw_offer(it)
+    redis.call('HDEL', it.key, 'p', 'v')
+    it.offered = nil
+end
+
+-- The first waiter whose process is alive. Passes over processes that are gone or did not take what they were offered,
+-- in bounded steps. Without an end of the queue in sight, somebody is still taken to be before everybody: sequence 0.
+local function first_waiter(it, now_ms)
+    local queue = queue_key(it)
+    for _ = 1, PASSED_OVER_MAX do
+        local process = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+        if not process[1] then
+            redis.call('HDEL', it.key, 'w', 'p', 'v')
+            it.last, it.offered = nil, nil
+            return nil
+        end
+        local line = line_key(it, process[1])
+        local first = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
+        if first[2] ~= process[2] then
+            reindex(it, process[1])
+        elseif it.offered == process[1] and it.offer_until_ms <= now_ms then
+            redis.call('ZREM', queue, process[1])
+            withdraw_offer(it)
+        else
+            local ticket = ticket_of(it, first[1])
+            if ticket then
+                return { process = process[1], sequence = tonumber(first[2]), limit = ticket.limit, permits = ticket.permits }
+            end
+            redis.call('ZREM', line, first[1])
+            reindex(it, process[1])
+        end
+    end
+    return { sequence = 0 }
+end
+
+-- Offers the lock to the first waiter if the lock admits it, once.
+local function offer(it, now_ms)
+    if not it.last then
+        return
+    end
+    local first = first_waiter(it, now_ms)
+    if not first or not first.process or it.offered == first.process then
+        return
+    end
+    if obstacle(it, first.limit, first.permits, now_ms) then
+        return
+    end
+    it.offered, it.offer_until_ms = first.process, now_ms + OFFER_MS
+    redis.call('HSET', it.key, 'p', first.process, 'v', it.offer_until_ms)
+    local _, name = parts(it)
+    redis.call('PUBLISH', 'lh:1:wake:' .. first.process, name)
+end
+
+-- How many wait, and how many of them before a sequence number.
+local function lengths(it, sequence)
+    local length, before = 0, 0
+    for _, process in ipairs(redis.call('ZRANGE', queue_key(it), 0, -1)) do
+        local line = line_key(it, process)
+        length = length + redis.call('ZCARD', line)
+        if sequence then
+            before = before + redis.call('ZCOUNT', line, '-inf', string.format('(%.0f', sequence))
+        end
+    end
+    return length, before
+end
+
+-- Takes a claim out of the waiters of a process. Says whether it was there.
+local function leave(it, process, claim)
+    if redis.call('ZREM', line_key(it, process), claim) == 0 then
+        return false
+    end
+    if it.offered == process then
+        withdraw_offer(it)
+    end
+    reindex(it, process)
+    return true
+end
+
+-- What is in the way of a claim: the lock by its number, how many wait for it, and what it is doing.
+local function blockade(it, number, now_ms)
+    return { number, it.last and lengths(it) or 0, state(it, now_ms) }
+end
