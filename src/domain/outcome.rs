@@ -55,6 +55,9 @@ pub struct Waiting {
     pub look_in: Option<Duration>,
     /// How many are before it, for a stand that asked for it.
     pub position: Option<Position>,
+    /// Whether the store had lost the place and has restored it; then it may have lost those of all the waiters of this
+    /// process, who should ask again too.
+    pub restored: bool,
 }
 
 /// A lock that keeps a claim from being granted.

@@ -183,6 +183,7 @@ fn waiting(mut reply: Reply) -> Result<Waiting, Malformed> {
         place,
         look_in,
         position: position(&mut reply)?,
+        restored: reply.number()? == 1,
     })
 }
 

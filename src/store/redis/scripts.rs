@@ -15,7 +15,7 @@ pub(super) struct Script {
     pub(super) sha: String,
 }
 
-/// A script is put together from its includes and its own file.
+/// A script is put together from its own file, what it includes, and what it goes on with where its short way ends.
 macro_rules! script {
     ($name:ident: $($file:literal)+) => {
         pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
@@ -28,15 +28,15 @@ macro_rules! script {
     };
 }
 
-script!(ACQUIRE: "lease" "queue" "acquire");
-script!(PARK: "lease" "queue" "park");
-script!(RENEW: "lease" "queue" "renew");
-script!(RELEASE: "lease" "queue" "release");
-script!(WITHDRAW: "lease" "queue" "withdraw");
-script!(EVICT: "lease" "queue" "evict");
-script!(INSPECT: "lease" "queue" "inspect");
-script!(SCAN: "lease" "scan");
-script!(HORIZON: "lease" "horizon");
+script!(ACQUIRE: "clock" "acquire" "lease" "queue" "acquire_any");
+script!(PARK: "clock" "lease" "queue" "park");
+script!(RENEW: "clock" "renew" "lease" "queue" "renew_any");
+script!(RELEASE: "clock" "release" "lease" "queue" "release_any");
+script!(WITHDRAW: "clock" "lease" "queue" "withdraw");
+script!(EVICT: "clock" "lease" "queue" "evict");
+script!(INSPECT: "clock" "lease" "queue" "inspect");
+script!(SCAN: "clock" "lease" "scan");
+script!(HORIZON: "clock" "horizon");
 
 /// An answer does not have the form that its script gives it.
 #[derive(Debug)]

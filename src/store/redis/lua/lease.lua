@@ -1,4 +1,5 @@
--- Included before every script: the store's clock, a lock's record, who holds it, and what is told to those who watch.
+-- Included by scripts once their short way is out of the question: a lock's record, who holds it, and what is told to
+-- those who watch.
 --
 -- A lock is a hash. Held by one claim alone it is that claim's record: h claim digest, r attempt that nobody was told of
 -- yet, f fencing token, a acquired (ms), u end of the lease (ms), t TTL (ms), n hold count if not 1, o owner, m metadata,
@@ -13,16 +14,8 @@
 --
 -- The keys that a script is not given share the slot of the lock that it is given.
 
-local REMEMBERED_MS = 60000
 -- How many expired holders one script clears away, and of how many holders it tells.
 local REAPED_MAX, TOLD_MAX = 64, 100
-
--- The time, read once: within a script two readings may differ while key expiry stands still.
-local function now()
-    local time = redis.call('TIME')
-    local now_us = time[1] * 1000000 + time[2]
-    return now_us, math.floor(now_us / 1000)
-end
 
 -- A lock as it is stored.
 local function read(lock)
@@ -56,11 +49,6 @@ local function ended_key(it, claim)
     return parts(it) .. 'e:' .. claim
 end
 
--- The lease in a record, as every answer carries it.
-local function lease_in(record)
-    return redis.call('HMGET', record, 'f', 'a', 'u', 't', 'n', 'o', 'm', 's', 'k')
-end
-
 -- Lets a key live at least so long.
 local function live(key, keep_ms)
     if redis.call('PTTL', key) < keep_ms then
@@ -71,11 +59,6 @@ end
 -- From when on a lock may be granted whose lease ran out: lock_delay counts from the end, min_hold from the grant.
 local function closed_until(acquired_ms, until_ms, min_hold_ms, lock_delay_ms)
     return math.max(until_ms + (tonumber(lock_delay_ms) or 0), acquired_ms + (tonumber(min_hold_ms) or 0))
-end
-
--- How long a record is kept that describes a lease.
-local function keep_ms(now_ms, acquired_ms, until_ms, min_hold_ms)
-    return math.max(until_ms + REMEMBERED_MS, acquired_ms + (tonumber(min_hold_ms) or 0)) - now_ms
 end
 
 -- Tells those who watch, if there are any.

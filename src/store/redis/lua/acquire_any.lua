@@ -1,0 +1,259 @@
+-- Continues acquire.lua where its short way ends.
+
+local locks, count = {}, #KEYS / 3
+
+-- First come the answers that depend on what the claim is already.
+local held, was_told = 0, true
+for number = 1, count do
+    local it = read(KEYS[number * 3 - 2])
+    it.fence, it.ended = KEYS[number * 3 - 1], KEYS[number * 3]
+    it.claim, it.last_fence_seen = ARGV[13 + number * 2], ARGV[14 + number * 2]
+    locks[number] = it
+    local how
+    if it.holder == it.claim or it.limit then
+        it.record, how = record_of(it, it.claim, now_ms)
+    end
+    if how == 'e' and not it.record then
+        return { attempt, 6, number, 'e' }
+    end
+    if it.record and redis.call('HGET', it.record, 'r') == attempt then
+        -- The first answer to this very attempt was lost on its way: it is still the answer.
+        held, was_told = held + 1, false
+    else
+        local mark = redis.call('GET', it.ended)
+        if mark then
+            if string.sub(mark, 1, 1) ~= 'c' then
+                return { attempt, 6, number, mark }
+            elseif string.find(mark, attempt, 2, true) then
+                return { attempt, 10 }
+            end
+        end
+        held = held + (it.record and 1 or 0)
+    end
+end
+
+if held == count then
+    local answer = { attempt, was_told and 3 or 1, now_ms }
+    for number, it in ipairs(locks) do
+        local lease = lease_in(it.record)
+        if not was_told then
+            for _, field in ipairs({ lease[1], lease[2], lease[3], '' }) do
+                answer[#answer + 1] = field
+            end
+        else
+            local has_limit, has_permits = lease[8] or '', lease[9] or '1'
+            if has_limit ~= limit or has_permits ~= permits then
+                return { attempt, has_limit ~= '' and limit == '' and 12 or 11, number }
+            end
+            -- HDEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+            redis.call('HDEL', it.record, 'r')
+            if tonumber(hold_count) > tonumber(lease[5] or 1) then
+                redis.call('HSET', it.record, 'n', hold_count)
+                answer[2], lease[5] = 2, hold_count
+            end
+            answer[#answer + 1] = lease
+        end
+    end
+    return answer
+end
+
+-- What is in the way, and whether the claim has a ticket.
+local wait, sequence, first_block, look_in_ms = nil, nil, nil, nil
+if stand ~= '' then
+    wait = {}
+    wait.process, wait.keep_ms, wait.silence_ms, wait.wait_ms, wait.waiters_max, wait.tells, wait.sequence, wait.until_ms =
+        string.match(stand, '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d) (%d*) (%d*)$')
+    sequence = tonumber(wait.sequence)
+end
+local is_new = not sequence
+local function contradicts_ticket(it)
+    local ticket = ticket_of(it, it.claim)
+    if ticket then
+        sequence, is_new = sequence or ticket.sequence, false
+    end
+    return ticket and (ticket.limit ~= limit or ticket.permits ~= tonumber(permits))
+end
+for number, it in ipairs(locks) do
+    if held > 0 and not it.record then
+        return { attempt, 11, number }
+    end
+    it.is_first = true
+    if it.last and contradicts_ticket(it) then
+        return { attempt, 11, number }
+    end
+end
+if wait and tonumber(wait.until_ms or '') and now_ms > tonumber(wait.until_ms) then
+    for _, it in ipairs(locks) do
+        leave(it, wait.process, it.claim)
+        offer(it, now_ms)
+    end
+    return { attempt, 15 }
+end
+for number, it in ipairs(locks) do
+    if it.limit then
+        reap(it, now_us, now_ms, channel)
+    end
+    local what, left_ms = obstacle(it, limit, tonumber(permits), now_ms)
+    if what == 'l' then
+        return { attempt, 13, number, it.limit }
+    end
+    it.admits = not what
+    if it.admits and it.last then
+        if wait and it.offered == wait.process and it.offer_until_ms <= now_ms then
+            -- The process was taken for dead and is not.
+            withdraw_offer(it)
+            reindex(it, wait.process)
+        end
+        local first = first_waiter(it, now_ms)
+        it.is_first = not first or sequence and first.sequence >= sequence
+        if is_fair == '1' and not it.is_first then
+            what, left_ms = 'w', it.offered and math.max(it.offer_until_ms - now_ms, 1)
+        end
+    end
+    if what then
+        first_block = first_block or number
+        it.is_in_the_way = true
+        if left_ms then
+            look_in_ms = math.min(look_in_ms or left_ms, left_ms)
+        end
+    end
+end
+
+-- A claim that waits comes to stand, or goes on standing.
+if wait and (first_block or may_grant == '0') then
+    for number, it in ipairs(locks) do
+        if not it.last and contradicts_ticket(it) then
+            return { attempt, 11, number }
+        end
+    end
+    if is_new then
+        sequence = now_us
+        for number, it in ipairs(locks) do
+            local length = it.last and lengths(it) or 0
+            if length >= tonumber(wait.waiters_max) then
+                return { attempt, 14, number, length }
+            end
+            sequence = math.max(sequence, (tonumber(it.last) or 0) + 1)
+        end
+    end
+    local sequence_text = string.format('%.0f', sequence)
+    local until_ms = tonumber(wait.until_ms) or now_ms + wait.wait_ms
+    local position, length, was_lost = '', 0, 0
+    for _, it in ipairs(locks) do
+        local line = line_key(it, wait.process)
+        redis.call('SET', ticket_key(it, it.claim), string.format('%s %s %s %s', sequence_text, limit == '' and '-' or limit, permits, owner),
+            'PX', wait.keep_ms)
+        if redis.call('ZADD', line, sequence_text, it.claim) == 1 and wait.until_ms ~= '' then
+            was_lost = 1
+        end
+        redis.call('PEXPIRE', line, wait.silence_ms)
+        reindex(it, wait.process)
+        redis.call('PEXPIRE', queue_key(it), math.max(REMEMBERED_MS, tonumber(wait.silence_ms)))
+        if not it.last or tonumber(it.last) < sequence then
+            it.last = sequence_text
+            redis.call('HSET', it.key, 'w', sequence_text)
+        end
+        live(it.key, REMEMBERED_MS)
+        if is_new then
+            tell(channel, now_us, 'queued', it)
+        end
+        if wait.tells == '1' then
+            local all, before = lengths(it, sequence)
+            if position == '' or before + 1 > position then
+                position, length = before + 1, all
+            end
+        end
+        if it.admits and it.is_first and first_block then
+            -- It waits for another lock meanwhile; this one is kept for it.
+            it.offered, it.offer_until_ms = wait.process, now_ms + wait.silence_ms
+            redis.call('HSET', it.key, 'p', wait.process, 'v', it.offer_until_ms)
+        elseif may_grant ~= '0' then
+            offer(it, now_ms)
+        end
+    end
+    return { attempt, 5, sequence_text, until_ms, look_in_ms or '', position, length, was_lost }
+end
+
+if first_block then
+    local answer = { attempt, 4, now_ms }
+    for number, it in ipairs(locks) do
+        if it.is_in_the_way then
+            if it.admits then
+                offer(it, now_ms)
+            end
+            answer[#answer + 1] = blockade(it, number, now_ms)
+        end
+    end
+    return answer
+end
+if may_grant == '0' then
+    return { attempt, 7 }
+end
+
+-- Fencing tokens for all locks before anything is written; locks of one bucket share a counter.
+local counters = {}
+for _, it in ipairs(locks) do
+    local last = counters[it.fence] or tonumber(redis.call('GET', it.fence) or 0)
+    if last < tonumber(it.last_fence_seen) and not counters[it.fence] then
+        return { attempt, 8 }
+    end
+    it.granted = math.max(last + 1, now_us)
+    if it.granted > FENCE_MAX then
+        return { attempt, 9 }
+    end
+    counters[it.fence] = it.granted
+end
+-- A number becomes text by an explicit format: every other way loses the last digits. These are also the first writes:
+-- when memory is full they fail before anything is done.
+for fence, granted in pairs(counters) do
+    redis.call('SET', fence, string.format('%.0f', granted))
+end
+
+local answer = { attempt, 1, now_ms }
+for _, it in ipairs(locks) do
+    local granted_text = string.format('%.0f', it.granted)
+    local held_before_ms = ''
+    if it.holder then
+        held_before_ms = it.until_ms - it.acquired_ms
+        local remembered_ms = it.until_ms + REMEMBERED_MS - now_ms
+        if remembered_ms > 0 then
+            redis.call('SET', ended_key(it, it.holder), 'l', 'PX', remembered_ms)
+        end
+        if channel ~= '' and redis.call('HEXISTS', it.key, 'y') == 0 then
+            tell(channel, now_us, 'expired', it, it.key)
+        end
+    end
+    if it.last then
+        redis.call('DEL', ticket_key(it, it.claim))
+        if wait then
+            leave(it, wait.process, it.claim)
+        end
+        if redis.call('EXISTS', queue_key(it)) == 0 then
+            redis.call('HDEL', it.key, 'w', 'p', 'v')
+            it.last = nil
+        end
+    end
+    if (it.holder or it.open_ms or it.last) and not it.limit then
+        vacate(it)
+    end
+
+    local fields, until_ms, kept_ms = new_lease(it.claim, granted_text)
+    local record = it.key
+    if limit ~= '' then
+        for _, field in ipairs({ 's', limit, 'k', permits }) do
+            fields[#fields + 1] = field
+        end
+        record = holder_key(it, it.claim)
+        share(it, it.claim, limit, permits, until_ms, kept_ms)
+    end
+    redis.call('HSET', record, unpack(fields))
+    redis.call('PEXPIRE', record, kept_ms)
+    tell(channel, now_us, 'acquired', it, record)
+    if limit ~= '' then
+        offer(it, now_ms)
+    end
+    for _, field in ipairs({ granted_text, now_ms, until_ms, held_before_ms }) do
+        answer[#answer + 1] = field
+    end
+end
+return answer
