@@ -6,12 +6,12 @@ use leasehold::domain::{Acquired, Attempt, Claim, Fence, LockState};
 use leasehold::store::{Fault, StoreError};
 
 use crate::contract::names_of_one_bucket;
-use crate::support::bench::{Bench, SHORT, claim, claim_on, rival, ttl};
+use crate::support::bench::{Bench, claim, claim_on, for_short, lock_of, only, rival};
 use crate::support::eventually;
 
 /// The key of the counter that serves a claim's lock, as the documentation of the storage format names it.
 fn counter_of(claim: &Claim) -> String {
-    format!("lh:1:{{{}}}:f", claim.name.bucket().index())
+    format!("lh:1:{{{}}}:f", lock_of(claim).bucket().index())
 }
 
 async fn fence_of(bench: &Bench, claim: &Claim) -> u64 {
@@ -38,7 +38,7 @@ async fn redis_grants_the_last_number_exactly_and_nothing_after_it() {
         Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::Corrupt),
         other => panic!("the numbers are used up, but: {other:?}"),
     }
-    assert_eq!(bench.state(&none.name).await, LockState::Free);
+    assert_eq!(bench.state(lock_of(&none)).await, LockState::Free);
     // What was granted before goes on.
     bench.renewed(&last, None).await;
     bench.freed(&last).await;
@@ -49,10 +49,7 @@ async fn redis_grants_the_last_number_exactly_and_nothing_after_it() {
 async fn a_lost_counter_never_leads_to_a_smaller_fence() {
     let bench = Bench::redis().await;
     let redis = bench.redis_behind();
-    let first = Claim {
-        ttl: ttl(SHORT),
-        ..claim()
-    };
+    let first = for_short(&claim());
     let before = fence_of(&bench, &first).await;
     bench.freed(&first).await;
     let delete = ["DEL", &counter_of(&first)];
@@ -61,7 +58,7 @@ async fn a_lost_counter_never_leads_to_a_smaller_fence() {
     let next = rival(&first);
     let after = eventually("the lock is granted again", async || {
         match bench.acquire(&next).await {
-            Acquired::Granted { lease, .. } => Some(lease.holder.fence.get()),
+            Acquired::Granted(grants) => Some(only(grants).lease.holder.fence.get()),
             Acquired::Recovering { .. } => None,
             other => panic!("nobody holds the lock, but: {other:?}"),
         }
@@ -90,8 +87,8 @@ async fn a_hundred_thousand_grants_in_one_microsecond_are_all_in_order() {
     for _ in 0..100_000 {
         let attempt = Attempt::random();
         match bench.attempt(&claim, attempt).await {
-            Ok(Acquired::Granted { lease, .. }) => {
-                let fence = lease.holder.fence.get();
+            Ok(Acquired::Granted(grants)) => {
+                let fence = only(grants).lease.holder.fence.get();
                 assert!(fence > last, "{fence} after {last}");
                 last = fence;
             }

@@ -1,6 +1,7 @@
 //! What the tests stand on: a Redis of their own, a network that can fail, stores to put to the test, and polling.
 
 pub(crate) mod bench;
+pub(crate) mod ear;
 pub(crate) mod proxy;
 pub(crate) mod redis_server;
 pub(crate) mod stores;

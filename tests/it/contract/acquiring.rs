@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, LockState};
+use leasehold::domain::{Acquired, Claim, LockState, Mode};
 
 use crate::support::bench::{
-    Bench, LONG, claim, claim_on, fresh_name, metadata, name, owner, rival,
+    Bench, LONG, assert_held, claim, claim_on, fresh_name, holders_in_the_way, is_held, lock_of,
+    metadata, name, only, owner, rival,
 };
 
 pub(super) async fn a_free_lock_is_granted_as_it_was_claimed(bench: &Bench) {
@@ -19,6 +20,7 @@ pub(super) async fn a_free_lock_is_granted_as_it_was_claimed(bench: &Bench) {
     let holder = lease.holder;
     assert_eq!(holder.owner, claim.owner);
     assert_eq!(holder.metadata, claim.metadata);
+    assert_eq!(holder.mode, Mode::Exclusive);
     assert_eq!(holder.hold_count, claim.hold_count);
     bench.assert_left(holder.expires_in, LONG);
     let lasts_ms = holder.expires_at.unix_ms() - holder.acquired_at.unix_ms();
@@ -33,15 +35,13 @@ pub(super) async fn a_held_lock_is_refused_and_the_holder_is_named(bench: &Bench
         ..claim()
     };
     let lease = bench.granted(&holding).await;
-    match bench.acquire(&rival(&holding)).await {
-        Acquired::Held(holders) => {
-            assert_eq!(holders.len(), 1, "{holders:?}");
-            assert_eq!(holders[0].owner, holding.owner);
-            assert_eq!(holders[0].fence, lease.holder.fence);
-            bench.assert_left(holders[0].expires_in, LONG);
-        }
-        other => panic!("the lock is held, but: {other:?}"),
-    }
+    let holders = holders_in_the_way(bench.acquire(&rival(&holding)).await);
+    assert_eq!(holders.total, 1);
+    let holder = only(holders.told);
+    assert_eq!(holder.owner, holding.owner);
+    assert_eq!(holder.mode, Mode::Exclusive);
+    assert_eq!(holder.fence, lease.holder.fence);
+    bench.assert_left(holder.expires_in, LONG);
 }
 
 pub(super) async fn a_refused_claim_may_be_granted_later(bench: &Bench) {
@@ -49,7 +49,7 @@ pub(super) async fn a_refused_claim_may_be_granted_later(bench: &Bench) {
     let refused = rival(&holding);
     bench.granted(&holding).await;
     let answer = bench.acquire(&refused).await;
-    assert!(matches!(answer, Acquired::Held(_)), "{answer:?}");
+    assert_held(&answer);
     bench.freed(&holding).await;
     bench.granted(&refused).await;
 }
@@ -69,16 +69,16 @@ pub(super) async fn names_of_every_shape_are_locks_of_their_own(bench: &Bench) {
         let holding = claim_on(&name(text));
         bench.granted(&holding).await;
         let answer = bench.acquire(&rival(&holding)).await;
-        assert!(matches!(answer, Acquired::Held(_)), "{text}: {answer:?}");
+        assert!(is_held(&answer), "{text}: {answer:?}");
         bench.freed(&holding).await;
-        assert_eq!(bench.state(&holding.name).await, LockState::Free, "{text}");
+        assert_eq!(bench.state(lock_of(&holding)).await, LockState::Free, "{text}");
     }
 }
 
 pub(super) async fn the_same_token_on_another_lock_is_another_claim(bench: &Bench) {
     let first = claim();
     let second = Claim {
-        name: fresh_name(),
+        names: fresh_name().into(),
         ..first.clone()
     };
     bench.granted(&first).await;
@@ -96,11 +96,11 @@ pub(super) async fn of_many_simultaneous_claims_one_is_granted(bench: &Bench) {
         futures_util::future::join_all(claims.iter().map(|claim| bench.acquire(claim))).await;
     let granted = answers
         .iter()
-        .filter(|answer| matches!(answer, Acquired::Granted { .. }))
+        .filter(|answer| matches!(answer, Acquired::Granted(_)))
         .count();
     let held = answers
         .iter()
-        .filter(|answer| matches!(answer, Acquired::Held(_)))
+        .filter(|answer| is_held(answer))
         .count();
     assert_eq!((granted, held), (1, 49));
 }
@@ -124,10 +124,8 @@ pub(super) async fn whatever_an_owner_writes_comes_back_unchanged(bench: &Bench)
             ..claim()
         };
         bench.granted(&claim).await;
-        let LockState::Held(holders) = bench.state(&claim.name).await else {
-            panic!("{text:?} holds the lock");
-        };
-        assert_eq!(holders[0].owner, claim.owner);
-        assert_eq!(holders[0].metadata, claim.metadata);
+        let holder = bench.holder(lock_of(&claim)).await;
+        assert_eq!(holder.owner, claim.owner);
+        assert_eq!(holder.metadata, claim.metadata);
     }
 }

@@ -3,7 +3,7 @@
 use leasehold::domain::{Claim, LockState, NotHolder};
 
 use super::expiry::{assert_told, expired_claim};
-use crate::support::bench::{Bench, LONG, claim, fresh_name, owner, rival};
+use crate::support::bench::{Bench, LONG, claim, fresh_name, lock_of, owner, rival};
 
 fn evicted(reason: &str) -> NotHolder {
     NotHolder::Evicted {
@@ -17,19 +17,19 @@ pub(super) async fn an_eviction_returns_the_holder_and_frees_the_lock(bench: &Be
         ..claim()
     };
     let lease = bench.granted(&claim).await;
-    let holders = bench.evict(&claim.name, "stuck").await;
+    let holders = bench.evict(lock_of(&claim), "stuck").await;
     assert_eq!(holders.len(), 1, "{holders:?}");
     assert_eq!(holders[0].owner, claim.owner);
     assert_eq!(holders[0].fence, lease.holder.fence);
     bench.assert_left(holders[0].expires_in, LONG);
-    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
     bench.granted(&rival(&claim)).await;
 }
 
 pub(super) async fn an_evicted_claim_is_told_the_reason(bench: &Bench) {
     let claim = claim();
     bench.granted(&claim).await;
-    bench.evict(&claim.name, "stuck").await;
+    bench.evict(lock_of(&claim), "stuck").await;
     // Twice, because asking must not change the answer.
     assert_told(bench, &claim, evicted("stuck")).await;
     assert_told(bench, &claim, evicted("stuck")).await;
@@ -39,7 +39,7 @@ pub(super) async fn an_evicted_claim_stays_evicted_when_the_lock_has_another_hol
     let first = claim();
     let second = rival(&first);
     bench.granted(&first).await;
-    bench.evict(&first.name, "stuck").await;
+    bench.evict(lock_of(&first), "stuck").await;
     bench.granted(&second).await;
     assert_told(bench, &first, evicted("stuck")).await;
     bench.renewed(&second, None).await;
@@ -56,7 +56,7 @@ pub(super) async fn a_reason_comes_back_as_it_was_given(bench: &Bench) {
     ] {
         let claim = claim();
         bench.granted(&claim).await;
-        bench.evict(&claim.name, reason).await;
+        bench.evict(lock_of(&claim), reason).await;
         assert_told(bench, &claim, evicted(reason)).await;
     }
 }
@@ -64,7 +64,7 @@ pub(super) async fn a_reason_comes_back_as_it_was_given(bench: &Bench) {
 pub(super) async fn there_is_nobody_to_evict_from_a_lock_that_is_not_held(bench: &Bench) {
     assert_eq!(bench.evict(&fresh_name(), "").await, Vec::new(), "free");
     let expired = expired_claim(bench).await;
-    assert_eq!(bench.evict(&expired.name, "").await, Vec::new(), "expired");
+    assert_eq!(bench.evict(lock_of(&expired), "").await, Vec::new(), "expired");
     assert_told(bench, &expired, NotHolder::Expired).await;
     let cooling = Claim {
         min_hold: Some(LONG),
@@ -72,7 +72,7 @@ pub(super) async fn there_is_nobody_to_evict_from_a_lock_that_is_not_held(bench:
     };
     bench.granted(&cooling).await;
     bench.freed(&cooling).await;
-    assert_eq!(bench.evict(&cooling.name, "").await, Vec::new(), "cooling");
-    let state = bench.state(&cooling.name).await;
+    assert_eq!(bench.evict(lock_of(&cooling), "").await, Vec::new(), "cooling");
+    let state = bench.state(lock_of(&cooling)).await;
     assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
 }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, LockName, LockState, NotHolder};
+use leasehold::domain::{Blocker, Claim, LockName, LockState, NotHolder};
 
 use super::expiry::assert_told;
-use crate::support::bench::{Bench, LONG, SHORT, claim, rival, ttl};
+use crate::support::bench::{Bench, LONG, SHORT, blocker, claim, ended, lock_of, rival, ttl};
 
 /// Fails unless the lock is closed for `left` to everybody.
 async fn assert_cooling(bench: &Bench, name: &LockName, asking: &Claim, left: Duration) {
-    match bench.acquire(asking).await {
-        Acquired::Cooling { free_in } => bench.assert_left(free_in, left),
+    match blocker(bench.acquire(asking).await) {
+        Blocker::Cooling { free_in } => bench.assert_left(free_in, left),
         other => panic!("the lock is cooling, but: {other:?}"),
     }
     match bench.state(name).await {
@@ -28,9 +28,9 @@ pub(super) async fn a_lock_released_before_min_hold_is_cooling_until_then(bench:
     bench.granted(&claim).await;
     bench.advance(SHORT).await;
     bench.freed(&claim).await;
-    assert_cooling(bench, &claim.name, &next, SHORT).await;
+    assert_cooling(bench, lock_of(&claim), &next, SHORT).await;
     bench.outlast(SHORT).await;
-    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
     bench.granted(&next).await;
 }
 
@@ -41,7 +41,7 @@ pub(super) async fn a_claim_released_before_min_hold_has_ended(bench: &Bench) {
     };
     bench.granted(&claim).await;
     bench.freed(&claim).await;
-    let ended = Acquired::Ended(NotHolder::Released);
+    let ended = ended(&claim, NotHolder::Released);
     assert_eq!(bench.acquire(&claim).await, ended);
 }
 
@@ -65,7 +65,7 @@ pub(super) async fn a_lease_that_ran_out_before_min_hold_leaves_the_lock_cooling
     let next = rival(&claim);
     bench.granted(&claim).await;
     bench.advance(SHORT * 2).await;
-    assert_cooling(bench, &claim.name, &next, SHORT * 2).await;
+    assert_cooling(bench, lock_of(&claim), &next, SHORT * 2).await;
     assert_told(bench, &claim, NotHolder::Expired).await;
     bench.outlast(SHORT * 2).await;
     bench.granted(&next).await;
@@ -80,10 +80,10 @@ pub(super) async fn an_expired_lease_with_a_lock_delay_leaves_the_lock_cooling(b
     let next = rival(&claim);
     bench.granted(&claim).await;
     bench.advance(SHORT * 2).await;
-    assert_cooling(bench, &claim.name, &next, SHORT * 2).await;
+    assert_cooling(bench, lock_of(&claim), &next, SHORT * 2).await;
     assert_told(bench, &claim, NotHolder::Expired).await;
     bench.outlast(SHORT * 2).await;
-    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
     bench.granted(&next).await;
     assert_told(bench, &claim, NotHolder::Lost).await;
 }
@@ -96,8 +96,8 @@ pub(super) async fn an_evicted_lease_with_a_lock_delay_leaves_the_lock_cooling(b
     let next = rival(&claim);
     bench.granted(&claim).await;
     bench.advance(SHORT).await;
-    bench.evict(&claim.name, "").await;
-    assert_cooling(bench, &claim.name, &next, SHORT * 2).await;
+    bench.evict(lock_of(&claim), "").await;
+    assert_cooling(bench, lock_of(&claim), &next, SHORT * 2).await;
     bench.outlast(SHORT * 2).await;
     bench.granted(&next).await;
 }

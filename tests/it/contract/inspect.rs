@@ -1,16 +1,11 @@
 //! Laws of inspecting: everybody may see what a lock is doing, and seeing changes nothing.
 
-use leasehold::domain::{Claim, Holder, LockState};
+use leasehold::domain::{Claim, LockState};
 
 use super::expiry::expired_claim;
-use crate::support::bench::{Bench, LONG, SHORT, at_depth, claim, fresh_name, metadata, owner};
-
-async fn only_holder(bench: &Bench, claim: &Claim) -> Holder {
-    match bench.state(&claim.name).await {
-        LockState::Held(mut holders) if holders.len() == 1 => holders.remove(0),
-        other => panic!("one claim holds, but: {other:?}"),
-    }
-}
+use crate::support::bench::{
+    Bench, LONG, SHORT, at_depth, claim, fresh_name, lock_of, metadata, owner,
+};
 
 pub(super) async fn a_lock_that_nobody_asked_for_is_free(bench: &Bench) {
     let name = fresh_name();
@@ -26,7 +21,7 @@ pub(super) async fn a_held_lock_shows_its_holder(bench: &Bench) {
     };
     let mut granted = bench.granted(&claim).await.holder;
     bench.advance(SHORT).await;
-    let seen = only_holder(bench, &claim).await;
+    let seen = bench.holder(lock_of(&claim)).await;
     bench.assert_left(seen.expires_in, LONG - SHORT);
     granted.expires_in = seen.expires_in;
     assert_eq!(seen, granted);
@@ -37,11 +32,11 @@ pub(super) async fn a_view_follows_renewal_and_depth(bench: &Bench) {
     bench.granted(&claim).await;
     bench.renewed(&claim, Some(LONG * 10)).await;
     bench.acquire(&at_depth(&claim, 4)).await;
-    let seen = only_holder(bench, &claim).await;
+    let seen = bench.holder(lock_of(&claim)).await;
     bench.assert_left(seen.expires_in, LONG * 10);
     assert_eq!(seen.hold_count.get(), 4);
     bench.step_back(&claim, 2).await;
-    assert_eq!(only_holder(bench, &claim).await.hold_count.get(), 2);
+    assert_eq!(bench.holder(lock_of(&claim)).await.hold_count.get(), 2);
 }
 
 pub(super) async fn a_lock_is_free_again_after_release_expiry_and_eviction(bench: &Bench) {
@@ -50,8 +45,8 @@ pub(super) async fn a_lock_is_free_again_after_release_expiry_and_eviction(bench
     bench.granted(&released).await;
     bench.freed(&released).await;
     bench.granted(&evicted).await;
-    bench.evict(&evicted.name, "").await;
+    bench.evict(lock_of(&evicted), "").await;
     for claim in [released, expired, evicted] {
-        assert_eq!(bench.state(&claim.name).await, LockState::Free);
+        assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
     }
 }

@@ -5,7 +5,7 @@
 use leasehold::domain::{Claim, LockState};
 
 use super::expiry::expired_claim;
-use crate::support::bench::{Bench, LONG, claim, claim_on, name, owner};
+use crate::support::bench::{Bench, LONG, claim, claim_on, lock_of, name, owner};
 
 async fn hold(bench: &Bench, names: &[&str]) {
     for text in names {
@@ -27,15 +27,16 @@ pub(super) async fn a_listed_lock_looks_as_it_does_when_inspected(bench: &Bench)
     bench.granted(&claim).await;
     let page = bench.page("", None, 10).await;
     assert_eq!(page.locks.len(), 1, "{page:?}");
-    assert_eq!(page.locks[0].name, claim.name);
-    let (listed, inspected) = (&page.locks[0].state, bench.state(&claim.name).await);
-    let (LockState::Held(listed), LockState::Held(inspected)) = (listed, &inspected) else {
-        panic!("both are held, but: {listed:?}, {inspected:?}");
+    assert_eq!(&page.locks[0].name, lock_of(&claim));
+    let (listed, inspected) = (page.locks[0].clone(), bench.view(lock_of(&claim)).await);
+    assert_eq!(listed.queue, inspected.queue);
+    let (LockState::Held(mut listed), LockState::Held(inspected)) = (listed.state, inspected.state)
+    else {
+        panic!("both are held, but: {page:?}");
     };
-    let mut listed = listed.clone();
-    bench.assert_left(listed[0].expires_in, LONG);
-    listed[0].expires_in = inspected[0].expires_in;
-    assert_eq!(&listed, inspected);
+    bench.assert_left(listed.told[0].expires_in, LONG);
+    listed.told[0].expires_in = inspected.told[0].expires_in;
+    assert_eq!(listed, inspected);
 }
 
 pub(super) async fn only_held_locks_are_listed(bench: &Bench) {
@@ -51,7 +52,7 @@ pub(super) async fn only_held_locks_are_listed(bench: &Bench) {
     bench.freed(&free).await;
     let held = claim();
     bench.granted(&held).await;
-    assert_eq!(bench.names("", 10).await, [held.name.as_str()]);
+    assert_eq!(bench.names("", 10).await, [lock_of(&held).as_str()]);
 }
 
 pub(super) async fn a_prefix_is_taken_literally(bench: &Bench) {

@@ -4,7 +4,7 @@ use leasehold::domain::{Attempt, Claim, Fence, LockName};
 
 use super::expiry::expired_claim;
 use super::replay::replayed;
-use crate::support::bench::{Bench, at_depth, claim, claim_on, fresh_name, rival};
+use crate::support::bench::{Bench, at_depth, claim, claim_on, fresh_name, lock_of, rival};
 
 async fn fence_of(bench: &Bench, claim: &Claim) -> Fence {
     bench.granted(claim).await.holder.fence
@@ -48,7 +48,7 @@ pub(super) async fn a_fence_grows_after_every_kind_of_ending(bench: &Bench) {
     let mut fences = vec![fence_of(bench, &released).await];
     bench.freed(&released).await;
     fences.push(fence_of(bench, &evicted).await);
-    bench.evict(&evicted.name, "").await;
+    bench.evict(lock_of(&evicted), "").await;
     let attempt = Attempt::random();
     drop(bench.attempt(&withdrawn, attempt).await);
     bench.withdraw(&withdrawn, attempt).await;

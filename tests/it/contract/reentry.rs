@@ -3,11 +3,13 @@
 use leasehold::domain::{Acquired, Claim, Lease, LockState, Released};
 
 use super::replay::replayed;
-use crate::support::bench::{Bench, LONG, SHORT, at_depth, claim, rival};
+use crate::support::bench::{
+    Bench, LONG, SHORT, assert_held, at_depth, claim, lock_of, only, rival,
+};
 
 async fn reentered(bench: &Bench, claim: &Claim) -> Lease {
     match bench.acquire(claim).await {
-        Acquired::Reentered(lease) => lease,
+        Acquired::Reentered(leases) => only(leases),
         other => panic!("the claim goes deeper, but: {other:?}"),
     }
 }
@@ -58,7 +60,7 @@ pub(super) async fn a_release_to_a_depth_steps_back_to_it(bench: &Bench) {
         assert_eq!(u64::from(lease.holder.hold_count.get()), depth);
     }
     let answer = bench.acquire(&rival(&claim)).await;
-    assert!(matches!(answer, Acquired::Held(_)), "{answer:?}");
+    assert_held(&answer);
 }
 
 pub(super) async fn a_repeated_step_back_answers_the_same(bench: &Bench) {
@@ -89,5 +91,5 @@ pub(super) async fn a_release_without_a_depth_frees_from_any_depth(bench: &Bench
     let claim = at_depth(&claim(), 1_000);
     bench.granted(&claim).await;
     bench.freed(&claim).await;
-    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
 }

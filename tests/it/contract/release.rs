@@ -1,14 +1,14 @@
 //! Laws of release: a holder lets go, once, and nobody else can do it for it.
 
-use leasehold::domain::{Acquired, LockState, NotHolder, Released, Renewed};
+use leasehold::domain::{LockState, NotHolder, Released};
 
-use crate::support::bench::{Bench, SHORT, claim, rival};
+use crate::support::bench::{Bench, SHORT, claim, ended, lock_of, not_holder, rival};
 
 pub(super) async fn a_released_lock_can_be_acquired_at_once(bench: &Bench) {
     let claim = claim();
     bench.granted(&claim).await;
     bench.freed(&claim).await;
-    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
     bench.granted(&rival(&claim)).await;
 }
 
@@ -63,9 +63,9 @@ pub(super) async fn a_released_claim_cannot_be_acquired_again(bench: &Bench) {
     let first = claim();
     bench.granted(&first).await;
     bench.freed(&first).await;
-    let ended = Acquired::Ended(NotHolder::Released);
+    let ended = ended(&first, NotHolder::Released);
     assert_eq!(bench.acquire(&first).await, ended);
-    assert_eq!(bench.state(&first.name).await, LockState::Free);
+    assert_eq!(bench.state(lock_of(&first)).await, LockState::Free);
     // It is told so rather than to wait, also when the lock is held by another.
     bench.granted(&rival(&first)).await;
     assert_eq!(bench.acquire(&first).await, ended);
@@ -76,6 +76,6 @@ pub(super) async fn a_released_claim_cannot_be_renewed(bench: &Bench) {
     bench.granted(&claim).await;
     bench.freed(&claim).await;
     let answer = bench.renew(&claim).await;
-    assert_eq!(answer, Renewed::NotHolder(NotHolder::Released));
-    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+    assert_eq!(answer, not_holder(&claim, NotHolder::Released));
+    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
 }

@@ -5,17 +5,14 @@ use std::time::Duration;
 use leasehold::domain::{Acquired, Claim, NotHolder};
 use leasehold::store::REMEMBERED;
 
-use crate::support::bench::{Bench, SHORT, claim, claim_on, name, rival, ttl};
+use crate::support::bench::{Bench, SHORT, claim, claim_on, ended, for_short, lock_of, name, rival};
 
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// A claim for every kind of ending, all ended at this very moment, and what each is told.
 async fn ended_claims(bench: &Bench) -> Vec<(Claim, NotHolder)> {
     let [released, evicted] = [claim(), claim()];
-    let [expired, lost] = [(); 2].map(|()| Claim {
-        ttl: ttl(SHORT),
-        ..claim()
-    });
+    let [expired, lost] = [(); 2].map(|()| for_short(&claim()));
     bench.granted(&expired).await;
     bench.granted(&lost).await;
     bench.granted(&released).await;
@@ -23,7 +20,7 @@ async fn ended_claims(bench: &Bench) -> Vec<(Claim, NotHolder)> {
     bench.advance(SHORT).await;
     bench.granted(&rival(&lost)).await;
     bench.freed(&released).await;
-    bench.evict(&evicted.name, "stuck").await;
+    bench.evict(lock_of(&evicted), "stuck").await;
     let reason = "stuck".to_owned();
     vec![
         (released, NotHolder::Released),
@@ -42,23 +39,23 @@ pub(super) async fn a_released_claim_does_not_hide_another_of_the_same_lock(benc
     }
     for claim in &claims {
         let answer = bench.acquire(claim).await;
-        assert_eq!(answer, Acquired::Ended(NotHolder::Released));
+        assert_eq!(answer, ended(claim, NotHolder::Released));
     }
 }
 
 pub(super) async fn every_kind_of_ending_is_remembered_for_a_minute_and_no_longer(bench: &Bench) {
-    let ended = ended_claims(bench).await;
+    let claims = ended_claims(bench).await;
     bench.advance(REMEMBERED - MOMENT).await;
-    for (claim, reason) in &ended {
+    for (claim, reason) in &claims {
         let answer = bench.acquire(claim).await;
-        assert_eq!(answer, Acquired::Ended(reason.clone()));
+        assert_eq!(answer, ended(claim, reason.clone()));
     }
     bench.advance(MOMENT).await;
-    for (claim, reason) in &ended {
+    for (claim, reason) in &claims {
         let answer = bench.acquire(claim).await;
         // The successor of the lost one has run out by now as well.
         assert!(
-            matches!(answer, Acquired::Granted { .. }),
+            matches!(answer, Acquired::Granted(_)),
             "{reason:?} is over, but: {answer:?}"
         );
     }
@@ -69,13 +66,10 @@ pub(super) async fn a_table_of_forgotten_claims_has_room_again(bench: &Bench) {
     let store = leasehold::store::memory::MemoryStore::new(10);
     let acquire = async |number: u32| {
         use leasehold::store::LockStore;
-        let claim = Claim {
-            ttl: ttl(SHORT),
-            ..claim_on(&name(&format!("room/{number}")))
-        };
+        let claim = for_short(&claim_on(&name(&format!("room/{number}"))));
         let deadline = crate::support::bench::deadline();
         let attempt = leasehold::domain::Attempt::random();
-        store.acquire(&claim, attempt, deadline).await.map(drop)
+        store.acquire(&claim, attempt, None, deadline).await.map(drop)
     };
     for number in 0..10 {
         acquire(number).await.expect("there is room");
@@ -92,8 +86,8 @@ pub(super) async fn every_kind_of_ending_is_kept_for_a_minute(bench: &Bench) {
     let redis = bench.redis_behind();
     for (claim, reason) in ended_claims(bench).await {
         let mut kept = Vec::new();
-        let bucket = claim.name.bucket().index();
-        let name = &claim.name;
+        let name = lock_of(&claim);
+        let bucket = name.bucket().index();
         for pattern in [
             format!("lh:1:{{{bucket}}}:e:*"),
             format!("lh:1:{{{bucket}}}:l:{name}"),

@@ -1,20 +1,20 @@
 //! Laws of renewal: a holder makes its lease last longer, and nobody else can.
 
-use leasehold::domain::{Acquired, Claim, LockState, NotHolder, Renewed};
+use leasehold::domain::{Claim, LockState, NotHolder};
 
-use crate::support::bench::{Bench, LONG, SHORT, at_depth, claim, metadata, owner, rival, ttl};
+use crate::support::bench::{
+    Bench, LONG, SHORT, assert_held, at_depth, claim, for_short, lock_of, metadata, not_holder, owner,
+    rival, ttl,
+};
 
 pub(super) async fn a_renewal_counts_the_ttl_anew(bench: &Bench) {
     let claim = claim();
     bench.granted(&claim).await;
     bench.advance(SHORT).await;
-    let before = bench.state(&claim.name).await;
+    let before = bench.holder(lock_of(&claim)).await;
     let renewal = bench.renewed(&claim, None).await;
     bench.assert_left(renewal.lease.holder.expires_in, LONG);
-    let LockState::Held(holders) = before else {
-        panic!("the claim holds, but: {before:?}");
-    };
-    assert!(renewal.lease.holder.expires_at > holders[0].expires_at);
+    assert!(renewal.lease.holder.expires_at > before.expires_at);
 }
 
 pub(super) async fn a_renewal_tells_how_much_was_left(bench: &Bench) {
@@ -44,15 +44,12 @@ pub(super) async fn a_renewal_may_shorten_the_lease(bench: &Bench) {
 }
 
 pub(super) async fn a_renewed_lease_outlives_its_first_end(bench: &Bench) {
-    let claim = Claim {
-        ttl: ttl(SHORT),
-        ..claim()
-    };
+    let claim = for_short(&claim());
     bench.granted(&claim).await;
     bench.renewed(&claim, Some(LONG)).await;
     bench.outlast(SHORT).await;
     let answer = bench.acquire(&rival(&claim)).await;
-    assert!(matches!(answer, Acquired::Held(_)), "{answer:?}");
+    assert_held(&answer);
     bench.freed(&claim).await;
 }
 
@@ -74,18 +71,16 @@ pub(super) async fn a_foreign_token_renews_nothing(bench: &Bench) {
     let claim = claim();
     let granted = bench.granted(&claim).await;
     let answer = bench.renew_for(&rival(&claim), Some(LONG * 10)).await;
-    assert_eq!(answer, Renewed::NotHolder(NotHolder::Unknown));
-    let LockState::Held(holders) = bench.state(&claim.name).await else {
-        panic!("the claim still holds");
-    };
-    assert_eq!(holders[0].expires_at, granted.holder.expires_at);
+    assert_eq!(answer, not_holder(&claim, NotHolder::Unknown));
+    let holder = bench.holder(lock_of(&claim)).await;
+    assert_eq!(holder.expires_at, granted.holder.expires_at);
 }
 
 pub(super) async fn a_renewal_never_creates_a_lease(bench: &Bench) {
     let claim = claim();
     let answer = bench.renew(&claim).await;
-    assert_eq!(answer, Renewed::NotHolder(NotHolder::Unknown));
-    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+    assert_eq!(answer, not_holder(&claim, NotHolder::Unknown));
+    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
     // And the token is as good as new.
     bench.granted(&claim).await;
 }

@@ -2,12 +2,12 @@
 
 use leasehold::domain::{Acquired, Claim, Lease};
 
-use crate::support::bench::{Bench, LONG, SHORT, at_depth, claim, owner, ttl};
+use crate::support::bench::{Bench, LONG, SHORT, at_depth, claim, only, owner, ttl};
 
 /// Acquires what must be a replay.
 pub(super) async fn replayed(bench: &Bench, claim: &Claim) -> Lease {
     match bench.acquire(claim).await {
-        Acquired::Replayed(lease) => lease,
+        Acquired::Replayed(leases) => only(leases),
         other => panic!("the claim holds at that depth, but: {other:?}"),
     }
 }
@@ -60,11 +60,11 @@ pub(super) async fn simultaneous_requests_for_one_claim_make_one_grant(bench: &B
     let mut fences = Vec::new();
     for answer in answers {
         match answer {
-            Acquired::Granted { lease, .. } => {
+            Acquired::Granted(grants) => {
                 granted += 1;
-                fences.push(lease.holder.fence);
+                fences.push(only(grants).lease.holder.fence);
             }
-            Acquired::Replayed(lease) => fences.push(lease.holder.fence),
+            Acquired::Replayed(leases) => fences.push(only(leases).holder.fence),
             other => panic!("the claim holds, but: {other:?}"),
         }
     }

@@ -2,13 +2,15 @@
 
 use leasehold::domain::{Acquired, Attempt, Claim, LockState, NotHolder};
 
-use crate::support::bench::{Bench, LONG, SHORT, at_depth, claim, rival, ttl};
+use crate::support::bench::{
+    Bench, LONG, SHORT, assert_held, at_depth, claim, ended, for_short, lock_of, rival,
+};
 
 /// Grants the lock to the claim by an attempt that is returned.
 async fn granted_to(bench: &Bench, claim: &Claim) -> Attempt {
     let attempt = Attempt::random();
     let answer = bench.attempt(claim, attempt).await;
-    assert!(matches!(answer, Ok(Acquired::Granted { .. })), "{answer:?}");
+    assert!(matches!(answer, Ok(Acquired::Granted(_))), "{answer:?}");
     attempt
 }
 
@@ -16,7 +18,7 @@ pub(super) async fn a_withdrawn_grant_frees_the_lock_and_leaves_the_token_usable
     let claim = claim();
     let attempt = granted_to(bench, &claim).await;
     bench.withdraw(&claim, attempt).await;
-    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
     bench.granted(&claim).await;
 }
 
@@ -33,14 +35,13 @@ pub(super) async fn a_withdrawn_grant_does_not_close_the_lock(bench: &Bench) {
 
 pub(super) async fn a_grant_withdrawn_after_it_ran_out_closes_nothing(bench: &Bench) {
     let claim = Claim {
-        ttl: ttl(SHORT),
         lock_delay: Some(LONG),
-        ..claim()
+        ..for_short(&claim())
     };
     let attempt = granted_to(bench, &claim).await;
     bench.outlast(SHORT).await;
     bench.withdraw(&claim, attempt).await;
-    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
     bench.granted(&claim).await;
 }
 
@@ -87,11 +88,11 @@ pub(super) async fn the_same_attempt_told_twice_can_still_be_withdrawn(bench: &B
     let attempt = granted_to(bench, &claim).await;
     // The first answer may have been lost on its way, so the second may say that it was granted, too.
     match bench.attempt(&claim, attempt).await {
-        Ok(Acquired::Granted { .. } | Acquired::Replayed(_)) => {}
+        Ok(Acquired::Granted(_) | Acquired::Replayed(_)) => {}
         other => panic!("the claim holds, but: {other:?}"),
     }
     bench.withdraw(&claim, attempt).await;
-    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
 }
 
 pub(super) async fn a_refused_attempt_withdraws_nothing_of_the_holders(bench: &Bench) {
@@ -100,7 +101,7 @@ pub(super) async fn a_refused_attempt_withdraws_nothing_of_the_holders(bench: &B
     granted_to(bench, &holding).await;
     let attempt = Attempt::random();
     let answer = bench.attempt(&refused, attempt).await;
-    assert!(matches!(answer, Ok(Acquired::Held(_))), "{answer:?}");
+    assert_held(&answer.expect("the store answers"));
     bench.withdraw(&refused, attempt).await;
     bench.freed(&holding).await;
     bench.granted(&refused).await;
@@ -132,7 +133,7 @@ pub(super) async fn a_withdrawal_leaves_an_ended_claim_ended(bench: &Bench) {
     let attempt = granted_to(bench, &claim).await;
     bench.freed(&claim).await;
     bench.withdraw(&claim, attempt).await;
-    let ended = Acquired::Ended(NotHolder::Released);
+    let ended = ended(&claim, NotHolder::Released);
     assert_eq!(bench.acquire(&claim).await, ended);
 }
 
@@ -142,8 +143,8 @@ pub(super) async fn a_withdrawn_attempt_that_arrives_late_is_not_granted(bench: 
     let attempt = Attempt::random();
     bench.withdraw(&claim, attempt).await;
     let late = bench.attempt(&claim, attempt).await;
-    assert!(!matches!(late, Ok(Acquired::Granted { .. })), "{late:?}");
-    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+    assert!(!matches!(late, Ok(Acquired::Granted(_))), "{late:?}");
+    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
 }
 
 pub(super) async fn a_withdrawal_that_came_first_leaves_the_token_usable(bench: &Bench) {
@@ -165,11 +166,9 @@ pub(super) async fn a_withdrawn_attempt_that_arrives_late_leaves_the_next_grant_
     bench.withdraw(&claim, first).await;
     let second = granted_to(bench, &claim).await;
     drop(bench.attempt(&at_depth(&claim, 2), first).await);
-    let LockState::Held(holders) = bench.state(&claim.name).await else {
-        panic!("the second attempt was granted");
-    };
-    assert_eq!(holders[0].hold_count.get(), 1);
+    let holder = bench.holder(lock_of(&claim)).await;
+    assert_eq!(holder.hold_count.get(), 1);
     // Nobody was told of the second attempt by the first, whose answer nobody awaits.
     bench.withdraw(&claim, second).await;
-    assert_eq!(bench.state(&claim.name).await, LockState::Free);
+    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
 }

@@ -4,21 +4,34 @@
 //! `memory:` runs on a stopped clock that [`Bench::advance`] pushes forward; Redis really waits. So laws use leases
 //! that are either [`LONG`] (never over within a law) or [`SHORT`] (over after [`Bench::outlast`]).
 
+mod answers;
+mod asking;
+mod claims;
+mod waiter;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use leasehold::domain::{
-    Acquired, Attempt, Claim, HoldCount, Holder, Lease, Listing, LockName, LockState, Metadata,
-    Owner, Released, Renewal, Renewed, Token, Ttl,
-};
+use leasehold::domain::LockName;
+use leasehold::store::LockStore;
 use leasehold::store::memory::MemoryStore;
-use leasehold::store::{ListQuery, LockStore, StoreError};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use super::ear::Ear;
 use super::redis_server::{Persistence, RedisOptions, RedisServer};
-use super::stores;
+use super::{eventually, stores};
+pub(crate) use answers::{
+    assert_behind_waiters, assert_held, assert_waiting, blocker, contradicts_claim,
+    contradicts_limit, contradicts_upgrade, ended, holders_in_the_way, is_held, leases_granted,
+    lost, not_holder, only,
+};
+pub(crate) use claims::{
+    READ, at_depth, claim, claim_on, claim_on_all, for_short, fresh_name, hold_count, in_mode,
+    lock_of, metadata, name, names, owned_by, owner, permits, reader, rival, ttl,
+};
+pub(crate) use waiter::{LOOK_EVERY, Waiter};
 
 /// A time that is never over before the law is.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -38,9 +51,10 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// How many databases the shared Redis has: one for each bench.
 const DATABASES: u16 = 1_000;
 
-/// A store to put to the test.
+/// A store to put to the test, as one process uses it.
 pub(crate) struct Bench {
     store: Arc<dyn LockStore>,
+    ear: Arc<Ear>,
     redis: Option<RedisBench>,
 }
 
@@ -56,10 +70,7 @@ pub(crate) struct RedisBench {
 impl Bench {
     /// A fresh embedded store. The runtime's clock must be stopped.
     pub(crate) async fn memory() -> Self {
-        Self {
-            store: Arc::new(MemoryStore::new(100_000)),
-            redis: None,
-        }
+        Self::on(Arc::new(MemoryStore::new(100_000)), None)
     }
 
     /// A Redis store on a database of its own, in the one Redis that all benches of this process share.
@@ -73,13 +84,26 @@ impl Bench {
         };
         let server = SERVER.get_or_init(|| RedisServer::start(options)).await;
         let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
-        let store = stores::redis_store(&server.database(database), &stores::redis_config())
+        Self::on_redis(RedisBench { server, database }).await
+    }
+
+    /// Another process on the same Redis.
+    pub(crate) async fn another_process(&self) -> Self {
+        Self::on_redis(self.redis_behind()).await
+    }
+
+    async fn on_redis(redis: RedisBench) -> Self {
+        let address = redis.server.database(redis.database);
+        let store = stores::redis_store(&address, &stores::redis_config())
             .await
             .expect("the store opens on a Redis that is as it should be");
-        Self {
-            store,
-            redis: Some(RedisBench { server, database }),
-        }
+        Self::on(store, Some(redis))
+    }
+
+    fn on(store: Arc<dyn LockStore>, redis: Option<RedisBench>) -> Self {
+        let ear = Arc::new(Ear::default());
+        store.attach(Arc::clone(&ear) as _);
+        Self { store, ear, redis }
     }
 
     /// The store itself.
@@ -90,6 +114,37 @@ impl Bench {
     /// The Redis behind the store, for laws about what is kept there.
     pub(crate) fn redis_behind(&self) -> RedisBench {
         self.redis.expect("this law is for Redis alone")
+    }
+
+    /// Waits until this process hears what is told from now on.
+    pub(crate) async fn listens(&self) {
+        if self.redis.is_some() {
+            eventually("the process listens", async || {
+                (self.ear.missed() > 0).then_some(())
+            })
+            .await;
+        }
+    }
+
+    /// What this process has heard of everything that was told so far.
+    pub(crate) async fn heard(&self) -> &Ear {
+        // What is told to one process arrives in one order. So once the offer of a lock that is of no other use has
+        // arrived, everything has that was told before.
+        let last = claim();
+        self.granted(&last).await;
+        let waiter = self.waiting(&rival(&last)).await;
+        self.freed(&last).await;
+        eventually("an offer is heard of", async || {
+            (self.ear.offers_of(lock_of(&last)) > 0).then_some(())
+        })
+        .await;
+        self.release(&waiter.claim).await;
+        &self.ear
+    }
+
+    /// How often the lock was offered to this process so far.
+    pub(crate) async fn offers_of(&self, name: &LockName) -> usize {
+        self.heard().await.offers_of(name)
     }
 
     /// Lets time pass.
@@ -132,212 +187,9 @@ impl Bench {
             "{actual:?} passed instead of {passed:?}"
         );
     }
-
-    /// Acquires by an attempt of its own.
-    pub(crate) async fn acquire(&self, claim: &Claim) -> Acquired {
-        self.attempt(claim, Attempt::random())
-            .await
-            .expect("the store answers")
-    }
-
-    /// Acquires what must be granted.
-    pub(crate) async fn granted(&self, claim: &Claim) -> Lease {
-        match self.acquire(claim).await {
-            Acquired::Granted { lease, .. } => lease,
-            other => panic!("{:?} must be granted, but: {other:?}", claim.name),
-        }
-    }
-
-    /// Acquires by a certain attempt.
-    pub(crate) async fn attempt(
-        &self,
-        claim: &Claim,
-        attempt: Attempt,
-    ) -> Result<Acquired, StoreError> {
-        self.store.acquire(claim, attempt, deadline()).await
-    }
-
-    /// Withdraws an attempt.
-    pub(crate) async fn withdraw(&self, claim: &Claim, attempt: Attempt) {
-        self.store
-            .withdraw(claim, attempt, deadline())
-            .await
-            .expect("the store answers");
-    }
-
-    /// Renews by the claim's own TTL.
-    pub(crate) async fn renew(&self, claim: &Claim) -> Renewed {
-        self.renew_for(claim, None).await
-    }
-
-    /// Renews by a TTL.
-    pub(crate) async fn renew_for(&self, claim: &Claim, ttl: Option<Duration>) -> Renewed {
-        let ttl = ttl.map(Ttl::from_store);
-        self.store
-            .renew(&claim.name, claim.token, ttl, deadline())
-            .await
-            .expect("the store answers")
-    }
-
-    /// Renews what must be renewable.
-    pub(crate) async fn renewed(&self, claim: &Claim, ttl: Option<Duration>) -> Renewal {
-        match self.renew_for(claim, ttl).await {
-            Renewed::Extended(renewal) => renewal,
-            other => panic!("{:?} must be renewed, but: {other:?}", claim.name),
-        }
-    }
-
-    /// Releases for good.
-    pub(crate) async fn release(&self, claim: &Claim) -> Released {
-        self.store
-            .release(&claim.name, claim.token, None, deadline())
-            .await
-            .expect("the store answers")
-    }
-
-    /// Releases what must be held.
-    pub(crate) async fn freed(&self, claim: &Claim) -> Duration {
-        match self.release(claim).await {
-            Released::Freed { held_for } => held_for,
-            other => panic!("{:?} must be freed, but: {other:?}", claim.name),
-        }
-    }
-
-    /// Releases down to a depth.
-    pub(crate) async fn step_back(&self, claim: &Claim, depth: u64) -> Released {
-        self.store
-            .release(
-                &claim.name,
-                claim.token,
-                Some(hold_count(depth)),
-                deadline(),
-            )
-            .await
-            .expect("the store answers")
-    }
-
-    /// Takes the lock away from its holders.
-    pub(crate) async fn evict(&self, name: &LockName, reason: &str) -> Vec<Holder> {
-        self.store
-            .evict(name, reason, deadline())
-            .await
-            .expect("the store answers")
-    }
-
-    /// What the lock is doing.
-    pub(crate) async fn state(&self, name: &LockName) -> LockState {
-        let view = self
-            .store
-            .inspect(name, deadline())
-            .await
-            .expect("the store answers");
-        assert_eq!(
-            &view.name, name,
-            "the view is of the lock that was asked for"
-        );
-        view.state
-    }
-
-    /// One page of the held locks.
-    pub(crate) async fn page(
-        &self,
-        prefix: &str,
-        after: Option<LockName>,
-        page_size: usize,
-    ) -> Listing {
-        let query = ListQuery {
-            prefix: prefix.to_owned(),
-            after,
-            page_size,
-        };
-        self.store
-            .list(&query, deadline())
-            .await
-            .expect("the store answers")
-    }
-
-    /// The names of all held locks that begin with `prefix`, page by page.
-    pub(crate) async fn names(&self, prefix: &str, page_size: usize) -> Vec<String> {
-        let mut names = Vec::new();
-        let mut after = None;
-        loop {
-            let page = self.page(prefix, after, page_size).await;
-            assert!(page.locks.len() <= page_size, "a page is too long");
-            names.extend(page.locks.iter().map(|lock| lock.name.to_string()));
-            after = page.next_after;
-            if after.is_none() {
-                return names;
-            }
-        }
-    }
 }
 
 /// By when an operation that starts now must be over.
 pub(crate) fn deadline() -> Instant {
     Instant::now() + DEADLINE
-}
-
-/// A name that no other test uses.
-pub(crate) fn fresh_name() -> LockName {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    name(&format!("law/{number}"))
-}
-
-/// A name.
-pub(crate) fn name(text: &str) -> LockName {
-    LockName::parse(text.as_bytes()).expect(text)
-}
-
-/// A depth.
-pub(crate) fn hold_count(depth: u64) -> HoldCount {
-    HoldCount::new(depth).expect("a valid depth")
-}
-
-/// A TTL.
-pub(crate) fn ttl(ttl: Duration) -> Ttl {
-    Ttl::from_store(ttl)
-}
-
-/// A claim on a fresh lock that lasts [`LONG`] and asks for nothing else.
-pub(crate) fn claim() -> Claim {
-    claim_on(&fresh_name())
-}
-
-/// The same on a certain lock.
-pub(crate) fn claim_on(name: &LockName) -> Claim {
-    Claim {
-        name: name.clone(),
-        token: Token::random(),
-        ttl: ttl(LONG),
-        hold_count: HoldCount::ONE,
-        owner: Owner::default(),
-        metadata: None,
-        min_hold: None,
-        max_hold: None,
-        lock_delay: None,
-    }
-}
-
-/// Another claim on the same lock.
-pub(crate) fn rival(claim: &Claim) -> Claim {
-    claim_on(&claim.name)
-}
-
-/// The same claim, asking for another depth.
-pub(crate) fn at_depth(claim: &Claim, depth: u64) -> Claim {
-    Claim {
-        hold_count: hold_count(depth),
-        ..claim.clone()
-    }
-}
-
-/// An owner.
-pub(crate) fn owner(text: &str) -> Owner {
-    Owner::new(text).expect(text)
-}
-
-/// Metadata.
-pub(crate) fn metadata(json: &str) -> Option<Metadata> {
-    Some(Metadata::from_json_object(json).expect(json))
 }

@@ -1,0 +1,64 @@
+//! A listener that remembers what it was told, so that a law can ask how often.
+
+use std::sync::{Mutex, MutexGuard};
+
+use leasehold::domain::{EventKind, LockEvent, LockName};
+use leasehold::store::Listener;
+
+/// Hears everything that a store tells one process.
+#[derive(Debug, Default)]
+pub(crate) struct Ear {
+    heard: Mutex<Heard>,
+}
+
+/// What was heard so far.
+#[derive(Debug, Default)]
+struct Heard {
+    offers: Vec<LockName>,
+    events: Vec<LockEvent>,
+    missed: usize,
+}
+
+impl Ear {
+    /// How often the lock was offered.
+    pub(crate) fn offers_of(&self, name: &LockName) -> usize {
+        let heard = self.heard();
+        heard.offers.iter().filter(|offered| *offered == name).count()
+    }
+
+    /// What happened to the lock, in the order in which it was told.
+    pub(crate) fn events_of(&self, name: &LockName) -> Vec<LockEvent> {
+        let heard = self.heard();
+        let events = heard.events.iter().filter(|event| event.name == *name);
+        events.cloned().collect()
+    }
+
+    /// The kinds of what happened to the lock.
+    pub(crate) fn kinds_of(&self, name: &LockName) -> Vec<EventKind> {
+        let events = self.events_of(name);
+        events.into_iter().map(|event| event.kind).collect()
+    }
+
+    /// How often messages may have been lost.
+    pub(crate) fn missed(&self) -> usize {
+        self.heard().missed
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().expect("nobody panics while holding it")
+    }
+}
+
+impl Listener for Ear {
+    fn offered(&self, name: &LockName) {
+        self.heard().offers.push(name.clone());
+    }
+
+    fn event(&self, event: LockEvent) {
+        self.heard().events.push(event);
+    }
+
+    fn missed(&self) {
+        self.heard().missed += 1;
+    }
+}
