@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::config::RedisAddress;
-use leasehold::domain::{Acquired, Claim, LockState, NotHolder, Released, Renewed};
-use leasehold::service::LockService;
+use leasehold::domain::{Change, Claim, Lease, LockState, NotHolder, Released, Renewed};
+use leasehold::service::{LockService, Outcome};
 use leasehold::store::StoreError;
 use tokio::task::AbortHandle;
 
-use crate::support::bench::claim_on;
+use crate::support::bench::{claim_on, lock_of, name, not_holder, only, ttl};
 use crate::support::eventually;
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::stores;
@@ -46,34 +46,47 @@ impl Replica {
     }
 
     /// Acquires and delivers the answer.
-    async fn acquire(&self, claim: &Claim) -> Result<Acquired, StoreError> {
-        let answer = self.service.acquire(Arc::new(claim.clone())).await?;
+    async fn acquire(&self, claim: &Claim) -> Result<Outcome, StoreError> {
+        self.acquire_within(claim, Duration::ZERO).await
+    }
+
+    /// Waits for a while, and delivers the answer.
+    async fn acquire_within(&self, claim: &Claim, wait: Duration) -> Result<Outcome, StoreError> {
+        let claim = Arc::new(claim.clone());
+        let answer = self.service.acquire(claim, wait).await?;
         answer.undelivered.delivered();
         Ok(answer.outcome)
     }
 
     async fn granted(&self, claim: &Claim) -> u64 {
+        self.lease(claim).await.holder.fence.get()
+    }
+
+    /// Acquires what must be granted.
+    async fn lease(&self, claim: &Claim) -> Lease {
         match self.acquire(claim).await {
-            Ok(Acquired::Granted { lease, .. }) => lease.holder.fence.get(),
-            other => panic!("{:?} must be granted, but: {other:?}", claim.name),
+            Ok(Outcome::Granted(leases)) => only(leases),
+            other => panic!("{:?} must be granted, but: {other:?}", claim.names),
         }
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewed, StoreError> {
-        let name = claim.name.clone();
-        self.service.renew(name, claim.token, None).await
+        let names = claim.names.clone();
+        let change = Change::default();
+        self.service.renew(names, claim.token, change).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released, StoreError> {
-        let name = claim.name.clone();
-        self.service.release(name, claim.token, None).await
+        let names = claim.names.clone();
+        let released = self.service.release(names, claim.token, None).await?;
+        Ok(only(released))
     }
 
     /// Waits until nobody holds the claim's lock.
     async fn becomes_free(&self, claim: &Claim) {
-        let what = format!("{:?} becomes free", claim.name);
+        let what = format!("{:?} becomes free", claim.names);
         eventually(&what, async || {
-            let view = self.service.inspect(&claim.name).await.ok()?;
+            let view = self.service.inspect(lock_of(claim)).await.ok()?;
             (view.state == LockState::Free).then_some(())
         })
         .await;
@@ -87,10 +100,8 @@ impl Replica {
 
     /// Fails if the claim holds, or ever did as far as the store knows.
     async fn assert_unknown(&self, claim: &Claim) {
-        match self.renew(claim).await {
-            Ok(Renewed::NotHolder(NotHolder::Unknown)) => {}
-            other => panic!("the claim is not known, but: {other:?}"),
-        }
+        let answer = self.renew(claim).await.expect("the store answers");
+        assert_eq!(answer, not_holder(claim, NotHolder::Unknown));
     }
 }
 
@@ -113,7 +124,7 @@ async fn forgetful_redis() -> RedisServer {
 /// A claim that nothing but a release, a withdrawal or an eviction ends.
 fn lasting(claim: Claim) -> Claim {
     Claim {
-        ttl: crate::support::bench::ttl(FOR_EVER),
+        ttl: ttl(FOR_EVER),
         ..claim
     }
 }
@@ -121,7 +132,7 @@ fn lasting(claim: Claim) -> Claim {
 /// Many of them, on locks of their own whose names begin with `prefix`.
 fn lasting_claims(prefix: &str, count: usize) -> Vec<Claim> {
     (0..count)
-        .map(|number| crate::support::bench::name(&format!("{prefix}/{number}")))
+        .map(|number| name(&format!("{prefix}/{number}")))
         .map(|name| lasting(claim_on(&name)))
         .collect()
 }

@@ -7,16 +7,18 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use leasehold::domain::{
-    Acquired, Attempt, Claim, HoldCount, Holder, Listing, LockName, LockState, LockView, NotHolder,
-    Released, Renewed, Token, Ttl,
+    Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockState,
+    LockView, NotHolder, Parked, Released, Renewed, Stand, Token,
 };
-use leasehold::service::LockService;
+use leasehold::service::{LockService, Outcome};
 use leasehold::store::memory::MemoryStore;
-use leasehold::store::{ListQuery, LockStore, StoreError, StoreFuture, StoreHealth};
+use leasehold::store::{ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::bench::{LONG, claim, deadline, ttl};
+use crate::support::bench::{LONG, claim, deadline, lock_of, not_holder, only, ttl};
 use crate::support::stores;
+
+const NO_WAIT: Duration = Duration::ZERO;
 
 /// Does at once what it is asked for, and says so after a while: the way back is slow, or the process stood still.
 #[derive(Debug)]
@@ -42,9 +44,19 @@ impl LockStore for LateStore {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
+        stand: Option<&'a Stand>,
         by: Instant,
     ) -> StoreFuture<'a, Acquired> {
-        self.after(self.store.acquire(claim, attempt, by))
+        self.after(self.store.acquire(claim, attempt, stand, by))
+    }
+
+    fn park<'a>(
+        &'a self,
+        claim: &'a Claim,
+        keep: Duration,
+        by: Instant,
+    ) -> StoreFuture<'a, Parked> {
+        self.after(self.store.park(claim, keep, by))
     }
 
     fn withdraw<'a>(
@@ -58,22 +70,22 @@ impl LockStore for LateStore {
 
     fn renew<'a>(
         &'a self,
-        name: &'a LockName,
+        names: &'a LockNames,
         token: Token,
-        ttl: Option<Ttl>,
+        change: Change,
         by: Instant,
     ) -> StoreFuture<'a, Renewed> {
-        self.after(self.store.renew(name, token, ttl, by))
+        self.after(self.store.renew(names, token, change, by))
     }
 
     fn release<'a>(
         &'a self,
-        name: &'a LockName,
+        names: &'a LockNames,
         token: Token,
         hold_count: Option<HoldCount>,
         by: Instant,
-    ) -> StoreFuture<'a, Released> {
-        self.after(self.store.release(name, token, hold_count, by))
+    ) -> StoreFuture<'a, Vec<Released>> {
+        self.after(self.store.release(names, token, hold_count, by))
     }
 
     fn evict<'a>(
@@ -98,11 +110,19 @@ impl LockStore for LateStore {
     }
 
     fn count(&self) -> BoxFuture<'_, ()> {
-        futures_util::future::ready(()).boxed()
+        self.store.count()
     }
 
     fn health(&self) -> StoreHealth {
         self.store.health()
+    }
+
+    fn attach(&self, listener: Arc<dyn Listener>) {
+        self.store.attach(listener);
+    }
+
+    fn want_events(&self, wanted: bool) -> BoxFuture<'_, ()> {
+        self.store.want_events(wanted)
     }
 }
 
@@ -128,7 +148,7 @@ fn lasting(lease: Duration) -> Arc<Claim> {
 async fn state(store: &LateStore, claim: &Claim) -> LockState {
     store
         .store
-        .inspect(&claim.name, deadline())
+        .inspect(lock_of(claim), deadline())
         .await
         .unwrap()
         .state
@@ -138,7 +158,9 @@ async fn state(store: &LateStore, claim: &Claim) -> LockState {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_ended_on_its_way_back_is_not_reported_as_granted() {
     let (service, _) = late_by(Duration::from_millis(150));
-    let answer = service.acquire(lasting(Duration::from_millis(100))).await;
+    let answer = service
+        .acquire(lasting(Duration::from_millis(100)), NO_WAIT)
+        .await;
     assert!(
         matches!(answer, Err(StoreError::Unknown { .. })),
         "{answer:?}"
@@ -149,12 +171,13 @@ async fn a_lease_that_ended_on_its_way_back_is_not_reported_as_granted() {
 async fn what_a_lease_has_left_is_counted_from_before_it_was_asked_for() {
     let (service, _) = late_by(Duration::from_millis(300));
     let answer = service
-        .acquire(lasting(Duration::from_secs(1)))
+        .acquire(lasting(Duration::from_secs(1)), NO_WAIT)
         .await
         .unwrap();
     match &answer.outcome {
-        Acquired::Granted { lease, .. } => {
-            assert_eq!(lease.holder.expires_in, Duration::from_millis(700));
+        Outcome::Granted(leases) => {
+            let expires_in = only(leases.clone()).holder.expires_in;
+            assert_eq!(expires_in, Duration::from_millis(700));
         }
         other => panic!("{other:?}"),
     }
@@ -167,15 +190,18 @@ async fn a_renewal_that_ended_on_its_way_back_is_none() {
     let held = lasting(LONG);
     store
         .store
-        .acquire(&held, Attempt::random(), deadline())
+        .acquire(&held, Attempt::random(), None, deadline())
         .await
         .unwrap();
-    let brief = Some(ttl(Duration::from_millis(100)));
+    let brief = Change {
+        ttl: Some(ttl(Duration::from_millis(100))),
+        mode: None,
+    };
     let renewed = service
-        .renew(held.name.clone(), held.token, brief)
+        .renew(held.names.clone(), held.token, brief)
         .await
         .unwrap();
-    assert_eq!(renewed, Renewed::NotHolder(NotHolder::Expired));
+    assert_eq!(renewed, not_holder(&held, NotHolder::Expired));
 }
 
 /// The client hangs up while the store is on its way: the grant is made all the same, and then given back.
@@ -183,7 +209,7 @@ async fn a_renewal_that_ended_on_its_way_back_is_none() {
 async fn a_grant_that_nobody_waits_for_any_more_is_given_back() {
     let (service, store) = late_by(Duration::from_millis(100));
     let claim = lasting(LONG);
-    let asked = service.acquire(Arc::clone(&claim));
+    let asked = service.acquire(Arc::clone(&claim), NO_WAIT);
     assert!(
         timeout(Duration::from_millis(10), asked).await.is_err(),
         "the store is late"
@@ -201,16 +227,13 @@ async fn a_grant_that_nobody_waits_for_any_more_is_given_back() {
 async fn a_grant_that_a_later_request_was_told_of_stays() {
     let (service, store) = late_by(Duration::from_millis(100));
     let claim = lasting(LONG);
-    let first = service.acquire(Arc::clone(&claim));
+    let first = service.acquire(Arc::clone(&claim), NO_WAIT);
     assert!(
         timeout(Duration::from_millis(10), first).await.is_err(),
         "the store is late"
     );
-    let second = service.acquire(Arc::clone(&claim)).await.unwrap();
-    assert!(
-        matches!(second.outcome, Acquired::Replayed(_)),
-        "{second:?}"
-    );
+    let second = service.acquire(Arc::clone(&claim), NO_WAIT).await.unwrap();
+    assert!(matches!(second.outcome, Outcome::Replayed(_)), "{second:?}");
     second.undelivered.delivered();
     service.shut_down(Duration::from_secs(10)).await;
     assert!(matches!(state(&store, &claim).await, LockState::Held(_)));

@@ -71,7 +71,11 @@ pub(super) async fn names_of_every_shape_are_locks_of_their_own(bench: &Bench) {
         let answer = bench.acquire(&rival(&holding)).await;
         assert!(is_held(&answer), "{text}: {answer:?}");
         bench.freed(&holding).await;
-        assert_eq!(bench.state(lock_of(&holding)).await, LockState::Free, "{text}");
+        assert_eq!(
+            bench.state(lock_of(&holding)).await,
+            LockState::Free,
+            "{text}"
+        );
     }
 }
 
@@ -98,10 +102,7 @@ pub(super) async fn of_many_simultaneous_claims_one_is_granted(bench: &Bench) {
         .iter()
         .filter(|answer| matches!(answer, Acquired::Granted(_)))
         .count();
-    let held = answers
-        .iter()
-        .filter(|answer| is_held(answer))
-        .count();
+    let held = answers.iter().filter(|answer| is_held(answer)).count();
     assert_eq!((granted, held), (1, 49));
 }
 

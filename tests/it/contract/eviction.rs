@@ -64,7 +64,11 @@ pub(super) async fn a_reason_comes_back_as_it_was_given(bench: &Bench) {
 pub(super) async fn there_is_nobody_to_evict_from_a_lock_that_is_not_held(bench: &Bench) {
     assert_eq!(bench.evict(&fresh_name(), "").await, Vec::new(), "free");
     let expired = expired_claim(bench).await;
-    assert_eq!(bench.evict(lock_of(&expired), "").await, Vec::new(), "expired");
+    assert_eq!(
+        bench.evict(lock_of(&expired), "").await,
+        Vec::new(),
+        "expired"
+    );
     assert_told(bench, &expired, NotHolder::Expired).await;
     let cooling = Claim {
         min_hold: Some(LONG),
@@ -72,7 +76,11 @@ pub(super) async fn there_is_nobody_to_evict_from_a_lock_that_is_not_held(bench:
     };
     bench.granted(&cooling).await;
     bench.freed(&cooling).await;
-    assert_eq!(bench.evict(lock_of(&cooling), "").await, Vec::new(), "cooling");
+    assert_eq!(
+        bench.evict(lock_of(&cooling), "").await,
+        Vec::new(),
+        "cooling"
+    );
     let state = bench.state(lock_of(&cooling)).await;
     assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use leasehold::domain::{Acquired, Claim, NotHolder};
 use leasehold::store::REMEMBERED;
 
-use crate::support::bench::{Bench, SHORT, claim, claim_on, ended, for_short, lock_of, name, rival};
+use crate::support::bench::{
+    Bench, SHORT, claim, claim_on, ended, for_short, lock_of, name, rival,
+};
 
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -69,7 +71,10 @@ pub(super) async fn a_table_of_forgotten_claims_has_room_again(bench: &Bench) {
         let claim = for_short(&claim_on(&name(&format!("room/{number}"))));
         let deadline = crate::support::bench::deadline();
         let attempt = leasehold::domain::Attempt::random();
-        store.acquire(&claim, attempt, None, deadline).await.map(drop)
+        store
+            .acquire(&claim, attempt, None, deadline)
+            .await
+            .map(drop)
     };
     for number in 0..10 {
         acquire(number).await.expect("there is room");

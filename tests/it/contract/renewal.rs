@@ -3,8 +3,8 @@
 use leasehold::domain::{Claim, LockState, NotHolder};
 
 use crate::support::bench::{
-    Bench, LONG, SHORT, assert_held, at_depth, claim, for_short, lock_of, metadata, not_holder, owner,
-    rival, ttl,
+    Bench, LONG, SHORT, assert_held, at_depth, claim, for_short, lock_of, metadata, not_holder,
+    owner, rival, ttl,
 };
 
 pub(super) async fn a_renewal_counts_the_ttl_anew(bench: &Bench) {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Released, Renewed};
+use leasehold::domain::{Released, Renewed};
+use leasehold::service::Outcome;
 use leasehold::store::ListQuery;
 use tokio::task::JoinSet;
 
@@ -26,7 +27,7 @@ async fn what_clients_that_hung_up_were_granted_is_given_back() {
         clients.spawn(async move {
             // From a microsecond to a quarter of a second.
             let patience = Duration::from_micros(1 << (number % 19));
-            let request = replica.service.acquire(Arc::new(claim));
+            let request = replica.service.acquire(Arc::new(claim), Duration::ZERO);
             // In time or not, the answer is never delivered.
             tokio::time::timeout(patience, request).await.is_ok()
         });
@@ -63,7 +64,7 @@ async fn no_client_notices_that_scripts_are_flushed() {
         clients.spawn(async move {
             for claim in lasting_claims(&format!("flushed/{number}"), 50) {
                 let answer = replica.acquire(&claim).await;
-                assert!(matches!(answer, Ok(Acquired::Granted { .. })), "{answer:?}");
+                assert!(matches!(answer, Ok(Outcome::Granted(_))), "{answer:?}");
                 let answer = replica.renew(&claim).await;
                 assert!(matches!(answer, Ok(Renewed::Extended(_))), "{answer:?}");
                 let answer = replica.release(&claim).await;

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, LockName, NotHolder, Renewed};
+use leasehold::domain::{Claim, LockName, NotHolder, Renewed};
+use leasehold::service::Outcome;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{Replica, durable_redis, forgetful_redis, lasting};
-use crate::support::bench::{claim, claim_on, fresh_name, rival, ttl};
+use crate::support::bench::{claim, claim_on, fresh_name, lock_of, not_holder, only, rival, ttl};
 use crate::support::stores::CONNECTIONS;
 use crate::support::{eventually, eventually_within};
 
@@ -76,15 +77,16 @@ async fn client(
         let claim = lasting(claim_on(&names[turn % names.len()]));
         let asked = Instant::now();
         match replica.acquire(&claim).await {
-            Ok(Acquired::Granted { lease, .. }) => {
+            Ok(Outcome::Granted(leases)) => {
+                let lease = only(leases);
                 let until = asked + lease.holder.expires_in;
-                seen.enter(&claim.name, lease.holder.fence.get(), until);
+                seen.enter(lock_of(&claim), lease.holder.fence.get(), until);
                 tokio::task::yield_now().await;
-                seen.leave(&claim.name);
+                seen.leave(lock_of(&claim));
                 // What is not answered is finished in the background.
                 drop(replica.release(&claim).await);
             }
-            Ok(Acquired::Held(_)) => tokio::time::sleep(Duration::from_millis(2)).await,
+            Ok(Outcome::Blocked(_)) => tokio::time::sleep(Duration::from_millis(2)).await,
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             Ok(other) => panic!("nothing ends and nothing is lost here, but: {other:?}"),
         }
@@ -128,9 +130,7 @@ async fn a_redis_that_forgot_grants_nothing_until_the_last_reported_lease_is_ove
         ttl: ttl(Duration::from_secs(4)),
         ..claim()
     };
-    let Ok(Acquired::Granted { lease, .. }) = replica.acquire(&held).await else {
-        panic!("the lock is free");
-    };
+    let lease = replica.lease(&held).await;
     // Counted from after the answer: nobody may count on less than the holder does.
     let held_until = Instant::now() + lease.holder.expires_in;
     server.kill();
@@ -147,16 +147,16 @@ async fn a_redis_that_forgot_grants_nothing_until_the_last_reported_lease_is_ove
         let answered = Instant::now();
         for answer in &answers {
             match answer {
-                Ok(Acquired::Granted { .. } | Acquired::Replayed(_)) => {
+                Ok(Outcome::Granted(_) | Outcome::Replayed(_)) => {
                     assert!(answered >= held_until, "granted while the lease is alive");
                 }
-                Ok(Acquired::Recovering { .. }) => told_to_wait += 1,
+                Ok(Outcome::Recovering { .. }) => told_to_wait += 1,
                 Err(_) => {}
                 other => panic!("grants are held back, but: {other:?}"),
             }
         }
         match answers {
-            [_, Ok(Acquired::Granted { lease, .. })] => Some(lease.holder.fence),
+            [_, Ok(Outcome::Granted(leases))] => Some(only(leases).holder.fence),
             _ => None,
         }
     })
@@ -181,7 +181,7 @@ async fn a_lease_that_redis_forgot_cannot_be_renewed_or_released() {
         replica.renew(&forgotten).await.ok()
     })
     .await;
-    assert_eq!(answer, Renewed::NotHolder(NotHolder::Unknown));
+    assert_eq!(answer, not_holder(&forgotten, NotHolder::Unknown));
     replica.becomes_free(&forgotten).await;
 }
 
@@ -212,16 +212,14 @@ async fn a_replica_waits_for_the_leases_that_another_replica_reported() {
         ttl: ttl(Duration::from_secs(5)),
         ..claim()
     };
-    let Ok(Acquired::Granted { lease, .. }) = first.acquire(&held).await else {
-        panic!("the lock is free");
-    };
+    let lease = first.lease(&held).await;
     let held_until = Instant::now() + lease.holder.expires_in;
     server.kill();
     server.restart().await;
     let next = rival(&held);
     eventually("grants go on", async || match second.acquire(&next).await {
-        Ok(Acquired::Granted { .. }) => Some(()),
-        Ok(Acquired::Recovering { .. }) | Err(_) => None,
+        Ok(Outcome::Granted(_)) => Some(()),
+        Ok(Outcome::Recovering { .. }) | Err(_) => None,
         other => panic!("grants are held back, but: {other:?}"),
     })
     .await;
@@ -242,9 +240,7 @@ async fn a_durable_redis_whose_disk_was_lost_deceives_no_replica() {
         ttl: ttl(Duration::from_secs(8)),
         ..claim()
     };
-    let Ok(Acquired::Granted { lease, .. }) = holding.acquire(&held).await else {
-        panic!("the lock is free");
-    };
+    let lease = holding.lease(&held).await;
     let held_until = Instant::now() + lease.holder.expires_in;
     server.kill();
     server.forget();
@@ -255,14 +251,14 @@ async fn a_durable_redis_whose_disk_was_lost_deceives_no_replica() {
         let first = idle.acquire(&next).await;
         let second = holding.acquire(&elsewhere).await;
         for answer in [&first, &second] {
-            if matches!(answer, Ok(Acquired::Granted { .. } | Acquired::Replayed(_))) {
+            if matches!(answer, Ok(Outcome::Granted(_) | Outcome::Replayed(_))) {
                 assert!(
                     Instant::now() >= held_until,
                     "granted while the lease is alive"
                 );
             }
         }
-        matches!(first, Ok(Acquired::Granted { .. })).then_some(())
+        matches!(first, Ok(Outcome::Granted(_))).then_some(())
     })
     .await;
 }
@@ -277,9 +273,7 @@ async fn a_durable_redis_that_came_back_with_older_data_deceives_no_replica() {
         ttl: ttl(Duration::from_secs(8)),
         ..claim()
     };
-    let Ok(Acquired::Granted { lease, .. }) = holding.acquire(&held).await else {
-        panic!("the lock is free");
-    };
+    let lease = holding.lease(&held).await;
     let held_until = Instant::now() + lease.holder.expires_in;
     let horizon = b"lh:1:{0}:horizon";
     eventually("the end of the lease is told to all", async || {
@@ -301,7 +295,7 @@ async fn a_durable_redis_that_came_back_with_older_data_deceives_no_replica() {
     server.restart().await;
     let next = rival(&held);
     eventually("grants go on", async || {
-        matches!(idle.acquire(&next).await, Ok(Acquired::Granted { .. })).then_some(())
+        matches!(idle.acquire(&next).await, Ok(Outcome::Granted(_))).then_some(())
     })
     .await;
     assert!(

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, LockState};
+use leasehold::domain::{LockState, Released};
+use leasehold::service::Outcome;
 use leasehold::store::StoreError;
 
 use super::{Replica, durable_redis, lasting, lasting_claims};
-use crate::support::bench::{claim, rival};
+use crate::support::bench::{claim, lock_of, rival};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 use crate::support::stores::CONNECTIONS;
@@ -39,7 +40,7 @@ impl Network {
     }
 }
 
-fn assert_unknown(answer: Result<Acquired, StoreError>) {
+fn assert_unknown(answer: Result<Outcome, StoreError>) {
     match answer {
         Err(StoreError::Unknown { .. }) => {}
         other => panic!("the answer was lost, but: {other:?}"),
@@ -53,7 +54,7 @@ async fn a_grant_whose_answer_was_lost_is_taken_back() {
     network.proxy.swallow_replies();
     let request = network.behind.acquire(&claim);
     let seen_held = eventually("the command arrives", async || {
-        let view = network.beside.service.inspect(&claim.name).await.ok()?;
+        let view = network.beside.service.inspect(lock_of(&claim)).await.ok()?;
         matches!(view.state, LockState::Held(_)).then_some(())
     });
     let (answer, ()) = tokio::join!(request, seen_held);
@@ -69,7 +70,7 @@ async fn a_grant_whose_answer_was_lost_is_taken_back() {
     // The token is as good as before.
     eventually("the network is well", async || {
         let answer = network.behind.acquire(&claim).await.ok()?;
-        matches!(answer, Acquired::Granted { .. }).then_some(())
+        matches!(answer, Outcome::Granted(_)).then_some(())
     })
     .await;
 }
@@ -84,7 +85,7 @@ async fn a_retry_with_the_same_token_holds_whatever_is_taken_back_meanwhile() {
         // At once, so that the retry meets the withdrawal of the first attempt on its way.
         eventually("the retry is answered", async || {
             match network.behind.acquire(&claim).await {
-                Ok(Acquired::Granted { .. } | Acquired::Replayed(_)) => Some(()),
+                Ok(Outcome::Granted(_) | Outcome::Replayed(_)) => Some(()),
                 Ok(other) => panic!("the claim holds, but: {other:?}"),
                 Err(_) => None,
             }
@@ -94,7 +95,7 @@ async fn a_retry_with_the_same_token_holds_whatever_is_taken_back_meanwhile() {
     // Only when nothing is left to be taken back is it known that nothing was taken back by mistake.
     network.behind.service.shut_down(PATIENCE).await;
     for claim in lasting_claims("retried", 10) {
-        let view = network.beside.service.inspect(&claim.name).await;
+        let view = network.beside.service.inspect(lock_of(&claim)).await;
         let state = view.expect("Redis is well").state;
         assert!(matches!(state, LockState::Held(_)), "{state:?}");
     }
@@ -118,7 +119,7 @@ async fn a_release_whose_answer_was_lost_is_finished_and_recognised() {
         network.behind.release(&claim).await.ok()
     })
     .await;
-    assert_eq!(again, leasehold::domain::Released::Repeated);
+    assert_eq!(again, Released::Repeated);
 }
 
 #[tokio::test]

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Released, Renewed};
+use leasehold::domain::{Released, Renewed};
+use leasehold::service::Outcome;
 use leasehold::store::{Fault, StoreError};
 use tokio::time::Instant;
 
 use super::{Replica, durable_redis, lasting, lasting_claims};
-use crate::support::bench::{claim, rival};
+use crate::support::bench::{claim, only, rival};
 use crate::support::eventually;
 use crate::support::stores::OPERATION_TIMEOUT;
 
@@ -51,7 +52,7 @@ async fn a_paused_redis_leaves_the_outcome_unknown_in_time_and_no_orphan_behind(
                 .acquire(&next)
                 .await
                 .ok()
-                .filter(|answer| matches!(answer, leasehold::domain::Acquired::Granted { .. }))
+                .filter(|answer| matches!(answer, Outcome::Granted(_)))
         })
         .await;
     }
@@ -99,11 +100,11 @@ async fn a_release_of_unknown_outcome_is_not_repeated_behind_the_back_of_its_cli
         replica.acquire(&held).await.ok()
     })
     .await;
-    assert!(matches!(again, Acquired::Replayed(_)), "{again:?}");
+    assert!(matches!(again, Outcome::Replayed(_)), "{again:?}");
     replica.service.shut_down(Duration::from_secs(5)).await;
     assert!(matches!(
         replica.acquire(&held).await,
-        Ok(Acquired::Replayed(_))
+        Ok(Outcome::Replayed(_))
     ));
 }
 
@@ -122,7 +123,9 @@ async fn a_pause_ends_no_lease_that_is_longer() {
     })
     .await;
     match renewed {
-        Renewed::Extended(renewal) => assert_eq!(renewal.lease.holder.fence.get(), fence),
+        Renewed::Extended(renewals) => {
+            assert_eq!(only(renewals).lease.holder.fence.get(), fence);
+        }
         other => panic!("the lease is alive, but: {other:?}"),
     }
 }

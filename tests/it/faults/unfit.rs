@@ -1,10 +1,14 @@
 //! A Redis that is full, or set up so that it would lose leases; and what is left in one after everything.
 
-use leasehold::domain::{Acquired, Attempt, Claim, LockState, Released, Renewed};
+use std::time::Duration;
+
+use leasehold::domain::{Acquired, Attempt, Claim, HoldCount, LockState, Released, Renewed};
 use leasehold::store::{Fault, StoreError};
 
 use super::{Replica, lasting, lasting_claims};
-use crate::support::bench::{Bench, LONG, SHORT, at_depth, claim, owner, rival, ttl};
+use crate::support::bench::{
+    Bench, LONG, SHORT, at_depth, claim, deadline, for_short, lock_of, only, owner, rival,
+};
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::stores;
 
@@ -27,16 +31,16 @@ async fn a_full_redis_grants_nothing_and_still_renews_and_releases() {
             Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::Full),
             other => panic!("there is no room, but: {other:?}"),
         }
-        let view = replica.service.inspect(&refused.name).await;
+        let view = replica.service.inspect(lock_of(&refused)).await;
         assert_eq!(view.expect("reading needs no room").state, LockState::Free);
     }
     for claim in &held {
         let answer = replica.renew(claim).await;
         assert!(matches!(answer, Ok(Renewed::Extended(_))), "{answer:?}");
-        let depth = Some(leasehold::domain::HoldCount::ONE);
-        let name = claim.name.clone();
-        let answer = replica.service.release(name, claim.token, depth).await;
-        assert!(matches!(answer, Ok(Released::SteppedBack(_))), "{answer:?}");
+        let (names, depth) = (claim.names.clone(), Some(HoldCount::ONE));
+        let answer = replica.service.release(names, claim.token, depth).await;
+        let answer = only(answer.expect("stepping back needs no room"));
+        assert!(matches!(answer, Released::SteppedBack(_)), "{answer:?}");
         let answer = replica.release(claim).await;
         assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
         assert_eq!(replica.release(claim).await.ok(), Some(Released::Repeated));
@@ -52,12 +56,15 @@ async fn a_full_redis_evicts_and_takes_back() {
     let replica = Replica::open(&server.database(0)).await;
     let [evicted, withdrawn] = [lasting(claim()), lasting(claim())];
     replica.granted(&evicted).await;
-    let answer = replica.service.acquire(withdrawn.clone().into()).await;
+    let answer = replica
+        .service
+        .acquire(withdrawn.clone().into(), Duration::ZERO)
+        .await;
     let answer = answer.expect("there is room");
     server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
     let holders = replica
         .service
-        .evict(evicted.name.clone(), "full".to_owned())
+        .evict(lock_of(&evicted).clone(), "full".to_owned())
         .await;
     assert_eq!(holders.expect("it needs no room").len(), 1);
     // An answer that is dropped was not delivered.
@@ -88,13 +95,9 @@ async fn a_redis_that_may_evict_leases_is_refused_unless_accepted_by_name() {
         .await
         .expect("it was accepted by name");
     let answer = store
-        .acquire(
-            &claim(),
-            Attempt::random(),
-            crate::support::bench::deadline(),
-        )
+        .acquire(&claim(), Attempt::random(), None, deadline())
         .await;
-    assert!(matches!(answer, Ok(Acquired::Granted { .. })), "{answer:?}");
+    assert!(matches!(answer, Ok(Acquired::Granted(_))), "{answer:?}");
 }
 
 #[tokio::test]
@@ -128,14 +131,11 @@ async fn live_through_everything(bench: &Bench) {
         ..at_depth(&claim(), 2)
     };
     let again = |token_of: &Claim| Claim {
-        name: claim().name,
+        names: claim().names,
         ..token_of.clone()
     };
     let [held, released, evicted] = [again(&decorated), again(&decorated), again(&decorated)];
-    let [expired, lost] = [(); 2].map(|()| Claim {
-        ttl: ttl(SHORT),
-        ..claim()
-    });
+    let [expired, lost] = [(); 2].map(|()| for_short(&claim()));
     for claim in [&held, &released, &evicted, &expired, &lost] {
         bench.granted(claim).await;
     }
@@ -144,7 +144,7 @@ async fn live_through_everything(bench: &Bench) {
     bench.step_back(&held, 1).await;
     bench.acquire(&rival(&held)).await;
     bench.freed(&released).await;
-    bench.evict(&evicted.name, "stuck").await;
+    bench.evict(lock_of(&evicted), "stuck").await;
     let [withdrawn, never_sent] = [claim(), claim()];
     let attempt = Attempt::random();
     drop(bench.attempt(&withdrawn, attempt).await);

@@ -23,7 +23,11 @@ impl Ear {
     /// How often the lock was offered.
     pub(crate) fn offers_of(&self, name: &LockName) -> usize {
         let heard = self.heard();
-        heard.offers.iter().filter(|offered| *offered == name).count()
+        heard
+            .offers
+            .iter()
+            .filter(|offered| *offered == name)
+            .count()
     }
 
     /// What happened to the lock, in the order in which it was told.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::config::{RedisAddress, RedisConfig};
+use leasehold::config::{RedisAddress, RedisConfig, WaitingConfig};
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
 use leasehold::store::redis::RedisStore;
@@ -41,8 +41,20 @@ pub(crate) async fn redis_store(
     Ok(Arc::new(store))
 }
 
+/// How a service waits in tests: it looks often, so that what a message does not tell is soon noticed.
+pub(crate) fn waiting_config() -> WaitingConfig {
+    WaitingConfig {
+        wait_max: Duration::from_secs(55),
+        place_kept: Duration::from_secs(10),
+        look_every: Duration::from_millis(200),
+        waiters_per_lock_max: 10_000,
+        waiters_max: 50_000,
+        events_kept: 1_000,
+    }
+}
+
 /// A service over a store, with the timeout of the tests of faults.
 pub(crate) fn service(store: Arc<dyn LockStore>) -> LockService {
     let metrics = LockMetrics::new(&Metrics::default());
-    LockService::new(store, OPERATION_TIMEOUT, metrics)
+    LockService::new(store, OPERATION_TIMEOUT, waiting_config(), metrics)
 }

@@ -18,7 +18,10 @@ pub(crate) fn only<T: std::fmt::Debug>(mut several: Vec<T>) -> T {
 #[track_caller]
 pub(crate) fn leases_granted(answer: Acquired) -> Vec<Lease> {
     match answer {
-        Acquired::Granted(grants) => grants.into_iter().map(|Grant { lease, .. }| lease).collect(),
+        Acquired::Granted(grants) => grants
+            .into_iter()
+            .map(|Grant { lease, .. }| lease)
+            .collect(),
         other => panic!("it must be granted, but: {other:?}"),
     }
 }
@@ -63,7 +66,10 @@ pub(crate) fn assert_behind_waiters(answer: Acquired) {
 /// Fails unless the claim stands in the queue.
 #[track_caller]
 pub(crate) fn assert_waiting(answer: &Acquired) {
-    assert!(matches!(answer, Acquired::Waiting(_)), "it waits, but: {answer:?}");
+    assert!(
+        matches!(answer, Acquired::Waiting(_)),
+        "it waits, but: {answer:?}"
+    );
 }
 
 /// What a claim on one lock is answered that has ended.
