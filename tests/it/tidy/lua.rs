@@ -1,17 +1,30 @@
 //! Rules about scripts: the header says what goes in and out, the first statements name it, and fences stay numbers.
 
+use std::ops::Range;
+
 use super::File;
+
+/// What comes between the fixed names of a header and those that are there once more for each lock.
+const FOR_EACH_LOCK: &str = "for each lock:";
 
 /// What a header says.
 struct Header<'a> {
-    keys: Vec<&'a str>,
-    arguments: Vec<&'a str>,
+    keys: Input<'a>,
+    arguments: Input<'a>,
     /// Everything after the header.
     code: &'a str,
 }
 
+/// The names of keys or of arguments.
+struct Input<'a> {
+    fixed: Vec<&'a str>,
+    for_each_lock: Vec<&'a str>,
+}
+
 /// A script begins with its purpose, `-- KEYS:`, `-- ARGV:` and `-- Returns:`, and its first statements name exactly
-/// the keys and arguments of the header. An include begins with its purpose and touches neither.
+/// the keys and arguments of the header. What is there for each lock is read later: by a number that is computed, or by
+/// that of the first lock. An include begins with its purpose and touches neither. What continues a script reads what is
+/// there for each lock.
 pub(super) fn header(file: &File) -> Vec<String> {
     if !file.has_extension("lua") {
         return Vec::new();
@@ -21,6 +34,11 @@ pub(super) fn header(file: &File) -> Vec<String> {
         .any(|input| file.text.contains(input));
     if file.text.starts_with("-- Included ") && !uses_input {
         return Vec::new();
+    }
+    if file.text.starts_with("-- Continues ") {
+        return read_again(&file.text, "KEYS", 0..0)
+            .chain(read_again(&file.text, "ARGV", 0..0))
+            .collect();
     }
     match read(&file.text) {
         Ok(header) => compare(&header),
@@ -52,10 +70,26 @@ fn read(text: &str) -> Result<Header<'_>, &'static str> {
         return Err("it does not say what it returns");
     }
     Ok(Header {
-        keys: names(keys),
-        arguments: names(arguments),
+        keys: Input::named(keys),
+        arguments: Input::named(arguments),
         code,
     })
+}
+
+impl<'a> Input<'a> {
+    fn named(list: &'a str) -> Self {
+        let (fixed, for_each_lock) = list.split_once(FOR_EACH_LOCK).unwrap_or((list, ""));
+        Self {
+            fixed: names(fixed),
+            for_each_lock: names(for_each_lock),
+        }
+    }
+
+    /// The numbers of what the first lock has.
+    fn of_first_lock(&self) -> Range<usize> {
+        let first = self.fixed.len() + 1;
+        first..first + self.for_each_lock.len()
+    }
 }
 
 fn names(list: &str) -> Vec<&str> {
@@ -77,21 +111,39 @@ fn compare(header: &Header<'_>) -> Vec<String> {
         .collect::<Vec<_>>()
         .join(" ");
     let mut rest = code.as_str();
-    for (input, names) in [("KEYS", &header.keys), ("ARGV", &header.arguments)] {
-        if names.is_empty() {
+    let inputs = [("KEYS", &header.keys), ("ARGV", &header.arguments)];
+    for (input, names) in inputs {
+        if names.fixed.is_empty() {
             continue;
         }
-        let statement = destructuring(input, names);
+        let statement = destructuring(input, &names.fixed);
         match rest.strip_prefix(&statement) {
             Some(after) if after.is_empty() || after.starts_with(' ') => rest = after.trim_start(),
             _ => return vec![format!("the first statements lack `{statement}`")],
         }
     }
-    let uses_more = ["KEYS", "ARGV"].iter().any(|input| rest.contains(input));
-    match uses_more {
-        true => vec!["KEYS or ARGV is used again after the first statements".to_owned()],
-        false => Vec::new(),
-    }
+    let again =
+        inputs
+            .into_iter()
+            .flat_map(|(input, names)| match names.for_each_lock.is_empty() {
+                true if rest.contains(input) => vec![format!("{input} is used again")],
+                true => Vec::new(),
+                false => read_again(rest, input, names.of_first_lock()).collect(),
+            });
+    again.collect()
+}
+
+/// What is read by a plain number other than those of the first lock.
+fn read_again<'a>(
+    code: &'a str,
+    input: &'a str,
+    of_first_lock: Range<usize>,
+) -> impl Iterator<Item = String> + 'a {
+    let indices = code.split(input).skip(1);
+    indices
+        .filter_map(|rest| rest.strip_prefix('[')?.split(']').next()?.parse().ok())
+        .filter(move |number| !of_first_lock.contains(number))
+        .map(move |number: usize| format!("{input}[{number}] is not of the first lock"))
 }
 
 fn destructuring(input: &str, names: &[&str]) -> String {
@@ -121,6 +173,12 @@ mod tests {
 
     const GOOD: &str = "-- Grants a lock.\n-- KEYS: lock, fence\n-- ARGV: claim, ttl_ms\n-- Returns: a code\n--   and more\n\
         local lock, fence = KEYS[1], KEYS[2]\nlocal claim, ttl_ms =\n    ARGV[1], ARGV[2]\nreturn 1\n";
+
+    const SEVERAL: &str = "-- Grants locks.\n-- KEYS: for each lock: lock, fence\n\
+        -- ARGV: attempt, ttl_ms, for each lock: claim\n-- Returns: a code\n\
+        local attempt, ttl_ms = ARGV[1], ARGV[2]\n\
+        if #KEYS == 2 then return { KEYS[1], KEYS[2], ARGV[3] } end\n\
+        for number = 1, #KEYS / 2 do\n    local lock, claim = KEYS[number * 2 - 1], ARGV[2 + number]\nend\n";
 
     fn script(text: &str) -> File {
         let (path, text) = ("src/store/redis/lua/x.lua".to_owned(), text.to_owned());
@@ -155,6 +213,33 @@ mod tests {
             assert_ne!(text, GOOD, "{good}");
             assert_eq!(header(&script(&text)).len(), 1, "{bad} for {good}");
         }
+    }
+
+    #[test]
+    fn what_is_there_for_each_lock_is_read_by_its_number() {
+        let none: Vec<String> = Vec::new();
+        assert_eq!(header(&script(SEVERAL)), none);
+        for (good, bad) in [
+            ("for each lock: lock", "for every lock: lock"),
+            ("attempt, ttl_ms, for", "attempt, for"),
+            ("ARGV[1], ARGV[2]", "ARGV[2], ARGV[1]"),
+            ("KEYS[2], ARGV[3]", "KEYS[3], ARGV[3]"),
+            ("KEYS[2], ARGV[3]", "KEYS[2], ARGV[2]"),
+            ("KEYS[2], ARGV[3]", "KEYS[2], ARGV[4]"),
+        ] {
+            let text = SEVERAL.replacen(good, bad, 1);
+            assert_ne!(text, SEVERAL, "{good}");
+            assert_eq!(header(&script(&text)).len(), 1, "{bad} for {good}");
+        }
+    }
+
+    #[test]
+    fn what_continues_a_script_reads_what_is_there_for_each_lock() {
+        let going_on =
+            "-- Continues x.lua where its short way ends.\nlocal lock = KEYS[number * 2]\n";
+        assert_eq!(header(&script(going_on)).len(), 0);
+        let reading_fixed = going_on.replace("number * 2", "2");
+        assert_eq!(header(&script(&reading_fixed)).len(), 1);
     }
 
     #[test]
