@@ -4,17 +4,26 @@
 //! is added by one line in `on_every_store!`. The few laws that only make sense on one store are named apart.
 
 mod acquiring;
+mod events;
 mod eviction;
 mod expiry;
 mod holding_times;
 mod inspect;
 mod list;
+mod offers;
 mod order;
+mod permits;
+mod places;
 mod reentry;
 mod release;
 mod remembering;
 mod renewal;
 mod replay;
+mod several;
+mod several_waiting;
+mod sharing;
+mod two_processes;
+mod waiting;
 mod withdraw;
 
 pub(crate) use order::names_of_one_bucket;
@@ -142,6 +151,125 @@ on_every_store! {
         fences_grow_across_the_locks_of_one_bucket;
     remembering:
         a_released_claim_does_not_hide_another_of_the_same_lock;
+    waiting:
+        waiters_are_granted_in_the_order_of_their_arrival
+        those_who_share_and_those_who_do_not_wait_in_one_order
+        a_waiter_is_told_how_far_it_has_come
+        everybody_sees_how_many_wait_and_who_is_next
+        a_lock_is_listed_while_it_is_waited_for
+        a_newcomer_does_not_overtake_the_queue
+        a_claim_that_is_not_fair_takes_a_free_lock
+        a_claim_that_is_not_fair_stands_like_any_other
+        a_waiter_that_is_not_fair_may_be_granted_out_of_turn
+        asking_again_keeps_the_place
+        simultaneous_requests_for_one_waiting_claim_stand_on_one_place
+        fence_and_ttl_begin_with_the_grant
+        a_waiter_that_was_granted_is_replayed
+        a_waiter_is_told_when_to_look_again
+        a_waiter_waits_for_a_closed_lock
+        a_waiter_does_not_hold
+        a_waiter_leaves_the_queue_by_release
+        an_ended_claim_does_not_come_to_wait
+        a_waiting_claim_cannot_be_changed
+        a_full_queue_takes_no_more
+        a_free_lock_is_granted_to_who_would_wait;
+    offers:
+        a_released_lock_is_offered_once
+        nobody_is_told_of_a_lock_that_nobody_waits_for
+        an_evicted_lock_is_offered_once
+        a_lock_whose_grant_was_withdrawn_is_offered_once
+        a_lock_whose_lease_ran_out_is_offered_once_to_the_first
+        a_closed_lock_is_offered_once_it_opens
+        when_the_first_steps_out_the_next_is_offered_the_lock_at_once
+        when_one_behind_steps_out_nobody_is_told
+        as_many_are_told_as_fit_one_after_the_other
+        permits_are_offered_once_there_are_enough
+        a_lease_that_steps_down_offers_the_lock_to_a_reader
+        an_offer_that_was_overtaken_is_made_again
+        an_offer_keeps_others_out_for_a_moment_and_no_longer;
+    places:
+        a_parked_claim_is_told_how_far_it_had_come
+        a_parked_claim_is_passed_over_and_first_again_when_it_is_back
+        a_claim_that_is_back_stands_where_it_stood
+        a_parked_claim_may_be_granted_without_waiting
+        nobody_waits_on_a_parked_place
+        a_place_is_forgotten_when_it_was_kept_long_enough
+        a_forgotten_place_cannot_be_left
+        a_request_that_knows_its_place_stands_there_though_it_was_forgotten
+        a_parked_claim_leaves_the_queue_by_release
+        a_claim_that_does_not_wait_cannot_be_parked
+        a_request_whose_time_is_over_does_not_stand_any_more
+        a_request_whose_time_is_over_is_not_granted
+        each_request_for_a_claim_has_its_own_time;
+    sharing:
+        readers_hold_together_each_with_a_lease_of_its_own
+        a_writer_holds_alone
+        no_reader_comes_before_a_writer_that_waits
+        a_reader_that_holds_is_no_newcomer
+        each_of_several_holders_acts_for_itself
+        a_reader_that_ran_out_has_expired_whoever_came_after
+        a_writer_after_readers_that_ran_out_finds_them_expired
+        a_reader_after_a_writer_that_ran_out_finds_it_lost
+        a_withdrawn_reader_leaves_the_others_alone
+        an_eviction_takes_the_lock_from_all_holders
+        of_many_holders_those_are_told_who_end_first
+        who_holds_together_cannot_come_to_hold_alone
+        a_claim_that_holds_cannot_be_made_another
+        a_holder_may_step_down_and_let_others_in
+        who_steps_down_counts_with_its_permits
+        a_renewal_in_the_same_mode_is_a_renewal;
+    permits:
+        as_many_hold_as_there_are_permits
+        a_claim_may_take_several_permits
+        a_lock_with_one_permit_is_held_alone
+        small_claims_do_not_overtake_a_large_one_that_waits
+        those_who_hold_agree_on_the_limit
+        those_who_do_not_hold_any_more_agree_on_nothing
+        permits_of_a_holder_that_is_gone_come_back
+        permits_released_before_min_hold_stay_taken_until_then
+        a_lock_of_which_only_such_permits_are_left_is_cooling
+        a_reader_released_before_min_hold_keeps_writers_out
+        permits_of_a_lease_with_a_lock_delay_stay_taken_after_its_end
+        a_lock_delay_does_not_outlive_a_release;
+    several:
+        all_are_granted_in_the_order_of_names
+        none_is_granted_when_one_is_not_free
+        a_lease_on_several_locks_is_replayed_and_re_entered
+        a_claim_on_other_locks_beside_those_it_holds_is_another
+        a_claim_that_ended_on_one_lock_is_not_granted_the_others
+        one_renewal_and_one_release_are_for_all
+        a_renewal_tells_which_locks_were_lost_and_renews_none
+        a_release_frees_what_is_still_held
+        several_locks_are_lost_together
+        a_withdrawn_attempt_frees_all_its_locks
+        of_many_simultaneous_claims_on_several_locks_one_is_granted
+        several_locks_are_shared_as_one_is
+        as_many_locks_as_a_claim_may_name_are_granted
+        locks_that_share_a_counter_have_growing_fences;
+    several_waiting:
+        a_claim_waits_until_all_its_locks_are_free
+        a_claim_that_waits_is_offered_its_locks_when_it_can_have_them
+        a_free_lock_is_kept_for_the_first_who_waits_for_another_too
+        a_claim_that_is_not_fair_takes_a_lock_that_is_kept
+        who_came_first_to_one_of_the_locks_is_first_there
+        a_claim_is_as_far_as_in_its_longest_queue
+        claims_on_the_same_locks_take_turns_whatever_their_order
+        a_ring_of_claims_comes_to_an_end
+        a_claim_leaves_all_its_queues_by_release
+        places_in_all_queues_are_kept
+        a_claim_waits_for_a_lease_to_run_out;
+    events:
+        the_life_of_a_lease_is_told
+        what_changes_nothing_for_others_is_not_told
+        an_eviction_is_told
+        an_expiry_is_told_once_by_whoever_finds_out
+        an_expiry_that_was_seen_is_not_told_again_with_the_next_grant
+        a_new_place_in_the_queue_is_told_once
+        each_of_several_holders_is_told_of
+        each_of_several_locks_is_told_of
+        a_grant_that_was_withdrawn_is_told_as_released
+        no_two_events_have_the_same_id
+        nothing_is_told_to_who_does_not_want_to_hear;
 }
 
 /// Time can be skipped here, so that a minute costs nothing.
@@ -158,6 +286,22 @@ mod redis_alone {
     tests! { crate::support::bench::Bench::redis(), (flavor = "current_thread"),
         remembering:
             every_kind_of_ending_is_kept_for_a_minute;
+        waiting:
+            a_withdrawn_attempt_that_arrives_late_does_not_come_to_wait;
+        two_processes:
+            waiters_of_all_processes_stand_in_one_order
+            an_offer_goes_to_the_process_of_the_first_alone
+            readers_of_several_processes_are_let_in_together
+            an_offer_that_a_process_does_not_take_goes_to_the_next
+            a_silent_process_is_passed_over_with_all_its_waiters
+            a_process_that_ended_is_passed_over_with_all_its_waiters
+            one_waiter_that_looks_speaks_for_its_process
+            a_kept_place_is_found_on_another_process
+            a_place_on_a_process_that_ended_is_found_on_another
+            a_claim_that_waits_on_two_processes_is_granted_once
+            a_claim_leaves_the_queue_by_release_on_any_process
+            a_newcomer_on_another_process_does_not_overtake
+            events_of_one_process_are_heard_on_all;
         withdraw:
             a_withdrawn_attempt_that_arrives_late_is_not_granted
             a_withdrawal_that_came_first_leaves_the_token_usable

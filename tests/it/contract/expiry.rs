@@ -28,7 +28,7 @@ pub(super) async fn assert_told(bench: &Bench, claim: &Claim, reason: NotHolder)
 }
 
 /// How long the lease was held that had run out before a grant.
-fn after_expiry_in(answer: Acquired) -> Option<Duration> {
+pub(super) fn after_expiry_in(answer: Acquired) -> Option<Duration> {
     match answer {
         Acquired::Granted(grants) => only(grants).after_expiry,
         other => panic!("the lock is free, but: {other:?}"),

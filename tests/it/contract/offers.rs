@@ -1,0 +1,202 @@
+//! Laws of offers: who is told that a lock opened, and how often; and what becomes of an offer that nobody takes.
+//!
+//! All waiters are of one process here. What happens between processes is in `two_processes`.
+
+use leasehold::domain::{Attempt, Claim, LockName, LockState};
+use leasehold::store::OFFER;
+
+use super::waiting::{held_and_waited_for, unfair};
+use crate::support::bench::{
+    Bench, LONG, READ, SHORT, Waiter, assert_behind_waiters, claim, for_short, in_mode,
+    leases_granted, lock_of, permits, reader, rival,
+};
+
+/// Fails unless the lock was offered so often so far.
+async fn assert_offers(bench: &Bench, name: &LockName, times: usize) {
+    assert_eq!(bench.offers_of(name).await, times);
+}
+
+pub(super) async fn a_released_lock_is_offered_once(bench: &Bench) {
+    bench.listens().await;
+    let (holding, [mut first, mut second, _]) = held_and_waited_for(bench).await;
+    let name = lock_of(&holding);
+    assert_offers(bench, name, 0).await;
+    bench.freed(&holding).await;
+    assert_offers(bench, name, 1).await;
+    // Who asks meanwhile changes nothing.
+    bench.waits(&mut second).await;
+    bench.state(name).await;
+    assert_behind_waiters(bench.acquire(&rival(&holding)).await);
+    assert_offers(bench, name, 1).await;
+    leases_granted(bench.ask(&mut first).await);
+    assert_offers(bench, name, 1).await;
+    bench.freed(&first.claim).await;
+    assert_offers(bench, name, 2).await;
+}
+
+pub(super) async fn nobody_is_told_of_a_lock_that_nobody_waits_for(bench: &Bench) {
+    bench.listens().await;
+    let (holding, [first, second]) = held_and_waited_for(bench).await;
+    let name = lock_of(&holding);
+    bench.park(&first.claim, LONG).await;
+    bench.park(&second.claim, LONG).await;
+    bench.freed(&holding).await;
+    let free = claim();
+    bench.granted(&free).await;
+    bench.freed(&free).await;
+    assert_offers(bench, name, 0).await;
+    assert_offers(bench, lock_of(&free), 0).await;
+}
+
+pub(super) async fn an_evicted_lock_is_offered_once(bench: &Bench) {
+    bench.listens().await;
+    let (holding, [mut first, _]) = held_and_waited_for(bench).await;
+    bench.evict(lock_of(&holding), "").await;
+    assert_offers(bench, lock_of(&holding), 1).await;
+    bench.served(&mut first).await;
+}
+
+pub(super) async fn a_lock_whose_grant_was_withdrawn_is_offered_once(bench: &Bench) {
+    bench.listens().await;
+    let (holding, attempt) = (claim(), Attempt::random());
+    leases_granted(bench.attempt(&holding, attempt).await.expect("it answers"));
+    let mut waiter = bench.waiting(&rival(&holding)).await;
+    bench.withdraw(&holding, attempt).await;
+    assert_offers(bench, lock_of(&holding), 1).await;
+    bench.served(&mut waiter).await;
+}
+
+pub(super) async fn a_lock_whose_lease_ran_out_is_offered_once_to_the_first(bench: &Bench) {
+    bench.listens().await;
+    let holding = for_short(&claim());
+    bench.granted(&holding).await;
+    let mut first = bench.waiting(&rival(&holding)).await;
+    let mut second = bench.waiting(&rival(&holding)).await;
+    bench.outlast(SHORT).await;
+    // Whoever asks first finds out, and it is not their turn.
+    bench.waits(&mut second).await;
+    bench.waits(&mut second).await;
+    assert_offers(bench, lock_of(&holding), 1).await;
+    bench.served(&mut first).await;
+    bench.served(&mut second).await;
+}
+
+pub(super) async fn a_closed_lock_is_offered_once_it_opens(bench: &Bench) {
+    bench.listens().await;
+    let holding = Claim {
+        min_hold: Some(SHORT),
+        ..claim()
+    };
+    bench.granted(&holding).await;
+    let mut first = bench.waiting(&rival(&holding)).await;
+    let mut second = bench.waiting(&rival(&holding)).await;
+    bench.freed(&holding).await;
+    bench.waits(&mut second).await;
+    assert_offers(bench, lock_of(&holding), 0).await;
+    bench.outlast(SHORT).await;
+    bench.waits(&mut second).await;
+    assert_offers(bench, lock_of(&holding), 1).await;
+    bench.served(&mut first).await;
+}
+
+pub(super) async fn when_the_first_steps_out_the_next_is_offered_the_lock_at_once(bench: &Bench) {
+    bench.listens().await;
+    let (holding, [first, second, mut third]) = held_and_waited_for(bench).await;
+    let name = lock_of(&holding);
+    bench.freed(&holding).await;
+    assert_offers(bench, name, 1).await;
+    bench.park(&first.claim, LONG).await;
+    assert_offers(bench, name, 2).await;
+    // Who leaves may be told so by the same message, hence at least.
+    bench.release(&second.claim).await;
+    assert!(bench.offers_of(name).await >= 3);
+    bench.served(&mut third).await;
+}
+
+pub(super) async fn when_one_behind_steps_out_nobody_is_told(bench: &Bench) {
+    bench.listens().await;
+    let (holding, [mut first, second, _]) = held_and_waited_for(bench).await;
+    bench.freed(&holding).await;
+    bench.park(&second.claim, LONG).await;
+    assert_offers(bench, lock_of(&holding), 1).await;
+    bench.served(&mut first).await;
+}
+
+pub(super) async fn as_many_are_told_as_fit_one_after_the_other(bench: &Bench) {
+    bench.listens().await;
+    let holding = claim();
+    bench.granted(&holding).await;
+    let mut readers = [(); 3].map(|()| Waiter::new(reader(&holding)));
+    for reader in &mut readers {
+        bench.waits(reader).await;
+    }
+    bench.waiting(&rival(&holding)).await;
+    bench.freed(&holding).await;
+    let name = lock_of(&holding);
+    for (told, reader) in (1..).zip(&mut readers) {
+        assert_offers(bench, name, told).await;
+        leases_granted(bench.ask(reader).await);
+    }
+    // The writer is not, until all of them are gone.
+    for reader in &readers {
+        assert_offers(bench, name, 3).await;
+        bench.freed(&reader.claim).await;
+    }
+    assert_offers(bench, name, 4).await;
+}
+
+pub(super) async fn permits_are_offered_once_there_are_enough(bench: &Bench) {
+    bench.listens().await;
+    let first = in_mode(&claim(), permits(1, 2));
+    let second = in_mode(&rival(&first), permits(1, 2));
+    bench.granted(&first).await;
+    bench.granted(&second).await;
+    let mut both = bench.waiting(&in_mode(&rival(&first), permits(2, 2))).await;
+    bench.freed(&first).await;
+    assert_offers(bench, lock_of(&first), 0).await;
+    bench.freed(&second).await;
+    assert_offers(bench, lock_of(&first), 1).await;
+    bench.served(&mut both).await;
+}
+
+pub(super) async fn a_lease_that_steps_down_offers_the_lock_to_a_reader(bench: &Bench) {
+    bench.listens().await;
+    let holding = claim();
+    bench.granted(&holding).await;
+    let mut first = bench.waiting(&reader(&holding)).await;
+    bench.waiting(&rival(&holding)).await;
+    bench.renew_in_mode(&holding, READ).await;
+    assert_offers(bench, lock_of(&holding), 1).await;
+    leases_granted(bench.ask(&mut first).await);
+    // The writer behind it is not told.
+    assert_offers(bench, lock_of(&holding), 1).await;
+}
+
+pub(super) async fn an_offer_that_was_overtaken_is_made_again(bench: &Bench) {
+    bench.listens().await;
+    let (holding, [mut first]) = held_and_waited_for(bench).await;
+    bench.freed(&holding).await;
+    let unfair = unfair(&holding);
+    bench.granted(&unfair).await;
+    bench.waits(&mut first).await;
+    bench.freed(&unfair).await;
+    assert_offers(bench, lock_of(&holding), 2).await;
+    bench.served(&mut first).await;
+}
+
+pub(super) async fn an_offer_keeps_others_out_for_a_moment_and_no_longer(bench: &Bench) {
+    let (holding, [mut silent]) = held_and_waited_for(bench).await;
+    bench.freed(&holding).await;
+    assert_behind_waiters(bench.acquire(&rival(&holding)).await);
+    bench.outlast(OFFER).await;
+    let next = rival(&holding);
+    bench.granted(&next).await;
+    // Whoever did not take it has lost the turn, not the place.
+    bench.waits(&mut silent).await;
+    let mut newcomer = bench.waiting(&rival(&holding)).await;
+    bench.freed(&next).await;
+    bench.waits(&mut newcomer).await;
+    bench.served(&mut silent).await;
+    bench.served(&mut newcomer).await;
+    assert_eq!(bench.state(lock_of(&holding)).await, LockState::Free);
+}

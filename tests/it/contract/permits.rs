@@ -1,0 +1,218 @@
+//! Laws of permits: a lock with a limit is a counting semaphore.
+
+use leasehold::domain::{Acquired, Blocker, Claim, LockState, NotHolder};
+
+use super::expiry::assert_told;
+use crate::support::bench::{
+    Bench, LONG, READ, SHORT, Waiter, assert_held, blocker, claim, contradicts_limit, for_short,
+    holders_in_the_way, in_mode, leases_granted, lock_of, permits, rival,
+};
+
+/// Another claim on the same lock that takes some of its permits.
+fn taking(claim: &Claim, permitted: u64, limit: u64) -> Claim {
+    in_mode(&rival(claim), permits(permitted, limit))
+}
+
+pub(super) async fn as_many_hold_as_there_are_permits(bench: &Bench) {
+    let lock = claim();
+    let holding = [(); 3].map(|()| taking(&lock, 1, 3));
+    for claim in &holding {
+        bench.granted(claim).await;
+    }
+    let refused = taking(&lock, 1, 3);
+    let holders = holders_in_the_way(bench.acquire(&refused).await);
+    assert_eq!(holders.total, 3);
+    assert!(
+        holders
+            .told
+            .iter()
+            .all(|holder| holder.mode == permits(1, 3))
+    );
+    bench.freed(&holding[1]).await;
+    bench.granted(&refused).await;
+    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
+}
+
+pub(super) async fn a_claim_may_take_several_permits(bench: &Bench) {
+    let lock = claim();
+    let [two, another_two, one] = [2, 2, 1].map(|permits| taking(&lock, permits, 3));
+    bench.granted(&two).await;
+    assert_held(&bench.acquire(&another_two).await);
+    bench.granted(&one).await;
+    bench.freed(&two).await;
+    bench.granted(&another_two).await;
+    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
+}
+
+pub(super) async fn a_lock_with_one_permit_is_held_alone(bench: &Bench) {
+    let lock = claim();
+    let only = taking(&lock, 1, 1);
+    bench.granted(&only).await;
+    assert_held(&bench.acquire(&taking(&lock, 1, 1)).await);
+    bench.freed(&only).await;
+    bench.granted(&lock).await;
+}
+
+pub(super) async fn small_claims_do_not_overtake_a_large_one_that_waits(bench: &Bench) {
+    let lock = claim();
+    let holding = taking(&lock, 2, 3);
+    bench.granted(&holding).await;
+    let mut large = bench.waiting(&taking(&lock, 3, 3)).await;
+    // There is a permit for it, and somebody before it.
+    let small = taking(&lock, 1, 3);
+    let answer = bench.acquire(&small).await;
+    assert!(matches!(answer, Acquired::Blocked(_)), "{answer:?}");
+    let mut small = bench.waiting(&small).await;
+    bench.freed(&holding).await;
+    bench.waits(&mut small).await;
+    leases_granted(bench.ask(&mut large).await);
+    bench.waits(&mut small).await;
+    bench.freed(&large.claim).await;
+    bench.served(&mut small).await;
+}
+
+pub(super) async fn those_who_hold_agree_on_the_limit(bench: &Bench) {
+    let (three, unlimited) = (taking(&claim(), 1, 3), in_mode(&claim(), READ));
+    bench.granted(&three).await;
+    bench.granted(&unlimited).await;
+    for (holding, mode, in_force) in [
+        (&three, permits(1, 4), Some(3)),
+        (&three, permits(1, 2), Some(3)),
+        (&three, READ, Some(3)),
+        (&unlimited, permits(1, 3), None),
+        (&unlimited, permits(1, 1), None),
+    ] {
+        let other = in_mode(&rival(holding), mode);
+        let refused = contradicts_limit(lock_of(holding), in_force);
+        assert_eq!(bench.acquire(&other).await, refused, "{mode:?}");
+        // To wait would not help.
+        let answer = bench.ask(&mut Waiter::new(other)).await;
+        assert_eq!(answer, refused, "{mode:?}");
+        assert_eq!(bench.queue(lock_of(holding)).await.length, 0);
+    }
+    bench.freed(&three).await;
+    bench.granted(&taking(&three, 4, 4)).await;
+}
+
+pub(super) async fn those_who_do_not_hold_any_more_agree_on_nothing(bench: &Bench) {
+    let (ended, lapsed) = (taking(&claim(), 1, 3), for_short(&taking(&claim(), 1, 3)));
+    bench.granted(&ended).await;
+    bench.granted(&lapsed).await;
+    bench.evict(lock_of(&ended), "").await;
+    bench.outlast(SHORT).await;
+    bench.granted(&in_mode(&rival(&ended), READ)).await;
+    bench.granted(&taking(&lapsed, 1, 5)).await;
+    assert_told(bench, &lapsed, NotHolder::Expired).await;
+}
+
+pub(super) async fn permits_of_a_holder_that_is_gone_come_back(bench: &Bench) {
+    let lock = claim();
+    let lapsing = for_short(&taking(&lock, 2, 3));
+    let staying = taking(&lock, 1, 3);
+    bench.granted(&lapsing).await;
+    bench.granted(&staying).await;
+    let mut waiter = bench.waiting(&taking(&lock, 2, 3)).await;
+    let look_in = bench.waits(&mut waiter).await.look_in;
+    assert!(look_in.expect("permits come back") <= SHORT, "{look_in:?}");
+    bench.outlast(SHORT).await;
+    leases_granted(bench.ask(&mut waiter).await);
+    bench.renewed(&staying, None).await;
+    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
+}
+
+pub(super) async fn permits_released_before_min_hold_stay_taken_until_then(bench: &Bench) {
+    let lock = claim();
+    let early = Claim {
+        min_hold: Some(SHORT),
+        ..taking(&lock, 2, 3)
+    };
+    let staying = taking(&lock, 1, 3);
+    bench.granted(&early).await;
+    bench.granted(&staying).await;
+    bench.freed(&early).await;
+    // Nobody is told as holding them.
+    let next = taking(&lock, 1, 3);
+    let holders = holders_in_the_way(bench.acquire(&next).await);
+    assert_eq!(holders.total, 1);
+    let seen = bench.holder(lock_of(&lock)).await;
+    assert_eq!(seen.mode, permits(1, 3));
+    bench.outlast(SHORT).await;
+    bench.granted(&next).await;
+    bench.granted(&taking(&lock, 1, 3)).await;
+}
+
+pub(super) async fn a_lock_of_which_only_such_permits_are_left_is_cooling(bench: &Bench) {
+    let lock = claim();
+    let early = Claim {
+        min_hold: Some(SHORT),
+        ..taking(&lock, 2, 3)
+    };
+    bench.granted(&early).await;
+    bench.freed(&early).await;
+    for refused in [taking(&lock, 2, 3), rival(&lock)] {
+        match blocker(bench.acquire(&refused).await) {
+            Blocker::Cooling { free_in } => bench.assert_left(free_in, SHORT),
+            other => panic!("the lock is cooling, but: {other:?}"),
+        }
+    }
+    let state = bench.state(lock_of(&lock)).await;
+    assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
+    // The rest is there for everybody.
+    let fitting = taking(&lock, 1, 3);
+    bench.granted(&fitting).await;
+    bench.freed(&fitting).await;
+    bench.outlast(SHORT).await;
+    assert_eq!(bench.state(lock_of(&lock)).await, LockState::Free);
+    bench.granted(&rival(&lock)).await;
+}
+
+pub(super) async fn a_reader_released_before_min_hold_keeps_writers_out(bench: &Bench) {
+    let early = Claim {
+        min_hold: Some(SHORT),
+        ..in_mode(&claim(), READ)
+    };
+    let (another, writer) = (in_mode(&rival(&early), READ), rival(&early));
+    bench.granted(&early).await;
+    bench.freed(&early).await;
+    let blocker = blocker(bench.acquire(&writer).await);
+    assert!(matches!(blocker, Blocker::Cooling { .. }), "{blocker:?}");
+    bench.granted(&another).await;
+    bench.freed(&another).await;
+    bench.outlast(SHORT).await;
+    bench.granted(&writer).await;
+}
+
+pub(super) async fn permits_of_a_lease_with_a_lock_delay_stay_taken_after_its_end(bench: &Bench) {
+    let lock = claim();
+    let delayed = |permits: u64| Claim {
+        lock_delay: Some(SHORT * 2),
+        ..for_short(&taking(&lock, permits, 3))
+    };
+    let (lapsing, staying) = (delayed(2), taking(&lock, 1, 3));
+    bench.granted(&lapsing).await;
+    bench.granted(&staying).await;
+    bench.outlast(SHORT).await;
+    assert_eq!(bench.holder(lock_of(&lock)).await.mode, permits(1, 3));
+    assert_told(bench, &lapsing, NotHolder::Expired).await;
+    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
+    bench.outlast(SHORT * 2).await;
+    let evicted = delayed(2);
+    bench.granted(&evicted).await;
+    bench.evict(lock_of(&lock), "").await;
+    let state = bench.state(lock_of(&lock)).await;
+    assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
+    bench.granted(&taking(&lock, 1, 3)).await;
+    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
+    bench.outlast(SHORT * 2).await;
+    bench.granted(&taking(&lock, 2, 3)).await;
+}
+
+pub(super) async fn a_lock_delay_does_not_outlive_a_release(bench: &Bench) {
+    let released = Claim {
+        lock_delay: Some(LONG),
+        ..taking(&claim(), 2, 2)
+    };
+    bench.granted(&released).await;
+    bench.freed(&released).await;
+    bench.granted(&taking(&released, 2, 2)).await;
+}

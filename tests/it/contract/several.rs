@@ -1,0 +1,309 @@
+//! Laws of several locks at once: a claim gets all of them or none.
+//!
+//! How it waits for them is in `several_waiting`.
+
+use leasehold::domain::{
+    Acquired, Attempt, Blocker, Claim, Contradiction, Lease, LockName, LockNames, LockState,
+    NotHolder, Released, Renewed,
+};
+
+use super::order::names_of_one_bucket;
+use crate::support::bench::{
+    Bench, LONG, READ, SHORT, at_depth, claim_on, claim_on_all, contradicts_claim, for_short,
+    fresh_name, hold_count, in_mode, leases_granted, lost, names, rival,
+};
+
+/// So many fresh locks, in the order of names, and a claim on all of them.
+pub(super) fn claim_on_fresh<const COUNT: usize>() -> (Claim, [LockName; COUNT]) {
+    let mut locks = [(); COUNT].map(|()| fresh_name());
+    locks.sort();
+    (claim_on_all(names(&locks)), locks)
+}
+
+/// A claim with the same token on some of the locks.
+fn on(claim: &Claim, locks: &[&LockName]) -> Claim {
+    Claim {
+        names: names(locks.iter().copied()),
+        ..claim.clone()
+    }
+}
+
+fn evicted() -> NotHolder {
+    NotHolder::Evicted {
+        reason: "stuck".to_owned(),
+    }
+}
+
+/// What is in the way, by name.
+pub(super) fn blocked_by(answer: Acquired) -> Vec<(LockName, Blocker)> {
+    let Acquired::Blocked(blockades) = answer else {
+        panic!("something is in the way, but: {answer:?}");
+    };
+    let named = blockades
+        .into_iter()
+        .map(|blockade| (blockade.name, blockade.by));
+    named.collect()
+}
+
+async fn assert_free(bench: &Bench, locks: &[LockName]) {
+    for lock in locks {
+        assert_eq!(bench.state(lock).await, LockState::Free, "{lock}");
+    }
+}
+
+pub(super) async fn all_are_granted_in_the_order_of_names(bench: &Bench) {
+    let (claim, locks) = claim_on_fresh::<3>();
+    let mut before = Vec::new();
+    for lock in &locks {
+        let earlier = claim_on(lock);
+        before.push(bench.granted(&earlier).await.holder.fence);
+        bench.freed(&earlier).await;
+    }
+    let mut shuffled = locks.to_vec();
+    shuffled.rotate_left(2);
+    let claim = Claim {
+        names: LockNames::several(shuffled).expect("they are different"),
+        ..claim
+    };
+    let leases = bench.all_granted(&claim).await;
+    assert_eq!(leases.len(), 3);
+    for ((lease, lock), before) in leases.iter().zip(&locks).zip(before) {
+        assert_eq!(lease.holder.fence, bench.holder(lock).await.fence, "{lock}");
+        assert!(lease.holder.fence > before, "{lock}");
+        bench.assert_left(lease.holder.expires_in, LONG);
+    }
+}
+
+pub(super) async fn none_is_granted_when_one_is_not_free(bench: &Bench) {
+    let (claim, locks) = claim_on_fresh::<4>();
+    let holding = claim_on(&locks[1]);
+    let cooling = Claim {
+        min_hold: Some(LONG),
+        ..claim_on(&locks[3])
+    };
+    bench.granted(&holding).await;
+    bench.granted(&cooling).await;
+    bench.freed(&cooling).await;
+    match &blocked_by(bench.acquire(&claim).await)[..] {
+        [
+            (first, Blocker::Holders(holders)),
+            (second, Blocker::Cooling { .. }),
+        ] => {
+            assert_eq!((first, second), (&locks[1], &locks[3]));
+            assert_eq!(holders.total, 1);
+        }
+        other => panic!("two are in the way, but: {other:?}"),
+    }
+    assert_free(bench, &[locks[0].clone(), locks[2].clone()]).await;
+    // Nor is anything kept for it.
+    bench.granted(&claim_on(&locks[0])).await;
+}
+
+pub(super) async fn a_lease_on_several_locks_is_replayed_and_re_entered(bench: &Bench) {
+    let (claim, locks) = claim_on_fresh::<3>();
+    let granted = bench.all_granted(&claim).await;
+    let fences = |leases: &[Lease]| {
+        leases
+            .iter()
+            .map(|lease| lease.holder.fence)
+            .collect::<Vec<_>>()
+    };
+    match bench.acquire(&claim).await {
+        Acquired::Replayed(leases) => assert_eq!(fences(&leases), fences(&granted)),
+        other => panic!("the claim holds, but: {other:?}"),
+    }
+    match bench.acquire(&at_depth(&claim, 2)).await {
+        Acquired::Reentered(leases) => assert_eq!(fences(&leases), fences(&granted)),
+        other => panic!("the claim goes deeper, but: {other:?}"),
+    }
+    for lock in &locks {
+        assert_eq!(bench.holder(lock).await.hold_count, hold_count(2));
+    }
+    let stepped_back = bench.step_back_all(&claim, 1).await;
+    assert_eq!(stepped_back.len(), 3);
+    for released in stepped_back {
+        let Released::SteppedBack(lease) = released else {
+            panic!("it holds on, but: {released:?}");
+        };
+        assert_eq!(lease.holder.hold_count, hold_count(1));
+    }
+}
+
+pub(super) async fn a_claim_on_other_locks_beside_those_it_holds_is_another(bench: &Bench) {
+    let (claim, [first, second]) = claim_on_fresh();
+    let third = fresh_name();
+    bench.all_granted(&claim).await;
+    let more = on(&claim, &[&first, &second, &third]);
+    assert_eq!(bench.acquire(&more).await, contradicts_claim(&third));
+    let other = on(&claim, &[&second, &third]);
+    assert_eq!(bench.acquire(&other).await, contradicts_claim(&third));
+    assert_free(bench, &[third]).await;
+    // Each lock that it holds, it holds.
+    let fewer = bench.acquire(&on(&claim, &[&second])).await;
+    assert!(matches!(&fewer, Acquired::Replayed(leases) if leases.len() == 1));
+}
+
+pub(super) async fn a_claim_that_ended_on_one_lock_is_not_granted_the_others(bench: &Bench) {
+    let (claim, [first, second, third]) = claim_on_fresh();
+    bench.all_granted(&claim).await;
+    bench.freed(&on(&claim, &[&second])).await;
+    let ended = Acquired::Ended(lost(&second, NotHolder::Released));
+    assert_eq!(bench.acquire(&claim).await, ended);
+    bench.release_all(&claim).await;
+    bench.granted(&claim_on(&first)).await;
+    bench.granted(&claim_on(&third)).await;
+}
+
+pub(super) async fn one_renewal_and_one_release_are_for_all(bench: &Bench) {
+    let (claim, locks) = claim_on_fresh::<3>();
+    bench.all_granted(&claim).await;
+    let Renewed::Extended(renewals) = bench.renew_for(&claim, Some(LONG * 2)).await else {
+        panic!("the claim holds");
+    };
+    assert_eq!(renewals.len(), 3);
+    for (renewal, lock) in renewals.iter().zip(&locks) {
+        bench.assert_left(renewal.lease.holder.expires_in, LONG * 2);
+        let seen = bench.holder(lock).await;
+        assert_eq!(seen.fence, renewal.lease.holder.fence);
+        bench.assert_left(seen.expires_in, LONG * 2);
+    }
+    let released = bench.release_all(&claim).await;
+    assert_eq!(released.len(), 3);
+    let freed = |released: &Released| matches!(released, Released::Freed { .. });
+    assert!(released.iter().all(freed), "{released:?}");
+    assert_free(bench, &locks).await;
+    assert_eq!(bench.release_all(&claim).await, vec![Released::Repeated; 3]);
+}
+
+pub(super) async fn a_renewal_tells_which_locks_were_lost_and_renews_none(bench: &Bench) {
+    let (claim, locks) = claim_on_fresh::<4>();
+    bench.all_granted(&claim).await;
+    bench.evict(&locks[1], "stuck").await;
+    bench.freed(&on(&claim, &[&locks[3]])).await;
+    let answer = bench.renew_for(&claim, Some(LONG * 10)).await;
+    let released = NotHolder::Released;
+    let lost = vec![lost(&locks[1], evicted()), lost(&locks[3], released)];
+    assert_eq!(answer, Renewed::NotHolder(lost));
+    for lock in [&locks[0], &locks[2]] {
+        bench.assert_left(bench.holder(lock).await.expires_in, LONG);
+    }
+    // What is left can be renewed by itself.
+    let rest = on(&claim, &[&locks[0], &locks[2]]);
+    let answer = bench.renew(&rest).await;
+    assert!(matches!(answer, Renewed::Extended(_)), "{answer:?}");
+}
+
+pub(super) async fn a_release_frees_what_is_still_held(bench: &Bench) {
+    let (claim, locks) = claim_on_fresh::<3>();
+    bench.all_granted(&claim).await;
+    bench.evict(&locks[1], "stuck").await;
+    let released = bench.release_all(&claim).await;
+    assert!(
+        matches!(released[0], Released::Freed { .. }),
+        "{released:?}"
+    );
+    assert_eq!(released[1], Released::NotHolder(evicted()));
+    assert!(
+        matches!(released[2], Released::Freed { .. }),
+        "{released:?}"
+    );
+    assert_free(bench, &locks).await;
+}
+
+pub(super) async fn several_locks_are_lost_together(bench: &Bench) {
+    let (claim, locks) = claim_on_fresh::<2>();
+    let claim = for_short(&claim);
+    bench.all_granted(&claim).await;
+    bench.outlast(SHORT).await;
+    assert_free(bench, &locks).await;
+    let lost = locks.map(|lock| lost(&lock, NotHolder::Expired)).to_vec();
+    let first = lost[0].clone();
+    assert_eq!(bench.renew(&claim).await, Renewed::NotHolder(lost));
+    assert_eq!(bench.acquire(&claim).await, Acquired::Ended(first));
+}
+
+pub(super) async fn a_withdrawn_attempt_frees_all_its_locks(bench: &Bench) {
+    let (claim, locks) = claim_on_fresh::<3>();
+    let attempt = Attempt::random();
+    let answer = bench.attempt(&claim, attempt).await;
+    leases_granted(answer.expect("the store answers"));
+    bench.withdraw(&claim, attempt).await;
+    assert_free(bench, &locks).await;
+    bench.all_granted(&claim).await;
+    // What a second attempt was told of stays.
+    bench.withdraw(&claim, attempt).await;
+    bench.renew(&claim).await;
+    for lock in &locks {
+        bench.holder(lock).await;
+    }
+}
+
+pub(super) async fn of_many_simultaneous_claims_on_several_locks_one_is_granted(bench: &Bench) {
+    let (claim, _) = claim_on_fresh::<3>();
+    let claims: Vec<_> = (0..30).map(|_| rival(&claim)).collect();
+    let requests = claims.iter().map(|claim| bench.acquire(claim));
+    let mut granted = 0;
+    for answer in futures_util::future::join_all(requests).await {
+        match answer {
+            Acquired::Granted(grants) => {
+                assert_eq!(grants.len(), 3);
+                granted += 1;
+            }
+            // A part of a grant would show here.
+            refused => assert_eq!(blocked_by(refused).len(), 3),
+        }
+    }
+    assert_eq!(granted, 1);
+}
+
+pub(super) async fn several_locks_are_shared_as_one_is(bench: &Bench) {
+    let (claim, [first, second]) = claim_on_fresh();
+    let readers = [(); 2].map(|()| in_mode(&rival(&claim), READ));
+    for reader in &readers {
+        bench.all_granted(reader).await;
+    }
+    assert_eq!(bench.holders(&first).await.len(), 2);
+    assert_eq!(blocked_by(bench.acquire(&claim).await).len(), 2);
+    let upgrade = bench.renew_in_mode(&readers[0], claim.mode).await;
+    let refused = Contradiction::Upgrade {
+        name: first.clone(),
+    };
+    assert_eq!(upgrade, Renewed::Contradicts(refused));
+    for reader in &readers {
+        bench.release_all(reader).await;
+    }
+    bench.all_granted(&claim).await;
+    let answer = bench.renew_in_mode(&claim, READ).await;
+    assert!(matches!(answer, Renewed::Extended(_)), "{answer:?}");
+    for lock in [&first, &second] {
+        assert_eq!(bench.holder(lock).await.mode, READ);
+    }
+}
+
+pub(super) async fn as_many_locks_as_a_claim_may_name_are_granted(bench: &Bench) {
+    let (claim, locks) = claim_on_fresh::<{ LockNames::COUNT_MAX }>();
+    assert_eq!(bench.all_granted(&claim).await.len(), locks.len());
+    for lock in &locks {
+        bench.holder(lock).await;
+    }
+    assert_eq!(bench.release_all(&claim).await.len(), locks.len());
+    assert_free(bench, &locks).await;
+}
+
+pub(super) async fn locks_that_share_a_counter_have_growing_fences(bench: &Bench) {
+    let mut locks = names_of_one_bucket(3);
+    locks.sort();
+    let mut last = None;
+    for _ in 0..3 {
+        let claim = claim_on_all(names(&locks));
+        let leases = bench.all_granted(&claim).await;
+        let mut granted: Vec<_> = leases.iter().map(|lease| lease.holder.fence).collect();
+        granted.sort();
+        assert!(
+            last < granted.first().copied(),
+            "{granted:?} after {last:?}"
+        );
+        last = granted.last().copied();
+        bench.release_all(&claim).await;
+    }
+}
