@@ -1,31 +1,43 @@
 //! The embedded store: the reference meaning of the contract, in one process, on its monotonic clock.
 //!
-//! Nothing here survives the process and nothing here waits. The clock is tokio's, so tests can stop it.
+//! Nothing here survives the process and nothing here waits. Each method is one step of the table, at one moment; what
+//! the step has to tell is told after it. The clock is tokio's, so tests can stop it.
 
-mod grant;
+mod acquire;
+mod clock;
+mod endings;
+mod hold;
+mod holding;
+mod holds;
+mod line;
+mod lock;
+mod signals;
 mod table;
+mod waiting;
 
-use std::sync::Mutex;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use tokio::time::Instant;
 
-use super::{Finding, ListQuery, LockStore, StoreError, StoreFuture, StoreHealth};
+use super::{Finding, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth};
 use crate::domain::{
-    Acquired, Attempt, Claim, HoldCount, Holder, Listing, LockName, LockView, Released, Renewed,
-    Timestamp, Token, Ttl,
+    Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockView,
+    Parked, Released, Renewed, Stand, Token,
 };
+use clock::{Clock, Moment};
 use table::Table;
 
-/// How many due entries one operation clears away beside its own work. Every operation makes at most two, so the
-/// entries that are due never pile up.
+/// How many due entries one operation clears away beside its own work. Every operation makes fewer for each of its locks,
+/// so the entries that are due never pile up.
 const SWEPT_PER_OPERATION: usize = 4;
 
-/// Leases in this process's memory.
+/// Leases and queues in this process's memory.
 pub struct MemoryStore {
     table: Mutex<Table>,
+    listener: OnceLock<Arc<dyn Listener>>,
     clock: Clock,
 }
 
@@ -35,20 +47,48 @@ impl MemoryStore {
     pub fn new(locks_max: usize) -> Self {
         Self {
             table: Mutex::new(Table::new(locks_max)),
+            listener: OnceLock::new(),
             clock: Clock::start(),
         }
     }
 
-    /// Runs one atomic step at one moment.
+    /// Runs one atomic step at one moment, and tells what came of it.
     fn step<T>(&self, step: impl FnOnce(&mut Table, Moment) -> T) -> T {
-        let mut table = self
-            .table
-            .lock()
-            .expect("no step panics while it holds the table");
+        let mut table = self.table();
         // The clock is read under the lock, so that the order of steps is the order of their moments.
         let now = self.clock.now();
         table.sweep(now, SWEPT_PER_OPERATION);
-        step(&mut table, now)
+        let answer = step(&mut table, now);
+        table.settle(now);
+        self.tell(table);
+        answer
+    }
+
+    /// Tells the listener what there is to tell, while the table is free for others.
+    fn tell<'a>(&'a self, mut table: MutexGuard<'a, Table>) {
+        if table.signals.are_told {
+            return;
+        }
+        loop {
+            let signals = table.signals.take();
+            table.signals.are_told = !signals.is_empty();
+            drop(table);
+            if signals.is_empty() {
+                return;
+            }
+            for signal in signals {
+                if let Some(listener) = self.listener.get() {
+                    signal.tell(listener.as_ref());
+                }
+            }
+            table = self.table();
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table
+            .lock()
+            .expect("no step panics while it holds the table")
     }
 
     fn at_once<'a, T: Send + 'a>(
@@ -70,9 +110,14 @@ impl LockStore for MemoryStore {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
+        stand: Option<&'a Stand>,
         _: Instant,
     ) -> StoreFuture<'a, Acquired> {
-        self.at_once(|table, now| table.acquire(claim, attempt, now))
+        self.at_once(|table, now| table.acquire(claim, attempt, stand, now))
+    }
+
+    fn park<'a>(&'a self, claim: &'a Claim, keep: Duration, _: Instant) -> StoreFuture<'a, Parked> {
+        self.at_once(|table, now| Ok(table.park(claim, keep, now)))
     }
 
     fn withdraw<'a>(
@@ -81,30 +126,30 @@ impl LockStore for MemoryStore {
         attempt: Attempt,
         _: Instant,
     ) -> StoreFuture<'a, ()> {
-        self.at_once(|table, _| {
-            table.withdraw(claim, attempt);
+        self.at_once(|table, now| {
+            table.withdraw(claim, attempt, now);
             Ok(())
         })
     }
 
     fn renew<'a>(
         &'a self,
-        name: &'a LockName,
+        names: &'a LockNames,
         token: Token,
-        ttl: Option<Ttl>,
+        change: Change,
         _: Instant,
     ) -> StoreFuture<'a, Renewed> {
-        self.at_once(|table, now| Ok(table.renew(name, token, ttl, now)))
+        self.at_once(|table, now| Ok(table.renew(names, token, change, now)))
     }
 
     fn release<'a>(
         &'a self,
-        name: &'a LockName,
+        names: &'a LockNames,
         token: Token,
         hold_count: Option<HoldCount>,
         _: Instant,
-    ) -> StoreFuture<'a, Released> {
-        self.at_once(|table, now| Ok(table.release(name, token, hold_count, now)))
+    ) -> StoreFuture<'a, Vec<Released>> {
+        self.at_once(|table, now| Ok(table.release(names, token, hold_count, now)))
     }
 
     fn evict<'a>(
@@ -150,51 +195,13 @@ impl LockStore for MemoryStore {
             ..StoreHealth::default()
         }
     }
-}
 
-/// A moment on this process's monotonic clock, and what to call it.
-#[derive(Clone, Copy)]
-struct Moment {
-    instant: Instant,
-    unix_us: u64,
-}
-
-impl Moment {
-    /// Another moment, named by its distance from this one.
-    fn timestamp_of(self, instant: Instant) -> Timestamp {
-        let ahead_us = micros(instant.saturating_duration_since(self.instant));
-        let behind_us = micros(self.instant.saturating_duration_since(instant));
-        Timestamp::from_unix_ms((self.unix_us + ahead_us - behind_us) / 1_000)
-    }
-}
-
-/// Wall time that never jumps: read once at the start, then carried on by the monotonic clock.
-struct Clock {
-    started: Instant,
-    unix_us_at_start: u64,
-}
-
-impl Clock {
-    fn start() -> Self {
-        // A clock before 1970 is as good as 1970: the fencing tokens of a process begin anew with it.
-        let since_1970 = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        Self {
-            started: Instant::now(),
-            unix_us_at_start: micros(since_1970),
-        }
+    fn attach(&self, listener: Arc<dyn Listener>) {
+        self.listener.get_or_init(|| listener);
     }
 
-    fn now(&self) -> Moment {
-        let instant = Instant::now();
-        Moment {
-            instant,
-            unix_us: self.unix_us_at_start + micros(instant - self.started),
-        }
+    fn want_events(&self, wanted: bool) -> BoxFuture<'_, ()> {
+        self.step(|table, _| table.signals.wants_events = wanted);
+        ready(()).boxed()
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,329 +1,236 @@
-//! Everything that the embedded store knows, and the steps that change it. Each step is atomic and sees one moment.
+//! Everything that the embedded store knows, how it is kept up to date, and how it is looked at.
+//!
+//! A step brings each lock that it is about up to the present first, so that what it finds there is so now, and leaves
+//! the locks that it touched for [`Table::settle`] to put in order.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Moment;
-use super::grant::{Grant, Lock, Phase};
-use crate::domain::{
-    Acquired, Attempt, Bucket, Claim, Fence, HoldCount, Holder, Listing, LockName, LockState,
-    LockView, NotHolder, Released, Renewal, Renewed, Token, Ttl,
-};
-use crate::store::{Fault, ListQuery, REMEMBERED, StoreError};
+use super::clock::Moment;
+use super::endings::Endings;
+use super::line::Line;
+use super::lock::{Lock, Obstacle};
+use super::signals::Signals;
+use crate::domain::{Bucket, EventKind, Listing, LockName, LockState, LockView, Queue};
+use crate::store::{Fault, ListQuery, StoreError};
 
-/// How many due entries a grant clears away that finds no room otherwise.
+/// How many locks that are due are looked at before one finds no room.
 const SWEPT_WHEN_FULL: usize = 256;
 
 /// Locks, ended claims, and the timetable of what is due when.
 pub(super) struct Table {
-    locks: BTreeMap<LockName, Lock>,
-    ended: HashMap<(LockName, Token), NotHolder>,
-    /// Exactly one entry for each entry of `locks` and of `ended`.
-    due: BTreeSet<(Instant, LockName, Due)>,
-    fences: Box<[u64]>,
+    pub(super) locks: BTreeMap<LockName, Lock>,
+    pub(super) endings: Endings,
+    pub(super) signals: Signals,
+    /// The last fencing token of each bucket.
+    pub(super) fences: Box<[u64]>,
+    /// The last sequence number in any queue.
+    pub(super) last_sequence: u64,
+    /// When a lock must be looked at: one entry for each.
+    timetable: BTreeSet<(Instant, LockName)>,
+    /// Locks that have changed in this step.
+    touched: Vec<LockName>,
     held: u64,
     locks_max: usize,
-}
-
-/// What an entry of the timetable is about.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
-    Lock,
-    Ended(Token),
 }
 
 impl Table {
     pub(super) fn new(locks_max: usize) -> Self {
         Self {
             locks: BTreeMap::new(),
-            ended: HashMap::new(),
-            due: BTreeSet::new(),
+            endings: Endings::default(),
+            signals: Signals::default(),
             fences: vec![0; Bucket::COUNT].into_boxed_slice(),
+            last_sequence: 0,
+            timetable: BTreeSet::new(),
+            touched: Vec::new(),
             held: 0,
             locks_max,
         }
     }
 
-    /// How many locks are held; one that ran out counts until it is swept.
+    /// How many locks are held; one that ran out counts until somebody looks.
     pub(super) fn held(&self) -> u64 {
         self.held
     }
 
-    pub(super) fn acquire(
-        &mut self,
-        claim: &Claim,
-        attempt: Attempt,
-        now: Moment,
-    ) -> Result<Acquired, StoreError> {
-        let mut after_expiry = None;
-        let mut closed_until = now.instant;
-        match self.locks.get_mut(&claim.name).map(|lock| lock.phase(now)) {
-            None => {}
-            Some(Phase::Held(grant)) if grant.token == claim.token => {
-                return Ok(grant.again(claim, attempt, now));
-            }
-            Some(Phase::Held(grant)) => {
-                let holder = grant.holder(now);
-                return Ok(self
-                    .ended(&claim.name, claim.token)
-                    .unwrap_or(Acquired::Held(vec![holder])));
-            }
-            Some(Phase::Expired(grant)) if grant.token == claim.token => {
-                return Ok(Acquired::Ended(NotHolder::Expired));
-            }
-            Some(Phase::Expired(grant)) => {
-                after_expiry = Some(grant.until - grant.acquired);
-                closed_until = grant.closed_until();
-            }
-            Some(Phase::Closed(until)) => closed_until = until,
-        }
-        if let Some(ended) = self.ended(&claim.name, claim.token) {
-            return Ok(ended);
-        }
-        if closed_until > now.instant {
-            return Ok(Acquired::Cooling {
-                free_in: closed_until - now.instant,
-            });
-        }
-        self.grant(claim, attempt, after_expiry, now)
-    }
-
-    fn grant(
-        &mut self,
-        claim: &Claim,
-        attempt: Attempt,
-        after_expiry: Option<Duration>,
-        now: Moment,
-    ) -> Result<Acquired, StoreError> {
-        if self.has_no_room_for(&claim.name) {
-            // Entries of the past may still take room when many became due at once.
-            self.sweep(now, SWEPT_WHEN_FULL);
-        }
-        if self.has_no_room_for(&claim.name) {
-            let detail = format!("memory.locks_max = {} is reached", self.locks_max);
-            return Err(StoreError::unavailable(Fault::Full, detail));
-        }
-        let counter = &mut self.fences[claim.name.bucket().index()];
-        let fence = Fence::after(*counter, now.unix_us).ok_or_else(|| {
-            StoreError::unavailable(Fault::Corrupt, "the fencing counter is used up")
-        })?;
-        *counter = fence.get();
-        if let Some(Lock::Granted(before) | Lock::Expired(before)) = self.remove_lock(&claim.name) {
-            self.remember(&claim.name, before.token, NotHolder::Lost, before.until);
-        }
-        let grant = Grant::new(claim, attempt, fence, now);
-        let lease = grant.lease(now);
-        self.insert_lock(&claim.name, Lock::Granted(grant));
-        Ok(Acquired::Granted {
-            lease,
-            after_expiry,
-        })
-    }
-
-    fn has_no_room_for(&self, name: &LockName) -> bool {
-        self.locks.len() >= self.locks_max && !self.locks.contains_key(name)
-    }
-
-    /// A request cannot arrive after its withdrawal here: both are steps of one process, taken one after the other.
-    pub(super) fn withdraw(&mut self, claim: &Claim, attempt: Attempt) {
-        if let Some(Lock::Granted(grant) | Lock::Expired(grant)) = self.locks.get(&claim.name)
-            && grant.token == claim.token
-            && grant.untold == Some(attempt)
-        {
-            self.remove_lock(&claim.name);
-        }
-    }
-
-    pub(super) fn renew(
-        &mut self,
-        name: &LockName,
-        token: Token,
-        ttl: Option<Ttl>,
-        now: Moment,
-    ) -> Renewed {
-        let Some(Phase::Held(grant)) = self.phase_for(name, token, now) else {
-            return Renewed::NotHolder(self.why_not(name, token));
-        };
-        let due_before = grant.until;
-        grant.renew(ttl, now);
-        let (due_after, lease) = (grant.until, grant.lease(now));
-        self.due.remove(&(due_before, name.clone(), Due::Lock));
-        self.due.insert((due_after, name.clone(), Due::Lock));
-        Renewed::Extended(Renewal {
-            lease,
-            slack: due_before - now.instant,
-        })
-    }
-
-    pub(super) fn release(
-        &mut self,
-        name: &LockName,
-        token: Token,
-        depth: Option<HoldCount>,
-        now: Moment,
-    ) -> Released {
-        let Some(Phase::Held(grant)) = self.phase_for(name, token, now) else {
-            return Released::by_other(self.why_not(name, token));
-        };
-        if let Some(depth) = depth {
-            grant.untold = None;
-            grant.hold_count = grant.hold_count.min(depth);
-            return Released::SteppedBack(grant.lease(now));
-        }
-        let held_for = now.instant - grant.acquired;
-        let closed_until = grant.acquired + grant.min_hold.unwrap_or_default();
-        self.end(name, token, NotHolder::Released, closed_until, now);
-        Released::Freed { held_for }
-    }
-
-    pub(super) fn evict(&mut self, name: &LockName, reason: &str, now: Moment) -> Vec<Holder> {
-        let Some(Phase::Held(grant)) = self.locks.get_mut(name).map(|lock| lock.phase(now)) else {
-            return Vec::new();
-        };
-        let (token, holder) = (grant.token, grant.holder(now));
-        let closed_until = now.instant + grant.lock_delay.unwrap_or_default();
-        self.end(
-            name,
-            token,
-            NotHolder::Evicted {
-                reason: reason.to_owned(),
+    pub(super) fn inspect(&mut self, name: &LockName, now: Moment) -> LockView {
+        self.catch_up(name, now);
+        match self.locks.get(name) {
+            Some(lock) => lock.view(name, now),
+            None => LockView {
+                name: name.clone(),
+                state: LockState::Free,
+                queue: Queue::default(),
             },
-            closed_until,
-            now,
-        );
-        vec![holder]
-    }
-
-    pub(super) fn inspect(&self, name: &LockName, now: Moment) -> LockView {
-        let state = self
-            .locks
-            .get(name)
-            .map_or(LockState::Free, |lock| lock.state(now));
-        LockView {
-            name: name.clone(),
-            state,
         }
     }
 
-    pub(super) fn list(&self, query: &ListQuery, now: Moment) -> Listing {
-        let after = query.after.as_ref().map(LockName::as_str);
-        let start = match after.filter(|after| *after >= query.prefix.as_str()) {
-            Some(after) => Bound::Excluded(after),
-            None => Bound::Included(query.prefix.as_str()),
+    pub(super) fn list(&mut self, query: &ListQuery, now: Moment) -> Listing {
+        let mut locks: Vec<LockView> = Vec::new();
+        let mut after = query.after.clone();
+        while let Some(name) = self.next_name(&query.prefix, after.as_ref()) {
+            self.catch_up(&name, now);
+            let contended = self.locks.get(&name).filter(|lock| lock.is_contended());
+            if let Some(lock) = contended {
+                if locks.len() == query.page_size {
+                    let next_after = locks.last().map(|last| last.name.clone());
+                    return Listing { locks, next_after };
+                }
+                locks.push(lock.view(&name, now));
+            }
+            after = Some(name);
+        }
+        Listing {
+            locks,
+            next_after: None,
+        }
+    }
+
+    /// The next lock with this prefix, held or not.
+    fn next_name(&self, prefix: &str, after: Option<&LockName>) -> Option<LockName> {
+        let start = match after.map(LockName::as_str) {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            Some(_) | None => Bound::Included(prefix),
         };
-        let mut held = self
+        let (name, _) = self
             .locks
             .range::<str, _>((start, Bound::Unbounded))
-            .take_while(|(name, _)| name.as_str().starts_with(&query.prefix))
-            .filter_map(|(name, lock)| match lock.state(now) {
-                state @ LockState::Held(_) => Some(LockView {
-                    name: name.clone(),
-                    state,
-                }),
-                LockState::Free | LockState::Cooling { .. } => None,
-            });
-        let locks: Vec<_> = held.by_ref().take(query.page_size).collect();
-        let next_after = held
-            .next()
-            .and_then(|_| locks.last().map(|lock| lock.name.clone()));
-        Listing { locks, next_after }
+            .next()?;
+        name.as_str().starts_with(prefix).then(|| name.clone())
     }
 
-    /// Clears away at most `most` entries that are due. Says whether there may be more.
+    /// The queue of a lock, if somebody stands there or is to stand there again.
+    pub(super) fn line(&self, name: &LockName) -> Option<&Line> {
+        self.locks.get(name)?.line.as_deref()
+    }
+
+    pub(super) fn line_mut(&mut self, name: &LockName) -> Option<&mut Line> {
+        self.locks.get_mut(name)?.line.as_deref_mut()
+    }
+
+    /// Says whether there is room for locks that may not be known yet.
+    pub(super) fn make_room(&mut self, names: &[LockName], now: Moment) -> Result<(), StoreError> {
+        if self.has_room(names) {
+            return Ok(());
+        }
+        // Entries of the past may still take room when many became due at once.
+        self.sweep(now, SWEPT_WHEN_FULL);
+        if self.has_room(names) {
+            return Ok(());
+        }
+        let detail = format!("memory.locks_max = {} is reached", self.locks_max);
+        Err(StoreError::unavailable(Fault::Full, detail))
+    }
+
+    fn has_room(&self, names: &[LockName]) -> bool {
+        let free = self.locks_max.saturating_sub(self.locks.len());
+        free >= names.len()
+            || free
+                >= names
+                    .iter()
+                    .filter(|name| !self.locks.contains_key(*name))
+                    .count()
+    }
+
+    /// Clears away what is due, at most `most` entries. Says whether there may be more.
     pub(super) fn sweep(&mut self, now: Moment, most: usize) -> bool {
         for _ in 0..most {
-            let Some(entry) = self
-                .due
-                .first()
-                .filter(|(at, ..)| *at <= now.instant)
-                .cloned()
-            else {
-                return false;
+            let lock = self.timetable.first().filter(|(at, _)| *at <= now.instant);
+            let is_any = match lock.map(|(_, name)| name.clone()) {
+                Some(name) => {
+                    self.catch_up(&name, now);
+                    true
+                }
+                None => false,
             };
-            let (_, name, due) = entry;
-            match due {
-                Due::Lock => {
-                    if let Some(Lock::Granted(grant)) = self.remove_lock(&name) {
-                        self.insert_lock(&name, Lock::Expired(grant));
-                    }
-                }
-                Due::Ended(token) => {
-                    self.due.pop_first();
-                    self.ended.remove(&(name, token));
-                }
+            if !self.endings.forget(now) && !is_any {
+                return false;
             }
         }
         true
     }
 
-    /// What the lock is doing, if it is this token's.
-    fn phase_for(&mut self, name: &LockName, token: Token, now: Moment) -> Option<Phase<'_>> {
-        match self.locks.get_mut(name)?.phase(now) {
-            Phase::Held(grant) if grant.token == token => Some(Phase::Held(grant)),
-            Phase::Held(_) | Phase::Expired(_) | Phase::Closed(_) => None,
+    /// Brings a lock up to the present: what is over by now ends.
+    pub(super) fn catch_up(&mut self, name: &LockName, now: Moment) {
+        let Some(lock) = self.locks.get_mut(name) else {
+            return;
+        };
+        if lock.scheduled.is_none_or(|at| at > now.instant) {
+            return;
+        }
+        while let Some(hold) = lock.run_out(now) {
+            self.endings.remember_expired(name, &hold);
+            self.signals.event(EventKind::Expired, name, &hold, now);
+        }
+        lock.pass(now);
+        debug_assert!(
+            lock.due().is_none_or(|at| at > now.instant),
+            "nothing stays due"
+        );
+        self.reschedule(name);
+        self.touched.push(name.clone());
+    }
+
+    /// A step has changed something about this lock.
+    pub(super) fn touch(&mut self, name: &LockName) {
+        self.touched.push(name.clone());
+    }
+
+    /// Ends a step: locks that opened are offered, the timetable is put right, and what is free leaves no trace.
+    pub(super) fn settle(&mut self, now: Moment) {
+        while let Some(name) = self.touched.pop() {
+            self.offer(&name, now);
+            self.reschedule(&name);
         }
     }
 
-    fn ended(&self, name: &LockName, token: Token) -> Option<Acquired> {
-        self.ended
-            .get(&(name.clone(), token))
-            .cloned()
-            .map(Acquired::Ended)
+    /// Offers the lock to its first waiter if that would get an answer other than to wait on.
+    fn offer(&mut self, name: &LockName, now: Moment) {
+        let Some(first) = self.line(name).and_then(Line::first).cloned() else {
+            return;
+        };
+        let is_answered = first.names.iter().all(|name| {
+            self.catch_up(name, now);
+            let Some(lock) = self.locks.get(name) else {
+                return true;
+            };
+            // A contradiction is an answer too: whoever gets it makes room for the rest of the queue.
+            let admits = lock.obstacle(first.mode) != Some(Obstacle::Taken);
+            admits && lock.is_turn_of(Some(first.sequence))
+        });
+        let is_new = self
+            .line_mut(name)
+            .is_some_and(|line| line.offer(is_answered, now));
+        if is_new {
+            self.signals.offered(name);
+        }
     }
 
-    /// Why a token that does not hold the lock does not.
-    fn why_not(&self, name: &LockName, token: Token) -> NotHolder {
-        match self.locks.get(name) {
-            Some(Lock::Granted(grant) | Lock::Expired(grant)) if grant.token == token => {
-                NotHolder::Expired
+    fn reschedule(&mut self, name: &LockName) {
+        let Some(lock) = self.locks.get_mut(name) else {
+            return;
+        };
+        lock.line.take_if(|line| line.is_empty());
+        let is_held = !lock.holds.is_empty();
+        if is_held != lock.is_counted {
+            lock.is_counted = is_held;
+            self.held = self.held + u64::from(is_held) - u64::from(!is_held);
+        }
+        let (before, due) = (lock.scheduled, lock.due());
+        lock.scheduled = due;
+        if before != due {
+            if let Some(before) = before {
+                self.timetable.remove(&(before, name.clone()));
             }
-            _ => self
-                .ended
-                .get(&(name.clone(), token))
-                .cloned()
-                .unwrap_or(NotHolder::Unknown),
+            if let Some(due) = due {
+                self.timetable.insert((due, name.clone()));
+            }
         }
-    }
-
-    fn end(
-        &mut self,
-        name: &LockName,
-        token: Token,
-        ending: NotHolder,
-        closed_until: Instant,
-        now: Moment,
-    ) {
-        self.remove_lock(name);
-        self.remember(name, token, ending, now.instant);
-        if closed_until > now.instant {
-            self.insert_lock(
-                name,
-                Lock::Closed {
-                    until: closed_until,
-                },
-            );
+        if due.is_none() {
+            self.locks.remove(name);
         }
-    }
-
-    fn remember(&mut self, name: &LockName, token: Token, ending: NotHolder, since: Instant) {
-        self.due
-            .insert((since + REMEMBERED, name.clone(), Due::Ended(token)));
-        self.ended.insert((name.clone(), token), ending);
-    }
-
-    fn insert_lock(&mut self, name: &LockName, lock: Lock) {
-        self.held += u64::from(matches!(lock, Lock::Granted(_)));
-        self.due.insert((lock.due(), name.clone(), Due::Lock));
-        self.locks.insert(name.clone(), lock);
-    }
-
-    fn remove_lock(&mut self, name: &LockName) -> Option<Lock> {
-        let lock = self.locks.remove(name)?;
-        self.held -= u64::from(matches!(lock, Lock::Granted(_)));
-        self.due.remove(&(lock.due(), name.clone(), Due::Lock));
-        Some(lock)
     }
 }

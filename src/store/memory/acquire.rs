@@ -1,0 +1,204 @@
+//! Asking for locks: what a claim is already, what is in its way, the grant, and the place in the queues.
+
+use super::clock::Moment;
+use super::hold::Hold;
+use super::lock::Obstacle;
+use super::table::Table;
+use crate::domain::{
+    Acquired, Attempt, Claim, Contradiction, EventKind, Fence, Grant, Lease, LockName, Lost, Mode,
+    NotHolder, Stand,
+};
+use crate::store::{Fault, StoreError};
+
+impl Table {
+    pub(super) fn acquire(
+        &mut self,
+        claim: &Claim,
+        attempt: Attempt,
+        stand: Option<&Stand>,
+        now: Moment,
+    ) -> Result<Acquired, StoreError> {
+        for name in claim.names.iter() {
+            self.catch_up(name, now);
+        }
+        if let Some(answer) = self.known(claim, attempt, now) {
+            return Ok(answer);
+        }
+        if let Some(answer) = stand.and_then(|stand| self.overdue(claim, stand, now)) {
+            return Ok(answer);
+        }
+        if let Some(stand) = stand {
+            self.hear(claim, stand, now);
+        }
+        let sequence = self.sequence(claim, stand);
+        if let Some(contradiction) = self.other_limit(claim) {
+            self.leave(&claim.names, claim.token);
+            return Ok(Acquired::Contradicts(contradiction));
+        }
+        let is_blocked = claim
+            .names
+            .iter()
+            .any(|name| self.obstacle(claim, sequence, name).is_some());
+        match stand {
+            _ if !is_blocked => self.grant(claim, attempt, now),
+            Some(stand) => self.stand(claim, stand, sequence, now),
+            None => Ok(Acquired::Blocked(self.blockades(claim, sequence, now))),
+        }
+    }
+
+    /// The answers that depend on nothing but what the claim is already.
+    fn known(&mut self, claim: &Claim, attempt: Attempt, now: Moment) -> Option<Acquired> {
+        let ended = claim.names.iter().find_map(|name| {
+            let how = self.endings.get(name, claim.token, now)?;
+            let name = name.clone();
+            Some(Acquired::Ended(Lost { name, how }))
+        });
+        if ended.is_some() {
+            return ended;
+        }
+        let mut not_held = claim
+            .names
+            .iter()
+            .filter(|name| !self.is_held_by(claim, name));
+        match not_held.next() {
+            None => Some(self.again(claim, attempt, now)),
+            Some(first) if not_held.count() + 1 < claim.names.len() => {
+                let name = first.clone();
+                Some(Acquired::Contradicts(Contradiction::Claim { name }))
+            }
+            Some(_) => self
+                .other_ticket(claim)
+                .map(|name| Acquired::Contradicts(Contradiction::Claim { name })),
+        }
+    }
+
+    fn is_held_by(&self, claim: &Claim, name: &LockName) -> bool {
+        self.locks
+            .get(name)
+            .is_some_and(|lock| lock.holds.get(claim.token).is_some())
+    }
+
+    /// A lock that the claim waits for otherwise than it says now.
+    fn other_ticket(&self, claim: &Claim) -> Option<LockName> {
+        let waits_otherwise = |name: &&LockName| {
+            let ticket = self.line(name).and_then(|line| line.ticket(claim.token));
+            ticket.is_some_and(|ticket| !ticket.is_of(claim))
+        };
+        claim.names.iter().find(waits_otherwise).cloned()
+    }
+
+    /// A claim that holds all of its locks asks again.
+    fn again(&mut self, claim: &Claim, attempt: Attempt, now: Moment) -> Acquired {
+        for name in claim.names.iter() {
+            let held = self
+                .locks
+                .get(name)
+                .and_then(|lock| lock.holds.get(claim.token));
+            let contradiction = match held.map(|hold| hold.mode) {
+                Some(mode) if mode != claim.mode => contradiction(mode, claim.mode, name),
+                Some(_) | None => continue,
+            };
+            return Acquired::Contradicts(contradiction);
+        }
+        let mut is_deeper = false;
+        let mut leases: Vec<Lease> = Vec::with_capacity(claim.names.len());
+        for name in claim.names.iter() {
+            let lock = self.locks.get_mut(name);
+            if let Some(hold) = lock.and_then(|lock| lock.holds.get_mut(claim.token)) {
+                is_deeper |= hold.again(attempt, claim.hold_count);
+                leases.push(hold.lease(now));
+            }
+        }
+        match is_deeper {
+            true => Acquired::Reentered(leases),
+            false => Acquired::Replayed(leases),
+        }
+    }
+
+    fn other_limit(&self, claim: &Claim) -> Option<Contradiction> {
+        claim
+            .names
+            .iter()
+            .find_map(|name| match self.locks.get(name)?.obstacle(claim.mode)? {
+                Obstacle::OtherLimit(in_force) => Some(Contradiction::Limit {
+                    name: name.clone(),
+                    in_force,
+                }),
+                Obstacle::Taken | Obstacle::Waiters => None,
+            })
+    }
+
+    /// What keeps one of its locks from a claim.
+    pub(super) fn obstacle(
+        &self,
+        claim: &Claim,
+        sequence: Option<u64>,
+        name: &LockName,
+    ) -> Option<Obstacle> {
+        let lock = self.locks.get(name)?;
+        let overtakes = claim.fair && !lock.is_turn_of(sequence);
+        lock.obstacle(claim.mode)
+            .or(overtakes.then_some(Obstacle::Waiters))
+    }
+
+    fn grant(
+        &mut self,
+        claim: &Claim,
+        attempt: Attempt,
+        now: Moment,
+    ) -> Result<Acquired, StoreError> {
+        self.make_room(&claim.names, now)?;
+        let fences = self.next_fences(claim, now)?;
+        let mut grants = Vec::with_capacity(fences.len());
+        for (name, fence) in claim.names.iter().zip(fences) {
+            self.fences[name.bucket().index()] = fence.get();
+            let lock = self.locks.entry(name.clone()).or_default();
+            if let Some(line) = &mut lock.line {
+                line.remove(claim.token);
+            }
+            let before = lock.ran_out.take();
+            let hold = Hold::new(claim, attempt, fence, now);
+            grants.push(Grant {
+                lease: hold.lease(now),
+                after_expiry: before.as_ref().map(|ran_out| ran_out.held_for),
+            });
+            self.signals.event(EventKind::Acquired, name, &hold, now);
+            lock.admit(hold);
+            if let Some(before) = before {
+                self.endings
+                    .remember(name, before.token, NotHolder::Lost, before.until);
+            }
+            self.touch(name);
+        }
+        Ok(Acquired::Granted(grants))
+    }
+
+    /// A fencing token for each lock of the claim. Locks of one bucket share a counter.
+    fn next_fences(&self, claim: &Claim, now: Moment) -> Result<Vec<Fence>, StoreError> {
+        let mut fences: Vec<Fence> = Vec::with_capacity(claim.names.len());
+        for (number, name) in claim.names.iter().enumerate() {
+            let bucket = name.bucket();
+            let before = claim.names[..number]
+                .iter()
+                .rposition(|other| other.bucket() == bucket)
+                .map(|index| fences[index].get());
+            let last = before.unwrap_or(self.fences[bucket.index()]);
+            let fence = Fence::after(last, now.unix_us).ok_or_else(|| {
+                StoreError::unavailable(Fault::Corrupt, "the fencing counter is used up")
+            })?;
+            fences.push(fence);
+        }
+        Ok(fences)
+    }
+}
+
+/// How a claim that holds so contradicts itself by asking to hold otherwise.
+pub(super) fn contradiction(held: Mode, asked: Mode, name: &LockName) -> Contradiction {
+    let name = name.clone();
+    match (held, asked) {
+        (Mode::Shared(_), Mode::Exclusive) => Contradiction::Upgrade { name },
+        (Mode::Shared(_) | Mode::Exclusive, Mode::Shared(_) | Mode::Exclusive) => {
+            Contradiction::Claim { name }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Claims that ended a short while ago, and how.
+
+use std::collections::{BTreeSet, HashMap};
+
+use tokio::time::Instant;
+
+use super::clock::Moment;
+use super::hold::Hold;
+use crate::domain::{Attempt, Fence, LockName, NotHolder, Token};
+use crate::store::REMEMBERED;
+
+/// The endings of the last minute.
+#[derive(Default)]
+pub(super) struct Endings {
+    endings: HashMap<(LockName, Token), Ending>,
+    /// Exactly one entry for each ending.
+    forgotten: BTreeSet<(Instant, LockName, Token)>,
+}
+
+struct Ending {
+    how: NotHolder,
+    until: Instant,
+    /// The grant that ran out, as long as nobody but the attempt that made it was told of it.
+    untold: Option<(Attempt, Fence)>,
+}
+
+impl Endings {
+    /// How the claim ended, if it did.
+    pub(super) fn get(&self, name: &LockName, token: Token, now: Moment) -> Option<NotHolder> {
+        let ending = self.endings.get(&(name.clone(), token))?;
+        (ending.until > now.instant).then(|| ending.how.clone())
+    }
+
+    pub(super) fn remember(
+        &mut self,
+        name: &LockName,
+        token: Token,
+        how: NotHolder,
+        since: Instant,
+    ) {
+        let until = since + REMEMBERED;
+        let untold = None;
+        self.insert(name, token, Ending { how, until, untold });
+    }
+
+    /// A lease ran out. An attempt that nobody was told of can still be withdrawn.
+    pub(super) fn remember_expired(&mut self, name: &LockName, hold: &Hold) {
+        let ending = Ending {
+            how: NotHolder::Expired,
+            until: hold.until + REMEMBERED,
+            untold: hold.untold.map(|attempt| (attempt, hold.fence)),
+        };
+        self.insert(name, hold.token, ending);
+    }
+
+    /// Forgets that what this attempt was granted ran out. Says which grant that was.
+    pub(super) fn withdraw(
+        &mut self,
+        name: &LockName,
+        token: Token,
+        attempt: Attempt,
+    ) -> Option<Fence> {
+        let (by, fence) = self.endings.get(&(name.clone(), token))?.untold?;
+        if by != attempt {
+            return None;
+        }
+        self.remove(name.clone(), token);
+        Some(fence)
+    }
+
+    /// Forgets one ending whose time is over. Says whether there was one.
+    pub(super) fn forget(&mut self, now: Moment) -> bool {
+        match self.forgotten.first() {
+            Some((until, name, token)) if *until <= now.instant => {
+                let (name, token) = (name.clone(), *token);
+                self.remove(name, token);
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    fn insert(&mut self, name: &LockName, token: Token, ending: Ending) {
+        self.remove(name.clone(), token);
+        self.forgotten.insert((ending.until, name.clone(), token));
+        self.endings.insert((name.clone(), token), ending);
+    }
+
+    fn remove(&mut self, name: LockName, token: Token) {
+        let claim = (name, token);
+        if let Some(ending) = self.endings.remove(&claim) {
+            let (name, token) = claim;
+            self.forgotten.remove(&(ending.until, name, token));
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What becomes of a granted claim: it is renewed, released, evicted or withdrawn.
+
+use super::acquire::contradiction;
+use super::clock::Moment;
+use super::lock::Lock;
+use super::table::Table;
+use crate::domain::{
+    Attempt, Change, Claim, Contradiction, EventKind, HoldCount, Holder, LockName, LockNames, Lost,
+    Mode, NotHolder, Released, Renewal, Renewed, Token,
+};
+
+impl Table {
+    pub(super) fn renew(
+        &mut self,
+        names: &LockNames,
+        token: Token,
+        change: Change,
+        now: Moment,
+    ) -> Renewed {
+        for name in names.iter() {
+            self.catch_up(name, now);
+        }
+        let lost: Vec<Lost> = names
+            .iter()
+            .filter_map(|name| self.lost(name, token, now))
+            .collect();
+        if !lost.is_empty() {
+            return Renewed::NotHolder(lost);
+        }
+        let contradiction = names
+            .iter()
+            .find_map(|name| self.forbidden(name, token, change.mode?));
+        if let Some(contradiction) = contradiction {
+            return Renewed::Contradicts(contradiction);
+        }
+        Renewed::Extended(
+            names
+                .iter()
+                .filter_map(|name| self.renew_one(name, token, change, now))
+                .collect(),
+        )
+    }
+
+    /// How the claim would contradict itself if its lease were changed so.
+    fn forbidden(&self, name: &LockName, token: Token, asked: Mode) -> Option<Contradiction> {
+        let held = self.locks.get(name)?.holds.get(token)?.mode;
+        let is_allowed = held == asked || held == Mode::Exclusive;
+        (!is_allowed).then(|| contradiction(held, asked, name))
+    }
+
+    fn renew_one(
+        &mut self,
+        name: &LockName,
+        token: Token,
+        change: Change,
+        now: Moment,
+    ) -> Option<Renewal> {
+        let lock = self.locks.get_mut(name)?;
+        let slack = lock.holds.get(token)?.until - now.instant;
+        lock.change(token, |hold| {
+            hold.mode = change.mode.unwrap_or(hold.mode);
+            hold.renew(change.ttl, now);
+        });
+        let hold = lock.holds.get(token)?;
+        let lease = hold.lease(now);
+        self.signals.event(EventKind::Renewed, name, hold, now);
+        self.touch(name);
+        Some(Renewal { lease, slack })
+    }
+
+    pub(super) fn release(
+        &mut self,
+        names: &LockNames,
+        token: Token,
+        depth: Option<HoldCount>,
+        now: Moment,
+    ) -> Vec<Released> {
+        names
+            .iter()
+            .map(|name| {
+                self.catch_up(name, now);
+                match depth {
+                    None => self.free(name, token, now),
+                    Some(depth) => self.step_back(name, token, depth, now),
+                }
+                .or_else(|| self.leave_queue(names, name, token, now))
+                .unwrap_or_else(|| Released::by_other(self.why_not(name, token, now)))
+            })
+            .collect()
+    }
+
+    fn free(&mut self, name: &LockName, token: Token, now: Moment) -> Option<Released> {
+        let lock = self.locks.get_mut(name)?;
+        let kept = lock.holds.get(token)?.kept_after_release();
+        let hold = lock.end(token, kept, now)?;
+        self.signals.event(EventKind::Released, name, &hold, now);
+        self.endings
+            .remember(name, token, NotHolder::Released, now.instant);
+        self.touch(name);
+        Some(Released::Freed {
+            held_for: now.instant - hold.acquired,
+        })
+    }
+
+    fn step_back(
+        &mut self,
+        name: &LockName,
+        token: Token,
+        depth: HoldCount,
+        now: Moment,
+    ) -> Option<Released> {
+        let hold = self.locks.get_mut(name)?.holds.get_mut(token)?;
+        hold.untold = None;
+        hold.hold_count = hold.hold_count.min(depth);
+        Some(Released::SteppedBack(hold.lease(now)))
+    }
+
+    /// A claim that is released on one of its locks can never be granted, so it leaves all of its queues; those that are
+    /// `named` have their own turn.
+    fn leave_queue(
+        &mut self,
+        named: &LockNames,
+        name: &LockName,
+        token: Token,
+        now: Moment,
+    ) -> Option<Released> {
+        let ticket = self.line_mut(name)?.remove(token)?;
+        self.touch(name);
+        for other in ticket.names.iter().filter(|other| !named.contains(other)) {
+            self.leave(std::slice::from_ref(other), token);
+        }
+        self.endings
+            .remember(name, token, NotHolder::Released, now.instant);
+        Some(Released::LeftQueue)
+    }
+
+    pub(super) fn evict(&mut self, name: &LockName, reason: &str, now: Moment) -> Vec<Holder> {
+        self.catch_up(name, now);
+        let mut evicted = Vec::new();
+        while let Some(holder) = self.evict_one(name, reason, now) {
+            evicted.push(holder);
+        }
+        self.touch(name);
+        evicted
+    }
+
+    fn evict_one(&mut self, name: &LockName, reason: &str, now: Moment) -> Option<Holder> {
+        let lock = self.locks.get_mut(name)?;
+        let first = lock.holds.first()?;
+        let (token, kept) = (first.token, first.kept_after_eviction(now));
+        let hold = lock.end(token, kept, now)?;
+        let reason = reason.to_owned();
+        self.endings
+            .remember(name, token, NotHolder::Evicted { reason }, now.instant);
+        self.signals.event(EventKind::Evicted, name, &hold, now);
+        Some(hold.holder(now))
+    }
+
+    /// A request cannot arrive after its withdrawal here: both are steps of one process, taken one after the other.
+    pub(super) fn withdraw(&mut self, claim: &Claim, attempt: Attempt, now: Moment) {
+        let token = claim.token;
+        for name in claim.names.iter() {
+            self.catch_up(name, now);
+            let expired = self.endings.withdraw(name, token, attempt);
+            let Some(lock) = self.locks.get_mut(name) else {
+                continue;
+            };
+            if let Some(fence) = expired {
+                lock.give_back_kept(fence);
+                lock.ran_out.take_if(|ran_out| ran_out.token == token);
+            }
+            if let Some(hold) = untold(lock, token, attempt, now) {
+                self.signals.event(EventKind::Released, name, &hold, now);
+            }
+            self.touch(name);
+        }
+    }
+
+    fn lost(&self, name: &LockName, token: Token, now: Moment) -> Option<Lost> {
+        let holds = self.locks.get(name).map(|lock| &lock.holds);
+        let is_held = holds.is_some_and(|holds| holds.get(token).is_some());
+        (!is_held).then(|| Lost {
+            name: name.clone(),
+            how: self.why_not(name, token, now),
+        })
+    }
+
+    /// Why a token that does not hold the lock does not.
+    fn why_not(&self, name: &LockName, token: Token, now: Moment) -> NotHolder {
+        let ended = self.endings.get(name, token, now);
+        ended.unwrap_or(NotHolder::Unknown)
+    }
+}
+
+/// Ends what an attempt was granted if nobody else was told of it.
+fn untold(
+    lock: &mut Lock,
+    token: Token,
+    attempt: Attempt,
+    now: Moment,
+) -> Option<super::hold::Hold> {
+    lock.holds
+        .get(token)
+        .filter(|hold| hold.untold == Some(attempt))?;
+    lock.end(token, now.instant, now)
+}

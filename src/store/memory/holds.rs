@@ -1,0 +1,137 @@
+//! Those who hold one lock, found by token and by the end of the lease. Who may join them is the lock's affair.
+
+use std::collections::{BTreeSet, HashMap};
+
+use tokio::time::Instant;
+
+use super::clock::Moment;
+use super::hold::Hold;
+use crate::domain::{Holders, Token};
+
+/// All holds on one lock.
+///
+/// Most locks are held once, and there may be millions of them: a single hold needs no index.
+#[derive(Default)]
+pub(super) enum Holds {
+    #[default]
+    None,
+    One(Hold),
+    Several(Box<Several>),
+}
+
+/// Never empty.
+#[derive(Default)]
+pub(super) struct Several {
+    holds: HashMap<Token, Hold>,
+    /// Exactly one entry for each hold.
+    ends: BTreeSet<(Instant, Token)>,
+}
+
+impl Holds {
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    pub(super) fn get(&self, token: Token) -> Option<&Hold> {
+        match self {
+            Self::One(hold) if hold.token == token => Some(hold),
+            Self::None | Self::One(_) => None,
+            Self::Several(several) => several.holds.get(&token),
+        }
+    }
+
+    /// For changes to anything but the end of the lease.
+    pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut Hold> {
+        match self {
+            Self::One(hold) if hold.token == token => Some(hold),
+            Self::None | Self::One(_) => None,
+            Self::Several(several) => several.holds.get_mut(&token),
+        }
+    }
+
+    /// The hold whose lease ends first.
+    pub(super) fn first(&self) -> Option<&Hold> {
+        match self {
+            Self::None => None,
+            Self::One(hold) => Some(hold),
+            Self::Several(several) => several.in_order().next(),
+        }
+    }
+
+    pub(super) fn insert(&mut self, hold: Hold) {
+        *self = match std::mem::take(self) {
+            Self::None => Self::One(hold),
+            Self::One(other) => {
+                let mut several = Box::<Several>::default();
+                several.insert(other);
+                several.insert(hold);
+                Self::Several(several)
+            }
+            Self::Several(mut several) => {
+                several.insert(hold);
+                Self::Several(several)
+            }
+        };
+    }
+
+    pub(super) fn remove(&mut self, token: Token) -> Option<Hold> {
+        match std::mem::take(self) {
+            Self::One(hold) if hold.token == token => Some(hold),
+            Self::Several(mut several) => {
+                let hold = several.remove(token);
+                if !several.holds.is_empty() {
+                    *self = Self::Several(several);
+                }
+                hold
+            }
+            others @ (Self::None | Self::One(_)) => {
+                *self = others;
+                None
+            }
+        }
+    }
+
+    /// Takes out one hold whose lease has run out.
+    pub(super) fn remove_ended(&mut self, now: Moment) -> Option<Hold> {
+        let first = self.first().filter(|hold| hold.until <= now.instant)?;
+        self.remove(first.token)
+    }
+
+    /// What everybody may see of them.
+    pub(super) fn told(&self, now: Moment) -> Holders {
+        match self {
+            Self::None => Holders {
+                told: Vec::new(),
+                total: 0,
+            },
+            Self::One(hold) => hold.holder(now).into(),
+            Self::Several(several) => Holders {
+                told: several
+                    .in_order()
+                    .take(Holders::TOLD_MAX)
+                    .map(|hold| hold.holder(now))
+                    .collect(),
+                total: several.holds.len() as u64,
+            },
+        }
+    }
+}
+
+impl Several {
+    /// Those whose leases end first come first.
+    fn in_order(&self) -> impl Iterator<Item = &Hold> {
+        self.ends.iter().map(|(_, token)| &self.holds[token])
+    }
+
+    fn insert(&mut self, hold: Hold) {
+        self.ends.insert((hold.until, hold.token));
+        let before = self.holds.insert(hold.token, hold);
+        debug_assert!(before.is_none(), "a claim holds a lock once");
+    }
+
+    fn remove(&mut self, token: Token) -> Option<Hold> {
+        let hold = self.holds.remove(&token)?;
+        self.ends.remove(&(hold.until, token));
+        Some(hold)
+    }
+}

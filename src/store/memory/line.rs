@@ -1,0 +1,252 @@
+//! Those who wait for one lock. Whether the lock admits them is not known here.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use tokio::time::Instant;
+
+use super::clock::Moment;
+use crate::domain::{Claim, LockNames, Mode, Owner, Position, Queue, Timestamp, Token, Waiter};
+use crate::store::OFFER;
+
+/// The queue of one lock. All waiters belong to this one process.
+pub(super) struct Line {
+    /// Those whom somebody waits for, in the order of their sequence numbers.
+    ///
+    /// Claims come at one end and mostly leave at the other; one that leaves in the middle moves a few kilobytes, and
+    /// in return a position is found by halving.
+    standing: VecDeque<(u64, Token)>,
+    /// Everybody whose place is known, standing or not.
+    tickets: HashMap<Token, Ticket>,
+    /// Exactly one entry for each ticket.
+    forgotten: BTreeSet<(Instant, Token)>,
+    /// When the process counts as dead unless it asks for the lock before.
+    silent_from: Instant,
+    offer: Offer,
+}
+
+/// What is known of a waiting claim.
+#[derive(Clone)]
+pub(super) struct Ticket {
+    pub(super) sequence: u64,
+    /// All locks that it waits for.
+    pub(super) names: LockNames,
+    pub(super) mode: Mode,
+    owner: Owner,
+    /// When its place is forgotten.
+    until: Instant,
+}
+
+/// Whether the lock is offered to the process.
+#[derive(Clone, Copy)]
+enum Offer {
+    None,
+    /// To the waiter with this sequence number.
+    Made {
+        sequence: u64,
+        until: Instant,
+    },
+    /// It did not take what it was offered, and is passed over until it asks again.
+    Unclaimed,
+}
+
+impl Ticket {
+    pub(super) fn new(claim: &Claim, sequence: u64, until: Instant) -> Self {
+        Self {
+            sequence,
+            names: claim.names.clone(),
+            mode: claim.mode,
+            owner: claim.owner.clone(),
+            until,
+        }
+    }
+
+    /// Whether the claim waits for just these locks, and just so.
+    pub(super) fn is_of(&self, claim: &Claim) -> bool {
+        self.mode == claim.mode && self.names == claim.names
+    }
+}
+
+impl Line {
+    /// A queue with nobody in it, whose process is heard of now.
+    pub(super) fn new(silent_from: Instant) -> Self {
+        Self {
+            standing: VecDeque::new(),
+            tickets: HashMap::new(),
+            forgotten: BTreeSet::new(),
+            silent_from,
+            offer: Offer::None,
+        }
+    }
+
+    /// Whether no place is known here.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tickets.is_empty()
+    }
+
+    /// How many stand here.
+    pub(super) fn length(&self) -> u64 {
+        self.standing.len() as u64
+    }
+
+    pub(super) fn ticket(&self, token: Token) -> Option<&Ticket> {
+        self.tickets.get(&token)
+    }
+
+    /// The next in turn, unless its process is passed over.
+    pub(super) fn first(&self) -> Option<&Ticket> {
+        match self.offer {
+            Offer::None | Offer::Made { .. } => self.head(),
+            Offer::Unclaimed => None,
+        }
+    }
+
+    fn head(&self) -> Option<&Ticket> {
+        let (_, token) = self.standing.front()?;
+        Some(&self.tickets[token])
+    }
+
+    /// Whether nobody has to be granted before a claim with this place, or before one without.
+    pub(super) fn is_turn_of(&self, sequence: Option<u64>) -> bool {
+        self.first()
+            .is_none_or(|first| sequence.is_some_and(|sequence| sequence <= first.sequence))
+    }
+
+    /// Until when the lock is kept for the first waiter.
+    pub(super) fn offered_until(&self) -> Option<Instant> {
+        match self.offer {
+            Offer::Made { until, .. } => Some(until),
+            Offer::None | Offer::Unclaimed => None,
+        }
+    }
+
+    /// What everybody may see.
+    pub(super) fn view(&self) -> Queue {
+        Queue {
+            length: self.length(),
+            head: self.head().map(|ticket| Waiter {
+                owner: ticket.owner.clone(),
+                mode: ticket.mode,
+                // A sequence number is the time, unless many came within one microsecond.
+                since: Timestamp::from_unix_ms(ticket.sequence / 1_000),
+            }),
+        }
+    }
+
+    /// How far a claim has come that stands here.
+    pub(super) fn position(&self, token: Token) -> Option<Position> {
+        Some(Position {
+            position: self.index(token)? as u64 + 1,
+            queue_length: self.length(),
+        })
+    }
+
+    fn index(&self, token: Token) -> Option<usize> {
+        let sequence = self.tickets.get(&token)?.sequence;
+        self.standing.binary_search(&(sequence, token)).ok()
+    }
+
+    /// The process asks for the lock, so it is alive.
+    pub(super) fn heard(&mut self, silent_from: Instant) {
+        self.silent_from = silent_from;
+        if matches!(self.offer, Offer::Unclaimed) {
+            self.offer = Offer::None;
+        }
+    }
+
+    /// A claim comes to stand here, or goes on standing, or stands again.
+    pub(super) fn stand(&mut self, token: Token, ticket: Ticket) {
+        let is_there = self
+            .tickets
+            .get(&token)
+            .is_some_and(|before| before.sequence == ticket.sequence)
+            && self.index(token).is_some();
+        if !is_there {
+            self.remove(token);
+            let place = (ticket.sequence, token);
+            let index = self.standing.partition_point(|other| *other < place);
+            self.standing.insert(index, place);
+        }
+        self.keep(token, ticket);
+    }
+
+    /// A claim stands here no more; its place is kept until a moment.
+    pub(super) fn park(&mut self, token: Token, until: Instant) {
+        self.step_out(token);
+        if let Some(ticket) = self.tickets.get(&token).cloned() {
+            self.keep(token, Ticket { until, ..ticket });
+        }
+    }
+
+    /// A claim stands here no more; its place is kept as long as it was to be kept anyhow.
+    pub(super) fn step_out(&mut self, token: Token) {
+        if let Some(index) = self.index(token) {
+            self.standing.remove(index);
+        }
+        // An offer to a waiter who is gone is none; one to the rest stays as it is.
+        let is_gone = |sequence| self.head().is_none_or(|head| head.sequence != sequence);
+        if matches!(self.offer, Offer::Made { sequence, .. } if is_gone(sequence)) {
+            self.offer = Offer::None;
+        }
+    }
+
+    /// A claim has nothing to do here any more.
+    pub(super) fn remove(&mut self, token: Token) -> Option<Ticket> {
+        self.step_out(token);
+        let ticket = self.tickets.remove(&token)?;
+        self.forgotten.remove(&(ticket.until, token));
+        Some(ticket)
+    }
+
+    fn keep(&mut self, token: Token, ticket: Ticket) {
+        let until = ticket.until;
+        if let Some(before) = self.tickets.insert(token, ticket) {
+            self.forgotten.remove(&(before.until, token));
+        }
+        self.forgotten.insert((until, token));
+    }
+
+    /// Offers the lock to the first waiter if there is `something` for it, and takes the offer back otherwise. Says
+    /// whether its process must be told.
+    pub(super) fn offer(&mut self, something: bool, now: Moment) -> bool {
+        let Some(sequence) = self.first().map(|first| first.sequence) else {
+            return false;
+        };
+        let is_told = matches!(self.offer, Offer::Made { sequence: to, .. } if to == sequence);
+        if !something {
+            self.offer = Offer::None;
+        } else if !is_told {
+            let until = now.instant + OFFER;
+            self.offer = Offer::Made { sequence, until };
+        }
+        something && !is_told
+    }
+
+    /// Lets happen what is due.
+    pub(super) fn pass(&mut self, now: Moment) {
+        if self.silent_from <= now.instant {
+            self.standing.clear();
+            self.offer = Offer::None;
+        }
+        if self
+            .offered_until()
+            .is_some_and(|until| until <= now.instant)
+        {
+            self.offer = Offer::Unclaimed;
+        }
+        while let Some(&(until, token)) = self.forgotten.first()
+            && until <= now.instant
+        {
+            self.remove(token);
+        }
+    }
+
+    /// When something is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let forgotten = self.forgotten.first().map(|(until, _)| *until);
+        let silent = (!self.standing.is_empty()).then_some(self.silent_from);
+        [forgotten, silent, self.offered_until()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}

@@ -1,0 +1,82 @@
+//! What a step has to tell, collected while it runs and told after it.
+
+use super::clock::Moment;
+use super::hold::Hold;
+use crate::domain::{EventKind, LockEvent, LockName, Owner};
+use crate::store::Listener;
+
+/// What is still to be told.
+#[derive(Default)]
+pub(super) struct Signals {
+    pub(super) wants_events: bool,
+    /// Whether somebody is telling just now. The others leave it to them, so that everything is told in order.
+    pub(super) are_told: bool,
+    waiting: Vec<Signal>,
+    last_id: u64,
+}
+
+/// One thing that is told.
+pub(super) enum Signal {
+    Offered(LockName),
+    Event(LockEvent),
+}
+
+impl Signal {
+    pub(super) fn tell(self, listener: &dyn Listener) {
+        match self {
+            Self::Offered(name) => listener.offered(&name),
+            Self::Event(event) => listener.event(event),
+        }
+    }
+}
+
+impl Signals {
+    pub(super) fn take(&mut self) -> Vec<Signal> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    pub(super) fn offered(&mut self, name: &LockName) {
+        self.waiting.push(Signal::Offered(name.clone()));
+    }
+
+    /// Something happened to a lease.
+    pub(super) fn event(&mut self, kind: EventKind, name: &LockName, hold: &Hold, now: Moment) {
+        let (at, goes_on) = match kind {
+            EventKind::Acquired | EventKind::Renewed => (now.instant, true),
+            // It may have been noticed late.
+            EventKind::Expired => (hold.until, false),
+            EventKind::Released | EventKind::Evicted | EventKind::Queued => (now.instant, false),
+        };
+        self.push(now, |id| LockEvent {
+            id,
+            kind,
+            name: name.clone(),
+            at: now.timestamp_of(at),
+            fence: Some(hold.fence),
+            expires_at: goes_on.then(|| now.timestamp_of(hold.until)),
+            owner: hold.owner.clone(),
+        });
+    }
+
+    /// A claim has come to wait.
+    pub(super) fn queued(&mut self, name: &LockName, owner: &Owner, now: Moment) {
+        self.push(now, |id| LockEvent {
+            id,
+            kind: EventKind::Queued,
+            name: name.clone(),
+            at: now.timestamp(),
+            fence: None,
+            expires_at: None,
+            owner: owner.clone(),
+        });
+    }
+
+    fn push(&mut self, now: Moment, event: impl FnOnce(String) -> LockEvent) {
+        if self.wants_events {
+            // Like a fencing token: it grows within a microsecond, and past those of an earlier process.
+            self.last_id = now.unix_us.max(self.last_id + 1);
+            let event = event(self.last_id.to_string());
+            self.waiting.push(Signal::Event(event));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Standing in the queues of locks: coming to stand, stepping out, and what is in the way meanwhile.
+
+use std::time::Duration;
+
+use super::clock::Moment;
+use super::line::{Line, Ticket};
+use super::lock::Obstacle;
+use super::table::Table;
+use crate::domain::{
+    Acquired, Blockade, Blocker, Claim, LockName, LockState, Parked, Place, Position, Stand, Token,
+    Waiting,
+};
+use crate::store::StoreError;
+
+impl Table {
+    /// The claim may not be granted any more if its time is over.
+    pub(super) fn overdue(
+        &mut self,
+        claim: &Claim,
+        stand: &Stand,
+        now: Moment,
+    ) -> Option<Acquired> {
+        if now.timestamp() <= stand.place?.until {
+            return None;
+        }
+        for name in claim.names.iter() {
+            if let Some(line) = self.line_mut(name) {
+                line.step_out(claim.token);
+                self.touch(name);
+            }
+        }
+        Some(Acquired::Overdue)
+    }
+
+    /// The process that asks is alive.
+    pub(super) fn hear(&mut self, claim: &Claim, stand: &Stand, now: Moment) {
+        for name in claim.names.iter() {
+            if let Some(line) = self.line_mut(name) {
+                line.heard(now.instant + stand.silence_max());
+                self.touch(name);
+            }
+        }
+    }
+
+    /// Where the claim stands or may stand again.
+    pub(super) fn sequence(&self, claim: &Claim, stand: Option<&Stand>) -> Option<u64> {
+        let told = stand.and_then(|stand| stand.place);
+        told.map(|place| place.sequence).or_else(|| {
+            claim
+                .names
+                .iter()
+                .find_map(|name| Some(self.line(name)?.ticket(claim.token)?.sequence))
+        })
+    }
+
+    /// A claim that cannot be granted comes to stand in the queues, or goes on standing there.
+    pub(super) fn stand(
+        &mut self,
+        claim: &Claim,
+        stand: &Stand,
+        sequence: Option<u64>,
+        now: Moment,
+    ) -> Result<Acquired, StoreError> {
+        if sequence.is_none()
+            && let Some(answer) = self.too_many_waiters(claim, stand)
+        {
+            return Ok(answer);
+        }
+        self.make_room(&claim.names, now)?;
+        // One count for all queues: whoever stands in several has one place in all of them, so none waits for another
+        // that waits for it.
+        let place = sequence.unwrap_or_else(|| now.unix_us.max(self.last_sequence + 1));
+        self.last_sequence = self.last_sequence.max(place);
+        let restored = stand.place.is_some() && !self.stands(claim);
+        for name in claim.names.iter() {
+            let silent_from = now.instant + stand.silence_max();
+            let ticket = Ticket::new(claim, place, now.instant + stand.remembered());
+            let lock = self.locks.entry(name.clone()).or_default();
+            lock.line
+                .get_or_insert_with(|| Box::new(Line::new(silent_from)))
+                .stand(claim.token, ticket);
+            if sequence.is_none() {
+                self.signals.queued(name, &claim.owner, now);
+            }
+            self.touch(name);
+        }
+        let until = now.timestamp_of(now.instant + stand.wait);
+        Ok(Acquired::Waiting(Waiting {
+            place: Place {
+                sequence: place,
+                until: stand.place.map_or(until, |place| place.until),
+            },
+            look_in: self.look_in(claim, place, now),
+            position: stand.tells_position.then(|| self.position(claim)).flatten(),
+            restored,
+        }))
+    }
+
+    fn too_many_waiters(&self, claim: &Claim, stand: &Stand) -> Option<Acquired> {
+        claim.names.iter().find_map(|name| {
+            let queue_length = self.line(name)?.length();
+            (queue_length >= u64::from(stand.waiters_max)).then(|| Acquired::TooManyWaiters {
+                name: name.clone(),
+                queue_length,
+            })
+        })
+    }
+
+    /// Whether the claim stands in all of its queues.
+    fn stands(&self, claim: &Claim) -> bool {
+        let stands = |line: &Line| line.position(claim.token).is_some();
+        let mut names = claim.names.iter();
+        names.all(|name| self.line(name).is_some_and(stands))
+    }
+
+    /// When something runs out that is in the claim's way.
+    fn look_in(&self, claim: &Claim, sequence: u64, now: Moment) -> Option<Duration> {
+        let runs_out = |name: &LockName| match self.obstacle(claim, Some(sequence), name)? {
+            Obstacle::Taken | Obstacle::OtherLimit(_) => self.locks.get(name)?.loosens_at(),
+            Obstacle::Waiters => self.line(name)?.offered_until(),
+        };
+        let next = claim.names.iter().filter_map(runs_out).min()?;
+        Some(next.saturating_duration_since(now.instant))
+    }
+
+    /// Where the claim stands in the queue in which it is furthest from its turn.
+    fn position(&self, claim: &Claim) -> Option<Position> {
+        claim
+            .names
+            .iter()
+            .filter_map(|name| self.line(name)?.position(claim.token))
+            .max_by_key(|position| position.position)
+    }
+
+    pub(super) fn park(&mut self, claim: &Claim, keep: Duration, now: Moment) -> Parked {
+        for name in claim.names.iter() {
+            self.catch_up(name, now);
+        }
+        let position = self.position(claim);
+        let blocked_by = self.blockades(claim, self.sequence(claim, None), now);
+        for name in claim.names.iter() {
+            if let Some(line) = self.line_mut(name)
+                && line.position(claim.token).is_some()
+            {
+                line.park(claim.token, now.instant + keep);
+                self.touch(name);
+            }
+        }
+        Parked {
+            position,
+            blocked_by,
+        }
+    }
+
+    /// Takes a claim out of queues and forgets its place.
+    pub(super) fn leave(&mut self, names: &[LockName], token: Token) {
+        for name in names {
+            if let Some(line) = self.line_mut(name) {
+                line.remove(token);
+                self.touch(name);
+            }
+        }
+    }
+
+    /// Everything that is in the claim's way.
+    pub(super) fn blockades(
+        &self,
+        claim: &Claim,
+        sequence: Option<u64>,
+        now: Moment,
+    ) -> Vec<Blockade> {
+        let blockade = |name: &LockName| {
+            let obstacle = self.obstacle(claim, sequence, name)?;
+            let lock = self.locks.get(name)?;
+            let by = match (obstacle, lock.state(now)) {
+                (Obstacle::Waiters, _) | (_, LockState::Free) => Blocker::Waiters,
+                (_, LockState::Held(holders)) => Blocker::Holders(holders),
+                (_, LockState::Cooling { free_in }) => Blocker::Cooling { free_in },
+            };
+            Some(Blockade {
+                name: name.clone(),
+                by,
+                queue_length: lock.queue_length(),
+            })
+        };
+        claim.names.iter().filter_map(blockade).collect()
+    }
+}
