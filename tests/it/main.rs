@@ -34,3 +34,4 @@ mod support;
 mod telemetry;
 mod tidy;
 mod tools;
+mod waiters;

@@ -1,0 +1,165 @@
+//! A client with one claim, which goes on elsewhere when its process stops or dies, as the guide to waiting says.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::http1::{Answer, Connection, Request};
+use super::pace::Turn;
+
+/// How long a client waits before it tries another process.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Where the processes are. It changes when one is started again.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Addresses(Arc<RwLock<Vec<SocketAddr>>>);
+
+impl Addresses {
+    pub(super) fn set(&self, process: usize, address: SocketAddr) {
+        let mut all = self.0.write().expect("nobody fails with it");
+        if all.len() <= process {
+            all.resize(process + 1, address);
+        }
+        all[process] = address;
+    }
+
+    fn get(&self, process: usize) -> SocketAddr {
+        let all = self.0.read().expect("nobody fails with it");
+        all[process % all.len()]
+    }
+}
+
+/// A client with a token.
+pub(super) struct Client {
+    addresses: Addresses,
+    /// Which process it speaks to.
+    process: usize,
+    connection: Option<Connection>,
+    pub(super) token: String,
+    path: String,
+    /// How often it had to post its token again.
+    pub(super) reposts: usize,
+}
+
+impl Client {
+    pub(super) fn new(addresses: &Addresses, process: usize, lock: &str) -> Self {
+        Self {
+            addresses: addresses.clone(),
+            process,
+            connection: None,
+            token: uuid::Uuid::new_v4().to_string(),
+            path: format!("/locks/{lock}"),
+            reposts: 0,
+        }
+    }
+
+    /// Connects, if it is not connected already.
+    pub(super) async fn connect(&mut self) -> io::Result<&mut Connection> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Connection::open(self.addresses.get(self.process)).await?,
+        };
+        Ok(self.connection.insert(connection))
+    }
+
+    /// Speaks to the next process from now on.
+    pub(super) fn move_on(&mut self) {
+        self.process += 1;
+        self.connection = None;
+    }
+
+    /// One request with the token, and its answer.
+    pub(super) async fn ask(&mut self, method: &str, body: &str) -> io::Result<Answer> {
+        let path = self.path.clone();
+        self.ask_at(method, &path, body).await
+    }
+
+    /// One request with the token for another path, and its answer.
+    pub(super) async fn ask_at(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> io::Result<Answer> {
+        let token = self.token.clone();
+        let request = Request {
+            method,
+            path,
+            token: (method != "GET").then_some(&token),
+            body,
+        };
+        let answer = self.connect().await?.ask(request).await;
+        if answer.is_err() {
+            self.connection = None;
+        }
+        answer
+    }
+
+    /// Posts the token until the lock is granted. Returns the fencing token and when it was told.
+    pub(super) async fn granted(&mut self, fields: &str) -> (u64, Instant) {
+        loop {
+            match self.ask("POST", fields).await {
+                Ok(answer) if answer.grants() => {
+                    let fence = answer.json()["fencing_token"].as_u64();
+                    return (fence.expect("a number"), answer.at);
+                }
+                Ok(answer) if answer.json()["code"] == "wait_timeout" => {}
+                Ok(answer) if answer.status == 503 => self.try_elsewhere().await,
+                Ok(answer) => panic!("{}: {}", answer.status, answer.json()),
+                Err(_) => self.try_elsewhere().await,
+            }
+            self.reposts += 1;
+        }
+    }
+
+    /// Releases until it is answered. Returns when it was.
+    pub(super) async fn release(&mut self) -> Instant {
+        loop {
+            match self.ask("DELETE", "").await {
+                Ok(answer) if answer.status == 204 => return answer.at,
+                Ok(answer) if answer.status == 503 => self.try_elsewhere().await,
+                Ok(answer) => panic!("{}: {}", answer.status, answer.json()),
+                Err(_) => self.try_elsewhere().await,
+            }
+        }
+    }
+
+    /// Waits for the lock, holds it for a while and releases it.
+    pub(super) async fn take_turn(&mut self, number: usize, fields: &str, hold: Duration) -> Turn {
+        let (fence, granted) = self.granted(fields).await;
+        sleep(hold).await;
+        let released = self.release().await;
+        Turn {
+            number,
+            fence,
+            granted,
+            released,
+        }
+    }
+
+    /// How many wait for the lock.
+    pub(super) async fn queue_length(&mut self) -> io::Result<u64> {
+        let lock = self.ask("GET", "").await?.json();
+        Ok(lock["queue_length"].as_u64().expect("a number"))
+    }
+
+    /// Asks again and again until so many wait. The answer itself is the pause in between.
+    pub(super) async fn until_queued(&mut self, length: usize) {
+        let give_up = Instant::now() + crate::support::PATIENCE;
+        loop {
+            let seen = self.queue_length().await.expect("this process lives");
+            if seen == length as u64 {
+                return;
+            }
+            assert!(Instant::now() < give_up, "{seen} wait, not {length}");
+        }
+    }
+
+    async fn try_elsewhere(&mut self) {
+        self.move_on();
+        sleep(PAUSE).await;
+    }
+}

@@ -1,0 +1,109 @@
+//! What a hand-over costs Redis, however many wait.
+
+use std::collections::BTreeMap;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::LASTING;
+use super::fleet::Fleet;
+
+const PROCESSES: usize = 3;
+const HAND_OVERS: usize = 200;
+/// Release and claim are two. The rest is for looking after the queue now and then.
+const COMMANDS_MAX: f64 = 4.0;
+
+/// What clients send to a Redis, as it reports itself. What scripts do inside is not sent.
+struct Monitor {
+    lines: Lines<BufReader<TcpStream>>,
+    /// Another connection, to put marks into the report.
+    marks: TcpStream,
+}
+
+impl Monitor {
+    async fn start(fleet: &Fleet) -> Self {
+        let connect = async || TcpStream::connect(fleet.redis.address()).await;
+        let mut stream = connect().await.expect("it listens");
+        stream.write_all(b"MONITOR\r\n").await.expect("it is open");
+        let mut lines = BufReader::new(stream).lines();
+        let begun = lines.next_line().await.expect("an answer");
+        assert_eq!(begun.as_deref(), Some("+OK"));
+        let marks = connect().await.expect("it listens");
+        Self { lines, marks }
+    }
+
+    /// What was sent since this was asked last: how often each command.
+    async fn take(&mut self) -> BTreeMap<String, usize> {
+        let mark = uuid::Uuid::new_v4().to_string();
+        let echo = format!("ECHO {mark}\r\n");
+        let marked = self.marks.write_all(echo.as_bytes()).await;
+        marked.expect("it is open");
+        let mut sent = BTreeMap::new();
+        loop {
+            // +1700000000.123456 [0 127.0.0.1:40000] "EVALSHA" "…" …
+            let line = self.lines.next_line().await.expect("it reports");
+            let line = line.expect("it reports");
+            if line.contains(&mark) {
+                return sent;
+            }
+            if let Some((head, words)) = line.split_once("] \"")
+                && !head.ends_with(" lua")
+            {
+                let name = words.split('"').next().unwrap_or_default();
+                *sent.entry(name.to_lowercase()).or_insert(0) += 1;
+            }
+        }
+    }
+}
+
+/// Commands for each hand-over while so many wait. The queue empties by what is measured, and is then filled again.
+async fn commands_with(waiters: usize) -> f64 {
+    let fleet = Fleet::start(PROCESSES).await;
+    let lock = format!("commands/{waiters}");
+    let mut watcher = fleet.client(0, &lock);
+    let mut monitor = Monitor::start(&fleet).await;
+    let mut sent = BTreeMap::new();
+    let at_once = HAND_OVERS.min(waiters);
+    for _ in 0..HAND_OVERS / at_once {
+        let mut holder = fleet.client(0, &lock);
+        holder.granted(LASTING).await;
+        let (tx, mut granted) = mpsc::channel(1);
+        let mut clients = JoinSet::new();
+        for number in 0..waiters {
+            let mut client = fleet.client(number % PROCESSES, &lock);
+            let tx = tx.clone();
+            clients.spawn(async move {
+                client.granted(LASTING).await;
+                // Nobody takes those who wait at the end.
+                let _ = tx.send(client).await;
+            });
+        }
+        watcher.until_queued(waiters).await;
+        monitor.take().await;
+        for _ in 0..at_once {
+            holder.release().await;
+            holder = granted.recv().await.expect("the next one is granted");
+        }
+        for (command, count) in monitor.take().await {
+            *sent.entry(command).or_insert(0) += count;
+        }
+        clients.abort_all();
+        holder.release().await;
+        fleet.becomes_empty(crate::support::PATIENCE).await;
+    }
+    let each = sent.values().sum::<usize>() as f64 / HAND_OVERS as f64;
+    println!("{waiters} waiters: {each:.2} commands for a hand-over: {sent:?}");
+    each
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_costs_few_commands_and_no_more_when_many_wait() {
+    let few = commands_with(10).await;
+    let many = commands_with(1_000).await;
+    assert!(few <= COMMANDS_MAX, "{few} with 10 waiters");
+    assert!(many <= COMMANDS_MAX, "{many} with 1,000 waiters");
+    // Looking after the queue depends on how long it takes, so the two differ by a little.
+    assert!(many < few + 0.5, "{many} with 1,000 waiters, {few} with 10");
+}

@@ -1,0 +1,86 @@
+//! A process is told to stop while hundreds wait on it.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::client::Client;
+use super::fleet::Fleet;
+use super::http1::Answer;
+use super::pace::{Spread, Turn, Turns};
+use super::{LASTING, bound};
+
+const LOCK: &str = "draining/line";
+/// So many wait on the process that stops, and one of so many on another one.
+const WAITERS: usize = 500;
+const ONE_ELSEWHERE_OF: usize = 10;
+const HOLD: Duration = Duration::from_millis(1);
+/// How soon all are answered once the process was told to stop.
+const AT_ONCE: Duration = Duration::from_millis(500);
+
+/// Waits to be told that the process stops. Then goes on elsewhere once it is let, and takes its turn.
+async fn moved(
+    mut client: Client,
+    number: usize,
+    told: oneshot::Sender<Instant>,
+    go: oneshot::Receiver<()>,
+) -> Turn {
+    let answer = client.ask("POST", LASTING).await.expect("it is answered");
+    assert_told_to_move(&answer, &client.token);
+    told.send(answer.at).expect("the test waits for it");
+    go.await.expect("the test lets it");
+    client.move_on();
+    client.take_turn(number, LASTING, HOLD).await
+}
+
+fn assert_told_to_move(answer: &Answer, token: &str) {
+    let problem = answer.json();
+    assert_eq!(answer.status, 503, "{problem}");
+    assert_eq!(problem["code"], "draining");
+    assert_eq!(problem["token"], token);
+    assert!(problem["place_kept_ms"].as_u64() > Some(0), "{problem}");
+    assert!(problem["position"].as_u64() > Some(0), "{problem}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_hundred_waiters_of_a_process_that_stops_go_on_elsewhere_in_their_order() {
+    let fleet = Fleet::start(3).await;
+    let mut holder = fleet.client(1, LOCK);
+    let mut watcher = fleet.client(2, LOCK);
+    holder.granted(LASTING).await;
+    let mut clients = JoinSet::new();
+    let (mut told, mut gates) = (Vec::new(), Vec::new());
+    let all = WAITERS + WAITERS / ONE_ELSEWHERE_OF;
+    for number in 0..all {
+        if number % (ONE_ELSEWHERE_OF + 1) == 0 {
+            let mut client = fleet.client(1, LOCK);
+            clients.spawn(async move { client.take_turn(number, LASTING, HOLD).await });
+        } else {
+            let ((tell, was_told), (gate, go)) = (oneshot::channel(), oneshot::channel());
+            clients.spawn(moved(fleet.client(0, LOCK), number, tell, go));
+            told.push(was_told);
+            gates.push(gate);
+        }
+        watcher.until_queued(number + 1).await;
+    }
+    let stopped = Instant::now();
+    fleet.signal(0, Signal::SIGTERM);
+    let answered = futures_util::future::join_all(told).await.into_iter();
+    let answered: Spread = answered.map(|at| at.expect("told") - stopped).collect();
+    println!("{WAITERS} waiters told to go elsewhere after SIGTERM: {answered}");
+    assert!(answered.max() <= bound(AT_ONCE), "told late: {answered}");
+    watcher.until_queued(all - WAITERS).await;
+    // They come back in any order.
+    for gate in gates.into_iter().rev() {
+        gate.send(()).expect("it waits for it");
+    }
+    watcher.until_queued(all).await;
+    holder.release().await;
+    let turns = Turns::new(clients.join_all().await);
+    println!("then {} hand-overs: {}", all - 1, turns.hand_overs());
+    assert_eq!(turns.inversions(), 0, "granted before an earlier one");
+    fleet.becomes_empty(crate::support::PATIENCE).await;
+}

@@ -1,0 +1,160 @@
+//! Several processes of Leasehold on one Redis.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::client::{Addresses, Client};
+use crate::process::Serving;
+use crate::support::eventually_within;
+use crate::support::redis_server::{RedisOptions, RedisServer};
+
+/// One fleet at a time: each keeps the whole machine busy.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// Places are given up soon, so that a test can see it. No survey disturbs the counting of commands, and nothing is
+/// written to the log for each of thousands of refusals.
+const ARGUMENTS: [&str; 12] = [
+    "--waiting-wait-max",
+    "10m",
+    "--waiting-place-kept",
+    "5s",
+    "--server-drain-delay",
+    "0s",
+    "--redis-survey-interval",
+    "1h",
+    "--log-requests",
+    "off",
+    "--server-connections-max",
+    "15000",
+];
+
+/// Processes that share a Redis, and the Redis.
+pub(super) struct Fleet {
+    processes: Vec<Serving>,
+    stores: Vec<String>,
+    pub(super) addresses: Addresses,
+    pub(super) redis: RedisServer,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Where a Redis is, as processes are told.
+pub(super) fn store_of(redis: &RedisServer) -> String {
+    format!("redis://{}", redis.address())
+}
+
+impl Fleet {
+    /// So many processes.
+    pub(super) async fn start(count: usize) -> Self {
+        Self::start_with(async |redis| vec![store_of(redis); count]).await
+    }
+
+    /// One process for each store that is named once Redis is there.
+    pub(super) async fn start_with(stores: impl AsyncFnOnce(&RedisServer) -> Vec<String>) -> Self {
+        let turn = TURN.lock().await;
+        let redis = RedisServer::start(RedisOptions::forgetful()).await;
+        let stores = stores(&redis).await;
+        let mut fleet = Self {
+            processes: Vec::new(),
+            stores,
+            addresses: Addresses::default(),
+            redis,
+            _turn: turn,
+        };
+        for number in 0..fleet.stores.len() {
+            let process = fleet.launch(number);
+            fleet.processes.push(process);
+        }
+        fleet
+    }
+
+    fn launch(&self, number: usize) -> Serving {
+        let arguments = [&["--store", &self.stores[number]], &ARGUMENTS[..]].concat();
+        let process = tokio::task::block_in_place(|| Serving::start(&arguments));
+        let address = process.url.strip_prefix("http://").expect("an address");
+        let address = address.parse().expect("an address");
+        self.addresses.set(number, address);
+        process
+    }
+
+    pub(super) fn client(&self, process: usize, lock: &str) -> Client {
+        Client::new(&self.addresses, process, lock)
+    }
+
+    pub(super) fn signal(&self, process: usize, signal: Signal) {
+        self.processes[process].signal(signal);
+    }
+
+    /// Ends a process as a crash does. Returns the name under which its waiters stood in Redis.
+    pub(super) async fn kill(&mut self, process: usize) -> String {
+        let before = self.names().await;
+        self.signal(process, Signal::SIGKILL);
+        self.processes[process].wait();
+        eventually_within(
+            Duration::from_secs(5),
+            "its channel is closed",
+            async || {
+                let left = self.names().await;
+                let mut gone = before.iter().filter(|name| !left.contains(name));
+                gone.next().cloned()
+            },
+        )
+        .await
+    }
+
+    /// Starts a process again that was killed.
+    pub(super) fn restart(&mut self, process: usize) {
+        self.processes[process] = self.launch(process);
+    }
+
+    /// The names of all living processes in Redis, which are also those of their wake-up channels.
+    async fn names(&self) -> Vec<String> {
+        let answer = self
+            .redis
+            .command(&["PUBSUB", "CHANNELS", "lh:1:wake:*"])
+            .await;
+        let channels: Vec<String> = redis::from_redis_value(answer).expect("channels");
+        let names = channels.iter().map(|channel| channel.rsplit(':').next());
+        names.flatten().map(str::to_owned).collect()
+    }
+
+    /// What is left in Redis of leases and queues, besides fencing counters and the marks of claims that ended.
+    pub(super) async fn left_over(&self) -> Vec<String> {
+        let keys = self.redis.keys(0, "lh:1:{*}:?:*").await.into_iter();
+        let keys = keys.map(|key| String::from_utf8_lossy(&key).into_owned());
+        keys.filter(|key| !key.contains("}:e:")).collect()
+    }
+
+    /// Waits until nobody holds anything, nobody waits, and nothing is left of it.
+    pub(super) async fn becomes_empty(&self, within: Duration) {
+        let mut client = self.client(0, "");
+        eventually_within(within, "no lock is held or waited for", async || {
+            let listed = client.ask_at("GET", "/locks", "").await.ok()?.json();
+            listed["locks"].as_array()?.is_empty().then_some(())
+        })
+        .await;
+        let mut left = Vec::new();
+        for _ in 0..within.as_millis() / 50 {
+            left = self.left_over().await;
+            if left.is_empty() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{} keys are left: {:?}", left.len(), left.first());
+    }
+
+    /// One of the figures of a process.
+    pub(super) async fn figure(&self, process: usize, name: &str) -> f64 {
+        let mut client = self.client(process, "");
+        let answer = client
+            .ask_at("GET", "/metrics", "")
+            .await
+            .expect("it lives");
+        let text = String::from_utf8(answer.body).expect("text");
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.and_then(|line| line.trim().parse().ok());
+        value.unwrap_or_else(|| panic!("no {name} in {text}"))
+    }
+}

@@ -1,0 +1,41 @@
+//! First come, first served, whichever process they come to.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::LASTING;
+use super::fleet::Fleet;
+use super::pace::Turns;
+
+const LOCK: &str = "order/one";
+const WAITERS: usize = 1_000;
+const PROCESSES: usize = 3;
+const HOLD: Duration = Duration::from_millis(1);
+
+/// Each comes to stand before the next one asks, so the order in which they came is known.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_waiters_on_three_processes_are_granted_in_the_order_in_which_they_came() {
+    let fleet = Fleet::start(PROCESSES).await;
+    let mut first = fleet.client(0, LOCK);
+    let mut watcher = fleet.client(0, LOCK);
+    first.granted(LASTING).await;
+    let mut waiters = JoinSet::new();
+    for number in 0..WAITERS {
+        let mut client = fleet.client(number % PROCESSES, LOCK);
+        waiters.spawn(async move {
+            let turn = client.take_turn(number, LASTING, HOLD).await;
+            (turn, client.reposts)
+        });
+        watcher.until_queued(number + 1).await;
+    }
+    first.release().await;
+    let (turns, reposts): (Vec<_>, Vec<_>) = waiters.join_all().await.into_iter().unzip();
+    let turns = Turns::new(turns);
+    let hand_overs = turns.hand_overs();
+    println!("{WAITERS} waiters on {PROCESSES} processes: hand-over {hand_overs}");
+    assert_eq!(turns.inversions(), 0, "granted before an earlier one");
+    // Nobody was ever away, so nobody may have been passed over.
+    assert_eq!(reposts.iter().sum::<usize>(), 0, "posted again");
+    fleet.becomes_empty(Duration::from_secs(10)).await;
+}

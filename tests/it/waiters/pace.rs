@@ -1,0 +1,85 @@
+//! What is measured of hand-overs: their order, and how long each took.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// One client's time with the lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    /// Which client it was, in the order in which they came to stand.
+    pub(super) number: usize,
+    /// Its fencing token.
+    pub(super) fence: u64,
+    /// When it was told.
+    pub(super) granted: Instant,
+    /// When it was told that the lock is released.
+    pub(super) released: Instant,
+}
+
+/// All turns with a lock, in the order in which they were granted.
+#[derive(Debug)]
+pub(super) struct Turns(Vec<Turn>);
+
+impl Turns {
+    pub(super) fn new(mut turns: Vec<Turn>) -> Self {
+        turns.sort_by_key(|turn| turn.fence);
+        Self(turns)
+    }
+
+    /// How many were granted before somebody who had come earlier.
+    pub(super) fn inversions(&self) -> usize {
+        let pairs = self.0.windows(2);
+        pairs.filter(|pair| pair[0].number > pair[1].number).count()
+    }
+
+    /// How long each hand-over took, from the answer of a release to the next answer of a grant.
+    pub(super) fn hand_overs(&self) -> Spread {
+        let pairs = self.0.windows(2);
+        pairs
+            .map(|pair| pair[1].granted.saturating_duration_since(pair[0].released))
+            .collect()
+    }
+}
+
+/// Durations in order.
+#[derive(Debug)]
+pub(super) struct Spread(Vec<Duration>);
+
+impl Spread {
+    /// The duration that so many of a thousand do not exceed.
+    pub(super) fn at(&self, per_mille: usize) -> Duration {
+        let last = self.0.len().saturating_sub(1);
+        self.0
+            .get(last * per_mille / 1000)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    pub(super) fn max(&self) -> Duration {
+        self.at(1000)
+    }
+
+    /// What all of them take beyond the usual, together. What is not even twice as long is usual.
+    pub(super) fn lost(&self) -> Duration {
+        let usual = self.at(500);
+        let slow = self.0.iter().filter(|duration| **duration > usual * 2);
+        slow.map(|duration| *duration - usual).sum()
+    }
+}
+
+impl FromIterator<Duration> for Spread {
+    fn from_iter<I: IntoIterator<Item = Duration>>(durations: I) -> Self {
+        let mut durations: Vec<_> = durations.into_iter().collect();
+        durations.sort();
+        Self(durations)
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [p50, p99, max] = [500, 990, 1000].map(|per_mille| self.at(per_mille));
+        write!(f, "p50 {p50:.1?}, p99 {p99:.1?}, max {max:.1?}")
+    }
+}
