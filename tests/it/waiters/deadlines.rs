@@ -121,4 +121,5 @@ async fn every_wait_is_answered_once_and_in_time_and_nobody_is_granted_afterward
     end.send_replace(true);
     holders.join_all().await;
     fleet.becomes_empty(crate::support::PATIENCE).await;
+    assert_eq!(fleet.leases().await, [""; 0]);
 }

@@ -119,14 +119,23 @@ impl Fleet {
         names.flatten().map(str::to_owned).collect()
     }
 
-    /// What is left in Redis of leases and queues, besides fencing counters and the marks of claims that ended.
-    pub(super) async fn left_over(&self) -> Vec<String> {
-        let keys = self.redis.keys(0, "lh:1:{*}:?:*").await.into_iter();
-        let keys = keys.map(|key| String::from_utf8_lossy(&key).into_owned());
-        keys.filter(|key| !key.contains("}:e:")).collect()
+    /// What there is in Redis of leases.
+    pub(super) async fn leases(&self) -> Vec<String> {
+        self.keys("lh:1:{*}:[lhs]:*").await
     }
 
-    /// Waits until nobody holds anything, nobody waits, and nothing is left of it.
+    /// What there is in Redis of queues.
+    pub(super) async fn queues(&self) -> Vec<String> {
+        self.keys("lh:1:{*}:[qwt]:*").await
+    }
+
+    async fn keys(&self, pattern: &str) -> Vec<String> {
+        let keys = self.redis.keys(0, pattern).await.into_iter();
+        keys.map(|key| String::from_utf8_lossy(&key).into_owned())
+            .collect()
+    }
+
+    /// Waits until nobody holds anything, nobody waits, and nothing is left of queues.
     pub(super) async fn becomes_empty(&self, within: Duration) {
         let mut client = self.client(0, "");
         eventually_within(within, "no lock is held or waited for", async || {
@@ -134,15 +143,10 @@ impl Fleet {
             listed["locks"].as_array()?.is_empty().then_some(())
         })
         .await;
-        let mut left = Vec::new();
-        for _ in 0..within.as_millis() / 50 {
-            left = self.left_over().await;
-            if left.is_empty() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("{} keys are left: {:?}", left.len(), left.first());
+        eventually_within(within, "nothing is left of queues", async || {
+            self.queues().await.is_empty().then_some(())
+        })
+        .await;
     }
 
     /// One of the figures of a process.

@@ -99,7 +99,7 @@ async fn nothing_is_left_of_the_waiters_of_a_killed_process() {
     .await;
     let counted = killed.elapsed();
     eventually_within(LEFT_MAX, "their keys are gone", async || {
-        let keys = fleet.left_over().await;
+        let keys = fleet.queues().await;
         let tickets = keys.iter().filter(|key| key.contains("}:t:")).count();
         let named = keys.iter().any(|key| key.contains(&name));
         (tickets == left && !named).then_some(())
