@@ -1,27 +1,53 @@
-//! What an operation costs Redis: one command, on a socket that it shares with others.
+//! What an operation costs Redis: one command, on a socket that it shares with others; and what a hand-over costs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use leasehold::domain::Attempt;
+use leasehold::domain::{Acquired, Change, Claim, Released};
+use leasehold::service::Outcome;
 use leasehold::store::LockStore;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::support::bench::claim;
+use crate::support::bench::{
+    READ, Waiter, claim, claim_on_all, fresh_name, in_mode, lock_of, names, permits, rival,
+};
 use crate::support::redis_server::{RedisOptions, RedisServer};
-use crate::support::stores;
+use crate::support::{eventually, stores};
 
 const ROUNDS: usize = 200;
 
-/// How often Redis was sent each of its commands since the last reset, by their names.
-async fn sent(redis: &RedisServer, command: &str) -> usize {
-    let field = format!("cmdstat_{command}");
-    let found = redis.info_if_any("commandstats", &field).await;
-    let calls = found
-        .as_deref()
-        .and_then(|line| line.strip_prefix("calls="));
-    calls
-        .and_then(|calls| calls.split(',').next())
-        .map_or(0, |calls| calls.parse().unwrap())
+/// What the tests themselves send.
+const OF_TESTS: [&str; 7] = [
+    "info",
+    "config|resetstat",
+    "client|setinfo",
+    "client|setname",
+    "hello",
+    "select",
+    "ping",
+];
+
+/// How often Redis has carried out each command since the last reset, within scripts too.
+async fn carried_out(redis: &RedisServer) -> BTreeMap<String, usize> {
+    let text = redis.info_section("commandstats").await;
+    let lines = text.lines().filter_map(|line| {
+        let (command, stats) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+        let calls = stats.strip_prefix("calls=")?.split(',').next()?;
+        Some((command.to_owned(), calls.parse().unwrap()))
+    });
+    lines.collect()
+}
+
+/// How often Redis was sent a script since the last reset.
+async fn scripts_sent(redis: &RedisServer) -> usize {
+    let carried_out = carried_out(redis).await;
+    carried_out.get("evalsha").copied().unwrap_or_default()
+}
+
+async fn reset(redis: &RedisServer) {
+    redis.command(&["CONFIG", "RESETSTAT"]).await;
 }
 
 async fn store(redis: &RedisServer) -> Arc<dyn LockStore> {
@@ -30,19 +56,23 @@ async fn store(redis: &RedisServer) -> Arc<dyn LockStore> {
         .unwrap()
 }
 
+fn deadline() -> Instant {
+    Instant::now() + stores::OPERATION_TIMEOUT
+}
+
 /// One life of a lease: three operations.
-async fn live(store: &dyn LockStore) {
-    let (claim, deadline) = (claim(), Instant::now() + stores::OPERATION_TIMEOUT);
+async fn live(store: &dyn LockStore, claim: Claim) {
+    let waiter = Waiter::new(claim);
+    let (claim, attempt) = (&waiter.claim, waiter.attempt);
+    let answer = store.acquire(claim, attempt, Some(&waiter.stand), deadline());
+    assert!(matches!(answer.await, Ok(Acquired::Granted(_))));
+    let change = Change::default();
     store
-        .acquire(&claim, Attempt::random(), deadline)
+        .renew(&claim.names, claim.token, change, deadline())
         .await
         .unwrap();
     store
-        .renew(&claim.name, claim.token, None, deadline)
-        .await
-        .unwrap();
-    store
-        .release(&claim.name, claim.token, None, deadline)
+        .release(&claim.names, claim.token, None, deadline())
         .await
         .unwrap();
 }
@@ -52,23 +82,34 @@ async fn live(store: &dyn LockStore) {
 async fn an_operation_is_one_command() {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
     let store = store(&redis).await;
-    live(&*store).await;
-    redis.command(&["CONFIG", "RESETSTAT"]).await;
-    for _ in 0..ROUNDS {
-        live(&*store).await;
-    }
-    assert_eq!(sent(&redis, "evalsha").await, 3 * ROUNDS);
-    for other in [
-        "eval",
-        "ping",
-        "script|load",
-        "select",
-        "hello",
-        "auth",
-        "multi",
-        "wait",
+    let several = claim_on_all(names(&[fresh_name(), fresh_name(), fresh_name()]));
+    for life in [
+        claim(),
+        in_mode(&claim(), READ),
+        in_mode(&claim(), permits(2, 3)),
+        several,
     ] {
-        assert_eq!(sent(&redis, other).await, 0, "{other}");
+        live(&*store, rival(&life)).await;
+        reset(&redis).await;
+        for _ in 0..ROUNDS {
+            let life = in_mode(&rival(&life), life.mode);
+            live(&*store, life).await;
+        }
+        let carried_out = carried_out(&redis).await;
+        assert_eq!(carried_out["evalsha"], 3 * ROUNDS, "{:?}", life.names);
+        for other in [
+            "eval",
+            "ping",
+            "script|load",
+            "select",
+            "hello",
+            "auth",
+            "multi",
+            "wait",
+            "publish",
+        ] {
+            assert_eq!(carried_out.get(other), None, "{other}");
+        }
     }
 }
 
@@ -77,10 +118,109 @@ async fn an_operation_is_one_command() {
 async fn many_requests_share_few_sockets() {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
     let store = store(&redis).await;
-    futures_util::future::join_all((0..ROUNDS).map(|_| live(&*store))).await;
+    futures_util::future::join_all((0..ROUNDS).map(|_| live(&*store, claim()))).await;
     let open = redis.connections().await;
     assert!(
         open <= stores::redis_config().connections,
         "{open} sockets for {ROUNDS} requests at a time"
     );
+}
+
+/// What ten hand-overs cost Redis while so many wait, without those who look after their places.
+async fn ten_hand_overs(redis: &RedisServer, waiters: usize) -> BTreeMap<String, usize> {
+    let store = store(redis).await;
+    let mut holding = claim();
+    let lock = lock_of(&holding).clone();
+    let acquire = async |waiter: &Waiter| {
+        store
+            .acquire(
+                &waiter.claim,
+                waiter.attempt,
+                Some(&waiter.stand),
+                deadline(),
+            )
+            .await
+            .unwrap()
+    };
+    acquire(&Waiter::new(holding.clone())).await;
+    let mut queue = Vec::new();
+    for _ in 0..waiters {
+        let mut waiter = Waiter::new(rival(&holding));
+        let Acquired::Waiting(waiting) = acquire(&waiter).await else {
+            panic!("the lock is held");
+        };
+        waiter.stand.place = Some(waiting.place);
+        waiter.stand.tells_position = false;
+        queue.push(waiter);
+    }
+    reset(redis).await;
+    for next in queue.into_iter().take(10) {
+        let released = store
+            .release(&holding.names, holding.token, None, deadline())
+            .await
+            .unwrap();
+        assert!(matches!(released[..], [Released::Freed { .. }]));
+        let granted = acquire(&next).await;
+        assert!(matches!(granted, Acquired::Granted(_)), "{granted:?}");
+        holding = next.claim;
+    }
+    let mut carried_out = carried_out(redis).await;
+    carried_out.retain(|command, _| !OF_TESTS.contains(&command.as_str()));
+    assert_eq!(lock_of(&holding), &lock);
+    carried_out
+}
+
+#[tokio::test]
+async fn a_hand_over_is_two_commands_and_a_message_however_many_wait() {
+    let redis = RedisServer::start(RedisOptions::forgetful()).await;
+    // So that Redis knows the scripts.
+    ten_hand_overs(&redis, 20).await;
+    let few = ten_hand_overs(&redis, 20).await;
+    let many = ten_hand_overs(&redis, 1_000).await;
+    assert_eq!((few["evalsha"], few["publish"]), (20, 10));
+    assert_eq!(few, many, "not even the scripts do more");
+}
+
+/// All that a process sends while its waiters are granted one after the other, their looking around included.
+async fn sent_for_hand_overs(waiters: usize) -> usize {
+    let redis = RedisServer::start(RedisOptions::forgetful()).await;
+    let service = stores::service(store(&redis).await);
+    let holding = Arc::new(claim());
+    let answer = service.acquire(Arc::clone(&holding), Duration::ZERO).await;
+    answer.unwrap().undelivered.delivered();
+    let mut waiting = JoinSet::new();
+    for _ in 0..waiters {
+        let (service, claim) = (service.clone(), Arc::new(rival(&holding)));
+        waiting.spawn(async move {
+            let wait = stores::waiting_config().wait_max;
+            let answer = service.acquire(Arc::clone(&claim), wait).await.unwrap();
+            answer.undelivered.delivered();
+            let is_granted = matches!(answer.outcome, Outcome::Granted(_));
+            assert!(is_granted, "{:?}", answer.outcome);
+            let names = claim.names.clone();
+            service.release(names, claim.token, None).await.unwrap();
+        });
+    }
+    eventually("all of them wait", async || {
+        let view = service.inspect(lock_of(&holding)).await.unwrap();
+        (view.queue.length == waiters as u64).then_some(())
+    })
+    .await;
+    reset(&redis).await;
+    let names = holding.names.clone();
+    service.release(names, holding.token, None).await.unwrap();
+    while let Some(ended) = waiting.join_next().await {
+        ended.unwrap();
+    }
+    scripts_sent(&redis).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_between_requests_is_four_commands_at_the_most_however_many_wait() {
+    for waiters in [10, 1_000] {
+        let sent = sent_for_hand_overs(waiters).await;
+        // The first release is of the one that did not wait.
+        let most = 4 * waiters + 1;
+        assert!(sent <= most, "{sent} commands for {waiters} hand-overs");
+    }
 }

@@ -199,9 +199,14 @@ impl RedisServer {
 
     /// One line of a section of `INFO`, for sections that leave out what there is none of.
     pub(crate) async fn info_if_any(&self, section: &str, field: &str) -> Option<String> {
-        let answer = self.command(&["INFO", section]).await;
-        let text: String = redis::from_redis_value(answer).expect("INFO answers a text");
+        let text = self.info_section(section).await;
         field_of(&text, field).map(str::to_owned)
+    }
+
+    /// A whole section of `INFO`.
+    pub(crate) async fn info_section(&self, section: &str) -> String {
+        let answer = self.command(&["INFO", section]).await;
+        redis::from_redis_value(answer).expect("INFO answers a text")
     }
 
     /// How many clients are connected, not counting the one that asks.
