@@ -7,6 +7,7 @@ mod accept;
 mod app;
 mod auth;
 mod docs;
+mod events;
 mod extract;
 mod grant_body;
 mod health;
@@ -17,6 +18,7 @@ mod measure;
 pub mod openapi;
 mod problem;
 mod route;
+mod sse;
 mod wire;
 
 use axum::Router;
@@ -56,11 +58,17 @@ fn guarded(app: &App) -> Router<App> {
         .post(locks::acquire)
         .put(locks::renew)
         .delete(locks::release);
+    let several = get(locks::list)
+        .post(locks::acquire_several)
+        .put(locks::renew_several)
+        .delete(locks::release_several);
     let routes = Router::new()
         .route(Route::Lock.pattern(), lock)
-        .route(Route::Locks.pattern(), get(locks::list))
-        // A slash too many is the commonest slip; no lock can be meant by it, because no name is empty.
+        .route(Route::Locks.pattern(), several)
+        // A slash too many is the commonest slip; no lock can be meant by it, because no name is empty. It is only
+        // listed by: a variable that was empty must not change what several locks are asked for.
         .route("/locks/", get(locks::list))
+        .route(Route::Events.pattern(), get(events::events))
         .route(Route::Metrics.pattern(), get(health::metrics))
         .method_not_allowed_fallback(async || Problem::method_not_allowed());
     match &app.settings().api_key {

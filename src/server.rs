@@ -2,6 +2,7 @@
 //! What is served is a [`Router`]; nothing here knows a path.
 
 mod connections;
+pub mod patience;
 pub mod shutdown;
 
 use std::io;

@@ -19,6 +19,8 @@ pub(super) struct Index {
     version: &'static str,
     /// All locks; one lock is below it, by its name.
     locks: &'static str,
+    /// What happens to locks, as a stream.
+    events: &'static str,
     /// For reading and trying.
     docs: &'static str,
     /// For programs.
@@ -50,6 +52,7 @@ pub(super) async fn index(State(app): State<App>) -> Response {
         service: "leasehold",
         version: app.settings().build.version,
         locks: Route::Locks.template(),
+        events: Route::Events.template(),
         docs: Route::Docs.template(),
         openapi: Route::OpenApi.template(),
         problems: Route::Problems.template(),

@@ -1,102 +1,56 @@
 //! The operations on locks: words to a claim, an outcome to an answer. What is refused, and how, is in `problem`.
+//!
+//! What is asked of one lock by its path is asked of several by the field `names`; both come together here.
 
+mod acquire;
+mod claim;
 mod grant;
+mod hold;
+mod inspect;
 mod list;
 mod release;
+mod renew;
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
-use axum::response::Response;
+use axum::http::header::ACCEPT;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 
-use super::app::App;
-use super::extract::{self, Fields};
+use super::accept;
+use super::extract::Fields;
 use super::problem::Problem;
-use super::wire::{LockBody, json};
-use crate::domain::{
-    Acquired, Bounds, Claim, HoldCount, InvalidName, LockName, Metadata, Owner, Renewed, Token,
-};
-use crate::service::AcquireAnswer;
-use grant::{GrantAnswer, Granted};
-pub(super) use list::{LIST_FIELDS, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, list};
-pub(super) use release::{RELEASE_FIELDS, release};
+use crate::domain::{InvalidName, LockName, LockNames, Token};
+pub(super) use acquire::{ACQUIRE_FIELDS, ACQUIRE_SEVERAL_FIELDS, acquire, acquire_several};
+pub(super) use inspect::inspect;
+pub(super) use list::{LIST_FIELDS, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, checked_prefix, list};
+pub(super) use release::{RELEASE_FIELDS, RELEASE_SEVERAL_FIELDS, release, release_several};
+pub(super) use renew::{RENEW_FIELDS, RENEW_SEVERAL_FIELDS, renew, renew_several};
 
 /// The header that carries the token both ways.
 pub(super) const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
 /// The header that carries the fencing token.
 pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
+/// The media type of server-sent events.
+pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
-/// The fields of an acquire.
-pub(super) const ACQUIRE_FIELDS: [&str; 9] = [
-    "ttl",
-    "mode",
-    "owner",
-    "metadata",
-    "token",
-    "hold_count",
-    "min_hold",
-    "max_hold",
-    "lock_delay",
-];
-/// The fields of a renewal.
-pub(super) const RENEW_FIELDS: [&str; 2] = ["ttl", "token"];
-
-/// `POST /locks/{name}`
-pub(super) async fn acquire(State(app): State<App>, request: Request) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let name = lock_name(&parts.uri)?;
-    let mut fields = extract::fields(&parts, body, app.settings()).await?;
-    let token = presented_token(&parts.headers, &mut fields)?.unwrap_or_else(Token::random);
-    let claim = Arc::new(claim(name, token, fields, &app.settings().bounds)?);
-    let answer = app.service().acquire(Arc::clone(&claim)).await;
-    let AcquireAnswer {
-        outcome,
-        undelivered,
-    } = answer.map_err(|error| Problem::from(error).with_token(token))?;
-    let (granted, lease) = match outcome {
-        Acquired::Granted { lease, .. } => (Granted::New, lease),
-        Acquired::Reentered(lease) => (Granted::Deeper, lease),
-        Acquired::Replayed(lease) => (Granted::Again, lease),
-        Acquired::Held(holders) => return Err(Problem::held(holders)),
-        Acquired::Cooling { free_in } => return Err(Problem::cooling(free_in)),
-        Acquired::Ended(how) => return Err(Problem::claim_ended(how)),
-        Acquired::Recovering { retry_in } => return Err(Problem::recovering(retry_in, token)),
-    };
-    let grant = GrantAnswer::new(&claim.name, token, &lease, granted);
-    Ok(grant.acquired(&parts.headers, undelivered))
+/// How a request names its locks, which is how it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    /// One lock, in the path.
+    InPath,
+    /// One or several, in the field `names`.
+    InField,
 }
 
-/// `PUT /locks/{name}`
-pub(super) async fn renew(State(app): State<App>, request: Request) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let name = lock_name(&parts.uri)?;
-    let mut fields = extract::fields(&parts, body, app.settings()).await?;
-    let token = presented_token(&parts.headers, &mut fields)?;
-    let ttl = fields.duration("ttl")?;
-    let ttl = ttl.map(|ttl| app.settings().bounds.ttl(ttl)).transpose()?;
-    fields.finish(&RENEW_FIELDS)?;
-    let token = token.ok_or_else(Problem::token_missing)?;
-    match app.service().renew(name.clone(), token, ttl).await? {
-        Renewed::Extended(renewal) => {
-            Ok(GrantAnswer::new(&name, token, &renewal.lease, Granted::Still).plain())
+impl Named {
+    /// A problem as this request is told it.
+    fn fit(self, problem: Problem) -> Problem {
+        match self {
+            Self::InPath => problem.of_one_lock(),
+            Self::InField => problem,
         }
-        Renewed::NotHolder(why) => Err(Problem::not_holder(why)),
     }
-}
-
-/// `GET /locks/{name}`
-pub(super) async fn inspect(State(app): State<App>, request: Request) -> Result<Response, Problem> {
-    let name = lock_name(request.uri())?;
-    extract::query_fields(request.uri())?.finish(&[])?;
-    let view = app.service().inspect(&name).await?;
-    Ok(json(
-        StatusCode::OK,
-        "application/json",
-        &LockBody::new(&view),
-    ))
 }
 
 /// The name of the lock, decoded exactly once from the path as it was sent: axum's own decoding refuses what is not
@@ -107,44 +61,43 @@ pub(super) fn lock_name(uri: &Uri) -> Result<LockName, InvalidName> {
     LockName::parse(&bytes)
 }
 
-fn claim(
-    name: LockName,
-    token: Token,
-    mut fields: Fields,
-    bounds: &Bounds,
-) -> Result<Claim, Problem> {
-    let ttl = fields.duration("ttl")?.map(|ttl| bounds.ttl(ttl));
-    let mode = fields.text("mode")?;
-    let owner = fields.text("owner")?.map(|owner| Owner::new(&owner));
-    let metadata = fields.json_object("metadata")?;
-    let metadata = metadata.map(|metadata| Metadata::from_json_object(metadata.get()));
-    let hold_count = fields.number("hold_count")?.map(HoldCount::new);
-    let min_hold = fields
-        .duration("min_hold")?
-        .map(|held| bounds.min_hold(held));
-    let max_hold = fields
-        .duration("max_hold")?
-        .map(|held| bounds.max_hold(held));
-    let lock_delay = fields.duration("lock_delay")?;
-    let lock_delay = lock_delay.map(|delay| bounds.lock_delay(delay));
-    fields.finish(&ACQUIRE_FIELDS)?;
-    if mode.is_some_and(|mode| mode != "exclusive") {
-        return Err(Problem::field(
-            "mode",
-            "this version only has \"exclusive\"",
-        ));
+/// The names of the locks, if the field is there.
+fn lock_names(fields: &mut Fields) -> Result<Option<LockNames>, Problem> {
+    let Some(texts) = fields.texts("names")? else {
+        return Ok(None);
+    };
+    if texts.len() > LockNames::COUNT_MAX {
+        let problem = format!(
+            "{} names are out of range; use 1 to {}",
+            texts.len(),
+            LockNames::COUNT_MAX
+        );
+        return Err(Problem::field("names", problem));
     }
-    Ok(Claim {
-        name,
-        token,
-        ttl: ttl.transpose()?.unwrap_or_else(|| bounds.default_ttl()),
-        hold_count: hold_count.transpose()?.unwrap_or(HoldCount::ONE),
-        owner: owner.transpose()?.unwrap_or_default(),
-        metadata: metadata.transpose()?,
-        min_hold: min_hold.transpose()?,
-        max_hold: max_hold.transpose()?,
-        lock_delay: lock_delay.transpose()?,
-    })
+    let names = texts.iter().map(|text| {
+        LockName::parse(text.as_bytes())
+            .map_err(|invalid| Problem::invalid_name_among(text, &invalid))
+    });
+    Ok(Some(LockNames::several(
+        names.collect::<Result<_, Problem>>()?,
+    )?))
+}
+
+fn names_missing() -> Problem {
+    Problem::field("names", "is missing; it has the names of the locks")
+}
+
+/// The fields of an operation on several locks: their names, and those of the operation on one.
+const fn with_names<const ONE: usize, const SEVERAL: usize>(
+    of_one: [&'static str; ONE],
+) -> [&'static str; SEVERAL] {
+    let mut all = ["names"; SEVERAL];
+    let mut index = 0;
+    while index < ONE {
+        all[index + 1] = of_one[index];
+        index += 1;
+    }
+    all
 }
 
 /// The token that the client presents, in the header or as a field; both must say the same.
@@ -161,4 +114,22 @@ fn presented_token(headers: &HeaderMap, fields: &mut Fields) -> Result<Option<To
         presented = Some(token);
     }
     Ok(presented)
+}
+
+/// The token as a header, marked as sensitive, so that neither a log of headers nor HTTP/2's compression keeps it.
+fn secret(token: Token) -> HeaderValue {
+    let mut buffer = uuid::Uuid::encode_buffer();
+    let text = token.expose().hyphenated().encode_lower(&mut buffer);
+    let mut value = HeaderValue::from_str(text).expect("a UUID is printable ASCII");
+    value.set_sensitive(true);
+    value
+}
+
+/// The form of the answer that the client would rather have. Most send no `Accept` at all, and get the first.
+fn preferred(headers: &HeaderMap, offers: &[&'static str]) -> &'static str {
+    if headers.contains_key(ACCEPT) {
+        accept::preferred(headers, offers)
+    } else {
+        offers[0]
+    }
 }

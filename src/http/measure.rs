@@ -25,7 +25,7 @@ const METHODS: [&str; 10] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "_OTHER",
 ];
 /// Every status that a route answers with.
-const STATUSES: [(u16, &str); 17] = [
+const STATUSES: [(u16, &str); 18] = [
     (200, "200"),
     (201, "201"),
     (204, "204"),
@@ -40,6 +40,7 @@ const STATUSES: [(u16, &str); 17] = [
     (413, "413"),
     (415, "415"),
     (423, "423"),
+    (429, "429"),
     (500, "500"),
     (503, "503"),
     (0, "_OTHER"),

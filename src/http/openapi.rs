@@ -7,6 +7,8 @@ mod fields;
 mod locks;
 mod responses;
 mod service;
+mod several;
+mod streams;
 
 use utoipa::openapi::path::{HttpMethod, Operation, Paths};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
@@ -21,7 +23,7 @@ use super::index::{Index, Version};
 use super::problem::ProblemBody;
 use super::problem::pages::{Page, Pages};
 use super::route::Route;
-use super::wire::{Evicted, Grant, LockBody, LockPage};
+use super::wire::{Evicted, Grant, Grants, LockBody, LockEventBody, LockPage, Standing};
 
 /// How the API key is called in the document.
 const API_KEY: &str = "api_key";
@@ -32,7 +34,13 @@ Leases on named locks over plain HTTP.
 `POST` acquires, `PUT` renews, `DELETE` releases. A grant carries a **token**, which is secret and proves the claim, \
 and a **fencing token**, a number that grows with every grant of the lock, for the protected resource to compare.
 
-Every request is safe to repeat with the same token: a claim that holds gets the same lease again.
+Every request is safe to repeat with the same token: a claim that holds gets the same lease again, one that waits \
+keeps its place in the queue.
+
+With `wait`, a request waits for its turn. With `mode=shared`, claims hold together: readers, or at most `limit` permits. \
+`/locks` takes several `names` at once, all or none, under one token.
+
+`text/event-stream` answers are streams of server-sent events; their data is JSON.
 
 Fields are sent as JSON, as a form or in the query string, with the same names; the token never in the query string. \
 Durations are strings with a unit: `500ms`, `30s`, `1m30s`.
@@ -49,7 +57,7 @@ pub fn document() -> OpenApi {
         .info(info())
         .servers(Some([server.build()]))
         .tags(Some([
-            tag("locks", "Acquire, renew, release and look at locks."),
+            tag("locks", "Acquire, renew, release, look at and watch locks."),
             tag("service", "Health, figures, version and documents."),
         ]))
         .paths(paths())
@@ -90,7 +98,12 @@ fn tag(name: &str, description: &str) -> utoipa::openapi::Tag {
 
 fn paths() -> Paths {
     let mut paths = Paths::new();
-    for (route, method, operation) in locks::operations().into_iter().chain(service::operations()) {
+    let operations = locks::operations()
+        .into_iter()
+        .chain(several::operations())
+        .chain(streams::operations())
+        .chain(service::operations());
+    for (route, method, operation) in operations {
         let methods = vec![method];
         paths.add_path_operation(route.template(), methods, operation);
     }
@@ -105,9 +118,12 @@ fn components() -> Components {
         ));
     let mut schemas = Vec::new();
     collect::<Grant<'_>>(&mut schemas);
+    collect::<Grants<'_>>(&mut schemas);
     collect::<LockBody<'_>>(&mut schemas);
     collect::<LockPage<'_>>(&mut schemas);
     collect::<Evicted<'_>>(&mut schemas);
+    collect::<LockEventBody<'_>>(&mut schemas);
+    collect::<Standing>(&mut schemas);
     collect::<ProblemBody<'_>>(&mut schemas);
     collect::<Page>(&mut schemas);
     collect::<Pages>(&mut schemas);

@@ -1,11 +1,13 @@
-//! What goes wrong, as it is told to the client (RFC 9457). This is the only file that turns outcomes and errors into
-//! statuses and codes; the texts that belong to a code alone are in `code`.
+//! What goes wrong, as it is told to the client (RFC 9457). Only this module turns outcomes and errors into statuses and
+//! codes: what is wrong with a request is here, what becomes of an operation on locks in `refusal`, the texts that belong
+//! to a code alone in `code`.
 //!
 //! A handler returns a [`Problem`]; the outermost layer writes it, because only there is the request id known.
 
 mod body;
 mod code;
 pub(super) mod pages;
+mod refusal;
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -15,15 +17,16 @@ use axum::body::Body;
 use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 
+use super::layers::Waited;
 use super::wire::{HolderView, json, millis};
-use crate::domain::{Holder, InvalidField, InvalidName, InvalidToken, NotHolder, Token, duration};
+use crate::domain::{
+    Blockade, Holders, InvalidField, InvalidName, InvalidToken, LockName, Lost, Token, duration,
+};
 use crate::store::StoreError;
 pub(super) use body::ProblemBody;
-use body::{Ended, Outcome};
+use body::{Blocked, Ended, LostLock, Outcome};
 pub use code::Code;
 
-/// How often a held lock is worth asking for, at the least, in however long a lease it is held.
-const RETRY_HELD_MAX: Duration = Duration::from_secs(5);
 /// When a store that failed is worth asking again.
 const RETRY_STORE: Duration = Duration::from_secs(1);
 
@@ -39,6 +42,8 @@ struct Parts {
     extras: Extras,
     /// For the log, never for the client.
     cause: Option<String>,
+    /// How long the request waited in a queue; for the log.
+    waited: Duration,
 }
 
 /// What some codes carry beside the members of RFC 9457.
@@ -46,7 +51,14 @@ struct Parts {
 struct Extras {
     field: Option<Cow<'static, str>>,
     suggestion: Option<&'static str>,
-    holders: Option<Vec<Holder>>,
+    name: Option<LockName>,
+    holders: Option<Holders>,
+    queue_length: Option<u64>,
+    position: Option<u64>,
+    place_kept: Option<Duration>,
+    limit_in_force: Option<Option<u32>>,
+    blocked_by: Option<Vec<Blockade>>,
+    lost: Option<Vec<Lost>>,
     ended: Option<Ended>,
     reason: Option<String>,
     outcome: Option<Outcome>,
@@ -61,6 +73,7 @@ impl Problem {
             retry_after: None,
             extras: Extras::default(),
             cause: None,
+            waited: Duration::ZERO,
         }))
     }
 
@@ -138,86 +151,29 @@ impl Problem {
         refusal
     }
 
-    /// Other claims hold the lock.
-    pub(super) fn held(holders: Vec<Holder>) -> Self {
-        let soonest = holders.iter().map(|holder| holder.expires_in).min();
-        let retry_after = soonest.map_or(RETRY_HELD_MAX, |soonest| soonest.min(RETRY_HELD_MAX));
-        let mut refusal = Self::new(Code::LockHeld, "the lock is held by another claim");
-        refusal.0.extras.holders = Some(holders);
-        refusal.retry_after(retry_after)
-    }
-
-    /// Nobody holds the lock, but it stays closed for a while.
-    pub(super) fn cooling(free_in: Duration) -> Self {
-        let mut refusal = Self::new(
-            Code::LockCooling,
-            "nobody holds the lock, but it stays closed for a while after its last lease",
-        );
-        refusal.0.extras.holders = Some(Vec::new());
-        refusal.retry_after(free_in)
-    }
-
-    /// New grants wait.
-    pub(super) fn recovering(retry_in: Duration, token: Token) -> Self {
-        let mut refusal = Self::new(
-            Code::Recovering,
-            "the store may have forgotten leases that are still alive; new grants wait for their end",
-        );
-        refusal.0.extras.outcome = Some(Outcome::NothingDone);
-        refusal.retry_after(retry_in).with_token(token)
-    }
-
-    /// A claim cannot be granted again.
-    pub(super) fn claim_ended(how: NotHolder) -> Self {
-        let (ended, reason, how) = match how {
-            NotHolder::Released => (Ended::Released, None, "it was released"),
-            NotHolder::Expired | NotHolder::Lost => (Ended::Expired, None, "its lease ran out"),
-            NotHolder::Evicted { reason } => (
-                Ended::Evicted,
-                Some(reason),
-                "an operator took the lock away",
-            ),
-            NotHolder::Unknown => (Ended::Unknown, None, "it is no longer known how"),
-        };
-        let mut refusal = Self::new(
-            Code::ClaimEnded,
-            format!("the claim of this token has ended: {how}; a new claim needs a new token"),
-        );
-        refusal.0.extras.ended = Some(ended);
-        refusal.0.extras.reason = reason;
+    /// One of several names is none.
+    pub(super) fn invalid_name_among(name: &str, invalid: &InvalidName) -> Self {
+        let mut refusal = Self::new(Code::InvalidName, format!("names: {name:?}: {invalid}"));
+        refusal.0.extras.field = Some("names".into());
         refusal
-    }
-
-    /// The token does not hold the lock (any more).
-    pub(super) fn not_holder(why: NotHolder) -> Self {
-        match why {
-            NotHolder::Expired => Self::new(
-                Code::LeaseExpired,
-                "the lease ran out before this request; stop what the lock protects",
-            ),
-            NotHolder::Lost => Self::new(
-                Code::LeaseLost,
-                "the lease ran out and the lock went to another claim; stop what the lock protects",
-            ),
-            NotHolder::Evicted { reason } => {
-                let mut refusal = Self::new(
-                    Code::LeaseEvicted,
-                    "an operator took the lock away; stop what the lock protects",
-                );
-                refusal.0.extras.reason = Some(reason);
-                refusal
-            }
-            NotHolder::Released => Self::claim_ended(NotHolder::Released),
-            NotHolder::Unknown => Self::new(
-                Code::TokenUnknown,
-                "no claim of this lock is known by this token; it never held the lock, or ended over a minute ago",
-            ),
-        }
     }
 
     /// The claim that the client should ask for again.
     pub(super) fn with_token(mut self, token: Token) -> Self {
         self.0.extras.token = Some(token);
+        self
+    }
+
+    /// How long the request waited in a queue before it was refused.
+    pub(super) fn after(mut self, waited: Duration) -> Self {
+        self.0.waited = waited;
+        self
+    }
+
+    /// The request names its one lock itself, so the answer need not.
+    pub(super) fn of_one_lock(mut self) -> Self {
+        self.0.extras.name = None;
+        self.0.extras.blocked_by = None;
         self
     }
 
@@ -254,7 +210,8 @@ impl Problem {
         response
     }
 
-    fn body<'a>(&'a self, instance: &'a str) -> ProblemBody<'a> {
+    /// The body of the answer, and what a stream tells of a problem.
+    pub(super) fn body<'a>(&'a self, instance: &'a str) -> ProblemBody<'a> {
         let Parts {
             code,
             detail,
@@ -263,6 +220,7 @@ impl Problem {
             ..
         } = &*self.0;
         let facts = code.facts();
+        let holders = extras.holders.as_ref();
         ProblemBody {
             r#type: format!("/problems/{}", facts.code),
             title: facts.title,
@@ -272,8 +230,15 @@ impl Problem {
             instance,
             field: extras.field.as_deref(),
             suggestion: extras.suggestion,
-            holders: extras.holders.as_deref().map(HolderView::all),
-            queue_length: extras.holders.as_ref().map(|_| 0),
+            name: extras.name.as_ref().map(LockName::as_str),
+            holders: holders.map(|holders| HolderView::all(&holders.told)),
+            holders_total: holders.map(|holders| holders.total),
+            queue_length: extras.queue_length,
+            position: extras.position,
+            place_kept_ms: extras.place_kept.map(millis),
+            limit_in_force: extras.limit_in_force,
+            blocked_by: extras.blocked_by.as_deref().map(Blocked::all),
+            lost: extras.lost.as_deref().map(LostLock::all),
             retry_after_ms: retry_after.map(millis),
             ended: extras.ended,
             reason: extras.reason.as_deref(),
@@ -288,6 +253,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = self.0.code.facts().status;
+        Waited(self.0.waited).tell(&mut response);
         response.extensions_mut().insert(self);
         response
     }

@@ -7,6 +7,8 @@ pub enum Route {
     Lock,
     /// All locks.
     Locks,
+    /// What happens to locks.
+    Events,
     /// Links to the rest.
     Index,
     /// Whether the process lives.
@@ -31,9 +33,10 @@ pub enum Route {
 
 impl Route {
     /// Every route.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Lock,
         Self::Locks,
+        Self::Events,
         Self::Readyz,
         Self::Livez,
         Self::Healthz,
@@ -52,6 +55,7 @@ impl Route {
         match self {
             Self::Lock => "/locks/{name}",
             Self::Locks => "/locks",
+            Self::Events => "/events",
             Self::Index => "/",
             Self::Livez => "/livez",
             Self::Readyz => "/readyz",

@@ -16,6 +16,7 @@ use hyper_util::server::graceful::Watcher;
 use tokio::net::TcpStream;
 use tower::Service as _;
 
+use super::patience::{Patience, PatientStream};
 use crate::config::ServerConfig;
 
 /// More than any client of ours sends; a request line with the longest lock name takes less than a tenth of it.
@@ -94,11 +95,13 @@ impl Protocol {
         watcher: Watcher,
     ) {
         let has_asked = Arc::new(AtomicBool::new(false));
+        let patience = Patience::default();
+        let stream = PatientStream::new(stream, patience.clone());
         let service = hyper::service::service_fn({
             let has_asked = Arc::clone(&has_asked);
             move |request: Request<Incoming>| {
                 has_asked.store(true, Ordering::Relaxed);
-                answer(app.clone(), request, peer)
+                answer(app.clone(), request, peer, patience.clone())
             }
         });
         let connection = self
@@ -126,8 +129,10 @@ async fn answer(
     mut app: Router,
     mut request: Request<Incoming>,
     peer: SocketAddr,
+    patience: Patience,
 ) -> Result<Response, Infallible> {
     request.extensions_mut().insert(ConnectInfo(peer));
+    request.extensions_mut().insert(patience);
     // A router is always ready, so it need not be asked.
     app.call(request).await
 }

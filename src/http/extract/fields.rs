@@ -8,8 +8,6 @@ use serde_json::value::RawValue;
 use crate::domain::duration;
 use crate::http::problem::Problem;
 
-/// Fields that the design has and this version does not.
-const LATER: [&str; 5] = ["wait", "fair", "limit", "permits", "names"];
 /// How deep metadata may be nested. Answers put it three levels deeper, and common parsers stop at 128.
 const DEPTH_MAX: usize = 64;
 /// How much of a wrong value is repeated in the answer, in letters.
@@ -28,8 +26,10 @@ pub(super) struct Entry {
 
 /// A value, as far as it is known before anybody asks for a type.
 pub(super) enum Value {
-    /// From a form, a query string, or a string of JSON.
+    /// From a form or a query string.
     Text(String),
+    /// A string of JSON.
+    Quoted(String),
     /// Any other JSON, byte for byte.
     Json(Box<RawValue>),
     /// JSON's null, which means the same as leaving the field out.
@@ -39,7 +39,7 @@ pub(super) enum Value {
 impl Value {
     fn as_str(&self) -> &str {
         match self {
-            Self::Text(text) => text,
+            Self::Text(text) | Self::Quoted(text) => text,
             Self::Json(raw) => raw.get(),
             Self::Null => "null",
         }
@@ -55,8 +55,38 @@ impl Fields {
     pub(in crate::http) fn text(&mut self, name: &'static str) -> Result<Option<String>, Problem> {
         match self.take(name)? {
             None | Some(Value::Null) => Ok(None),
-            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(Value::Text(text) | Value::Quoted(text)) => Ok(Some(text)),
             Some(Value::Json(_)) => Err(Problem::field(name, "must be a string")),
+        }
+    }
+
+    /// Several texts: an array of strings in JSON; elsewhere the field is repeated, because there is no letter that
+    /// could stand between the texts and not in them.
+    pub(in crate::http) fn texts(
+        &mut self,
+        name: &'static str,
+    ) -> Result<Option<Vec<String>>, Problem> {
+        let (mut repeated, mut array) = (Vec::new(), None);
+        for Entry { value, .. } in self.entries.extract_if(.., |entry| entry.name == name) {
+            match value {
+                Value::Null => {}
+                Value::Text(text) => repeated.push(text),
+                Value::Quoted(_) => {
+                    return Err(Problem::field(name, "must be an array of strings in JSON"));
+                }
+                Value::Json(raw) => {
+                    let texts: Vec<String> = serde_json::from_str(raw.get())
+                        .map_err(|_| Problem::field(name, "must be an array of strings in JSON"))?;
+                    if array.replace(texts).is_some() {
+                        return Err(Problem::field(name, "is given twice"));
+                    }
+                }
+            }
+        }
+        match (array, repeated.is_empty()) {
+            (Some(_), false) => Err(Problem::field(name, "is given in the body and elsewhere")),
+            (Some(array), true) => Ok(Some(array)),
+            (None, is_missing) => Ok((!is_missing).then_some(repeated)),
         }
     }
 
@@ -105,7 +135,7 @@ impl Fields {
         let raw = match self.take(name)? {
             None | Some(Value::Null) => return Ok(None),
             Some(Value::Json(raw)) if raw.get().starts_with('{') => raw,
-            Some(Value::Json(_) | Value::Text(_)) => {
+            Some(Value::Json(_) | Value::Text(_) | Value::Quoted(_)) => {
                 let problem = "must be a JSON object, and the body must be JSON";
                 return Err(Problem::field(name, problem));
             }
@@ -130,8 +160,9 @@ impl Fields {
         };
         let name = echo(&name).into_owned();
         let suggestion = suggestion(&name, known);
-        let detail = if LATER.contains(&name.as_str()) {
-            format!("this version does not have the field {name:?}; leave it out")
+        let detail = if name == "names" {
+            "several locks at once are acquired, renewed and released at /locks, not here"
+                .to_owned()
         } else if let Some(suggestion) = suggestion {
             format!("there is no field {name:?}; did you mean {suggestion:?}?")
         } else if known.is_empty() {

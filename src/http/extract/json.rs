@@ -24,7 +24,7 @@ pub(super) fn parse(body: &[u8], entries: &mut Vec<Entry>) -> serde_json::Result
 impl Value {
     fn of(raw: Box<RawValue>) -> serde_json::Result<Self> {
         Ok(match raw.get().as_bytes().first() {
-            Some(b'"') => Self::Text(serde_json::from_str(raw.get())?),
+            Some(b'"') => Self::Quoted(serde_json::from_str(raw.get())?),
             Some(b'n') => Self::Null,
             _ => Self::Json(raw),
         })

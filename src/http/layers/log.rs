@@ -16,7 +16,8 @@ pub(super) fn request(settings: &RequestLog, asked: &Asked, answered: &Answered<
     if settings.mode == LogRequests::Off {
         return;
     }
-    let is_slow = answered.took >= settings.slow;
+    // Waiting is what the client asked for.
+    let is_slow = answered.took.saturating_sub(answered.waited) >= settings.slow;
     let is_failed = answered.status.as_u16() >= 400;
     if !is_slow && !is_failed && settings.mode == LogRequests::Failed {
         return;
@@ -65,6 +66,8 @@ macro_rules! event {
             outcome = outcome(answered),
             status = answered.status.as_u16(),
             duration_ms = answered.took.as_micros() as f64 / 1_000.0,
+            wait_ms =
+                (!answered.waited.is_zero()).then(|| answered.waited.as_micros() as f64 / 1_000.0),
             cause = problem.and_then(|problem| problem.cause()),
             "{}",
             $sentence

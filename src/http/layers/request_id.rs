@@ -10,10 +10,10 @@ pub(super) const HEADER: HeaderName = HeaderName::from_static("x-request-id");
 const BYTES_MAX: usize = 128;
 
 /// A request id: 1 to 128 printable letters of ASCII.
-pub(super) struct RequestId(HeaderValue);
+pub(in crate::http) struct RequestId(HeaderValue);
 
 impl RequestId {
-    pub(super) fn of(headers: &HeaderMap) -> Self {
+    pub(in crate::http) fn of(headers: &HeaderMap) -> Self {
         match headers.get(HEADER) {
             Some(value) if is_fit(value.as_bytes()) => Self(value.clone()),
             _ => Self::new(),
@@ -28,7 +28,7 @@ impl RequestId {
         Self(HeaderValue::from_maybe_shared(text).expect("a UUID is printable ASCII"))
     }
 
-    pub(super) fn as_str(&self) -> &str {
+    pub(in crate::http) fn as_str(&self) -> &str {
         self.0.to_str().expect("only printable ASCII is taken")
     }
 

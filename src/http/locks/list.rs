@@ -1,4 +1,4 @@
-//! `GET /locks`: the held locks, page by page.
+//! `GET /locks`: the locks that are held or waited for, page by page.
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -54,7 +54,7 @@ fn capped(page_size: u64) -> u16 {
 }
 
 /// A prefix that no name can begin with would be answered with an empty page, and the slip would go unseen.
-fn checked_prefix(prefix: String) -> Result<String, Problem> {
+pub(in crate::http) fn checked_prefix(prefix: String) -> Result<String, Problem> {
     let may_match = prefix.is_empty()
         || LockName::parse(prefix.as_bytes()).is_ok()
         // `orders/` and `..` are no names, but some names begin so.

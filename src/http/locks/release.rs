@@ -1,13 +1,17 @@
-//! `DELETE /locks/{name}`: letting go of a lock by its token, or taking it away by force.
+//! `DELETE`: letting go of one lock or several by their token, or taking one away by force.
+
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
 use super::grant::{GrantAnswer, Granted};
-use super::{lock_name, presented_token};
-use crate::domain::{HoldCount, InvalidField, LockName, Owner, Released};
+use super::{Named, lock_name, lock_names, names_missing, presented_token};
+use crate::domain::{
+    HoldCount, InvalidField, Lease, LockName, LockNames, Lost, Owner, Released, Token,
+};
 use crate::http::app::App;
 use crate::http::extract::{self, Fields};
 use crate::http::problem::Problem;
@@ -15,6 +19,8 @@ use crate::http::wire::{Evicted, HolderView, json};
 
 /// The fields of a release.
 pub(in crate::http) const RELEASE_FIELDS: [&str; 4] = ["hold_count", "token", "force", "reason"];
+/// The fields of a release of several locks.
+pub(in crate::http) const RELEASE_SEVERAL_FIELDS: [&str; 3] = ["names", "hold_count", "token"];
 
 /// `DELETE /locks/{name}`
 pub(in crate::http) async fn release(
@@ -27,24 +33,95 @@ pub(in crate::http) async fn release(
     if fields.flag("force")?.unwrap_or(false) {
         return evict(&app, name, fields).await;
     }
-    let token = presented_token(&parts.headers, &mut fields)?;
-    let hold_count = fields.number("hold_count")?;
-    let hold_count = hold_count.map(HoldCount::new).transpose()?;
     if fields.text("reason")?.is_some() {
         return Err(Problem::field("reason", "goes with force=true only"));
     }
-    fields.finish(&RELEASE_FIELDS)?;
+    let (token, hold_count) = asked(&parts.headers, fields, &RELEASE_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
-    match app
+    let names = LockNames::from(name);
+    let released = app
         .service()
-        .release(name.clone(), token, hold_count)
-        .await?
-    {
-        Released::Freed { .. } | Released::Repeated => Ok(no_content()),
-        Released::SteppedBack(lease) => {
-            Ok(GrantAnswer::new(&name, token, &lease, Granted::Still).plain())
+        .release(names.clone(), token, hold_count)
+        .await?;
+    answered(Named::InPath, &names, token, released)
+}
+
+/// `DELETE /locks`
+pub(in crate::http) async fn release_several(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let mut fields = extract::fields(&parts, body, app.settings()).await?;
+    if fields.flag("force")?.unwrap_or(false) {
+        let problem = "takes one lock at a time, at its own path";
+        return Err(Problem::field("force", problem));
+    }
+    let names = lock_names(&mut fields)?;
+    let (token, hold_count) = asked(&parts.headers, fields, &RELEASE_SEVERAL_FIELDS)?;
+    let names = names.ok_or_else(names_missing)?;
+    let token = token.ok_or_else(Problem::token_missing)?;
+    let released = app
+        .service()
+        .release(names.clone(), token, hold_count)
+        .await?;
+    answered(Named::InField, &names, token, released)
+}
+
+fn asked(
+    headers: &HeaderMap,
+    mut fields: Fields,
+    known: &[&'static str],
+) -> Result<(Option<Token>, Option<HoldCount>), Problem> {
+    let token = presented_token(headers, &mut fields)?;
+    let hold_count = fields.number("hold_count")?;
+    let hold_count = hold_count.map(HoldCount::new).transpose()?;
+    fields.finish(known)?;
+    Ok((token, hold_count))
+}
+
+fn answered(
+    named: Named,
+    names: &LockNames,
+    token: Token,
+    released: Vec<Released>,
+) -> Result<Response, Problem> {
+    let (mut held, mut lost): ((Vec<LockName>, Vec<Lease>), Vec<Lost>) = Default::default();
+    for (name, released) in names.iter().cloned().zip(released) {
+        match released {
+            Released::Freed { .. } | Released::LeftQueue | Released::Repeated => {}
+            Released::SteppedBack(lease) => {
+                held.0.push(name);
+                held.1.push(lease);
+            }
+            Released::NotHolder(how) => lost.push(Lost { name, how }),
         }
-        Released::NotHolder(why) => Err(Problem::not_holder(why)),
+    }
+    if !lost.is_empty() {
+        return Err(not_held(named, lost));
+    }
+    let (names, leases) = held;
+    if leases.is_empty() {
+        return Ok(no_content());
+    }
+    let grant = GrantAnswer {
+        named,
+        names: &names,
+        token,
+        leases: &leases,
+        granted: Granted::Still,
+        waited: Duration::ZERO,
+    };
+    Ok(grant.plain())
+}
+
+fn not_held(named: Named, mut lost: Vec<Lost>) -> Problem {
+    match (named, lost.pop()) {
+        (Named::InPath, Some(lost)) => Problem::not_holder(lost).of_one_lock(),
+        (Named::InPath | Named::InField, last) => {
+            lost.extend(last);
+            Problem::lost(lost, "the others are released, as far as was asked")
+        }
     }
 }
 

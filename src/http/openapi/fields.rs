@@ -1,18 +1,26 @@
 //! The fields of requests, described once and used as members of a body, as query parameters and as headers.
 
 use serde_json::json;
-use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn, ParameterStyle};
 use utoipa::openapi::request_body::{RequestBody, RequestBodyBuilder};
-use utoipa::openapi::schema::AdditionalProperties;
+use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, Schema};
 use utoipa::openapi::{ContentBuilder, KnownFormat, ObjectBuilder, Required, SchemaFormat, Type};
 
-use crate::domain::{HoldCount, LockName, Owner};
+use crate::domain::{HoldCount, LockName, LockNames, Owner, Share};
 use crate::http::locks::{PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX};
 
 /// How durations are written; which are within bounds is configured.
 const DURATION: &str = "^([0-9]+(ms|s|m|h|d))+$";
 /// The alphabet of lock names. That no segment may be `.` or `..` is more than portable patterns can say.
 const NAME: &str = "^[A-Za-z0-9._~:@+,=-]+(/[A-Za-z0-9._~:@+,=-]+)*$";
+
+/// The body of a request about several locks: their names, and any of the other fields, as JSON or as a form.
+pub(super) fn body_with_names(fields: &[&'static str], example: serde_json::Value) -> RequestBody {
+    let mut body = body(fields, example);
+    body.description = Some("The names, and other fields; a form repeats `names`.".to_owned());
+    body.required = Some(Required::True);
+    body
+}
 
 /// The body of a request: any of the fields, as JSON or as a form.
 pub(super) fn body(fields: &[&'static str], example: serde_json::Value) -> RequestBody {
@@ -37,9 +45,11 @@ pub(super) fn body(fields: &[&'static str], example: serde_json::Value) -> Reque
 fn object(fields: &[&'static str]) -> ObjectBuilder {
     let nothing_else = AdditionalProperties::FreeForm(false);
     let object = ObjectBuilder::new().additional_properties(Some(nothing_else));
-    fields
+    let object = fields
         .iter()
-        .fold(object, |object, name| object.property(*name, schema(name)))
+        .fold(object, |object, name| object.property(*name, schema(name)));
+    let needed = fields.iter().filter(|name| **name == "names");
+    needed.fold(object, |object, name| object.required(*name))
 }
 
 /// The same fields in the query string, but for those that may not stand there.
@@ -53,11 +63,7 @@ pub(super) fn query(fields: &[&'static str]) -> Vec<Parameter> {
 
 /// The name of the lock, in the path.
 pub(super) fn name() -> Parameter {
-    let schema = ObjectBuilder::new()
-        .schema_type(Type::String)
-        .min_length(Some(1))
-        .max_length(Some(LockName::BYTES_MAX))
-        .pattern(Some(NAME));
+    let schema = a_name();
     ParameterBuilder::new()
         .name("name")
         .parameter_in(ParameterIn::Path)
@@ -68,6 +74,32 @@ pub(super) fn name() -> Parameter {
         ))
         .schema(Some(schema))
         .example(Some(json!("orders/42")))
+        .build()
+}
+
+/// The names of several locks, in the query string.
+pub(super) fn names() -> Parameter {
+    ParameterBuilder::new()
+        .name("names")
+        .parameter_in(ParameterIn::Query)
+        .required(Required::True)
+        .style(Some(ParameterStyle::Form))
+        .explode(Some(true))
+        .schema(Some(schema("names")))
+        .example(Some(json!(["acct/1", "acct/2"])))
+        .build()
+}
+
+/// From which event a stream goes on.
+pub(super) fn last_event_id() -> Parameter {
+    ParameterBuilder::new()
+        .name("Last-Event-ID")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some(
+            "The id of the last event that the client has seen; the stream goes on after it, or says `reset`.",
+        ))
+        .schema(Some(text("The id of an event.")))
         .build()
 }
 
@@ -92,10 +124,62 @@ fn parameter(name: &'static str, place: ParameterIn) -> Parameter {
 }
 
 /// What a field is and may be. The names are those that the handlers take.
-fn schema(name: &str) -> ObjectBuilder {
-    of_claims(name)
+fn schema(name: &str) -> Schema {
+    if name == "names" {
+        return ArrayBuilder::new()
+            .items(a_name())
+            .min_items(Some(1))
+            .max_items(Some(LockNames::COUNT_MAX))
+            .unique_items(true)
+            .description(Some("The locks, each once; their order does not matter."))
+            .into();
+    }
+    of_leases(name)
+        .or_else(|| of_claims(name))
         .or_else(|| of_other_requests(name))
         .unwrap_or_else(|| unreachable!("the field {name} has no description"))
+        .into()
+}
+
+fn a_name() -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .min_length(Some(1))
+        .max_length(Some(LockName::BYTES_MAX))
+        .pattern(Some(NAME))
+}
+
+/// How a lock is asked for, and how it is held.
+fn of_leases(name: &str) -> Option<ObjectBuilder> {
+    Some(match name {
+        "wait" => duration(
+            "How long to wait for the lock, in the order of arrival; more than the configured maximum (55s) is capped. \
+             Default: 0s; for a stream, as long as the connection lives.",
+        ),
+        "mode" => text(
+            "How the lock is held: alone, or together with other shared claims. A renewal can step down from \
+             `exclusive` to `shared`.",
+        )
+        .enum_values(Some(["exclusive", "shared"])),
+        "limit" => number(
+            1,
+            Share::LIMIT_MAX,
+            "How many permits there are in all; without it, a shared claim is one of any number of readers. Only with \
+             `mode=shared`.",
+        ),
+        "permits" => number(
+            1,
+            Share::LIMIT_MAX,
+            "How many permits the claim takes, at most `limit`; 1 unless it says. Only with `mode=shared`.",
+        ),
+        "fair" => ObjectBuilder::new()
+            .schema_type(Type::Boolean)
+            .default(Some(json!(true)))
+            .description(Some(
+                "Whether those go first who wait already; `false` takes a free lock past them.",
+            )),
+        _ => return None,
+    })
 }
 
 fn of_claims(name: &str) -> Option<ObjectBuilder> {
@@ -104,9 +188,6 @@ fn of_claims(name: &str) -> Option<ObjectBuilder> {
             "How long the lease lasts without renewal; 100ms to 1h unless configured otherwise. Default: 30s for a \
              claim, the claim's own for a renewal.",
         ),
-        "mode" => text("How the lock is held.")
-            .enum_values(Some(["exclusive"]))
-            .default(Some(json!("exclusive"))),
         "owner" => short(
             "Who holds, for everybody to read; at most 256 bytes without control characters. Proves nothing.",
         ),
@@ -120,7 +201,7 @@ fn of_claims(name: &str) -> Option<ObjectBuilder> {
             .format(Some(SchemaFormat::KnownFormat(KnownFormat::Uuid))),
         "hold_count" => number(
             1,
-            HoldCount::MAX,
+            HoldCount::MAX.into(),
             "The depth to hold at, or to step back to.",
         ),
         "min_hold" => duration(
@@ -173,7 +254,7 @@ fn short(description: &str) -> ObjectBuilder {
     text(description).max_length(Some(Owner::BYTES_MAX))
 }
 
-fn number(min: u16, max: u16, description: &str) -> ObjectBuilder {
+fn number(min: u32, max: u32, description: &str) -> ObjectBuilder {
     ObjectBuilder::new()
         .schema_type(Type::Integer)
         .minimum(Some(min))

@@ -1,4 +1,4 @@
-//! The operations on locks, as the document has them.
+//! The operations on one lock, and the listing, as the document has them.
 
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -10,19 +10,43 @@ use super::responses::{
     OF_BODIES, OF_EVERY_LOCK_ROUTE, OF_THE_SERVICE, bare, header, number_header, of, refusals,
     token_header,
 };
+use super::streams::{HOLDING, WATCHING, or_a_stream};
 use super::{Described, fields, guarded};
 use crate::http::locks::{ACQUIRE_FIELDS, LIST_FIELDS, RELEASE_FIELDS, RENEW_FIELDS};
 use crate::http::problem::Code;
 use crate::http::route::Route;
 use crate::http::wire::{Evicted, Grant, LockBody, LockPage};
 
-const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
-const NOT_HOLDER: [Code; 5] = [
+pub(super) const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
+/// Why an acquire may be refused.
+pub(super) const REFUSED: [Code; 11] = [
+    Code::InvalidName,
+    Code::ClaimEnded,
+    Code::ClaimMismatch,
+    Code::LimitMismatch,
+    Code::UpgradeUnsupported,
+    Code::LockHeld,
+    Code::LockCooling,
+    Code::WaitTimeout,
+    Code::TooManyWaiters,
+    Code::Draining,
+    Code::Recovering,
+];
+/// Why what needs a claim that holds may be refused.
+pub(super) const NOT_HOLDER: [Code; 7] = [
+    Code::InvalidName,
+    Code::TokenMissing,
     Code::ClaimEnded,
     Code::LeaseExpired,
     Code::LeaseLost,
     Code::LeaseEvicted,
     Code::TokenUnknown,
+];
+/// Why a claim may not be changed as a renewal asks for it.
+pub(super) const UNCHANGED: [Code; 3] = [
+    Code::ClaimMismatch,
+    Code::LimitMismatch,
+    Code::UpgradeUnsupported,
 ];
 
 pub(super) fn operations() -> Vec<Described> {
@@ -40,54 +64,43 @@ fn acquire() -> OperationBuilder {
     let granted = or_just_the_token(grant("Granted: you hold it."))
         .header("Location", header("The path of the lock."));
     let again = or_just_the_token(grant(
-        "You held it already: the same lease again, or deeper.",
+        "You held it already: the same lease again, or deeper. Or a stream, which holds the lock for as long as it \
+         lives: `queued`, `acquired`, `renewed`, and at its end `lost`, `refused` or `draining`.",
     ));
     let responses = ResponsesBuilder::new()
         .response("201", granted)
-        .response("200", again);
-    let codes = [
-        Code::InvalidName,
-        Code::ClaimEnded,
-        Code::LockHeld,
-        Code::LockCooling,
-        Code::Recovering,
-    ];
-    let codes = codes
-        .into_iter()
-        .chain(OF_EVERY_LOCK_ROUTE)
-        .chain(OF_BODIES)
-        .chain(OF_THE_SERVICE);
-    let example = json!({"ttl": "30s", "owner": "pod-1", "metadata": {"job": 7}});
+        .response("200", or_a_stream(again, HOLDING));
+    let example = json!({"ttl": "30s", "wait": "10s", "owner": "pod-1", "metadata": {"job": 7}});
     of_locks("acquire", "Acquire a lock")
         .description(Some(
-            "Grants the lock if nobody holds it. To be able to repeat the request whatever happens, propose a token. \
-             `Accept: text/plain` answers just the token.",
+            "Grants the lock if nobody is in the way, or waits for it in the order of arrival. To be able to repeat \
+             the request whatever happens, propose a token. `Accept: text/plain` answers just the token; \
+             `Accept: text/event-stream` holds the lock for as long as the connection lives.",
         ))
         .parameter(fields::name())
         .parameter(fields::token_header("The token of the claim, proposed by the client or from an earlier answer."))
         .parameters(Some(fields::query(&ACQUIRE_FIELDS)))
         .request_body(Some(fields::body(&ACQUIRE_FIELDS, example)))
-        .responses(refusals(responses, codes))
+        .responses(refusals(responses, with_a_body(&[&REFUSED])))
 }
 
 fn renew() -> OperationBuilder {
     let responses = ResponsesBuilder::new().response("200", grant("Yours, and for longer now."));
-    let codes = [Code::InvalidName, Code::TokenMissing]
-        .into_iter()
-        .chain(NOT_HOLDER);
-    let codes = codes
-        .chain(OF_EVERY_LOCK_ROUTE)
-        .chain(OF_BODIES)
-        .chain(OF_THE_SERVICE);
     of_locks("renew", "Renew a lease")
-        .description(Some("The TTL counts anew from now. Never creates a lease."))
+        .description(Some(
+            "The TTL counts anew from now. Never creates a lease. With `mode=shared`, a claim that holds alone steps \
+             down, and others may come to share the lock.",
+        ))
         .parameter(fields::name())
         .parameter(fields::token_header(
             "The token of the claim, unless the body has it.",
         ))
         .parameters(Some(fields::query(&RENEW_FIELDS)))
         .request_body(Some(fields::body(&RENEW_FIELDS, json!({"ttl": "1m"}))))
-        .responses(refusals(responses, codes))
+        .responses(refusals(
+            responses,
+            with_a_body(&[&NOT_HOLDER, &UNCHANGED]),
+        ))
 }
 
 fn release() -> OperationBuilder {
@@ -102,20 +115,13 @@ fn release() -> OperationBuilder {
     let responses = ResponsesBuilder::new()
         .response(
             "204",
-            bare("Released; or released before, within the last minute."),
+            bare("Released; or released before, within the last minute; or out of the queue."),
         )
         .response("200", held_or_evicted);
-    let codes = [Code::InvalidName, Code::TokenMissing]
-        .into_iter()
-        .chain(NOT_HOLDER);
-    let codes = codes
-        .chain(OF_EVERY_LOCK_ROUTE)
-        .chain(OF_BODIES)
-        .chain(OF_THE_SERVICE);
-    let codes = codes.filter(|code| *code != Code::ClaimEnded);
+    let codes = with_a_body(&[&NOT_HOLDER]).filter(|code| *code != Code::ClaimEnded);
     of_locks("release", "Release a lock")
         .description(Some(
-            "Ends the claim, or steps it back to `hold_count`. With `force`, takes the lock away from whoever holds \
+            "Ends the claim, whether it holds or waits, or steps it back to `hold_count`. With `force`, takes the lock away from whoever holds \
              it. The fields may be sent in a body too, but none is needed.",
         ))
         .parameter(fields::name())
@@ -125,17 +131,17 @@ fn release() -> OperationBuilder {
 }
 
 fn inspect() -> OperationBuilder {
-    let example = json!({
-        "name": "orders/42", "state": "held", "holders": [holder_example()], "queue_length": 0, "free_in_ms": null,
-    });
-    let responses = ResponsesBuilder::new().response(
-        "200",
-        of::<LockBody<'_>>(
-            "What the lock is doing; a lock that never was is free.",
-            Some(example),
-        ),
+    let lock = of::<LockBody<'_>>(
+        "What the lock is doing; a lock that never was is free. Or a stream: first `state`, then what happens to the \
+         lock.",
+        Some(lock_example()),
     );
+    let responses = ResponsesBuilder::new().response("200", or_a_stream(lock, WATCHING));
     reading(of_locks("inspect", "Look at a lock"), responses)
+        .description(Some(
+            "`Accept: text/event-stream` watches it for as long as the connection lives.",
+        ))
+        .parameter(fields::last_event_id())
 }
 
 fn inspect_head() -> OperationBuilder {
@@ -160,24 +166,21 @@ fn reading(operation: OperationBuilder, responses: ResponsesBuilder) -> Operatio
 }
 
 fn list() -> OperationBuilder {
-    let lock = json!({
-        "name": "orders/42", "state": "held", "holders": [holder_example()], "queue_length": 0, "free_in_ms": null,
-    });
-    let example = json!({"locks": [lock], "next_page_token": ""});
+    let example = json!({"locks": [lock_example()], "next_page_token": ""});
     let responses = ResponsesBuilder::new().response(
         "200",
         of::<LockPage<'_>>("One page, in the order of names.", Some(example)),
     );
     let codes = OF_EVERY_LOCK_ROUTE.into_iter().chain(OF_THE_SERVICE);
-    of_locks("list_locks", "List held locks")
+    of_locks("list_locks", "List locks that are held or waited for")
         .description(Some(
-            "No lock is listed twice, and none is missed that stays held.",
+            "No lock is listed twice, and none is missed that stays so.",
         ))
         .parameters(Some(fields::query(&LIST_FIELDS)))
         .responses(refusals(responses, codes))
 }
 
-fn of_locks(id: &str, summary: &str) -> OperationBuilder {
+pub(super) fn of_locks(id: &str, summary: &str) -> OperationBuilder {
     OperationBuilder::new()
         .tag("locks")
         .operation_id(Some(id))
@@ -186,13 +189,47 @@ fn of_locks(id: &str, summary: &str) -> OperationBuilder {
 }
 
 fn grant(description: &str) -> ResponseBuilder {
+    with_lease_headers(of::<Grant<'_>>(
+        description,
+        Some(grant_example("orders/42")),
+    ))
+}
+
+/// What may be wrong with a request about locks that may have a body, and what `codes` say.
+pub(super) fn with_a_body(codes: &[&[Code]]) -> impl Iterator<Item = Code> + use<> {
+    let codes = codes.concat().into_iter();
+    codes
+        .chain(OF_EVERY_LOCK_ROUTE)
+        .chain(OF_BODIES)
+        .chain(OF_THE_SERVICE)
+}
+
+pub(super) fn grant_example(name: &str) -> Value {
     let mut example = holder_example();
     let members = example.as_object_mut().expect("made as an object");
     let own = json!({
-        "name": "orders/42", "token": TOKEN, "ttl_ms": 30_000, "waited_ms": 0, "replayed": false,
+        "name": name, "token": TOKEN, "ttl_ms": 30_000, "waited_ms": 0, "replayed": false,
     });
     members.extend(own.as_object().expect("made as an object").clone());
-    with_lease_headers(of::<Grant<'_>>(description, Some(example)))
+    example
+}
+
+pub(super) fn lock_example() -> Value {
+    json!({
+        "name": "orders/42",
+        "state": "held",
+        "holders": [holder_example()],
+        "holders_total": 1,
+        "queue_length": 1,
+        "queue_head": {
+            "owner": "pod-2",
+            "mode": "exclusive",
+            "limit": null,
+            "permits": 1,
+            "waiting_since": "2026-01-01T00:00:10.000Z",
+        },
+        "free_in_ms": null,
+    })
 }
 
 fn with_lease_headers(response: ResponseBuilder) -> ResponseBuilder {
@@ -202,7 +239,7 @@ fn with_lease_headers(response: ResponseBuilder) -> ResponseBuilder {
     )
 }
 
-fn or_just_the_token(response: ResponseBuilder) -> ResponseBuilder {
+pub(super) fn or_just_the_token(response: ResponseBuilder) -> ResponseBuilder {
     let schema = ObjectBuilder::new().schema_type(Type::String);
     let token = ContentBuilder::new()
         .schema(Some(schema))

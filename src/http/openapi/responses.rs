@@ -9,7 +9,7 @@ use utoipa::openapi::{
     example::{Example, ExampleBuilder},
 };
 
-use super::locks::holder_example;
+use super::locks::{TOKEN, holder_example};
 use crate::http::problem::{Code, ProblemBody};
 
 const REQUEST_ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
@@ -117,7 +117,7 @@ fn refusal(codes: &[Code]) -> Response {
         let scheme = header("Always `Bearer`.");
         response = response.header("WWW-Authenticate", scheme);
     }
-    if matches!(status, 423 | 503) {
+    if matches!(status, 423 | 429 | 503) {
         let seconds = number_header("In how many seconds to try again.");
         response = response.header("Retry-After", seconds);
     }
@@ -159,10 +159,22 @@ fn members_of(code: Code) -> Value {
     match code.as_str() {
         "unknown_field" => json!({"field": "tll", "suggestion": "ttl"}),
         "invalid_field" => json!({"field": "ttl"}),
-        "lock_held" => {
-            json!({"holders": [holder_example()], "queue_length": 0, "retry_after_ms": 5_000})
-        }
-        "lock_cooling" => json!({"holders": [], "queue_length": 0, "retry_after_ms": 12_000}),
+        "lock_held" => json!({
+            "holders": [holder_example()], "holders_total": 1, "queue_length": 0, "retry_after_ms": 5_000,
+        }),
+        "lock_cooling" => json!({
+            "holders": [], "holders_total": 0, "queue_length": 0, "retry_after_ms": 12_000,
+        }),
+        "wait_timeout" => json!({
+            "token": TOKEN, "position": 2, "queue_length": 3, "place_kept_ms": 10_000,
+            "holders": [holder_example()], "holders_total": 1, "retry_after_ms": 0,
+        }),
+        "too_many_waiters" => json!({"queue_length": 10_000, "retry_after_ms": 1_000}),
+        "draining" => json!({
+            "outcome": "nothing_done", "token": TOKEN, "position": 2, "queue_length": 3, "place_kept_ms": 10_000,
+            "retry_after_ms": 0,
+        }),
+        "limit_mismatch" => json!({"limit_in_force": 4}),
         "claim_ended" => json!({"ended": "released"}),
         "lease_evicted" => json!({"reason": "maintenance"}),
         "store_unavailable" => json!({"outcome": "unknown", "retry_after_ms": 1_000}),

@@ -4,7 +4,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::http::wire::HolderView;
+use super::refusal::code_of;
+use crate::domain::{Blockade, Blocker, Lost, NotHolder};
+use crate::http::wire::{HolderView, millis};
 
 /// How a claim ended.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
@@ -28,6 +30,92 @@ pub(in crate::http) enum Outcome {
     NothingDone,
     /// It may have had its effect or not.
     Unknown,
+}
+
+/// A lock that keeps a claim on several locks from being granted.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = BlockedBy)]
+pub(in crate::http) struct Blocked<'a> {
+    /// The lock.
+    name: &'a str,
+    /// What is in the way.
+    state: InTheWay,
+    /// Who holds it; never a token. At most 100, those whose leases end first.
+    #[schema(value_type = Vec<HolderView>)]
+    holders: Vec<HolderView<'a>>,
+    /// How many hold it.
+    holders_total: u64,
+    /// How many claims wait for it.
+    queue_length: u64,
+    /// How long it still stays closed while nobody holds it; null unless it is cooling.
+    #[schema(required)]
+    free_in_ms: Option<u64>,
+}
+
+impl<'a> Blocked<'a> {
+    fn new(blockade: &'a Blockade) -> Self {
+        let (state, holders, free_in) = match &blockade.by {
+            Blocker::Holders(holders) => (InTheWay::Held, Some(holders), None),
+            Blocker::Cooling { free_in } => (InTheWay::Cooling, None, Some(*free_in)),
+            Blocker::Waiters => (InTheWay::Queued, None, None),
+        };
+        let (holders, holders_total) = HolderView::told(holders);
+        Self {
+            name: blockade.name.as_str(),
+            state,
+            holders,
+            holders_total,
+            queue_length: blockade.queue_length,
+            free_in_ms: free_in.map(millis),
+        }
+    }
+
+    pub(super) fn all(blockades: &'a [Blockade]) -> Vec<Self> {
+        blockades.iter().map(Self::new).collect()
+    }
+}
+
+/// What keeps a lock from being granted.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum InTheWay {
+    /// Others hold it.
+    Held,
+    /// Nobody holds it, but it stays closed for a while.
+    Cooling,
+    /// Others wait for it and came first.
+    Queued,
+}
+
+/// One of several locks that the token does not hold (any more).
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct LostLock<'a> {
+    /// The lock.
+    name: &'a str,
+    /// The code that a request for this lock alone would be answered with.
+    code: &'static str,
+    /// Why an operator took the lock away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String)]
+    reason: Option<&'a str>,
+}
+
+impl<'a> LostLock<'a> {
+    fn new(lost: &'a Lost) -> Self {
+        let reason = match &lost.how {
+            NotHolder::Evicted { reason } => Some(reason.as_str()),
+            NotHolder::Expired | NotHolder::Lost | NotHolder::Released | NotHolder::Unknown => None,
+        };
+        Self {
+            name: lost.name.as_str(),
+            code: code_of(&lost.how).as_str(),
+            reason,
+        }
+    }
+
+    pub(super) fn all(lost: &'a [Lost]) -> Vec<Self> {
+        lost.iter().map(Self::new).collect()
+    }
 }
 
 /// A problem as it is written.
@@ -55,14 +143,42 @@ pub(in crate::http) struct ProblemBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String)]
     pub(super) suggestion: Option<&'a str>,
-    /// Who holds the lock; never a token.
+    /// Which of several locks this is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String)]
+    pub(super) name: Option<&'a str>,
+    /// Who holds the lock; never a token. At most 100, those whose leases end first.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Vec<HolderView>)]
     pub(super) holders: Option<Vec<HolderView<'a>>>,
+    /// How many hold the lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u64)]
+    pub(super) holders_total: Option<u64>,
     /// How many claims wait for the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64)]
     pub(super) queue_length: Option<u64>,
+    /// How far the claim came in the queue: 1 for the next in turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u64)]
+    pub(super) position: Option<u64>,
+    /// How long the claim keeps its place in the queue while no request with its token is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u64)]
+    pub(super) place_kept_ms: Option<u64>,
+    /// The limit that those agreed on who hold the lock; null for readers, who have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u32>, required = false)]
+    pub(super) limit_in_force: Option<Option<u32>>,
+    /// Of several locks, those that are in the way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Vec<Blocked>)]
+    pub(super) blocked_by: Option<Vec<Blocked<'a>>>,
+    /// Of several locks, those that the token does not hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Vec<LostLock>)]
+    pub(super) lost: Option<Vec<LostLock<'a>>>,
     /// When to try again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64)]

@@ -1,0 +1,90 @@
+//! `GET /events`, and `GET /locks/{name}` as a stream: what happens to locks, as it happens. Nothing here shows a token.
+
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::{Extensions, HeaderMap, HeaderName, Method};
+use axum::response::Response;
+use futures_util::stream;
+use futures_util::{Stream, StreamExt as _};
+use serde_json::json;
+
+use super::app::App;
+use super::extract;
+use super::locks::checked_prefix;
+use super::problem::Problem;
+use super::sse::{self, Event, Events};
+use super::wire::{LockBody, LockEventBody};
+use crate::domain::LockName;
+use crate::server::patience::Patience;
+use crate::service::{Scope, WatchEvent};
+
+/// The fields of a request for events.
+pub(super) const EVENTS_FIELDS: [&str; 1] = ["prefix"];
+/// The header by which a client says from where to go on.
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// Shorter than what proxies allow.
+const QUIET: Duration = Duration::from_secs(10);
+/// How long a client may be gone before it is taken for gone.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// `GET /events`
+pub(super) async fn events(State(app): State<App>, request: Request) -> Result<Response, Problem> {
+    let mut fields = extract::query_fields(request.uri())?;
+    let prefix = fields.text("prefix")?.unwrap_or_default();
+    fields.finish(&EVENTS_FIELDS)?;
+    let scope = Scope::Prefix(checked_prefix(prefix)?);
+    if request.method() == Method::HEAD {
+        return Ok(sse::head());
+    }
+    let after = last_event_id(request.headers());
+    let events = app.service().watch(scope, after).await;
+    Ok(response(events.map(told), request.extensions()))
+}
+
+/// The state of one lock, and then what happens to it.
+///
+/// It is listened to before it is looked at, so nothing is missed in between. What happened in between may be told though
+/// the state has it already.
+pub(super) async fn of_lock(
+    app: &App,
+    name: LockName,
+    headers: &HeaderMap,
+    extensions: &Extensions,
+) -> Result<Response, Problem> {
+    let after = last_event_id(headers);
+    let scope = Scope::Lock(name.clone());
+    let events = app.service().watch(scope, after).await;
+    let view = app.service().inspect(&name).await?;
+    let state = Event::new("state", &LockBody::new(&view));
+    let events = stream::once(async { state }).chain(events.map(told));
+    Ok(response(events, extensions))
+}
+
+fn response(
+    events: impl Stream<Item = Event> + Send + 'static,
+    extensions: &Extensions,
+) -> Response {
+    let patience = extensions.get::<Patience>();
+    let impatience = patience.map(|patience| patience.limited_to(PATIENCE));
+    Events::new(events, QUIET).keeping(impatience).response()
+}
+
+/// An empty id is what a client sends that has been told none.
+fn last_event_id(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(LAST_EVENT_ID)?.as_bytes();
+    let id = String::from_utf8_lossy(value).into_owned();
+    (!id.is_empty()).then_some(id)
+}
+
+fn told(event: WatchEvent) -> Event {
+    match event {
+        WatchEvent::Happened(event) => {
+            let event = &*event;
+            Event::new(event.kind.label(), &LockEventBody::new(event)).with_id(&event.id)
+        }
+        // Without an id: a client that comes back before anything else has happened is told once more that it has missed
+        // something, which is true until it has looked.
+        WatchEvent::Reset => Event::new("reset", &json!({})),
+    }
+}

@@ -1,0 +1,122 @@
+//! `POST`: acquiring one lock or several, waiting for them if the client asks for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+
+use super::claim::{self, Asked};
+use super::grant::{GrantAnswer, Granted};
+use super::{EVENT_STREAM, Named, hold, lock_name, lock_names, preferred, presented_token};
+use crate::domain::{Claim, Lease, Token};
+use crate::http::app::App;
+use crate::http::extract;
+use crate::http::layers::Waited;
+use crate::http::problem::Problem;
+use crate::service::{AcquireAnswer, Outcome};
+
+/// The fields of an acquire.
+pub(in crate::http) const ACQUIRE_FIELDS: [&str; 13] = [
+    "ttl",
+    "wait",
+    "mode",
+    "limit",
+    "permits",
+    "owner",
+    "metadata",
+    "token",
+    "hold_count",
+    "min_hold",
+    "max_hold",
+    "lock_delay",
+    "fair",
+];
+/// The fields of an acquire of several locks.
+pub(in crate::http) const ACQUIRE_SEVERAL_FIELDS: [&str; 14] = super::with_names(ACQUIRE_FIELDS);
+
+/// `POST /locks/{name}`
+pub(in crate::http) async fn acquire(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let name = lock_name(&parts.uri)?;
+    let mut fields = extract::fields(&parts, body, app.settings()).await?;
+    let token = presented_token(&parts.headers, &mut fields)?.unwrap_or_else(Token::random);
+    let names = Some(name.into());
+    let bounds = &app.settings().bounds;
+    let asked = claim::asked(names, token, fields, &ACQUIRE_FIELDS, bounds)?;
+    let offers = ["application/json", "text/plain", EVENT_STREAM];
+    if preferred(&parts.headers, &offers) == EVENT_STREAM {
+        return hold::hold(&app, &parts, asked).await;
+    }
+    answered(&app, &parts.headers, Named::InPath, asked).await
+}
+
+/// `POST /locks`
+pub(in crate::http) async fn acquire_several(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let mut fields = extract::fields(&parts, body, app.settings()).await?;
+    let token = presented_token(&parts.headers, &mut fields)?.unwrap_or_else(Token::random);
+    let names = lock_names(&mut fields)?;
+    let bounds = &app.settings().bounds;
+    let asked = claim::asked(names, token, fields, &ACQUIRE_SEVERAL_FIELDS, bounds)?;
+    answered(&app, &parts.headers, Named::InField, asked).await
+}
+
+async fn answered(
+    app: &App,
+    headers: &HeaderMap,
+    named: Named,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    let claim = Arc::new(asked.claim);
+    let was_draining = app.is_draining();
+    let wait = asked.wait.unwrap_or_default();
+    let answer = app.service().acquire(Arc::clone(&claim), wait).await;
+    let AcquireAnswer {
+        outcome,
+        waited,
+        undelivered,
+    } = answer.map_err(|error| Problem::from(error).with_token(claim.token))?;
+    let (granted, leases) = granted(outcome, &claim, waited, was_draining)
+        .map_err(|refusal| named.fit(refusal).after(waited))?;
+    let grant = GrantAnswer {
+        named,
+        names: &claim.names,
+        token: claim.token,
+        leases: &leases,
+        granted,
+        waited,
+    };
+    let mut response = grant.acquired(headers, undelivered);
+    Waited(waited).tell(&mut response);
+    Ok(response)
+}
+
+/// The leases that the claim has now, or why it has none.
+pub(super) fn granted(
+    outcome: Outcome,
+    claim: &Claim,
+    waited: Duration,
+    was_draining: bool,
+) -> Result<(Granted, Vec<Lease>), Problem> {
+    let token = claim.token;
+    Err(match outcome {
+        Outcome::Granted(leases) => return Ok((Granted::New, leases)),
+        Outcome::Reentered(leases) => return Ok((Granted::Deeper, leases)),
+        Outcome::Replayed(leases) => return Ok((Granted::Again, leases)),
+        Outcome::Blocked(blocked_by) => Problem::blocked(blocked_by),
+        Outcome::Contradicts(contradiction) => Problem::contradicts(contradiction),
+        Outcome::TooManyWaiters(crowd) => Problem::too_many_waiters(crowd),
+        Outcome::TimedOut(unserved) => Problem::timed_out(unserved, token, waited),
+        Outcome::Draining(unserved) => Problem::draining(unserved, token, was_draining),
+        Outcome::Ended(lost) => Problem::claim_ended(lost),
+        Outcome::Recovering { retry_in } => Problem::recovering(retry_in, token),
+    })
+}

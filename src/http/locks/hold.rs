@@ -1,0 +1,137 @@
+//! `POST /locks/{name}` as a stream: the lock is held for as long as the connection lives.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::request::Parts;
+use axum::response::Response;
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use tokio::time::Instant;
+
+use super::acquire::granted;
+use super::claim::Asked;
+use super::{LOCK_TOKEN, secret};
+use crate::config::LogRequests;
+use crate::domain::{Claim, Lease, LockName, Lost};
+use crate::http::app::App;
+use crate::http::layers::RequestId;
+use crate::http::problem::Problem;
+use crate::http::sse::{Event, Events};
+use crate::http::wire::{Grant, Standing};
+use crate::server::patience::Patience;
+use crate::service::{HoldEvent, Outcome};
+use crate::store::StoreError;
+
+/// How rarely a quiet stream is written to, at the most. It is how a peer that vanished is noticed.
+const QUIET_MAX: Duration = Duration::from_secs(5);
+/// A peer gets this long to acknowledge what it was sent, however short its lease is: packets get lost and sent again.
+const PATIENCE_MIN: Duration = Duration::from_millis(500);
+
+/// Answers with what becomes of the claim, as it happens. What is refused at once is refused as it always is.
+pub(super) async fn hold(app: &App, parts: &Parts, asked: Asked) -> Result<Response, Problem> {
+    let claim = Arc::new(asked.claim);
+    let teller = Teller {
+        name: claim.names[0].clone(),
+        claim: Arc::clone(&claim),
+        request_id: RequestId::of(&parts.headers),
+        started: Instant::now(),
+        was_draining: app.is_draining(),
+        is_logged: app.settings().request_log.mode != LogRequests::Off,
+    };
+    // Cancellation safety: dropped here or later, the stream releases the lock or leaves the queue.
+    let mut told = Box::pin(app.service().hold(Arc::clone(&claim), asked.wait));
+    let first = match told.next().await {
+        Some(HoldEvent::Refused(refused)) => return Err(teller.refusal(refused)),
+        Some(HoldEvent::Draining { .. }) | None => {
+            return Err(Problem::stream_draining(claim.token));
+        }
+        Some(
+            first @ (HoldEvent::Queued(_)
+            | HoldEvent::Acquired { .. }
+            | HoldEvent::Renewed(_)
+            | HoldEvent::Lost(_)),
+        ) => first,
+    };
+    let third_of_ttl = claim.ttl.get() / 3;
+    let impatience = parts
+        .extensions
+        .get::<Patience>()
+        .map(|patience| patience.limited_to(third_of_ttl.max(PATIENCE_MIN)));
+    let events = stream::once(async { first })
+        .chain(told)
+        .map(move |event| teller.told(event));
+    let mut response = Events::new(events, third_of_ttl.min(QUIET_MAX))
+        .keeping(impatience)
+        .response();
+    response
+        .headers_mut()
+        .insert(LOCK_TOKEN, secret(claim.token));
+    Ok(response)
+}
+
+/// Puts into words what becomes of a claim.
+struct Teller {
+    name: LockName,
+    claim: Arc<Claim>,
+    request_id: RequestId,
+    started: Instant,
+    was_draining: bool,
+    is_logged: bool,
+}
+
+impl Teller {
+    fn told(&self, event: HoldEvent) -> Event {
+        match event {
+            HoldEvent::Queued(position) => Event::new("queued", &Standing::from(position)),
+            HoldEvent::Acquired {
+                lease,
+                waited,
+                replayed,
+            } => Event::new(
+                "acquired",
+                &self.grant(&lease).waited(waited).replayed(replayed),
+            ),
+            HoldEvent::Renewed(lease) => Event::new("renewed", &self.grant(&lease)),
+            HoldEvent::Lost(how) => {
+                let name = self.name.clone();
+                let problem = Problem::not_holder(Lost { name, how });
+                self.problem("lost", &problem.of_one_lock())
+            }
+            HoldEvent::Refused(refused) => self.problem("refused", &self.refusal(refused)),
+            HoldEvent::Draining { .. } => {
+                self.problem("draining", &Problem::stream_draining(self.claim.token))
+            }
+        }
+    }
+
+    fn grant<'a>(&'a self, lease: &'a Lease) -> Grant<'a> {
+        Grant::new(&self.name, self.claim.token, lease)
+    }
+
+    fn refusal(&self, refused: Result<Outcome, StoreError>) -> Problem {
+        let refused = refused.map(|outcome| {
+            let waited = self.started.elapsed();
+            let refused = granted(outcome, &self.claim, waited, self.was_draining);
+            match refused {
+                Err(refusal) => refusal.of_one_lock(),
+                Ok(_) => unreachable!("a grant is told as an event of its own"),
+            }
+        });
+        refused.unwrap_or_else(|error| Problem::from(error).with_token(self.claim.token))
+    }
+
+    /// A problem within a stream. The layer that writes and logs problems never sees it.
+    fn problem(&self, event: &'static str, problem: &Problem) -> Event {
+        if self.is_logged {
+            tracing::info!(
+                request_id = self.request_id.as_str(),
+                lock.name = %self.name,
+                outcome = problem.code().as_str(),
+                cause = problem.cause(),
+                "The lock is no longer held by a stream."
+            );
+        }
+        Event::new(event, &problem.body(self.request_id.as_str()))
+    }
+}

@@ -1,0 +1,95 @@
+//! `PUT`: renewing one lease or several, or stepping down from holding alone to sharing.
+
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+
+use super::claim;
+use super::grant::{GrantAnswer, Granted};
+use super::{Named, lock_name, lock_names, names_missing, presented_token};
+use crate::domain::{Change, Lease, LockNames, Renewed, Token};
+use crate::http::app::App;
+use crate::http::extract::{self, Fields};
+use crate::http::problem::Problem;
+
+/// The fields of a renewal.
+pub(in crate::http) const RENEW_FIELDS: [&str; 5] = ["ttl", "mode", "limit", "permits", "token"];
+/// The fields of a renewal of several leases.
+pub(in crate::http) const RENEW_SEVERAL_FIELDS: [&str; 6] = super::with_names(RENEW_FIELDS);
+
+/// `PUT /locks/{name}`
+pub(in crate::http) async fn renew(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let names = LockNames::from(lock_name(&parts.uri)?);
+    let fields = extract::fields(&parts, body, app.settings()).await?;
+    let (token, change) = asked(&app, &parts.headers, fields, &RENEW_FIELDS)?;
+    let token = token.ok_or_else(Problem::token_missing)?;
+    let renewed = app.service().renew(names.clone(), token, change).await?;
+    answered(Named::InPath, &names, token, renewed)
+}
+
+/// `PUT /locks`
+pub(in crate::http) async fn renew_several(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let mut fields = extract::fields(&parts, body, app.settings()).await?;
+    let names = lock_names(&mut fields)?;
+    let (token, change) = asked(&app, &parts.headers, fields, &RENEW_SEVERAL_FIELDS)?;
+    let names = names.ok_or_else(names_missing)?;
+    let token = token.ok_or_else(Problem::token_missing)?;
+    let renewed = app.service().renew(names.clone(), token, change).await?;
+    answered(Named::InField, &names, token, renewed)
+}
+
+fn asked(
+    app: &App,
+    headers: &HeaderMap,
+    mut fields: Fields,
+    known: &[&'static str],
+) -> Result<(Option<Token>, Change), Problem> {
+    let token = presented_token(headers, &mut fields)?;
+    let ttl = fields.duration("ttl")?;
+    let ttl = ttl.map(|ttl| app.settings().bounds.ttl(ttl)).transpose()?;
+    let mode = claim::mode(&mut fields)?;
+    fields.finish(known)?;
+    Ok((token, Change { ttl, mode }))
+}
+
+fn answered(
+    named: Named,
+    names: &LockNames,
+    token: Token,
+    renewed: Renewed,
+) -> Result<Response, Problem> {
+    let leases: Vec<Lease> = match renewed {
+        Renewed::Extended(renewals) => renewals.into_iter().map(|renewal| renewal.lease).collect(),
+        Renewed::Contradicts(contradiction) => {
+            return Err(named.fit(Problem::contradicts(contradiction)));
+        }
+        Renewed::NotHolder(mut lost) => {
+            return Err(match (named, lost.pop()) {
+                (Named::InPath, Some(lost)) => Problem::not_holder(lost).of_one_lock(),
+                (Named::InPath | Named::InField, last) => {
+                    lost.extend(last);
+                    Problem::lost(lost, "nothing was renewed")
+                }
+            });
+        }
+    };
+    let grant = GrantAnswer {
+        named,
+        names,
+        token,
+        leases: &leases,
+        granted: Granted::Still,
+        waited: Duration::ZERO,
+    };
+    Ok(grant.plain())
+}

@@ -1,0 +1,101 @@
+//! The operations on several locks at once, as the document has them.
+
+use serde_json::{Value, json};
+use utoipa::openapi::path::{HttpMethod, OperationBuilder};
+use utoipa::openapi::response::{ResponseBuilder, ResponsesBuilder};
+
+use super::locks::{
+    NOT_HOLDER, REFUSED, TOKEN, UNCHANGED, grant_example, of_locks, or_just_the_token, with_a_body,
+};
+use super::responses::{bare, of, refusals, token_header};
+use super::{Described, fields};
+use crate::http::locks::{ACQUIRE_SEVERAL_FIELDS, RELEASE_SEVERAL_FIELDS, RENEW_SEVERAL_FIELDS};
+use crate::http::route::Route;
+use crate::http::wire::Grants;
+
+pub(super) fn operations() -> Vec<Described> {
+    vec![
+        (Route::Locks, HttpMethod::Post, acquire().build()),
+        (Route::Locks, HttpMethod::Put, renew().build()),
+        (Route::Locks, HttpMethod::Delete, release().build()),
+    ]
+}
+
+fn acquire() -> OperationBuilder {
+    let responses = ResponsesBuilder::new()
+        .response(
+            "201",
+            or_just_the_token(grants("Granted: you hold all of them.")),
+        )
+        .response(
+            "200",
+            or_just_the_token(grants(
+                "You held them already: the same leases again, or deeper.",
+            )),
+        );
+    let example = with_names(json!({"ttl": "30s", "wait": "5s"}));
+    of_locks("acquire_several", "Acquire several locks, all or none")
+        .description(Some(
+            "Grants all of the locks in one step, or none, under one token. The order of the names does not matter and \
+             cannot deadlock. A refusal has in `blocked_by` what is in the way. The other fields may stand in the query \
+             string too.",
+        ))
+        .parameter(fields::token_header(
+            "The token of the claim, proposed by the client or from an earlier answer.",
+        ))
+        .request_body(Some(fields::body_with_names(
+            &ACQUIRE_SEVERAL_FIELDS,
+            example,
+        )))
+        .responses(refusals(responses, with_a_body(&[&REFUSED])))
+}
+
+fn renew() -> OperationBuilder {
+    let responses = ResponsesBuilder::new().response("200", grants("Yours, and for longer now."));
+    of_locks("renew_several", "Renew several leases, all or none")
+        .description(Some(
+            "Renews the leases on all of the locks, or none: if one is lost, nothing is renewed, and `lost` has those \
+             that are.",
+        ))
+        .parameter(fields::token_header(
+            "The token of the claim, unless the body has it.",
+        ))
+        .request_body(Some(fields::body_with_names(
+            &RENEW_SEVERAL_FIELDS,
+            with_names(json!({"ttl": "1m"})),
+        )))
+        .responses(refusals(
+            responses,
+            with_a_body(&[&NOT_HOLDER, &UNCHANGED]),
+        ))
+}
+
+fn release() -> OperationBuilder {
+    let responses = ResponsesBuilder::new()
+        .response(
+            "204",
+            bare("Released, out of the queue, or released before, within the last minute."),
+        )
+        .response("200", grants("Stepped back to `hold_count`."));
+    of_locks("release_several", "Release several locks")
+        .description(Some(
+            "Ends the claim on each of the locks. If some are lost, the others are released all the same, and `lost` \
+             has those. The fields may be sent in a body too, but none is needed.",
+        ))
+        .parameter(fields::names())
+        .parameter(fields::token_header("The token of the claim."))
+        .parameters(Some(fields::query(&RELEASE_SEVERAL_FIELDS[1..])))
+        .responses(refusals(responses, with_a_body(&[&NOT_HOLDER])))
+}
+
+fn grants(description: &str) -> ResponseBuilder {
+    let example = json!({
+        "token": TOKEN, "locks": [grant_example("acct/1"), grant_example("acct/2")],
+    });
+    of::<Grants<'_>>(description, Some(example)).header("Lock-Token", token_header())
+}
+
+fn with_names(mut fields: Value) -> Value {
+    fields["names"] = json!(["acct/1", "acct/2"]);
+    fields
+}

@@ -1,0 +1,57 @@
+//! What streams tell beside grants, locks and problems.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::Moment;
+use crate::domain::{LockEvent, Position};
+
+/// Something that happened to a lock, as everybody may see it; never a token.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LockEvent)]
+pub(in crate::http) struct LockEventBody<'a> {
+    /// The lock.
+    name: &'a str,
+    /// The fencing token of the lease that this is about; null where there is no lease.
+    #[schema(required)]
+    fencing_token: Option<u64>,
+    /// Who holds, held or waits, in their own words; proves nothing.
+    owner: &'a str,
+    /// When it happened, by the store's clock.
+    #[schema(value_type = String, format = DateTime)]
+    at: Moment,
+    /// When the lease ends unless it is renewed, by the store's clock; null where no lease goes on.
+    #[schema(value_type = Option<String>, format = DateTime, required)]
+    expires_at: Option<Moment>,
+}
+
+impl<'a> LockEventBody<'a> {
+    pub(in crate::http) fn new(event: &'a LockEvent) -> Self {
+        Self {
+            name: event.name.as_str(),
+            fencing_token: event.fence.map(|fence| fence.get()),
+            owner: event.owner.as_str(),
+            at: Moment(event.at),
+            expires_at: event.expires_at.map(Moment),
+        }
+    }
+}
+
+/// How far a waiting claim has come.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = QueuePosition)]
+pub(in crate::http) struct Standing {
+    /// 1 for the next in turn.
+    position: u64,
+    /// How many waiters there are in all.
+    queue_length: u64,
+}
+
+impl From<Position> for Standing {
+    fn from(position: Position) -> Self {
+        Self {
+            position: position.position,
+            queue_length: position.queue_length,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What those get to know who hold, and what others see of them.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::{Moment, RawJson, millis};
+use crate::domain::{self, Holder, Holders, Lease, LockName, Share, Token};
+
+/// What the holder of a lock gets to know. It cannot be printed, because it shows its token.
+#[derive(Serialize, ToSchema)]
+pub(in crate::http) struct Grant<'a> {
+    /// The lock.
+    name: &'a str,
+    /// Proves the claim. Keep it secret: whoever has it can renew and release.
+    token: Uuid,
+    /// The mode of the claim, and the public side of its lease.
+    #[serde(flatten)]
+    holder: HolderView<'a>,
+    /// How long the lease lasts without renewal.
+    ttl_ms: u64,
+    /// How long this request waited for the lock.
+    waited_ms: u64,
+    /// Whether this repeats the answer to an earlier request of the same claim.
+    replayed: bool,
+}
+
+impl<'a> Grant<'a> {
+    pub(in crate::http) fn new(name: &'a LockName, token: Token, lease: &'a Lease) -> Self {
+        Self {
+            name: name.as_str(),
+            token: token.expose(),
+            holder: HolderView::new(&lease.holder),
+            ttl_ms: millis(lease.ttl.get()),
+            waited_ms: 0,
+            replayed: false,
+        }
+    }
+
+    pub(in crate::http) fn waited(mut self, waited: Duration) -> Self {
+        self.waited_ms = millis(waited);
+        self
+    }
+
+    pub(in crate::http) fn replayed(mut self, is_replay: bool) -> Self {
+        self.replayed = is_replay;
+        self
+    }
+}
+
+/// What the holder of several locks gets to know.
+#[derive(Serialize, ToSchema)]
+pub(in crate::http) struct Grants<'a> {
+    /// Proves the claim on all of them. Keep it secret: whoever has it can renew and release.
+    pub(in crate::http) token: Uuid,
+    /// The locks, in the order of their names.
+    #[schema(value_type = Vec<Grant>)]
+    pub(in crate::http) locks: Vec<Grant<'a>>,
+}
+
+/// A holder as everybody may see it.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Holder)]
+pub(in crate::http) struct HolderView<'a> {
+    /// Orders the grants of a lock: a later grant always has a larger one.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_u64)]
+    fencing_token: u64,
+    /// How the lock is held.
+    mode: Mode,
+    /// How many permits there are in all; null without a limit, and for an exclusive claim.
+    #[schema(required, minimum = 1, maximum = 1_000_000)]
+    limit: Option<u32>,
+    /// How many permits the claim takes.
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    permits: u32,
+    /// Who holds, in the holder's own words; proves nothing.
+    owner: &'a str,
+    /// What else the holder wants others to see.
+    #[schema(value_type = Option<Object>, required)]
+    metadata: Option<RawJson<'a>>,
+    /// How many times over it is held.
+    #[schema(minimum = 1, maximum = 1000)]
+    hold_count: u16,
+    /// When the lock was granted, by the store's clock.
+    #[schema(value_type = String, format = DateTime)]
+    acquired_at: Moment,
+    /// When the lease ends unless it is renewed, by the store's clock; for people to read.
+    #[schema(value_type = String, format = DateTime)]
+    expires_at: Moment,
+    /// How long the lease still lasts, counted from before this answer was sent. Go by this, not by `expires_at`.
+    expires_in_ms: u64,
+}
+
+impl<'a> HolderView<'a> {
+    pub(in crate::http) fn new(holder: &'a Holder) -> Self {
+        let (mode, share) = Mode::of(holder.mode);
+        Self {
+            fencing_token: holder.fence.get(),
+            mode,
+            limit: share.limit(),
+            permits: share.permits(),
+            owner: holder.owner.as_str(),
+            metadata: holder.metadata.as_ref().map(RawJson),
+            hold_count: holder.hold_count.get(),
+            acquired_at: Moment(holder.acquired_at),
+            expires_at: Moment(holder.expires_at),
+            expires_in_ms: millis(holder.expires_in),
+        }
+    }
+
+    pub(in crate::http) fn all(holders: &'a [Holder]) -> Vec<Self> {
+        holders.iter().map(Self::new).collect()
+    }
+
+    /// Those who are told of, and how many there are.
+    pub(in crate::http) fn told(holders: Option<&'a Holders>) -> (Vec<Self>, u64) {
+        holders.map_or((Vec::new(), 0), |holders| {
+            (Self::all(&holders.told), holders.total)
+        })
+    }
+}
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum Mode {
+    /// Alone.
+    Exclusive,
+    /// Together with others, as far as the permits go.
+    Shared,
+}
+
+impl Mode {
+    /// The word for it, and what it takes. Alone is written as one permit without a limit.
+    pub(super) fn of(mode: domain::Mode) -> (Self, Share) {
+        match mode {
+            domain::Mode::Exclusive => (Self::Exclusive, Share::READ),
+            domain::Mode::Shared(share) => (Self::Shared, share),
+        }
+    }
+}
