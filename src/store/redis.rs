@@ -34,6 +34,9 @@ use messages::Messages;
 use pool::Pool;
 use topology::Topology;
 
+/// How long the others take, as a rule, to hear that somebody has come to watch.
+const WATCH_SPREADS: Duration = Duration::from_millis(50);
+
 /// How long a survey may take.
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -151,6 +154,7 @@ impl RedisStore {
                     .send_packed_command(&publish)
                     .await
                     .ok()?;
+                tokio::time::sleep(WATCH_SPREADS).await;
             }
             Some(())
         };

@@ -155,7 +155,7 @@ if wait and (first_block or may_grant == '0') then
         end
         live(it.key, REMEMBERED_MS)
         if is_new then
-            tell(channel, now_us, 'queued', it)
+            tell(channel, now_us, 'queued', it, nil, owner)
         end
         if wait.tells == '1' then
             local all, before = lengths(it, sequence)

@@ -61,9 +61,9 @@ local function closed_until(acquired_ms, until_ms, min_hold_ms, lock_delay_ms)
     return math.max(until_ms + (tonumber(lock_delay_ms) or 0), acquired_ms + (tonumber(min_hold_ms) or 0))
 end
 
--- Tells those who watch, if there are any.
+-- Tells those who watch, if there are any. Where there is no record, whose doing it is has to be said.
 local told = 0
-local function tell(channel, now_us, kind, it, record)
+local function tell(channel, now_us, kind, it, record, owner)
     if channel == '' then
         return
     end
@@ -71,7 +71,7 @@ local function tell(channel, now_us, kind, it, record)
     local _, name = parts(it)
     local lease = record and redis.call('HMGET', record, 'f', 'u', 'o') or {}
     redis.call('PUBLISH', channel, string.format('%.0f.%d %s %s %s %s %s',
-        now_us, told, kind, name, lease[1] or '-', lease[2] or '-', lease[3] or ''))
+        now_us, told, kind, name, lease[1] or '-', lease[2] or '-', lease[3] or owner or ''))
 end
 
 -- Clears away the record of a lock and what nobody but its holder needs.

@@ -112,13 +112,15 @@ local function lengths(it, sequence)
     return length, before
 end
 
--- Takes a claim out of the waiters of a process. Says whether it was there.
+-- Takes a claim out of the waiters of a process. Says whether it was there. What the process was offered was offered to
+-- the first of its waiters.
 local function leave(it, process, claim)
-    if redis.call('ZREM', line_key(it, process), claim) == 0 then
-        return false
-    end
-    if it.offered == process then
+    local line = line_key(it, process)
+    if it.offered == process and redis.call('ZRANGE', line, 0, 0)[1] == claim then
         withdraw_offer(it)
+    end
+    if redis.call('ZREM', line, claim) == 0 then
+        return false
     end
     reindex(it, process)
     return true

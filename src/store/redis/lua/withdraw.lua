@@ -8,7 +8,8 @@ local now_us, now_ms = now()
 local undone = 0
 for number = 1, #KEYS / 2 do
     local it, ended, claim = read(KEYS[number * 2 - 1]), KEYS[number * 2], ARGV[2 + number]
-    local record = record_of(it, claim, now_ms)
+    -- A lease that ran out before anybody was told of it is undone like any other: it closes nothing.
+    local record = it.holder == claim and it.key or it.limit and holder_key(it, claim)
     if record and redis.call('HGET', record, 'r') == attempt then
         undone = undone + 1
         tell(channel, now_us, 'released', it, record)
