@@ -30,13 +30,15 @@ use crate::domain::{
 use clock::{Clock, Moment};
 use table::Table;
 
-/// How many due entries one operation clears away beside its own work. Every operation makes fewer for each of its locks,
-/// so the entries that are due never pile up.
+/// How many due entries one operation clears away beside its own work. An operation on one lock makes fewer, so they do
+/// not pile up; what operations on many locks leave is the survey's.
 const SWEPT_PER_OPERATION: usize = 4;
 
 /// Leases and queues in this process's memory.
 pub struct MemoryStore {
     table: Mutex<Table>,
+    /// Held while something is told, so that everything is told in the order in which it happened.
+    telling: Mutex<()>,
     listener: OnceLock<Arc<dyn Listener>>,
     clock: Clock,
 }
@@ -47,6 +49,7 @@ impl MemoryStore {
     pub fn new(locks_max: usize) -> Self {
         Self {
             table: Mutex::new(Table::new(locks_max)),
+            telling: Mutex::new(()),
             listener: OnceLock::new(),
             clock: Clock::start(),
         }
@@ -60,29 +63,24 @@ impl MemoryStore {
         table.sweep(now, SWEPT_PER_OPERATION);
         let answer = step(&mut table, now);
         table.settle(now);
-        self.tell(table);
+        let is_silent = table.signals.is_empty();
+        drop(table);
+        if !is_silent {
+            self.tell();
+        }
         answer
     }
 
     /// Tells the listener what there is to tell, while the table is free for others.
-    fn tell<'a>(&'a self, mut table: MutexGuard<'a, Table>) {
-        if table.signals.are_told {
-            return;
-        }
-        loop {
-            let signals = table.signals.take();
-            table.signals.are_told = !signals.is_empty();
-            drop(table);
-            if signals.is_empty() {
-                return;
-            }
+    fn tell(&self) {
+        let telling = self.telling.lock();
+        let signals = self.table().signals.take();
+        if let Some(listener) = self.listener.get() {
             for signal in signals {
-                if let Some(listener) = self.listener.get() {
-                    signal.tell(listener.as_ref());
-                }
+                signal.tell(listener.as_ref());
             }
-            table = self.table();
         }
+        drop(telling);
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {

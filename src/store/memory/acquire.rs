@@ -32,7 +32,8 @@ impl Table {
         }
         let sequence = self.sequence(claim, stand);
         if let Some(contradiction) = self.other_limit(claim) {
-            self.leave(&claim.names, claim.token);
+            // Whoever asks in vain must not keep those behind it waiting.
+            self.step_out(claim);
             return Ok(Acquired::Contradicts(contradiction));
         }
         let is_blocked = claim

@@ -2,6 +2,7 @@
 
 use super::acquire::contradiction;
 use super::clock::Moment;
+use super::hold::Hold;
 use super::lock::Lock;
 use super::table::Table;
 use crate::domain::{
@@ -127,7 +128,10 @@ impl Table {
         let ticket = self.line_mut(name)?.remove(token)?;
         self.touch(name);
         for other in ticket.names.iter().filter(|other| !named.contains(other)) {
-            self.leave(std::slice::from_ref(other), token);
+            if let Some(line) = self.line_mut(other) {
+                line.remove(token);
+                self.touch(other);
+            }
         }
         self.endings
             .remember(name, token, NotHolder::Released, now.instant);
@@ -193,12 +197,7 @@ impl Table {
 }
 
 /// Ends what an attempt was granted if nobody else was told of it.
-fn untold(
-    lock: &mut Lock,
-    token: Token,
-    attempt: Attempt,
-    now: Moment,
-) -> Option<super::hold::Hold> {
+fn untold(lock: &mut Lock, token: Token, attempt: Attempt, now: Moment) -> Option<Hold> {
     lock.holds
         .get(token)
         .filter(|hold| hold.untold == Some(attempt))?;

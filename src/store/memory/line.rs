@@ -25,7 +25,6 @@ pub(super) struct Line {
 }
 
 /// What is known of a waiting claim.
-#[derive(Clone)]
 pub(super) struct Ticket {
     pub(super) sequence: u64,
     /// All locks that it waits for.
@@ -166,14 +165,20 @@ impl Line {
             let index = self.standing.partition_point(|other| *other < place);
             self.standing.insert(index, place);
         }
-        self.keep(token, ticket);
+        let until = ticket.until;
+        if let Some(before) = self.tickets.insert(token, ticket) {
+            self.forgotten.remove(&(before.until, token));
+        }
+        self.forgotten.insert((until, token));
     }
 
     /// A claim stands here no more; its place is kept until a moment.
     pub(super) fn park(&mut self, token: Token, until: Instant) {
         self.step_out(token);
-        if let Some(ticket) = self.tickets.get(&token).cloned() {
-            self.keep(token, Ticket { until, ..ticket });
+        if let Some(ticket) = self.tickets.get_mut(&token) {
+            self.forgotten.remove(&(ticket.until, token));
+            self.forgotten.insert((until, token));
+            ticket.until = until;
         }
     }
 
@@ -195,14 +200,6 @@ impl Line {
         let ticket = self.tickets.remove(&token)?;
         self.forgotten.remove(&(ticket.until, token));
         Some(ticket)
-    }
-
-    fn keep(&mut self, token: Token, ticket: Ticket) {
-        let until = ticket.until;
-        if let Some(before) = self.tickets.insert(token, ticket) {
-            self.forgotten.remove(&(before.until, token));
-        }
-        self.forgotten.insert((until, token));
     }
 
     /// Offers the lock to the first waiter if there is `something` for it, and takes the offer back otherwise. Says

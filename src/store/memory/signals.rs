@@ -9,8 +9,6 @@ use crate::store::Listener;
 #[derive(Default)]
 pub(super) struct Signals {
     pub(super) wants_events: bool,
-    /// Whether somebody is telling just now. The others leave it to them, so that everything is told in order.
-    pub(super) are_told: bool,
     waiting: Vec<Signal>,
     last_id: u64,
 }
@@ -31,6 +29,10 @@ impl Signal {
 }
 
 impl Signals {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     pub(super) fn take(&mut self) -> Vec<Signal> {
         std::mem::take(&mut self.waiting)
     }

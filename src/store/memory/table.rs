@@ -189,17 +189,18 @@ impl Table {
 
     /// Offers the lock to its first waiter if that would get an answer other than to wait on.
     fn offer(&mut self, name: &LockName, now: Moment) {
-        let Some(first) = self.line(name).and_then(Line::first).cloned() else {
+        let Some(first) = self.line(name).and_then(Line::first) else {
             return;
         };
-        let is_answered = first.names.iter().all(|name| {
+        let (sequence, mode, names) = (first.sequence, first.mode, first.names.clone());
+        let is_answered = names.iter().all(|name| {
             self.catch_up(name, now);
             let Some(lock) = self.locks.get(name) else {
                 return true;
             };
             // A contradiction is an answer too: whoever gets it makes room for the rest of the queue.
-            let admits = lock.obstacle(first.mode) != Some(Obstacle::Taken);
-            admits && lock.is_turn_of(Some(first.sequence))
+            let admits = lock.obstacle(mode) != Some(Obstacle::Taken);
+            admits && lock.is_turn_of(Some(sequence))
         });
         let is_new = self
             .line_mut(name)

@@ -7,7 +7,7 @@ use super::line::{Line, Ticket};
 use super::lock::Obstacle;
 use super::table::Table;
 use crate::domain::{
-    Acquired, Blockade, Blocker, Claim, LockName, LockState, Parked, Place, Position, Stand, Token,
+    Acquired, Blockade, Blocker, Claim, LockName, LockState, Parked, Place, Position, Stand,
     Waiting,
 };
 use crate::store::StoreError;
@@ -23,13 +23,18 @@ impl Table {
         if now.timestamp() <= stand.place?.until {
             return None;
         }
+        self.step_out(claim);
+        Some(Acquired::Overdue)
+    }
+
+    /// Takes the claim out of the waiters. Its place is kept as long as it was to be kept anyhow.
+    pub(super) fn step_out(&mut self, claim: &Claim) {
         for name in claim.names.iter() {
             if let Some(line) = self.line_mut(name) {
                 line.step_out(claim.token);
                 self.touch(name);
             }
         }
-        Some(Acquired::Overdue)
     }
 
     /// The process that asks is alive.
@@ -149,16 +154,6 @@ impl Table {
         Parked {
             position,
             blocked_by,
-        }
-    }
-
-    /// Takes a claim out of queues and forgets its place.
-    pub(super) fn leave(&mut self, names: &[LockName], token: Token) {
-        for name in names {
-            if let Some(line) = self.line_mut(name) {
-                line.remove(token);
-                self.touch(name);
-            }
         }
     }
 
