@@ -8,6 +8,9 @@ use std::process::{Command, Output, Stdio};
 use crate::process::{Serving, output};
 use crate::support::redis_server::{RedisOptions, RedisServer};
 
+/// A request may wait as long as it asks for; the fuzzer has no time for that.
+const IMPATIENT: [&str; 2] = ["--waiting-wait-max", "20ms"];
+
 /// Schemathesis with every check it has; what it may not call a failure is in `schemathesis.toml`, with reasons.
 fn fuzz(url: &str) {
     let found = tool("target/venv/bin/schemathesis")
@@ -23,14 +26,16 @@ fn fuzz(url: &str) {
 
 #[test]
 fn a_fuzzer_finds_nothing_over_the_embedded_store() {
-    let serving = Serving::start(&[]);
+    let serving = Serving::start(&IMPATIENT);
     fuzz(&serving.url);
 }
 
 #[tokio::test]
 async fn a_fuzzer_finds_nothing_over_redis() {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
-    let serving = Serving::start(&["--store", &format!("redis://{}", redis.address())]);
+    let store = format!("redis://{}", redis.address());
+    let [wait_max, so_long] = IMPATIENT;
+    let serving = Serving::start(&["--store", &store, wait_max, so_long]);
     fuzz(&serving.url);
 }
 

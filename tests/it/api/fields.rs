@@ -132,12 +132,12 @@ async fn a_field_that_does_not_exist_is_refused_with_the_one_that_was_meant() {
         (
             post("/locks/a?colour=red"),
             "colour",
-            "there are: ttl, mode, owner",
+            "there are: ttl, wait, mode, limit, permits, owner",
         ),
         (
             put("/locks/a?owner=me").token(A),
             "owner",
-            "there are: ttl, token",
+            "there are: ttl, mode, limit, permits, token",
         ),
         (
             delete("/locks/a?ttl=5s").token(A),
@@ -149,6 +149,28 @@ async fn a_field_that_does_not_exist_is_refused_with_the_one_that_was_meant() {
             "forced",
             "did you mean \"force\"",
         ),
+        (post("/locks/a?wiat=5s"), "wiat", "did you mean \"wait\""),
+        (
+            post("/locks/a?wait_ms=5"),
+            "wait_ms",
+            "did you mean \"wait\"",
+        ),
+        (
+            post("/locks/a?permit=2"),
+            "permit",
+            "did you mean \"permits\"",
+        ),
+        (
+            post("/locks/a?limits=2"),
+            "limits",
+            "did you mean \"limit\"",
+        ),
+        (
+            post("/locks").form("nmaes=a"),
+            "nmaes",
+            "did you mean \"names\"",
+        ),
+        (get("/events?prefx=a"), "prefx", "did you mean \"prefix\""),
         (get("/locks/a?ttl=5s"), "ttl", "takes none"),
         (get("/locks?prefx=a"), "prefx", "did you mean \"prefix\""),
         (get("/readyz?verbos"), "verbos", "did you mean \"verbose\""),
@@ -158,30 +180,6 @@ async fn a_field_that_does_not_exist_is_refused_with_the_one_that_was_meant() {
     }
     let answer = api.send(post("/locks/a?tll=5s")).await;
     insta::assert_snapshot!("unknown_field", answer.shape());
-}
-
-#[tokio::test]
-async fn fields_of_later_versions_are_refused_by_name() {
-    let api = Api::new();
-    for field in ["wait", "fair", "limit", "permits", "names"] {
-        let request = post(&format!("/locks/a?{field}=1"));
-        refused(
-            &api,
-            request,
-            "unknown_field",
-            field,
-            "this version does not have",
-        )
-        .await;
-    }
-    refused(
-        &api,
-        post("/locks/a?mode=shared"),
-        "invalid_field",
-        "mode",
-        "exclusive",
-    )
-    .await;
 }
 
 #[tokio::test]

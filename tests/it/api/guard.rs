@@ -11,7 +11,14 @@ fn guarded() -> Api {
 #[tokio::test]
 async fn without_the_key_nothing_about_locks_is_answered() {
     let api = guarded();
-    for path in ["/locks", "/locks/", "/locks/a", "/locks/%FF", "/metrics"] {
+    for path in [
+        "/locks",
+        "/locks/",
+        "/locks/a",
+        "/locks/%FF",
+        "/events",
+        "/metrics",
+    ] {
         for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"] {
             let answer = api.send(call(method, path)).await;
             assert_eq!(answer.status, 401, "{method} {path}");

@@ -99,7 +99,9 @@ async fn it_says_what_it_is_and_where_things_are() {
     assert_snapshot!("index", index.shape());
     for (name, path) in index.json().as_object().expect("an object") {
         if let Some(path) = path.as_str().filter(|path| path.starts_with('/')) {
-            assert!(api.send(get(path)).await.status < 400, "{name}: {path}");
+            // The answer may be a stream without an end.
+            let status = api.open(get(path)).await.status();
+            assert!(status.as_u16() < 400, "{name}: {path}");
         }
     }
 }

@@ -8,7 +8,7 @@ use leasehold::config::LogRequests;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::support::{Api, delete, get, post, put};
+use super::support::{Api, Told, delete, get, post, put};
 
 /// What was logged, as JSON lines.
 #[derive(Clone, Default)]
@@ -86,6 +86,10 @@ async fn no_token_is_ever_logged() {
         delete("/locks/a").token(&token),
         post("/locks/a").token(&token),
         post("/locks/a").token(&token).json("{"),
+        post("/locks?names=b&names=c").token(&token),
+        put("/locks?names=b&names=d").token(&token),
+        delete("/locks?names=b&names=c").token(&token),
+        post("/locks/d?wait=1s").token(&token),
     ] {
         api.send(request).await;
     }
@@ -164,6 +168,42 @@ async fn the_log_can_be_full_or_off() {
         .send(get("/nothing"))
         .await;
     assert_eq!(log.requests().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waited_is_not_slow_and_says_how_long_it_waited() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new();
+    let token = api.token_of("/locks/a").await;
+    let waiting = api.queue(post("/locks/a?wait=20s"), "a", 1).await;
+    tokio::time::advance(Duration::from_secs(10)).await;
+    api.send(delete("/locks/a").token(&token)).await;
+    assert_eq!(waiting.await.expect("an answer").status, 201);
+    assert_eq!(log.requests(), [], "what went well is not news");
+    let refused = api.send(post("/locks/a?wait=5s")).await;
+    assert_eq!(refused.status, 423);
+    let (_, fields) = &log.requests()[0];
+    assert_eq!(fields["message"], "The request was refused.");
+    let waited_ms = fields["wait_ms"].as_f64().expect("a number");
+    assert!((5_000.0..6_000.0).contains(&waited_ms), "{waited_ms}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_loses_its_lock_is_logged_with_its_request() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new();
+    let request = post("/locks/a?ttl=3s").header("accept", "text/event-stream");
+    let response = api.open(request.header("x-request-id", "job-7")).await;
+    let mut told = Told::of(response);
+    told.expect("acquired").await;
+    api.send(delete("/locks/a?force=true")).await;
+    told.expect("lost").await;
+    let (_, fields) = &log.requests()[0];
+    assert_eq!(
+        (&fields["request_id"], &fields["outcome"]),
+        (&"job-7".into(), &"lease_evicted".into())
+    );
+    assert_eq!(fields["lock.name"], "a");
 }
 
 #[tokio::test]

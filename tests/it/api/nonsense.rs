@@ -50,7 +50,7 @@ fn path() -> impl Strategy<Value = String> {
 fn query() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
-        "\\?(ttl|mode|owner|hold_count|force|reason|verbose|page_token|prefix)=[!-~]{0,12}",
+        "\\?(ttl|wait|mode|limit|permits|fair|names|owner|hold_count|force|reason|verbose|page_token|prefix)=[!-~]{0,12}",
         "\\?[!-~]{0,30}",
         "\\?(%[0-9A-F]{2}){0,8}",
     ]
@@ -60,9 +60,9 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(Vec::new()),
         prop::collection::vec(any::<u8>(), 0..64),
-        "\\{\"(ttl|owner|metadata|hold_count|token|x)\":[ -~]{0,20}\\}"
+        "\\{\"(ttl|wait|names|limit|owner|metadata|hold_count|token|x)\":[ -~]{0,20}\\}"
             .prop_map(String::into_bytes),
-        "(ttl|owner|force|hold_count)=[ -~]{0,20}".prop_map(String::into_bytes),
+        "(ttl|names|owner|force|hold_count)=[ -~]{0,20}".prop_map(String::into_bytes),
     ]
 }
 

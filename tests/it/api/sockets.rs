@@ -188,3 +188,41 @@ async fn a_body_that_does_not_come_is_answered_and_the_connection_closed() {
         .await;
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
 }
+
+#[tokio::test]
+async fn a_lock_that_is_held_by_a_stream_is_free_when_its_connection_closes() {
+    let server = Server::start().await;
+    let mut stream = TcpStream::connect(server.address)
+        .await
+        .expect("a connection");
+    let request = "POST /locks/a?ttl=1h HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut received = Vec::new();
+    while !String::from_utf8_lossy(&received).contains("event: acquired") {
+        let count = stream.read_buf(&mut received).await.expect("an event");
+        assert_ne!(count, 0, "the stream ended early");
+    }
+    server.api.is_soon("a", "held").await;
+    drop(stream);
+    server.api.is_soon("a", "free").await;
+}
+
+#[tokio::test]
+async fn a_stream_of_http_2_is_released_when_it_is_reset_and_its_connection_lives_on() {
+    let server = Server::start().await;
+    let client = reqwest::Client::builder()
+        .http2_prior_knowledge()
+        .build()
+        .expect("a client");
+    let request = client
+        .post(server.url("/locks/a?ttl=1h"))
+        .header("accept", "text/event-stream");
+    let mut response = request.send().await.expect("an answer");
+    let first = response.chunk().await.expect("a stream").expect("an event");
+    assert!(first.starts_with(b"event: acquired\n"), "{first:?}");
+    server.api.is_soon("a", "held").await;
+    drop(response);
+    server.api.is_soon("a", "free").await;
+    let alive = client.get(server.url("/livez")).send().await;
+    assert_eq!(alive.expect("an answer").status(), 200);
+}

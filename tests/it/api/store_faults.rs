@@ -50,6 +50,8 @@ async fn every_other_operation_is_told_what_is_known() {
         delete("/locks/a?force=true"),
         get("/locks/a"),
         get("/locks"),
+        put("/locks?names=a&names=b").token(TOKEN),
+        delete("/locks?names=a&names=b").token(TOKEN),
     ] {
         let answer = api.send(request).await;
         is_unavailable(&answer, "unknown");

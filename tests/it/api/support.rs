@@ -2,14 +2,16 @@
 
 mod answer;
 mod broken_store;
+mod told;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::Response;
 use axum::http::{HeaderName, HeaderValue, Method, Request};
-use leasehold::config::LogRequests;
+use leasehold::config::{LogRequests, WaitingConfig};
 use leasehold::domain::Bounds;
 use leasehold::http::{App, BUCKETS, RequestLog, Settings, router};
 use leasehold::server::shutdown::Draining;
@@ -18,15 +20,21 @@ use leasehold::service::metrics::LockMetrics;
 use leasehold::store::LockStore;
 use leasehold::store::memory::MemoryStore;
 use leasehold::telemetry::{Build, Metrics};
+use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
 pub(crate) use answer::Answer;
 pub(crate) use broken_store::BrokenStore;
+pub(crate) use told::{Event, Told};
+
+use crate::support::eventually;
+use crate::support::stores::waiting_config;
 
 /// The API of a service of its own.
 pub(crate) struct Api {
     pub(crate) router: Router,
     pub(crate) draining: Draining,
+    service: LockService,
 }
 
 impl Api {
@@ -41,21 +49,74 @@ impl Api {
     }
 
     pub(crate) fn on(store: Arc<dyn LockStore>, change: impl FnOnce(&mut Settings)) -> Self {
-        let metrics = Arc::new(Metrics::with_buckets(&[BUCKETS]));
-        let service = LockService::new(store, Duration::from_secs(2), LockMetrics::new(&metrics));
         let mut settings = settings();
         change(&mut settings);
+        Self::made(store, waiting_config(), settings)
+    }
+
+    /// On an embedded store, with other queues.
+    pub(crate) fn waiting(change: impl FnOnce(&mut WaitingConfig)) -> Self {
+        let mut waiting = waiting_config();
+        change(&mut waiting);
+        Self::made(Arc::new(MemoryStore::new(10_000)), waiting, settings())
+    }
+
+    fn made(store: Arc<dyn LockStore>, waiting: WaitingConfig, settings: Settings) -> Self {
+        let metrics = Arc::new(Metrics::with_buckets(&[BUCKETS]));
+        let timeout = Duration::from_secs(2);
+        let service = LockService::new(store, timeout, waiting, LockMetrics::new(&metrics));
         let draining = Draining::new();
-        let app = App::new(service, metrics, draining.clone(), settings);
+        let app = App::new(service.clone(), metrics, draining.clone(), settings);
         Self {
             router: router(app),
             draining,
+            service,
         }
     }
 
+    /// What a signal to stop does.
+    pub(crate) fn stop(&self) {
+        self.draining.begin();
+        self.service.drain();
+    }
+
     pub(crate) async fn send(&self, request: Call) -> Answer {
+        Answer::of(self.open(request).await).await
+    }
+
+    /// The answer without its body, which may go on for ever.
+    pub(crate) async fn open(&self, request: Call) -> Response<Body> {
         let response = self.router.clone().oneshot(request.request).await;
-        Answer::of(response.expect("the router never fails")).await
+        response.expect("the router never fails")
+    }
+
+    /// Sends a request that may wait for long.
+    pub(crate) fn begin(&self, request: Call) -> JoinHandle<Answer> {
+        let sent = self.router.clone().oneshot(request.request);
+        tokio::spawn(async move { Answer::of(sent.await.expect("the router never fails")).await })
+    }
+
+    /// Begins to wait, and returns when the lock has so many waiters.
+    pub(crate) async fn queue(&self, request: Call, name: &str, count: u64) -> JoinHandle<Answer> {
+        let waiting = self.begin(request);
+        self.has_waiters(name, count).await;
+        waiting
+    }
+
+    pub(crate) async fn has_waiters(&self, name: &str, count: u64) {
+        eventually("the claim waits", async || {
+            let lock = self.send(get(&format!("/locks/{name}"))).await.json();
+            (lock["queue_length"] == count).then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn is_soon(&self, name: &str, state: &str) {
+        eventually(state, async || {
+            let lock = self.send(get(&format!("/locks/{name}"))).await.json();
+            (lock["state"] == state).then_some(())
+        })
+        .await;
     }
 
     /// Acquires and returns the token.

@@ -7,7 +7,7 @@ const A: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 #[tokio::test]
 async fn a_duration_without_a_unit_is_refused_and_the_message_shows_how_to_write_it() {
     let api = Api::new();
-    for field in ["ttl", "min_hold", "max_hold", "lock_delay"] {
+    for field in ["ttl", "wait", "min_hold", "max_hold", "lock_delay"] {
         let number = post("/locks/a").json(format!(r#"{{"{field}":30}}"#));
         refused(&api, number, "invalid_field", field, "30s").await;
         let digits = post("/locks/a").json(format!(r#"{{"{field}":"30"}}"#));
@@ -55,6 +55,16 @@ async fn a_value_out_of_its_bounds_is_refused_and_the_message_has_the_bounds() {
         ("hold_count=1001", "hold_count", "1 to 1000"),
         ("hold_count=99999999999999999999", "hold_count", "1 to 1000"),
         ("owner=a%0Ab", "owner", "control character"),
+        ("mode=shared&limit=0", "limit", "1 to 1000000"),
+        ("mode=shared&limit=1000001", "limit", "1 to 1000000"),
+        ("mode=shared&limit=4&permits=0", "permits", "1 to 4"),
+        ("mode=shared&limit=4&permits=5", "permits", "1 to 4"),
+        ("mode=shared&permits=2", "permits", "with a limit only"),
+        ("limit=4", "limit", "with mode=shared only"),
+        ("permits=1", "permits", "with mode=shared only"),
+        ("mode=exclusive&limit=4", "limit", "with mode=shared only"),
+        ("mode=semaphore", "mode", "exclusive or shared"),
+        ("fair=yes", "fair", "true or false"),
     ] {
         let request = post(&format!("/locks/a?{query}"));
         refused(&api, request, "invalid_field", field, bounds).await;
@@ -87,6 +97,9 @@ async fn a_value_of_the_wrong_type_is_refused() {
         (r#"{"mode":true}"#, "mode"),
         (r#"{"mode":"EXCLUSIVE"}"#, "mode"),
         (r#"{"token":7}"#, "token"),
+        (r#"{"fair":1}"#, "fair"),
+        (r#"{"mode":"shared","limit":"four"}"#, "limit"),
+        (r#"{"mode":"shared","limit":2.5}"#, "limit"),
         (r#"{"hold_count":2.0}"#, "hold_count"),
         (r#"{"hold_count":-1}"#, "hold_count"),
         (r#"{"hold_count":"two"}"#, "hold_count"),

@@ -114,7 +114,9 @@ fn name_what_varies(value: &mut Value) {
                 match name.as_str() {
                     "token" => *member = uuid_named("token", text(member)).into(),
                     "instance" => *member = uuid_named("request id", text(member)).into(),
-                    "acquired_at" | "expires_at" => *member = moment(text(member)).into(),
+                    "acquired_at" | "expires_at" | "waiting_since" => {
+                        *member = moment(text(member)).into()
+                    }
                     "fencing_token" | "expires_in_ms" | "retry_after_ms" | "free_in_ms"
                         if member.is_u64() =>
                     {

@@ -1,14 +1,15 @@
 //! A store that answers every request with the same error, or waits for leases that it may have forgotten.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold::domain::{
-    Acquired, Attempt, Claim, HoldCount, Holder, Listing, LockName, LockView, Released, Renewed,
-    Token, Ttl,
+    Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockView,
+    Parked, Released, Renewed, Stand, Token,
 };
-use leasehold::store::{ListQuery, LockStore, StoreError, StoreFuture, StoreHealth};
+use leasehold::store::{ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth};
 use tokio::time::Instant;
 
 #[derive(Debug)]
@@ -49,12 +50,22 @@ impl BrokenStore {
 }
 
 impl LockStore for BrokenStore {
-    fn acquire<'a>(&'a self, _: &'a Claim, _: Attempt, _: Instant) -> StoreFuture<'a, Acquired> {
+    fn acquire<'a>(
+        &'a self,
+        _: &'a Claim,
+        _: Attempt,
+        _: Option<&'a Stand>,
+        _: Instant,
+    ) -> StoreFuture<'a, Acquired> {
         if self.error.is_some() {
             return self.fail();
         }
         let retry_in = Duration::from_millis(2_500);
         ready(Ok(Acquired::Recovering { retry_in })).boxed()
+    }
+
+    fn park<'a>(&'a self, _: &'a Claim, _: Duration, _: Instant) -> StoreFuture<'a, Parked> {
+        self.fail()
     }
 
     fn withdraw<'a>(&'a self, _: &'a Claim, _: Attempt, _: Instant) -> StoreFuture<'a, ()> {
@@ -63,9 +74,9 @@ impl LockStore for BrokenStore {
 
     fn renew<'a>(
         &'a self,
-        _: &'a LockName,
+        _: &'a LockNames,
         _: Token,
-        _: Option<Ttl>,
+        _: Change,
         _: Instant,
     ) -> StoreFuture<'a, Renewed> {
         self.fail()
@@ -73,11 +84,11 @@ impl LockStore for BrokenStore {
 
     fn release<'a>(
         &'a self,
-        _: &'a LockName,
+        _: &'a LockNames,
         _: Token,
         _: Option<HoldCount>,
         _: Instant,
-    ) -> StoreFuture<'a, Released> {
+    ) -> StoreFuture<'a, Vec<Released>> {
         self.fail()
     }
 
@@ -108,5 +119,11 @@ impl LockStore for BrokenStore {
 
     fn health(&self) -> StoreHealth {
         self.health.clone()
+    }
+
+    fn attach(&self, _: Arc<dyn Listener>) {}
+
+    fn want_events(&self, _: bool) -> BoxFuture<'_, ()> {
+        ready(()).boxed()
     }
 }

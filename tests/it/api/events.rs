@@ -1,0 +1,150 @@
+//! What happens to locks, as those are told who watch.
+
+use super::support::{Api, Call, Event, Told, call, delete, get, post, put};
+
+fn watch(path: &str) -> Call {
+    get(path).header("accept", "text/event-stream")
+}
+
+/// Acquires, renews and releases, and says by which events this was told.
+async fn tell_three(api: &Api, told: &mut Told, name: &str) -> Vec<Event> {
+    let token = api.token_of(&format!("/locks/{name}?owner=pod-1")).await;
+    let path = format!("/locks/{name}");
+    api.send(put(&path).token(&token)).await;
+    api.send(delete(&path).token(&token)).await;
+    let mut events = Vec::new();
+    while events.len() < 3 {
+        events.push(told.next().await.expect("an event"));
+    }
+    events
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_happens_is_told_in_order_with_ids() {
+    let api = Api::new();
+    let mut told = Told::of(api.open(get("/events")).await);
+    let events = tell_three(&api, &mut told, "a").await;
+    let kinds: Vec<_> = events.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, ["acquired", "renewed", "released"]);
+    assert!(events.iter().all(|event| event.id.is_some()));
+    let data = &events[0].data;
+    assert_eq!(
+        (&data["name"], &data["owner"]),
+        (&"a".into(), &"pod-1".into())
+    );
+    assert!(data["fencing_token"].is_u64() && data["expires_at"].is_string());
+    assert_eq!(data["fencing_token"], events[2].data["fencing_token"]);
+    assert!(data["at"].is_string() && events[2].data["expires_at"].is_null());
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_locks_under_the_prefix_are_told_of() {
+    let api = Api::new();
+    let mut told = Told::of(api.open(get("/events?prefix=jobs/")).await);
+    api.token_of("/locks/other").await;
+    api.token_of("/locks/jobs/1").await;
+    assert_eq!(told.expect("acquired").await["name"], "jobs/1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn expiry_eviction_and_waiting_are_told() {
+    let api = Api::new();
+    let mut told = Told::of(api.open(get("/events")).await);
+    api.token_of("/locks/a?ttl=1s").await;
+    let waiting = api.begin(post("/locks/a?wait=20s&owner=pod-2"));
+    told.expect("acquired").await;
+    assert_eq!(told.expect("queued").await["owner"], "pod-2");
+    told.expect("expired").await;
+    told.expect("acquired").await;
+    assert_eq!(waiting.await.expect("an answer").status, 201);
+    api.send(delete("/locks/a?force=true")).await;
+    told.expect("evicted").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_was_away_goes_on_after_the_last_event_that_it_saw() {
+    let api = Api::new();
+    let mut told = Told::of(api.open(get("/events")).await);
+    let events = tell_three(&api, &mut told, "a").await;
+    let last = events[0].id.clone().expect("an id");
+    let mut again = Told::of(
+        api.open(get("/events").header("last-event-id", &last))
+            .await,
+    );
+    for expected in &events[1..] {
+        let event = again.next().await.expect("an event");
+        assert_eq!((&event.id, &event.kind), (&expected.id, &expected.kind));
+    }
+    api.token_of("/locks/b").await;
+    assert_eq!(again.expect("acquired").await["name"], "b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_may_have_missed_something_is_told_so() {
+    let api = Api::new();
+    for unknown in ["never-told", "caf\u{e9}"] {
+        let request = get("/events").header("last-event-id", unknown);
+        let mut told = Told::of(api.open(request).await);
+        assert_eq!(told.next().await.expect("an event").kind, "reset");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_lock_is_told_of_from_its_state_on() {
+    let api = Api::new();
+    let mut told = Told::of(api.open(watch("/locks/a")).await);
+    let state = told.expect("state").await;
+    assert_eq!(state, api.send(get("/locks/a")).await.json());
+    api.token_of("/locks/ab").await;
+    let token = api.token_of("/locks/a").await;
+    assert_eq!(told.expect("acquired").await["name"], "a");
+    api.send(delete("/locks/a").token(&token)).await;
+    assert_eq!(told.expect("released").await["name"], "a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_stops_ends_the_streams_of_those_who_watch() {
+    let api = Api::new();
+    let mut all = Told::of(api.open(get("/events")).await);
+    let mut one = Told::of(api.open(watch("/locks/a")).await);
+    one.expect("state").await;
+    api.stop();
+    for told in [&mut all, &mut one] {
+        assert_eq!(told.next().await.expect("an event").kind, "reset");
+        assert!(told.next().await.is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_stream_shows_that_it_lives() {
+    let api = Api::new();
+    let mut told = Told::of(api.open(get("/events")).await);
+    let quiet = tokio::time::timeout(std::time::Duration::from_secs(60), told.next()).await;
+    assert!(quiet.is_err());
+    assert!(told.comments >= 3, "{}", told.comments);
+}
+
+#[tokio::test]
+async fn a_request_for_the_head_of_a_stream_ends() {
+    let api = Api::new();
+    let head = api.send(call("HEAD", "/events")).await;
+    assert_eq!(head.status, 200);
+    assert_eq!(head.header("content-type"), "text/event-stream");
+    let request = call("HEAD", "/locks/a").header("accept", "text/event-stream");
+    assert_eq!(api.send(request).await.status, 200);
+}
+
+#[tokio::test]
+async fn wrong_fields_of_a_stream_are_refused() {
+    let api = Api::new();
+    for (path, code) in [
+        ("/events?prefix=/a", "invalid_field"),
+        ("/events?prefx=a", "unknown_field"),
+        ("/events?token=x", "token_in_query"),
+        ("/locks/a?ttl=5s", "unknown_field"),
+        ("/locks/a//b", "invalid_name"),
+    ] {
+        let answer = api.send(watch(path)).await;
+        assert_eq!(answer.refusal(), (400, code.to_owned()), "{path}");
+    }
+}

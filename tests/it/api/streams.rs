@@ -1,0 +1,146 @@
+//! A lock that is held for as long as its stream lives.
+
+use std::time::Duration;
+
+use insta::assert_snapshot;
+
+use super::support::{Answer, Api, Call, Told, delete, get, post};
+
+const A: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
+
+fn hold(path: &str) -> Call {
+    post(path).header("accept", "text/event-stream")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_holds_the_lock_and_renews_it_until_its_client_leaves() {
+    let api = Api::new();
+    let mut told = Told::of(api.open(hold("/locks/a?ttl=9s&owner=pod-1")).await);
+    let grant = told.expect("acquired").await;
+    assert_eq!(told.headers["lock-token"], grant["token"].as_str().unwrap());
+    assert_eq!(
+        (&grant["name"], &grant["replayed"]),
+        (&"a".into(), &false.into())
+    );
+    for _ in 0..5 {
+        let renewed = told.expect("renewed").await;
+        assert_eq!(renewed["fencing_token"], grant["fencing_token"]);
+    }
+    assert_eq!(api.send(get("/locks/a")).await.json()["state"], "held");
+    drop(told);
+    // Long before the lease would have run out.
+    tokio::time::timeout(Duration::from_secs(1), api.is_soon("a", "free"))
+        .await
+        .expect("closing the stream releases the lock");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_waits_for_its_turn_and_tells_how_far_it_has_come() {
+    let api = Api::new();
+    let token = api.token_of("/locks/a?ttl=1h").await;
+    let mut told = Told::of(api.open(hold("/locks/a").token(A)).await);
+    let position = told.expect("queued").await;
+    assert_eq!(
+        position,
+        serde_json::json!({"position": 1, "queue_length": 1})
+    );
+    // Longer than any long poll may wait.
+    tokio::time::advance(Duration::from_secs(100)).await;
+    api.send(delete("/locks/a").token(&token)).await;
+    let grant = told.expect("acquired").await;
+    assert_eq!(grant["token"], A);
+    assert!(grant["waited_ms"].as_u64().unwrap() >= 100_000, "{grant}");
+    assert!(told.comments > 0, "a quiet stream shows that it lives");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_left_while_it_waits_leaves_the_queue() {
+    let api = Api::new();
+    api.token_of("/locks/a").await;
+    let mut told = Told::of(api.open(hold("/locks/a")).await);
+    told.expect("queued").await;
+    drop(told);
+    api.has_waiters("a", 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_does_not_want_to_wait_is_refused_as_any_other_request() {
+    let api = Api::new();
+    api.token_of("/locks/a").await;
+    let refused = api.send(hold("/locks/a?wait=0s")).await;
+    assert_eq!(refused.refusal(), (423, "lock_held".to_owned()));
+    let refused = api.send(hold("/locks/a?ttl=1ms")).await;
+    assert_eq!(refused.refusal(), (400, "invalid_field".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_wait_runs_out_ends_with_the_problem() {
+    let api = Api::new();
+    api.token_of("/locks/a").await;
+    let request = hold("/locks/a?wait=3s").header("x-request-id", "job-7");
+    let mut told = Told::of(api.open(request.token(A)).await);
+    told.expect("queued").await;
+    let problem = told.expect("refused").await;
+    assert_eq!(
+        (&problem["code"], &problem["instance"]),
+        (&"wait_timeout".into(), &"job-7".into())
+    );
+    assert_eq!(problem["token"], A);
+    assert!(told.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_loses_its_lock_says_why_and_ends() {
+    let api = Api::new();
+    let mut told = Told::of(api.open(hold("/locks/a?ttl=9s")).await);
+    told.expect("acquired").await;
+    api.send(delete("/locks/a?force=true&reason=maintenance"))
+        .await;
+    let problem = told.expect("lost").await;
+    assert_eq!(
+        (&problem["code"], &problem["reason"]),
+        (&"lease_evicted".into(), &"maintenance".into())
+    );
+    assert!(told.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_stops_leaves_the_lock_to_the_holder_of_the_token() {
+    let api = Api::new();
+    let mut told = Told::of(api.open(hold("/locks/a").token(A)).await);
+    told.expect("acquired").await;
+    api.stop();
+    let problem = told.expect("draining").await;
+    assert_eq!(
+        (&problem["code"], &problem["token"]),
+        (&"draining".into(), &A.into())
+    );
+    assert!(told.next().await.is_none());
+    drop(told);
+    let again = api.send(post("/locks/a").token(A)).await;
+    assert_eq!(
+        (again.status, &again.json()["replayed"]),
+        (200, &true.into())
+    );
+}
+
+#[tokio::test]
+async fn a_token_that_holds_goes_on_in_a_stream() {
+    let api = Api::new();
+    api.send(post("/locks/a").token(A)).await;
+    let mut told = Told::of(api.open(hold("/locks/a").token(A)).await);
+    assert_eq!(told.expect("acquired").await["replayed"], true);
+}
+
+#[tokio::test]
+async fn the_head_of_a_stream_is_that_of_an_answer_that_never_ends() {
+    let api = Api::new();
+    let response = api.open(hold("/locks/a")).await;
+    let (parts, _body) = response.into_parts();
+    let head = Answer {
+        status: parts.status.as_u16(),
+        headers: parts.headers,
+        body: Vec::new(),
+    };
+    assert_snapshot!("hold_head", head.shape());
+}
