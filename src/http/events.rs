@@ -67,6 +67,8 @@ fn response(
 ) -> Response {
     let patience = extensions.get::<Patience>();
     let impatience = patience.map(|patience| patience.limited_to(PATIENCE));
+    // A stream ends when the process stops. Who has been told no id yet has nothing to go on from elsewhere.
+    let events = events.chain(stream::once(async { told(WatchEvent::Reset) }));
     Events::new(events, QUIET).keeping(impatience).response()
 }
 

@@ -85,7 +85,7 @@ impl PatientStream {
     }
 
     /// The stream to write to. Nearly always nothing has changed, and then this is one comparison.
-    fn to_write(&mut self) -> Pin<&mut TcpStream> {
+    fn writer(&mut self) -> Pin<&mut TcpStream> {
         let wanted_ms = self.patience.0.shortest_ms.load(Ordering::Relaxed);
         if wanted_ms != self.told_ms {
             self.told_ms = wanted_ms;
@@ -125,7 +125,7 @@ impl AsyncWrite for PatientStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.to_write().poll_write(context, bytes)
+        self.writer().poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -133,7 +133,7 @@ impl AsyncWrite for PatientStream {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.to_write().poll_write_vectored(context, slices)
+        self.writer().poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {

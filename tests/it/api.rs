@@ -22,4 +22,5 @@ mod store_faults;
 mod streams;
 pub(crate) mod support;
 mod values;
+mod vanished;
 mod waiting;

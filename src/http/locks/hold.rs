@@ -43,7 +43,7 @@ pub(super) async fn hold(app: &App, parts: &Parts, asked: Asked) -> Result<Respo
     let mut told = Box::pin(app.service().hold(Arc::clone(&claim), asked.wait));
     let first = match told.next().await {
         Some(HoldEvent::Refused(refused)) => return Err(teller.refusal(refused)),
-        Some(HoldEvent::Draining { .. }) | None => {
+        Some(HoldEvent::Draining) | None => {
             return Err(Problem::stream_draining(claim.token));
         }
         Some(
@@ -99,7 +99,7 @@ impl Teller {
                 self.problem("lost", &problem.of_one_lock())
             }
             HoldEvent::Refused(refused) => self.problem("refused", &self.refusal(refused)),
-            HoldEvent::Draining { .. } => {
+            HoldEvent::Draining => {
                 self.problem("draining", &Problem::stream_draining(self.claim.token))
             }
         }
