@@ -1,0 +1,99 @@
+//! A client that vanishes without closing its connection, in a network of its own that can be taken away.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use crate::support::PATIENCE;
+
+/// A shell in a network namespace of its own, which has nothing but a loopback device.
+struct Network {
+    shell: Child,
+    commands: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Network {
+    /// None where the system does not let us have one.
+    fn of_its_own() -> Option<Self> {
+        let unshare = |program: &str| {
+            let mut command = Command::new("unshare");
+            // Whatever was started in there ends with it.
+            command.args(["--user", "--map-root-user", "--net"]);
+            command.args(["--pid", "--fork", "--kill-child", program]);
+            command
+        };
+        let is_allowed = unshare("true")
+            .status()
+            .is_ok_and(|status| status.success());
+        if !is_allowed {
+            return None;
+        }
+        let mut shell = unshare("sh")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (tx, lines) = channel();
+        let output = BufReader::new(shell.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                // A test that has ended has no more use for the lines.
+                let _ = tx.send(line);
+            }
+        });
+        let commands = shell.stdin.take().unwrap();
+        Some(Self {
+            shell,
+            commands,
+            lines,
+        })
+    }
+
+    fn run(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").unwrap();
+    }
+
+    /// Reads what the programs in there say, up to a line with these words.
+    fn wait_for(&self, words: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|_| panic!("nobody says {words:?}"));
+            if line.contains(words) {
+                return line;
+            }
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
+/// The stream would renew its lease for as long as it is there: that the lock is free says that the client was noticed.
+#[test]
+fn a_client_that_vanishes_loses_the_lock_that_its_stream_held() {
+    let Some(mut network) = Network::of_its_own() else {
+        eprintln!("no network of its own is to be had here; nothing was tested");
+        return;
+    };
+    let url = "127.0.0.1:7625/locks/a";
+    let binary = env!("CARGO_BIN_EXE_leasehold");
+    network.run("ip link set lo up");
+    network.run(&format!("{binary} --log-format json --log-level debug &"));
+    network.wait_for("\"listening\"");
+    network.run(&format!(
+        "curl -sN -X POST -H 'accept: text/event-stream' '{url}?ttl=2s' &"
+    ));
+    network.wait_for("event: acquired");
+    network.run("ip link set lo down");
+    network.wait_for("a connection ended with an error");
+    network.run("ip link set lo up");
+    network.run(&format!(
+        "until curl -s {url} | grep -q free; do :; done; echo it is free"
+    ));
+    network.wait_for("it is free");
+}
