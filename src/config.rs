@@ -13,6 +13,7 @@ mod redis;
 mod secret;
 mod settings;
 mod store;
+mod waiting;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,6 +26,7 @@ pub use redis::RedisConfig;
 pub use secret::Secret;
 pub use settings::Settings;
 pub use store::{RedisAddress, StoreUrl};
+pub use waiting::WaitingConfig;
 
 /// The whole configuration, checked.
 #[derive(Debug, Clone)]
@@ -39,6 +41,8 @@ pub struct Config {
     pub operation_timeout: Duration,
     /// Bounds of what a claim may ask for.
     pub lease: LeaseConfig,
+    /// Queues, and the events of locks.
+    pub waiting: WaitingConfig,
     /// Sockets and shutdown.
     pub server: ServerConfig,
     /// The `memory:` store.
@@ -121,6 +125,7 @@ impl Config {
             auth: Auth::parse(settings, listen)?,
             operation_timeout: settings.positive("operation_timeout")?,
             lease: LeaseConfig::parse(settings)?,
+            waiting: WaitingConfig::parse(settings)?,
             server: ServerConfig::parse(settings)?,
             memory: MemoryConfig {
                 locks_max: settings.count("memory.locks_max")?,

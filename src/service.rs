@@ -1,33 +1,58 @@
-//! What happens to a request in time: deadlines, clients that hang up, outcomes that stay unknown.
+//! What happens to a request in time: deadlines, waiting, clients that hang up, outcomes that stay unknown.
 //!
 //! Nothing here knows HTTP or any particular store. Every operation runs to its end even when its caller is gone, a
 //! grant that nobody received is given back, and a store that did not answer is asked again in the background.
+//! Stores never wait, so all waiting is here: in `waiting` one request, in `queues` all of them.
 
+mod acquire;
+mod age;
+mod answer;
 mod detached;
+mod ears;
+mod events;
 mod give_back;
+mod hold;
+mod jitter;
 pub mod metrics;
+mod queues;
+mod timetable;
 mod undelivered;
+mod waiter;
+mod waiting;
+mod watch;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::config::WaitingConfig;
 use crate::domain::{
-    Acquired, Attempt, Claim, HoldCount, Holder, Lease, Listing, LockName, LockView, NotHolder,
-    Released, Renewed, Token, Ttl,
+    Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockView, Released, Renewed,
+    Token,
 };
-use crate::store::{Fault, ListQuery, LockStore, StoreError, StoreHealth};
+use crate::store::{ListQuery, LockStore, StoreError, StoreHealth};
+use acquire::Request;
+pub use answer::{AcquireAnswer, Crowd, Outcome, Unserved};
 use detached::Detached;
+use ears::Ears;
+use events::Events;
+use hold::Holds;
+pub use hold::{Hold, HoldEvent};
 use metrics::LockMetrics;
+use queues::Queues;
 pub use undelivered::Undelivered;
+use waiter::Caller;
+use waiting::Wait;
+pub use watch::{Scope, Watch, WatchEvent};
 
 /// A listing looks at every lock in many steps, so it gets the time of so many operations.
 const LIST_TIMEOUTS: u32 = 10;
 
-/// The four operations on locks, and what operators ask for. Cloning is cheap.
+/// The operations on locks, what tells of them, and what operators ask for. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct LockService {
     inner: Arc<Inner>,
@@ -37,105 +62,112 @@ pub struct LockService {
 struct Inner {
     store: Arc<dyn LockStore>,
     operation_timeout: Duration,
+    waiting: WaitingConfig,
     metrics: LockMetrics,
     background: TaskTracker,
-}
-
-/// What came of an acquire, and the duty to deliver it.
-#[derive(Debug)]
-pub struct AcquireAnswer {
-    /// What came of it.
-    pub outcome: Acquired,
-    /// To be marked as delivered when the answer is on its way; dropped before that, a new grant is given back.
-    pub undelivered: Undelivered,
+    draining: CancellationToken,
+    queues: Arc<Queues>,
+    events: Arc<Events>,
+    /// Whether the store was asked to tell events. Whoever changes that is waited for by the next.
+    wants_events: tokio::sync::Mutex<bool>,
+    holds: Holds,
 }
 
 impl LockService {
-    /// A service over a store, in which no single store operation may take longer than `operation_timeout`.
+    /// A service over a store, in which no single store operation may take longer than `operation_timeout`. From here on
+    /// it is what the store tells things to.
     #[must_use]
     pub fn new(
         store: Arc<dyn LockStore>,
         operation_timeout: Duration,
+        waiting: WaitingConfig,
         metrics: LockMetrics,
     ) -> Self {
-        let background = TaskTracker::new();
+        let queues = Arc::new(Queues::new(waiting.look_every, waiting.waiters_max));
+        let events = Arc::new(Events::new(waiting.events_kept));
+        store.attach(Arc::new(Ears {
+            queues: Arc::clone(&queues),
+            events: Arc::clone(&events),
+        }));
         Self {
             inner: Arc::new(Inner {
                 store,
                 operation_timeout,
+                waiting,
                 metrics,
-                background,
+                background: TaskTracker::new(),
+                draining: CancellationToken::new(),
+                queues,
+                events,
+                wants_events: tokio::sync::Mutex::new(false),
+                holds: Holds::default(),
             }),
         }
     }
 
-    /// Grants the lock to the claim if it is free, or says who has it.
+    /// Grants its locks to the claim, or waits for them in line for up to `wait`, or says what is in the way.
     ///
     /// # Errors
     /// The store could not answer. Where the outcome is unknown, what may have been granted is given back in the
     /// background, unless the claim is posted again first.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the operation still runs to its end, and a grant is given back.
-    pub async fn acquire(&self, claim: Arc<Claim>) -> Result<AcquireAnswer, StoreError> {
-        let inner = Arc::clone(&self.inner);
-        self.to_the_end(async move {
-            let attempt = Attempt::random();
-            let (sent, deadline) = inner.start();
-            let answer = inner.store.acquire(&claim, attempt, deadline).await;
-            inner.metrics.acquire(sent.elapsed(), &answer);
-            match answer {
-                Ok(outcome) => {
-                    let undelivered = Undelivered::of(&outcome, &inner, &claim, attempt);
-                    Ok(AcquireAnswer {
-                        outcome: age_acquired(outcome, sent)?,
-                        undelivered,
-                    })
-                }
-                Err(error) => {
-                    if matches!(error, StoreError::Unknown { .. }) {
-                        inner.withdraw_in_background(claim, attempt);
-                    }
-                    Err(error)
-                }
+    /// When the future is dropped, a request that is under way still runs to its end, a grant is given back, and a waiting
+    /// claim steps out of the queue and keeps its place for a while.
+    pub async fn acquire(
+        &self,
+        claim: Arc<Claim>,
+        wait: Duration,
+    ) -> Result<AcquireAnswer, StoreError> {
+        let (inner, wait) = (&self.inner, wait.min(self.inner.waiting.wait_max));
+        let request = Request::new(inner, claim);
+        if wait.is_zero() {
+            return self.to_the_end(request.at_once(None)).await;
+        }
+        match inner.queues.enter(&request.claim) {
+            Ok(waiter) => {
+                // Cancellation safety: dropped, the caller ends the wait, which goes on without this future.
+                let _caller = Caller(Arc::clone(&waiter));
+                let open = inner.metrics.open_long_poll();
+                let waiting = Wait::new(request, waiter, Some(wait)).run();
+                self.to_the_end(async move {
+                    let answer = waiting.await;
+                    drop(open);
+                    answer
+                })
+                .await
             }
-        })
-        .await
+            Err(waiters) => {
+                let crowd = Crowd::Process { waiters };
+                self.to_the_end(request.at_once(Some(crowd))).await
+            }
+        }
     }
 
-    /// Lets a lease last longer; never creates one.
+    /// Lets leases last longer, all or none; never creates one.
     ///
     /// # Errors
-    /// The store could not answer; the lease lasts at least until its former end.
+    /// The store could not answer; the leases last at least until their former ends.
     ///
     /// # Cancel safety
     /// When the future is dropped, the operation still runs to its end.
     pub async fn renew(
         &self,
-        name: LockName,
+        names: LockNames,
         token: Token,
-        ttl: Option<Ttl>,
+        change: Change,
     ) -> Result<Renewed, StoreError> {
         let inner = Arc::clone(&self.inner);
         self.to_the_end(async move {
             let (sent, deadline) = inner.start();
-            let answer = inner.store.renew(&name, token, ttl, deadline).await;
+            let answer = inner.store.renew(&names, token, change, deadline).await;
             inner.metrics.renew(sent.elapsed(), &answer);
-            Ok(match answer? {
-                Renewed::Extended(mut renewal) => match age(renewal.lease, sent) {
-                    Some(lease) => {
-                        renewal.lease = lease;
-                        Renewed::Extended(renewal)
-                    }
-                    None => Renewed::NotHolder(NotHolder::Expired),
-                },
-                Renewed::NotHolder(reason) => Renewed::NotHolder(reason),
-            })
+            Ok(age::renewed(answer?, &names, sent))
         })
         .await
     }
 
-    /// Ends a claim, or steps it back to a smaller depth.
+    /// Ends a claim on each of these locks, or steps it back to a smaller depth. A claim that waits leaves the queue.
     ///
     /// # Errors
     /// The store could not answer; until it is asked again, the claim may hold or not.
@@ -144,27 +176,21 @@ impl LockService {
     /// When the future is dropped, the operation still runs to its end.
     pub async fn release(
         &self,
-        name: LockName,
+        names: LockNames,
         token: Token,
         hold_count: Option<HoldCount>,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<Vec<Released>, StoreError> {
         let inner = Arc::clone(&self.inner);
         self.to_the_end(async move {
             let (sent, deadline) = inner.start();
             let answer = inner
                 .store
-                .release(&name, token, hold_count, deadline)
+                .release(&names, token, hold_count, deadline)
                 .await;
             inner.metrics.release(sent.elapsed(), &answer);
-            Ok(match answer? {
-                Released::SteppedBack(lease) => age(lease, sent).map_or(
-                    Released::NotHolder(NotHolder::Expired),
-                    Released::SteppedBack,
-                ),
-                released @ (Released::Freed { .. }
-                | Released::Repeated
-                | Released::NotHolder(_)) => released,
-            })
+            inner.queues.call(token);
+            let released = answer?.into_iter();
+            Ok(released.map(|one| age::released(one, sent)).collect())
         })
         .await
     }
@@ -192,22 +218,39 @@ impl LockService {
     /// # Errors
     /// The store could not answer.
     pub async fn inspect(&self, name: &LockName) -> Result<LockView, StoreError> {
-        let (sent, deadline) = self.inner.start();
-        let answer = self.inner.store.inspect(name, deadline).await;
-        self.inner.metrics.inspect(sent.elapsed(), &answer);
-        answer
+        self.inner.inspect(name).await.1
     }
 
-    /// One page of the held locks.
+    /// One page of the locks that are held or waited for.
     ///
     /// # Errors
     /// The store could not answer.
     pub async fn list(&self, query: &ListQuery) -> Result<Listing, StoreError> {
-        let sent = Instant::now();
-        let deadline = sent + self.inner.operation_timeout * LIST_TIMEOUTS;
-        let answer = self.inner.store.list(query, deadline).await;
-        self.inner.metrics.list(sent.elapsed(), &answer);
-        answer
+        self.inner.list(query).await.1
+    }
+
+    /// Holds a lock for as long as the stream lives: waits for up to `wait`, or for ever, and renews the lease again and
+    /// again. Of several locks it tells of the first only.
+    ///
+    /// # Cancel safety
+    /// When the stream is dropped, at any point, the lock is released or the claim leaves the queue.
+    pub fn hold(&self, claim: Arc<Claim>, wait: Option<Duration>) -> Hold {
+        self.inner.hold(claim, wait)
+    }
+
+    /// What happens to locks from now on, or since the event `after`, as it happens. What begins after the future has
+    /// completed is told.
+    ///
+    /// # Cancel safety
+    /// Dropped, it is as if nobody had watched.
+    pub async fn watch(&self, scope: Scope, after: Option<String>) -> Watch {
+        self.inner.watch(scope, after).await
+    }
+
+    /// The process is about to stop: from now on every wait and every stream ends at once. Places in queues are kept, and so
+    /// are leases.
+    pub fn drain(&self) {
+        self.inner.draining.cancel();
     }
 
     /// What is known about the store without asking it.
@@ -218,13 +261,19 @@ impl LockService {
 
     /// Surveys the store again and again, for ever; to be run as a task that ends with the process.
     pub async fn survey(&self, every: Duration) -> Infallible {
-        let Inner { store, metrics, .. } = &*self.inner;
+        let Inner {
+            store,
+            metrics,
+            queues,
+            ..
+        } = &*self.inner;
         let surveys = async {
             let mut ticks = ticks(every);
             loop {
                 ticks.tick().await;
                 store.survey().await;
                 metrics.health(&store.health());
+                metrics.crowd(queues.crowdedness());
             }
         };
         // Apart from each other: no count may keep a loss of data from being noticed.
@@ -269,44 +318,26 @@ impl Inner {
         let now = Instant::now();
         (now, now + self.operation_timeout)
     }
+
+    /// What a lock is doing, and when it was asked.
+    async fn inspect(&self, name: &LockName) -> (Instant, Result<LockView, StoreError>) {
+        let (sent, deadline) = self.start();
+        let answer = self.store.inspect(name, deadline).await;
+        self.metrics.inspect(sent.elapsed(), &answer);
+        (sent, answer)
+    }
+
+    async fn list(&self, query: &ListQuery) -> (Instant, Result<Listing, StoreError>) {
+        let sent = Instant::now();
+        let deadline = sent + self.operation_timeout * LIST_TIMEOUTS;
+        let answer = self.store.list(query, deadline).await;
+        self.metrics.list(sent.elapsed(), &answer);
+        (sent, answer)
+    }
 }
 
 fn ticks(every: Duration) -> Interval {
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
-}
-
-/// The outcome as it is after the way back from the store.
-///
-/// A grant that is over before it could be reported is not reported: etcd once did (Jepsen, etcd 3.4.3).
-fn age_acquired(outcome: Acquired, sent: Instant) -> Result<Acquired, StoreError> {
-    let too_late = || {
-        StoreError::unknown(
-            Fault::Timeout,
-            "the lease ended before it could be reported",
-        )
-    };
-    Ok(match outcome {
-        Acquired::Granted {
-            lease,
-            after_expiry,
-        } => Acquired::Granted {
-            lease: age(lease, sent).ok_or_else(too_late)?,
-            after_expiry,
-        },
-        Acquired::Reentered(lease) => Acquired::Reentered(age(lease, sent).ok_or_else(too_late)?),
-        Acquired::Replayed(lease) => Acquired::Replayed(age(lease, sent).ok_or_else(too_late)?),
-        other @ (Acquired::Held(_)
-        | Acquired::Cooling { .. }
-        | Acquired::Ended(_)
-        | Acquired::Recovering { .. }) => other,
-    })
-}
-
-/// Counts the remaining time from before the request was sent, by this machine's monotonic clock: the lease was
-/// granted somewhere between then and now, so it ends no earlier than what is reported. None if it is over.
-fn age(mut lease: Lease, sent: Instant) -> Option<Lease> {
-    lease.holder.expires_in = lease.holder.expires_in.checked_sub(sent.elapsed())?;
-    (!lease.holder.expires_in.is_zero()).then_some(lease)
 }

@@ -62,7 +62,12 @@ async fn until_stopped(config: &Config) -> Result<ExitCode, ServeError> {
 async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
     let metrics = Arc::new(Metrics::with_buckets(&buckets()));
     let store = store::open(config).await?;
-    let service = LockService::new(store, config.operation_timeout, LockMetrics::new(&metrics));
+    let service = LockService::new(
+        store,
+        config.operation_timeout,
+        config.waiting.clone(),
+        LockMetrics::new(&metrics),
+    );
     let bound = Server::bind(&config.server, config.listen).await;
     let server = bound.map_err(|error| ServeError::Bind {
         address: config.listen,
@@ -86,9 +91,13 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
     );
     announce(config, server.local_addr());
     let drained = tokio::select! {
-        drained = server.run(http::router(app), shutdown::announced(draining, config.server.drain_delay)) => drained,
+        drained = server.run(
+            http::router(app),
+            shutdown::announced(draining.clone(), config.server.drain_delay),
+        ) => drained,
         never = upkeep(&metrics) => match never {},
         never = service.survey(config.redis.survey_interval) => match never {},
+        never = drain(&service, &draining) => match never {},
     };
     service.shut_down(config.operation_timeout).await;
     match drained {
@@ -143,6 +152,13 @@ async fn upkeep(metrics: &Metrics) -> Infallible {
         interval.tick().await;
         metrics.upkeep();
     }
+}
+
+/// Ends every wait and every stream as soon as the stop is announced: who waits goes on elsewhere, and the sooner the better.
+async fn drain(service: &LockService, draining: &Draining) -> Infallible {
+    draining.begun().await;
+    service.drain();
+    std::future::pending().await
 }
 
 /// Says that the port is open: to a person in a few lines, to machines in one.

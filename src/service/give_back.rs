@@ -1,8 +1,8 @@
-//! What goes on after the answer: taking back what nobody received, until the store has answered, or until the lease has
-//! run out by itself.
+//! What goes on after the answer: taking back what nobody received, and stepping out of queues that nobody waits in, until
+//! the store has answered, or until it has come about by itself.
 //!
-//! A release that may not have arrived is *not* repeated here: its client may have posted the token again since, and be
-//! told that it holds.
+//! A release that may not have arrived is *not* repeated here, but for a stream's: its client may have posted the token
+//! again since, and be told that it holds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Inner;
-use crate::domain::{Attempt, Claim};
+use crate::domain::{Attempt, Claim, Parked};
+use crate::store::StoreError;
 
 /// Between two tries; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -20,20 +21,69 @@ impl Inner {
     /// Takes back whatever `attempt` was granted.
     pub(super) fn withdraw_in_background(self: &Arc<Self>, claim: Arc<Claim>, attempt: Attempt) {
         let inner = Arc::clone(self);
+        self.in_background(async move { inner.withdraw(&claim, attempt).await });
+    }
+
+    /// Takes back whatever `attempt` was granted, however often that takes.
+    pub(super) async fn withdraw(&self, claim: &Claim, attempt: Attempt) {
+        let give_up = Instant::now() + claim.ttl.get() + self.operation_timeout;
+        let withdrawn = until(give_up, || async {
+            let (sent, deadline) = self.start();
+            let answer = self.store.withdraw(claim, attempt, deadline).await;
+            self.metrics.withdraw(sent.elapsed(), &answer);
+            answer.is_ok()
+        })
+        .await;
+        self.metrics.withdrawn(withdrawn);
+    }
+
+    /// Steps out of the queue and keeps the place.
+    pub(super) async fn park(
+        &self,
+        claim: &Claim,
+        deadline: Instant,
+    ) -> Result<Parked, StoreError> {
+        let sent = Instant::now();
+        let parked = self
+            .store
+            .park(claim, self.waiting.place_kept, deadline)
+            .await;
+        self.metrics.park(sent.elapsed(), &parked);
+        // Whoever has come meanwhile with the same claim was put out of the queue too, and is to stand there again.
+        self.queues.call(claim.token);
+        parked
+    }
+
+    /// Steps out of the queue, however often that takes. After a while the place is forgotten by itself.
+    pub(super) async fn park_until_done(&self, claim: &Claim) {
+        let give_up = Instant::now() + self.waiting.place_kept + self.operation_timeout;
+        until(give_up, || async {
+            let (_, deadline) = self.start();
+            self.park(claim, deadline).await.is_ok()
+        })
+        .await;
+    }
+
+    /// Ends a claim or leaves the queue for good, because the stream that it belongs to is closed.
+    pub(super) fn release_in_background(self: &Arc<Self>, claim: Arc<Claim>) {
+        let inner = Arc::clone(self);
         self.in_background(async move {
             let give_up = Instant::now() + claim.ttl.get() + inner.operation_timeout;
-            let withdrawn = until(give_up, || async {
+            until(give_up, || async {
                 let (sent, deadline) = inner.start();
-                let answer = inner.store.withdraw(&claim, attempt, deadline).await;
-                inner.metrics.withdraw(sent.elapsed(), &answer);
-                answer.is_ok()
+                let released = inner
+                    .store
+                    .release(&claim.names, claim.token, None, deadline)
+                    .await;
+                inner.metrics.release(sent.elapsed(), &released);
+                released.is_ok()
             })
             .await;
-            inner.metrics.withdrawn(withdrawn);
+            inner.queues.call(claim.token);
         });
     }
 
-    fn in_background(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn in_background(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         // Outside of a runtime the process is ending; the lease ends with its TTL.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             self.background.spawn_on(task, &runtime);

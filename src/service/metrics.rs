@@ -2,6 +2,7 @@
 //!
 //! Every series is there from the start, and none has a label that a client chooses.
 
+mod acquire;
 mod store;
 
 use std::collections::HashMap;
@@ -9,16 +10,20 @@ use std::time::Duration;
 
 use metrics::{Counter, Histogram};
 
-use crate::domain::{Acquired, Holder, NotHolder, Released, Renewed};
+use super::AcquireAnswer;
+use super::queues::Crowdedness;
+use crate::domain::{Acquired, Claim, Holder, NotHolder, Parked, Released, Renewed};
 use crate::store::{StoreError, StoreHealth};
 use crate::telemetry::Metrics;
+use acquire::AcquireMetrics;
+pub(super) use acquire::Open;
 use store::StoreMetrics;
 
 const HOLD_DURATION: &str = "leasehold_hold_duration_seconds";
 const RENEW_SLACK: &str = "leasehold_renew_slack_ratio";
 
 /// The buckets of the histograms, which a registry wants to know before it is asked for them.
-pub const BUCKETS: [(&str, &[f64]); 3] = [
+pub const BUCKETS: [(&str, &[f64]); 4] = [
     (
         HOLD_DURATION,
         &[
@@ -26,6 +31,7 @@ pub const BUCKETS: [(&str, &[f64]); 3] = [
         ],
     ),
     (RENEW_SLACK, &[0.05, 0.1, 0.2, 0.33, 0.5, 0.66, 0.8, 1.0]),
+    acquire::BUCKETS,
     store::BUCKETS,
 ];
 
@@ -34,7 +40,7 @@ type Labelled<T> = HashMap<&'static str, T>;
 
 /// The figures of one service.
 pub struct LockMetrics {
-    acquires: Labelled<Counter>,
+    acquires: AcquireMetrics,
     renewals: Labelled<Counter>,
     releases: Labelled<Counter>,
     withdrawals: Labelled<Counter>,
@@ -50,11 +56,6 @@ impl LockMetrics {
     /// Registers every series.
     #[must_use]
     pub fn new(registry: &Metrics) -> Self {
-        let acquires = |outcome| {
-            let labels = [("outcome", outcome), ("mode", "exclusive")];
-            let help = "Acquire requests by what came of them, on this process.";
-            registry.counter("leasehold_acquire_requests_total", help, &labels)
-        };
         let renewals = |outcome| {
             let help = "Renewals by what came of them, on this process.";
             registry.counter("leasehold_renewals_total", help, &[("outcome", outcome)])
@@ -73,13 +74,10 @@ impl LockMetrics {
         };
         let plain = |name, help| registry.counter(name, help, &[]);
         Self {
-            acquires: labelled(
-                &["granted", "replayed", "reentered", "held", "cooling", "ended", "recovering", "error"],
-                acquires,
-            ),
-            renewals: labelled(&["ok", "expired", "lost", "evicted", "released", "unknown", "error"], renewals),
+            acquires: AcquireMetrics::new(registry),
+            renewals: labelled(&["ok", "expired", "lost", "evicted", "released", "unknown", "contradicts", "error"], renewals),
             releases: labelled(
-                &["ok", "stepped_back", "repeated", "expired", "lost", "evicted", "released", "unknown", "error"],
+                &["ok", "stepped_back", "left_queue", "repeated", "expired", "lost", "evicted", "released", "unknown", "error"],
                 releases,
             ),
             withdrawals: labelled(&["done", "given_up"], withdrawals),
@@ -102,55 +100,94 @@ impl LockMetrics {
         }
     }
 
-    pub(super) fn acquire(&self, took: Duration, answer: &Result<Acquired, StoreError>) {
+    /// The store was asked for locks, and this was its answer; there may be several to one request.
+    pub(super) fn asked(&self, took: Duration, answer: &Result<Acquired, StoreError>) {
         self.store.operation("acquire", took, answer);
-        let outcome = match answer {
-            Ok(Acquired::Granted { after_expiry, .. }) => {
-                if let Some(held_for) = after_expiry {
-                    self.expired.increment(1);
-                    self.held_for["expired"].record(held_for.as_secs_f64());
-                }
-                "granted"
+        if let Ok(Acquired::Granted(grants)) = answer {
+            for held_for in grants.iter().filter_map(|grant| grant.after_expiry) {
+                self.expired.increment(1);
+                self.held_for["expired"].record(held_for.as_secs_f64());
             }
-            Ok(Acquired::Replayed(_)) => "replayed",
-            Ok(Acquired::Reentered(_)) => "reentered",
-            Ok(Acquired::Held(_)) => "held",
-            Ok(Acquired::Cooling { .. }) => "cooling",
-            Ok(Acquired::Ended(_)) => "ended",
-            Ok(Acquired::Recovering { .. }) => "recovering",
-            Err(_) => "error",
-        };
-        self.acquires[outcome].increment(1);
+        }
+    }
+
+    /// What came of a request for locks.
+    pub(super) fn acquire(&self, claim: &Claim, answer: &Result<AcquireAnswer, StoreError>) {
+        self.acquires.answered(claim, answer);
+    }
+
+    /// The client of a waiting request was gone before there was an answer.
+    pub(super) fn disconnected(&self, claim: &Claim) {
+        self.acquires.disconnected(claim);
+    }
+
+    /// A request has stood in the queue for so long.
+    pub(super) fn waited(
+        &self,
+        waited: Duration,
+        answer: &Result<AcquireAnswer, StoreError>,
+        is_gone: bool,
+    ) {
+        self.acquires.waited(waited, answer, is_gone);
+    }
+
+    /// A long poll is open for as long as what this returns lives.
+    pub(super) fn open_long_poll(&self) -> Open {
+        self.acquires.long_poll()
+    }
+
+    /// A stream is open for as long as what this returns lives.
+    pub(super) fn open_stream(&self, stream: &'static str) -> Open {
+        self.acquires.stream(stream)
+    }
+
+    pub(super) fn crowd(&self, crowdedness: Crowdedness) {
+        self.acquires.crowd(crowdedness);
+    }
+
+    pub(super) fn park(&self, took: Duration, answer: &Result<Parked, StoreError>) {
+        self.store.operation("park", took, answer);
     }
 
     pub(super) fn renew(&self, took: Duration, answer: &Result<Renewed, StoreError>) {
         self.store.operation("renew", took, answer);
         let outcome = match answer {
-            Ok(Renewed::Extended(renewal)) => {
+            Ok(Renewed::Extended(renewals)) => {
                 // A renewal may shorten the TTL; more than a whole lease left is still just early.
-                let ratio = renewal.slack.as_secs_f64() / renewal.lease.ttl.get().as_secs_f64();
-                self.renew_slack.record(ratio.min(1.0));
+                for renewal in renewals {
+                    let ratio = renewal.slack.as_secs_f64() / renewal.lease.ttl.get().as_secs_f64();
+                    self.renew_slack.record(ratio.min(1.0));
+                }
                 "ok"
             }
-            Ok(Renewed::NotHolder(reason)) => not_holder(reason),
+            Ok(Renewed::NotHolder(lost)) => {
+                lost.first().map_or("unknown", |lost| not_holder(&lost.how))
+            }
+            Ok(Renewed::Contradicts(_)) => "contradicts",
             Err(_) => "error",
         };
         self.renewals[outcome].increment(1);
     }
 
-    pub(super) fn release(&self, took: Duration, answer: &Result<Released, StoreError>) {
+    /// Counts each lock of its own.
+    pub(super) fn release(&self, took: Duration, answer: &Result<Vec<Released>, StoreError>) {
         self.store.operation("release", took, answer);
-        let outcome = match answer {
-            Ok(Released::Freed { held_for }) => {
-                self.held_for["released"].record(held_for.as_secs_f64());
-                "ok"
-            }
-            Ok(Released::SteppedBack(_)) => "stepped_back",
-            Ok(Released::Repeated) => "repeated",
-            Ok(Released::NotHolder(reason)) => not_holder(reason),
-            Err(_) => "error",
+        let Ok(released) = answer else {
+            return self.releases["error"].increment(1);
         };
-        self.releases[outcome].increment(1);
+        for released in released {
+            let outcome = match released {
+                Released::Freed { held_for } => {
+                    self.held_for["released"].record(held_for.as_secs_f64());
+                    "ok"
+                }
+                Released::SteppedBack(_) => "stepped_back",
+                Released::LeftQueue => "left_queue",
+                Released::Repeated => "repeated",
+                Released::NotHolder(reason) => not_holder(reason),
+            };
+            self.releases[outcome].increment(1);
+        }
     }
 
     pub(super) fn evict(&self, took: Duration, answer: &Result<Vec<Holder>, StoreError>) {

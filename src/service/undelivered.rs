@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Inner;
-use crate::domain::{Acquired, Attempt, Claim};
+use crate::domain::{Attempt, Claim};
 
 /// Holds on to a new grant until it is delivered. Dropped before, it gives the grant back.
 ///
@@ -15,15 +15,15 @@ pub struct Undelivered {
 }
 
 impl Undelivered {
-    pub(super) fn of(
-        outcome: &Acquired,
-        inner: &Arc<Inner>,
-        claim: &Arc<Claim>,
-        attempt: Attempt,
-    ) -> Self {
-        let is_new = matches!(outcome, Acquired::Granted { .. });
+    /// There is nothing to deliver that could be lost.
+    pub(super) fn nothing() -> Self {
+        Self { grant: None }
+    }
+
+    /// What this attempt was granted.
+    pub(super) fn grant(inner: &Arc<Inner>, claim: &Arc<Claim>, attempt: Attempt) -> Self {
         Self {
-            grant: is_new.then(|| (Arc::clone(inner), Arc::clone(claim), attempt)),
+            grant: Some((Arc::clone(inner), Arc::clone(claim), attempt)),
         }
     }
 

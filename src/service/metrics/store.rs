@@ -10,8 +10,8 @@ use crate::store::{Fault, StoreError, StoreHealth};
 use crate::telemetry::Metrics;
 
 const DURATION: &str = "leasehold_store_operation_duration_seconds";
-const OPERATIONS: [&str; 7] = [
-    "acquire", "renew", "release", "evict", "withdraw", "inspect", "list",
+const OPERATIONS: [&str; 8] = [
+    "acquire", "park", "renew", "release", "evict", "withdraw", "inspect", "list",
 ];
 
 pub(super) const BUCKETS: (&str, &[f64]) = (

@@ -1,0 +1,73 @@
+//! How claims wait and how events are kept. Waiting is the business of `service`.
+
+use std::time::Duration;
+
+use super::error::ConfigError;
+use super::settings::Settings;
+
+/// A store takes a process for dead by its silence, so looking must not be rarer than people can wait for that.
+const LOOK_EVERY_MAX: Duration = Duration::from_secs(60);
+/// Below this a process would do little else than look.
+const LOOK_EVERY_MIN: Duration = Duration::from_millis(100);
+/// Further waits and kept places have no use, and what a store remembers of them would pile up.
+const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// Queues, and the events of locks.
+#[derive(Debug, Clone)]
+pub struct WaitingConfig {
+    /// The longest wait.
+    pub wait_max: Duration,
+    /// How long a place is kept while no request is attached to it.
+    pub place_kept: Duration,
+    /// How often a process looks after each of its queues.
+    pub look_every: Duration,
+    /// How many waiters the queue of one lock may have.
+    pub waiters_per_lock_max: u32,
+    /// How many waiters one process may have.
+    pub waiters_max: usize,
+    /// How many recent events a process keeps.
+    pub events_kept: usize,
+}
+
+impl WaitingConfig {
+    pub(super) fn parse(settings: &Settings) -> Result<Self, ConfigError> {
+        Ok(Self {
+            wait_max: between(settings, "waiting.wait_max", Duration::ZERO, WAIT_MAX)?,
+            place_kept: between(settings, "waiting.place_kept", Duration::ZERO, WAIT_MAX)?,
+            look_every: between(
+                settings,
+                "waiting.look_every",
+                LOOK_EVERY_MIN,
+                LOOK_EVERY_MAX,
+            )?,
+            waiters_per_lock_max: waiters_per_lock_max(settings)?,
+            waiters_max: settings.count("waiting.waiters_max")?,
+            events_kept: settings.count("events.kept")?,
+        })
+    }
+}
+
+fn between(
+    settings: &Settings,
+    name: &str,
+    min: Duration,
+    max: Duration,
+) -> Result<Duration, ConfigError> {
+    let duration = settings.duration(name)?;
+    if (min..=max).contains(&duration) {
+        return Ok(duration);
+    }
+    let [min, max] = [min, max].map(crate::domain::duration::format);
+    let problem = format!(
+        "{} is out of range; use {min} to {max}",
+        settings.text(name)
+    );
+    Err(settings.invalid(name, problem))
+}
+
+/// What a store counts with; a Redis keeps it in 32 bits.
+fn waiters_per_lock_max(settings: &Settings) -> Result<u32, ConfigError> {
+    let name = "waiting.waiters_per_lock_max";
+    let count = settings.count(name)?;
+    u32::try_from(count).map_err(|_| settings.invalid(name, format!("{count} is too many")))
+}

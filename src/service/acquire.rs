@@ -1,0 +1,122 @@
+//! Asking for locks without waiting for them, and what an answer of the store means to the request that it answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::answer::{AcquireAnswer, Crowd, Outcome};
+use super::{Inner, Undelivered, age};
+use crate::domain::{Acquired, Attempt, Claim, Stand};
+use crate::store::{Fault, StoreError};
+
+/// One request for a claim.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    pub(super) inner: Arc<Inner>,
+    pub(super) claim: Arc<Claim>,
+    pub(super) attempt: Attempt,
+    pub(super) began: Instant,
+}
+
+impl Request {
+    pub(super) fn new(inner: &Arc<Inner>, claim: Arc<Claim>) -> Self {
+        Self {
+            inner: Arc::clone(inner),
+            claim,
+            attempt: Attempt::random(),
+            began: Instant::now(),
+        }
+    }
+
+    /// Asks the store once, and says when that was.
+    pub(super) async fn ask(self, stand: Option<Stand>) -> (Instant, Result<Acquired, StoreError>) {
+        let (sent, deadline) = self.inner.start();
+        let store = &self.inner.store;
+        let answer = store
+            .acquire(&self.claim, self.attempt, stand.as_ref(), deadline)
+            .await;
+        self.inner.metrics.asked(sent.elapsed(), &answer);
+        (sent, answer)
+    }
+
+    /// Takes the locks if nothing is in the way. `crowd` is what keeps a request from waiting that would have.
+    pub(super) async fn at_once(self, crowd: Option<Crowd>) -> Result<AcquireAnswer, StoreError> {
+        let (sent, answer) = self.clone().ask(None).await;
+        let answer = match (answer, crowd) {
+            (Ok(Acquired::Blocked(_) | Acquired::Recovering { .. }), Some(crowd)) => {
+                Ok(AcquireAnswer {
+                    outcome: Outcome::TooManyWaiters(crowd),
+                    waited: Duration::ZERO,
+                    undelivered: Undelivered::nothing(),
+                })
+            }
+            (Ok(acquired), _) => self.answer(acquired, sent, Duration::ZERO, false),
+            (Err(error), _) => {
+                if matches!(error, StoreError::Unknown { .. }) {
+                    self.inner
+                        .withdraw_in_background(Arc::clone(&self.claim), self.attempt);
+                }
+                Err(error)
+            }
+        };
+        self.inner.metrics.acquire(&self.claim, &answer);
+        answer
+    }
+
+    /// What an outcome of the store means to the request. `was_unsure` says that an earlier answer to it was lost: then
+    /// the claim may hold by that one, and nobody has been told.
+    pub(super) fn answer(
+        &self,
+        acquired: Acquired,
+        sent: Instant,
+        waited: Duration,
+        was_unsure: bool,
+    ) -> Result<AcquireAnswer, StoreError> {
+        let is_untold = match &acquired {
+            Acquired::Granted(_) => true,
+            Acquired::Replayed(_) => was_unsure,
+            Acquired::Reentered(_)
+            | Acquired::Waiting(_)
+            | Acquired::Blocked(_)
+            | Acquired::Contradicts(_)
+            | Acquired::TooManyWaiters { .. }
+            | Acquired::Overdue
+            | Acquired::Ended(_)
+            | Acquired::Recovering { .. } => false,
+        };
+        // Cancellation safety: from here on, whatever drops the answer gives the grant back.
+        let undelivered = if is_untold {
+            Undelivered::grant(&self.inner, &self.claim, self.attempt)
+        } else {
+            Undelivered::nothing()
+        };
+        Ok(AcquireAnswer {
+            outcome: outcome(acquired, sent)?,
+            waited,
+            undelivered,
+        })
+    }
+}
+
+fn outcome(acquired: Acquired, sent: Instant) -> Result<Outcome, StoreError> {
+    Ok(match acquired {
+        Acquired::Granted(grants) => {
+            let leases = grants.into_iter().map(|grant| grant.lease);
+            Outcome::Granted(age::acquired(leases, sent)?)
+        }
+        Acquired::Reentered(leases) => Outcome::Reentered(age::acquired(leases, sent)?),
+        Acquired::Replayed(leases) => Outcome::Replayed(age::acquired(leases, sent)?),
+        Acquired::Blocked(blocked_by) => Outcome::Blocked(blocked_by),
+        Acquired::Contradicts(contradiction) => Outcome::Contradicts(contradiction),
+        Acquired::TooManyWaiters { name, queue_length } => {
+            Outcome::TooManyWaiters(Crowd::Lock { name, queue_length })
+        }
+        Acquired::Ended(lost) => Outcome::Ended(lost),
+        Acquired::Recovering { retry_in } => Outcome::Recovering { retry_in },
+        Acquired::Waiting(_) | Acquired::Overdue => {
+            let detail = "a claim stands in the queue that did not ask to";
+            return Err(StoreError::unknown(Fault::Corrupt, detail));
+        }
+    })
+}

@@ -1,0 +1,30 @@
+//! What a service hears from its store, and whom it concerns. Nothing here waits.
+
+use std::sync::Arc;
+
+use super::events::Events;
+use super::queues::Queues;
+use crate::domain::{LockEvent, LockName};
+use crate::store::Listener;
+
+/// The listener of one service. It knows no store, so store and service do not keep each other alive.
+#[derive(Debug)]
+pub(super) struct Ears {
+    pub(super) queues: Arc<Queues>,
+    pub(super) events: Arc<Events>,
+}
+
+impl Listener for Ears {
+    fn offered(&self, name: &LockName) {
+        self.queues.offered(name);
+    }
+
+    fn event(&self, event: LockEvent) {
+        self.events.happened(event);
+    }
+
+    fn missed(&self) {
+        self.queues.missed();
+        self.events.missed();
+    }
+}

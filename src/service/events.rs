@@ -1,0 +1,214 @@
+//! The recent events of the store, and who is told of them. While nobody watches, the store is not asked to tell any.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::timetable::Timetable;
+use super::watch::Scope;
+use crate::domain::{LockEvent, LockView};
+
+/// How long events are kept after the last watcher has left, so that one that was cut off misses none.
+pub(super) const LINGER: Duration = Duration::from_secs(60);
+/// How many events are looked at for a watcher at once.
+const BATCH: usize = 500;
+
+/// What has happened of late.
+#[derive(Debug)]
+pub(super) struct Events {
+    kept: usize,
+    state: Mutex<State>,
+    /// The number of the next entry, for those who wait for it.
+    end: watch::Sender<u64>,
+    /// Something changed about what leases run out when, or about who watches.
+    pub(super) timetable_changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: VecDeque<Entry>,
+    /// The number of the first entry; the numbers go on for ever.
+    first: u64,
+    watchers: usize,
+    /// Whether events are kept: somebody watches, or did a moment ago.
+    is_kept: bool,
+    /// Counts the watches, so that one that ended long ago can be told from the last one.
+    watches: u64,
+    timetable: Timetable,
+    is_timed: bool,
+    /// Whose leases are not in the timetable yet.
+    unknown: Vec<Scope>,
+}
+
+/// One thing in the order of happening.
+#[derive(Clone, Debug)]
+pub(super) enum Entry {
+    Happened(Arc<LockEvent>),
+    /// Messages may have been lost here.
+    Gap,
+}
+
+/// What the task is to do that looks after leases that run out.
+#[derive(Debug)]
+pub(super) enum Errand {
+    /// Learn which leases there are.
+    Learn(Scope),
+    /// Look at these locks: a lease of each should be over.
+    Look(Vec<crate::domain::LockName>),
+    /// Nothing until then, or until something changes.
+    Rest(Option<Instant>),
+    /// Nobody watches any more.
+    Done,
+}
+
+impl Events {
+    pub(super) fn new(kept: usize) -> Self {
+        Self {
+            kept,
+            state: Mutex::default(),
+            end: watch::Sender::new(0),
+            timetable_changed: Notify::new(),
+        }
+    }
+
+    /// Counts a watcher. Says whether a task must be started that looks after leases that run out.
+    pub(super) fn enter(&self, scope: &Scope) -> bool {
+        let mut state = self.lock();
+        state.watchers += 1;
+        state.watches += 1;
+        state.is_kept = true;
+        state.unknown.push(scope.clone());
+        self.timetable_changed.notify_one();
+        !std::mem::replace(&mut state.is_timed, true)
+    }
+
+    /// A watcher leaves. If it was the last one, says by which number to ask later whether it still is.
+    pub(super) fn leave(&self) -> Option<u64> {
+        let mut state = self.lock();
+        state.watchers -= 1;
+        if state.watchers > 0 {
+            return None;
+        }
+        self.timetable_changed.notify_one();
+        Some(state.watches)
+    }
+
+    /// Forgets everything unless somebody has begun to watch since. Says whether it did.
+    pub(super) fn forget(&self, watches: u64) -> bool {
+        let mut state = self.lock();
+        if state.watchers > 0 || state.watches != watches {
+            return false;
+        }
+        state.first += state.entries.len() as u64;
+        state.entries = VecDeque::new();
+        state.is_kept = false;
+        true
+    }
+
+    pub(super) fn happened(&self, event: LockEvent) {
+        let mut state = self.lock();
+        if !state.is_kept {
+            return;
+        }
+        if state.watchers > 0 && state.timetable.learn(&event, Instant::now()) {
+            self.timetable_changed.notify_one();
+        }
+        self.push(state, Entry::Happened(Arc::new(event)));
+    }
+
+    pub(super) fn missed(&self) {
+        let mut state = self.lock();
+        if !state.is_kept {
+            return;
+        }
+        // What was missed may have been the beginning of leases.
+        state.unknown.clear();
+        state.unknown.push(Scope::Prefix(String::new()));
+        self.push(state, Entry::Gap);
+    }
+
+    fn push(&self, mut state: MutexGuard<'_, State>, entry: Entry) {
+        state.entries.push_back(entry);
+        if state.entries.len() > self.kept {
+            state.entries.pop_front();
+            state.first += 1;
+        }
+        let end = state.first + state.entries.len() as u64;
+        self.end.send_replace(end);
+    }
+
+    /// The number from which on to tell, and whether everything since `after` is there.
+    pub(super) fn resume(&self, after: Option<&str>) -> (u64, bool) {
+        let state = self.lock();
+        let end = state.first + state.entries.len() as u64;
+        let Some(after) = after else {
+            return (end, true);
+        };
+        let is_it = |entry: &Entry| matches!(entry, Entry::Happened(event) if event.id == after);
+        match state.entries.iter().rposition(is_it) {
+            Some(index) => (state.first + index as u64 + 1, true),
+            None => (end, false),
+        }
+    }
+
+    /// What is of interest from a number on, up to a next number. None if that is not kept any more.
+    pub(super) fn since(&self, next: u64, scope: &Scope) -> (u64, Option<VecDeque<Entry>>) {
+        let state = self.lock();
+        let end = state.first + state.entries.len() as u64;
+        let Some(skipped) = next.checked_sub(state.first) else {
+            return (end, None);
+        };
+        let index = usize::try_from(skipped).expect("less than the entries that are kept");
+        let looked_at = state.entries.range(index..).take(BATCH);
+        let entries = looked_at
+            .filter(|entry| match entry {
+                Entry::Happened(event) => scope.has(&event.name),
+                Entry::Gap => true,
+            })
+            .cloned()
+            .collect();
+        (end.min(next + BATCH as u64), Some(entries))
+    }
+
+    /// Hears whenever there is something new.
+    pub(super) fn ends(&self) -> watch::Receiver<u64> {
+        self.end.subscribe()
+    }
+
+    /// What is to be done next about leases that run out.
+    pub(super) fn errand(&self, is_draining: bool) -> Errand {
+        let mut state = self.lock();
+        if state.watchers == 0 || is_draining {
+            state.is_timed = false;
+            state.timetable = Timetable::default();
+            state.unknown.clear();
+            return Errand::Done;
+        }
+        let due = state.timetable.take_due(Instant::now());
+        if !due.is_empty() {
+            return Errand::Look(due);
+        }
+        match state.unknown.pop() {
+            Some(scope) => Errand::Learn(scope),
+            None => Errand::Rest(state.timetable.next()),
+        }
+    }
+
+    /// Learns what leases a lock has. Says whether there is room for more.
+    pub(super) fn learn(&self, view: &LockView, seen: Instant) -> bool {
+        self.lock().timetable.learn_view(view, seen)
+    }
+
+    /// Looks again soon: the store did not answer.
+    pub(super) fn look_again(&self, names: Vec<crate::domain::LockName>, at: Instant) {
+        self.lock().timetable.look_again(names, at);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each step leaves the entries whole, whatever its caller does afterwards.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,189 @@
+//! What is counted about requests for locks and their waits, and about streams.
+
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram};
+
+use super::{Labelled, labelled};
+use crate::domain::{Blockade, Blocker, Claim, Mode};
+use crate::service::queues::Crowdedness;
+use crate::service::{AcquireAnswer, Outcome};
+use crate::store::StoreError;
+use crate::telemetry::Metrics;
+
+const WAIT: &str = "leasehold_acquire_wait_seconds";
+
+pub(super) const BUCKETS: (&str, &[f64]) = (
+    WAIT,
+    &[
+        0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    ],
+);
+
+const OUTCOMES: [&str; 14] = [
+    "granted",
+    "replayed",
+    "reentered",
+    "held",
+    "cooling",
+    "queued",
+    "contradicts",
+    "too_many_waiters",
+    "wait_timeout",
+    "draining",
+    "disconnected",
+    "ended",
+    "recovering",
+    "error",
+];
+/// How a wait can end.
+const ENDS: [&str; 9] = [
+    "granted",
+    "replayed",
+    "reentered",
+    "contradicts",
+    "wait_timeout",
+    "draining",
+    "disconnected",
+    "ended",
+    "error",
+];
+
+pub(super) struct AcquireMetrics {
+    exclusive: Labelled<Counter>,
+    shared: Labelled<Counter>,
+    waits: Labelled<Histogram>,
+    long_polls: Gauge,
+    streams: Labelled<Gauge>,
+    waiters: Gauge,
+    contended: Gauge,
+}
+
+/// Something that is open. Dropped, it is closed.
+pub(in crate::service) struct Open(Gauge);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}
+
+impl Open {
+    fn new(gauge: &Gauge) -> Self {
+        gauge.increment(1.0);
+        Self(gauge.clone())
+    }
+}
+
+impl AcquireMetrics {
+    pub(super) fn new(registry: &Metrics) -> Self {
+        let acquires = |mode| {
+            labelled(&OUTCOMES, |outcome| {
+                let labels = [("outcome", outcome), ("mode", mode)];
+                let help = "Acquire requests by what came of them, on this process.";
+                registry.counter("leasehold_acquire_requests_total", help, &labels)
+            })
+        };
+        let waits = |outcome| {
+            let help = "How long requests stood in a queue, by what came of them; those that did not are left out.";
+            registry.histogram(WAIT, help, &[("outcome", outcome)])
+        };
+        let streams = |stream| {
+            let help =
+                "Open event streams of this process: hold keeps a lock, events tells what happens.";
+            registry.gauge("leasehold_sse_subscribers", help, &[("stream", stream)])
+        };
+        Self {
+            exclusive: acquires("exclusive"),
+            shared: acquires("shared"),
+            waits: labelled(&ENDS, waits),
+            long_polls: registry.gauge(
+                "leasehold_local_long_polls",
+                "Acquire requests of this process that may wait and have no answer yet.",
+                &[],
+            ),
+            streams: labelled(&["hold", "events"], streams),
+            waiters: registry.gauge(
+                "leasehold_waiters",
+                "Requests that wait on this process, long polls and streams, as of the last survey.",
+                &[],
+            ),
+            contended: registry.gauge(
+                "leasehold_contended_locks",
+                "Locks that requests of this process wait for, as of the last survey.",
+                &[],
+            ),
+        }
+    }
+
+    pub(super) fn answered(&self, claim: &Claim, answer: &Result<AcquireAnswer, StoreError>) {
+        self.of(claim)[outcome(answer)].increment(1);
+    }
+
+    pub(super) fn disconnected(&self, claim: &Claim) {
+        self.of(claim)["disconnected"].increment(1);
+    }
+
+    pub(super) fn waited(
+        &self,
+        waited: Duration,
+        answer: &Result<AcquireAnswer, StoreError>,
+        is_gone: bool,
+    ) {
+        let end = if is_gone {
+            "disconnected"
+        } else {
+            outcome(answer)
+        };
+        // What is not an end of waits cannot come after a wait.
+        if let Some(wait) = self.waits.get(end) {
+            wait.record(waited.as_secs_f64());
+        }
+    }
+
+    pub(super) fn long_poll(&self) -> Open {
+        Open::new(&self.long_polls)
+    }
+
+    pub(super) fn stream(&self, stream: &'static str) -> Open {
+        Open::new(&self.streams[stream])
+    }
+
+    pub(super) fn crowd(&self, crowdedness: Crowdedness) {
+        self.waiters.set(crowdedness.waiters as f64);
+        self.contended.set(crowdedness.lines as f64);
+    }
+
+    fn of(&self, claim: &Claim) -> &Labelled<Counter> {
+        match claim.mode {
+            Mode::Exclusive => &self.exclusive,
+            Mode::Shared(_) => &self.shared,
+        }
+    }
+}
+
+fn outcome(answer: &Result<AcquireAnswer, StoreError>) -> &'static str {
+    let Ok(answer) = answer else {
+        return "error";
+    };
+    match &answer.outcome {
+        Outcome::Granted(_) => "granted",
+        Outcome::Reentered(_) => "reentered",
+        Outcome::Replayed(_) => "replayed",
+        Outcome::Blocked(blocked_by) => blocked_by.first().map_or("held", blocked),
+        Outcome::Contradicts(_) => "contradicts",
+        Outcome::TooManyWaiters(_) => "too_many_waiters",
+        Outcome::TimedOut(_) => "wait_timeout",
+        Outcome::Draining(_) => "draining",
+        Outcome::Ended(_) => "ended",
+        Outcome::Recovering { .. } => "recovering",
+    }
+}
+
+fn blocked(first: &Blockade) -> &'static str {
+    match first.by {
+        Blocker::Holders(_) => "held",
+        Blocker::Cooling { .. } => "cooling",
+        Blocker::Waiters => "queued",
+    }
+}

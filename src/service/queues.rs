@@ -1,0 +1,306 @@
+//! Who waits on this process, lock by lock in the order of the queue, and who of them is to ask the store, and when.
+//!
+//! Only the first waiter of a line asks: because the lock was offered, because something runs out, or because it is time
+//! to look. The others cost the store nothing. Nothing here waits or asks; every step is short and under one mutex.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::jitter;
+use super::waiter::Waiter;
+use crate::domain::{Claim, LockName, Token};
+
+/// A process asks about its lines so rarely that this much lies between two of its asks.
+const BETWEEN_ASKS: Duration = Duration::from_millis(1);
+/// How often a waiter is told how far it has come, if it wants to know.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+/// After something ran out by the store's clock, so that it has run out by any clock.
+const AFTER_END_MIN: Duration = Duration::from_millis(5);
+const AFTER_END_SPREAD: Duration = Duration::from_millis(20);
+/// Over what time the first waiters of all lines ask after messages may have been lost.
+const MISSED_SPREAD: Duration = Duration::from_millis(200);
+
+/// The waiters of one process.
+#[derive(Debug)]
+pub(super) struct Queues {
+    look_every: Duration,
+    waiters_max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lines: HashMap<LockName, Line>,
+    /// Those who wait or are about to, by their tokens: a client may ask again before its first request has ended.
+    attached: HashMap<Token, Vec<Arc<Waiter>>>,
+    waiters: usize,
+    next_number: u64,
+    /// Until when waiters ask one after the other because the store had lost the place of one.
+    restoring_until: Option<Instant>,
+}
+
+/// The waiters of one lock.
+#[derive(Debug)]
+struct Line {
+    /// By the sequence of their places and by their own numbers.
+    waiters: BTreeMap<(u64, u64), Arc<Waiter>>,
+    /// Requests that have asked and do not stand yet. The line is there for them because an offer may be here sooner than
+    /// the answer.
+    arriving: usize,
+    /// The lock was offered and nobody has asked since.
+    is_offered: bool,
+    offered_at: Option<Instant>,
+    /// When the first waiter asks if nothing else makes it ask.
+    due: Instant,
+}
+
+/// Where a waiter stands: the sequence of its place.
+pub(super) type Standing = Option<u64>;
+
+/// How many wait, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Crowdedness {
+    /// Requests that wait or are about to.
+    pub(super) waiters: usize,
+    /// Locks that they wait for.
+    pub(super) lines: usize,
+}
+
+impl Queues {
+    pub(super) fn new(look_every: Duration, waiters_max: usize) -> Self {
+        Self {
+            look_every,
+            waiters_max,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Lets a request in that is about to ask with a wish to wait, or says how many there are already.
+    pub(super) fn enter(&self, claim: &Arc<Claim>) -> Result<Arc<Waiter>, usize> {
+        let mut state = self.lock();
+        if state.waiters >= self.waiters_max {
+            return Err(state.waiters);
+        }
+        state.waiters += 1;
+        state.next_number += 1;
+        let waiter = Arc::new(Waiter::new(Arc::clone(claim), state.next_number));
+        let same = state.attached.entry(claim.token).or_default();
+        // Nearly always it is the only one.
+        same.reserve_exact(1);
+        same.push(Arc::clone(&waiter));
+        for name in claim.names.iter() {
+            state.lines.entry(name.clone()).or_default().arriving += 1;
+        }
+        Ok(waiter)
+    }
+
+    /// The waiter stands at this place, as the store has answered to what was sent at `sent`.
+    pub(super) fn stand(
+        &self,
+        waiter: &Arc<Waiter>,
+        before: Standing,
+        sequence: u64,
+        sent: Instant,
+    ) {
+        let mut state = self.lock();
+        for name in waiter.claim.names.iter() {
+            let Some(line) = state.lines.get_mut(name) else {
+                continue;
+            };
+            match before {
+                Some(before) if before == sequence => continue,
+                Some(before) => line.step_out(before, waiter),
+                None => line.arriving -= 1,
+            }
+            line.waiters
+                .insert((sequence, waiter.number), Arc::clone(waiter));
+            // An offer that overtook the answer may have found somebody else at the head, or nobody.
+            if line.is_first(waiter) && line.offered_at.is_some_and(|offered| offered >= sent) {
+                line.is_offered = true;
+            }
+        }
+    }
+
+    /// The store was asked at `sent`, and something runs out `look_in` after that. Only the first of a line speaks for it:
+    /// the others hear less than it would.
+    pub(super) fn asked(&self, waiter: &Waiter, sent: Instant, look_in: Option<Duration>) {
+        let mut state = self.lock();
+        let look = sent + jitter::about(self.look_every(&state));
+        let end =
+            look_in.map(|look_in| sent + look_in + AFTER_END_MIN + jitter::up_to(AFTER_END_SPREAD));
+        let due = end.map_or(look, |end| end.min(look));
+        state.of_first(waiter, |line| line.due = due);
+    }
+
+    /// The store could not answer the waiter; it asks again at `again`.
+    pub(super) fn failed(&self, waiter: &Waiter, again: Instant) {
+        self.lock().of_first(waiter, |line| line.due = again);
+    }
+
+    /// When the waiter is to ask; none as long as it is somebody else's turn to. An offer that it is told of here is its to
+    /// follow.
+    pub(super) fn asks_at(&self, waiter: &Waiter, now: Instant) -> Option<Instant> {
+        let mut asks_at = waiter.take_call(now);
+        self.lock().of_first(waiter, |line| {
+            let at = if std::mem::take(&mut line.is_offered) {
+                now
+            } else {
+                line.due
+            };
+            asks_at = Some(asks_at.map_or(at, |other| other.min(at)));
+        });
+        asks_at
+    }
+
+    /// The waiter leaves. Says whether no other request waits for the same claim.
+    pub(super) fn leave(&self, waiter: &Arc<Waiter>, standing: Standing) -> bool {
+        let mut state = self.lock();
+        state.waiters -= 1;
+        for name in waiter.claim.names.iter() {
+            let Some(line) = state.lines.get_mut(name) else {
+                continue;
+            };
+            match standing {
+                None => line.arriving -= 1,
+                Some(sequence) => line.step_out(sequence, waiter),
+            }
+            if line.waiters.is_empty() && line.arriving == 0 {
+                state.lines.remove(name);
+            }
+        }
+        let Some(same) = state.attached.get_mut(&waiter.claim.token) else {
+            return true;
+        };
+        same.retain(|other| other.number != waiter.number);
+        let is_last = !same
+            .iter()
+            .any(|other| other.claim.names == waiter.claim.names);
+        if same.is_empty() {
+            state.attached.remove(&waiter.claim.token);
+        }
+        is_last
+    }
+
+    /// Something became of this claim: whoever still waits for it is to ask.
+    pub(super) fn call(&self, token: Token) {
+        let now = Instant::now();
+        for waiter in self.lock().attached.get(&token).into_iter().flatten() {
+            waiter.call(now);
+        }
+    }
+
+    /// The lock is offered to its first waiter here.
+    pub(super) fn offered(&self, name: &LockName) {
+        if let Some(line) = self.lock().lines.get_mut(name) {
+            line.is_offered = true;
+            line.offered_at = Some(Instant::now());
+            if let Some(first) = line.first() {
+                first.wake();
+            }
+        }
+    }
+
+    /// Offers may have been lost: the first of each line looks soon.
+    pub(super) fn missed(&self) {
+        let now = Instant::now();
+        for line in self.lock().lines.values_mut() {
+            line.due = line.due.min(now + jitter::up_to(MISSED_SPREAD));
+            if let Some(first) = line.first() {
+                first.wake();
+            }
+        }
+    }
+
+    /// The store had lost a place, so it may have lost all: every waiter asks once, one after the other.
+    pub(super) fn restored(&self) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        if state.restoring_until.is_some_and(|until| now <= until) {
+            return;
+        }
+        let spread = u32::try_from(state.waiters)
+            .map_or(Duration::MAX, |waiters| BETWEEN_ASKS * waiters)
+            .max(MISSED_SPREAD);
+        state.restoring_until = Some(now + spread + self.look_every(&state));
+        for waiter in state.attached.values().flatten() {
+            waiter.call(now + jitter::up_to(spread));
+        }
+    }
+
+    /// How often the first waiter of a line looks at the least. With very many lines it is less often than configured.
+    pub(super) fn looks_every(&self) -> Duration {
+        self.look_every(&self.lock())
+    }
+
+    /// How often waiters may ask who want to know how far they have come, each for itself.
+    pub(super) fn tells_every(&self) -> Duration {
+        let waiters = u32::try_from(self.lock().waiters).unwrap_or(u32::MAX);
+        TOLD_EVERY.max(BETWEEN_ASKS * waiters)
+    }
+
+    pub(super) fn crowdedness(&self) -> Crowdedness {
+        let state = self.lock();
+        Crowdedness {
+            waiters: state.waiters,
+            lines: state.lines.len(),
+        }
+    }
+
+    fn look_every(&self, state: &State) -> Duration {
+        let lines = u32::try_from(state.lines.len()).unwrap_or(u32::MAX);
+        self.look_every.max(BETWEEN_ASKS * lines)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each step leaves the lines whole, whatever its caller does afterwards.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Does something with each line that the waiter is the first of.
+    fn of_first(&mut self, waiter: &Waiter, mut act: impl FnMut(&mut Line)) {
+        for name in waiter.claim.names.iter() {
+            if let Some(line) = self.lines.get_mut(name)
+                && line.is_first(waiter)
+            {
+                act(line);
+            }
+        }
+    }
+}
+
+impl Line {
+    fn first(&self) -> Option<&Arc<Waiter>> {
+        self.waiters.first_key_value().map(|(_, first)| first)
+    }
+
+    fn is_first(&self, waiter: &Waiter) -> bool {
+        self.first()
+            .is_some_and(|first| first.number == waiter.number)
+    }
+
+    /// Takes a waiter out. Who is the first after that has the offer to follow and the time to watch.
+    fn step_out(&mut self, sequence: u64, waiter: &Waiter) {
+        let was_first = self.is_first(waiter);
+        self.waiters.remove(&(sequence, waiter.number));
+        if let (true, Some(next)) = (was_first, self.first()) {
+            next.wake();
+        }
+    }
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self {
+            waiters: BTreeMap::new(),
+            arriving: 0,
+            is_offered: false,
+            offered_at: None,
+            due: Instant::now(),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! One request that waits, as others see it: how it is woken, and what it is told then.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::domain::Claim;
+
+/// One request that waits or is about to.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) claim: Arc<Claim>,
+    /// Tells it from every other waiter of the process, later ones having larger numbers.
+    pub(super) number: u64,
+    /// Keeps one wake-up for a waiter that is busy; what it is about is looked up, so one is enough.
+    wake: Notify,
+    is_gone: AtomicBool,
+    /// When it is to ask whatever its place in the line.
+    called: Mutex<Option<Instant>>,
+}
+
+/// The caller of a waiting request. Dropped, it is gone, and the request finds out at once.
+#[derive(Debug)]
+pub(super) struct Caller(pub(super) Arc<Waiter>);
+
+impl Waiter {
+    pub(super) fn new(claim: Arc<Claim>, number: u64) -> Self {
+        Self {
+            claim,
+            number,
+            wake: Notify::new(),
+            is_gone: AtomicBool::new(false),
+            called: Mutex::default(),
+        }
+    }
+
+    /// Makes the waiter look again at what it waits for.
+    pub(super) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Completes when the waiter was woken since the last time.
+    pub(super) async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    /// Makes the waiter ask the store at `at`, or sooner if it was called before.
+    pub(super) fn call(&self, at: Instant) {
+        let mut called = self.called();
+        *called = Some(called.map_or(at, |before| before.min(at)));
+        drop(called);
+        self.wake();
+    }
+
+    /// When it was called to ask. A call that is due is taken: it is the waiter's to follow.
+    pub(super) fn take_call(&self, now: Instant) -> Option<Instant> {
+        let mut called = self.called();
+        let at = *called;
+        called.take_if(|at| *at <= now);
+        at
+    }
+
+    /// Whether nobody waits for its answer any more.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Acquire)
+    }
+
+    fn called(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.called.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.0.is_gone.store(true, Ordering::Release);
+        self.0.wake();
+    }
+}

@@ -1,0 +1,275 @@
+//! One request that waits for its locks: it asks the store, sleeps until asking again is of use, and ends with a grant,
+//! at its limit, when the process stops, or when nobody waits for its answer any more.
+//!
+//! When to ask is what [`Queues`] knows. Asking is all that there is to being granted: a message that was lost delays a
+//! waiter until it looks again by itself, and nothing else.
+
+mod stopping;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::acquire::Request;
+use super::answer::AcquireAnswer;
+use super::hold::HoldEvent;
+use super::jitter;
+use super::queues::{Queues, Standing};
+use super::waiter::Waiter;
+use crate::domain::{Acquired, Place, Position, Stand, Waiting};
+use crate::store::StoreError;
+use stopping::Stopped;
+
+/// How long a request may finish that is under way when the wait ends.
+const UNDER_WAY_MAX: Duration = Duration::from_millis(100);
+/// For how long a place is good in the store at the least; a longer wait says now and then that it goes on.
+const PLACE_GOOD_MIN: Duration = Duration::from_secs(60);
+
+/// One request that waits.
+pub(super) struct Wait {
+    request: Request,
+    waiter: Arc<Waiter>,
+    /// When the wait is over, if ever.
+    limit: Option<Instant>,
+    /// Who is told how far the claim has come.
+    tells: Option<mpsc::Sender<HoldEvent>>,
+    told: Option<Position>,
+    standing: Standing,
+    has_left: bool,
+    place: Option<Place>,
+    /// When the place must be made good for longer.
+    prolong_at: Option<Instant>,
+    /// When this waiter asks for reasons of its own.
+    asks_at: Option<Instant>,
+    /// What the store could not do when it was asked last.
+    failure: Option<StoreError>,
+    /// The outcome of one ask has stayed unknown; it may be done later still.
+    was_unsure: bool,
+    pause: Option<Duration>,
+}
+
+/// What came of asking.
+enum Asked {
+    Answered(Instant, Result<Acquired, StoreError>),
+    /// The wait ended and no answer had come. This is what is still under way.
+    Cut(UnderWay),
+}
+
+type UnderWay = futures_util::future::BoxFuture<'static, (Instant, Result<Acquired, StoreError>)>;
+
+/// What a waiter does next.
+enum Turn {
+    Ask,
+    Stop(Stopped),
+}
+
+impl Wait {
+    pub(super) fn new(request: Request, waiter: Arc<Waiter>, wait: Option<Duration>) -> Self {
+        Self {
+            limit: wait.map(|wait| request.began + wait),
+            request,
+            waiter,
+            tells: None,
+            told: None,
+            standing: None,
+            has_left: false,
+            place: None,
+            prolong_at: None,
+            asks_at: None,
+            failure: None,
+            was_unsure: false,
+            pause: None,
+        }
+    }
+
+    /// The same wait, of which somebody wants to know how far it has come, and whose claim does not keep its place when
+    /// its caller is gone.
+    pub(super) fn telling(mut self, tells: mpsc::Sender<HoldEvent>) -> Self {
+        self.tells = Some(tells);
+        self
+    }
+
+    /// Waits to the end.
+    ///
+    /// # Cancel safety
+    /// Not to be dropped: it may stand in the queue. Whoever waits for the answer says by [`Caller`](super::waiter::Caller)
+    /// that it is gone.
+    pub(super) async fn run(mut self) -> Result<AcquireAnswer, StoreError> {
+        loop {
+            match self.ask().await {
+                Asked::Answered(sent, answer) => {
+                    if let Some(end) = self.hear(sent, answer) {
+                        return end;
+                    }
+                }
+                Asked::Cut(under_way) => return Err(self.abandon(under_way)),
+            }
+            match self.turn().await {
+                Turn::Ask => {}
+                Turn::Stop(why) => return Box::pin(self.stop(why)).await,
+            }
+        }
+    }
+
+    async fn ask(&mut self) -> Asked {
+        let stand = self.stand();
+        self.asks_at = None;
+        let mut under_way: UnderWay = Box::pin(self.request.clone().ask(Some(stand)));
+        tokio::select! {
+            biased;
+            (sent, answer) = &mut under_way => return Asked::Answered(sent, answer),
+            why = self.stopped() => if why == Stopped::Gone {
+                // Nobody waits for it, so there is time to find out what became of it.
+                let (sent, answer) = under_way.await;
+                return Asked::Answered(sent, answer);
+            },
+        }
+        match tokio::time::timeout(UNDER_WAY_MAX, &mut under_way).await {
+            Ok((sent, answer)) => Asked::Answered(sent, answer),
+            Err(_) => Asked::Cut(under_way),
+        }
+    }
+
+    fn stand(&mut self) -> Stand {
+        let now = Instant::now();
+        let (inner, good_for) = (&self.request.inner, self.good_for());
+        let remaining = self.limit.map(|limit| limit.saturating_duration_since(now));
+        if self.prolong_at.is_some_and(|at| at <= now) {
+            // Without the place the store counts anew, and finds the claim where it stands.
+            self.place = None;
+        }
+        if self.place.is_none() {
+            let goes_on = remaining.is_none_or(|remaining| remaining > good_for);
+            self.prolong_at = goes_on.then(|| now + good_for / 6 * 5);
+        }
+        Stand {
+            place: self.place,
+            wait: remaining.unwrap_or(good_for).min(good_for),
+            place_kept: inner.waiting.place_kept,
+            look_every: inner.queues.looks_every(),
+            waiters_max: inner.waiting.waiters_per_lock_max,
+            tells_position: self.tells.is_some(),
+        }
+    }
+
+    fn good_for(&self) -> Duration {
+        self.request.inner.waiting.wait_max.max(PLACE_GOOD_MIN)
+    }
+
+    /// Takes in what the store answered. None if the wait goes on.
+    fn hear(
+        &mut self,
+        sent: Instant,
+        answer: Result<Acquired, StoreError>,
+    ) -> Option<Result<AcquireAnswer, StoreError>> {
+        self.was_unsure |= matches!(answer, Err(StoreError::Unknown { .. }));
+        match answer {
+            Ok(Acquired::Waiting(waiting)) => {
+                self.stands(sent, &waiting);
+                None
+            }
+            Ok(Acquired::Overdue) => {
+                // The store's clock was set. The claim still has its place; the time for it is counted anew.
+                self.place = None;
+                self.asks_at = Some(sent);
+                None
+            }
+            Ok(end) => Some(self.end(sent, end)),
+            Err(error) if self.standing.is_some() => {
+                self.failed(error);
+                None
+            }
+            Err(error) => Some(Err(self.refused(error))),
+        }
+    }
+
+    fn stands(&mut self, sent: Instant, waiting: &Waiting) {
+        let (queues, sequence) = (self.queues(), waiting.place.sequence);
+        queues.stand(&self.waiter, self.standing, sequence, sent);
+        queues.asked(&self.waiter, sent, waiting.look_in);
+        if waiting.restored {
+            queues.restored();
+        }
+        if self.tells.is_some() {
+            self.asks_at = Some(sent + jitter::about(queues.tells_every()));
+        }
+        self.standing = Some(sequence);
+        self.place = Some(waiting.place);
+        self.failure = None;
+        self.pause = None;
+        self.tell(waiting.position);
+    }
+
+    fn tell(&mut self, position: Option<Position>) {
+        if let (Some(tells), Some(position)) = (&self.tells, position)
+            && self.told != Some(position)
+            // Who reads slowly is told the next time. Nothing waits for that.
+            && tells.try_send(HoldEvent::Queued(position)).is_ok()
+        {
+            self.told = Some(position);
+        }
+    }
+
+    /// The claim goes on waiting though the store did not answer: it stands there all the same.
+    fn failed(&mut self, error: StoreError) {
+        let most = self.queues().looks_every();
+        let pause = self.pause.map_or(most / 10, |pause| (pause * 2).min(most));
+        let again = Instant::now() + jitter::about(pause);
+        self.queues().failed(&self.waiter, again);
+        self.asks_at = Some(again);
+        self.pause = Some(pause);
+        self.failure = Some(error);
+    }
+
+    /// Sleeps until there is something to do.
+    async fn turn(&mut self) -> Turn {
+        loop {
+            if let Some(why) = self.why_stop() {
+                return Turn::Stop(why);
+            }
+            let now = Instant::now();
+            let own = [self.asks_at, self.prolong_at].into_iter().flatten();
+            let asks_at = self
+                .queues()
+                .asks_at(&self.waiter, now)
+                .into_iter()
+                .chain(own)
+                .min();
+            if asks_at.is_some_and(|at| at <= now) {
+                return Turn::Ask;
+            }
+            self.sleep(asks_at.into_iter().chain(self.limit).min())
+                .await;
+        }
+    }
+
+    async fn stopped(&self) -> Stopped {
+        loop {
+            if let Some(why) = self.why_stop() {
+                return why;
+            }
+            self.sleep(self.limit).await;
+        }
+    }
+
+    /// Until then, or until something may have changed.
+    async fn sleep(&self, until: Option<Instant>) {
+        let time = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.waiter.woken() => {}
+            () = self.request.inner.draining.cancelled() => {}
+            () = time => {}
+        }
+    }
+
+    fn queues(&self) -> &Queues {
+        &self.request.inner.queues
+    }
+}

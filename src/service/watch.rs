@@ -1,0 +1,251 @@
+//! Watching what happens to locks. Who watches is told what others tell the store, and what nobody tells: that a lease has
+//! run out.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt as _, stream};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::Inner;
+use super::events::{Entry, Errand, LINGER};
+use super::metrics::Open;
+use crate::domain::{LockEvent, LockName};
+use crate::store::{ListQuery, StoreError};
+
+/// How many locks are learned of at once.
+const PAGE_SIZE: usize = 1_000;
+/// How long until the store is asked again that did not answer.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What is watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Every lock whose name begins so.
+    Prefix(String),
+    /// One lock.
+    Lock(LockName),
+}
+
+impl Scope {
+    pub(super) fn has(&self, name: &LockName) -> bool {
+        match self {
+            Self::Prefix(prefix) => name.as_str().starts_with(prefix),
+            Self::Lock(lock) => lock == name,
+        }
+    }
+}
+
+/// What a watcher is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchEvent {
+    /// Something happened to a lock.
+    Happened(Arc<LockEvent>),
+    /// Something may have happened that this watcher is not told of: it should look again.
+    Reset,
+}
+
+/// What happens to locks, as it happens. It ends when the process is about to stop.
+pub struct Watch(BoxStream<'static, WatchEvent>);
+
+impl Stream for Watch {
+    type Item = WatchEvent;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent>> {
+        self.0.poll_next_unpin(context)
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
+/// One who watches.
+struct Watcher {
+    presence: Presence,
+    scope: Scope,
+    ends: watch::Receiver<u64>,
+    next: u64,
+    is_reset: bool,
+    ready: VecDeque<Entry>,
+    _open: Open,
+}
+
+/// That somebody watches. While it lives, the store tells events.
+struct Presence(Arc<Inner>);
+
+impl Inner {
+    pub(super) async fn watch(self: &Arc<Self>, scope: Scope, after: Option<String>) -> Watch {
+        let ends = self.events.ends();
+        let must_time = self.events.enter(&scope);
+        let presence = Presence(Arc::clone(self));
+        if must_time {
+            tokio::spawn(look_after_ends(Arc::clone(self)));
+        }
+        self.want_events().await;
+        let (next, is_whole) = self.events.resume(after.as_deref());
+        let watcher = Watcher {
+            _open: self.metrics.open_stream("events"),
+            presence,
+            scope,
+            ends,
+            next,
+            is_reset: !is_whole,
+            ready: VecDeque::new(),
+        };
+        Watch(stream::unfold(watcher, Watcher::next).boxed())
+    }
+
+    /// Makes sure that the store tells events from now on, as far as that can be made sure of in time.
+    async fn want_events(&self) {
+        let wants = async {
+            let mut wants = self.wants_events.lock().await;
+            if !*wants {
+                self.store.want_events(true).await;
+                *wants = true;
+            }
+        };
+        if tokio::time::timeout(self.operation_timeout, wants)
+            .await
+            .is_err()
+        {
+            tracing::debug!("the store has not said in time that it tells events");
+        }
+    }
+
+    async fn want_no_events(&self, watches: u64) {
+        let mut wants = self.wants_events.lock().await;
+        if self.events.forget(watches) {
+            *wants = false;
+            self.store.want_events(false).await;
+        }
+    }
+}
+
+impl Watcher {
+    async fn next(mut self) -> Option<(WatchEvent, Self)> {
+        let draining = self.presence.0.draining.clone();
+        loop {
+            if draining.is_cancelled() {
+                return None;
+            }
+            if std::mem::take(&mut self.is_reset) {
+                return Some((WatchEvent::Reset, self));
+            }
+            match self.ready.pop_front() {
+                Some(Entry::Happened(event)) => return Some((WatchEvent::Happened(event), self)),
+                Some(Entry::Gap) => return Some((WatchEvent::Reset, self)),
+                None => {}
+            }
+            let end = *self.ends.borrow_and_update();
+            if self.next < end {
+                self.catch_up();
+                continue;
+            }
+            tokio::select! {
+                () = draining.cancelled() => return None,
+                // The sender lives as long as the presence.
+                _ = self.ends.changed() => {}
+            }
+        }
+    }
+
+    fn catch_up(&mut self) {
+        let (next, entries) = self.presence.0.events.since(self.next, &self.scope);
+        self.next = next;
+        match entries {
+            Some(entries) => self.ready = entries,
+            None => self.is_reset = true,
+        }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        let Some(watches) = self.0.events.leave() else {
+            return;
+        };
+        // Outside of a runtime the process is ending.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let inner = Arc::downgrade(&self.0);
+            runtime.spawn(async move {
+                tokio::time::sleep(LINGER).await;
+                if let Some(inner) = inner.upgrade() {
+                    inner.want_no_events(watches).await;
+                }
+            });
+        }
+    }
+}
+
+/// Looks at each lock just after a lease of it should be over; then the store tells that it is. Ends when nobody watches.
+async fn look_after_ends(inner: Arc<Inner>) {
+    loop {
+        match inner.events.errand(inner.draining.is_cancelled()) {
+            Errand::Learn(scope) => learn(&inner, scope).await,
+            Errand::Look(names) => look(&inner, names).await,
+            Errand::Rest(until) => rest(&inner, until).await,
+            Errand::Done => return,
+        }
+    }
+}
+
+async fn rest(inner: &Inner, until: Option<Instant>) {
+    let time = async {
+        match until {
+            Some(until) => tokio::time::sleep_until(until).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = inner.events.timetable_changed.notified() => {}
+        () = inner.draining.cancelled() => {}
+        () = time => {}
+    }
+}
+
+async fn look(inner: &Inner, names: Vec<LockName>) {
+    let mut unanswered = Vec::new();
+    for name in names {
+        let (seen, answer) = inner.inspect(&name).await;
+        match answer {
+            Ok(view) => drop(inner.events.learn(&view, seen)),
+            Err(_) => unanswered.push(name),
+        }
+    }
+    if !unanswered.is_empty() {
+        inner.events.look_again(unanswered, Instant::now() + RETRY);
+    }
+}
+
+/// Learns when the leases end that are there already. What the store does not answer is left to chance.
+async fn learn(inner: &Inner, scope: Scope) {
+    let prefix = match scope {
+        Scope::Lock(name) => return look(inner, vec![name]).await,
+        Scope::Prefix(prefix) => prefix,
+    };
+    let mut query = ListQuery {
+        prefix,
+        after: None,
+        page_size: PAGE_SIZE,
+    };
+    loop {
+        let (seen, answer): (_, Result<_, StoreError>) = inner.list(&query).await;
+        let Ok(page) = answer else { return };
+        let has_room = page
+            .locks
+            .iter()
+            .fold(true, |_, view| inner.events.learn(view, seen));
+        query.after = page.next_after;
+        if query.after.is_none() || !has_room {
+            return;
+        }
+    }
+}
