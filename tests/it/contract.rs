@@ -165,6 +165,7 @@ on_every_store! {
         simultaneous_requests_for_one_waiting_claim_stand_on_one_place
         fence_and_ttl_begin_with_the_grant
         a_waiter_that_was_granted_is_replayed
+        a_waiter_that_was_granted_elsewhere_stands_there_no_more
         a_waiter_is_told_when_to_look_again
         a_waiter_waits_for_a_closed_lock
         a_waiter_does_not_hold
@@ -197,6 +198,7 @@ on_every_store! {
         a_forgotten_place_cannot_be_left
         a_request_that_knows_its_place_stands_there_though_it_was_forgotten
         a_parked_claim_leaves_the_queue_by_release
+        a_parked_claim_cannot_be_changed
         a_claim_that_does_not_wait_cannot_be_parked
         a_request_whose_time_is_over_does_not_stand_any_more
         a_request_whose_time_is_over_is_not_granted
@@ -230,7 +232,10 @@ on_every_store! {
         a_lock_of_which_only_such_permits_are_left_is_cooling
         a_reader_released_before_min_hold_keeps_writers_out
         permits_of_a_lease_with_a_lock_delay_stay_taken_after_its_end
-        a_lock_delay_does_not_outlive_a_release;
+        a_lock_delay_does_not_outlive_a_release
+        permits_that_only_stay_taken_do_not_insist_on_their_limit
+        a_waiter_with_another_limit_than_the_holders_waits_no_more
+        a_reader_that_ran_out_before_min_hold_leaves_the_lock_cooling;
     several:
         all_are_granted_in_the_order_of_names
         none_is_granted_when_one_is_not_free
@@ -257,7 +262,8 @@ on_every_store! {
         a_ring_of_claims_comes_to_an_end
         a_claim_leaves_all_its_queues_by_release
         places_in_all_queues_are_kept
-        a_claim_waits_for_a_lease_to_run_out;
+        a_claim_waits_for_a_lease_to_run_out
+        a_claim_that_waits_cannot_wait_for_more;
     events:
         the_life_of_a_lease_is_told
         what_changes_nothing_for_others_is_not_told

@@ -1,9 +1,12 @@
-//! Random histories of a few locks and tokens, replayed against a pure model: two holders at once would show here.
+//! Random histories of a few locks and tokens, replayed against a pure model: two holders at once would show here, and
+//! so would a waiter that is overtaken, or due and not told.
 //!
-//! `model::reference` is the meaning of an exclusive claim in as few lines as possible, on a clock that is a number;
-//! `model::run` puts the same history to a store and compares every answer and every view. A history that fails is
-//! shrunk and kept in `model.regressions`, which is committed. `LEASEHOLD_MODEL_SEQUENCES` sets how many are tried.
+//! `model::reference` is the meaning of claims in as few lines as possible, on a clock that is a number;
+//! `model::histories` says which steps are tried; `model::run` puts the same history to a store and compares every
+//! answer and every view. A history that fails is shrunk and kept in `model.regressions`, which is committed.
+//! `LEASEHOLD_MODEL_SEQUENCES` sets how many are tried.
 
+mod histories;
 mod reference;
 mod run;
 
@@ -23,6 +26,7 @@ struct Memory;
 impl Place for Memory {
     const TICK: Duration = Duration::from_millis(1);
     const IS_EXACT: bool = true;
+    const PROCESSES: usize = 1;
 
     fn terms() -> BoxedStrategy<Terms> {
         let maybe = |durations: &'static [u64]| prop_oneof![2 => Just(None), 1 => prop::sample::select(durations).prop_map(Some)];
@@ -54,6 +58,7 @@ struct Redis;
 impl Place for Redis {
     const TICK: Duration = Duration::from_secs(60);
     const IS_EXACT: bool = false;
+    const PROCESSES: usize = 2;
 
     fn terms() -> BoxedStrategy<Terms> {
         let maybe = || prop_oneof![3 => Just(None), 1 => Just(Some(1))];
@@ -80,6 +85,7 @@ struct RedisInTime;
 impl Place for RedisInTime {
     const TICK: Duration = Duration::from_millis(300);
     const IS_EXACT: bool = false;
+    const PROCESSES: usize = 2;
 
     fn terms() -> BoxedStrategy<Terms> {
         let duration = || prop::sample::select(&[1, 200][..]);

@@ -1,11 +1,12 @@
 //! Laws of permits: a lock with a limit is a counting semaphore.
 
-use leasehold::domain::{Acquired, Blocker, Claim, LockState, NotHolder};
+use leasehold::domain::{Blocker, Claim, LockState, NotHolder};
 
 use super::expiry::assert_told;
 use crate::support::bench::{
-    Bench, LONG, READ, SHORT, Waiter, assert_held, blocker, claim, contradicts_limit, for_short,
-    holders_in_the_way, in_mode, leases_granted, lock_of, permits, rival,
+    Bench, LONG, READ, SHORT, Waiter, assert_behind_waiters, assert_held, blocker, claim,
+    contradicts_limit, for_short, holders_in_the_way, in_mode, leases_granted, lock_of, permits,
+    rival,
 };
 
 /// Another claim on the same lock that takes some of its permits.
@@ -60,8 +61,7 @@ pub(super) async fn small_claims_do_not_overtake_a_large_one_that_waits(bench: &
     let mut large = bench.waiting(&taking(&lock, 3, 3)).await;
     // There is a permit for it, and somebody before it.
     let small = taking(&lock, 1, 3);
-    let answer = bench.acquire(&small).await;
-    assert!(matches!(answer, Acquired::Blocked(_)), "{answer:?}");
+    assert_behind_waiters(bench.acquire(&small).await);
     let mut small = bench.waiting(&small).await;
     bench.freed(&holding).await;
     bench.waits(&mut small).await;
@@ -215,4 +215,50 @@ pub(super) async fn a_lock_delay_does_not_outlive_a_release(bench: &Bench) {
     bench.granted(&released).await;
     bench.freed(&released).await;
     bench.granted(&taking(&released, 2, 2)).await;
+}
+
+pub(super) async fn permits_that_only_stay_taken_do_not_insist_on_their_limit(bench: &Bench) {
+    let early = Claim {
+        min_hold: Some(SHORT),
+        ..taking(&claim(), 1, 3)
+    };
+    bench.granted(&early).await;
+    bench.freed(&early).await;
+    // To wait helps, so it is no contradiction.
+    for mode in [permits(1, 4), READ] {
+        let other = in_mode(&rival(&early), mode);
+        let blocker = blocker(bench.acquire(&other).await);
+        assert!(matches!(blocker, Blocker::Cooling { .. }), "{blocker:?}");
+    }
+    let mut waiter = bench.waiting(&taking(&early, 1, 4)).await;
+    bench.outlast(SHORT).await;
+    bench.served(&mut waiter).await;
+}
+
+pub(super) async fn a_waiter_with_another_limit_than_the_holders_waits_no_more(bench: &Bench) {
+    let holding = claim();
+    bench.granted(&holding).await;
+    let mut first = bench.waiting(&taking(&holding, 1, 3)).await;
+    let mut other = bench.waiting(&taking(&holding, 1, 4)).await;
+    let mut last = bench.waiting(&taking(&holding, 1, 3)).await;
+    bench.freed(&holding).await;
+    leases_granted(bench.ask(&mut first).await);
+    let refused = contradicts_limit(lock_of(&holding), Some(3));
+    assert_eq!(bench.ask(&mut other).await, refused);
+    // To wait would not help it, and it keeps nobody out.
+    assert_eq!(bench.queue(lock_of(&holding)).await.length, 1);
+    bench.served(&mut last).await;
+}
+
+pub(super) async fn a_reader_that_ran_out_before_min_hold_leaves_the_lock_cooling(bench: &Bench) {
+    let early = Claim {
+        min_hold: Some(LONG),
+        ..for_short(&in_mode(&claim(), READ))
+    };
+    bench.granted(&early).await;
+    bench.advance(SHORT).await;
+    match bench.state(lock_of(&early)).await {
+        LockState::Cooling { free_in } => bench.assert_left(free_in, LONG - SHORT),
+        other => panic!("the lock is cooling, but: {other:?}"),
+    }
 }

@@ -6,7 +6,8 @@ use leasehold::domain::{
 
 use super::waiting::held_and_waited_for;
 use crate::support::bench::{
-    Bench, LONG, SHORT, Waiter, assert_waiting, claim, ended, leases_granted, lock_of, only, rival,
+    Bench, LONG, READ, SHORT, Waiter, assert_waiting, claim, contradicts_claim, ended, in_mode,
+    leases_granted, lock_of, only, rival,
 };
 
 /// Where a waiter stands.
@@ -124,6 +125,16 @@ pub(super) async fn a_parked_claim_leaves_the_queue_by_release(bench: &Bench) {
     assert_eq!(bench.release(&parked.claim).await, Released::Repeated);
     let released = ended(&parked.claim, NotHolder::Released);
     assert_eq!(bench.ask(&mut parked.again()).await, released);
+}
+
+pub(super) async fn a_parked_claim_cannot_be_changed(bench: &Bench) {
+    let (holding, [parked]) = held_and_waited_for(bench).await;
+    bench.park(&parked.claim, LONG).await;
+    let mut changed = parked.again();
+    changed.claim = in_mode(&parked.claim, READ);
+    let contradicts = contradicts_claim(lock_of(&holding));
+    assert_eq!(bench.ask(&mut changed).await, contradicts);
+    assert_eq!(bench.acquire(&changed.claim).await, contradicts);
 }
 
 pub(super) async fn a_claim_that_does_not_wait_cannot_be_parked(bench: &Bench) {

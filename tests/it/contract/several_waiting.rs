@@ -1,12 +1,14 @@
 //! Laws of waiting for several locks at once: one place in each queue, all by one order, so that nobody waits in a ring.
 
-use leasehold::domain::{Acquired, Blocker, Claim, LockName, NotHolder, Position, Queue, Released};
+use leasehold::domain::{
+    Acquired, Blocker, Claim, Contradiction, LockName, NotHolder, Position, Queue, Released,
+};
 
 use super::several::{blocked_by, claim_on_fresh};
 use super::waiting::unfair;
 use crate::support::bench::{
     Bench, LONG, SHORT, Waiter, assert_behind_waiters, claim_on, claim_on_all, for_short,
-    leases_granted, lost, names, rival,
+    fresh_name, leases_granted, lost, names, rival,
 };
 
 /// A claim on two locks that waits because another holds the second.
@@ -198,4 +200,22 @@ pub(super) async fn a_claim_waits_for_a_lease_to_run_out(bench: &Bench) {
         }
         other => panic!("one is held and one is waited for, but: {other:?}"),
     }
+}
+
+/// Otherwise it would bring an old place into a queue in which others stand.
+pub(super) async fn a_claim_that_waits_cannot_wait_for_more(bench: &Bench) {
+    let (holding, waiter, [free, held]) = waits_for_the_second(bench).await;
+    let third = fresh_name();
+    bench.granted(&claim_on(&third)).await;
+    let mut earlier = bench.waiting(&claim_on(&third)).await;
+    let mut more = waiter.again();
+    more.claim.names = names([&free, &held, &third]);
+    let answer = bench.ask(&mut more).await;
+    let Acquired::Contradicts(Contradiction::Claim { .. }) = answer else {
+        panic!("the claim was made on other locks, but: {answer:?}");
+    };
+    assert_eq!(bench.queue(&third).await.length, 1);
+    bench.waits(&mut earlier).await;
+    bench.freed(&holding).await;
+    bench.served(&mut waiter.again()).await;
 }

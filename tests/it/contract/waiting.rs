@@ -232,6 +232,16 @@ pub(super) async fn a_waiter_that_was_granted_is_replayed(bench: &Bench) {
     assert_eq!(bench.queue(lock_of(&holding)).await, Queue::default());
 }
 
+pub(super) async fn a_waiter_that_was_granted_elsewhere_stands_there_no_more(bench: &Bench) {
+    let (holding, [waiter, mut next]) = held_and_waited_for(bench).await;
+    bench.freed(&holding).await;
+    // Its client has given up the long poll and asks without waiting.
+    bench.granted(&waiter.claim).await;
+    assert_eq!(bench.queue(lock_of(&holding)).await.length, 1);
+    bench.freed(&waiter.claim).await;
+    bench.served(&mut next).await;
+}
+
 pub(super) async fn a_waiter_is_told_when_to_look_again(bench: &Bench) {
     let holding = for_short(&claim());
     bench.granted(&holding).await;

@@ -1,324 +1,399 @@
-//! The meaning of an exclusive claim, pure: no store, no clock but a number, no I/O.
+//! The meaning of claims, pure: no store, no clock but a number, no I/O. What one lock means is in `lock`.
+//!
+//! Processes have no meaning here: a queue is one, whoever looks after its waiters, and nobody is ever silent.
+
+mod lock;
+mod words;
 
 use std::collections::BTreeMap;
 
+pub(super) use lock::Mode;
+use lock::{Lease, Lock, Ticket};
+pub(super) use words::{Ask, Part, Seen, Step, Terms, What, Why};
+
 /// How many locks a history is about.
-pub(super) const LOCKS: usize = 2;
+pub(super) const LOCKS: usize = 3;
 /// How many tokens claim them.
-pub(super) const TOKENS: usize = 3;
+pub(super) const TOKENS: usize = 8;
+/// How many waiters a queue may have.
+pub(super) const WAITERS_MAX: usize = 3;
 
-/// One step of a history. `lock` and `token` are indices.
+/// A request that waits, or has waited.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
-    Acquire {
-        lock: usize,
-        token: usize,
-        depth: u64,
-        terms: Terms,
-    },
-    /// Takes back the first or the last of the token's attempts.
-    Withdraw {
-        lock: usize,
-        token: usize,
-        takes_first: bool,
-    },
-    Renew {
-        lock: usize,
-        token: usize,
-        ttl: Option<u64>,
-    },
-    Release {
-        lock: usize,
-        token: usize,
-        depth: Option<u64>,
-    },
-    Evict {
-        lock: usize,
-    },
-    Pass {
-        ticks: u64,
-    },
-}
-
-/// The durations that a claim asks for, in ticks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
-    pub(super) ttl: u64,
-    pub(super) min_hold: Option<u64>,
-    pub(super) max_hold: Option<u64>,
-    pub(super) lock_delay: Option<u64>,
-}
-
-/// An answer or a view: what it says, at which depth, and the durations that it reports.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
-    pub(super) what: What,
-    pub(super) depth: u64,
-    pub(super) ticks: Vec<u64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
-    Granted,
-    Reentered,
-    Replayed,
-    Held,
-    Cooling,
-    Free,
-    Ended(Why),
-    Extended,
-    SteppedBack,
-    Freed,
-    Repeated,
-    NotHolder(Why),
-    Evicted,
-    NobodyEvicted,
-    Nothing,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    Expired,
-    Lost,
-    Evicted,
-    Released,
-    Unknown,
-}
-
-impl What {
-    pub(super) fn seen(self, depth: u64, ticks: &[u64]) -> Seen {
-        let ticks = ticks.to_vec();
-        Seen {
-            what: self,
-            depth,
-            ticks,
-        }
-    }
-
-    pub(super) fn bare(self) -> Seen {
-        self.seen(0, &[])
-    }
-}
-
-#[derive(Clone, Debug)]
-struct Grant {
-    token: usize,
-    depth: u64,
-    terms: Terms,
-    acquired: u64,
-    until: u64,
-    untold: Option<u64>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Lock {
-    grant: Option<Grant>,
-    closed_until: u64,
-    /// How long the last lease was held, if it ran out.
-    expired_after: Option<u64>,
-    ended: BTreeMap<usize, Why>,
-    /// The attempts of each token that were not withdrawn.
-    attempts: BTreeMap<usize, Vec<u64>>,
+struct Request {
+    ask: Ask,
+    process: usize,
+    attempt: u64,
+    sequence: u64,
 }
 
 /// All locks at one moment, and what the last step was answered.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     now: u64,
+    last_sequence: u64,
     locks: [Lock; LOCKS],
-    attempts: u64,
-    /// The attempt that the last step made or withdrew.
-    pub(super) attempt: u64,
+    /// Each token's last request that came to wait, until it is granted.
+    requests: BTreeMap<usize, Request>,
+    /// Each token's attempts that were not withdrawn, and what they asked for.
+    attempts: BTreeMap<usize, Vec<(u64, Vec<usize>)>>,
+    last_attempt: u64,
+    /// The attempt that the last step made or withdrew, and its locks.
+    pub(super) attempt: (u64, Vec<usize>),
     pub(super) answer: Seen,
-}
-
-impl Default for Model {
-    fn default() -> Self {
-        Self {
-            now: 0,
-            locks: [(); LOCKS].map(|()| Lock::default()),
-            attempts: 0,
-            attempt: 0,
-            answer: What::Nothing.bare(),
-        }
-    }
+    /// Who looked again when time had passed, and what they were answered.
+    pub(super) looked: Vec<(usize, Seen)>,
 }
 
 impl Model {
-    /// A withdrawal is of something that was attempted. What it does to a claim that has ended is nobody's business.
-    pub(super) fn allows(&self, step: &Step) -> bool {
-        let Step::Withdraw { lock, token, .. } = step else {
-            return true;
-        };
-        let lock = &self.locks[*lock];
-        let attempted = lock
-            .attempts
-            .get(token)
-            .is_some_and(|made| !made.is_empty());
-        attempted && !lock.ended.contains_key(token)
-    }
-
     pub(super) fn step(&mut self, step: &Step) {
-        self.answer = match *step {
-            Step::Acquire {
-                lock,
+        self.looked.clear();
+        self.answer = match step {
+            Step::Acquire { ask, stands_on } => {
+                self.last_attempt += 1;
+                self.attempt = (self.last_attempt, ask.locks.clone());
+                let attempts = self.attempts.entry(ask.token).or_default();
+                attempts.push(self.attempt.clone());
+                self.acquire(ask, self.last_attempt, *stands_on, None)
+            }
+            Step::Look { token } => self.look(*token),
+            Step::Park { token, keep } => self.park(*token, *keep),
+            Step::Withdraw { token, takes_first } => self.withdraw(*token, *takes_first),
+            Step::Renew {
+                locks,
+                token,
+                ttl,
+                mode,
+            } => self.renew(locks, *token, *ttl, *mode),
+            Step::Release {
+                locks,
                 token,
                 depth,
-                terms,
             } => {
-                self.attempts += 1;
-                self.attempt = self.attempts;
-                self.locks[lock].acquire(token, depth, terms, self.attempt, self.now)
+                let released = locks
+                    .iter()
+                    .map(|&lock| self.locks[lock].release(*token, *depth, self.now).at(lock));
+                released.collect()
             }
-            Step::Withdraw {
-                lock,
-                token,
-                takes_first,
-            } => {
-                let made = &self.locks[lock].attempts[&token];
-                let attempt = if takes_first {
-                    made.first()
-                } else {
-                    made.last()
-                };
-                self.attempt = *attempt.expect("it was attempted");
-                self.locks[lock].withdraw(token, self.attempt)
+            Step::Evict { lock } => {
+                let mut evicted = self.locks[*lock].evict(self.now);
+                evicted.iter_mut().for_each(|part| part.lock = *lock);
+                evicted
             }
-            Step::Renew { lock, token, ttl } => self.locks[lock].renew(token, ttl, self.now),
-            Step::Release { lock, token, depth } => {
-                self.locks[lock].release(token, depth, self.now)
-            }
-            Step::Evict { lock } => self.locks[lock].evict(self.now),
             Step::Pass { ticks } => {
-                self.now += ticks;
-                let now = self.now;
-                self.locks.iter_mut().for_each(|lock| lock.expire(now));
-                What::Nothing.bare()
+                self.pass(*ticks);
+                Vec::new()
             }
         };
     }
 
+    /// What everybody may see of a lock.
     pub(super) fn view(&self, lock: usize) -> Seen {
-        let lock = &self.locks[lock];
-        match &lock.grant {
-            Some(grant) => What::Held.seen(grant.depth, &[grant.until - self.now]),
-            None if lock.closed_until > self.now => {
-                What::Cooling.seen(0, &[lock.closed_until - self.now])
-            }
-            None => What::Free.bare(),
-        }
+        let seen = self.locks[lock].view(self.now).into_iter();
+        seen.map(|part| part.at(lock)).collect()
     }
-}
 
-impl Lock {
-    fn acquire(&mut self, token: usize, depth: u64, terms: Terms, attempt: u64, now: u64) -> Seen {
-        self.attempts.entry(token).or_default().push(attempt);
-        if let Some(grant) = self.held_by(token) {
-            grant.untold = None;
-            let what = match depth > grant.depth {
-                true => What::Reentered,
-                false => What::Replayed,
-            };
-            grant.depth = grant.depth.max(depth);
-            return what.seen(grant.depth, &[grant.until - now]);
-        }
-        if let Some(&why) = self.ended.get(&token) {
-            return What::Ended(why).bare();
-        }
-        if let Some(grant) = &self.grant {
-            return What::Held.seen(grant.depth, &[grant.until - now]);
-        }
-        if self.closed_until > now {
-            return What::Cooling.seen(0, &[self.closed_until - now]);
-        }
-        let expired = self.ended.values_mut().filter(|why| **why == Why::Expired);
-        expired.for_each(|why| *why = Why::Lost);
-        let lasts = terms.ttl.min(terms.max_hold.unwrap_or(terms.ttl));
-        self.grant = Some(Grant {
-            token,
-            depth,
-            terms,
-            acquired: now,
-            until: now + lasts,
-            untold: Some(attempt),
-        });
-        let reported: Vec<_> = std::iter::once(lasts)
-            .chain(self.expired_after.take())
+    /// The tokens that stand in a queue, in their order.
+    pub(super) fn standing(&self) -> Vec<usize> {
+        let mut standing: Vec<_> = self
+            .requests
+            .values()
+            .filter(|request| self.stands(request))
             .collect();
-        What::Granted.seen(depth, &reported)
+        standing.sort_by_key(|request| request.sequence);
+        standing
+            .into_iter()
+            .map(|request| request.ask.token)
+            .collect()
     }
 
-    fn withdraw(&mut self, token: usize, attempt: u64) -> Seen {
-        let made = self.attempts.entry(token).or_default();
-        made.retain(|made| *made != attempt);
-        self.grant
-            .take_if(|grant| grant.token == token && grant.untold == Some(attempt));
-        What::Nothing.bare()
+    /// What those ask for that wait or have.
+    pub(super) fn requests(&self) -> Vec<Ask> {
+        let requests = self.requests.values();
+        requests.map(|request| request.ask.clone()).collect()
     }
 
-    fn renew(&mut self, token: usize, ttl: Option<u64>, now: u64) -> Seen {
-        let why = self.why_not(token);
-        let Some(grant) = self.held_by(token) else {
-            return What::NotHolder(why).bare();
-        };
-        let slack = grant.until - now;
-        grant.untold = None;
-        grant.terms.ttl = ttl.unwrap_or(grant.terms.ttl);
-        let ceiling = grant
-            .terms
-            .max_hold
-            .map_or(u64::MAX, |max_hold| grant.acquired + max_hold);
-        grant.until = ceiling.min(now + grant.terms.ttl);
-        What::Extended.seen(grant.depth, &[grant.until - now, slack])
+    /// Which tokens hold which locks.
+    pub(super) fn held(&self) -> Vec<(Vec<usize>, usize)> {
+        let held = (0..TOKENS).map(|token| {
+            let locks = (0..LOCKS).filter(|&lock| self.locks[lock].lease_of(token).is_some());
+            (locks.collect::<Vec<_>>(), token)
+        });
+        held.filter(|(locks, _)| !locks.is_empty()).collect()
     }
 
-    fn release(&mut self, token: usize, depth: Option<u64>, now: u64) -> Seen {
-        let why = self.why_not(token);
-        let Some(grant) = self.held_by(token) else {
-            return match why {
-                Why::Released => What::Repeated.bare(),
-                why => What::NotHolder(why).bare(),
-            };
-        };
-        if let Some(depth) = depth {
-            grant.untold = None;
-            grant.depth = grant.depth.min(depth);
-            return What::SteppedBack.seen(grant.depth, &[grant.until - now]);
+    /// Those who wait, would be granted if they asked, and whose turn it is.
+    pub(super) fn due(&self) -> Vec<usize> {
+        let mut due = self.standing();
+        due.retain(|token| {
+            let Request { ask, sequence, .. } = &self.requests[token];
+            ask.locks.iter().all(|&lock| {
+                let lock = &self.locks[lock];
+                lock.first() == Some(*sequence) && lock.admits(ask.mode, self.now)
+            })
+        });
+        due
+    }
+
+    fn stands(&self, request: &Request) -> bool {
+        let ask = &request.ask;
+        ask.locks.iter().all(|&lock| {
+            let ticket = self.locks[lock].queue.get(&request.sequence);
+            ticket.is_some_and(|ticket| ticket.token == ask.token && ticket.kept_until.is_none())
+        })
+    }
+
+    /// Some steps mean nothing, or nothing that anybody could want to rely on.
+    pub(super) fn allows(&self, step: &Step) -> bool {
+        match step {
+            // A claim does not wait for other locks than it waited for before, nor on two processes.
+            Step::Acquire { ask, stands_on } => {
+                let place = |lock: usize| self.locks[lock].ticket_of(ask.token);
+                let waits_for = |place_there: u64| -> Vec<usize> {
+                    (0..LOCKS)
+                        .filter(|&lock| place(lock) == Some(place_there))
+                        .collect()
+                };
+                let mut places = ask.locks.iter().filter_map(|&lock| place(lock));
+                let elsewhere = self.requests.get(&ask.token).is_some_and(|request| {
+                    self.stands(request)
+                        && (request.ask.locks != ask.locks
+                            || stands_on.is_some_and(|process| process != request.process))
+                });
+                places.all(|place| waits_for(place) == ask.locks) && !elsewhere
+            }
+            // While it holds one of them, it is the question whether that is a repetition.
+            Step::Look { token } => self.requests.get(token).is_some_and(|request| {
+                let holds = |lock: &usize| self.locks[*lock].lease_of(*token).is_some();
+                !request.ask.locks.iter().any(holds)
+            }),
+            Step::Park { token, .. } => self
+                .requests
+                .get(token)
+                .is_some_and(|request| self.stands(request)),
+            // What it does to a claim that waits or has ended is nobody's business.
+            Step::Withdraw { token, takes_first } => self
+                .attempt_of(*token, *takes_first)
+                .is_some_and(|(_, locks)| {
+                    locks.iter().all(|&lock| {
+                        let lock = &self.locks[lock];
+                        !lock.ended.contains_key(token) && lock.ticket_of(*token).is_none()
+                    })
+                }),
+            // A claim leaves all the queues that it waits in together.
+            Step::Release { locks, token, .. } => {
+                let place = |lock: usize| self.locks[lock].ticket_of(*token);
+                let mut left = locks.iter().filter_map(|&lock| place(lock));
+                left.all(|left| {
+                    (0..LOCKS).all(|lock| locks.contains(&lock) || place(lock) != Some(left))
+                })
+            }
+            Step::Renew { .. } | Step::Evict { .. } | Step::Pass { .. } => true,
         }
-        let (acquired, min_hold) = (grant.acquired, grant.terms.min_hold.unwrap_or(0));
-        self.end(Why::Released, acquired + min_hold);
-        What::Freed.seen(0, &[now - acquired])
     }
 
-    fn evict(&mut self, now: u64) -> Seen {
-        let Some(grant) = self.grant.clone() else {
-            return What::NobodyEvicted.bare();
+    fn attempt_of(&self, token: usize, takes_first: bool) -> Option<&(u64, Vec<usize>)> {
+        let attempts = self.attempts.get(&token)?;
+        match takes_first {
+            true => attempts.first(),
+            false => attempts.last(),
+        }
+    }
+
+    fn acquire(
+        &mut self,
+        ask: &Ask,
+        attempt: u64,
+        stands_on: Option<usize>,
+        place: Option<u64>,
+    ) -> Seen {
+        let locks = ask.locks.iter().map(|&lock| (lock, &self.locks[lock]));
+        for (lock, state) in locks.clone() {
+            if let Some(ended) = state.ended.get(&ask.token) {
+                return vec![What::Ended(ended.why).bare(lock)];
+            }
+        }
+        let held = locks
+            .clone()
+            .filter(|(_, state)| state.lease_of(ask.token).is_some());
+        let held = held.count();
+        if held == ask.locks.len() {
+            return self.again(ask);
+        }
+        for (lock, state) in locks.clone() {
+            let misses = held > 0 && state.lease_of(ask.token).is_none();
+            if misses || state.waits_otherwise(ask.token, ask.mode) {
+                return vec![What::ContradictsClaim.bare(lock)];
+            }
+        }
+        if let Some((lock, _)) = locks.clone().find(|(_, state)| state.disagrees(ask.mode)) {
+            // To wait would not help, so it does not.
+            for &lock in &ask.locks {
+                self.locks[lock].leave(ask.token);
+            }
+            return vec![What::ContradictsLimit.bare(lock)];
+        }
+        let place = place.or_else(|| {
+            locks
+                .clone()
+                .find_map(|(_, state)| state.ticket_of(ask.token))
+        });
+        let in_the_way = locks.filter_map(|(lock, state)| {
+            let part = state.in_the_way(ask.mode, ask.fair, place, self.now)?;
+            Some(part.at(lock))
+        });
+        let in_the_way: Seen = in_the_way.collect();
+        match stands_on {
+            _ if in_the_way.is_empty() => self.grant(ask, attempt),
+            None => in_the_way,
+            Some(process) => self.stand(ask, attempt, process, place),
+        }
+    }
+
+    /// The claim holds all its locks already.
+    fn again(&mut self, ask: &Ask) -> Seen {
+        for &lock in &ask.locks {
+            let lease = self.locks[lock].lease_of(ask.token).expect("it holds");
+            match (lease.mode, ask.mode) {
+                (has, wants) if has == wants => {}
+                (Mode::Shared { .. }, Mode::Alone) => {
+                    return vec![What::ContradictsUpgrade.bare(lock)];
+                }
+                _ => return vec![What::ContradictsClaim.bare(lock)],
+            }
+        }
+        let mut what = What::Replayed;
+        for &lock in &ask.locks {
+            if self.locks[lock].deepen(ask.token, ask.depth) {
+                what = What::Reentered;
+            }
+        }
+        let leases = ask.locks.iter().map(|&lock| {
+            let lease = self.locks[lock].lease_of(ask.token).expect("it holds");
+            lease.seen(what, self.now).at(lock)
+        });
+        leases.collect()
+    }
+
+    fn grant(&mut self, ask: &Ask, attempt: u64) -> Seen {
+        self.requests.remove(&ask.token);
+        let grants = ask.locks.iter().map(|&lock| {
+            let lease = Lease::new(ask, attempt, self.now);
+            self.locks[lock].grant(lease, self.now).at(lock)
+        });
+        grants.collect()
+    }
+
+    fn stand(&mut self, ask: &Ask, attempt: u64, process: usize, place: Option<u64>) -> Seen {
+        if place.is_none() {
+            for &lock in &ask.locks {
+                let length = self.locks[lock].length();
+                if length >= WAITERS_MAX as u64 {
+                    return vec![What::TooManyWaiters.of(lock, &[length], &[])];
+                }
+            }
+        }
+        let sequence = place.unwrap_or_else(|| {
+            self.last_sequence += 1;
+            self.last_sequence
+        });
+        for &lock in &ask.locks {
+            let ticket = Ticket {
+                token: ask.token,
+                mode: ask.mode,
+                kept_until: None,
+            };
+            self.locks[lock].queue.insert(sequence, ticket);
+        }
+        let request = Request {
+            ask: ask.clone(),
+            process,
+            attempt,
+            sequence,
         };
-        self.end(Why::Evicted, now + grant.terms.lock_delay.unwrap_or(0));
-        What::Evicted.seen(grant.depth, &[grant.until - now])
+        self.requests.insert(ask.token, request);
+        vec![What::Waiting.of(ask.locks[0], &self.position(ask, sequence), &[])]
     }
 
-    fn expire(&mut self, now: u64) {
-        let Some(grant) = self.grant.clone().filter(|grant| grant.until <= now) else {
-            return;
+    /// How many are before a claim, in all of its queues, and how many there are.
+    fn position(&self, ask: &Ask, sequence: u64) -> Vec<u64> {
+        let Ok([lock]) = <[usize; 1]>::try_from(ask.locks.clone()) else {
+            // Which of several queues is the longest is a matter of taste.
+            return Vec::new();
         };
-        self.expired_after = Some(grant.until - grant.acquired);
-        let delayed = grant.until + grant.terms.lock_delay.unwrap_or(0);
-        let held_least = grant.acquired + grant.terms.min_hold.unwrap_or(0);
-        self.end(Why::Expired, delayed.max(held_least));
+        let lock = &self.locks[lock];
+        vec![lock.before(sequence) + 1, lock.length()]
     }
 
-    fn end(&mut self, why: Why, closed_until: u64) {
-        let grant = self.grant.take().expect("only a held lock ends");
-        self.ended.insert(grant.token, why);
-        self.closed_until = closed_until;
+    fn look(&mut self, token: usize) -> Seen {
+        let request = self.requests[&token].clone();
+        let (ask, process) = (&request.ask, request.process);
+        self.acquire(ask, request.attempt, Some(process), Some(request.sequence))
     }
 
-    fn held_by(&mut self, token: usize) -> Option<&mut Grant> {
-        self.grant.as_mut().filter(|grant| grant.token == token)
+    fn park(&mut self, token: usize, keep: u64) -> Seen {
+        let request = &self.requests[&token];
+        let position = self.position(&request.ask, request.sequence);
+        let kept_until = Some(self.now + keep);
+        for &lock in &request.ask.locks {
+            let ticket = self.locks[lock].queue.get_mut(&request.sequence);
+            ticket.expect("it stands there").kept_until = kept_until;
+        }
+        vec![What::Parked.of(request.ask.locks[0], &position, &[])]
     }
 
-    fn why_not(&self, token: usize) -> Why {
-        self.ended.get(&token).copied().unwrap_or(Why::Unknown)
+    fn withdraw(&mut self, token: usize, takes_first: bool) -> Seen {
+        let attempt = self.attempt_of(token, takes_first);
+        self.attempt = attempt.expect("it was attempted").clone();
+        let (attempt, locks) = &self.attempt;
+        for &lock in locks {
+            self.locks[lock].withdraw(token, *attempt);
+        }
+        let made = self.attempts.get_mut(&token).expect("it was attempted");
+        made.retain(|(made, _)| made != attempt);
+        Vec::new()
+    }
+
+    fn renew(
+        &mut self,
+        locks: &[usize],
+        token: usize,
+        ttl: Option<u64>,
+        mode: Option<Mode>,
+    ) -> Seen {
+        let lost: Seen = locks
+            .iter()
+            .filter(|&&lock| self.locks[lock].lease_of(token).is_none())
+            .map(|&lock| What::NotHolder(self.locks[lock].why_not(token)).bare(lock))
+            .collect();
+        if !lost.is_empty() {
+            return lost;
+        }
+        for &lock in locks {
+            let has = self.locks[lock].lease_of(token).expect("it holds").mode;
+            match (has, mode) {
+                (Mode::Shared { .. }, Some(Mode::Alone)) => {
+                    return vec![What::ContradictsUpgrade.bare(lock)];
+                }
+                (Mode::Shared { .. }, Some(other)) if other != has => {
+                    return vec![What::ContradictsClaim.bare(lock)];
+                }
+                (Mode::Alone | Mode::Shared { .. }, _) => {}
+            }
+        }
+        let renewed = locks
+            .iter()
+            .map(|&lock| self.locks[lock].renew(token, ttl, mode, self.now).at(lock));
+        renewed.collect()
+    }
+
+    fn pass(&mut self, ticks: u64) {
+        self.now += ticks;
+        let now = self.now;
+        self.locks.iter_mut().for_each(|lock| lock.pass(now));
+        for token in self.standing() {
+            let seen = self.look(token);
+            self.looked.push((token, seen));
+        }
     }
 }

@@ -1,22 +1,29 @@
 //! The same history in a store: every answer, every view and every fencing token compared with the model's.
+//!
+//! How answers are put into the model's words is in `seen`.
 
+mod seen;
+
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use leasehold::domain::{
-    Acquired, Attempt, Claim, Fence, Holder, LockName, LockState, NotHolder, Released, Renewed,
-    Token,
-};
+use leasehold::domain::{Attempt, Claim, Fence, LockName, Token};
+use leasehold::store::OFFER;
 use proptest::prelude::*;
-use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
+use proptest_state_machine::StateMachineTest;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use super::reference::{LOCKS, Model, Seen, Step, TOKENS, Terms, What, Why};
-use crate::support::bench::{Bench, claim_on, fresh_name, hold_count, ttl};
+use super::histories::Histories;
+use super::reference::{Ask, LOCKS, Model, Part, Seen, Step, TOKENS, Terms, WAITERS_MAX};
+use crate::support::bench::{
+    Bench, Waiter, claim_on_all, fresh_name, hold_count, names, owner, ttl,
+};
+use crate::support::eventually;
 
 /// Where histories are run, and which durations occur in them.
 pub(super) trait Place: std::fmt::Debug + 'static {
@@ -25,6 +32,8 @@ pub(super) trait Place: std::fmt::Debug + 'static {
     /// Whether time only passes when a history says so, so that every reported duration can be compared. Where it
     /// is not, histories only have durations that are clearly over or far from it.
     const IS_EXACT: bool;
+    /// How many processes look after waiters.
+    const PROCESSES: usize;
 
     /// What claims ask for.
     fn terms() -> BoxedStrategy<Terms>;
@@ -36,67 +45,16 @@ pub(super) trait Place: std::fmt::Debug + 'static {
 /// How many steps were compared where time really passes.
 pub(super) static COMPARED_IN_TIME: AtomicUsize = AtomicUsize::new(0);
 
-/// Histories of a place.
-pub(super) struct Histories<P>(PhantomData<P>);
-
-impl<P: Place> ReferenceStateMachine for Histories<P> {
-    type State = Model;
-    type Transition = Step;
-
-    fn init_state() -> BoxedStrategy<Model> {
-        Just(Model::default()).boxed()
-    }
-
-    fn transitions(_: &Model) -> BoxedStrategy<Step> {
-        let claims = || (0..LOCKS, 0..TOKENS);
-        let depths = || 1..4_u64;
-        let acquire = (claims(), depths(), P::terms()).prop_map(|((lock, token), depth, terms)| {
-            Step::Acquire {
-                lock,
-                token,
-                depth,
-                terms,
-            }
-        });
-        let withdraw =
-            (claims(), any::<bool>()).prop_map(|((lock, token), takes_first)| Step::Withdraw {
-                lock,
-                token,
-                takes_first,
-            });
-        let ttl = prop::option::of(P::terms().prop_map(|terms| terms.ttl));
-        let renew =
-            (claims(), ttl).prop_map(|((lock, token), ttl)| Step::Renew { lock, token, ttl });
-        let release = (claims(), prop::option::of(depths()))
-            .prop_map(|((lock, token), depth)| Step::Release { lock, token, depth });
-        let evict = (0..LOCKS).prop_map(|lock| Step::Evict { lock });
-        let still = prop_oneof![6 => acquire, 2 => withdraw, 3 => renew, 4 => release, 1 => evict];
-        match P::passes() {
-            None => still.boxed(),
-            Some(ticks) => {
-                let pass = ticks.prop_map(|ticks| Step::Pass { ticks });
-                prop_oneof![4 => still, 1 => pass].boxed()
-            }
-        }
-    }
-
-    fn preconditions(model: &Model, step: &Step) -> bool {
-        model.allows(step)
-    }
-
-    fn apply(mut model: Model, step: &Step) -> Model {
-        model.step(step);
-        model
-    }
-}
-
 /// A history being run.
 pub(super) struct Run<P> {
     runtime: Arc<Runtime>,
-    bench: Arc<Bench>,
+    /// One for each process.
+    benches: Arc<[Bench]>,
     locks: [LockName; LOCKS],
     tokens: [Token; TOKENS],
-    fences: [Option<Fence>; LOCKS],
+    fences: [Fences; LOCKS],
+    /// Those who wait or have waited: on which process, and how many offers it had heard when they asked last.
+    waiters: BTreeMap<usize, (usize, Waiter, usize)>,
     /// When time last passed; until the first tick after it, nothing ends by itself.
     passed: Instant,
     /// The machine was so busy that a tick went by unnoticed: from then on nothing can be said.
@@ -104,19 +62,29 @@ pub(super) struct Run<P> {
     place: PhantomData<P>,
 }
 
+/// The fencing tokens of one lock.
+#[derive(Debug, Default)]
+struct Fences {
+    last: Option<Fence>,
+    of: BTreeMap<usize, Fence>,
+}
+
 impl<P: Place> StateMachineTest for Run<P> {
     type SystemUnderTest = Self;
     type Reference = Histories<P>;
 
     fn init_test(_: &Model) -> Self {
-        let (runtime, bench) = if P::IS_EXACT { memory() } else { redis() };
+        let (runtime, benches) = if P::IS_EXACT { memory() } else { redis() };
         let passed = runtime.block_on(async { Instant::now() });
+        let mut locks = [(); LOCKS].map(|()| fresh_name());
+        locks.sort();
         Self {
             runtime,
-            bench,
-            locks: [(); LOCKS].map(|()| fresh_name()),
+            benches,
+            locks,
             tokens: [(); TOKENS].map(|()| Token::random()),
-            fences: [None; LOCKS],
+            fences: Default::default(),
+            waiters: BTreeMap::new(),
             passed,
             is_inconclusive: false,
             place: PhantomData,
@@ -133,11 +101,19 @@ impl<P: Place> StateMachineTest for Run<P> {
 impl<P: Place> Run<P> {
     async fn take(&mut self, model: &Model, step: &Step) {
         let answer = self.answer(model, step).await;
-        let mut views = Vec::new();
-        for name in &self.locks {
-            views.push(self.seen_state(self.bench.state(name).await));
+        let mut looked = Vec::new();
+        for (token, expected) in &model.looked {
+            looked.push((*token, self.look(*token).await, expected));
         }
-        self.is_inconclusive |= !P::IS_EXACT && self.passed.elapsed() > P::TICK / 2;
+        let mut views = Vec::new();
+        for (lock, name) in self.locks.iter().enumerate() {
+            views.push(self.seen_view(lock, self.benches[0].view(name).await));
+        }
+        let longest = match model.standing().is_empty() {
+            true => P::TICK / 2,
+            false => (P::TICK / 2).min(OFFER / 2),
+        };
+        self.is_inconclusive |= !P::IS_EXACT && self.passed.elapsed() > longest;
         if self.is_inconclusive {
             return;
         }
@@ -145,150 +121,154 @@ impl<P: Place> Run<P> {
             COMPARED_IN_TIME.fetch_add(1, Ordering::Relaxed);
         }
         Self::assert_agree(&answer, &model.answer, &format_args!("{step:?}"));
+        for (token, answer, expected) in looked {
+            let what = format_args!("what token {token} is answered after {step:?}");
+            Self::assert_agree(&answer, expected, &what);
+        }
         for (lock, view) in views.iter().enumerate() {
             let what = format_args!("the view of lock {lock} after {step:?}");
             Self::assert_agree(view, &model.view(lock), &what);
         }
+        self.assert_those_were_told_who_are_due(model).await;
     }
 
     fn assert_agree(actual: &Seen, expected: &Seen, what: &dyn std::fmt::Display) {
         if P::IS_EXACT {
             assert_eq!(actual, expected, "{what}");
         } else {
-            let [actual, expected] = [actual, expected].map(|seen| (seen.what, seen.depth));
-            assert_eq!(actual, expected, "{what}");
+            let timeless = |seen: &Seen| -> Vec<_> {
+                let parts = seen.iter().cloned();
+                let timeless = parts.map(|part| Part {
+                    ticks: Vec::new(),
+                    ..part
+                });
+                let mut timeless: Vec<_> = timeless.collect();
+                // Those who hold or are evicted come in the order of time.
+                timeless.sort();
+                timeless
+            };
+            assert_eq!(timeless(actual), timeless(expected), "{what}");
         }
+    }
+
+    /// No wake-up is lost: whoever could be granted has been offered a lock since it asked last.
+    async fn assert_those_were_told_who_are_due(&self, model: &Model) {
+        for token in model.due() {
+            let (process, waiter, heard_before) = &self.waiters[&token];
+            let is_told = || self.offers_heard(*process, waiter) > *heard_before;
+            if P::IS_EXACT {
+                assert!(is_told(), "token {token} is due and was not told");
+            } else if !is_told() {
+                let what = format!("token {token} is due and is told");
+                eventually(&what, async || is_told().then_some(())).await;
+            }
+        }
+    }
+
+    fn offers_heard(&self, process: usize, waiter: &Waiter) -> usize {
+        let ear = self.benches[process].ear();
+        let names = waiter.claim.names.iter();
+        names.map(|name| ear.offers_of(name)).sum()
     }
 
     async fn answer(&mut self, model: &Model, step: &Step) -> Seen {
-        let attempt = Attempt(model.attempt);
-        match *step {
-            Step::Acquire {
-                lock,
+        let attempt = Attempt(model.attempt.0);
+        match step {
+            Step::Acquire { ask, stands_on } => self.acquire(ask, attempt, *stands_on).await,
+            Step::Look { token } => self.look(*token).await,
+            Step::Park { token, keep } => {
+                let (process, waiter, _) = &self.waiters[token];
+                let keep = Self::duration(*keep);
+                let parked = self.benches[*process].park(&waiter.claim, keep).await;
+                self.seen_parked(&waiter.claim, &parked)
+            }
+            Step::Withdraw { token, .. } => {
+                let claim = self.claim(*token, &model.attempt.1);
+                self.benches[0].withdraw(&claim, attempt).await;
+                Seen::new()
+            }
+            Step::Renew {
+                locks,
+                token,
+                ttl,
+                mode,
+            } => {
+                let claim = self.claim(*token, locks);
+                let ttl = ttl.map(Self::duration);
+                let mode = mode.map(seen::mode);
+                let answer = self.benches[0].renew_to(&claim, ttl, mode).await;
+                self.seen_renewed(&claim, answer)
+            }
+            Step::Release {
+                locks,
                 token,
                 depth,
-                terms,
             } => {
-                let claim = self.claim(lock, token, depth, Some(terms));
-                let answer = self.bench.attempt(&claim, attempt).await;
-                self.seen_acquired(lock, answer.expect("the store answers"))
-            }
-            Step::Withdraw { lock, token, .. } => {
-                let claim = self.claim(lock, token, 1, None);
-                self.bench.withdraw(&claim, attempt).await;
-                What::Nothing.bare()
-            }
-            Step::Renew { lock, token, ttl } => {
-                let claim = self.claim(lock, token, 1, None);
-                let ttl = ttl.map(Self::duration);
-                self.seen_renewed(lock, self.bench.renew_for(&claim, ttl).await)
-            }
-            Step::Release { lock, token, depth } => {
-                let claim = self.claim(lock, token, 1, None);
-                let answer = match depth {
-                    Some(depth) => self.bench.step_back(&claim, depth).await,
-                    None => self.bench.release(&claim).await,
+                let claim = self.claim(*token, locks);
+                let answers = match depth {
+                    Some(depth) => self.benches[0].step_back_all(&claim, *depth).await,
+                    None => self.benches[0].release_all(&claim).await,
                 };
-                self.seen_released(lock, answer)
+                self.seen_released(&claim, answers)
             }
             Step::Evict { lock } => {
-                let holders = self.bench.evict(&self.locks[lock], "").await;
-                match holders.as_slice() {
-                    [] => What::NobodyEvicted.bare(),
-                    [holder] => self.seen_holder(What::Evicted, holder, &[]),
-                    several => panic!("two holders at once: {several:?}"),
-                }
+                let holders = self.benches[0].evict(&self.locks[*lock], "").await;
+                self.seen_evicted(*lock, &holders)
             }
             Step::Pass { ticks } => {
-                self.bench.advance(Self::duration(ticks)).await;
+                self.benches[0].advance(Self::duration(*ticks)).await;
                 self.passed = Instant::now();
-                What::Nothing.bare()
+                Seen::new()
             }
         }
     }
 
-    fn claim(&self, lock: usize, token: usize, depth: u64, terms: Option<Terms>) -> Claim {
-        let mut claim = Claim {
-            token: self.tokens[token],
-            hold_count: hold_count(depth),
-            ..claim_on(&self.locks[lock])
+    async fn acquire(&mut self, ask: &Ask, attempt: Attempt, stands_on: Option<usize>) -> Seen {
+        let claim = Claim {
+            hold_count: hold_count(ask.depth),
+            mode: seen::mode(ask.mode),
+            fair: ask.fair,
+            ttl: ttl(Self::duration(ask.terms.ttl)),
+            min_hold: ask.terms.min_hold.map(Self::duration),
+            max_hold: ask.terms.max_hold.map(Self::duration),
+            lock_delay: ask.terms.lock_delay.map(Self::duration),
+            ..self.claim(ask.token, &ask.locks)
         };
-        if let Some(terms) = terms {
-            claim.ttl = ttl(Self::duration(terms.ttl));
-            claim.min_hold = terms.min_hold.map(Self::duration);
-            claim.max_hold = terms.max_hold.map(Self::duration);
-            claim.lock_delay = terms.lock_delay.map(Self::duration);
+        let Some(process) = stands_on else {
+            let answer = self.benches[0].attempt(&claim, attempt).await;
+            return self.seen_acquired(&claim, answer.expect("the store answers"));
+        };
+        let mut waiter = Waiter::new(claim).with(|stand| {
+            stand.waiters_max = WAITERS_MAX.try_into().expect("few");
+        });
+        waiter.attempt = attempt;
+        self.ask(ask.token, process, waiter).await
+    }
+
+    async fn look(&mut self, token: usize) -> Seen {
+        let (process, waiter, _) = self.waiters.remove(&token).expect("it has waited");
+        self.ask(token, process, waiter).await
+    }
+
+    async fn ask(&mut self, token: usize, process: usize, mut waiter: Waiter) -> Seen {
+        let answer = self.benches[process].ask(&mut waiter).await;
+        let seen = self.seen_acquired(&waiter.claim, answer);
+        if waiter.stand.place.is_some() {
+            // An offer that was on its way when it asked may have been answered by this already. So it counts for
+            // nothing, and another must come.
+            let heard = self.offers_heard(process, &waiter);
+            self.waiters.insert(token, (process, waiter, heard));
         }
-        claim
+        seen
     }
 
-    fn seen_acquired(&mut self, lock: usize, answer: Acquired) -> Seen {
-        match answer {
-            Acquired::Granted {
-                lease,
-                after_expiry,
-            } => {
-                let fence = Some(lease.holder.fence);
-                assert!(
-                    fence > self.fences[lock],
-                    "{fence:?} after {:?}",
-                    self.fences
-                );
-                self.fences[lock] = fence;
-                let reported: Vec<_> = after_expiry.into_iter().collect();
-                self.seen_holder(What::Granted, &lease.holder, &reported)
-            }
-            Acquired::Reentered(lease) => self.seen_own(What::Reentered, lock, &lease.holder, &[]),
-            Acquired::Replayed(lease) => self.seen_own(What::Replayed, lock, &lease.holder, &[]),
-            Acquired::Held(holders) => self.seen_state(LockState::Held(holders)),
-            Acquired::Cooling { free_in } => self.seen_state(LockState::Cooling { free_in }),
-            Acquired::Ended(reason) => What::Ended(why(&reason)).bare(),
-            Acquired::Recovering { .. } => panic!("nothing was lost here"),
+    /// A claim of a token, with nothing of its own.
+    fn claim(&self, token: usize, locks: &[usize]) -> Claim {
+        Claim {
+            token: self.tokens[token],
+            owner: owner(&token.to_string()),
+            ..claim_on_all(names(locks.iter().map(|&lock| &self.locks[lock])))
         }
-    }
-
-    fn seen_renewed(&self, lock: usize, answer: Renewed) -> Seen {
-        match answer {
-            Renewed::Extended(renewal) => {
-                let holder = &renewal.lease.holder;
-                self.seen_own(What::Extended, lock, holder, &[renewal.slack])
-            }
-            Renewed::NotHolder(reason) => What::NotHolder(why(&reason)).bare(),
-        }
-    }
-
-    fn seen_released(&self, lock: usize, answer: Released) -> Seen {
-        match answer {
-            Released::Freed { held_for } => What::Freed.seen(0, &[Self::ticks(held_for)]),
-            Released::SteppedBack(lease) => {
-                self.seen_own(What::SteppedBack, lock, &lease.holder, &[])
-            }
-            Released::Repeated => What::Repeated.bare(),
-            Released::NotHolder(reason) => What::NotHolder(why(&reason)).bare(),
-        }
-    }
-
-    fn seen_state(&self, state: LockState) -> Seen {
-        match state {
-            LockState::Free => What::Free.bare(),
-            LockState::Cooling { free_in } => What::Cooling.seen(0, &[Self::ticks(free_in)]),
-            LockState::Held(holders) => match holders.as_slice() {
-                [holder] => self.seen_holder(What::Held, holder, &[]),
-                other => panic!("not one holder: {other:?}"),
-            },
-        }
-    }
-
-    /// A lease that was granted before has the fencing token that it was granted with.
-    fn seen_own(&self, what: What, lock: usize, holder: &Holder, also: &[Duration]) -> Seen {
-        assert_eq!(Some(holder.fence), self.fences[lock], "{what:?}");
-        self.seen_holder(what, holder, also)
-    }
-
-    fn seen_holder(&self, what: What, holder: &Holder, also: &[Duration]) -> Seen {
-        let durations = std::iter::once(&holder.expires_in).chain(also);
-        let ticks: Vec<_> = durations.map(|duration| Self::ticks(*duration)).collect();
-        what.seen(holder.hold_count.get().into(), &ticks)
     }
 
     fn duration(ticks: u64) -> Duration {
@@ -300,33 +280,29 @@ impl<P: Place> Run<P> {
     }
 }
 
-fn why(reason: &NotHolder) -> Why {
-    match reason {
-        NotHolder::Expired => Why::Expired,
-        NotHolder::Lost => Why::Lost,
-        NotHolder::Evicted { .. } => Why::Evicted,
-        NotHolder::Released => Why::Released,
-        NotHolder::Unknown => Why::Unknown,
-    }
-}
-
 /// An embedded store of its own, on a stopped clock of its own.
-fn memory() -> (Arc<Runtime>, Arc<Bench>) {
+fn memory() -> (Arc<Runtime>, Arc<[Bench]>) {
     let runtime = Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime");
     let bench = runtime.block_on(Bench::memory());
-    (Arc::new(runtime), Arc::new(bench))
+    (Arc::new(runtime), Arc::new([bench]))
 }
 
 /// One store for all histories; they have their own locks.
-fn redis() -> (Arc<Runtime>, Arc<Bench>) {
+fn redis() -> (Arc<Runtime>, Arc<[Bench]>) {
     static RUNTIME: LazyLock<Arc<Runtime>> =
         LazyLock::new(|| Arc::new(Runtime::new().expect("a runtime")));
-    static BENCH: OnceCell<Arc<Bench>> = OnceCell::const_new();
-    let bench = BENCH.get_or_init(|| async { Arc::new(Bench::redis().await) });
-    let bench = RUNTIME.block_on(bench);
-    (Arc::clone(&RUNTIME), Arc::clone(bench))
+    static BENCHES: OnceCell<Arc<[Bench]>> = OnceCell::const_new();
+    let benches = BENCHES.get_or_init(|| async {
+        let first = Bench::redis().await;
+        let second = first.another_process().await;
+        first.listens().await;
+        second.listens().await;
+        [first, second].into()
+    });
+    let benches = RUNTIME.block_on(benches);
+    (Arc::clone(&RUNTIME), Arc::clone(benches))
 }

@@ -31,7 +31,7 @@ pub(crate) use claims::{
     READ, at_depth, claim, claim_on, claim_on_all, for_short, fresh_name, hold_count, in_mode,
     lock_of, metadata, name, names, owned_by, owner, permits, reader, rival, ttl,
 };
-pub(crate) use waiter::{LOOK_EVERY, Waiter};
+pub(crate) use waiter::Waiter;
 
 /// A time that is never over before the law is.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -124,6 +124,11 @@ impl Bench {
             })
             .await;
         }
+    }
+
+    /// What this process has heard so far. What was told just now may still be on its way.
+    pub(crate) fn ear(&self) -> &Ear {
+        &self.ear
     }
 
     /// What this process has heard of everything that was told so far.

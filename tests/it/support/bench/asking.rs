@@ -60,23 +60,25 @@ impl Bench {
 
     /// Renews by a TTL.
     pub(crate) async fn renew_for(&self, claim: &Claim, for_ttl: Option<Duration>) -> Renewed {
-        let change = Change {
-            ttl: for_ttl.map(ttl),
-            mode: None,
-        };
-        self.change(claim, change).await
+        self.renew_to(claim, for_ttl, None).await
     }
 
     /// Renews, and changes how the lock is held.
     pub(crate) async fn renew_in_mode(&self, claim: &Claim, mode: Mode) -> Renewed {
-        let change = Change {
-            ttl: None,
-            mode: Some(mode),
-        };
-        self.change(claim, change).await
+        self.renew_to(claim, None, Some(mode)).await
     }
 
-    async fn change(&self, claim: &Claim, change: Change) -> Renewed {
+    /// Renews by a TTL, and changes how the lock is held.
+    pub(crate) async fn renew_to(
+        &self,
+        claim: &Claim,
+        for_ttl: Option<Duration>,
+        mode: Option<Mode>,
+    ) -> Renewed {
+        let change = Change {
+            ttl: for_ttl.map(ttl),
+            mode,
+        };
         self.store
             .renew(&claim.names, claim.token, change, deadline())
             .await

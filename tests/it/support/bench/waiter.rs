@@ -7,7 +7,7 @@ use leasehold::domain::{Acquired, Attempt, Claim, Stand, Waiting};
 use super::{Bench, LONG, deadline, leases_granted};
 
 /// How long a process may be silent in laws that are not about that.
-pub(crate) const LOOK_EVERY: Duration = LONG;
+const LOOK_EVERY: Duration = LONG;
 
 /// One request that goes on waiting until its claim is granted.
 #[derive(Debug)]

@@ -1,0 +1,156 @@
+//! Which histories are tried: random steps, and more often than by chance such as have a meaning.
+
+use std::marker::PhantomData;
+
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use proptest::strategy::Union;
+use proptest_state_machine::ReferenceStateMachine;
+
+use super::reference::{Ask, LOCKS, Mode, Model, Step, TOKENS, Terms};
+use super::run::Place;
+
+/// Histories of a place.
+pub(super) struct Histories<P>(PhantomData<P>);
+
+impl<P: Place> ReferenceStateMachine for Histories<P> {
+    type State = Model;
+    type Transition = Step;
+
+    fn init_state() -> BoxedStrategy<Model> {
+        Just(Model::default()).boxed()
+    }
+
+    fn transitions(model: &Model) -> BoxedStrategy<Step> {
+        let terms = || P::terms().prop_map(|terms| terms.ttl);
+        let renew = (locks(), 0..TOKENS, prop::option::of(terms()), new_mode()).prop_map(
+            |(locks, token, ttl, mode)| Step::Renew {
+                locks,
+                token,
+                ttl,
+                mode,
+            },
+        );
+        let release =
+            (locks(), 0..TOKENS, depth()).prop_map(|(locks, token, depth)| Step::Release {
+                locks,
+                token,
+                depth,
+            });
+        let withdraw = (0..TOKENS, any::<bool>())
+            .prop_map(|(token, takes_first)| Step::Withdraw { token, takes_first });
+        let evict = (0..LOCKS).prop_map(|lock| Step::Evict { lock });
+        let acquire = (ask::<P>(), stands_on::<P>())
+            .prop_map(|(ask, stands_on)| Step::Acquire { ask, stands_on });
+        let mut steps = vec![
+            (8, acquire.boxed()),
+            (2, withdraw.boxed()),
+            (2, renew.boxed()),
+            (2, release.boxed()),
+            (1, evict.boxed()),
+        ];
+        steps.extend(of_holders(model));
+        steps.extend(of_waiters::<P>(model));
+        if let Some(ticks) = P::passes() {
+            steps.push((5, ticks.prop_map(|ticks| Step::Pass { ticks }).boxed()));
+        }
+        Union::new_weighted(steps).boxed()
+    }
+
+    fn preconditions(model: &Model, step: &Step) -> bool {
+        model.allows(step)
+    }
+
+    fn apply(mut model: Model, step: &Step) -> Model {
+        model.step(step);
+        model
+    }
+}
+
+/// Steps of claims that hold, of which there are few among all that could be asked for.
+fn of_holders(model: &Model) -> Vec<(u32, BoxedStrategy<Step>)> {
+    let held = model.held();
+    if held.is_empty() {
+        return Vec::new();
+    }
+    let release =
+        (select(held.clone()), depth()).prop_map(|((locks, token), depth)| Step::Release {
+            locks,
+            token,
+            depth,
+        });
+    let renew = (select(held), new_mode()).prop_map(|((locks, token), mode)| Step::Renew {
+        locks,
+        token,
+        ttl: None,
+        mode,
+    });
+    vec![(5, release.boxed()), (2, renew.boxed())]
+}
+
+/// Steps of claims that wait, or have.
+fn of_waiters<P: Place>(model: &Model) -> Vec<(u32, BoxedStrategy<Step>)> {
+    let requests = model.requests();
+    if requests.is_empty() {
+        return Vec::new();
+    }
+    let token = || select(requests.iter().map(|ask| ask.token).collect::<Vec<_>>());
+    let look = token().prop_map(|token| Step::Look { token });
+    let keep = P::terms().prop_map(|terms| terms.ttl);
+    let park = (token(), keep).prop_map(|(token, keep)| Step::Park { token, keep });
+    let again = (select(requests), stands_on::<P>())
+        .prop_map(|(ask, stands_on)| Step::Acquire { ask, stands_on });
+    vec![(6, look.boxed()), (3, park.boxed()), (3, again.boxed())]
+}
+
+/// One lock mostly, or several.
+fn locks() -> BoxedStrategy<Vec<usize>> {
+    let all: Vec<_> = (0..LOCKS).collect();
+    prop_oneof![
+        3 => (0..LOCKS).prop_map(|lock| vec![lock]),
+        1 => subsequence(all, 2..=LOCKS),
+    ]
+    .boxed()
+}
+
+fn mode() -> BoxedStrategy<Mode> {
+    let shared = |limit, permits| Just(Mode::Shared { limit, permits });
+    prop_oneof![
+        4 => Just(Mode::Alone),
+        2 => shared(None, 1),
+        2 => shared(Some(2), 1),
+        1 => shared(Some(2), 2),
+    ]
+    .boxed()
+}
+
+/// What a renewal says of the mode.
+fn new_mode() -> BoxedStrategy<Option<Mode>> {
+    prop_oneof![2 => Just(None), 1 => mode().prop_map(Some)].boxed()
+}
+
+/// The depth to release down to, if not for good.
+fn depth() -> BoxedStrategy<Option<u64>> {
+    prop_oneof![3 => Just(None), 1 => (1..4_u64).prop_map(Some)].boxed()
+}
+
+fn ask<P: Place>() -> BoxedStrategy<Ask> {
+    let is_fair = prop::bool::weighted(0.9);
+    (locks(), 0..TOKENS, 1..4_u64, mode(), is_fair, P::terms())
+        .prop_map(
+            |(locks, token, depth, mode, fair, terms): (_, _, _, _, _, Terms)| Ask {
+                locks,
+                token,
+                depth,
+                mode,
+                fair,
+                terms,
+            },
+        )
+        .boxed()
+}
+
+/// On which process a request waits, if it does.
+fn stands_on<P: Place>() -> BoxedStrategy<Option<usize>> {
+    prop::option::weighted(0.6, 0..P::PROCESSES).boxed()
+}

@@ -1,0 +1,341 @@
+//! The meaning of one lock: who has it, what keeps it closed, who waits, and who is remembered.
+
+use std::collections::BTreeMap;
+
+use super::{Ask, Part, Terms, What, Why};
+
+/// How a lock is held. Without a limit, any number hold together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Mode {
+    Alone,
+    Shared { limit: Option<u64>, permits: u64 },
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lock {
+    leases: Vec<Lease>,
+    /// What ended leases keep taken, and until when.
+    closed: Vec<(u64, Mode)>,
+    /// How long the last lease was held, if it ran out.
+    expired_after: Option<u64>,
+    pub(super) ended: BTreeMap<usize, Ended>,
+    /// By sequence.
+    pub(super) queue: BTreeMap<u64, Ticket>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Lease {
+    token: usize,
+    depth: u64,
+    pub(super) mode: Mode,
+    terms: Terms,
+    acquired: u64,
+    until: u64,
+    untold: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub(super) why: Why,
+    held: Mode,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Ticket {
+    pub(super) token: usize,
+    pub(super) mode: Mode,
+    /// Of one that nobody stands on.
+    pub(super) kept_until: Option<u64>,
+}
+
+impl Mode {
+    /// A number for each.
+    pub(in super::super) fn number(self) -> u64 {
+        match self {
+            Self::Alone => 0,
+            Self::Shared { limit, permits } => limit.unwrap_or(0) * 100 + permits,
+        }
+    }
+}
+
+impl Lease {
+    pub(super) fn new(ask: &Ask, attempt: u64, now: u64) -> Self {
+        let ceiling = ask.terms.max_hold.unwrap_or(u64::MAX);
+        Self {
+            token: ask.token,
+            depth: ask.depth,
+            mode: ask.mode,
+            terms: ask.terms,
+            acquired: now,
+            until: now + ask.terms.ttl.min(ceiling),
+            untold: Some(attempt),
+        }
+    }
+
+    pub(super) fn seen(&self, what: What, now: u64) -> Part {
+        what.of(0, &[self.depth, self.mode.number()], &[self.until - now])
+    }
+}
+
+impl Lock {
+    pub(super) fn lease_of(&self, token: usize) -> Option<&Lease> {
+        self.leases.iter().find(|lease| lease.token == token)
+    }
+
+    fn lease_to_change(&mut self, token: usize) -> Option<&mut Lease> {
+        let lease = self.leases.iter_mut().find(|lease| lease.token == token)?;
+        lease.untold = None;
+        Some(lease)
+    }
+
+    /// Where a claim waits or has waited.
+    pub(super) fn ticket_of(&self, token: usize) -> Option<u64> {
+        let found = self.queue.iter().find(|(_, ticket)| ticket.token == token);
+        found.map(|(&sequence, _)| sequence)
+    }
+
+    pub(super) fn waits_otherwise(&self, token: usize, mode: Mode) -> bool {
+        let mut tickets = self.queue.values();
+        tickets.any(|ticket| ticket.token == token && ticket.mode != mode)
+    }
+
+    fn standing(&self) -> impl Iterator<Item = (u64, &Ticket)> {
+        let standing = self
+            .queue
+            .iter()
+            .filter(|(_, ticket)| ticket.kept_until.is_none());
+        standing.map(|(&sequence, ticket)| (sequence, ticket))
+    }
+
+    pub(super) fn first(&self) -> Option<u64> {
+        self.standing().next().map(|(sequence, _)| sequence)
+    }
+
+    pub(super) fn length(&self) -> u64 {
+        self.standing().count() as u64
+    }
+
+    pub(super) fn before(&self, sequence: u64) -> u64 {
+        self.standing()
+            .filter(|(other, _)| *other < sequence)
+            .count() as u64
+    }
+
+    pub(super) fn leave(&mut self, token: usize) {
+        self.queue.retain(|_, ticket| ticket.token != token);
+    }
+
+    /// Whether those who hold agreed on another limit.
+    pub(super) fn disagrees(&self, mode: Mode) -> bool {
+        self.leases.iter().any(|lease| match (lease.mode, mode) {
+            (
+                Mode::Shared {
+                    limit: in_force, ..
+                },
+                Mode::Shared { limit, .. },
+            ) => in_force != limit,
+            _ => false,
+        })
+    }
+
+    /// Whether nothing but the queue is in the way.
+    pub(super) fn admits(&self, mode: Mode, now: u64) -> bool {
+        let leases = self.leases.iter().map(|lease| lease.mode);
+        let closed = self.closed.iter().filter(|(until, _)| *until > now);
+        let taken: Vec<_> = leases.chain(closed.map(|(_, mode)| *mode)).collect();
+        let Mode::Shared { limit, permits } = mode else {
+            return taken.is_empty();
+        };
+        let mut sum = permits;
+        for taken in taken {
+            match taken {
+                Mode::Shared {
+                    limit: other,
+                    permits,
+                } if other == limit => sum += permits,
+                _ => return false,
+            }
+        }
+        limit.is_none_or(|limit| sum <= limit)
+    }
+
+    pub(super) fn in_the_way(
+        &self,
+        mode: Mode,
+        fair: bool,
+        place: Option<u64>,
+        now: u64,
+    ) -> Option<Part> {
+        let is_behind = self
+            .first()
+            .is_some_and(|first| place.is_none_or(|place| first < place));
+        if self.admits(mode, now) && !(fair && is_behind) {
+            return None;
+        }
+        let mut part = match self.admits(mode, now) {
+            true => What::Behind.bare(0),
+            false => self.state(now).swap_remove(0),
+        };
+        part.counts.push(self.length());
+        Some(part)
+    }
+
+    fn state(&self, now: u64) -> Vec<Part> {
+        let closed_until = self.closed.iter().map(|(until, _)| *until).max();
+        if self.leases.is_empty() {
+            let cooling = closed_until.filter(|until| *until > now);
+            return vec![cooling.map_or(What::Free.bare(0), |until| {
+                What::Cooling.of(0, &[], &[until - now])
+            })];
+        }
+        let mut holders: Vec<_> = self
+            .leases
+            .iter()
+            .map(|lease| lease.seen(What::Holder, now))
+            .collect();
+        holders.sort();
+        let held = What::Held.of(0, &[holders.len() as u64], &[]);
+        std::iter::once(held).chain(holders).collect()
+    }
+
+    pub(super) fn view(&self, now: u64) -> Vec<Part> {
+        let mut seen = self.state(now);
+        let head = self.standing().next();
+        let head = head.map(|(_, ticket)| [ticket.token as u64, ticket.mode.number()]);
+        let counts: Vec<_> = std::iter::once(self.length())
+            .chain(head.into_iter().flatten())
+            .collect();
+        seen.push(What::Queue.of(0, &counts, &[]));
+        seen
+    }
+
+    pub(super) fn grant(&mut self, lease: Lease, now: u64) -> Part {
+        self.leave(lease.token);
+        for ended in self.ended.values_mut() {
+            if ended.why == Why::Expired && ended.held == Mode::Alone {
+                ended.why = Why::Lost;
+            }
+        }
+        let mut seen = lease.seen(What::Granted, now);
+        seen.ticks.extend(self.expired_after.take());
+        self.leases.push(lease);
+        seen
+    }
+
+    /// Says whether the claim holds deeper now.
+    pub(super) fn deepen(&mut self, token: usize, depth: u64) -> bool {
+        let lease = self.lease_to_change(token).expect("it holds");
+        let is_deeper = depth > lease.depth;
+        lease.depth = lease.depth.max(depth);
+        is_deeper
+    }
+
+    pub(super) fn renew(
+        &mut self,
+        token: usize,
+        ttl: Option<u64>,
+        mode: Option<Mode>,
+        now: u64,
+    ) -> Part {
+        let lease = self.lease_to_change(token).expect("it holds");
+        let slack = lease.until - now;
+        lease.terms.ttl = ttl.unwrap_or(lease.terms.ttl);
+        let ceiling = lease
+            .terms
+            .max_hold
+            .map_or(u64::MAX, |max_hold| lease.acquired + max_hold);
+        lease.until = ceiling.min(now + lease.terms.ttl);
+        lease.mode = mode.unwrap_or(lease.mode);
+        let mut seen = lease.seen(What::Extended, now);
+        seen.ticks.push(slack);
+        seen
+    }
+
+    pub(super) fn release(&mut self, token: usize, depth: Option<u64>, now: u64) -> Part {
+        if let Some(sequence) = self.ticket_of(token) {
+            let ticket = self.queue.remove(&sequence).expect("it was found there");
+            self.remember(token, Why::Released, ticket.mode);
+            return What::LeftQueue.bare(0);
+        }
+        let why = self.why_not(token);
+        let Some(lease) = self.lease_of(token) else {
+            return match why {
+                Why::Released => What::Repeated.bare(0),
+                why => What::NotHolder(why).bare(0),
+            };
+        };
+        let Some(depth) = depth else {
+            let (held, keep) = (
+                now - lease.acquired,
+                lease.acquired + lease.terms.min_hold.unwrap_or(0),
+            );
+            self.end(token, Why::Released, keep, now);
+            return What::Freed.of(0, &[], &[held]);
+        };
+        let lease = self.lease_to_change(token).expect("it holds");
+        lease.depth = lease.depth.min(depth);
+        lease.seen(What::SteppedBack, now)
+    }
+
+    pub(super) fn evict(&mut self, now: u64) -> Vec<Part> {
+        let mut evicted = Vec::new();
+        for lease in self.leases.clone() {
+            evicted.push(lease.seen(What::Evicted, now));
+            let keep = now + lease.terms.lock_delay.unwrap_or(0);
+            self.end(lease.token, Why::Evicted, keep, now);
+        }
+        evicted.sort();
+        evicted
+    }
+
+    pub(super) fn withdraw(&mut self, token: usize, attempt: u64) {
+        self.leases
+            .retain(|lease| lease.token != token || lease.untold != Some(attempt));
+    }
+
+    /// It is `now`: what has run out ends, and places that were kept long enough are forgotten.
+    pub(super) fn pass(&mut self, now: u64) {
+        self.queue
+            .retain(|_, ticket| ticket.kept_until.is_none_or(|until| until > now));
+        let (over, rest) = self
+            .leases
+            .clone()
+            .into_iter()
+            .partition(|lease| lease.until <= now);
+        let over: Vec<Lease> = over;
+        self.leases = rest;
+        for lease in over {
+            if lease.mode == Mode::Alone {
+                self.expired_after = Some(lease.until - lease.acquired);
+            }
+            let delayed = lease.until + lease.terms.lock_delay.unwrap_or(0);
+            let held_least = lease.acquired + lease.terms.min_hold.unwrap_or(0);
+            self.close(delayed.max(held_least), lease.mode, now);
+            self.remember(lease.token, Why::Expired, lease.mode);
+        }
+    }
+
+    /// Why a token does not hold.
+    pub(super) fn why_not(&self, token: usize) -> Why {
+        self.ended
+            .get(&token)
+            .map_or(Why::Unknown, |ended| ended.why)
+    }
+
+    fn end(&mut self, token: usize, why: Why, closed_until: u64, now: u64) {
+        let held = self.lease_of(token).expect("only what is held ends").mode;
+        self.leases.retain(|lease| lease.token != token);
+        self.close(closed_until, held, now);
+        self.remember(token, why, held);
+    }
+
+    fn close(&mut self, until: u64, mode: Mode, now: u64) {
+        if until > now {
+            self.closed.push((until, mode));
+        }
+    }
+
+    fn remember(&mut self, token: usize, why: Why, held: Mode) {
+        self.ended.insert(token, Ended { why, held });
+    }
+}

@@ -1,0 +1,234 @@
+//! The store's answers in the model's words, and a look at every fencing token on the way.
+
+use std::time::Duration;
+
+use leasehold::domain::{
+    self, Acquired, Blocker, Claim, Contradiction, Holder, Lease, LockName, LockState, LockView,
+    NotHolder, Parked, Position, Released, Renewed, Share,
+};
+
+use super::super::reference::{Mode, Part, Seen, What, Why};
+use super::{Place, Run};
+
+impl<P: Place> Run<P> {
+    pub(super) fn seen_acquired(&mut self, claim: &Claim, answer: Acquired) -> Seen {
+        match answer {
+            Acquired::Granted(grants) => {
+                let grants = claim.names.iter().zip(grants);
+                let grants = grants.map(|(name, grant)| {
+                    let lock = self.lock(name);
+                    self.keep_fence(lock, claim, &grant.lease);
+                    let also: Vec<_> = grant.after_expiry.into_iter().collect();
+                    Self::seen_holder(What::Granted, lock, &grant.lease.holder, &also)
+                });
+                grants.collect()
+            }
+            Acquired::Reentered(leases) => self.seen_leases(What::Reentered, claim, &leases),
+            Acquired::Replayed(leases) => self.seen_leases(What::Replayed, claim, &leases),
+            Acquired::Waiting(waiting) => {
+                vec![self.seen_position(What::Waiting, claim, waiting.position)]
+            }
+            Acquired::Blocked(blockades) => {
+                let parts = blockades.into_iter().map(|blockade| {
+                    let (lock, length) = (self.lock(&blockade.name), blockade.queue_length);
+                    match blockade.by {
+                        Blocker::Holders(holders) => {
+                            What::Held.of(lock, &[holders.total, length], &[])
+                        }
+                        Blocker::Cooling { free_in } => {
+                            What::Cooling.of(lock, &[length], &[Self::ticks(free_in)])
+                        }
+                        Blocker::Waiters => What::Behind.of(lock, &[length], &[]),
+                    }
+                });
+                parts.collect()
+            }
+            Acquired::Contradicts(contradiction) => vec![self.seen_contradiction(contradiction)],
+            Acquired::TooManyWaiters { name, queue_length } => {
+                vec![What::TooManyWaiters.of(self.lock(&name), &[queue_length], &[])]
+            }
+            Acquired::Ended(lost) => vec![What::Ended(why(&lost.how)).bare(self.lock(&lost.name))],
+            Acquired::Overdue => panic!("nobody waits so long here"),
+            Acquired::Recovering { .. } => panic!("nothing was lost here"),
+        }
+    }
+
+    pub(super) fn seen_parked(&self, claim: &Claim, parked: &Parked) -> Seen {
+        vec![self.seen_position(What::Parked, claim, parked.position)]
+    }
+
+    pub(super) fn seen_renewed(&self, claim: &Claim, answer: Renewed) -> Seen {
+        match answer {
+            Renewed::Extended(renewals) => {
+                let renewals = claim.names.iter().zip(&renewals);
+                let parts = renewals.map(|(name, renewal)| {
+                    self.seen_own(
+                        What::Extended,
+                        name,
+                        claim,
+                        &renewal.lease,
+                        &[renewal.slack],
+                    )
+                });
+                parts.collect()
+            }
+            Renewed::NotHolder(lost) => {
+                let parts = lost
+                    .iter()
+                    .map(|lost| What::NotHolder(why(&lost.how)).bare(self.lock(&lost.name)));
+                parts.collect()
+            }
+            Renewed::Contradicts(contradiction) => vec![self.seen_contradiction(contradiction)],
+        }
+    }
+
+    pub(super) fn seen_released(&self, claim: &Claim, answers: Vec<Released>) -> Seen {
+        let answers = claim.names.iter().zip(answers);
+        let parts = answers.map(|(name, answer)| {
+            let lock = self.lock(name);
+            match answer {
+                Released::Freed { held_for } => What::Freed.of(lock, &[], &[Self::ticks(held_for)]),
+                Released::SteppedBack(lease) => {
+                    self.seen_own(What::SteppedBack, name, claim, &lease, &[])
+                }
+                Released::LeftQueue => What::LeftQueue.bare(lock),
+                Released::Repeated => What::Repeated.bare(lock),
+                Released::NotHolder(how) => What::NotHolder(why(&how)).bare(lock),
+            }
+        });
+        parts.collect()
+    }
+
+    pub(super) fn seen_evicted(&self, lock: usize, holders: &[Holder]) -> Seen {
+        let evicted = holders.iter();
+        let evicted = evicted.map(|holder| Self::seen_holder(What::Evicted, lock, holder, &[]));
+        let mut evicted: Vec<_> = evicted.collect();
+        evicted.sort();
+        evicted
+    }
+
+    pub(super) fn seen_view(&self, lock: usize, view: LockView) -> Seen {
+        let mut seen = match view.state {
+            LockState::Free => vec![What::Free.bare(lock)],
+            LockState::Cooling { free_in } => {
+                vec![What::Cooling.of(lock, &[], &[Self::ticks(free_in)])]
+            }
+            LockState::Held(holders) => {
+                let told = holders.told.iter();
+                let told = told.map(|holder| Self::seen_holder(What::Holder, lock, holder, &[]));
+                let mut told: Vec<_> = told.collect();
+                told.sort();
+                told.insert(0, What::Held.of(lock, &[holders.total], &[]));
+                told
+            }
+        };
+        let head = view.queue.head.iter().flat_map(|head| {
+            let token = head.owner.as_str().parse().expect("the owner is the token");
+            [token, number(head.mode)]
+        });
+        let counts: Vec<_> = std::iter::once(view.queue.length).chain(head).collect();
+        seen.push(What::Queue.of(lock, &counts, &[]));
+        seen
+    }
+
+    fn seen_contradiction(&self, contradiction: Contradiction) -> Part {
+        match contradiction {
+            Contradiction::Limit { name, .. } => What::ContradictsLimit.bare(self.lock(&name)),
+            Contradiction::Upgrade { name } => What::ContradictsUpgrade.bare(self.lock(&name)),
+            Contradiction::Claim { name } => What::ContradictsClaim.bare(self.lock(&name)),
+        }
+    }
+
+    fn seen_position(&self, what: What, claim: &Claim, position: Option<Position>) -> Part {
+        let position = position.expect("it stands there");
+        let counts = [position.position, position.queue_length];
+        let first = self.lock(&claim.names[0]);
+        match claim.names.len() {
+            1 => what.of(first, &counts, &[]),
+            // Which of several queues is the longest is a matter of taste.
+            _ => what.bare(first),
+        }
+    }
+
+    fn seen_leases(&self, what: What, claim: &Claim, leases: &[Lease]) -> Seen {
+        let leases = claim.names.iter().zip(leases);
+        let parts = leases.map(|(name, lease)| self.seen_own(what, name, claim, lease, &[]));
+        parts.collect()
+    }
+
+    /// A lease that was granted before has the fencing token that it was granted with.
+    fn seen_own(
+        &self,
+        what: What,
+        name: &LockName,
+        claim: &Claim,
+        lease: &Lease,
+        also: &[Duration],
+    ) -> Part {
+        let lock = self.lock(name);
+        let granted = self.fences[lock].of.get(&self.token(claim));
+        assert_eq!(Some(&lease.holder.fence), granted, "{what:?}");
+        Self::seen_holder(what, lock, &lease.holder, also)
+    }
+
+    fn seen_holder(what: What, lock: usize, holder: &Holder, also: &[Duration]) -> Part {
+        let durations = std::iter::once(&holder.expires_in).chain(also);
+        let ticks: Vec<_> = durations.map(|duration| Self::ticks(*duration)).collect();
+        let counts = [holder.hold_count.get().into(), number(holder.mode)];
+        what.of(lock, &counts, &ticks)
+    }
+
+    fn keep_fence(&mut self, lock: usize, claim: &Claim, lease: &Lease) {
+        let (token, fence) = (self.token(claim), lease.holder.fence);
+        let fences = &mut self.fences[lock];
+        let last = fences.last.replace(fence);
+        assert!(last < Some(fence), "{fence} after {last:?} on lock {lock}");
+        fences.of.insert(token, fence);
+    }
+
+    fn lock(&self, name: &LockName) -> usize {
+        let mut locks = self.locks.iter();
+        locks
+            .position(|lock| lock == name)
+            .expect("it was asked for")
+    }
+
+    fn token(&self, claim: &Claim) -> usize {
+        let mut tokens = self.tokens.iter();
+        tokens
+            .position(|token| *token == claim.token)
+            .expect("one of them")
+    }
+}
+
+/// A mode in the store's words.
+pub(super) fn mode(mode: Mode) -> domain::Mode {
+    match mode {
+        Mode::Alone => domain::Mode::Exclusive,
+        Mode::Shared { limit, permits } => {
+            domain::Mode::Shared(Share::new(limit, permits).expect("so many may be held"))
+        }
+    }
+}
+
+/// The model's number of a mode in the store's words.
+fn number(mode: domain::Mode) -> u64 {
+    let mode = match mode {
+        domain::Mode::Exclusive => Mode::Alone,
+        domain::Mode::Shared(share) => Mode::Shared {
+            limit: share.limit().map(u64::from),
+            permits: share.permits().into(),
+        },
+    };
+    mode.number()
+}
+
+fn why(reason: &NotHolder) -> Why {
+    match reason {
+        NotHolder::Expired => Why::Expired,
+        NotHolder::Lost => Why::Lost,
+        NotHolder::Evicted { .. } => Why::Evicted,
+        NotHolder::Released => Why::Released,
+        NotHolder::Unknown => Why::Unknown,
+    }
+}
