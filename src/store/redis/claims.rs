@@ -87,12 +87,13 @@ impl RedisStore {
         stand: Option<&Stand>,
     ) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&scripts::ACQUIRE.sha).arg(3 * digests.len());
+        command.arg(&scripts::ACQUIRE.sha).arg(4 * digests.len());
         for (name, digest) in claim.names.iter().zip(digests) {
             command
                 .arg(keys::lock(name))
                 .arg(keys::fence(name.bucket()))
-                .arg(keys::ended(name, digest));
+                .arg(keys::ended(name, digest))
+                .arg(keys::ticket(name, digest));
         }
         let (limit, permits) = share(claim.mode);
         command

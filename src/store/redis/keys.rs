@@ -19,7 +19,16 @@ pub(super) fn fence(bucket: Bucket) -> String {
 
 /// The mark of a claim that ended.
 pub(super) fn ended(name: &LockName, claim: &ClaimDigest) -> Vec<u8> {
-    let mut key = format!("lh:1:{{{}}}:e:", name.bucket().index()).into_bytes();
+    of_claim(name, 'e', claim)
+}
+
+/// What is known of a claim that waits.
+pub(super) fn ticket(name: &LockName, claim: &ClaimDigest) -> Vec<u8> {
+    of_claim(name, 't', claim)
+}
+
+fn of_claim(name: &LockName, kind: char, claim: &ClaimDigest) -> Vec<u8> {
+    let mut key = format!("lh:1:{{{}}}:{kind}:", name.bucket().index()).into_bytes();
     key.extend_from_slice(&claim.0);
     key
 }

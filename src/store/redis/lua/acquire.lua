@@ -1,5 +1,5 @@
 -- Grants locks to a claim, all or none, or says why not; a claim that waits comes to stand in their queues.
--- KEYS: for each lock: lock, fence, ended
+-- KEYS: for each lock: lock, fence, ended, ticket
 -- ARGV: attempt, may_grant, stand, limit, permits, is_fair, ttl_ms, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, owner, metadata, channel, for each lock: claim, last_fence_seen
 -- Returns: attempt, code, then by code: 1 granted: now_ms and for each lock fence, acquired_ms, until_ms, ms that an
 --   expired lease was held before or ''; 2 re-entered, 3 replayed: now_ms and the leases; 4 blocked: now_ms and the
@@ -37,11 +37,11 @@ local function new_lease(claim, granted_text)
     return fields, until_ms, keep_ms(now_ms, now_ms, until_ms, min_hold_ms)
 end
 
--- The short way, which most claims go: nothing is known of the lock, so nobody holds it, waits for it, or keeps it closed.
+-- The short way, which most claims go: nothing is known of lock or claim, so nobody holds it, waits for it, or keeps it closed.
 -- It comes before everything that it does not need is even defined.
-if #KEYS == 3 and limit == '' and channel == '' and may_grant == '1' then
-    local lock, fence, ended, claim, last_fence_seen = KEYS[1], KEYS[2], KEYS[3], ARGV[15], ARGV[16]
-    if redis.call('EXISTS', lock, ended) == 0 then
+if #KEYS == 4 and limit == '' and channel == '' and may_grant == '1' then
+    local lock, fence, ended, ticket, claim, last_fence_seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[15], ARGV[16]
+    if redis.call('EXISTS', lock, ended, ticket) == 0 then
         local last = tonumber(redis.call('GET', fence) or 0)
         local granted = math.max(last + 1, now_us)
         if last >= tonumber(last_fence_seen) and granted <= FENCE_MAX then

@@ -1,12 +1,29 @@
 -- Continues acquire.lua where its short way ends.
 
-local locks, count = {}, #KEYS / 3
+local locks, count = {}, #KEYS / 4
+local wait
+if stand ~= '' then
+    wait = {}
+    wait.process, wait.keep_ms, wait.silence_ms, wait.wait_ms, wait.waiters_max, wait.tells, wait.sequence, wait.until_ms =
+        string.match(stand, '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d) (%d*) (%d*)$')
+end
+
+-- An answer after which the claim waits no more, wherever it stood.
+local function for_good(...)
+    for number = 1, wait and count or 0 do
+        local it = locks[number] or read(KEYS[number * 4 - 3])
+        if it.last and leave(it, wait.process, ARGV[13 + number * 2]) then
+            offer(it, now_ms)
+        end
+    end
+    return { attempt, ... }
+end
 
 -- First come the answers that depend on what the claim is already.
 local held, was_told = 0, true
 for number = 1, count do
-    local it = read(KEYS[number * 3 - 2])
-    it.fence, it.ended = KEYS[number * 3 - 1], KEYS[number * 3]
+    local it = read(KEYS[number * 4 - 3])
+    it.fence, it.ended = KEYS[number * 4 - 2], KEYS[number * 4 - 1]
     it.claim, it.last_fence_seen = ARGV[13 + number * 2], ARGV[14 + number * 2]
     locks[number] = it
     local how
@@ -14,7 +31,7 @@ for number = 1, count do
         it.record, how = record_of(it, it.claim, now_ms)
     end
     if how == 'e' and not it.record then
-        return { attempt, 6, number, 'e' }
+        return for_good(6, number, 'e')
     end
     if it.record and redis.call('HGET', it.record, 'r') == attempt then
         -- The first answer to this very attempt was lost on its way: it is still the answer.
@@ -23,7 +40,7 @@ for number = 1, count do
         local mark = redis.call('GET', it.ended)
         if mark then
             if string.sub(mark, 1, 1) ~= 'c' then
-                return { attempt, 6, number, mark }
+                return for_good(6, number, mark)
             elseif string.find(mark, attempt, 2, true) then
                 return { attempt, 10 }
             end
@@ -57,37 +74,29 @@ if held == count then
     return answer
 end
 
--- What is in the way, and whether the claim has a ticket.
-local wait, sequence, first_block, look_in_ms = nil, nil, nil, nil
-if stand ~= '' then
-    wait = {}
-    wait.process, wait.keep_ms, wait.silence_ms, wait.wait_ms, wait.waiters_max, wait.tells, wait.sequence, wait.until_ms =
-        string.match(stand, '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d) (%d*) (%d*)$')
-    sequence = tonumber(wait.sequence)
-end
-local is_new = not sequence
-local function contradicts_ticket(it)
-    local ticket = ticket_of(it, it.claim)
-    if ticket then
-        sequence, is_new = sequence or ticket.sequence, false
-    end
-    return ticket and (ticket.limit ~= limit or ticket.permits ~= tonumber(permits))
-end
+-- The tickets of the claim: it stands, or stood, in the queues of all of its locks or of none.
+local sequence = wait and tonumber(wait.sequence)
+local is_new, tickets = not sequence, 0
 for number, it in ipairs(locks) do
     if held > 0 and not it.record then
         return { attempt, 11, number }
     end
-    it.is_first = true
-    if it.last and contradicts_ticket(it) then
+    it.ticket = ticket_of(it, it.claim)
+    if it.ticket then
+        if it.ticket.limit ~= limit or it.ticket.permits ~= tonumber(permits) or it.ticket.count ~= count then
+            return { attempt, 11, number }
+        end
+        sequence, is_new, tickets = sequence or it.ticket.sequence, false, tickets + 1
+    end
+end
+for number, it in ipairs(locks) do
+    if tickets > 0 and not it.ticket and not (wait and wait.sequence ~= '') then
         return { attempt, 11, number }
     end
 end
-if wait and tonumber(wait.until_ms or '') and now_ms > tonumber(wait.until_ms) then
-    for _, it in ipairs(locks) do
-        leave(it, wait.process, it.claim)
-        offer(it, now_ms)
-    end
-    return { attempt, 15 }
+local first_block, look_in_ms = nil, nil
+if wait and wait.until_ms ~= '' and now_ms > tonumber(wait.until_ms) then
+    return for_good(15)
 end
 for number, it in ipairs(locks) do
     if it.limit then
@@ -95,9 +104,9 @@ for number, it in ipairs(locks) do
     end
     local what, left_ms = obstacle(it, limit, tonumber(permits), now_ms)
     if what == 'l' then
-        return { attempt, 13, number, it.limit }
+        return for_good(13, number, it.limit)
     end
-    it.admits = not what
+    it.admits, it.is_first = not what, true
     if it.admits and it.last then
         if wait and it.offered == wait.process and it.offer_until_ms <= now_ms then
             -- The process was taken for dead and is not.
@@ -121,11 +130,6 @@ end
 
 -- A claim that waits comes to stand, or goes on standing.
 if wait and (first_block or may_grant == '0') then
-    for number, it in ipairs(locks) do
-        if not it.last and contradicts_ticket(it) then
-            return { attempt, 11, number }
-        end
-    end
     if is_new then
         sequence = now_us
         for number, it in ipairs(locks) do
@@ -141,9 +145,13 @@ if wait and (first_block or may_grant == '0') then
     local position, length, was_lost = '', 0, 0
     for _, it in ipairs(locks) do
         local line = line_key(it, wait.process)
-        redis.call('SET', ticket_key(it, it.claim), string.format('%s %s %s %s', sequence_text, limit == '' and '-' or limit, permits, owner),
-            'PX', wait.keep_ms)
-        if redis.call('ZADD', line, sequence_text, it.claim) == 1 and wait.until_ms ~= '' then
+        local is_elsewhere = it.ticket and it.ticket.process ~= wait.process
+        if is_elsewhere then
+            leave(it, it.ticket.process, it.claim)
+        end
+        redis.call('SET', ticket_key(it, it.claim), string.format('%s %s %s %s %s %s',
+            sequence_text, limit == '' and '-' or limit, permits, count, wait.process, owner), 'PX', wait.keep_ms)
+        if redis.call('ZADD', line, sequence_text, it.claim) == 1 and wait.until_ms ~= '' and not is_elsewhere then
             was_lost = 1
         end
         redis.call('PEXPIRE', line, wait.silence_ms)
@@ -181,7 +189,7 @@ if first_block then
             if it.admits then
                 offer(it, now_ms)
             end
-            answer[#answer + 1] = blockade(it, number, now_ms)
+            answer[#answer + 1] = blockade(it, number, it.admits, now_ms)
         end
     end
     return answer
@@ -223,11 +231,11 @@ for _, it in ipairs(locks) do
             tell(channel, now_us, 'expired', it, it.key)
         end
     end
-    if it.last then
+    if it.ticket then
         redis.call('DEL', ticket_key(it, it.claim))
-        if wait then
-            leave(it, wait.process, it.claim)
-        end
+        leave(it, it.ticket.process, it.claim)
+    end
+    if it.last then
         if redis.call('EXISTS', queue_key(it)) == 0 then
             redis.call('HDEL', it.key, 'w', 'p', 'v')
             it.last = nil

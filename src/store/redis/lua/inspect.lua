@@ -7,13 +7,11 @@ local request, channel = ARGV[1], ARGV[2]
 
 local now_us, now_ms = now()
 local it = read(lock)
-if channel ~= '' then
+if it.limit then
+    reap(it, now_us, now_ms, channel)
+elseif channel ~= '' and it.holder and it.until_ms <= now_ms and redis.call('HSETNX', it.key, 'y', '') == 1 then
     -- Somebody watches: what has run out since the last look is told now.
-    if it.limit then
-        reap(it, now_us, now_ms, channel)
-    elseif it.holder and it.until_ms <= now_ms and redis.call('HSETNX', it.key, 'y', '') == 1 then
-        tell(channel, now_us, 'expired', it, it.key)
-    end
+    tell(channel, now_us, 'expired', it, it.key)
 end
 local answer = { request, now_ms, state(it, now_ms), 0 }
 if it.last then

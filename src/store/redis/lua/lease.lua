@@ -140,6 +140,7 @@ local function reap(it, now_us, now_ms, channel)
         if lease[1] then
             local until_ms = tonumber(lease[1])
             tell(channel, now_us, 'expired', it, record)
+            -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
             redis.call('DEL', record)
             if until_ms + REMEMBERED_MS > now_ms then
                 redis.call('SET', ended_key(it, claim), 'e', 'PX', until_ms + REMEMBERED_MS - now_ms)
@@ -178,30 +179,12 @@ local function why_not(how, ended)
     return 'u'
 end
 
--- What keeps a lock from a claim, and for how long at the most if nobody does anything: h holders, c it is closed,
--- l another limit. Nothing if the lock admits it. `limit` is empty for a claim that wants to be alone.
-local function obstacle(it, limit, permits, now_ms)
-    if it.holder and it.until_ms > now_ms then
-        return 'h', it.until_ms - now_ms
-    end
-    if it.limit then
-        if limit ~= '' and limit ~= it.limit then
-            return 'l'
-        end
-        if limit == '' or limit ~= '0' and it.taken + permits > tonumber(limit) then
-            local first = redis.call('ZRANGE', holders_key(it), 0, 0, 'WITHSCORES')
-            return 'h', math.max((tonumber(first[2]) or now_ms) - now_ms, 1)
-        end
-        return nil
-    end
-    local open_ms = it.open_ms or 0
+-- For how long nobody holds the lock and it stays closed all the same; 0 or less if it is open.
+local function closed_ms(it, now_ms)
     if it.holder then
-        open_ms = closed_until(it.acquired_ms, it.until_ms, it.min_hold_ms, it.lock_delay_ms)
+        return closed_until(it.acquired_ms, it.until_ms, it.min_hold_ms, it.lock_delay_ms) - now_ms
     end
-    if open_ms > now_ms then
-        return 'c', open_ms - now_ms
-    end
-    return nil
+    return (it.open_ms or 0) - now_ms
 end
 
 -- What a lock is doing: h with how many hold it and the leases that end first, c with the ms that it stays closed, or f.
@@ -209,6 +192,7 @@ local function state(it, now_ms)
     if it.holder and it.until_ms > now_ms then
         return { 'h', 1, { lease_in(it.key) } }
     end
+    local left_ms = closed_ms(it, now_ms)
     if it.limit then
         local holders = holders_key(it)
         local total = redis.call('ZCOUNT', holders, '(' .. now_ms, '+inf')
@@ -224,10 +208,29 @@ local function state(it, now_ms)
         if leases[1] then
             return { 'h', total, leases }
         end
-        local last = redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')
-        local open_ms = tonumber(last[2]) or 0
-        return open_ms > now_ms and { 'c', open_ms - now_ms } or { 'f' }
+        left_ms = (tonumber(redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')[2]) or 0) - now_ms
     end
-    local what, left_ms = obstacle(it, '', 1, now_ms)
-    return what and { what, left_ms } or { 'f' }
+    return left_ms > 0 and { 'c', left_ms } or { 'f' }
+end
+
+-- What keeps a lock from a claim, and for how long at the most if nobody does anything: h holders, c it is closed,
+-- l another limit. Nothing if the lock admits it. `limit` is empty for a claim that wants to be alone.
+local function obstacle(it, limit, permits, now_ms)
+    if it.holder and it.until_ms > now_ms then
+        return 'h', it.until_ms - now_ms
+    end
+    if not it.limit then
+        local left_ms = closed_ms(it, now_ms)
+        return left_ms > 0 and 'c' or nil, left_ms
+    end
+    if limit ~= '' and limit ~= it.limit then
+        -- What is only kept taken for a while does not insist on its limit.
+        local doing = state(it, now_ms)
+        return doing[1] == 'h' and 'l' or 'c', doing[2]
+    end
+    if limit == '' or limit ~= '0' and it.taken + permits > tonumber(limit) then
+        local first = redis.call('ZRANGE', holders_key(it), 0, 0, 'WITHSCORES')
+        return 'h', math.max((tonumber(first[2]) or now_ms) - now_ms, 1)
+    end
+    return nil
 end

@@ -19,8 +19,9 @@ for number = 1, #KEYS do
         redis.call('PEXPIRE', ticket_key(it, claim), keep_ms)
         offer(it, now_ms)
     end
-    if obstacle(it, limit, tonumber(permits), now_ms) or it.last then
-        answer[#answer + 1] = blockade(it, number, now_ms)
+    local what = obstacle(it, limit, tonumber(permits), now_ms)
+    if what or it.last then
+        answer[#answer + 1] = blockade(it, number, not what, now_ms)
     end
 end
 answer[3], answer[4] = position, length

@@ -4,7 +4,7 @@
 -- as its process goes on asking, so a dead process takes all of its waiters along. The queue is the set of processes,
 -- each scored by the sequence number of its first waiter; a score may be out of date and is put right when it is met.
 -- A ticket is what is known of a waiting claim while it stands and for a while after: sequence number, limit (- for a
--- claim that wants to be alone), permits, owner.
+-- claim that wants to be alone), permits, on how many locks the claim is, the process where it stands or stood, owner.
 -- The lock itself has w, the last sequence number given, as long as somebody may be waiting; and while it is offered to
 -- a process, p the process and v the moment (ms) until which it is kept for it.
 
@@ -26,14 +26,17 @@ local function ticket_key(it, claim)
     return parts(it) .. 't:' .. claim
 end
 
--- The sequence number, limit, permits and owner on a ticket.
+-- What a ticket says.
 local function ticket_of(it, claim)
     local ticket = redis.call('GET', ticket_key(it, claim))
     if not ticket then
         return nil
     end
-    local sequence, limit, permits, owner = string.match(ticket, '^(%d+) (%S+) (%d+) (.*)$')
-    return { sequence = tonumber(sequence), limit = limit == '-' and '' or limit, permits = tonumber(permits), owner = owner }
+    local sequence, limit, permits, count, process, owner = string.match(ticket, '^(%d+) (%S+) (%d+) (%d+) (%x+) (.*)$')
+    return {
+        sequence = tonumber(sequence), limit = limit == '-' and '' or limit, permits = tonumber(permits),
+        count = tonumber(count), process = process, owner = owner,
+    }
 end
 
 -- Puts right where a process stands in the queue.
@@ -71,7 +74,7 @@ local function first_waiter(it, now_ms)
             withdraw_offer(it)
         else
             local ticket = ticket_of(it, first[1])
-            if ticket then
+            if ticket and ticket.process == process[1] then
                 return { process = process[1], sequence = tonumber(first[2]), limit = ticket.limit, permits = ticket.permits }
             end
             redis.call('ZREM', line, first[1])
@@ -90,7 +93,9 @@ local function offer(it, now_ms)
     if not first or not first.process or it.offered == first.process then
         return
     end
-    if obstacle(it, first.limit, first.permits, now_ms) then
+    -- One with another limit than the holders' is to hear of it, so that it makes room for the next.
+    local what = obstacle(it, first.limit, first.permits, now_ms)
+    if what and what ~= 'l' then
         return
     end
     it.offered, it.offer_until_ms = first.process, now_ms + OFFER_MS
@@ -126,7 +131,8 @@ local function leave(it, process, claim)
     return true
 end
 
--- What is in the way of a claim: the lock by its number, how many wait for it, and what it is doing.
-local function blockade(it, number, now_ms)
-    return { number, it.last and lengths(it) or 0, state(it, now_ms) }
+-- What is in the way of a claim: the lock by its number, how many wait for it, and what it is doing. If the lock would
+-- admit the claim, those who came first are in its way.
+local function blockade(it, number, admits, now_ms)
+    return { number, it.last and lengths(it) or 0, admits and { 'f' } or state(it, now_ms) }
 end

@@ -27,15 +27,13 @@ local function step_back(it)
     return { 2, lease_in(it.record) }
 end
 
-local function leave_queue(it, ended)
+local function leave_queue(it, ended, ticket)
     redis.call('DEL', ticket_key(it, it.claim))
     redis.call('SET', ended, 'r', 'PX', REMEMBERED_MS)
-    for _, process in ipairs(redis.call('ZRANGE', queue_key(it), 0, -1)) do
-        if leave(it, process, it.claim) then
-            -- Whoever waits there for this claim finds out that it has ended.
-            local _, name = parts(it)
-            redis.call('PUBLISH', 'lh:1:wake:' .. process, name)
-        end
+    if leave(it, ticket.process, it.claim) then
+        -- Whoever waits there for this claim finds out that it has ended.
+        local _, name = parts(it)
+        redis.call('PUBLISH', 'lh:1:wake:' .. ticket.process, name)
     end
     offer(it, now_ms)
     return { 3 }
@@ -52,8 +50,8 @@ for number = 1, #KEYS / 2 do
         came_to = hold_count == '' and free(it, ended) or step_back(it)
     else
         local mark = why_not(how, ended)
-        local waits = mark == 'u' and redis.call('EXISTS', ticket_key(it, it.claim)) == 1
-        came_to = waits and leave_queue(it, ended) or { 0, mark }
+        local ticket = mark == 'u' and ticket_of(it, it.claim)
+        came_to = ticket and leave_queue(it, ended, ticket) or { 0, mark }
     end
     answer[#answer + 1] = came_to
 end
