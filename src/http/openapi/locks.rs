@@ -10,7 +10,7 @@ use super::responses::{
     OF_BODIES, OF_EVERY_LOCK_ROUTE, OF_THE_SERVICE, bare, header, number_header, of, refusals,
     token_header,
 };
-use super::streams::{HOLDING, WATCHING, or_a_stream};
+use super::streams::{or_holding, or_watching};
 use super::{Described, fields, guarded};
 use crate::http::locks::{ACQUIRE_FIELDS, LIST_FIELDS, RELEASE_FIELDS, RENEW_FIELDS};
 use crate::http::problem::Code;
@@ -69,7 +69,7 @@ fn acquire() -> OperationBuilder {
     ));
     let responses = ResponsesBuilder::new()
         .response("201", granted)
-        .response("200", or_a_stream(again, HOLDING));
+        .response("200", or_holding(again));
     let example = json!({"ttl": "30s", "wait": "10s", "owner": "pod-1", "metadata": {"job": 7}});
     of_locks("acquire", "Acquire a lock")
         .description(Some(
@@ -136,7 +136,7 @@ fn inspect() -> OperationBuilder {
          lock.",
         Some(lock_example()),
     );
-    let responses = ResponsesBuilder::new().response("200", or_a_stream(lock, WATCHING));
+    let responses = ResponsesBuilder::new().response("200", or_watching(lock));
     reading(of_locks("inspect", "Look at a lock"), responses)
         .description(Some(
             "`Accept: text/event-stream` watches it for as long as the connection lives.",

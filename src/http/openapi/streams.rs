@@ -1,24 +1,22 @@
 //! Streams of server-sent events, as the document has them.
 
-use serde_json::json;
+use utoipa::ToSchema;
 use utoipa::openapi::path::{HttpMethod, OperationBuilder};
 use utoipa::openapi::response::{ResponseBuilder, ResponsesBuilder};
-use utoipa::openapi::{ContentBuilder, ObjectBuilder, Type};
+use utoipa::openapi::{Content, ContentBuilder, OneOfBuilder, Ref, RefOr, Schema};
 
 use super::locks::of_locks;
 use super::responses::{OF_EVERY_LOCK_ROUTE, OF_THE_SERVICE, bare, refusals};
 use super::{Described, fields};
 use crate::http::events::EVENTS_FIELDS;
 use crate::http::locks::EVENT_STREAM;
+use crate::http::problem::ProblemBody;
 use crate::http::route::Route;
+use crate::http::wire::{Grant, LockBody, LockEventBody, Standing};
 
-/// What a stream looks like that holds a lock.
-pub(super) const HOLDING: &str = "event: queued\ndata: {\"position\":1,\"queue_length\":1}\n\n\
-    event: acquired\ndata: {\"name\":\"orders/42\",\"fencing_token\":1767225600000000,…}\n\n";
-/// What a stream looks like that watches a lock.
-pub(super) const WATCHING: &str = "event: state\ndata: {\"name\":\"orders/42\",\"state\":\"held\",…}\n\n\
-    id: 1767225630000000-7\nevent: released\ndata: {\"name\":\"orders/42\",\"fencing_token\":1767225600000000,\
-    \"owner\":\"pod-1\",\"at\":\"2026-01-01T00:00:30.000Z\",\"expires_at\":null}\n\n";
+/// How a stream is written, to be read with the schema of its data.
+const WRITTEN: &str =
+    "\n\n```text\nid: 1767225630000000-7\nevent: released\ndata: {\"name\":\"orders/42\",…}\n\n```";
 
 pub(super) fn operations() -> Vec<Described> {
     vec![
@@ -27,24 +25,37 @@ pub(super) fn operations() -> Vec<Described> {
     ]
 }
 
-/// The same as a stream, for clients that would rather have one.
-pub(super) fn or_a_stream(response: ResponseBuilder, example: &str) -> ResponseBuilder {
-    let schema = ObjectBuilder::new().schema_type(Type::String);
-    let stream = ContentBuilder::new()
-        .schema(Some(schema))
-        .example(Some(json!(example)));
-    response.content(EVENT_STREAM, stream.build())
+/// The same as a stream that holds a lock, for clients that would rather have one.
+pub(super) fn or_holding(response: ResponseBuilder) -> ResponseBuilder {
+    let data = OneOfBuilder::new()
+        .item(Ref::from_schema_name(Standing::name()))
+        .item(Ref::from_schema_name(Grant::name()))
+        .item(Ref::from_schema_name(ProblemBody::name()))
+        .description(Some("The data of each event."));
+    response.content(EVENT_STREAM, content(data))
+}
+
+/// The same as a stream that watches a lock, for clients that would rather have one.
+pub(super) fn or_watching(response: ResponseBuilder) -> ResponseBuilder {
+    let data = OneOfBuilder::new()
+        .item(Ref::from_schema_name(LockBody::name()))
+        .item(Ref::from_schema_name(LockEventBody::name()))
+        .description(Some("The data of each event."));
+    response.content(EVENT_STREAM, content(data))
+}
+
+/// OpenAPI 3.1 has no words for streams. The schema of their data is what generators and readers can use.
+fn content(data: impl Into<RefOr<Schema>>) -> Content {
+    ContentBuilder::new().schema(Some(data)).build()
 }
 
 fn events() -> OperationBuilder {
-    let stream = or_a_stream(
-        bare(
-            "Events with ids: `acquired`, `renewed`, `released`, `expired`, `evicted` and `queued`, each with a \
-             LockEvent as its data; and `reset` where some may be missing, after which a client looks at the locks \
-             anew.",
-        ),
-        WATCHING,
+    let description = format!(
+        "Events with ids: `acquired`, `renewed`, `released`, `expired`, `evicted` and `queued`; and `reset`, with \
+         empty data, where some may be missing, after which a client looks at the locks anew.{WRITTEN}"
     );
+    let data = Ref::from_schema_name(LockEventBody::name());
+    let stream = bare(&description).content(EVENT_STREAM, content(data));
     watching(of_locks("watch", "Watch what happens to locks"), stream)
         .description(Some(
             "Goes on for as long as the connection lives. A client that was away for a moment sends the id of the last \

@@ -178,7 +178,7 @@ impl Problem {
         let worst = lost.iter().max_by_key(|lost| badness(&lost.how));
         let code = worst.map_or(Code::TokenUnknown, |worst| code_of(&worst.how));
         let count = lost.len();
-        let detail = format!("{count} of the locks are not held by this token, see `lost`; {rest}");
+        let detail = format!("this token does not hold {count} of the locks, see `lost`; {rest}");
         let mut refusal = Self::new(code, detail);
         refusal.0.extras.lost = Some(lost);
         refusal
@@ -195,6 +195,7 @@ impl Problem {
                 Blocker::Holders(holders) => holders.clone(),
                 Blocker::Cooling { .. } | Blocker::Waiters => nobody,
             };
+            self.0.extras.name = Some(first.name.clone());
             self.0.extras.holders = Some(holders);
             self.0.extras.queue_length = Some(first.queue_length);
         }
