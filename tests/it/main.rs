@@ -35,3 +35,4 @@ mod telemetry;
 mod tidy;
 mod tools;
 mod waiters;
+mod waiting;

@@ -1,0 +1,119 @@
+//! How the service waits: who asks the store and when, that no wake-up is lost, and how waits end. The clock is stopped, and
+//! the store does what is staged, so every test says to the millisecond what it expects.
+
+mod endings;
+mod holding;
+mod queueing;
+mod staged;
+mod watching;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::domain::{Claim, LockState, LockView};
+use leasehold::service::{AcquireAnswer, LockService, Outcome, Unserved};
+use leasehold::store::StoreError;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::support::bench::{claim, lock_of, rival};
+
+/// A wait that is not over before the test is.
+const LONG_WAIT: Duration = Duration::from_secs(50);
+/// As quickly as tasks follow each other; no timer of a second is that quick.
+const AT_ONCE: Duration = Duration::from_millis(30);
+
+type Answer = Result<AcquireAnswer, StoreError>;
+
+/// A request that waits in a task of its own.
+struct Waiting {
+    claim: Arc<Claim>,
+    answer: JoinHandle<Answer>,
+}
+
+impl Waiting {
+    fn on(service: &LockService, claim: &Arc<Claim>, wait: Duration) -> Self {
+        let (service, claim) = (service.clone(), Arc::clone(claim));
+        let asked = Arc::clone(&claim);
+        let answer = tokio::spawn(async move { service.acquire(asked, wait).await });
+        Self { claim, answer }
+    }
+
+    /// Starts to wait, and stands in the queue when this is done.
+    async fn standing(service: &LockService, claim: &Arc<Claim>, wait: Duration) -> Self {
+        let waiting = Self::on(service, claim, wait);
+        settle().await;
+        assert!(!waiting.answer.is_finished(), "it has to wait");
+        waiting
+    }
+
+    async fn answer(self) -> Answer {
+        self.answer.await.unwrap()
+    }
+
+    async fn outcome(self) -> Outcome {
+        let answer = self.answer().await.unwrap();
+        answer.undelivered.delivered();
+        answer.outcome
+    }
+
+    async fn granted(self) {
+        let outcome = self.outcome().await;
+        assert!(matches!(outcome, Outcome::Granted(_)), "{outcome:?}");
+    }
+
+    async fn timed_out(self) -> Unserved {
+        match self.outcome().await {
+            Outcome::TimedOut(unserved) => unserved,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The client hangs up.
+    async fn hangs_up(self) {
+        self.answer.abort();
+        assert!(self.answer.await.is_err(), "it has no answer yet");
+    }
+}
+
+/// Lets all tasks come to rest, and less than a timer's time pass.
+async fn settle() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+/// A lock that is held, and the claim that holds it.
+async fn held(service: &LockService) -> Arc<Claim> {
+    let holder = Arc::new(claim());
+    takes(service, &holder).await;
+    holder
+}
+
+async fn takes(service: &LockService, claim: &Arc<Claim>) {
+    let answer = service.acquire(Arc::clone(claim), Duration::ZERO).await;
+    let answer = answer.unwrap();
+    assert!(matches!(answer.outcome, Outcome::Granted(_)), "{answer:?}");
+    answer.undelivered.delivered();
+}
+
+async fn releases(service: &LockService, claim: &Claim) {
+    let released = service.release(claim.names.clone(), claim.token, None);
+    released.await.unwrap();
+}
+
+async fn view(service: &LockService, claim: &Claim) -> LockView {
+    service.inspect(lock_of(claim)).await.unwrap()
+}
+
+/// Nobody holds the lock and nobody waits for it.
+async fn assert_idle(service: &LockService, claim: &Claim) {
+    let view = view(service, claim).await;
+    assert_eq!((view.state, view.queue.length), (LockState::Free, 0));
+}
+
+fn rivals(holder: &Claim, count: usize) -> Vec<Arc<Claim>> {
+    (0..count).map(|_| Arc::new(rival(holder))).collect()
+}
+
+fn assert_at_once(since: Instant) {
+    assert!(since.elapsed() <= AT_ONCE, "{:?}", since.elapsed());
+}

@@ -1,0 +1,313 @@
+//! How waits end: in time, hung up, drained, through outages; and what of them is left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::domain::{Acquired, Attempt, Blocker, LockState, Position};
+use leasehold::service::Outcome;
+use leasehold::store::{LockStore as _, StoreError};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::staged::{Fate, Staged};
+use super::{
+    LONG_WAIT, Waiting, assert_at_once, assert_idle, held, releases, rivals, settle, takes, view,
+};
+use crate::support::bench::{deadline, rival};
+
+const WAIT: Duration = Duration::from_secs(5);
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_over_tells_how_far_it_has_come_and_keeps_the_place() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let [first, second] = [rival(&holder), rival(&holder)].map(Arc::new);
+    let _first = Waiting::standing(&service, &first, LONG_WAIT).await;
+    let began = Instant::now();
+    let unserved = Waiting::standing(&service, &second, WAIT)
+        .await
+        .timed_out()
+        .await;
+    assert!(began.elapsed() <= WAIT + Duration::from_millis(250));
+    let place = Position {
+        position: 2,
+        queue_length: 2,
+    };
+    assert_eq!(unserved.position, Some(place));
+    assert_eq!(unserved.place_kept, Duration::from_secs(10));
+    assert!(matches!(unserved.blocked_by[0].by, Blocker::Holders(_)));
+    let later = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let again = Waiting::standing(&service, &second, LONG_WAIT).await;
+    releases(&service, &holder).await;
+    _first.granted().await;
+    releases(&service, &first).await;
+    again.granted().await;
+    assert!(!later.answer.is_finished(), "it came later");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_granted_after_the_end_was_told() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    Waiting::standing(&service, &claim, WAIT)
+        .await
+        .timed_out()
+        .await;
+    releases(&service, &holder).await;
+    let asks = store.asks();
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(view(&service, &claim).await.state, LockState::Free);
+    assert_eq!(store.asks(), asks);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_hangs_up_is_passed_over_at_once_and_is_in_its_place_again_when_it_is_back() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let [first, second] = [rival(&holder), rival(&holder)].map(Arc::new);
+    let cut = Waiting::standing(&service, &first, LONG_WAIT).await;
+    let next = Waiting::standing(&service, &second, LONG_WAIT).await;
+    cut.hangs_up().await;
+    let since = Instant::now();
+    releases(&service, &holder).await;
+    next.granted().await;
+    assert_at_once(since);
+    let third = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let back = Waiting::standing(&service, &first, LONG_WAIT).await;
+    releases(&service, &second).await;
+    back.granted().await;
+    assert!(!third.answer.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_hangs_up_before_the_first_answer_leaves_nothing_behind() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    store.next([Fate::Late(Duration::from_millis(100))]);
+    let asked = service.acquire(Arc::clone(&claim), LONG_WAIT);
+    assert!(timeout(Duration::from_millis(10), asked).await.is_err());
+    sleep(Duration::from_millis(200)).await;
+    releases(&service, &holder).await;
+    assert_idle(&service, &claim).await;
+    // The same, where the late answer is a grant.
+    store.next([Fate::Late(Duration::from_millis(100))]);
+    let asked = service.acquire(Arc::clone(&claim), LONG_WAIT);
+    assert!(timeout(Duration::from_millis(10), asked).await.is_err());
+    service.shut_down(Duration::from_secs(5)).await;
+    assert_idle(&service, &claim).await;
+}
+
+/// One of two requests with one token hangs up: the other one still waits, and is served.
+#[tokio::test(start_paused = true)]
+async fn a_second_request_with_the_same_token_keeps_the_claim_waiting() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    let cut = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let kept = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let later = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    cut.hangs_up().await;
+    settle().await;
+    let since = Instant::now();
+    releases(&service, &holder).await;
+    kept.granted().await;
+    assert_at_once(since);
+    assert!(!later.answer.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_requests_with_the_same_token_both_are_told_of_the_grant() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    let first = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let second = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let since = Instant::now();
+    releases(&service, &holder).await;
+    first.granted().await;
+    let told = second.outcome().await;
+    assert!(matches!(told, Outcome::Replayed(_)), "{told:?}");
+    assert_at_once(since);
+}
+
+/// The first request is put out of the queue at the moment in which the second one comes to stand.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_left_and_taken_at_the_same_time_is_taken() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    let cut = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    cut.answer.abort();
+    let back = Waiting::on(&service, &claim, LONG_WAIT);
+    settle().await;
+    let since = Instant::now();
+    releases(&service, &holder).await;
+    back.granted().await;
+    assert_at_once(since);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_token_ends_the_wait_for_it() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    let _first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let since = Instant::now();
+    releases(&service, &claim).await;
+    let outcome = waiting.outcome().await;
+    assert!(matches!(outcome, Outcome::Ended(_)), "{outcome:?}");
+    assert_at_once(since);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_stops_answers_all_at_once_and_the_order_outlives_it() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let mut waiting = Vec::new();
+    let claims = rivals(&holder, 3);
+    for claim in &claims {
+        waiting.push(Waiting::standing(&service, claim, LONG_WAIT).await);
+    }
+    let since = Instant::now();
+    service.drain();
+    for waiting in waiting {
+        match waiting.outcome().await {
+            Outcome::Draining(unserved) => {
+                assert!(unserved.position.is_some());
+                assert_eq!(unserved.place_kept, Duration::from_secs(10));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_at_once(since);
+    let late = Waiting::on(&service, &Arc::new(rival(&holder)), LONG_WAIT);
+    let outcome = late.outcome().await;
+    assert!(matches!(outcome, Outcome::Draining(_)), "{outcome:?}");
+    // They come back elsewhere, in whatever order.
+    let service = store.another_service(|_| {});
+    let last = Waiting::standing(&service, &claims[2], LONG_WAIT).await;
+    let first = Waiting::standing(&service, &claims[0], LONG_WAIT).await;
+    let second = Waiting::standing(&service, &claims[1], LONG_WAIT).await;
+    releases(&service, &holder).await;
+    first.granted().await;
+    releases(&service, &claims[0]).await;
+    second.granted().await;
+    assert!(!last.answer.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_outlasts_an_outage_of_the_store() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let next = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    releases(&service, &holder).await;
+    store.goes_down(true);
+    sleep(Duration::from_secs(8)).await;
+    assert!(!next.answer.is_finished());
+    store.goes_down(false);
+    let since = Instant::now();
+    next.granted().await;
+    assert!(since.elapsed() <= Duration::from_millis(1_210));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_ends_in_an_outage_says_so_in_time_and_is_granted_nothing_afterwards() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    let began = Instant::now();
+    let waiting = Waiting::standing(&service, &claim, WAIT).await;
+    store.goes_down(true);
+    let answer = waiting.answer().await;
+    assert!(began.elapsed() <= WAIT + Duration::from_millis(250));
+    assert!(matches!(answer, Err(StoreError::Unavailable { .. })));
+    store.goes_down(false);
+    releases(&service, &holder).await;
+    sleep(Duration::from_secs(2)).await;
+    assert_idle(&service, &claim).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_makes_no_answer_late() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    store.next([
+        Fate::Late(Duration::ZERO),
+        Fate::Late(Duration::from_secs(20)),
+    ]);
+    let began = Instant::now();
+    let answer = Waiting::standing(&service, &claim, WAIT)
+        .await
+        .answer()
+        .await;
+    assert!(began.elapsed() <= WAIT + Duration::from_millis(250));
+    assert!(
+        matches!(answer, Err(StoreError::Unknown { .. })),
+        "{answer:?}"
+    );
+    releases(&service, &holder).await;
+    sleep(Duration::from_secs(20)).await;
+    assert_idle(&service, &claim).await;
+}
+
+/// The grant was made and its answer was lost: the next look finds it, and it is this request's to deliver.
+#[tokio::test(start_paused = true)]
+async fn a_grant_whose_answer_was_lost_is_found_and_is_given_back_if_nobody_takes_it() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    store.next([Fate::Lost]);
+    releases(&service, &holder).await;
+    let answer = waiting.answer().await.unwrap();
+    assert!(matches!(answer.outcome, Outcome::Replayed(_)), "{answer:?}");
+    drop(answer);
+    service.shut_down(Duration::from_secs(5)).await;
+    assert_idle(&service, &claim).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_request_without_an_answer_is_told_so_and_leaves_no_ticket() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    store.next([Fate::Lost]);
+    let answer = Waiting::on(&service, &claim, LONG_WAIT).answer().await;
+    assert!(
+        matches!(answer, Err(StoreError::Unknown { .. })),
+        "{answer:?}"
+    );
+    settle().await;
+    releases(&service, &holder).await;
+    takes(&service, &Arc::new(rival(&holder))).await;
+}
+
+/// The store's clock was set: its idea of when the wait is over is not ours.
+#[tokio::test(start_paused = true)]
+async fn a_wait_goes_on_that_the_store_takes_for_over() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let stale = leasehold::domain::Stand {
+        place: Some(leasehold::domain::Place {
+            sequence: 1,
+            until: leasehold::domain::Timestamp::from_unix_ms(0),
+        }),
+        wait: WAIT,
+        place_kept: WAIT,
+        look_every: WAIT,
+        waiters_max: 10,
+        tells_position: false,
+    };
+    let asked = store
+        .store
+        .acquire(&claim, Attempt::random(), Some(&stale), deadline());
+    assert_eq!(asked.await.unwrap(), Acquired::Overdue);
+    sleep(Duration::from_secs(2)).await;
+    releases(&service, &holder).await;
+    waiting.granted().await;
+}

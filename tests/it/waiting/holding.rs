@@ -1,0 +1,232 @@
+//! Locks that are held for as long as somebody listens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use leasehold::domain::{Claim, LockState, NotHolder, Position};
+use leasehold::service::{Hold, HoldEvent, Outcome};
+use tokio::time::{Instant, sleep};
+
+use super::staged::Staged;
+use super::{LONG_WAIT, Waiting, assert_at_once, assert_idle, held, releases, settle, takes, view};
+use crate::support::bench::{claim, lock_of, rival, ttl};
+
+/// A claim with a lease of three seconds.
+fn brief() -> Arc<Claim> {
+    Arc::new(Claim {
+        ttl: ttl(Duration::from_secs(3)),
+        ..claim()
+    })
+}
+
+async fn acquired(hold: &mut Hold) {
+    let event = hold.next().await;
+    assert!(
+        matches!(event, Some(HoldEvent::Acquired { .. })),
+        "{event:?}"
+    );
+}
+
+async fn queued(hold: &mut Hold) -> Position {
+    match hold.next().await {
+        Some(HoldEvent::Queued(position)) => position,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_renewed_for_as_long_as_somebody_listens_and_released_then() {
+    let (service, _) = Staged::service();
+    let claim = brief();
+    let mut hold = service.hold(Arc::clone(&claim), None);
+    acquired(&mut hold).await;
+    for _ in 0..10 {
+        let since = Instant::now();
+        let event = hold.next().await;
+        assert!(matches!(event, Some(HoldEvent::Renewed(_))), "{event:?}");
+        assert!(since.elapsed() <= Duration::from_millis(1_010));
+    }
+    drop(hold);
+    settle().await;
+    assert_idle(&service, &claim).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_waits_tells_how_far_it_has_come() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let mut hold = service.hold(Arc::new(rival(&holder)), None);
+    let at = |position| Position {
+        position,
+        queue_length: position,
+    };
+    assert_eq!(queued(&mut hold).await, at(2));
+    releases(&service, &holder).await;
+    let claim = Arc::clone(&first.claim);
+    first.granted().await;
+    assert_eq!(queued(&mut hold).await, at(1));
+    let since = Instant::now();
+    releases(&service, &claim).await;
+    acquired(&mut hold).await;
+    assert_at_once(since);
+}
+
+/// Longer than any place is good for in the store without being asked for again.
+#[tokio::test(start_paused = true)]
+async fn a_stream_waits_for_as_long_as_it_lives() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let mut hold = service.hold(Arc::new(rival(&holder)), None);
+    queued(&mut hold).await;
+    let keeps = async {
+        for _ in 0..20 {
+            sleep(Duration::from_secs(30)).await;
+            let names = holder.names.clone();
+            let renewed = service.renew(names, holder.token, Default::default());
+            renewed.await.unwrap();
+        }
+    };
+    keeps.await;
+    releases(&service, &holder).await;
+    acquired(&mut hold).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_closed_while_it_waits_leaves_the_queue_for_good() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    let mut hold = service.hold(Arc::clone(&claim), None);
+    queued(&mut hold).await;
+    drop(hold);
+    settle().await;
+    assert_eq!(view(&service, &holder).await.queue.length, 0);
+    let late = Waiting::on(&service, &claim, LONG_WAIT).outcome().await;
+    assert!(matches!(late, Outcome::Ended(_)), "{late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_is_told_that_its_lock_was_taken_away() {
+    let (service, _) = Staged::service();
+    let claim = brief();
+    let mut hold = service.hold(Arc::clone(&claim), None);
+    acquired(&mut hold).await;
+    let evicted = service.evict(lock_of(&claim).clone(), "repair".to_owned());
+    evicted.await.unwrap();
+    match hold.next().await {
+        Some(HoldEvent::Lost(NotHolder::Evicted { reason })) => assert_eq!(reason, "repair"),
+        other => panic!("{other:?}"),
+    }
+    assert!(hold.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_lost_when_it_is_over_and_not_when_the_store_is_away() {
+    let (service, store) = Staged::service();
+    let mut hold = service.hold(brief(), None);
+    acquired(&mut hold).await;
+    store.goes_down(true);
+    sleep(Duration::from_millis(2_500)).await;
+    store.goes_down(false);
+    let event = hold.next().await;
+    assert!(matches!(event, Some(HoldEvent::Renewed(_))), "{event:?}");
+    store.goes_down(true);
+    let since = Instant::now();
+    let event = hold.next().await;
+    assert!(
+        matches!(event, Some(HoldEvent::Lost(NotHolder::Expired))),
+        "{event:?}"
+    );
+    assert!(since.elapsed() <= Duration::from_millis(3_010));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_stops_keeps_the_lease_for_its_client() {
+    let (service, store) = Staged::service();
+    let claim = brief();
+    let mut hold = service.hold(Arc::clone(&claim), None);
+    acquired(&mut hold).await;
+    let waiting = Arc::new(rival(&claim));
+    let mut behind = service.hold(Arc::clone(&waiting), None);
+    queued(&mut behind).await;
+    service.drain();
+    for stream in [hold, behind] {
+        let told: Vec<_> = stream.collect().await;
+        assert!(matches!(told[..], [HoldEvent::Draining]), "{told:?}");
+    }
+    settle().await;
+    assert!(matches!(
+        view(&service, &claim).await.state,
+        LockState::Held(_)
+    ));
+    let service = store.another_service(|_| {});
+    let mut hold = service.hold(Arc::clone(&claim), None);
+    match hold.next().await {
+        Some(HoldEvent::Acquired { replayed, .. }) => assert!(replayed),
+        other => panic!("{other:?}"),
+    }
+    let later = Waiting::standing(&service, &Arc::new(rival(&claim)), LONG_WAIT).await;
+    let mut behind = service.hold(waiting, None);
+    queued(&mut behind).await;
+    drop(hold);
+    acquired(&mut behind).await;
+    assert!(!later.answer.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_does_not_want_to_wait_is_refused() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let refused: Vec<_> = service
+        .hold(Arc::new(rival(&holder)), Some(Duration::ZERO))
+        .collect()
+        .await;
+    assert!(
+        matches!(refused[..], [HoldEvent::Refused(Ok(Outcome::Blocked(_)))]),
+        "{refused:?}"
+    );
+    let hold = service.hold(Arc::new(rival(&holder)), Some(Duration::from_secs(2)));
+    let told: Vec<_> = hold.collect().await;
+    assert!(
+        matches!(
+            told[..],
+            [
+                HoldEvent::Queued(_),
+                HoldEvent::Refused(Ok(Outcome::TimedOut(_)))
+            ]
+        ),
+        "{told:?}"
+    );
+}
+
+/// The client came back before its former connection was known to be closed.
+#[tokio::test(start_paused = true)]
+async fn a_former_stream_does_not_release_what_the_new_one_holds() {
+    let (service, _) = Staged::service();
+    let claim = brief();
+    let mut former = service.hold(Arc::clone(&claim), None);
+    acquired(&mut former).await;
+    let mut new = service.hold(Arc::clone(&claim), None);
+    acquired(&mut new).await;
+    drop(former);
+    settle().await;
+    assert!(matches!(
+        view(&service, &claim).await.state,
+        LockState::Held(_)
+    ));
+    drop(new);
+    settle().await;
+    takes(&service, &Arc::new(rival(&claim))).await;
+}
+
+/// A client that does not read is not renewed for: it costs one lease.
+#[tokio::test(start_paused = true)]
+async fn whoever_does_not_listen_loses_the_lock_with_its_lease() {
+    let (service, _) = Staged::service();
+    let claim = brief();
+    let _hold = service.hold(Arc::clone(&claim), None);
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(view(&service, &claim).await.state, LockState::Free);
+}

@@ -1,0 +1,276 @@
+//! Who asks the store, when, and that whoever's turn it is finds out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::domain::LockState;
+use tokio::time::{Instant, sleep};
+
+use super::staged::{Fate, Staged};
+use super::{
+    LONG_WAIT, Waiting, assert_at_once, assert_idle, held, releases, rivals, settle, takes, view,
+};
+use crate::support::bench::{
+    claim_on_all, for_short, fresh_name, in_mode, lock_of, names, permits, reader, rival,
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_released_lock_is_handed_on_at_once_in_the_order_of_arrival() {
+    let (service, store) = Staged::service();
+    let mut holder = held(&service).await;
+    let mut waiting = Vec::new();
+    for claim in rivals(&holder, 5) {
+        waiting.push(Waiting::standing(&service, &claim, LONG_WAIT).await);
+    }
+    for next in waiting {
+        let since = Instant::now();
+        let asks = store.asks();
+        releases(&service, &holder).await;
+        holder = Arc::clone(&next.claim);
+        next.granted().await;
+        assert_at_once(since);
+        assert_eq!(store.asks(), asks + 1, "nobody else asks");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_first_of_a_line_asks_and_it_asks_about_every_second() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let mut waiting = Vec::new();
+    for claim in rivals(&holder, 20) {
+        waiting.push(Waiting::standing(&service, &claim, LONG_WAIT).await);
+    }
+    let before = store.asks();
+    sleep(Duration::from_secs(30)).await;
+    let asks = store.asks_of(&waiting[0].claim) - 1;
+    assert!((24..=38).contains(&asks), "{asks}");
+    assert_eq!(store.asks() - before, asks, "the others do not ask");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_offer_delays_by_one_look_and_no_more() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let next = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    store.loses_offers();
+    let since = Instant::now();
+    releases(&service, &holder).await;
+    next.granted().await;
+    assert!(since.elapsed() <= Duration::from_millis(1_210));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_listens_again_looks_soon() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let next = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    store.loses_offers();
+    releases(&service, &holder).await;
+    store.tells_again();
+    let since = Instant::now();
+    next.granted().await;
+    assert!(since.elapsed() <= Duration::from_millis(210));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_lease_is_waited_for_to_the_moment() {
+    let (service, store) = Staged::service_with(|config| {
+        config.look_every = Duration::from_secs(20);
+    });
+    store.loses_offers();
+    let holder = held(&service).await;
+    let brief = Arc::new(for_short(&rival(&holder)));
+    let next = Waiting::standing(&service, &brief, LONG_WAIT).await;
+    let last = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    store.tells_again();
+    releases(&service, &holder).await;
+    next.granted().await;
+    // The lease of the first ends by itself, which its process knows without asking.
+    store.loses_offers();
+    let since = Instant::now();
+    last.granted().await;
+    let waited = since.elapsed();
+    let bounds = Duration::from_millis(490)..=Duration::from_millis(530);
+    assert!(bounds.contains(&waited), "{waited:?}");
+}
+
+/// The answer that a claim has to wait takes longer than the offer that follows it.
+#[tokio::test(start_paused = true)]
+async fn an_offer_that_overtakes_the_answer_is_not_lost() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    store.next([Fate::Late(Duration::from_millis(50))]);
+    let next = Waiting::on(&service, &Arc::new(rival(&holder)), LONG_WAIT);
+    settle().await;
+    let since = Instant::now();
+    releases(&service, &holder).await;
+    next.granted().await;
+    assert!(since.elapsed() <= Duration::from_millis(80));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_offer_during_a_look_leads_to_another_look() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    store.next([
+        Fate::Late(Duration::ZERO),
+        Fate::Late(Duration::from_millis(100)),
+    ]);
+    let claim = Arc::new(rival(&holder));
+    let next = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    while store.asks_of(&claim) < 2 {
+        settle().await;
+    }
+    let since = Instant::now();
+    releases(&service, &holder).await;
+    next.granted().await;
+    assert!(since.elapsed() <= Duration::from_millis(120));
+}
+
+/// The first waiter's client hangs up in the moment in which the lock is offered to it.
+#[tokio::test(start_paused = true)]
+async fn an_offer_to_a_waiter_that_leaves_goes_to_the_next() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let second = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let since = Instant::now();
+    releases(&service, &holder).await;
+    first.answer.abort();
+    second.granted().await;
+    assert_at_once(since);
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_shared_claims_are_served_at_once_as_fit() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let mut waiting = Vec::new();
+    for claim in rivals(&holder, 5) {
+        let claim = Arc::new(in_mode(&claim, permits(1, 3)));
+        waiting.push(Waiting::standing(&service, &claim, LONG_WAIT).await);
+    }
+    let since = Instant::now();
+    releases(&service, &holder).await;
+    let rest = waiting.split_off(3);
+    for next in waiting {
+        next.granted().await;
+    }
+    assert_at_once(since);
+    settle().await;
+    assert!(rest.iter().all(|waiting| !waiting.answer.is_finished()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_behind_a_writer_come_after_it() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let writer = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let readers = [
+        Waiting::standing(&service, &Arc::new(reader(&holder)), LONG_WAIT).await,
+        Waiting::standing(&service, &Arc::new(reader(&holder)), LONG_WAIT).await,
+    ];
+    releases(&service, &holder).await;
+    let written = Arc::clone(&writer.claim);
+    writer.granted().await;
+    settle().await;
+    assert!(readers.iter().all(|reader| !reader.answer.is_finished()));
+    releases(&service, &written).await;
+    for reader in readers {
+        reader.granted().await;
+    }
+}
+
+/// A claim on two locks stands in two lines; what keeps it from the one may end while it is not first in the other.
+#[tokio::test(start_paused = true)]
+async fn a_claim_on_several_locks_is_granted_when_the_last_of_them_is_free() {
+    let (service, _) = Staged::service();
+    let (a, b) = (held(&service).await, held(&service).await);
+    let before = Waiting::standing(&service, &Arc::new(rival(&a)), LONG_WAIT).await;
+    let both = Arc::new(claim_on_all(names([lock_of(&a), lock_of(&b)])));
+    let both = Waiting::standing(&service, &both, LONG_WAIT).await;
+    releases(&service, &b).await;
+    releases(&service, &a).await;
+    let first = Arc::clone(&before.claim);
+    before.granted().await;
+    settle().await;
+    let since = Instant::now();
+    releases(&service, &first).await;
+    both.granted().await;
+    assert_at_once(since);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_very_many_lines_each_is_looked_at_less_often() {
+    let (service, store) = Staged::service();
+    let mut waiting = Vec::new();
+    for _ in 0..4_000 {
+        let holder = held(&service).await;
+        waiting.push(Waiting::on(&service, &Arc::new(rival(&holder)), LONG_WAIT));
+    }
+    sleep(Duration::from_secs(5)).await;
+    let before = store.asks();
+    sleep(Duration::from_secs(10)).await;
+    let a_second = (store.asks() - before) / 10;
+    assert!((500..=1_250).contains(&a_second), "{a_second}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_has_as_many_waiters_as_it_may_and_the_others_take_what_is_free() {
+    use leasehold::service::{Crowd, Outcome};
+    let (service, _) = Staged::service_with(|config| config.waiters_max = 2);
+    let holder = held(&service).await;
+    let mut waiting = Vec::new();
+    for claim in rivals(&holder, 2) {
+        waiting.push(Waiting::standing(&service, &claim, LONG_WAIT).await);
+    }
+    let third = Waiting::on(&service, &Arc::new(rival(&holder)), LONG_WAIT);
+    assert_eq!(
+        third.outcome().await,
+        Outcome::TooManyWaiters(Crowd::Process { waiters: 2 })
+    );
+    let elsewhere = Arc::new(claim_on_all(fresh_name().into()));
+    Waiting::on(&service, &elsewhere, LONG_WAIT).granted().await;
+    for waiting in waiting {
+        waiting.hangs_up().await;
+    }
+    settle().await;
+    let fourth = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    releases(&service, &holder).await;
+    fourth.granted().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_wait_of_a_queue_is_its_last_waiters() {
+    use leasehold::service::{Crowd, Outcome};
+    let (service, _) = Staged::service_with(|config| config.waiters_per_lock_max = 1);
+    let holder = held(&service).await;
+    let _first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let second = Waiting::on(&service, &Arc::new(rival(&holder)), LONG_WAIT);
+    let name = lock_of(&holder).clone();
+    assert_eq!(
+        second.outcome().await,
+        Outcome::TooManyWaiters(Crowd::Lock {
+            name,
+            queue_length: 1
+        })
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_leave_nothing_behind() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let next = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let claim = Arc::clone(&next.claim);
+    releases(&service, &holder).await;
+    next.granted().await;
+    assert!(matches!(
+        view(&service, &claim).await.state,
+        LockState::Held(_)
+    ));
+    releases(&service, &claim).await;
+    assert_idle(&service, &claim).await;
+    takes(&service, &Arc::new(rival(&claim))).await;
+}

@@ -1,0 +1,274 @@
+//! A store that does what a test has staged: counts the asks of waiters, is late, cannot be reached, loses answers or
+//! offers. Otherwise it is the embedded store.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
+use leasehold::config::WaitingConfig;
+use leasehold::domain::{
+    Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockEvent, LockName, LockNames,
+    LockView, Parked, Released, Renewed, Stand, Token,
+};
+use leasehold::service::LockService;
+use leasehold::service::metrics::LockMetrics;
+use leasehold::store::memory::MemoryStore;
+use leasehold::store::{
+    Fault, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
+};
+use leasehold::telemetry::Metrics;
+use tokio::time::{Instant, sleep};
+
+use crate::support::stores::{OPERATION_TIMEOUT, waiting_config};
+
+/// What happens to one ask of a waiter.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fate {
+    /// It is done at once, and the answer takes so long.
+    Late(Duration),
+    /// It is done, and the answer is lost.
+    Lost,
+}
+
+#[derive(Debug)]
+pub(super) struct Staged {
+    pub(super) store: MemoryStore,
+    /// What happens to the next asks; after that they are answered as they should be.
+    pub(super) fates: Mutex<VecDeque<Fate>>,
+    /// Whoever asked to wait, in the order of asking.
+    asks: Mutex<Vec<Token>>,
+    /// Whether nothing can be asked at all.
+    pub(super) is_down: AtomicBool,
+    offers: Arc<Offers>,
+    pub(super) wants: Mutex<Vec<bool>>,
+}
+
+/// Passes on what the store tells, or loses it.
+#[derive(Debug, Default)]
+struct Offers {
+    are_lost: AtomicBool,
+    listener: Mutex<Option<Arc<dyn Listener>>>,
+}
+
+impl Staged {
+    /// A service over a staged store, configured as in production.
+    pub(super) fn service() -> (LockService, Arc<Self>) {
+        Self::service_with(|_| {})
+    }
+
+    pub(super) fn service_with(
+        change: impl FnOnce(&mut WaitingConfig),
+    ) -> (LockService, Arc<Self>) {
+        let store = Arc::new(Self {
+            store: MemoryStore::new(100_000),
+            fates: Mutex::default(),
+            asks: Mutex::default(),
+            is_down: AtomicBool::new(false),
+            offers: Arc::default(),
+            wants: Mutex::default(),
+        });
+        store.store.attach(Arc::clone(&store.offers) as _);
+        (store.another_service(change), store)
+    }
+
+    /// A service that takes the place of the former one: only it is told anything from now on.
+    pub(super) fn another_service(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut WaitingConfig),
+    ) -> LockService {
+        let mut config = WaitingConfig {
+            look_every: Duration::from_secs(1),
+            events_kept: 10,
+            ..waiting_config()
+        };
+        change(&mut config);
+        let metrics = LockMetrics::new(&Metrics::default());
+        LockService::new(Arc::clone(self) as _, OPERATION_TIMEOUT, config, metrics)
+    }
+
+    /// Offers are lost from now on.
+    pub(super) fn loses_offers(&self) {
+        self.offers.are_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// The connection on which offers arrive has come back.
+    pub(super) fn tells_again(&self) {
+        self.offers.are_lost.store(false, Ordering::Relaxed);
+        self.listener().missed();
+    }
+
+    pub(super) fn listener(&self) -> Arc<dyn Listener> {
+        let listener = self.offers.listener.lock().unwrap();
+        Arc::clone(listener.as_ref().expect("a service is there"))
+    }
+
+    /// The fates of the next asks.
+    pub(super) fn next(&self, fates: impl IntoIterator<Item = Fate>) {
+        self.fates.lock().unwrap().extend(fates);
+    }
+
+    /// How often waiters have asked.
+    pub(super) fn asks(&self) -> usize {
+        self.asks.lock().unwrap().len()
+    }
+
+    /// How often this claim has asked.
+    pub(super) fn asks_of(&self, claim: &Claim) -> usize {
+        let asks = self.asks.lock().unwrap();
+        asks.iter().filter(|token| **token == claim.token).count()
+    }
+
+    pub(super) fn goes_down(&self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::Relaxed);
+    }
+
+    /// What the store answers, which does at once what it is asked for, unless it cannot be reached.
+    fn up<'a, T: Send + 'a>(
+        &'a self,
+        ask: impl FnOnce() -> StoreFuture<'a, T>,
+    ) -> StoreFuture<'a, T> {
+        if self.is_down.load(Ordering::Relaxed) {
+            return ready(Err(unavailable())).boxed();
+        }
+        ask()
+    }
+}
+
+impl Listener for Offers {
+    fn offered(&self, name: &LockName) {
+        let listener = self.listener.lock().unwrap();
+        if let (false, Some(listener)) = (self.are_lost.load(Ordering::Relaxed), &*listener) {
+            listener.offered(name);
+        }
+    }
+
+    fn event(&self, event: LockEvent) {
+        if let Some(listener) = &*self.listener.lock().unwrap() {
+            listener.event(event);
+        }
+    }
+
+    fn missed(&self) {}
+}
+
+fn unavailable() -> StoreError {
+    StoreError::Unavailable {
+        fault: Fault::Io,
+        detail: "staged".to_owned(),
+    }
+}
+
+fn unknown() -> StoreError {
+    StoreError::Unknown {
+        fault: Fault::Timeout,
+        detail: "staged".to_owned(),
+    }
+}
+
+impl LockStore for Staged {
+    fn acquire<'a>(
+        &'a self,
+        claim: &'a Claim,
+        attempt: Attempt,
+        stand: Option<&'a Stand>,
+        by: Instant,
+    ) -> StoreFuture<'a, Acquired> {
+        let fate = stand.and_then(|_| {
+            self.asks.lock().unwrap().push(claim.token);
+            self.fates.lock().unwrap().pop_front()
+        });
+        let answer = || self.up(|| self.store.acquire(claim, attempt, stand, by));
+        match fate {
+            None => answer(),
+            Some(Fate::Lost) => answer().map(|_| Err(unknown())).boxed(),
+            Some(Fate::Late(late)) => {
+                let answer = answer();
+                async move {
+                    let answer = answer.await;
+                    sleep(late).await;
+                    answer
+                }
+                .boxed()
+            }
+        }
+    }
+
+    fn park<'a>(
+        &'a self,
+        claim: &'a Claim,
+        keep: Duration,
+        by: Instant,
+    ) -> StoreFuture<'a, Parked> {
+        self.up(|| self.store.park(claim, keep, by))
+    }
+
+    fn withdraw<'a>(
+        &'a self,
+        claim: &'a Claim,
+        attempt: Attempt,
+        by: Instant,
+    ) -> StoreFuture<'a, ()> {
+        self.up(|| self.store.withdraw(claim, attempt, by))
+    }
+
+    fn renew<'a>(
+        &'a self,
+        names: &'a LockNames,
+        token: Token,
+        change: Change,
+        by: Instant,
+    ) -> StoreFuture<'a, Renewed> {
+        self.up(|| self.store.renew(names, token, change, by))
+    }
+
+    fn release<'a>(
+        &'a self,
+        names: &'a LockNames,
+        token: Token,
+        hold_count: Option<HoldCount>,
+        by: Instant,
+    ) -> StoreFuture<'a, Vec<Released>> {
+        self.up(|| self.store.release(names, token, hold_count, by))
+    }
+
+    fn evict<'a>(
+        &'a self,
+        name: &'a LockName,
+        reason: &'a str,
+        by: Instant,
+    ) -> StoreFuture<'a, Vec<Holder>> {
+        self.up(|| self.store.evict(name, reason, by))
+    }
+
+    fn inspect<'a>(&'a self, name: &'a LockName, by: Instant) -> StoreFuture<'a, LockView> {
+        self.up(|| self.store.inspect(name, by))
+    }
+
+    fn list<'a>(&'a self, query: &'a ListQuery, by: Instant) -> StoreFuture<'a, Listing> {
+        self.up(|| self.store.list(query, by))
+    }
+
+    fn survey(&self) -> BoxFuture<'_, ()> {
+        self.store.survey()
+    }
+
+    fn count(&self) -> BoxFuture<'_, ()> {
+        self.store.count()
+    }
+
+    fn health(&self) -> StoreHealth {
+        self.store.health()
+    }
+
+    fn attach(&self, listener: Arc<dyn Listener>) {
+        *self.offers.listener.lock().unwrap() = Some(listener);
+    }
+
+    fn want_events(&self, wanted: bool) -> BoxFuture<'_, ()> {
+        self.wants.lock().unwrap().push(wanted);
+        self.store.want_events(wanted)
+    }
+}

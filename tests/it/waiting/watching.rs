@@ -1,0 +1,165 @@
+//! Those who watch what happens to locks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use leasehold::domain::{EventKind, LockName};
+use leasehold::service::{LockService, Scope, Watch, WatchEvent};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::staged::Staged;
+use super::{held, releases, settle, takes};
+use crate::support::bench::{LONG, claim, claim_on, for_short, lock_of, name};
+
+fn everything() -> Scope {
+    Scope::Prefix(String::new())
+}
+
+async fn watch(service: &LockService, scope: Scope, after: Option<&str>) -> Watch {
+    service.watch(scope, after.map(str::to_owned)).await
+}
+
+/// The next event, and its id.
+async fn next(watch: &mut Watch) -> (EventKind, LockName, String) {
+    match watch.next().await {
+        Some(WatchEvent::Happened(event)) => (event.kind, event.name.clone(), event.id.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn reset(watch: &mut Watch) {
+    assert_eq!(watch.next().await, Some(WatchEvent::Reset));
+}
+
+async fn assert_quiet(watch: &mut Watch) {
+    let told = timeout(Duration::from_secs(1), watch.next()).await;
+    assert!(told.is_err(), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_watches_is_told_what_happens_within_the_scope() {
+    let (service, _) = Staged::service();
+    let (a, b) = (
+        Arc::new(claim_on(&name("orders/1"))),
+        Arc::new(claim_on(&name("other"))),
+    );
+    let mut all = watch(&service, everything(), None).await;
+    let mut orders = watch(&service, Scope::Prefix("orders/".to_owned()), None).await;
+    let mut one = watch(&service, Scope::Lock(lock_of(&b).clone()), None).await;
+    takes(&service, &a).await;
+    takes(&service, &b).await;
+    releases(&service, &a).await;
+    for kind in [EventKind::Acquired, EventKind::Released] {
+        let (told, name, _) = next(&mut orders).await;
+        assert_eq!((told, &name), (kind, lock_of(&a)));
+    }
+    let (told, name, _) = next(&mut one).await;
+    assert_eq!((told, &name), (EventKind::Acquired, lock_of(&b)));
+    for _ in 0..3 {
+        next(&mut all).await;
+    }
+    for watch in [&mut all, &mut orders, &mut one] {
+        assert_quiet(watch).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_comes_back_goes_on_after_the_event_it_names() {
+    let (service, _) = Staged::service();
+    let mut first = watch(&service, everything(), None).await;
+    held(&service).await;
+    let (_, _, id) = next(&mut first).await;
+    drop(first);
+    let missed = held(&service).await;
+    sleep(Duration::from_secs(30)).await;
+    let mut back = watch(&service, everything(), Some(&id)).await;
+    assert_eq!(&next(&mut back).await.1, lock_of(&missed));
+    let mut strange = watch(&service, everything(), Some("no such event")).await;
+    reset(&mut strange).await;
+    assert_quiet(&mut strange).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_falls_behind_and_whoever_may_have_missed_something_is_told_to_look_again() {
+    let (service, store) = Staged::service();
+    let mut slow = watch(&service, everything(), None).await;
+    for _ in 0..11 {
+        held(&service).await;
+    }
+    reset(&mut slow).await;
+    assert_quiet(&mut slow).await;
+    let before = held(&service).await;
+    store.listener().missed();
+    let after = held(&service).await;
+    assert_eq!(&next(&mut slow).await.1, lock_of(&before));
+    reset(&mut slow).await;
+    assert_eq!(&next(&mut slow).await.1, lock_of(&after));
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_are_wanted_only_while_somebody_watches_and_for_a_minute_after() {
+    let (service, store) = Staged::service();
+    let wants = || store.wants.lock().unwrap().clone();
+    let first = watch(&service, everything(), None).await;
+    let second = watch(&service, everything(), None).await;
+    drop(first);
+    sleep(Duration::from_secs(70)).await;
+    assert_eq!(wants(), [true], "one still watches");
+    drop(second);
+    sleep(Duration::from_secs(50)).await;
+    let third = watch(&service, everything(), None).await;
+    sleep(Duration::from_secs(70)).await;
+    assert_eq!(wants(), [true], "somebody came in time");
+    drop(third);
+    sleep(Duration::from_secs(61)).await;
+    assert_eq!(wants(), [true, false]);
+    let _fourth = watch(&service, everything(), None).await;
+    assert_eq!(wants(), [true, false, true]);
+}
+
+/// Nobody does anything when a lease runs out. It is told all the same, when it happens.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_runs_out_is_told_at_that_moment() {
+    let (service, _) = Staged::service();
+    let before = Arc::new(for_short(&claim()));
+    takes(&service, &before).await;
+    let mut watch = watch(&service, everything(), None).await;
+    settle().await;
+    let during = Arc::new(for_short(&claim()));
+    takes(&service, &during).await;
+    let since = Instant::now();
+    assert_eq!(next(&mut watch).await.0, EventKind::Acquired);
+    for lost in [&before, &during] {
+        let (kind, name, _) = next(&mut watch).await;
+        assert_eq!((kind, &name), (EventKind::Expired, lock_of(lost)));
+    }
+    assert!(since.elapsed() <= Duration::from_millis(540));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_renewed_is_not_looked_at_before_its_new_end() {
+    let (service, _) = Staged::service();
+    let claim = Arc::new(for_short(&claim()));
+    let mut watch = watch(&service, everything(), None).await;
+    takes(&service, &claim).await;
+    let change = leasehold::domain::Change {
+        ttl: Some(crate::support::bench::ttl(LONG)),
+        mode: None,
+    };
+    let renewed = service.renew(claim.names.clone(), claim.token, change);
+    renewed.await.unwrap();
+    assert_eq!(next(&mut watch).await.0, EventKind::Acquired);
+    assert_eq!(next(&mut watch).await.0, EventKind::Renewed);
+    let since = Instant::now();
+    assert_eq!(next(&mut watch).await.0, EventKind::Expired);
+    assert!(since.elapsed() >= LONG);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_stops_ends_the_streams_of_events() {
+    let (service, _) = Staged::service();
+    let mut watch = watch(&service, everything(), None).await;
+    service.drain();
+    assert_eq!(watch.next().await, None);
+}
