@@ -7,11 +7,13 @@ use crate::config::LogRequests;
 use crate::domain::LockName;
 use crate::http::app::RequestLog;
 use crate::http::locks::lock_name;
+use crate::http::problem::{Code, Problem};
 use crate::http::route::Route;
 
 /// Writes the line, if the settings ask for it.
 ///
-/// What the client can mend is no news for the operator, so a 4xx is `info`; a 503 is a warning, a 500 an error.
+/// What the client can mend is no news for the operator, so a 4xx is `info`, and so is that a process stops which was told
+/// to; any other 503 is a warning, a 500 an error.
 pub(super) fn request(settings: &RequestLog, asked: &Asked, answered: &Answered<'_>) {
     if settings.mode == LogRequests::Off {
         return;
@@ -30,9 +32,10 @@ pub(super) fn request(settings: &RequestLog, asked: &Asked, answered: &Answered<
         answered,
         lock,
     };
+    let is_draining = answered.problem.map(Problem::code) == Some(Code::Draining);
     if answered.status == StatusCode::INTERNAL_SERVER_ERROR {
         line.error();
-    } else if answered.status.is_server_error() {
+    } else if answered.status.is_server_error() && !is_draining {
         line.warn();
     } else if is_failed {
         line.info("The request was refused.");

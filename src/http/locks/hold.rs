@@ -129,7 +129,7 @@ impl Teller {
                 lock.name = %self.name,
                 outcome = problem.code().as_str(),
                 cause = problem.cause(),
-                "The lock is no longer held by a stream."
+                "The stream of a claim ended."
             );
         }
         Event::new(event, &problem.body(self.request_id.as_str()))

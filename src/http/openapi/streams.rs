@@ -16,7 +16,7 @@ use crate::http::wire::{Grant, LockBody, LockEventBody, Standing};
 
 /// How a stream is written, to be read with the schema of its data.
 const WRITTEN: &str =
-    "\n\n```text\nid: 1767225630000000-7\nevent: released\ndata: {\"name\":\"orders/42\",…}\n\n```";
+    "\n\n```text\nid: 1767225630000000\nevent: released\ndata: {\"name\":\"orders/42\",…}\n\n```";
 
 pub(super) fn operations() -> Vec<Described> {
     vec![

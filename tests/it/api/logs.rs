@@ -189,6 +189,21 @@ async fn a_request_that_waited_is_not_slow_and_says_how_long_it_waited() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn that_a_process_stops_which_was_told_to_is_no_warning() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new();
+    api.token_of("/locks/a").await;
+    let waiting = api.queue(post("/locks/a?wait=20s"), "a", 1).await;
+    api.stop();
+    assert_eq!(waiting.await.expect("an answer").status, 503);
+    let (level, fields) = &log.requests()[0];
+    assert_eq!(
+        (level.as_str(), &fields["outcome"]),
+        ("INFO", &"draining".into())
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stream_that_loses_its_lock_is_logged_with_its_request() {
     let (log, _guard) = Log::capture();
     let api = Api::new();

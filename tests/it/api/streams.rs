@@ -69,6 +69,8 @@ async fn a_stream_that_does_not_want_to_wait_is_refused_as_any_other_request() {
     api.token_of("/locks/a").await;
     let refused = api.send(hold("/locks/a?wait=0s")).await;
     assert_eq!(refused.refusal(), (423, "lock_held".to_owned()));
+    let for_ever = hold("/locks/a?wait=99999999999999999999d");
+    Told::of(api.open(for_ever).await).expect("queued").await;
     let refused = api.send(hold("/locks/a?ttl=1ms")).await;
     assert_eq!(refused.refusal(), (400, "invalid_field".to_owned()));
 }
