@@ -15,6 +15,10 @@ use crate::domain::{LockEvent, LockView};
 pub(super) const LINGER: Duration = Duration::from_secs(60);
 /// How many events are looked at for a watcher at once.
 const BATCH: usize = 500;
+/// Of how many scopes it is kept in mind that their leases are known, or are to be learned.
+const SCOPES_MAX: usize = 1_000;
+/// How often locks are listed at the most to learn of their leases. A store looks at every lock for that.
+const LIST_EVERY: Duration = Duration::from_secs(10);
 
 /// What has happened of late.
 #[derive(Debug)]
@@ -39,8 +43,12 @@ struct State {
     watches: u64,
     timetable: Timetable,
     is_timed: bool,
-    /// Whose leases are not in the timetable yet.
+    /// Whose leases are in the timetable: those that were there, and from then on events tell of others.
+    known: Vec<Scope>,
+    /// Whose leases are not there yet.
     unknown: Vec<Scope>,
+    /// Before that no listing is asked for again.
+    list_at: Option<Instant>,
 }
 
 /// One thing in the order of happening.
@@ -49,6 +57,23 @@ pub(super) enum Entry {
     Happened(Arc<LockEvent>),
     /// Messages may have been lost here.
     Gap,
+}
+
+impl State {
+    /// What can be learned now. A single lock is looked at without much ado, a listing has its time.
+    fn next_unknown(&mut self, now: Instant) -> Option<Scope> {
+        let may_list = self.list_at.is_none_or(|at| at <= now);
+        let is_due = |scope: &Scope| may_list || matches!(scope, Scope::Lock(_));
+        let index = self.unknown.iter().position(is_due)?;
+        let scope = self.unknown.swap_remove(index);
+        if matches!(scope, Scope::Prefix(_)) {
+            self.list_at = Some(now + LIST_EVERY);
+        }
+        if self.known.len() < SCOPES_MAX {
+            self.known.push(scope.clone());
+        }
+        Some(scope)
+    }
 }
 
 /// What the task is to do that looks after leases that run out.
@@ -80,8 +105,12 @@ impl Events {
         state.watchers += 1;
         state.watches += 1;
         state.is_kept = true;
-        state.unknown.push(scope.clone());
-        self.timetable_changed.notify_one();
+        let is_asked_for = |known: &Vec<Scope>| known.iter().any(|known| known.covers(scope));
+        let is_new = !is_asked_for(&state.known) && !is_asked_for(&state.unknown);
+        if is_new && state.unknown.len() < SCOPES_MAX {
+            state.unknown.push(scope.clone());
+            self.timetable_changed.notify_one();
+        }
         !std::mem::replace(&mut state.is_timed, true)
     }
 
@@ -125,8 +154,9 @@ impl Events {
             return;
         }
         // What was missed may have been the beginning of leases.
-        state.unknown.clear();
-        state.unknown.push(Scope::Prefix(String::new()));
+        let mut known = std::mem::take(&mut state.known);
+        state.unknown.append(&mut known);
+        self.timetable_changed.notify_one();
         self.push(state, Entry::Gap);
     }
 
@@ -184,16 +214,22 @@ impl Events {
         if state.watchers == 0 || is_draining {
             state.is_timed = false;
             state.timetable = Timetable::default();
+            state.known.clear();
             state.unknown.clear();
+            state.list_at = None;
             return Errand::Done;
         }
-        let due = state.timetable.take_due(Instant::now());
+        let now = Instant::now();
+        let due = state.timetable.take_due(now);
         if !due.is_empty() {
             return Errand::Look(due);
         }
-        match state.unknown.pop() {
+        match state.next_unknown(now) {
             Some(scope) => Errand::Learn(scope),
-            None => Errand::Rest(state.timetable.next()),
+            None => {
+                let list_at = state.list_at.filter(|_| !state.unknown.is_empty());
+                Errand::Rest(state.timetable.next().into_iter().chain(list_at).min())
+            }
         }
     }
 

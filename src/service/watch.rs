@@ -39,6 +39,15 @@ impl Scope {
             Self::Lock(lock) => lock == name,
         }
     }
+
+    /// Whether all that the other one has is in this one.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Prefix(prefix), Self::Prefix(other)) => other.starts_with(prefix),
+            (Self::Prefix(_) | Self::Lock(_), Self::Lock(name)) => self.has(name),
+            (Self::Lock(_), Self::Prefix(_)) => false,
+        }
+    }
 }
 
 /// What a watcher is told.
