@@ -3,7 +3,9 @@
 //! Only the first waiter of a line asks: because the lock was offered, because something runs out, or because it is time
 //! to look. The others cost the store nothing. Nothing here waits or asks; every step is short and under one mutex.
 
-use std::collections::{BTreeMap, HashMap};
+mod line;
+
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use tokio::time::Instant;
 use super::jitter;
 use super::waiter::Waiter;
 use crate::domain::{Claim, LockName, Token};
+pub(super) use line::Answered;
+use line::Line;
 
 /// A process asks about its lines so rarely that this much lies between two of its asks.
 const BETWEEN_ASKS: Duration = Duration::from_millis(1);
@@ -20,6 +24,8 @@ const TOLD_EVERY: Duration = Duration::from_secs(1);
 /// After something ran out by the store's clock, so that it has run out by any clock.
 const AFTER_END_MIN: Duration = Duration::from_millis(5);
 const AFTER_END_SPREAD: Duration = Duration::from_millis(20);
+/// A process that is silent for so many times of its looking around is taken for dead.
+const SILENCES: u32 = 3;
 /// Over what time the first waiters of all lines ask after messages may have been lost.
 const MISSED_SPREAD: Duration = Duration::from_millis(200);
 
@@ -38,23 +44,6 @@ struct State {
     attached: HashMap<Token, Vec<Arc<Waiter>>>,
     waiters: usize,
     next_number: u64,
-    /// Until when waiters ask one after the other because the store had lost the place of one.
-    restoring_until: Option<Instant>,
-}
-
-/// The waiters of one lock.
-#[derive(Debug)]
-struct Line {
-    /// By the sequence of their places and by their own numbers.
-    waiters: BTreeMap<(u64, u64), Arc<Waiter>>,
-    /// Requests that have asked and do not stand yet. The line is there for them because an offer may be here sooner than
-    /// the answer.
-    arriving: usize,
-    /// The lock was offered and nobody has asked since.
-    is_offered: bool,
-    offered_at: Option<Instant>,
-    /// When the first waiter asks if nothing else makes it ask.
-    due: Instant,
 }
 
 /// Where a waiter stands: the sequence of its place.
@@ -124,20 +113,39 @@ impl Queues {
         }
     }
 
-    /// The store was asked at `sent`, and something runs out `look_in` after that. Only the first of a line speaks for it:
-    /// the others hear less than it would.
-    pub(super) fn asked(&self, waiter: &Waiter, sent: Instant, look_in: Option<Duration>) {
+    /// The store has answered the waiter. Only the first of a line speaks for it about when to ask again: the others hear
+    /// less than it would.
+    pub(super) fn answered(&self, waiter: &Waiter, answered: Answered) {
+        let now = Instant::now();
         let mut state = self.lock();
-        let look = sent + jitter::about(self.look_every(&state));
-        let end =
-            look_in.map(|look_in| sent + look_in + AFTER_END_MIN + jitter::up_to(AFTER_END_SPREAD));
-        let due = end.map_or(look, |end| end.min(look));
-        state.of_first(waiter, |line| line.due = due);
+        let look_every = self.look_every(&state);
+        let look = answered.sent + jitter::about(look_every);
+        let end = answered.look_in.map(|look_in| {
+            answered.sent + look_in + AFTER_END_MIN + jitter::up_to(AFTER_END_SPREAD)
+        });
+        for name in waiter.claim.names.iter() {
+            let Some(line) = state.lines.get_mut(name) else {
+                continue;
+            };
+            if line.is_first(waiter) {
+                line.due = end.map_or(look, |end| end.min(look));
+            }
+            if line.is_lost(&answered, now, SILENCES * look_every) {
+                line.restore(waiter, &answered, now);
+            }
+        }
     }
 
     /// The store could not answer the waiter; it asks again at `again`.
     pub(super) fn failed(&self, waiter: &Waiter, again: Instant) {
         self.lock().of_first(waiter, |line| line.due = again);
+    }
+
+    /// Whether the waiter is the first of one of its lines.
+    pub(super) fn is_first(&self, waiter: &Waiter) -> bool {
+        let mut is_first = false;
+        self.lock().of_first(waiter, |_| is_first = true);
+        is_first
     }
 
     /// When the waiter is to ask; none as long as it is somebody else's turn to. An offer that it is told of here is its to
@@ -214,22 +222,6 @@ impl Queues {
         }
     }
 
-    /// The store had lost a place, so it may have lost all: every waiter asks once, one after the other.
-    pub(super) fn restored(&self) {
-        let now = Instant::now();
-        let mut state = self.lock();
-        if state.restoring_until.is_some_and(|until| now <= until) {
-            return;
-        }
-        let spread = u32::try_from(state.waiters)
-            .map_or(Duration::MAX, |waiters| BETWEEN_ASKS * waiters)
-            .max(MISSED_SPREAD);
-        state.restoring_until = Some(now + spread + self.look_every(&state));
-        for waiter in state.attached.values().flatten() {
-            waiter.call(now + jitter::up_to(spread));
-        }
-    }
-
     /// How often the first waiter of a line looks at the least. With very many lines it is less often than configured.
     pub(super) fn looks_every(&self) -> Duration {
         self.look_every(&self.lock())
@@ -269,38 +261,6 @@ impl State {
             {
                 act(line);
             }
-        }
-    }
-}
-
-impl Line {
-    fn first(&self) -> Option<&Arc<Waiter>> {
-        self.waiters.first_key_value().map(|(_, first)| first)
-    }
-
-    fn is_first(&self, waiter: &Waiter) -> bool {
-        self.first()
-            .is_some_and(|first| first.number == waiter.number)
-    }
-
-    /// Takes a waiter out. Who is the first after that has the offer to follow and the time to watch.
-    fn step_out(&mut self, sequence: u64, waiter: &Waiter) {
-        let was_first = self.is_first(waiter);
-        self.waiters.remove(&(sequence, waiter.number));
-        if let (true, Some(next)) = (was_first, self.first()) {
-            next.wake();
-        }
-    }
-}
-
-impl Default for Line {
-    fn default() -> Self {
-        Self {
-            waiters: BTreeMap::new(),
-            arriving: 0,
-            is_offered: false,
-            offered_at: None,
-            due: Instant::now(),
         }
     }
 }

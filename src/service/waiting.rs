@@ -16,7 +16,7 @@ use super::acquire::Request;
 use super::answer::AcquireAnswer;
 use super::hold::HoldEvent;
 use super::jitter;
-use super::queues::{Queues, Standing};
+use super::queues::{Answered, Queues, Standing};
 use super::waiter::Waiter;
 use crate::domain::{Acquired, Place, Position, Stand, Waiting};
 use crate::store::StoreError;
@@ -38,6 +38,8 @@ pub(super) struct Wait {
     told: Option<Position>,
     standing: Standing,
     has_left: bool,
+    /// When the last request was sent that was answered.
+    answered_at: Option<Instant>,
     place: Option<Place>,
     /// When the place must be made good for longer.
     prolong_at: Option<Instant>,
@@ -75,6 +77,7 @@ impl Wait {
             told: None,
             standing: None,
             has_left: false,
+            answered_at: None,
             place: None,
             prolong_at: None,
             asks_at: None,
@@ -188,18 +191,26 @@ impl Wait {
     fn stands(&mut self, sent: Instant, waiting: &Waiting) {
         let (queues, sequence) = (self.queues(), waiting.place.sequence);
         queues.stand(&self.waiter, self.standing, sequence, sent);
-        queues.asked(&self.waiter, sent, waiting.look_in);
-        if waiting.restored {
-            queues.restored();
-        }
+        self.answered(sent, waiting.look_in, waiting.restored);
         if self.tells.is_some() {
             self.asks_at = Some(sent + jitter::about(queues.tells_every()));
         }
         self.standing = Some(sequence);
+        self.answered_at = Some(sent);
         self.place = Some(waiting.place);
         self.failure = None;
         self.pause = None;
         self.tell(waiting.position);
+    }
+
+    fn answered(&self, sent: Instant, look_in: Option<Duration>, restored: bool) {
+        let answered = Answered {
+            sent,
+            before: self.answered_at,
+            look_in,
+            restored,
+        };
+        self.queues().answered(&self.waiter, answered);
     }
 
     fn tell(&mut self, position: Option<Position>) {
@@ -214,8 +225,15 @@ impl Wait {
 
     /// The claim goes on waiting though the store did not answer: it stands there all the same.
     fn failed(&mut self, error: StoreError) {
-        let most = self.queues().looks_every();
-        let pause = self.pause.map_or(most / 10, |pause| (pause * 2).min(most));
+        let queues = self.queues();
+        let (least, most) = if queues.is_first(&self.waiter) {
+            let looks_every = queues.looks_every();
+            (looks_every / 10, looks_every)
+        } else {
+            // There may be very many of these.
+            (queues.tells_every(), queues.tells_every())
+        };
+        let pause = self.pause.map_or(least, |pause| (pause * 2).min(most));
         let again = Instant::now() + jitter::about(pause);
         self.queues().failed(&self.waiter, again);
         self.asks_at = Some(again);

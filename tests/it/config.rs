@@ -307,3 +307,30 @@ fn the_printed_configuration_can_be_read_back() {
     let (again, _) = from_file(&settings.to_string()).unwrap();
     assert_eq!(format!("{again:?}"), format!("{config:?}"));
 }
+
+#[test]
+fn how_long_and_how_many_may_wait_has_bounds() {
+    let (config, _) = from_environment(&[("LEASEHOLD_WAITING_WAIT_MAX", "5m")]).unwrap();
+    assert_eq!(config.waiting.wait_max, Duration::from_secs(300));
+    assert_eq!(config.waiting.events_kept, 10_000);
+    for (name, value) in [
+        ("LEASEHOLD_WAITING_WAIT_MAX", "2h"),
+        ("LEASEHOLD_WAITING_PLACE_KEPT", "2h"),
+        ("LEASEHOLD_WAITING_LOOK_EVERY", "50ms"),
+        ("LEASEHOLD_WAITING_LOOK_EVERY", "2m"),
+    ] {
+        let error = complaint(from_environment(&[(name, value)]));
+        assert!(error.contains("out of range"), "{error}");
+    }
+    for name in [
+        "LEASEHOLD_WAITING_WAITERS_MAX",
+        "LEASEHOLD_WAITING_WAITERS_PER_LOCK_MAX",
+        "LEASEHOLD_EVENTS_KEPT",
+    ] {
+        complaint(from_environment(&[(name, "0")]));
+    }
+    complaint(from_environment(&[(
+        "LEASEHOLD_WAITING_WAITERS_PER_LOCK_MAX",
+        "5000000000",
+    )]));
+}

@@ -53,7 +53,7 @@ impl Wait {
             Ok(answer) => soonest_end(answer.outcome.leases()),
             Err(_) => None,
         };
-        self.queues().asked(&self.waiter, sent, expires_in);
+        self.answered(sent, expires_in, false);
         self.leave();
         self.queues().call(self.waiter.claim.token);
         self.count(&answer);

@@ -73,6 +73,36 @@ async fn whoever_listens_again_looks_soon() {
     assert!(since.elapsed() <= Duration::from_millis(210));
 }
 
+/// A store passes over the waiters of a process that it takes for dead, or forgets them. Asking for the first alone would
+/// leave the others out.
+#[tokio::test(start_paused = true)]
+async fn a_process_that_was_silent_for_long_asks_for_all_of_its_waiters() {
+    let (service, store) = Staged::service();
+    let mut holder = held(&service).await;
+    let mut waiting = Vec::new();
+    for claim in rivals(&holder, 4) {
+        waiting.push(Waiting::standing(&service, &claim, LONG_WAIT).await);
+    }
+    store.goes_down(true);
+    sleep(Duration::from_secs(5)).await;
+    let before: Vec<_> = waiting
+        .iter()
+        .map(|one| store.asks_of(&one.claim))
+        .collect();
+    store.goes_down(false);
+    sleep(Duration::from_secs(2)).await;
+    for (waiting, before) in waiting.iter().zip(before) {
+        assert!(store.asks_of(&waiting.claim) > before);
+    }
+    for next in waiting {
+        let since = Instant::now();
+        releases(&service, &holder).await;
+        holder = Arc::clone(&next.claim);
+        next.granted().await;
+        assert_at_once(since);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_lease_is_waited_for_to_the_moment() {
     let (service, store) = Staged::service_with(|config| {
