@@ -13,13 +13,13 @@ use crate::support::redis_server::{RedisOptions, RedisServer};
 /// One fleet at a time: each keeps the whole machine busy.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// Places are given up soon, so that a test can see it. No survey disturbs the counting of commands, and nothing is
-/// written to the log for each of thousands of refusals.
-const ARGUMENTS: [&str; 12] = [
+/// For how long places are kept, where a test does not need it otherwise. It is brief, so that a test can see the end.
+const PLACE_KEPT: &str = "2s";
+
+/// No survey disturbs the counting of commands, and nothing is written to the log for each of thousands of refusals.
+const ARGUMENTS: [&str; 10] = [
     "--waiting-wait-max",
     "10m",
-    "--waiting-place-kept",
-    "5s",
     "--server-drain-delay",
     "0s",
     "--redis-survey-interval",
@@ -34,6 +34,7 @@ const ARGUMENTS: [&str; 12] = [
 pub(super) struct Fleet {
     processes: Vec<Serving>,
     stores: Vec<String>,
+    place_kept: &'static str,
     pub(super) addresses: Addresses,
     pub(super) redis: RedisServer,
     _turn: MutexGuard<'static, ()>,
@@ -47,17 +48,30 @@ pub(super) fn store_of(redis: &RedisServer) -> String {
 impl Fleet {
     /// So many processes.
     pub(super) async fn start(count: usize) -> Self {
-        Self::start_with(async |redis| vec![store_of(redis); count]).await
+        Self::start_keeping(PLACE_KEPT, count).await
+    }
+
+    /// So many processes, which keep places for so long.
+    pub(super) async fn start_keeping(place_kept: &'static str, count: usize) -> Self {
+        Self::start_at(place_kept, async |redis| vec![store_of(redis); count]).await
     }
 
     /// One process for each store that is named once Redis is there.
     pub(super) async fn start_with(stores: impl AsyncFnOnce(&RedisServer) -> Vec<String>) -> Self {
+        Self::start_at(PLACE_KEPT, stores).await
+    }
+
+    async fn start_at(
+        place_kept: &'static str,
+        stores: impl AsyncFnOnce(&RedisServer) -> Vec<String>,
+    ) -> Self {
         let turn = TURN.lock().await;
         let redis = RedisServer::start(RedisOptions::forgetful()).await;
         let stores = stores(&redis).await;
         let mut fleet = Self {
             processes: Vec::new(),
             stores,
+            place_kept,
             addresses: Addresses::default(),
             redis,
             _turn: turn,
@@ -70,7 +84,13 @@ impl Fleet {
     }
 
     fn launch(&self, number: usize) -> Serving {
-        let arguments = [&["--store", &self.stores[number]], &ARGUMENTS[..]].concat();
+        let own = [
+            "--store",
+            &self.stores[number],
+            "--waiting-place-kept",
+            self.place_kept,
+        ];
+        let arguments = [&own[..], &ARGUMENTS].concat();
         let process = tokio::task::block_in_place(|| Serving::start(&arguments));
         let address = process.url.strip_prefix("http://").expect("an address");
         let address = address.parse().expect("an address");
@@ -126,7 +146,26 @@ impl Fleet {
 
     /// What there is in Redis of queues.
     pub(super) async fn queues(&self) -> Vec<String> {
-        self.keys("lh:1:{*}:[qwt]:*").await
+        self.keys("lh:1:{*}:[qw]:*").await
+    }
+
+    /// What there is in Redis of waiters, also of those whose places are kept.
+    async fn tickets(&self) -> Vec<String> {
+        self.keys("lh:1:{*}:t:*").await
+    }
+
+    /// Whether anything in Redis still says that clients of this process stand in the queue of the lock.
+    pub(super) async fn has_waiters_of(&self, process: &str, lock: &str) -> bool {
+        let keys = self.queues().await;
+        if keys.iter().any(|key| key.contains(process)) {
+            return true;
+        }
+        let end = format!(":q:{lock}");
+        let Some(queue) = keys.iter().find(|key| key.ends_with(&end)) else {
+            return false;
+        };
+        let score = self.redis.command(&["ZSCORE", queue, process]).await;
+        score != redis::Value::Nil
     }
 
     async fn keys(&self, pattern: &str) -> Vec<String> {
@@ -135,16 +174,31 @@ impl Fleet {
             .collect()
     }
 
-    /// Waits until nobody holds anything, nobody waits, and nothing is left of queues.
-    pub(super) async fn becomes_empty(&self, within: Duration) {
+    /// Waits until nobody holds anything and nobody waits.
+    pub(super) async fn becomes_free(&self, within: Duration) {
         let mut client = self.client(0, "");
         eventually_within(within, "no lock is held or waited for", async || {
-            let listed = client.ask_at("GET", "/locks", "").await.ok()?.json();
-            listed["locks"].as_array()?.is_empty().then_some(())
+            match client.ask_at("GET", "/locks", "").await {
+                Ok(answer) => answer.json()["locks"].as_array()?.is_empty().then_some(()),
+                // This process has ended.
+                Err(_) => {
+                    client.move_on();
+                    None
+                }
+            }
         })
         .await;
         eventually_within(within, "nothing is left of queues", async || {
             self.queues().await.is_empty().then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until, beyond that, nobody has a place any more.
+    pub(super) async fn becomes_empty(&self, within: Duration) {
+        self.becomes_free(within).await;
+        eventually_within(within, "nothing is left of waiters", async || {
+            self.tickets().await.is_empty().then_some(())
         })
         .await;
     }

@@ -64,7 +64,7 @@ async fn a_killed_process_costs_those_who_wait_elsewhere_a_second_and_a_half_at_
         assert!(lost <= bound(LOST_MAX), "lost {lost:?}: {hand_overs}");
         fleet.restart(victim);
     }
-    fleet.becomes_empty(LEFT_MAX).await;
+    fleet.becomes_free(LEFT_MAX).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,11 +98,9 @@ async fn nothing_is_left_of_the_waiters_of_a_killed_process() {
     })
     .await;
     let counted = killed.elapsed();
-    eventually_within(LEFT_MAX, "their keys are gone", async || {
-        let keys = fleet.queues().await;
-        let tickets = keys.iter().filter(|key| key.contains("}:t:")).count();
-        let named = keys.iter().any(|key| key.contains(&name));
-        (tickets == left && !named).then_some(())
+    eventually_within(LEFT_MAX, "they are in no queue", async || {
+        let is_left = fleet.has_waiters_of(&name, lock).await;
+        (!is_left).then_some(())
     })
     .await;
     let gone = killed.elapsed();
@@ -111,5 +109,5 @@ async fn nothing_is_left_of_the_waiters_of_a_killed_process() {
     holder.release().await;
     let turns = Turns::new(living.join_all().await);
     assert_eq!(turns.inversions(), 0);
-    fleet.becomes_empty(LEFT_MAX).await;
+    fleet.becomes_free(LEFT_MAX).await;
 }
