@@ -187,6 +187,7 @@ on_every_store! {
         permits_are_offered_once_there_are_enough
         a_lease_that_steps_down_offers_the_lock_to_a_reader
         an_offer_that_was_overtaken_is_made_again
+        a_permit_that_was_taken_and_came_back_is_offered_again
         an_offer_keeps_others_out_for_a_moment_and_no_longer;
     places:
         a_parked_claim_is_told_how_far_it_had_come

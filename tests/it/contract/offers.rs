@@ -184,6 +184,27 @@ pub(super) async fn an_offer_that_was_overtaken_is_made_again(bench: &Bench) {
     bench.served(&mut first).await;
 }
 
+/// The permit that one was offered was taken by another who had stood before it, and comes back at once.
+pub(super) async fn a_permit_that_was_taken_and_came_back_is_offered_again(bench: &Bench) {
+    bench.listens().await;
+    let holding = claim();
+    bench.granted(&holding).await;
+    let mut waiters = [(); 3].map(|()| Waiter::new(in_mode(&rival(&holding), permits(1, 2))));
+    for waiter in &mut waiters {
+        bench.waits(waiter).await;
+    }
+    let [mut first, parked, mut last] = waiters;
+    bench.park(&parked.claim, LONG).await;
+    bench.freed(&holding).await;
+    leases_granted(bench.ask(&mut first).await);
+    assert_offers(bench, lock_of(&holding), 2).await;
+    leases_granted(bench.ask(&mut parked.again()).await);
+    bench.waits(&mut last).await;
+    bench.freed(&parked.claim).await;
+    assert_offers(bench, lock_of(&holding), 3).await;
+    bench.served(&mut last).await;
+}
+
 pub(super) async fn an_offer_keeps_others_out_for_a_moment_and_no_longer(bench: &Bench) {
     let (holding, [mut silent]) = held_and_waited_for(bench).await;
     bench.freed(&holding).await;

@@ -115,11 +115,11 @@ impl Model {
 
     /// Which tokens hold which locks.
     pub(super) fn held(&self) -> Vec<(Vec<usize>, usize)> {
-        let held = (0..TOKENS).map(|token| {
-            let locks = (0..LOCKS).filter(|&lock| self.locks[lock].lease_of(token).is_some());
-            (locks.collect::<Vec<_>>(), token)
-        });
-        held.filter(|(locks, _)| !locks.is_empty()).collect()
+        let locks_of =
+            |token| (0..LOCKS).filter(move |&lock| self.locks[lock].lease_of(token).is_some());
+        let held = (0..TOKENS).map(|token| (locks_of(token).collect(), token));
+        held.filter(|(locks, _): &(Vec<_>, _)| !locks.is_empty())
+            .collect()
     }
 
     /// Those who wait, would be granted if they asked, and whose turn it is.
@@ -146,21 +146,27 @@ impl Model {
     /// Some steps mean nothing, or nothing that anybody could want to rely on.
     pub(super) fn allows(&self, step: &Step) -> bool {
         match step {
-            // A claim does not wait for other locks than it waited for before, nor on two processes.
+            // A claim does not wait for other locks than it waited for before, nor on two processes. While it waits,
+            // who does not wait finds out nothing that only ends the waiting.
             Step::Acquire { ask, stands_on } => {
                 let place = |lock: usize| self.locks[lock].ticket_of(ask.token);
-                let waits_for = |place_there: u64| -> Vec<usize> {
-                    (0..LOCKS)
-                        .filter(|&lock| place(lock) == Some(place_there))
-                        .collect()
+                let waits_for = |sequence: u64| -> Vec<usize> {
+                    let locks = (0..LOCKS).filter(|&lock| place(lock) == Some(sequence));
+                    locks.collect()
                 };
                 let mut places = ask.locks.iter().filter_map(|&lock| place(lock));
-                let elsewhere = self.requests.get(&ask.token).is_some_and(|request| {
-                    self.stands(request)
-                        && (request.ask.locks != ask.locks
-                            || stands_on.is_some_and(|process| process != request.process))
-                });
-                places.all(|place| waits_for(place) == ask.locks) && !elsewhere
+                let is_one_claim = places.all(|place| waits_for(place) == ask.locks);
+                is_one_claim
+                    && self.requests.get(&ask.token).is_none_or(|request| {
+                        !self.stands(request)
+                            || match stands_on {
+                                Some(process) => *process == request.process,
+                                None => !ask
+                                    .locks
+                                    .iter()
+                                    .any(|&lock| self.locks[lock].disagrees(ask.mode)),
+                            } && request.ask.locks == ask.locks
+                    })
             }
             // While it holds one of them, it is the question whether that is a repetition.
             Step::Look { token } => self.requests.get(token).is_some_and(|request| {
@@ -227,9 +233,9 @@ impl Model {
             }
         }
         if let Some((lock, _)) = locks.clone().find(|(_, state)| state.disagrees(ask.mode)) {
-            // To wait would not help, so it does not.
+            // To wait would not help, so it keeps nobody waiting.
             for &lock in &ask.locks {
-                self.locks[lock].leave(ask.token);
+                self.locks[lock].step_out(ask.token, u64::MAX);
             }
             return vec![What::ContradictsLimit.bare(lock)];
         }
@@ -334,10 +340,8 @@ impl Model {
     fn park(&mut self, token: usize, keep: u64) -> Seen {
         let request = &self.requests[&token];
         let position = self.position(&request.ask, request.sequence);
-        let kept_until = Some(self.now + keep);
         for &lock in &request.ask.locks {
-            let ticket = self.locks[lock].queue.get_mut(&request.sequence);
-            ticket.expect("it stands there").kept_until = kept_until;
+            self.locks[lock].step_out(token, self.now + keep);
         }
         vec![What::Parked.of(request.ask.locks[0], &position, &[])]
     }

@@ -23,7 +23,7 @@ use super::reference::{Ask, LOCKS, Model, Part, Seen, Step, TOKENS, Terms, WAITE
 use crate::support::bench::{
     Bench, Waiter, claim_on_all, fresh_name, hold_count, names, owner, ttl,
 };
-use crate::support::eventually;
+use crate::support::eventually_within;
 
 /// Where histories are run, and which durations occur in them.
 pub(super) trait Place: std::fmt::Debug + 'static {
@@ -160,7 +160,7 @@ impl<P: Place> Run<P> {
                 assert!(is_told(), "token {token} is due and was not told");
             } else if !is_told() {
                 let what = format!("token {token} is due and is told");
-                eventually(&what, async || is_told().then_some(())).await;
+                eventually_within(OFFER, &what, async || is_told().then_some(())).await;
             }
         }
     }

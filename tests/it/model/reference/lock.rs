@@ -121,8 +121,15 @@ impl Lock {
             .count() as u64
     }
 
-    pub(super) fn leave(&mut self, token: usize) {
-        self.queue.retain(|_, ticket| ticket.token != token);
+    /// Nobody stands on a claim's place any more; it is kept for a while.
+    pub(super) fn step_out(&mut self, token: usize, kept_until: u64) {
+        let standing = self
+            .queue
+            .values_mut()
+            .filter(|ticket| ticket.kept_until.is_none());
+        for ticket in standing.filter(|ticket| ticket.token == token) {
+            ticket.kept_until = Some(kept_until);
+        }
     }
 
     /// Whether those who hold agreed on another limit.
@@ -210,7 +217,7 @@ impl Lock {
     }
 
     pub(super) fn grant(&mut self, lease: Lease, now: u64) -> Part {
-        self.leave(lease.token);
+        self.queue.retain(|_, ticket| ticket.token != lease.token);
         for ended in self.ended.values_mut() {
             if ended.why == Why::Expired && ended.held == Mode::Alone {
                 ended.why = Why::Lost;
