@@ -7,7 +7,8 @@ use leasehold::store::{Fault, StoreError};
 
 use super::{Replica, lasting, lasting_claims};
 use crate::support::bench::{
-    Bench, LONG, SHORT, at_depth, claim, deadline, for_short, lock_of, only, owner, rival,
+    Bench, LONG, READ, SHORT, Waiter, at_depth, claim, claim_on_all, deadline, for_short,
+    fresh_name, in_mode, leases_granted, lock_of, names, only, owner, permits, rival,
 };
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::stores;
@@ -150,10 +151,43 @@ async fn live_through_everything(bench: &Bench) {
     drop(bench.attempt(&withdrawn, attempt).await);
     bench.withdraw(&withdrawn, attempt).await;
     bench.withdraw(&never_sent, attempt).await;
+    live_through_queues(bench).await;
     bench.outlast(SHORT).await;
     bench.granted(&rival(&lost)).await;
     bench.renew(&expired).await;
     bench.store().survey().await;
+}
+
+/// Claims that share, wait, leave, are parked and are granted at last, on one lock and on several.
+async fn live_through_queues(bench: &Bench) {
+    let several = claim_on_all(names(&[fresh_name(), fresh_name()]));
+    for holding in [claim(), several] {
+        bench.acquire(&holding).await;
+        let [writer, leaving, parked, staying] = [(); 4].map(|()| rival(&holding));
+        let taking = in_mode(&rival(&holding), permits(2, 3));
+        for waiting in [&writer, &taking, &leaving, &parked, &staying] {
+            bench.waiting(waiting).await;
+        }
+        bench.release_all(&leaving).await;
+        bench.park(&parked, LONG).await;
+        bench.release_all(&holding).await;
+        bench.served(&mut Waiter::new(writer)).await;
+        leases_granted(bench.ask(&mut Waiter::new(taking.clone())).await);
+        let early = Claim {
+            min_hold: Some(LONG),
+            fair: false,
+            ..for_short(&in_mode(&rival(&holding), permits(1, 3)))
+        };
+        bench.all_granted(&early).await;
+        bench.release_all(&early).await;
+        bench.renew(&taking).await;
+    }
+    let reader = Claim {
+        lock_delay: Some(LONG / 2),
+        ..for_short(&in_mode(&claim(), READ))
+    };
+    bench.granted(&reader).await;
+    bench.granted(&in_mode(&rival(&reader), READ)).await;
 }
 
 #[tokio::test]
