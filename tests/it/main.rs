@@ -32,6 +32,7 @@ mod shutdown;
 mod sockets;
 mod support;
 mod telemetry;
+mod ticket_queue;
 mod tidy;
 mod tools;
 mod waiters;
