@@ -43,13 +43,13 @@ impl<P: Place> ReferenceStateMachine for Histories<P> {
         let acquire = (ask::<P>(), stands_on::<P>())
             .prop_map(|(ask, stands_on)| Step::Acquire { ask, stands_on });
         let mut steps = vec![
-            (8, acquire.boxed()),
+            (12, acquire.boxed()),
             (2, withdraw.boxed()),
-            (2, renew.boxed()),
-            (2, release.boxed()),
+            (1, renew.boxed()),
+            (1, release.boxed()),
             (1, evict.boxed()),
         ];
-        steps.extend(of_holders(model));
+        steps.extend(of_holders::<P>(model));
         steps.extend(of_waiters::<P>(model));
         if let Some(ticks) = P::passes() {
             steps.push((5, ticks.prop_map(|ticks| Step::Pass { ticks }).boxed()));
@@ -68,24 +68,37 @@ impl<P: Place> ReferenceStateMachine for Histories<P> {
 }
 
 /// Steps of claims that hold, of which there are few among all that could be asked for.
-fn of_holders(model: &Model) -> Vec<(u32, BoxedStrategy<Step>)> {
+fn of_holders<P: Place>(model: &Model) -> Vec<(u32, BoxedStrategy<Step>)> {
     let held = model.held();
     if held.is_empty() {
         return Vec::new();
     }
+    let again =
+        (select(held.clone()), ask::<P>(), any::<bool>()).prop_map(|(held, ask, same_mode)| {
+            let (locks, token, mode) = held;
+            Step::Acquire {
+                ask: Ask {
+                    locks,
+                    token,
+                    mode: if same_mode { mode } else { ask.mode },
+                    ..ask
+                },
+                stands_on: None,
+            }
+        });
     let release =
-        (select(held.clone()), depth()).prop_map(|((locks, token), depth)| Step::Release {
+        (select(held.clone()), depth()).prop_map(|((locks, token, _), depth)| Step::Release {
             locks,
             token,
             depth,
         });
-    let renew = (select(held), new_mode()).prop_map(|((locks, token), mode)| Step::Renew {
+    let renew = (select(held), new_mode()).prop_map(|((locks, token, _), mode)| Step::Renew {
         locks,
         token,
         ttl: None,
         mode,
     });
-    vec![(5, release.boxed()), (2, renew.boxed())]
+    vec![(2, again.boxed()), (5, release.boxed()), (2, renew.boxed())]
 }
 
 /// Steps of claims that wait, or have.
@@ -98,9 +111,19 @@ fn of_waiters<P: Place>(model: &Model) -> Vec<(u32, BoxedStrategy<Step>)> {
     let look = token().prop_map(|token| Step::Look { token });
     let keep = P::terms().prop_map(|terms| terms.ttl);
     let park = (token(), keep).prop_map(|(token, keep)| Step::Park { token, keep });
+    let leave = select(requests.clone()).prop_map(|ask| Step::Release {
+        locks: ask.locks,
+        token: ask.token,
+        depth: None,
+    });
     let again = (select(requests), stands_on::<P>())
         .prop_map(|(ask, stands_on)| Step::Acquire { ask, stands_on });
-    vec![(6, look.boxed()), (3, park.boxed()), (3, again.boxed())]
+    vec![
+        (6, look.boxed()),
+        (3, park.boxed()),
+        (1, leave.boxed()),
+        (3, again.boxed()),
+    ]
 }
 
 /// One lock mostly, or several.

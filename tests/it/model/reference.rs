@@ -114,13 +114,15 @@ impl Model {
         requests.map(|request| request.ask.clone()).collect()
     }
 
-    /// Which tokens hold which locks.
-    pub(super) fn held(&self) -> Vec<(Vec<usize>, usize)> {
-        let locks_of =
-            |token| (0..LOCKS).filter(move |&lock| self.locks[lock].lease_of(token).is_some());
-        let held = (0..TOKENS).map(|token| (locks_of(token).collect(), token));
-        held.filter(|(locks, _): &(Vec<_>, _)| !locks.is_empty())
-            .collect()
+    /// Which tokens hold which locks, and how they hold the first of them.
+    pub(super) fn held(&self) -> Vec<(Vec<usize>, usize, Mode)> {
+        let held = (0..TOKENS).filter_map(|token| {
+            let lease = |lock: usize| self.locks[lock].lease_of(token);
+            let locks: Vec<_> = (0..LOCKS).filter(|&lock| lease(lock).is_some()).collect();
+            let mode = lease(*locks.first()?)?.mode;
+            Some((locks, token, mode))
+        });
+        held.collect()
     }
 
     /// Those who wait, would be granted if they asked, and whose turn it is.
