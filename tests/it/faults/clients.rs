@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::{Replica, durable_redis, lasting_claims};
 use crate::support::eventually;
 use crate::support::proxy::Proxy;
-use crate::support::stores::CONNECTIONS;
+use crate::support::stores::CONNECTIONS_IN_ALL;
 
 #[tokio::test]
 async fn what_clients_that_hung_up_were_granted_is_given_back() {
@@ -49,8 +49,12 @@ async fn what_clients_that_hung_up_were_granted_is_given_back() {
     })
     .await;
     assert_eq!(replica.service.store_health().response_mismatches, 0);
-    let most = CONNECTIONS;
-    assert!(proxy.accepted() <= most, "{} connections", proxy.accepted());
+    let most = CONNECTIONS_IN_ALL;
+    // One that was too slow for the crowd may have been replaced.
+    eventually("there are no more connections than before", async || {
+        (proxy.open() <= most).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -16,6 +16,9 @@ pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_millis(500);
 /// How many connections to Redis a store opens in tests.
 pub(crate) const CONNECTIONS: usize = 4;
 
+/// How many connections to Redis a process has in tests: those of the store, and the one on which it hears messages.
+pub(crate) const CONNECTIONS_IN_ALL: usize = CONNECTIONS + 1;
+
 /// The longest lease that may have been granted before a store was opened.
 const LEASE_MAX: Duration = Duration::from_secs(3600);
 
