@@ -243,6 +243,7 @@ on_every_store! {
         a_lease_on_several_locks_is_replayed_and_re_entered
         a_claim_on_other_locks_beside_those_it_holds_is_another
         a_claim_that_ended_on_one_lock_is_not_granted_the_others
+        a_contradiction_on_one_lock_changes_nothing_on_the_others
         one_renewal_and_one_release_are_for_all
         a_renewal_tells_which_locks_were_lost_and_renews_none
         a_release_frees_what_is_still_held

@@ -9,8 +9,9 @@ use leasehold::domain::{
 
 use super::order::names_of_one_bucket;
 use crate::support::bench::{
-    Bench, LONG, READ, SHORT, at_depth, claim_on, claim_on_all, contradicts_claim, for_short,
-    fresh_name, hold_count, in_mode, leases_granted, lost, names, rival,
+    Bench, LONG, READ, SHORT, at_depth, claim_on, claim_on_all, contradicts_claim,
+    contradicts_upgrade, for_short, fresh_name, hold_count, in_mode, leases_granted, lost, names,
+    rival,
 };
 
 /// So many fresh locks, in the order of names, and a claim on all of them.
@@ -152,6 +153,19 @@ pub(super) async fn a_claim_that_ended_on_one_lock_is_not_granted_the_others(ben
     bench.release_all(&claim).await;
     bench.granted(&claim_on(&first)).await;
     bench.granted(&claim_on(&third)).await;
+}
+
+pub(super) async fn a_contradiction_on_one_lock_changes_nothing_on_the_others(bench: &Bench) {
+    let (claim, [first, second]) = claim_on_fresh();
+    bench.all_granted(&on(&claim, &[&first])).await;
+    let reading = in_mode(&on(&claim, &[&second]), READ);
+    bench.all_granted(&reading).await;
+    let answer = bench.acquire(&at_depth(&claim, 2)).await;
+    assert_eq!(answer, contradicts_upgrade(&second));
+    assert_eq!(bench.holder(&first).await.hold_count, hold_count(1));
+    let answer = bench.acquire(&in_mode(&at_depth(&claim, 2), READ)).await;
+    assert_eq!(answer, contradicts_claim(&first));
+    assert_eq!(bench.holder(&second).await.hold_count, hold_count(1));
 }
 
 pub(super) async fn one_renewal_and_one_release_are_for_all(bench: &Bench) {
