@@ -109,10 +109,13 @@ pub(super) struct Store {
 impl Store {
     /// Grants the lock, or lets the claim stand.
     pub(super) fn acquire(&mut self, ask: Ask, mistake: Option<Mistake>) -> Answer {
+        let (claim, process) = (ask.claim, ask.process);
         if let Some(answer) = self.known(ask) {
+            if answer == Answer::Ended && self.leave(process, claim) {
+                self.offer(mistake);
+            }
             return answer;
         }
-        let (claim, process) = (ask.claim, ask.process);
         let is_overdue = ask.sequence.is_some() && ask.time_left == 0;
         if is_overdue && mistake != Some(Mistake::NoLookAtTheTime) {
             self.leave(process, claim);
@@ -129,10 +132,9 @@ impl Store {
                 restored: false,
             };
         }
-        let ticket = self.tickets[claim].filter(|_| self.is_waited_for);
-        let sequence = ask.sequence.or(ticket.map(|ticket| ticket.sequence));
-        if !self.admits(ask.shared) || !self.is_first(process, sequence, mistake) {
-            return self.stand(ask, mistake);
+        let place = ask.sequence.or(self.place_of(claim));
+        if !self.admits(ask.shared) || !self.is_first(process, place, mistake) {
+            return self.stand(ask, place, mistake);
         }
         self.grant(ask, mistake);
         Answer::Granted
@@ -157,19 +159,11 @@ impl Store {
         })
     }
 
-    fn stand(&mut self, ask: Ask, mistake: Option<Mistake>) -> Answer {
+    fn stand(&mut self, ask: Ask, place: Option<u8>, mistake: Option<Mistake>) -> Answer {
         let (claim, process) = (ask.claim, ask.process);
-        let ticket = self.tickets[claim];
-        let known = ask.sequence.or(ticket.map(|ticket| ticket.sequence));
-        let sequence = known.unwrap_or(self.last_sequence + 1);
+        let sequence = place.unwrap_or(self.last_sequence + 1);
         self.last_sequence = self.last_sequence.max(sequence);
-        if let Some(ticket) = ticket
-            && ticket.process != process
-            && mistake != Some(Mistake::FormerRequestsGoOn)
-        {
-            self.leave(ticket.process, claim);
-            self.is_lost[ticket.process][claim] = true;
-        }
+        let moves = self.take_along(ask);
         self.tickets[claim] = Some(Ticket {
             sequence,
             shared: ask.shared,
@@ -189,17 +183,15 @@ impl Store {
         self.offer(mistake);
         Answer::Waiting {
             sequence,
-            restored: !was_there && ask.sequence.is_some(),
+            restored: !was_there && !moves && ask.sequence.is_some(),
         }
     }
 
     fn grant(&mut self, ask: Ask, mistake: Option<Mistake>) {
         let (claim, process) = (ask.claim, ask.process);
-        let ticket = self.tickets[claim].take();
-        if let Some(ticket) = ticket.filter(|ticket| ticket.process != process) {
-            self.is_lost[ticket.process][claim] = true;
-        }
+        self.take_along(ask);
         self.leave(process, claim);
+        self.tickets[claim] = None;
         if self.queue == [None; PROCESSES] {
             self.forget_queue();
         }
@@ -238,9 +230,7 @@ impl Store {
         if !self.leave(process, claim) {
             return;
         }
-        if let Some(ticket) = &mut self.tickets[claim]
-            && (ticket.process == process || mistake == Some(Mistake::FormerRequestsGoOn))
-        {
+        if let Some(ticket) = &mut self.tickets[claim] {
             ticket.time_left = PLACE_KEPT;
         }
         if mistake != Some(Mistake::ParkKeepsTheOffer) {

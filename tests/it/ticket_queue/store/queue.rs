@@ -1,6 +1,6 @@
 //! Who is the first in the queue, and what he is offered.
 
-use super::{First, Lease, OFFER, Offer, Store, TTL};
+use super::{Ask, First, Lease, OFFER, Offer, Store, TTL};
 use crate::ticket_queue::Mistake;
 
 impl Store {
@@ -50,7 +50,7 @@ impl Store {
                 self.was_passed_over[process] = true;
                 continue;
             }
-            if let Some(ticket) = self.tickets[claim] {
+            if let Some(ticket) = self.tickets[claim].filter(|ticket| ticket.process == process) {
                 return Some(First {
                     claim,
                     process,
@@ -127,6 +127,18 @@ impl Store {
             self.index(process);
         }
         was_there
+    }
+
+    /// Takes a claim out of the line where it stood, if that is another process's. Says whether it is.
+    pub(super) fn take_along(&mut self, ask: Ask) -> bool {
+        let ticket = self.tickets[ask.claim];
+        let elsewhere = ticket.filter(|ticket| ticket.process != ask.process);
+        if let Some(ticket) = elsewhere {
+            self.leave(ticket.process, ask.claim);
+            // Who has no place yet has come later, as far as anybody can know.
+            self.is_lost[ticket.process][ask.claim] |= ask.sequence.is_none();
+        }
+        elsewhere.is_some()
     }
 
     pub(super) fn forget_queue(&mut self) {
