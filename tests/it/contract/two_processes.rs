@@ -138,13 +138,12 @@ pub(super) async fn a_process_that_ended_is_passed_over_with_all_its_waiters(ben
     let holding = claim();
     ended.granted(&holding).await;
     for _ in 0..50 {
-        often_looking(&ended, &rival(&holding)).await;
+        ended.waiting(&rival(&holding)).await;
     }
     let mut next = bench.waiting(&rival(&holding)).await;
     ended.freed(&holding).await;
     drop(ended);
-    // What it was offered it does not take; its other waiters are not even asked.
-    bench.waits(&mut next).await;
+    // Long before its silence is noticed: what it was offered it does not take, and its other waiters are not even asked.
     bench.outlast(OFFER).await;
     bench.served(&mut next).await;
     assert_eq!(bench.queue(lock_of(&holding)).await.length, 0);
@@ -154,11 +153,15 @@ pub(super) async fn one_waiter_that_looks_speaks_for_its_process(bench: &Bench) 
     let another = bench.another_process().await;
     let holding = claim();
     bench.granted(&holding).await;
-    let mut first = often_looking(bench, &rival(&holding)).await;
-    let mut second = often_looking(bench, &rival(&holding)).await;
+    let [mut first, mut second] = [(); 2].map(|()| {
+        let waiter = Waiter::new(rival(&holding));
+        waiter.with(|stand| stand.look_every = SHORT)
+    });
+    bench.waits(&mut first).await;
+    bench.waits(&mut second).await;
     let mut third = another.waiting(&rival(&holding)).await;
     for _ in 0..4 {
-        bench.advance(SILENCE / 2).await;
+        bench.advance(SHORT).await;
         bench.waits(&mut second).await;
     }
     bench.freed(&holding).await;
