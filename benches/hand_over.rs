@@ -16,6 +16,7 @@ mod http1;
 #[path = "../tests/it/support/redis_server.rs"]
 mod redis_server;
 
+use std::fmt;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -25,7 +26,7 @@ use http1::{Answer, Connection, Request};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use redis_server::{RedisOptions, RedisServer};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 const WAITERS: [usize; 3] = [1, 100, 10_000];
@@ -36,13 +37,14 @@ const PARKED_FOR: Duration = Duration::from_secs(10);
 /// Ticks of `/proc` in a second, on every Linux there is.
 const TICKS_PER_SECOND: f64 = 100.0;
 const PAGE_KIB: f64 = 4.0;
-const LOCK: &str = "/locks/bench";
 const WAITING: &str = "ttl=1h&wait=1h";
 
 /// The service as a child process.
 struct Service {
     child: Child,
     address: SocketAddr,
+    /// A lock of its own: in a Redis, the leases of the one before are still there.
+    path: String,
 }
 
 impl Service {
@@ -70,7 +72,20 @@ impl Service {
         });
         let url = rx.recv().expect("it says where it listens");
         let address = url.strip_prefix("http://").unwrap().parse().unwrap();
-        Self { child, address }
+        let path = format!("/locks/bench/{}", uuid::Uuid::new_v4());
+        Self {
+            child,
+            address,
+            path,
+        }
+    }
+
+    async fn client(&self) -> Client {
+        Client {
+            connection: Connection::open(self.address).await.expect("it listens"),
+            path: self.path.clone(),
+            token: uuid::Uuid::new_v4().to_string(),
+        }
     }
 
     /// Resident memory in KiB, and the CPU time in seconds that was used so far.
@@ -99,21 +114,15 @@ fn number(text: &str) -> f64 {
 /// A client with a token and a connection.
 struct Client {
     connection: Connection,
+    path: String,
     token: String,
 }
 
 impl Client {
-    async fn connect(address: SocketAddr) -> Self {
-        Self {
-            connection: Connection::open(address).await.expect("it listens"),
-            token: uuid::Uuid::new_v4().to_string(),
-        }
-    }
-
     async fn ask(&mut self, method: &str, body: &str) -> Answer {
         let request = Request {
             method,
-            path: LOCK,
+            path: &self.path,
             token: (method != "GET").then_some(&self.token),
             body,
         };
@@ -124,20 +133,30 @@ impl Client {
         answer
     }
 
-    /// Waits for the lock in a task of its own and is handed over together with it.
-    fn stand(mut self, granted: &mpsc::UnboundedSender<(Self, Instant)>) {
-        let granted = granted.clone();
-        tokio::spawn(async move {
-            let at = self.ask("POST", WAITING).await.at;
-            // At the end nobody takes it any more.
-            let _ = granted.send((self, at));
-        });
+    /// Asks until so many wait.
+    async fn until_queued(&mut self, length: usize) {
+        while self.ask("GET", "").await.json()["queue_length"] != length {}
     }
 }
 
-/// Asks until so many wait.
-async fn until_queued(watcher: &mut Client, length: usize) {
-    while watcher.ask("GET", "").await.json()["queue_length"] != length {}
+/// Clients that wait, each in a task of its own. They hang up when this is dropped.
+#[derive(Default)]
+struct Line(JoinSet<(Client, Instant)>);
+
+impl Line {
+    /// Lets a client wait.
+    fn join(&mut self, mut client: Client) {
+        self.0.spawn(async move {
+            let at = client.ask("POST", WAITING).await.at;
+            (client, at)
+        });
+    }
+
+    /// The next one that is granted the lock, and when it was told.
+    async fn next(&mut self) -> (Client, Instant) {
+        let ended = self.0.join_next().await.expect("somebody waits");
+        ended.expect("it is granted")
+    }
 }
 
 /// What was measured of many.
@@ -153,11 +172,22 @@ impl Spread {
     fn micros(&self, percent: usize) -> f64 {
         self.0[(self.0.len() - 1) * percent / 100].as_secs_f64() * 1e6
     }
+
+    /// The median and the 99th percentile as ratios to those of another.
+    fn over(&self, other: &Self) -> [f64; 2] {
+        [50, 99].map(|percent| self.micros(percent) / other.micros(percent))
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:.0} {:6.0}", self.micros(50), self.micros(99)))
+    }
 }
 
 /// How long an acquire takes that meets nobody.
-async fn uncontended(address: SocketAddr) -> Spread {
-    let mut client = Client::connect(address).await;
+async fn uncontended(service: &Service) -> Spread {
+    let mut client = service.client().await;
     let mut took = Vec::new();
     for _ in 0..WARM_UP + ROUNDS * 5 {
         client.token = uuid::Uuid::new_v4().to_string();
@@ -171,40 +201,84 @@ async fn uncontended(address: SocketAddr) -> Spread {
 /// What so many waiters cost.
 struct Measured {
     waiters: usize,
-    hand_over: Spread,
-    /// KiB of memory for each waiter, and CPU time for each second in which nothing happened.
+    /// From the answer to the release until the next waiter's answer.
+    from_answer: Spread,
+    /// From the release's request, which does not depend on which of the two answers is read first.
+    from_request: Spread,
+    /// Memory of the service for each waiter.
     memory_kib: f64,
-    cpu: f64,
+    /// CPU time of the service while nothing happens, in percent of one core.
+    cpu_percent: f64,
+}
+
+impl Measured {
+    fn print(&self, store: &str, alone: &Spread) {
+        let ratio = |spread: &Spread| {
+            let [p50, p99] = spread.over(alone);
+            format!("{p50:.2} {p99:5.2}")
+        };
+        println!(
+            "{store:8} {:7} {alone:>13} {:>15} {:>13} {:>15} {:>13} {:5.1} KiB {:5.1} %",
+            self.waiters,
+            self.from_answer,
+            ratio(&self.from_answer),
+            self.from_request,
+            ratio(&self.from_request),
+            self.memory_kib,
+            self.cpu_percent,
+        );
+    }
+
+    fn to_json(&self, store: &str, alone: &Spread) -> Value {
+        let figures = |spread: &Spread| {
+            let [p50, p99] = [50, 99].map(|percent| spread.micros(percent));
+            let [ratio_p50, ratio_p99] = spread.over(alone);
+            json!({ "p50_us": p50, "p99_us": p99, "ratio_p50": ratio_p50, "ratio_p99": ratio_p99 })
+        };
+        json!({
+            "store": store,
+            "waiters": self.waiters,
+            "uncontended_acquire": figures(alone),
+            "hand_over_from_release_answer": figures(&self.from_answer),
+            "hand_over_from_release_request": figures(&self.from_request),
+            "memory_per_waiter_kib": self.memory_kib,
+            "cpu_while_parked_percent": self.cpu_percent,
+        })
+    }
 }
 
 async fn hand_overs(service: &Service, waiters: usize) -> Measured {
-    let mut watcher = Client::connect(service.address).await;
-    let mut holder = Client::connect(service.address).await;
+    let mut watcher = service.client().await;
+    watcher.until_queued(0).await;
+    let mut holder = service.client().await;
     holder.ask("POST", WAITING).await;
-    let (tx, mut granted) = mpsc::unbounded_channel();
+    let mut line = Line::default();
     let (memory_before, _) = service.costs();
     for _ in 0..waiters {
-        Client::connect(service.address).await.stand(&tx);
+        line.join(service.client().await);
     }
-    until_queued(&mut watcher, waiters).await;
+    watcher.until_queued(waiters).await;
     let (memory, cpu_before) = service.costs();
     sleep(PARKED_FOR).await;
     let (_, cpu) = service.costs();
-    let mut took = Vec::new();
+    let (mut from_answer, mut from_request) = (Vec::new(), Vec::new());
     for _ in 0..WARM_UP + ROUNDS {
+        let asked = Instant::now();
         let released = holder.ask("DELETE", "").await.at;
-        // Back to the end of the line, once the next one is there.
-        let (next, at) = granted.recv().await.unwrap();
-        took.push(at.saturating_duration_since(released));
+        let (next, at) = line.next().await;
+        from_answer.push(at.saturating_duration_since(released));
+        from_request.push(at - asked);
+        // Back to the end of the line.
         holder.token = uuid::Uuid::new_v4().to_string();
-        std::mem::replace(&mut holder, next).stand(&tx);
-        until_queued(&mut watcher, waiters).await;
+        line.join(std::mem::replace(&mut holder, next));
+        watcher.until_queued(waiters).await;
     }
     Measured {
         waiters,
-        hand_over: Spread::new(took.split_off(WARM_UP)),
+        from_answer: Spread::new(from_answer.split_off(WARM_UP)),
+        from_request: Spread::new(from_request.split_off(WARM_UP)),
         memory_kib: (memory - memory_before) / waiters as f64,
-        cpu: (cpu - cpu_before) / PARKED_FOR.as_secs_f64(),
+        cpu_percent: (cpu - cpu_before) / PARKED_FOR.as_secs_f64() * 100.0,
     }
 }
 
@@ -214,54 +288,38 @@ async fn measure(store: &str, url: &str) -> Vec<Value> {
     for waiters in WAITERS {
         // A process of its own for each: memory that one has left behind would hide what the next one needs.
         let service = Service::start(url);
-        let alone = uncontended(service.address).await;
+        let alone = uncontended(&service).await;
         let measured = hand_overs(&service, waiters).await;
-        let Measured {
-            hand_over,
-            memory_kib,
-            cpu,
-            ..
-        } = &measured;
-        let ratio = |percent| hand_over.micros(percent) / alone.micros(percent);
-        println!(
-            "{store:8} {:7} {:9.0} {:9.0} {:9.0} {:9.0} {:7.2} {:7.2} {memory_kib:9.1} {:9.2}",
-            measured.waiters,
-            alone.micros(50),
-            alone.micros(99),
-            hand_over.micros(50),
-            hand_over.micros(99),
-            ratio(50),
-            ratio(99),
-            cpu * 100.0,
-        );
-        figures.push(json!({
-            "store": store,
-            "waiters": measured.waiters,
-            "uncontended_us": { "p50": alone.micros(50), "p99": alone.micros(99) },
-            "hand_over_us": { "p50": hand_over.micros(50), "p99": hand_over.micros(99) },
-            "ratio": { "p50": ratio(50), "p99": ratio(99) },
-            "memory_per_waiter_kib": memory_kib,
-            "cpu_while_parked": cpu,
-        }));
+        measured.print(store, &alone);
+        figures.push(measured.to_json(store, &alone));
     }
     figures
 }
 
 async fn run() {
+    println!("Times in microseconds, as p50 and p99; ratios are to the acquire.\n");
     println!(
-        "{:8} {:>7} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>9} {:>9}",
-        "", "", "acquire", "us", "hand-over", "us", "ratio", "", "KiB", "CPU %"
+        "{:8} {:>7} {:>13} {:>15} {:>13} {:>15} {:>13} {:>9} {:>7}",
+        "store",
+        "waiters",
+        "acquire",
+        "since release's",
+        "",
+        "since release's",
+        "",
+        "memory of",
+        "CPU"
     );
     println!(
-        "{:8} {:>7} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>9} {:>9}",
-        "store", "waiters", "p50", "p99", "p50", "p99", "p50", "p99", "a waiter", "parked"
+        "{:8} {:>7} {:>13} {:>15} {:>13} {:>15} {:>13} {:>9} {:>7}",
+        "", "", "uncontended", "answer", "ratio", "request", "ratio", "a waiter", "parked"
     );
     let mut figures = measure("memory:", "memory:").await;
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
     figures.extend(measure("redis://", &format!("redis://{}", redis.address())).await);
     let path = concat!(env!("CARGO_TARGET_TMPDIR"), "/hand_over.json");
     std::fs::write(path, format!("{:#}\n", Value::from(figures))).expect("a place for it");
-    println!("written to {path}");
+    println!("\nwritten to {path}");
 }
 
 fn main() {
