@@ -195,11 +195,7 @@ fn position(reply: &mut Reply) -> Result<Option<Position>, Malformed> {
     }))
 }
 
-fn blockades(
-    mut reply: Reply,
-    names: &LockNames,
-    now_ms: u64,
-) -> Result<Vec<Blockade>, Malformed> {
+fn blockades(mut reply: Reply, names: &LockNames, now_ms: u64) -> Result<Vec<Blockade>, Malformed> {
     let mut blockades = Vec::new();
     while !reply.is_read() {
         let mut item = reply.list()?;

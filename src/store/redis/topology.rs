@@ -4,8 +4,8 @@
 //! end of a lease that it reported, the processes share the latest of all through the store, and after a loss new
 //! grants wait until then (Chubby's grace period; the delayed restart of Redlock). Renewals and releases go on.
 
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::RedisResult;

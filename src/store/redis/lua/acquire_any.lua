@@ -8,6 +8,12 @@ if stand ~= '' then
         string.match(stand, '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d) (%d*) (%d*)$')
 end
 
+-- The process asks, so its waiters go on standing there.
+local function is_alive(it)
+    redis.call('PEXPIRE', line_key(it, wait.process), wait.silence_ms)
+    redis.call('PEXPIRE', queue_key(it), math.max(REMEMBERED_MS, tonumber(wait.silence_ms)))
+end
+
 -- An answer after which the claim waits no more, wherever it stood.
 local function for_good(...)
     for number = 1, wait and count or 0 do
@@ -154,9 +160,8 @@ if wait and (first_block or may_grant == '0') then
         if redis.call('ZADD', line, sequence_text, it.claim) == 1 and wait.until_ms ~= '' and not is_elsewhere then
             was_lost = 1
         end
-        redis.call('PEXPIRE', line, wait.silence_ms)
+        is_alive(it)
         reindex(it, wait.process)
-        redis.call('PEXPIRE', queue_key(it), math.max(REMEMBERED_MS, tonumber(wait.silence_ms)))
         if not it.last or tonumber(it.last) < sequence then
             it.last = sequence_text
             redis.call('HSET', it.key, 'w', sequence_text)
@@ -236,6 +241,9 @@ for _, it in ipairs(locks) do
         leave(it, it.ticket.process, it.claim)
     end
     if it.last then
+        if wait then
+            is_alive(it)
+        end
         if redis.call('EXISTS', queue_key(it)) == 0 then
             redis.call('HDEL', it.key, 'w', 'p', 'v')
             it.last = nil
