@@ -188,7 +188,8 @@ on_every_store! {
         a_lease_that_steps_down_offers_the_lock_to_a_reader
         an_offer_that_was_overtaken_is_made_again
         a_permit_that_was_taken_and_came_back_is_offered_again
-        an_offer_keeps_others_out_for_a_moment_and_no_longer;
+        an_offer_keeps_others_out_for_a_moment_and_no_longer
+        a_process_that_is_granted_again_and_again_is_not_taken_for_dead;
     places:
         a_parked_claim_is_told_how_far_it_had_come
         a_parked_claim_is_passed_over_and_first_again_when_it_is_back

@@ -221,3 +221,24 @@ pub(super) async fn an_offer_keeps_others_out_for_a_moment_and_no_longer(bench: 
     bench.served(&mut newcomer).await;
     assert_eq!(bench.state(lock_of(&holding)).await, LockState::Free);
 }
+
+/// Hand-over after hand-over, nobody of the process has to wait; all the same it shows that it is alive.
+pub(super) async fn a_process_that_is_granted_again_and_again_is_not_taken_for_dead(bench: &Bench) {
+    bench.listens().await;
+    let holding = claim();
+    bench.granted(&holding).await;
+    let mut waiters: [_; 6] = std::array::from_fn(|_| {
+        Waiter::new(rival(&holding)).with(|stand| stand.look_every = SHORT)
+    });
+    for waiter in &mut waiters {
+        bench.waits(waiter).await;
+    }
+    bench.freed(&holding).await;
+    for (before, waiter) in waiters.iter_mut().enumerate() {
+        assert_offers(bench, lock_of(&holding), before + 1).await;
+        leases_granted(bench.ask(waiter).await);
+        // All together twice as long as a process may be silent.
+        bench.advance(SHORT).await;
+        bench.freed(&waiter.claim).await;
+    }
+}
