@@ -56,25 +56,27 @@ for number = 1, count do
 end
 
 if held == count then
-    local answer = { attempt, was_told and 3 or 1, now_ms }
     for number, it in ipairs(locks) do
-        local lease = lease_in(it.record)
+        it.lease = lease_in(it.record)
+        local has_limit, has_permits = it.lease[8] or '', it.lease[9] or '1'
+        if was_told and (has_limit ~= limit or has_permits ~= permits) then
+            return { attempt, has_limit ~= '' and limit == '' and 12 or 11, number }
+        end
+    end
+    local answer = { attempt, was_told and 3 or 1, now_ms }
+    for _, it in ipairs(locks) do
         if not was_told then
-            for _, field in ipairs({ lease[1], lease[2], lease[3], '' }) do
+            for _, field in ipairs({ it.lease[1], it.lease[2], it.lease[3], '' }) do
                 answer[#answer + 1] = field
             end
         else
-            local has_limit, has_permits = lease[8] or '', lease[9] or '1'
-            if has_limit ~= limit or has_permits ~= permits then
-                return { attempt, has_limit ~= '' and limit == '' and 12 or 11, number }
-            end
             -- HDEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
             redis.call('HDEL', it.record, 'r')
-            if tonumber(hold_count) > tonumber(lease[5] or 1) then
+            if tonumber(hold_count) > tonumber(it.lease[5] or 1) then
                 redis.call('HSET', it.record, 'n', hold_count)
-                answer[2], lease[5] = 2, hold_count
+                answer[2], it.lease[5] = 2, hold_count
             end
-            answer[#answer + 1] = lease
+            answer[#answer + 1] = it.lease
         end
     end
     return answer

@@ -90,12 +90,19 @@ local function offer(it, now_ms)
         return
     end
     local first = first_waiter(it, now_ms)
-    if not first or not first.process or it.offered == first.process then
+    if not first or not first.process then
         return
     end
     -- One with another limit than the holders' is to hear of it, so that it makes room for the next.
     local what = obstacle(it, first.limit, first.permits, now_ms)
     if what and what ~= 'l' then
+        -- An earlier offer has come to nothing.
+        if it.offered then
+            withdraw_offer(it)
+        end
+        return
+    end
+    if it.offered == first.process then
         return
     end
     it.offered, it.offer_until_ms = first.process, now_ms + OFFER_MS
