@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use leasehold::config::RedisConfig;
 use leasehold::domain::LockName;
 use leasehold::store::LockStore;
 use leasehold::store::memory::MemoryStore;
@@ -94,7 +95,12 @@ impl Bench {
 
     async fn on_redis(redis: RedisBench) -> Self {
         let address = redis.server.database(redis.database);
-        let store = stores::redis_store(&address, &stores::redis_config())
+        // Hundreds of laws connect at the same time.
+        let config = RedisConfig {
+            connect_timeout: DEADLINE,
+            ..stores::redis_config()
+        };
+        let store = stores::redis_store(&address, &config)
             .await
             .expect("the store opens on a Redis that is as it should be");
         Self::on(store, Some(redis))
