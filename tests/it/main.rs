@@ -18,6 +18,7 @@ mod cli;
 mod config;
 mod contract;
 mod docs;
+mod examples;
 mod faults;
 mod fencing;
 mod late_answers;
