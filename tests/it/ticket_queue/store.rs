@@ -192,6 +192,9 @@ impl Store {
         self.take_along(ask);
         self.leave(process, claim);
         self.tickets[claim] = None;
+        if self.first_of(process).is_some() {
+            self.lines[process].time_left = SILENCE;
+        }
         if self.queue == [None; PROCESSES] {
             self.forget_queue();
         }

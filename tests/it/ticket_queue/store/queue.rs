@@ -71,8 +71,15 @@ impl Store {
         let Some(first) = self.first_waiter() else {
             return;
         };
-        let offered = self.offer.map(|offer| offer.process);
-        if offered == Some(first.process) || !self.admits(first.shared) {
+        if !self.admits(first.shared) {
+            // An earlier offer has come to nothing.
+            self.offer = None;
+            return;
+        }
+        if self
+            .offer
+            .is_some_and(|offer| offer.process == first.process)
+        {
             return;
         }
         self.offer = Some(Offer {
@@ -101,7 +108,7 @@ impl Store {
         offer.map(|offer| offer.process)
     }
 
-    fn first_of(&self, process: usize) -> Option<(u8, usize)> {
+    pub(super) fn first_of(&self, process: usize) -> Option<(u8, usize)> {
         let waiters = self.lines[process].sequences.iter().enumerate();
         let standing = waiters.filter_map(|(claim, sequence)| Some(((*sequence)?, claim)));
         standing.min()
