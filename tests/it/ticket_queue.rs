@@ -12,7 +12,7 @@ mod state;
 mod steps;
 mod store;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use stateright::{Checker, HasDiscoveries, Model};
 
@@ -66,6 +66,34 @@ fn is_broken(property: &'static str, mistake: Mistake, scenario: Scenario) {
     let way = checker.discovery(property);
     let way = way.unwrap_or_else(|| panic!("{mistake:?} does no harm in {scenario:?}"));
     println!("{mistake:?}, {property}? {:?}", way.into_actions());
+}
+
+/// Whether a path comes back to a state that it has gone through.
+fn goes_in_a_circle(scenario: Scenario) -> bool {
+    let first = scenario.init_states()[0];
+    // Whether the path that is being followed goes through the state.
+    let mut is_on_path = HashMap::from([(first, true)]);
+    let mut path = vec![(first, scenario.next_states(&first))];
+    while let Some((state, ahead)) = path.last_mut() {
+        let Some(next) = ahead.pop() else {
+            is_on_path.insert(*state, false);
+            path.pop();
+            continue;
+        };
+        match is_on_path.insert(next, true) {
+            Some(true) => return true,
+            Some(false) => drop(is_on_path.insert(next, false)),
+            None => path.push((next, scenario.next_states(&next))),
+        }
+    }
+    false
+}
+
+/// Else what never comes to be would go unnoticed.
+#[test]
+fn no_story_goes_on_for_ever() {
+    assert!(!goes_in_a_circle(Scenario::calm()));
+    assert!(!goes_in_a_circle(Scenario::crash()));
 }
 
 #[test]
