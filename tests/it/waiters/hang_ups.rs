@@ -84,7 +84,7 @@ async fn round(fleet: &Fleet, clients: usize) {
     let counts = [Left::Unanswered, Left::Holding, Left::Done].map(|what| (what, count(what)));
     println!("{clients} clients: {counts:?}");
     for (what, count) in counts {
-        assert!(count > clients / 50, "only {count} {what:?}");
+        assert!(count > 20, "only {count} {what:?}");
     }
     fleet.becomes_empty(Duration::from_secs(5)).await;
 }
