@@ -6,7 +6,7 @@
 //!
 //! - [`domain`] has the words (name, token, fencing token, claim, lease, outcome) and no I/O.
 //! - [`store`] decides truth: the [`store::LockStore`] contract, and one file per store that keeps it.
-//! - [`service`] decides time: deadlines, grants that nobody received, outcomes that are unknown.
+//! - [`service`] decides time: deadlines, waiting in line, streams, grants that nobody received, outcomes that are unknown.
 //! - [`http`] decides words: requests into claims, outcomes into answers and problems. Only it knows axum, but for the
 //!   router that [`server`] serves.
 //!

@@ -40,7 +40,6 @@ pub use answer::{AcquireAnswer, Crowd, Outcome, Unserved};
 use detached::Detached;
 use ears::Ears;
 use events::Events;
-use hold::Holds;
 pub use hold::{Hold, HoldEvent};
 use metrics::LockMetrics;
 use queues::Queues;
@@ -70,7 +69,6 @@ struct Inner {
     events: Arc<Events>,
     /// Whether the store was asked to tell events. Whoever changes that is waited for by the next.
     wants_events: tokio::sync::Mutex<bool>,
-    holds: Holds,
 }
 
 impl LockService {
@@ -100,7 +98,6 @@ impl LockService {
                 queues,
                 events,
                 wants_events: tokio::sync::Mutex::new(false),
-                holds: Holds::default(),
             }),
         }
     }

@@ -149,7 +149,8 @@ pub trait LockStore: Send + Sync + fmt::Debug {
     fn want_events(&self, wanted: bool) -> BoxFuture<'_, ()>;
 }
 
-/// Who is told what happens in a store. Called from the store's own tasks, so nothing here may wait.
+/// Who is told what happens in a store. Called in the middle of the store's own work, so nothing here may wait or ask the
+/// store.
 pub trait Listener: Send + Sync + fmt::Debug {
     /// The lock is offered to the first of this process's waiters.
     fn offered(&self, name: &LockName);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Holders, Lease, LockName, Mode, Place, Position, Queue, Ttl};
+use super::{Attempt, Holders, Lease, LockName, Mode, Place, Position, Queue, Ttl};
 
 /// What came of an acquire. Where there is something for each lock, it is in the order of the claim's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,6 +123,20 @@ pub struct Change {
     pub ttl: Option<Ttl>,
     /// How the lock is held from now on; as before if none. Only from alone to shared.
     pub mode: Option<Mode>,
+    /// Who may withdraw the grant from now on.
+    pub withdrawable: Withdrawable,
+}
+
+/// Which attempt may withdraw a grant. A request with the same token that is told of the grant ends that in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Withdrawable {
+    /// None: somebody has been told of the grant.
+    #[default]
+    Never,
+    /// The one that could before.
+    AsBefore,
+    /// This one.
+    By(Attempt),
 }
 
 /// What came of a renewal.

@@ -64,23 +64,25 @@ impl Inner {
         .await;
     }
 
-    /// Ends a claim or leaves the queue for good, because the stream that it belongs to is closed.
-    pub(super) fn release_in_background(self: &Arc<Self>, claim: Arc<Claim>) {
-        let inner = Arc::clone(self);
-        self.in_background(async move {
-            let give_up = Instant::now() + claim.ttl.get() + inner.operation_timeout;
+    /// Gives up what a closed stream held, unless a later request with the same token was told of it. A claim with
+    /// `min_hold` is released by its token instead, because a withdrawal closes nothing.
+    pub(super) async fn let_go(&self, claim: &Claim, attempt: Attempt) {
+        if claim.min_hold.is_none() {
+            self.withdraw(claim, attempt).await;
+        } else {
+            let give_up = Instant::now() + claim.ttl.get() + self.operation_timeout;
             until(give_up, || async {
-                let (sent, deadline) = inner.start();
-                let released = inner
+                let (sent, deadline) = self.start();
+                let released = self
                     .store
                     .release(&claim.names, claim.token, None, deadline)
                     .await;
-                inner.metrics.release(sent.elapsed(), &released);
+                self.metrics.release(sent.elapsed(), &released);
                 released.is_ok()
             })
             .await;
-            inner.queues.call(claim.token);
-        });
+        }
+        self.queues.call(claim.token);
     }
 
     pub(super) fn in_background(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {

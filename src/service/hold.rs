@@ -1,9 +1,8 @@
 //! Holding a lock for as long as somebody listens: the wait, the lease, its renewals, and the release when nobody listens
 //! any more. How the listener is told is HTTP's affair.
 
-use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use super::answer::{AcquireAnswer, Crowd, Outcome};
 use super::waiter::Caller;
 use super::waiting::Wait;
 use super::{Inner, age};
-use crate::domain::{Change, Claim, Lease, NotHolder, Position, Renewed, Token};
+use crate::domain::{Change, Claim, Lease, NotHolder, Position, Renewed, Withdrawable};
 use crate::store::StoreError;
 
 /// Between two tries to renew; doubled each time.
@@ -58,42 +57,13 @@ impl Stream for Hold {
     }
 }
 
-/// How many streams here hold for a claim: a client may come back before its former stream is known to be closed, and
-/// that one must not release what the new one holds.
-#[derive(Debug, Default)]
-pub(super) struct Holds(Mutex<HashMap<Token, usize>>);
-
-impl Holds {
-    fn enter(&self, token: Token) {
-        *self.lock().entry(token).or_default() += 1;
-    }
-
-    /// Says whether it was the last one.
-    fn leave(&self, token: Token) -> bool {
-        let mut holds = self.lock();
-        let Some(count) = holds.get_mut(&token) else {
-            return true;
-        };
-        *count -= 1;
-        let is_last = *count == 0;
-        if is_last {
-            holds.remove(&token);
-        }
-        is_last
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Token, usize>> {
-        // A count is whole whoever panicked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// How a stream ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// The listener knows how, or is to go on elsewhere.
-    Told,
-    /// Nobody listens: what the claim has is given up.
+    /// Nothing is left to give up: the listener was told how it ended, or is to go on elsewhere, or had gone before
+    /// anything was granted.
+    Over,
+    /// Nobody listens to what is held.
     Closed,
 }
 
@@ -113,12 +83,11 @@ impl Inner {
         };
         let inner = Arc::clone(self);
         self.in_background(async move {
-            let token = holding.request.claim.token;
             let _open = inner.metrics.open_stream("hold");
-            inner.holds.enter(token);
             let end = holding.run(wait).await;
-            if inner.holds.leave(token) && end == End::Closed {
-                inner.release_in_background(Arc::clone(&holding.request.claim));
+            let Request { claim, attempt, .. } = holding.request;
+            if end == End::Closed {
+                inner.let_go(&claim, attempt).await;
             }
         });
         Hold(events)
@@ -143,7 +112,8 @@ impl Holding {
             }
         };
         if self.tells.is_closed() {
-            return End::Closed;
+            // What was granted meanwhile is undelivered, and given back as such.
+            return End::Over;
         }
         let (lease, waited, replayed) = match answer {
             Ok(answer) => match granted(answer) {
@@ -162,7 +132,7 @@ impl Holding {
         if !self.tell(acquired, until).await {
             return End::Closed;
         }
-        self.keep(until).await
+        self.keep(until, replayed).await
     }
 
     async fn wait(
@@ -180,11 +150,16 @@ impl Holding {
         waiting.await
     }
 
-    /// Renews the lease again and again.
-    async fn keep(&self, mut until: Instant) -> End {
+    /// Renews the lease again and again. One that another stream may hold for is taken over first: a client comes back
+    /// sooner than it is noticed that it was gone, and the former stream must not give up what this one holds.
+    async fn keep(&self, mut until: Instant, takes_over: bool) -> End {
         let ttl = self.request.claim.ttl.get();
         let draining = &self.request.inner.draining;
-        let mut pause = None;
+        let mut pause = takes_over.then_some(Duration::ZERO);
+        let mut withdrawable = match takes_over {
+            true => Withdrawable::By(self.request.attempt),
+            false => Withdrawable::AsBefore,
+        };
         loop {
             let left = until.saturating_duration_since(Instant::now());
             // Of a lease that cannot be made longer, what is left is halved until it is not worth the while.
@@ -199,12 +174,13 @@ impl Holding {
             }
             let renewed = tokio::select! {
                 () = self.tells.closed() => return End::Closed,
-                renewed = self.renew(until) => renewed,
+                renewed = self.renew(until, withdrawable) => renewed,
             };
             match renewed {
                 Ok(Ok(lease)) => {
                     until = Instant::now() + lease.holder.expires_in;
                     pause = None;
+                    withdrawable = Withdrawable::AsBefore;
                     if !self.tell(HoldEvent::Renewed(lease), until).await {
                         return End::Closed;
                     }
@@ -213,7 +189,7 @@ impl Holding {
                 Err(_) => {
                     pause = Some(
                         pause
-                            .map_or(RETRY_MIN, |pause: Duration| pause * 2)
+                            .map_or(RETRY_MIN, |pause: Duration| (pause * 2).max(RETRY_MIN))
                             .min(ttl / 3),
                     );
                 }
@@ -222,17 +198,20 @@ impl Holding {
     }
 
     /// The lease as it is now, or why it is not there any more.
-    async fn renew(&self, until: Instant) -> Result<Result<Lease, NotHolder>, StoreError> {
+    async fn renew(
+        &self,
+        until: Instant,
+        withdrawable: Withdrawable,
+    ) -> Result<Result<Lease, NotHolder>, StoreError> {
+        let change = Change {
+            withdrawable,
+            ..Change::default()
+        };
         let (inner, claim) = (&self.request.inner, &self.request.claim);
         let (sent, deadline) = inner.start();
         let answer = inner
             .store
-            .renew(
-                &claim.names,
-                claim.token,
-                Change::default(),
-                deadline.min(until),
-            )
+            .renew(&claim.names, claim.token, change, deadline.min(until))
             .await;
         inner.metrics.renew(sent.elapsed(), &answer);
         Ok(match age::renewed(answer?, &claim.names, sent) {
@@ -260,7 +239,7 @@ impl Holding {
         let patience = Instant::now() + self.request.claim.ttl.get();
         // What ended has nothing left to release; of what is kept, the client goes on elsewhere.
         self.tell(event, patience).await;
-        End::Told
+        End::Over
     }
 }
 

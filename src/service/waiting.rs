@@ -194,6 +194,9 @@ impl Wait {
         self.answered(sent, waiting.look_in, waiting.restored);
         if self.tells.is_some() {
             self.asks_at = Some(sent + jitter::about(queues.tells_every()));
+        } else if self.was_unsure {
+            // An ask that is late may be granted behind the back of those who stand before it here.
+            self.asks_at = Some(sent + jitter::about(queues.looks_every()));
         }
         self.standing = Some(sequence);
         self.answered_at = Some(sent);

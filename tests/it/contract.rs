@@ -129,7 +129,9 @@ on_every_store! {
         a_refused_attempt_withdraws_nothing_of_the_holders
         a_withdrawal_does_not_reach_the_next_grant_of_the_claim
         a_withdrawal_can_be_repeated
-        a_withdrawal_leaves_an_ended_claim_ended;
+        a_withdrawal_leaves_an_ended_claim_ended
+        a_grant_that_its_own_attempt_renewed_can_be_withdrawn
+        a_grant_that_another_attempt_took_over_is_that_one_s_to_withdraw;
     inspect:
         a_lock_that_nobody_asked_for_is_free
         a_held_lock_shows_its_holder

@@ -195,7 +195,7 @@ async fn a_renewal_that_ended_on_its_way_back_is_none() {
         .unwrap();
     let brief = Change {
         ttl: Some(ttl(Duration::from_millis(100))),
-        mode: None,
+        ..Change::default()
     };
     let renewed = service
         .renew(held.names.clone(), held.token, brief)

@@ -59,7 +59,12 @@ fn asked(
     let ttl = ttl.map(|ttl| app.settings().bounds.ttl(ttl)).transpose()?;
     let mode = claim::mode(&mut fields)?;
     fields.finish(known)?;
-    Ok((token, Change { ttl, mode }))
+    let change = Change {
+        ttl,
+        mode,
+        ..Change::default()
+    };
+    Ok((token, change))
 }
 
 fn answered(

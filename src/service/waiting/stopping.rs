@@ -91,8 +91,6 @@ impl Wait {
             Err(failure)
         } else {
             let unserved = match why {
-                // Of a stream that is gone, nobody comes back for the place.
-                Stopped::Gone if self.tells.is_some() => Unserved::default(),
                 Stopped::Gone => {
                     self.give_up(None, is_last);
                     Unserved::default()
@@ -125,7 +123,9 @@ impl Wait {
             return not_told;
         }
         if self.was_unsure {
-            inner.withdraw_in_background(Arc::clone(&self.request.claim), self.request.attempt);
+            // First the withdrawal, then stepping out: an ask that is late would stand there again otherwise.
+            self.give_up(None, true);
+            return not_told;
         }
         let mut by = Instant::now() + PARK_MAX;
         if let (Stopped::TimedOut, Some(limit)) = (why, self.limit) {

@@ -6,7 +6,8 @@ use tokio::time::Instant;
 
 use super::clock::Moment;
 use crate::domain::{
-    Attempt, Claim, Fence, HoldCount, Holder, Lease, Metadata, Mode, Owner, Token, Ttl,
+    Attempt, Change, Claim, Fence, HoldCount, Holder, Lease, Metadata, Mode, Owner, Token, Ttl,
+    Withdrawable,
 };
 
 /// A lease and what it was granted for.
@@ -58,9 +59,13 @@ impl Hold {
         is_deeper
     }
 
-    pub(super) fn renew(&mut self, ttl: Option<Ttl>, now: Moment) {
-        self.untold = None;
-        self.ttl = ttl.unwrap_or(self.ttl);
+    pub(super) fn renew(&mut self, change: Change, now: Moment) {
+        match change.withdrawable {
+            Withdrawable::Never => self.untold = None,
+            Withdrawable::AsBefore => {}
+            Withdrawable::By(attempt) => self.untold = Some(attempt),
+        }
+        self.ttl = change.ttl.unwrap_or(self.ttl);
         self.extend(now);
     }
 

@@ -60,7 +60,7 @@ impl Table {
         let slack = lock.holds.get(token)?.until - now.instant;
         lock.change(token, |hold| {
             hold.mode = change.mode.unwrap_or(hold.mode);
-            hold.renew(change.ttl, now);
+            hold.renew(change, now);
         });
         let hold = lock.holds.get(token)?;
         let lease = hold.lease(now);

@@ -12,7 +12,7 @@ use super::scripts::{self, Reply, Script};
 use super::{RedisStore, keys};
 use crate::domain::{
     Acquired, Attempt, Change, Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, Parked,
-    Released, Renewed, Stand, Token,
+    Released, Renewed, Stand, Token, Withdrawable,
 };
 use crate::store::{Fault, StoreError};
 
@@ -211,6 +211,11 @@ impl RedisStore {
             let mut command = call(script, names, &digests, request);
             command.arg(&ttl_ms).arg(mode).arg(&limit).arg(permits);
             command.arg(self.messages.channel());
+            match change.withdrawable {
+                Withdrawable::Never => command.arg(""),
+                Withdrawable::AsBefore => command.arg("r"),
+                Withdrawable::By(attempt) => command.arg(&attempt.0.to_be_bytes()),
+            };
             add_claims(&mut command, &digests);
             command
         };

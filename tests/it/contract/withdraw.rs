@@ -1,9 +1,11 @@
 //! Laws of withdrawal: a grant that nobody was told of is undone, and one that somebody was told of stays.
 
-use leasehold::domain::{Acquired, Attempt, Claim, LockState, NotHolder};
+use leasehold::domain::{
+    Acquired, Attempt, Change, Claim, LockState, NotHolder, Renewed, Withdrawable,
+};
 
 use crate::support::bench::{
-    Bench, LONG, SHORT, assert_held, at_depth, claim, ended, for_short, lock_of, rival,
+    Bench, LONG, SHORT, assert_held, at_depth, claim, deadline, ended, for_short, lock_of, rival,
 };
 
 /// Grants the lock to the claim by an attempt that is returned.
@@ -171,4 +173,43 @@ pub(super) async fn a_withdrawn_attempt_that_arrives_late_leaves_the_next_grant_
     // Nobody was told of the second attempt by the first, whose answer nobody awaits.
     bench.withdraw(&claim, second).await;
     assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
+}
+
+/// A stream renews its own lease, and gives it back when it is closed.
+pub(super) async fn a_grant_that_its_own_attempt_renewed_can_be_withdrawn(bench: &Bench) {
+    let claim = claim();
+    let attempt = granted_to(bench, &claim).await;
+    renewed_for(bench, &claim, Withdrawable::AsBefore).await;
+    bench.withdraw(&claim, attempt).await;
+    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
+}
+
+pub(super) async fn a_grant_that_another_attempt_took_over_is_that_one_s_to_withdraw(
+    bench: &Bench,
+) {
+    let claim = claim();
+    let first = granted_to(bench, &claim).await;
+    bench.acquire(&claim).await;
+    renewed_for(bench, &claim, Withdrawable::AsBefore).await;
+    bench.withdraw(&claim, first).await;
+    bench.holder(lock_of(&claim)).await;
+    let second = Attempt::random();
+    renewed_for(bench, &claim, Withdrawable::By(second)).await;
+    renewed_for(bench, &claim, Withdrawable::AsBefore).await;
+    bench.withdraw(&claim, first).await;
+    bench.holder(lock_of(&claim)).await;
+    bench.withdraw(&claim, second).await;
+    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
+}
+
+async fn renewed_for(bench: &Bench, claim: &Claim, withdrawable: Withdrawable) {
+    let change = Change {
+        withdrawable,
+        ..Change::default()
+    };
+    let store = bench.store();
+    let renewed = store
+        .renew(&claim.names, claim.token, change, deadline())
+        .await;
+    assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
 }

@@ -94,7 +94,7 @@ async fn a_stream_waits_for_as_long_as_it_lives() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_closed_while_it_waits_leaves_the_queue_for_good() {
+async fn nobody_waits_for_a_stream_that_is_closed_and_its_place_is_kept() {
     let (service, _) = Staged::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
@@ -103,8 +103,12 @@ async fn a_stream_that_is_closed_while_it_waits_leaves_the_queue_for_good() {
     drop(hold);
     settle().await;
     assert_eq!(view(&service, &holder).await.queue.length, 0);
-    let late = Waiting::on(&service, &claim, LONG_WAIT).outcome().await;
-    assert!(matches!(late, Outcome::Ended(_)), "{late:?}");
+    let mut later = service.hold(Arc::new(rival(&holder)), None);
+    queued(&mut later).await;
+    let mut again = service.hold(claim, None);
+    queued(&mut again).await;
+    releases(&service, &holder).await;
+    acquired(&mut again).await;
 }
 
 #[tokio::test(start_paused = true)]

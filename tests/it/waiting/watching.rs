@@ -145,7 +145,7 @@ async fn a_lease_that_is_renewed_is_not_looked_at_before_its_new_end() {
     takes(&service, &claim).await;
     let change = leasehold::domain::Change {
         ttl: Some(crate::support::bench::ttl(LONG)),
-        mode: None,
+        ..leasehold::domain::Change::default()
     };
     let renewed = service.renew(claim.names.clone(), claim.token, change);
     renewed.await.unwrap();

@@ -103,8 +103,17 @@ for number, it in ipairs(locks) do
     end
 end
 local first_block, look_in_ms = nil, nil
-if wait and wait.until_ms ~= '' and now_ms > tonumber(wait.until_ms) then
-    return for_good(15)
+if wait and wait.until_ms ~= '' then
+    if now_ms > tonumber(wait.until_ms) then
+        return for_good(15)
+    end
+    -- The client has asked elsewhere since, and waits there: this request must not take the place back.
+    for _, it in ipairs(locks) do
+        local process = it.ticket and it.ticket.process
+        if process and process ~= wait.process and redis.call('ZSCORE', line_key(it, process), it.claim) then
+            return { attempt, 5, wait.sequence, wait.until_ms, '', '', 0, 0 }
+        end
+    end
 end
 for number, it in ipairs(locks) do
     if it.limit then

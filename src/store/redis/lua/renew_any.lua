@@ -3,7 +3,7 @@ local locks, lost = {}, { request, 0 }
 for number = 1, #KEYS / 2 do
     local it = read(KEYS[number * 2 - 1])
     locks[number] = it
-    it.claim = ARGV[6 + number]
+    it.claim = ARGV[7 + number]
     local how
     it.record, how = record_of(it, it.claim, now_ms)
     if not it.record then

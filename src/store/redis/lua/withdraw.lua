@@ -22,11 +22,11 @@ for number = 1, #KEYS / 2 do
             close_if_left(it)
         end
         offer(it, now_ms)
-    else
-        local mark = redis.call('GET', ended) or 'c'
-        if string.sub(mark, 1, 1) == 'c' and not string.find(mark, attempt, 2, true) then
-            redis.call('SET', ended, mark .. attempt, 'PX', REMEMBERED_MS)
-        end
+    end
+    -- One attempt may ask many times: an ask that is late must not be granted what another one was.
+    local mark = redis.call('GET', ended) or 'c'
+    if string.sub(mark, 1, 1) == 'c' and not string.find(mark, attempt, 2, true) then
+        redis.call('SET', ended, mark .. attempt, 'PX', REMEMBERED_MS)
     end
 end
 return { attempt, undone }

@@ -78,6 +78,7 @@ impl Bench {
         let change = Change {
             ttl: for_ttl.map(ttl),
             mode,
+            ..Change::default()
         };
         self.store
             .renew(&claim.names, claim.token, change, deadline())
