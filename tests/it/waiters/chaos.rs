@@ -18,6 +18,8 @@ const PROCESSES: usize = 3;
 const CLIENTS: usize = 30;
 const LIMIT: u64 = 3;
 const HOLD_MAX: Duration = Duration::from_millis(5);
+/// Long enough to look three times meanwhile.
+const PAIR_HOLD_MAX: Duration = Duration::from_millis(30);
 /// How long a patient claim waits at most before it counts as starved: many times what all others need for a turn.
 const STARVED: Duration = Duration::from_secs(5);
 /// Files are read and written, pumps have permits and are sometimes repaired by somebody alone, and a pair is always
@@ -191,7 +193,9 @@ async fn work(client: &mut Client, plan: &Plan, granted: &Value, judge: &Judge) 
     let names: BTreeSet<_> = names.map(|name| name.expect("a name")).collect();
     assert_eq!(names, plan.names.iter().copied().collect());
     judge.enter(&plan.names, plan.wants);
-    sleep(random_duration(HOLD_MAX)).await;
+    let is_pair = plan.names[0].starts_with("pair/");
+    let hold_max = if is_pair { PAIR_HOLD_MAX } else { HOLD_MAX };
+    sleep(random_duration(hold_max)).await;
     judge.leave(&plan.names, plan.wants);
     let released = client.ask_at("DELETE", "/locks", &plan.names_body()).await;
     let released = released.expect("it is answered");

@@ -21,15 +21,17 @@ const HOLD_MAX: Duration = Duration::from_millis(300);
 /// How late an answer may be.
 const LATE_MAX: Duration = Duration::from_millis(250);
 
-/// How a wait ended.
-struct Ended {
-    /// The answer, by how much later than the wait.
-    late: Duration,
+/// What a wait came to.
+enum Came {
+    Granted,
     /// Who was told that the time is up.
-    timed_out: Option<Client>,
+    TimedOut(Client),
+    /// A wait of moments, on a machine so busy that the store had not answered even once.
+    Unclear,
 }
 
-async fn wait_once(mut client: Client) -> Ended {
+/// Waits once. Returns by how much later than the wait the answer came.
+async fn wait_once(mut client: Client) -> (Duration, Came) {
     sleep(random_duration(ARRIVE_WITHIN)).await;
     let wait = random_duration(WAIT_MAX) + Duration::from_millis(1);
     let fields = format!("ttl=10m&wait={}ms", wait.as_millis());
@@ -41,12 +43,13 @@ async fn wait_once(mut client: Client) -> Ended {
         sleep(random_duration(HOLD_MAX)).await;
         // Were there a second answer to the request, it would be taken for that of this one.
         client.release().await;
-        return Ended {
-            late,
-            timed_out: None,
-        };
+        return (late, Came::Granted);
     }
     let problem = answer.json();
+    if problem["code"] == "store_unavailable" {
+        // What may have come of it is given back all the same, or the lock would not be free in the end.
+        return (late, Came::Unclear);
+    }
     assert_eq!(problem["code"], "wait_timeout", "{problem}");
     assert_eq!(problem["token"], client.token.as_str());
     assert_holds_nothing(&mut client).await;
@@ -55,10 +58,7 @@ async fn wait_once(mut client: Client) -> Ended {
         let left = client.ask("DELETE", "").await.expect("it is answered");
         assert_eq!(left.status, 204, "{}", left.json());
     }
-    Ended {
-        late,
-        timed_out: Some(client),
-    }
+    (late, Came::TimedOut(client))
 }
 
 /// Whoever was told that the time is up holds nothing, and never will unless it asks again.
@@ -99,24 +99,27 @@ async fn every_wait_is_answered_once_and_in_time_and_nobody_is_granted_afterward
         let lock = format!("deadlines/{}", number % locks);
         clients.spawn(wait_once(fleet.client(number / locks, &lock)));
     }
-    let ended = clients.join_all().await;
-    let late: Spread = ended.iter().map(|ended| ended.late).collect();
-    let mut timed_out: Vec<_> = ended
+    let (late, came): (Vec<_>, Vec<_>) = clients.join_all().await.into_iter().unzip();
+    let late: Spread = late.into_iter().collect();
+    let unclear = came.iter().filter(|came| matches!(came, Came::Unclear));
+    let unclear = unclear.count();
+    let mut timed_out: Vec<_> = came
         .into_iter()
-        .filter_map(|ended| ended.timed_out)
+        .filter_map(|came| match came {
+            Came::TimedOut(client) => Some(client),
+            Came::Granted | Came::Unclear => None,
+        })
         .collect();
-    let granted = waiters - timed_out.len();
+    let granted = waiters - unclear - timed_out.len();
     println!(
-        "{waiters} waits: {granted} granted, {} timed out; late by {late}",
+        "{waiters} waits: {granted} granted, {} timed out, {unclear} unclear; late by {late}",
         timed_out.len()
     );
     assert!(late.max() <= bound(LATE_MAX), "answered late: {late}");
     assert!(granted > waiters / 10, "only {granted} were granted");
-    assert!(
-        timed_out.len() > waiters / 10,
-        "only {} timed out",
-        timed_out.len()
-    );
+    let count = timed_out.len();
+    assert!(count > waiters / 10, "only {count} timed out");
+    assert!(unclear <= waiters / 100, "{unclear} were told nothing");
     for client in &mut timed_out {
         assert_holds_nothing(client).await;
     }
