@@ -269,6 +269,20 @@ async fn a_grant_whose_answer_was_lost_is_found_and_is_given_back_if_nobody_take
     assert_idle(&service, &claim).await;
 }
 
+/// Stepping out first, a late ask would stand in the queue again and nobody would take it out.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_was_unsure_once_is_withdrawn_before_it_steps_out() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    let waiting = Waiting::standing(&service, &claim, WAIT).await;
+    store.next([Fate::Lost]);
+    let outcome = waiting.outcome().await;
+    assert!(matches!(outcome, Outcome::TimedOut(_)), "{outcome:?}");
+    settle().await;
+    assert_eq!(store.endings(), ["withdraw", "park"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_first_request_without_an_answer_is_told_so_and_leaves_no_ticket() {
     let (service, store) = Staged::service();

@@ -40,6 +40,8 @@ pub(super) struct Staged {
     pub(super) fates: Mutex<VecDeque<Fate>>,
     /// Whoever asked to wait, in the order of asking.
     asks: Mutex<Vec<Token>>,
+    /// How waits were brought to their ends, in that order.
+    endings: Mutex<Vec<&'static str>>,
     /// Whether nothing can be asked at all.
     pub(super) is_down: AtomicBool,
     offers: Arc<Offers>,
@@ -66,6 +68,7 @@ impl Staged {
             store: MemoryStore::new(100_000),
             fates: Mutex::default(),
             asks: Mutex::default(),
+            endings: Mutex::default(),
             is_down: AtomicBool::new(false),
             offers: Arc::default(),
             wants: Mutex::default(),
@@ -121,6 +124,11 @@ impl Staged {
         asks.iter().filter(|token| **token == claim.token).count()
     }
 
+    pub(super) fn endings(&self) -> Vec<&'static str> {
+        self.endings.lock().unwrap().clone()
+    }
+
+    /// Whether the store can be reached.
     pub(super) fn goes_down(&self, is_down: bool) {
         self.is_down.store(is_down, Ordering::Relaxed);
     }
@@ -202,6 +210,7 @@ impl LockStore for Staged {
         keep: Duration,
         by: Instant,
     ) -> StoreFuture<'a, Parked> {
+        self.endings.lock().unwrap().push("park");
         self.up(|| self.store.park(claim, keep, by))
     }
 
@@ -211,6 +220,7 @@ impl LockStore for Staged {
         attempt: Attempt,
         by: Instant,
     ) -> StoreFuture<'a, ()> {
+        self.endings.lock().unwrap().push("withdraw");
         self.up(|| self.store.withdraw(claim, attempt, by))
     }
 
