@@ -45,7 +45,8 @@ pub enum HoldEvent {
     Draining,
 }
 
-/// The events of one claim. Dropped, it releases the lock, or leaves the queue.
+/// The events of one claim. Dropped, it gives back what it holds unless a later request with the same token was told of it;
+/// nobody waits for it any more, and its place is kept for a while.
 #[derive(Debug)]
 pub struct Hold(mpsc::Receiver<HoldEvent>);
 

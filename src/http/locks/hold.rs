@@ -39,7 +39,7 @@ pub(super) async fn hold(app: &App, parts: &Parts, asked: Asked) -> Result<Respo
         was_draining: app.is_draining(),
         is_logged: app.settings().request_log.mode != LogRequests::Off,
     };
-    // Cancellation safety: dropped here or later, the stream releases the lock or leaves the queue.
+    // Cancellation safety: dropped here or later, the stream gives the lock back or steps out of the queue.
     let mut told = Box::pin(app.service().hold(Arc::clone(&claim), asked.wait));
     let first = match told.next().await {
         Some(HoldEvent::Refused(refused)) => return Err(teller.refusal(refused)),
