@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+/// Most of what a request allocates is small and soon gone, which the system's allocator is slow at.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[expect(
     clippy::disallowed_methods,
     reason = "this is the one place where the environment is read"

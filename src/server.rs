@@ -4,6 +4,7 @@
 mod connections;
 pub mod patience;
 pub mod shutdown;
+mod workers;
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use tokio::task::JoinSet;
 
 pub use connections::OpenConnections;
 use connections::Protocol;
+pub use workers::Workers;
 
 use crate::config::ServerConfig;
 
@@ -74,12 +76,18 @@ impl Server {
         self.open.clone()
     }
 
-    /// Serves until `shutdown` completes, then closes the listener and lets requests under way finish.
+    /// Serves on the threads of `workers` until `shutdown` completes, then closes the listener and lets requests under way
+    /// finish.
     ///
     /// # Cancel safety
     ///
     /// Dropping this cuts all connections at once: their tasks are owned here.
-    pub async fn run(self, app: Router, shutdown: impl Future<Output = ()>) -> Drained {
+    pub async fn run(
+        self,
+        app: Router,
+        workers: Workers,
+        shutdown: impl Future<Output = ()>,
+    ) -> Drained {
         let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
@@ -89,11 +97,16 @@ impl Server {
                 accepted = self.accept() => accepted,
             };
             let (protocol, app, watcher) = (self.protocol.clone(), app.clone(), graceful.watcher());
-            let guard = (permit, self.open.enter());
-            connections.spawn(async move {
-                protocol.serve(stream, peer, app, watcher).await;
+            let worker = workers.least_busy();
+            let guard = (permit, self.open.enter(), worker.open.enter());
+            let connection = async move {
+                match TcpStream::from_std(stream) {
+                    Ok(stream) => protocol.serve(stream, peer, app, watcher).await,
+                    Err(error) => tracing::warn!(%error, "a connection cannot be waited on"),
+                }
                 drop(guard);
-            });
+            };
+            connections.spawn_on(connection, &worker.runtime);
             // Finished tasks are collected here; they are never more than the connections that were open at once.
             while connections.try_join_next().is_some() {}
         }
@@ -108,7 +121,7 @@ impl Server {
     /// # Cancel safety
     ///
     /// Nothing is lost: a connection not yet accepted stays in the system's queue.
-    async fn accept(&self) -> (OwnedSemaphorePermit, TcpStream, SocketAddr) {
+    async fn accept(&self) -> (OwnedSemaphorePermit, std::net::TcpStream, SocketAddr) {
         let permit = Arc::clone(&self.permits)
             .acquire_owned()
             .await
@@ -116,13 +129,12 @@ impl Server {
         let mut is_told = false;
         loop {
             match self.listener.accept().await {
-                Ok((stream, peer)) => {
-                    // Answers are small and final; waiting to fill a packet would only delay them.
-                    if let Err(error) = stream.set_nodelay(true) {
+                Ok((stream, peer)) => match prepared(stream) {
+                    Ok(stream) => return (permit, stream, peer),
+                    Err(error) => {
                         tracing::debug!(%peer, %error, "a connection ended before it began");
                     }
-                    return (permit, stream, peer);
-                }
+                },
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     // Told once until it is over: at this pace the log would fill up with it.
@@ -134,6 +146,13 @@ impl Server {
             }
         }
     }
+}
+
+/// A connection that can be given to another runtime.
+fn prepared(stream: TcpStream) -> io::Result<std::net::TcpStream> {
+    // Answers are small and final; waiting to fill a packet would only delay them.
+    stream.set_nodelay(true)?;
+    stream.into_std()
 }
 
 /// Whether only the connection at hand failed. Other errors, such as too many open files, would come again at once.

@@ -12,7 +12,7 @@ use crate::config::{Auth, Config, Sources, StoreUrl};
 use crate::domain::Bounds;
 use crate::http::{self, ApiKey, App, RequestLog};
 use crate::server::shutdown::{self, Draining, StopSignals};
-use crate::server::{Drained, Server};
+use crate::server::{Drained, Server, Workers};
 use crate::service::metrics::LockMetrics;
 use crate::service::{self, LockService};
 use crate::store::{self, StoreError};
@@ -39,7 +39,8 @@ pub(super) enum ServeError {
 pub(super) fn run(sources: &Sources) -> Result<ExitCode, Failure> {
     let (config, _) = Config::load(sources)?;
     telemetry::init_logging(&config.log).expect("this is the only log of the process");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    // This thread accepts connections and looks after the process; the workers serve.
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(ServeError::System)?;
@@ -89,17 +90,21 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
         draining.clone(),
         Arc::clone(&metrics),
     );
+    let workers = Workers::start().map_err(ServeError::System)?;
     announce(config, server.local_addr());
     let drained = tokio::select! {
         drained = server.run(
             http::router(app),
+            workers.clone(),
             shutdown::announced(draining.clone(), config.server.drain_delay),
         ) => drained,
         never = upkeep(&metrics) => match never {},
         never = service.survey(config.redis.survey_interval) => match never {},
         never = drain(&service, &draining) => match never {},
     };
+    // What goes on in the background goes on there.
     service.shut_down(config.operation_timeout).await;
+    drop(workers);
     match drained {
         Drained::Finished => tracing::info!("stopped"),
         Drained::Cut { connections } => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use leasehold::server::shutdown::{Draining, announced};
-use leasehold::server::{Drained, Server};
+use leasehold::server::{Drained, Server, Workers};
 use nix::sys::signal::Signal;
 use tokio::sync::Notify;
 
@@ -79,7 +79,11 @@ async fn a_request_under_way_is_answered_after_the_listener_closed() {
     let address = server.local_addr();
     let draining = Draining::new();
     let stop = announced(draining.clone(), Duration::ZERO);
-    let running = tokio::spawn(server.run(Router::new().route("/slow", get(slow)), stop));
+    let running = tokio::spawn(server.run(
+        Router::new().route("/slow", get(slow)),
+        Workers::here(),
+        stop,
+    ));
     let request = tokio::spawn(reqwest::get(format!("http://{address}/slow")));
     entered.notified().await;
     draining.begin();
@@ -113,7 +117,11 @@ async fn a_request_that_never_ends_is_cut_when_the_time_to_drain_is_over() {
     let (address, open) = (server.local_addr(), server.open_connections());
     let draining = Draining::new();
     let stop = announced(draining.clone(), Duration::ZERO);
-    let running = tokio::spawn(server.run(Router::new().route("/stuck", get(stuck)), stop));
+    let running = tokio::spawn(server.run(
+        Router::new().route("/stuck", get(stuck)),
+        Workers::here(),
+        stop,
+    ));
     let request = tokio::spawn(reqwest::get(format!("http://{address}/stuck")));
     entered.notified().await;
     draining.begin();
@@ -128,7 +136,11 @@ async fn an_idle_connection_does_not_hold_up_the_end() {
     let address = server.local_addr();
     let draining = Draining::new();
     let stop = announced(draining.clone(), Duration::ZERO);
-    let running = tokio::spawn(server.run(Router::new().route("/", get("hello")), stop));
+    let running = tokio::spawn(server.run(
+        Router::new().route("/", get("hello")),
+        Workers::here(),
+        stop,
+    ));
     // The client keeps its connection for the next request, which never comes.
     let client = reqwest::Client::new();
     client

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::routing::get;
 use leasehold::config::{Config, ServerConfig, Sources};
-use leasehold::server::{OpenConnections, Server};
+use leasehold::server::{OpenConnections, Server, Workers};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -27,7 +27,11 @@ async fn serve(config: &ServerConfig) -> (SocketAddr, OpenConnections) {
     let server = Server::bind(config, local()).await.unwrap();
     let started = (server.local_addr(), server.open_connections());
     let peer = |ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.to_string() };
-    tokio::spawn(server.run(Router::new().route("/", get(peer)), std::future::pending()));
+    tokio::spawn(server.run(
+        Router::new().route("/", get(peer)),
+        Workers::here(),
+        std::future::pending(),
+    ));
     started
 }
 

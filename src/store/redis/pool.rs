@@ -5,8 +5,9 @@
 //! and not at a PING, and a request takes a clone of a multiplexed connection and returns the original at once: Redis
 //! sees the commands of many requests as one pipeline.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use bb8_redis::bb8::{self, ManageConnection};
@@ -16,6 +17,7 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, RedisError,
     RedisResult, Value,
 };
+use tokio::runtime;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::scripts::Script;
@@ -23,14 +25,17 @@ use super::topology::Topology;
 use crate::config::{RedisAddress, RedisConfig};
 use crate::store::{Fault, PoolHealth, StoreError};
 
-/// The pool of shared connections.
+/// The shared connections: a pool for each runtime that asks.
+///
+/// A connection is driven by a task of the runtime that opened it. A request of another runtime would have to wake that
+/// one with its command, and be woken with the answer.
 pub(super) struct Pool {
-    connections: bb8::Pool<Manager>,
-    client: Client,
-    connect_timeout: Duration,
+    of_runtimes: RwLock<HashMap<runtime::Id, bb8::Pool<Manager>>>,
+    manager: Manager,
     size: u32,
-    refusal: Refusal,
 }
+
+const UNPOISONED: &str = "nobody panics while holding it";
 
 /// Why the last try to connect failed; none if it did not.
 type Refusal = Arc<Mutex<Option<RedisError>>>;
@@ -44,6 +49,7 @@ pub(super) struct Connection {
 }
 
 /// Opens connections and knows which are good.
+#[derive(Clone)]
 struct Manager {
     client: Client,
     config: AsyncConnectionConfig,
@@ -68,40 +74,54 @@ impl Pool {
         config: &RedisConfig,
         topology: Arc<Topology>,
     ) -> RedisResult<Self> {
-        let refusal = Refusal::default();
-        let manager = Manager::new(address, config, topology, Arc::clone(&refusal))?;
-        let client = manager.client.clone();
-        let size = u32::try_from(config.connections).unwrap_or(u32::MAX);
-        let connections = bb8::Pool::builder()
-            .max_size(size)
-            // The check looks at a flag; it costs no round trip.
-            .test_on_check_out(true)
-            .connection_timeout(config.connect_timeout)
-            .queue_strategy(bb8::QueueStrategy::Lifo)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .build_unchecked(manager);
         Ok(Self {
-            connections,
-            client,
-            connect_timeout: config.connect_timeout,
-            size,
-            refusal,
+            of_runtimes: RwLock::default(),
+            manager: Manager::new(address, config, topology)?,
+            size: u32::try_from(config.connections).unwrap_or(u32::MAX),
         })
     }
 
     /// A connection whose Redis has been looked at, to be shared with other requests.
     pub(super) async fn get(&self, deadline: Instant) -> Result<Connection, Failure> {
-        match timeout_at(deadline, self.connections.get()).await {
+        match timeout_at(deadline, self.of_this_runtime().get()).await {
             Ok(Ok(connection)) => Ok(connection.clone()),
             Ok(Err(bb8::RunError::User(error))) => Err(Failure::of(&error)),
             Ok(Err(bb8::RunError::TimedOut)) | Err(_) => Err(self.not_connected()),
         }
     }
 
+    fn of_this_runtime(&self) -> bb8::Pool<Manager> {
+        let runtime = runtime::Handle::current().id();
+        let known = self
+            .of_runtimes
+            .read()
+            .expect(UNPOISONED)
+            .get(&runtime)
+            .cloned();
+        known.unwrap_or_else(|| {
+            let mut of_runtimes = self.of_runtimes.write().expect(UNPOISONED);
+            of_runtimes
+                .entry(runtime)
+                .or_insert_with(|| self.open())
+                .clone()
+        })
+    }
+
+    fn open(&self) -> bb8::Pool<Manager> {
+        bb8::Pool::builder()
+            .max_size(self.size)
+            // The check looks at a flag; it costs no round trip.
+            .test_on_check_out(true)
+            .connection_timeout(self.manager.connect_timeout)
+            .queue_strategy(bb8::QueueStrategy::Lifo)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .build_unchecked(self.manager.clone())
+    }
+
     /// Why there is no connection, as far as it is known. Nothing was sent.
     pub(super) fn not_connected(&self) -> Failure {
-        let refusal = self.refusal.lock().expect("nobody panics while holding it");
+        let refusal = self.manager.refusal.lock().expect(UNPOISONED);
         let (fault, why) = match &*refusal {
             Some(error) => (
                 Failure::of(error).fault,
@@ -119,16 +139,18 @@ impl Pool {
 
     /// What opens connections that the pool does not keep.
     pub(super) fn client(&self) -> Client {
-        self.client.clone()
+        self.manager.client.clone()
     }
 
     pub(super) fn connect_timeout(&self) -> Duration {
-        self.connect_timeout
+        self.manager.connect_timeout
     }
 
     pub(super) fn health(&self) -> PoolHealth {
+        let of_runtimes = self.of_runtimes.read().expect(UNPOISONED);
+        let open = of_runtimes.values().map(|pool| pool.state().connections);
         PoolHealth {
-            open: self.connections.state().connections,
+            open: open.sum(),
             max: self.size,
         }
     }
@@ -173,7 +195,6 @@ impl Manager {
         address: &RedisAddress,
         config: &RedisConfig,
         topology: Arc<Topology>,
-        refusal: Refusal,
     ) -> RedisResult<Self> {
         let info =
             ConnectionAddr::Tcp(address.host.clone(), address.port).into_connection_info()?;
@@ -200,7 +221,7 @@ impl Manager {
             config: connection,
             connect_timeout: config.connect_timeout,
             topology,
-            refusal,
+            refusal: Refusal::default(),
         })
     }
 
@@ -227,8 +248,7 @@ impl ManageConnection for Manager {
             Ok(opened) => opened,
             Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         };
-        *self.refusal.lock().expect("nobody panics while holding it") =
-            opened.as_ref().err().cloned();
+        *self.refusal.lock().expect(UNPOISONED) = opened.as_ref().err().cloned();
         opened
     }
 

@@ -27,7 +27,11 @@ impl Server {
         let server = server.expect("a port");
         let address = server.local_addr();
         let mut task = JoinSet::new();
-        let running = server.run(api.router.clone(), std::future::pending());
+        let running = server.run(
+            api.router.clone(),
+            leasehold::server::Workers::here(),
+            std::future::pending(),
+        );
         task.spawn(async move {
             running.await;
         });
