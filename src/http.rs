@@ -22,12 +22,12 @@ mod sse;
 mod wire;
 
 use axum::Router;
-use axum::middleware::{from_fn_with_state, map_request};
+use axum::middleware::map_request;
 use axum::routing::get;
-use tower_http::catch_panic::CatchPanicLayer;
 
 pub use app::{App, RequestLog, Settings};
 pub use auth::ApiKey;
+pub use layers::Front;
 pub use measure::BUCKETS;
 pub use problem::Code;
 pub use route::Route;
@@ -36,20 +36,14 @@ use problem::Problem;
 
 /// Every route of the service, ready to be served.
 ///
-/// From the outside in: [`layers::outermost`] (request id, rendering of problems, metrics, log), the net for panics,
-/// then the routes; what is guarded asks for the API key before anything of the request is read.
-pub fn router(app: App) -> Router {
-    let panics = app.http_metrics().panics();
-    let net = CatchPanicLayer::custom(move |panic: Box<dyn std::any::Any + Send>| {
-        panics.increment(1);
-        problem::of_panic(panic.as_ref())
-    });
-    guarded(&app)
+/// From the outside in: [`Front`] (request id, rendering of problems, metrics, log, the net for panics), then the routes;
+/// what is guarded asks for the API key before anything of the request is read.
+pub fn router(app: App) -> Front {
+    let routes = guarded(&app)
         .merge(open())
         .fallback(async || Problem::not_found())
-        .layer(net)
-        .layer(from_fn_with_state(app.clone(), layers::outermost))
-        .with_state(app)
+        .with_state(app.clone());
+    Front::new(app, routes)
 }
 
 /// What needs the API key where one is configured: everything that shows or changes locks.

@@ -1,5 +1,5 @@
 //! Sockets: the accept loop with the limits and timers that `axum::serve` does not have, and its orderly end.
-//! What is served is a [`Router`]; nothing here knows a path.
+//! What is served is any [`App`]; nothing here knows a path.
 
 mod connections;
 pub mod patience;
@@ -11,14 +11,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-pub use connections::OpenConnections;
 use connections::Protocol;
+pub use connections::{App, OpenConnections};
 pub use workers::Workers;
 
 use crate::config::ServerConfig;
@@ -84,7 +83,7 @@ impl Server {
     /// Dropping this cuts all connections at once: their tasks are owned here.
     pub async fn run(
         self,
-        app: Router,
+        app: impl App,
         workers: Workers,
         shutdown: impl Future<Output = ()>,
     ) -> Drained {

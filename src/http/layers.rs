@@ -5,17 +5,25 @@
 mod log;
 mod request_id;
 
+use std::any::Any;
+use std::convert::Infallible;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
 use axum::http::header::{CACHE_CONTROL, CONNECTION, HeaderValue};
 use axum::http::{Method, StatusCode, Uri, Version};
-use axum::middleware::Next;
 use axum::response::Response;
+use futures_util::future::BoxFuture;
+use metrics::Counter;
 use tokio::time::Instant;
+use tower::Service;
+use tower_http::catch_panic::{CatchPanic, ResponseForPanic};
 
 use super::app::App;
-use super::problem::{Code, Problem};
+use super::problem::{self, Code, Problem};
 use super::route::Route;
 pub(super) use request_id::RequestId;
 
@@ -50,22 +58,80 @@ struct Answered<'a> {
     waited: Duration,
 }
 
-/// The outermost layer: the one place where problems are written, counted and logged.
-pub(super) async fn outermost(
-    State(app): State<App>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let started = Instant::now();
-    let _in_flight = app.http_metrics().begin();
-    let asked = Asked::of(&mut request);
-    let mut response = next.run(request).await;
+/// The routes and what is around them all: the one place where problems are written, counted and logged. Cloning is cheap.
+///
+/// It is a service of its own rather than a layer of the router, which would put a copy around each route and copy that
+/// again, box by box, for each request.
+#[derive(Clone)]
+pub struct Front {
+    app: App,
+    routes: CatchPanic<Router, Net>,
+}
+
+impl Front {
+    pub(super) fn new(app: App, routes: Router) -> Self {
+        let net = Net {
+            panics: app.http_metrics().panics(),
+        };
+        Self {
+            routes: CatchPanic::custom(routes, net),
+            app,
+        }
+    }
+}
+
+impl Service<Request> for Front {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        // A router is always ready.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        let started = Instant::now();
+        let app = self.app.clone();
+        let asked = Asked::of(&mut request);
+        let answer = self.routes.call(request);
+        Box::pin(async move {
+            let _in_flight = app.http_metrics().begin();
+            let response = answer.await?.map(Body::new);
+            Ok(finished(&app, &asked, started, response))
+        })
+    }
+}
+
+impl std::fmt::Debug for Front {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Front").finish_non_exhaustive()
+    }
+}
+
+/// The net under the handlers: a panic is a problem like any other, and is counted.
+#[derive(Clone)]
+struct Net {
+    panics: Counter,
+}
+
+impl ResponseForPanic for Net {
+    type ResponseBody = Body;
+
+    fn response_for_panic(&mut self, panic: Box<dyn Any + Send>) -> Response {
+        self.panics.increment(1);
+        problem::of_panic(panic.as_ref())
+    }
+}
+
+/// Writes the problem if the answer is one, and tells figures and log.
+fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) -> Response {
     let Waited(waited) = response.extensions_mut().remove().unwrap_or_default();
     let problem = response.extensions_mut().remove::<Problem>();
     if let Some(problem) = &problem {
         response = problem.render(asked.request_id.as_str());
     }
-    finish(&asked, problem.as_ref(), &mut response);
+    finish(asked, problem.as_ref(), &mut response);
     let answered = Answered {
         status: response.status(),
         problem: problem.as_ref(),
@@ -74,7 +140,7 @@ pub(super) async fn outermost(
     };
     app.http_metrics()
         .answered(&asked.method, asked.route, answered.status, answered.took);
-    log::request(&app.settings().request_log, &asked, &answered);
+    log::request(&app.settings().request_log, asked, &answered);
     response
 }
 

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::{ConnectInfo, Request};
+use axum::body::Body;
+use axum::extract::Request;
 use axum::response::Response;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::Watcher;
 use tokio::net::TcpStream;
-use tower::Service as _;
+use tower::Service;
 
 use super::patience::{Patience, PatientStream};
 use crate::config::ServerConfig;
@@ -49,6 +49,20 @@ impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// What can be served: it answers every request, and is always ready for the next one.
+pub trait App:
+    Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static
+{
+}
+
+impl<S> App for S where
+    S: Service<Request, Response = Response, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + 'static
+{
 }
 
 /// The protocol settings that all connections share.
@@ -91,7 +105,7 @@ impl Protocol {
         &self,
         stream: TcpStream,
         peer: SocketAddr,
-        app: Router,
+        app: impl App,
         watcher: Watcher,
     ) {
         let has_asked = Arc::new(AtomicBool::new(false));
@@ -101,7 +115,9 @@ impl Protocol {
             let has_asked = Arc::clone(&has_asked);
             move |request: Request<Incoming>| {
                 has_asked.store(true, Ordering::Relaxed);
-                answer(app.clone(), request, peer, patience.clone())
+                let mut request = request.map(Body::new);
+                request.extensions_mut().insert(patience.clone());
+                app.clone().call(request)
             }
         });
         let connection = self
@@ -123,16 +139,4 @@ impl Protocol {
             tracing::debug!(%peer, %error, "a connection ended with an error");
         }
     }
-}
-
-async fn answer(
-    mut app: Router,
-    mut request: Request<Incoming>,
-    peer: SocketAddr,
-    patience: Patience,
-) -> Result<Response, Infallible> {
-    request.extensions_mut().insert(ConnectInfo(peer));
-    request.extensions_mut().insert(patience);
-    // A router is always ready, so it need not be asked.
-    app.call(request).await
 }

@@ -5,7 +5,7 @@
 mod acquire;
 mod store;
 
-use std::collections::HashMap;
+use std::ops::Index;
 use std::time::Duration;
 
 use metrics::{Counter, Histogram};
@@ -35,8 +35,27 @@ pub const BUCKETS: [(&str, &[f64]); 4] = [
     store::BUCKETS,
 ];
 
-/// Series of one family by one label.
-type Labelled<T> = HashMap<&'static str, T>;
+/// Series of one family by one label. They are few, so the right one is found by looking at all rather than by hashing.
+struct Labelled<T>(Box<[(&'static str, T)]>);
+
+impl<T> Labelled<T> {
+    fn new(values: &[&'static str], series: impl Fn(&'static str) -> T) -> Self {
+        Self(values.iter().map(|&value| (value, series(value))).collect())
+    }
+
+    fn get(&self, value: &str) -> Option<&T> {
+        let found = self.0.iter().find(|(known, _)| *known == value);
+        found.map(|(_, series)| series)
+    }
+}
+
+impl<T> Index<&str> for Labelled<T> {
+    type Output = T;
+
+    fn index(&self, value: &str) -> &T {
+        self.get(value).expect("every value is registered")
+    }
+}
 
 /// The figures of one service.
 pub struct LockMetrics {
@@ -75,13 +94,13 @@ impl LockMetrics {
         let plain = |name, help| registry.counter(name, help, &[]);
         Self {
             acquires: AcquireMetrics::new(registry),
-            renewals: labelled(&["ok", "expired", "lost", "evicted", "released", "unknown", "contradicts", "error"], renewals),
-            releases: labelled(
+            renewals: Labelled::new(&["ok", "expired", "lost", "evicted", "released", "unknown", "contradicts", "error"], renewals),
+            releases: Labelled::new(
                 &["ok", "stepped_back", "left_queue", "repeated", "expired", "lost", "evicted", "released", "unknown", "error"],
                 releases,
             ),
-            withdrawals: labelled(&["done", "given_up"], withdrawals),
-            held_for: labelled(&["released", "expired", "forced"], held_for),
+            withdrawals: Labelled::new(&["done", "given_up"], withdrawals),
+            held_for: Labelled::new(&["released", "expired", "forced"], held_for),
             renew_slack: registry.histogram(
                 RENEW_SLACK,
                 "What share of its TTL a lease had left when it was renewed; small means that clients renew late.",
@@ -234,10 +253,6 @@ impl std::fmt::Debug for LockMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("LockMetrics")
     }
-}
-
-fn labelled<T>(values: &[&'static str], series: impl Fn(&'static str) -> T) -> Labelled<T> {
-    values.iter().map(|&value| (value, series(value))).collect()
 }
 
 fn not_holder(reason: &NotHolder) -> &'static str {

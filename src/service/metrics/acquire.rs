@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram};
 
-use super::{Labelled, labelled};
+use super::Labelled;
 use crate::domain::{Blockade, Blocker, Claim, Mode};
 use crate::service::queues::Crowdedness;
 use crate::service::{AcquireAnswer, Outcome};
@@ -78,7 +78,7 @@ impl Open {
 impl AcquireMetrics {
     pub(super) fn new(registry: &Metrics) -> Self {
         let acquires = |mode| {
-            labelled(&OUTCOMES, |outcome| {
+            Labelled::new(&OUTCOMES, |outcome| {
                 let labels = [("outcome", outcome), ("mode", mode)];
                 let help = "Acquire requests by what came of them, on this process.";
                 registry.counter("leasehold_acquire_requests_total", help, &labels)
@@ -96,13 +96,13 @@ impl AcquireMetrics {
         Self {
             exclusive: acquires("exclusive"),
             shared: acquires("shared"),
-            waits: labelled(&ENDS, waits),
+            waits: Labelled::new(&ENDS, waits),
             long_polls: registry.gauge(
                 "leasehold_local_long_polls",
                 "Acquire requests of this process that may wait and have no answer yet.",
                 &[],
             ),
-            streams: labelled(&["hold", "events"], streams),
+            streams: Labelled::new(&["hold", "events"], streams),
             waiters: registry.gauge(
                 "leasehold_waiters",
                 "Requests that wait on this process, long polls and streams, as of the last survey.",

@@ -1,11 +1,10 @@
 //! What is counted about the store, as it is seen from this process.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram};
 
-use super::{Labelled, labelled};
+use super::Labelled;
 use crate::store::{Fault, StoreError, StoreHealth};
 use crate::telemetry::Metrics;
 
@@ -22,7 +21,8 @@ pub(super) const BUCKETS: (&str, &[f64]) = (
 );
 
 pub(super) struct StoreMetrics {
-    operations: HashMap<(&'static str, &'static str), Histogram>,
+    answered: Labelled<Histogram>,
+    failed: Labelled<Histogram>,
     errors: Labelled<Counter>,
     up: Gauge,
     refused: Gauge,
@@ -36,24 +36,22 @@ pub(super) struct StoreMetrics {
 
 impl StoreMetrics {
     pub(super) fn new(registry: &Metrics) -> Self {
-        let operations = OPERATIONS.into_iter().flat_map(|operation| {
-            ["ok", "error"].map(|result| {
+        let operations = |result| {
+            Labelled::new(&OPERATIONS, |operation| {
                 let labels = [("operation", operation), ("result", result)];
                 let help = "How long operations of the store took, as seen from this process.";
-                (
-                    (operation, result),
-                    registry.histogram(DURATION, help, &labels),
-                )
+                registry.histogram(DURATION, help, &labels)
             })
-        });
+        };
         let errors = |kind| {
             let help = "Operations that the store could not do, by kind.";
             registry.counter("leasehold_store_errors_total", help, &[("kind", kind)])
         };
         let gauge = |name, help| registry.gauge(name, help, &[]);
         Self {
-            operations: operations.collect(),
-            errors: labelled(&Fault::ALL.map(Fault::label), errors),
+            answered: operations("ok"),
+            failed: operations("error"),
+            errors: Labelled::new(&Fault::ALL.map(Fault::label), errors),
             up: gauge(
                 "leasehold_store_up",
                 "1 if the store answered last time, else 0.",
@@ -96,10 +94,12 @@ impl StoreMetrics {
         took: Duration,
         answer: &Result<T, StoreError>,
     ) {
-        let result = if answer.is_ok() { "ok" } else { "error" };
-        self.operations[&(operation, result)].record(took.as_secs_f64());
-        if let Err(error) = answer {
-            self.errors[error.fault().label()].increment(1);
+        match answer {
+            Ok(_) => self.answered[operation].record(took.as_secs_f64()),
+            Err(error) => {
+                self.failed[operation].record(took.as_secs_f64());
+                self.errors[error.fault().label()].increment(1);
+            }
         }
     }
 

@@ -7,13 +7,12 @@ mod told;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::Response;
 use axum::http::{HeaderName, HeaderValue, Method, Request};
 use leasehold::config::{LogRequests, WaitingConfig};
 use leasehold::domain::Bounds;
-use leasehold::http::{App, BUCKETS, RequestLog, Settings, router};
+use leasehold::http::{App, BUCKETS, Front, RequestLog, Settings, router};
 use leasehold::server::shutdown::Draining;
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
@@ -32,7 +31,7 @@ use crate::support::stores::waiting_config;
 
 /// The API of a service of its own.
 pub(crate) struct Api {
-    pub(crate) router: Router,
+    pub(crate) router: Front,
     pub(crate) draining: Draining,
     service: LockService,
 }
