@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{CACHE_CONTROL, CONNECTION, HeaderValue};
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONNECTION, HeaderValue};
 use axum::http::{Method, StatusCode, Uri, Version};
 use axum::response::Response;
 use futures_util::future::BoxFuture;
@@ -129,7 +129,12 @@ fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) 
     let Waited(waited) = response.extensions_mut().remove().unwrap_or_default();
     let problem = response.extensions_mut().remove::<Problem>();
     if let Some(problem) = &problem {
+        // Of what the router has added, the length is that of no body, but the methods that there are have to be told.
+        let allow = response.headers_mut().remove(ALLOW);
         response = problem.render(asked.request_id.as_str());
+        response
+            .headers_mut()
+            .extend(allow.map(|allow| (ALLOW, allow)));
     }
     finish(asked, problem.as_ref(), &mut response);
     let answered = Answered {
