@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
-use axum::http::header::{ALLOW, CACHE_CONTROL, CONNECTION, HeaderValue};
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HeaderValue};
 use axum::http::{Method, StatusCode, Uri, Version};
 use axum::response::Response;
 use futures_util::future::BoxFuture;
