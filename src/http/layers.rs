@@ -135,6 +135,11 @@ fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) 
         response
             .headers_mut()
             .extend(allow.map(|allow| (ALLOW, allow)));
+        if asked.method == Method::HEAD {
+            let length = response.body().size_hint().lower();
+            response.headers_mut().insert(CONTENT_LENGTH, length.into());
+            *response.body_mut() = Body::empty();
+        }
     }
     finish(asked, problem.as_ref(), &mut response);
     let answered = Answered {
