@@ -27,6 +27,9 @@ pub(super) fn parse(form: &[u8], entries: &mut Vec<Entry>) -> Result<(), FromUtf
 }
 
 fn decoded(text: &[u8]) -> Result<String, FromUtf8Error> {
+    if !text.iter().any(|byte| matches!(byte, b'+' | b'%')) {
+        return String::from_utf8(text.to_vec());
+    }
     let mut text = Cow::Borrowed(text);
     if text.contains(&b'+') {
         for byte in text.to_mut() {

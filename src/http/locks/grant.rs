@@ -6,7 +6,6 @@ use axum::body::{Body, Bytes};
 use axum::http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use serde::Serialize;
 
 use super::{FENCING_TOKEN, LOCK_TOKEN, Named, preferred, secret};
 use crate::domain::{Lease, LockName, Token};
@@ -76,13 +75,16 @@ impl GrantAnswer<'_> {
 
     fn json(&self) -> Bytes {
         if let Some((name, lease)) = self.only() {
-            return written(&self.grant(name, lease));
+            return self.grant(name, lease).to_json().into();
         }
         let locks = self.names.iter().zip(self.leases);
-        written(&Grants {
+        let grants = Grants {
             token: self.token.expose(),
             locks: locks.map(|(name, lease)| self.grant(name, lease)).collect(),
-        })
+        };
+        let text = serde_json::to_vec(&grants);
+        text.expect("grants have string keys and no failing serializer")
+            .into()
     }
 
     fn grant<'a>(&self, name: &'a LockName, lease: &'a Lease) -> Grant<'a> {
@@ -101,10 +103,4 @@ impl GrantAnswer<'_> {
         headers.insert(LOCK_TOKEN, secret(self.token));
         response
     }
-}
-
-fn written(body: &impl Serialize) -> Bytes {
-    let text = serde_json::to_vec(body);
-    text.expect("grants have string keys and no failing serializer")
-        .into()
 }

@@ -9,6 +9,13 @@ use uuid::Uuid;
 use super::{Moment, RawJson, millis};
 use crate::domain::{self, Holder, Holders, Lease, LockName, Share, Token};
 
+/// Writes fields of a JSON object, whose names are known to need no escaping.
+macro_rules! fields {
+    ($json:ident, $before:literal, $of:ident . $first:ident $(, $rest_of:ident . $rest:ident)*) => {
+        field(&mut $json, concat!($before, "\"", stringify!($first), "\":"), &$of.$first);
+        $(field(&mut $json, concat!(",\"", stringify!($rest), "\":"), &$rest_of.$rest);)*
+    };
+}
 /// What the holder of a lock gets to know. It cannot be printed, because it shows its token.
 #[derive(Serialize, ToSchema)]
 pub(in crate::http) struct Grant<'a> {
@@ -48,6 +55,38 @@ impl<'a> Grant<'a> {
         self.replayed = is_replay;
         self
     }
+
+    /// The same text as serde makes. That searches each key for what has to be escaped and takes the flattened holder
+    /// through a map, which together is a tenth of what the service does for a request.
+    pub(in crate::http) fn to_json(&self) -> Vec<u8> {
+        let holder = &self.holder;
+        let mut json = Vec::with_capacity(512);
+        fields!(json, "{", self.name, self.token);
+        fields!(
+            json,
+            ",",
+            holder.fencing_token,
+            holder.mode,
+            holder.limit,
+            holder.permits
+        );
+        fields!(json, ",", holder.owner, holder.metadata, holder.hold_count);
+        fields!(
+            json,
+            ",",
+            holder.acquired_at,
+            holder.expires_at,
+            holder.expires_in_ms
+        );
+        fields!(json, ",", self.ttl_ms, self.waited_ms, self.replayed);
+        json.push(b'}');
+        json
+    }
+}
+
+fn field(json: &mut Vec<u8>, name: &str, value: &impl Serialize) {
+    json.extend_from_slice(name.as_bytes());
+    serde_json::to_writer(json, value).expect("grants have no failing serializer");
 }
 
 /// What the holder of several locks gets to know.
@@ -138,6 +177,45 @@ impl Mode {
         match mode {
             domain::Mode::Exclusive => (Self::Exclusive, Share::READ),
             domain::Mode::Shared(share) => (Self::Shared, share),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Fence, HoldCount, Metadata, Mode, Owner, Timestamp, Ttl};
+
+    #[test]
+    fn a_grant_is_written_as_serde_would_write_it() {
+        let lease = |owner: &str, metadata: Option<&str>, mode| Lease {
+            holder: Holder {
+                owner: Owner::new(owner).expect(owner),
+                metadata: metadata.map(|json| Metadata::from_json_object(json).expect(json)),
+                mode,
+                fence: Fence::new(1_795_244_170_326_216).expect("in range"),
+                hold_count: HoldCount::ONE,
+                acquired_at: Timestamp::from_unix_ms(1_795_244_170_326),
+                expires_at: Timestamp::from_unix_ms(u64::MAX),
+                expires_in: Duration::from_millis(2_999),
+            },
+            ttl: Ttl::from_store(Duration::from_secs(3)),
+        };
+        let name = LockName::parse(b"orders/42").expect("a name");
+        let permit = Mode::Shared(Share::new(Some(4), 2).expect("in range"));
+        for lease in [
+            lease("", None, Mode::Exclusive),
+            lease(
+                "\"quoted\" \\ \u{e9}",
+                Some(r#"{"a":[1,"\u00e9"]}"#),
+                permit,
+            ),
+        ] {
+            let grant = Grant::new(&name, Token::random(), &lease).replayed(true);
+            assert_eq!(
+                String::from_utf8(grant.to_json()).expect("UTF-8"),
+                serde_json::to_string(&grant).expect("it serializes"),
+            );
         }
     }
 }
