@@ -36,7 +36,7 @@ use tokio::runtime::{Builder, Runtime};
 
 /// The allocator of the binary is part of what is counted.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Enough for what happens once in a while, such as a fuller map, to weigh little.
 const REQUESTS: usize = 500;

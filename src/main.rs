@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-/// Most of what a request allocates is small and soon gone, which the system's allocator is slow at.
+/// Quicker than the system's at what a request allocates, which is small and soon gone; and it keeps its own books apart, so
+/// that the part of a buffer of a waiting connection which was never written to takes no memory.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 #[expect(
     clippy::disallowed_methods,

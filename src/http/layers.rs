@@ -14,7 +14,7 @@ use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
 use axum::http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HeaderValue};
-use axum::http::{Method, StatusCode, Uri, Version};
+use axum::http::{Method, StatusCode, Version};
 use axum::response::Response;
 use futures_util::future::BoxFuture;
 use metrics::Counter;
@@ -40,11 +40,11 @@ impl Waited {
     }
 }
 
-/// What is remembered of a request while it is answered. Its headers and its body are not: they may carry a token. Of
-/// the URI, only the path may be shown.
+/// What is remembered of a request while it is answered. Its headers, its body and its query string are not: they may carry
+/// a token. What is remembered is copied, because a part of the head would keep the whole buffer that it was read into.
 struct Asked {
     method: Method,
-    uri: Uri,
+    path: Box<str>,
     version: Version,
     route: Option<Route>,
     request_id: RequestId,
@@ -175,14 +175,14 @@ fn finish(asked: &Asked, problem: Option<&Problem>, response: &mut Response) {
 impl Asked {
     fn of(request: &mut Request) -> Self {
         let request_id = RequestId::of(request.headers());
-        // Handlers that tell problems within their body find it where a client would have put it.
-        let headers = request.headers_mut();
-        headers.insert(request_id::HEADER, request_id.header());
+        // For handlers that tell problems within their body.
+        request.extensions_mut().insert(request_id.clone());
+        let path = request.uri().path();
         Self {
             method: request.method().clone(),
-            uri: request.uri().clone(),
+            route: Route::of(path),
+            path: path.into(),
             version: request.version(),
-            route: Route::of(request.uri().path()),
             request_id,
         }
     }

@@ -14,7 +14,7 @@ mod renew;
 use std::borrow::Cow;
 
 use axum::http::header::ACCEPT;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 
 use super::accept;
@@ -55,8 +55,8 @@ impl Named {
 
 /// The name of the lock, decoded exactly once from the path as it was sent: axum's own decoding refuses what is not
 /// UTF-8 in plain text, before a handler can say anything about it.
-pub(super) fn lock_name(uri: &Uri) -> Result<LockName, InvalidName> {
-    let encoded = uri.path().strip_prefix("/locks/").unwrap_or_default();
+pub(super) fn lock_name(path: &str) -> Result<LockName, InvalidName> {
+    let encoded = path.strip_prefix("/locks/").unwrap_or_default();
     let bytes: Cow<'_, [u8]> = percent_decode_str(encoded).into();
     LockName::parse(&bytes)
 }

@@ -25,7 +25,7 @@ pub(super) fn request(settings: &RequestLog, asked: &Asked, answered: &Answered<
         return;
     }
     let lock = (asked.route == Some(Route::Lock))
-        .then(|| lock_name(&asked.uri).ok())
+        .then(|| lock_name(&asked.path).ok())
         .flatten();
     let line = Line {
         asked,

@@ -1,6 +1,5 @@
 //! The name of a request in answers and logs: the client's own where it is fit to be repeated, else a new one.
 
-use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use uuid::Uuid;
 
@@ -10,12 +9,13 @@ pub(super) const HEADER: HeaderName = HeaderName::from_static("x-request-id");
 const BYTES_MAX: usize = 128;
 
 /// A request id: 1 to 128 printable letters of ASCII.
+#[derive(Clone)]
 pub(in crate::http) struct RequestId(HeaderValue);
 
 impl RequestId {
     pub(in crate::http) fn of(headers: &HeaderMap) -> Self {
         match headers.get(HEADER) {
-            Some(value) if is_fit(value.as_bytes()) => Self(value.clone()),
+            Some(value) if is_fit(value.as_bytes()) => Self::copied(value.as_bytes()),
             _ => Self::new(),
         }
     }
@@ -24,8 +24,11 @@ impl RequestId {
     fn new() -> Self {
         let mut buffer = Uuid::encode_buffer();
         let text = Uuid::now_v7().hyphenated().encode_lower(&mut buffer);
-        let text = Bytes::copy_from_slice(text.as_bytes());
-        Self(HeaderValue::from_maybe_shared(text).expect("a UUID is printable ASCII"))
+        Self::copied(text.as_bytes())
+    }
+
+    fn copied(text: &[u8]) -> Self {
+        Self(HeaderValue::from_bytes(text).expect("it is printable ASCII"))
     }
 
     pub(in crate::http) fn as_str(&self) -> &str {
@@ -34,6 +37,12 @@ impl RequestId {
 
     pub(super) fn header(&self) -> HeaderValue {
         self.0.clone()
+    }
+}
+
+impl Default for RequestId {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

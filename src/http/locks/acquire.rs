@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::HeaderMap;
 use axum::response::Response;
 
 use super::claim::{self, Asked};
@@ -42,17 +41,20 @@ pub(in crate::http) async fn acquire(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let name = lock_name(&parts.uri)?;
+    let name = lock_name(parts.uri.path())?;
     let mut fields = extract::fields(&parts, body, app.settings()).await?;
     let token = presented_token(&parts.headers, &mut fields)?.unwrap_or_else(Token::random);
     let names = Some(name.into());
     let bounds = &app.settings().bounds;
     let asked = claim::asked(names, token, fields, &ACQUIRE_FIELDS, bounds)?;
     let offers = ["application/json", "text/plain", EVENT_STREAM];
-    if preferred(&parts.headers, &offers) == EVENT_STREAM {
+    let form = preferred(&parts.headers, &offers);
+    if form == EVENT_STREAM {
         return hold::hold(&app, &parts, asked).await;
     }
-    answered(&app, &parts.headers, Named::InPath, asked).await
+    // While it waits, a request keeps nothing of its head, and with it the buffer of 8 KiB that this was read into.
+    drop(parts);
+    answered(&app, form, Named::InPath, asked).await
 }
 
 /// `POST /locks`
@@ -66,12 +68,14 @@ pub(in crate::http) async fn acquire_several(
     let names = lock_names(&mut fields)?;
     let bounds = &app.settings().bounds;
     let asked = claim::asked(names, token, fields, &ACQUIRE_SEVERAL_FIELDS, bounds)?;
-    answered(&app, &parts.headers, Named::InField, asked).await
+    let form = preferred(&parts.headers, &["application/json", "text/plain"]);
+    drop(parts);
+    answered(&app, form, Named::InField, asked).await
 }
 
 async fn answered(
     app: &App,
-    headers: &HeaderMap,
+    form: &'static str,
     named: Named,
     asked: Asked,
 ) -> Result<Response, Problem> {
@@ -94,7 +98,7 @@ async fn answered(
         granted,
         waited,
     };
-    let mut response = grant.acquired(headers, undelivered);
+    let mut response = grant.acquired(form, undelivered);
     Waited(waited).tell(&mut response);
     Ok(response)
 }

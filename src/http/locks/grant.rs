@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
-use super::{FENCING_TOKEN, LOCK_TOKEN, Named, preferred, secret};
+use super::{FENCING_TOKEN, LOCK_TOKEN, Named, secret};
 use crate::domain::{Lease, LockName, Token};
 use crate::http::grant_body::GrantBody;
 use crate::http::wire::{Grant, Grants};
@@ -38,9 +38,8 @@ pub(super) struct GrantAnswer<'a> {
 
 impl GrantAnswer<'_> {
     /// The answer to an acquire, in the format that the client asks for, which gives the grant back if it is not sent.
-    pub(super) fn acquired(&self, headers: &HeaderMap, undelivered: Undelivered) -> Response {
-        let is_text = preferred(headers, &["application/json", "text/plain"]) == "text/plain";
-        let (content_type, body) = if is_text {
+    pub(super) fn acquired(&self, form: &str, undelivered: Undelivered) -> Response {
+        let (content_type, body) = if form == "text/plain" {
             let token = format!("{}\n", self.token.expose());
             ("text/plain; charset=utf-8", Bytes::from(token))
         } else {

@@ -34,7 +34,7 @@ pub(super) async fn hold(app: &App, parts: &Parts, asked: Asked) -> Result<Respo
     let teller = Teller {
         name: claim.names[0].clone(),
         claim: Arc::clone(&claim),
-        request_id: RequestId::of(&parts.headers),
+        request_id: parts.extensions.get().cloned().unwrap_or_default(),
         started: Instant::now(),
         was_draining: app.is_draining(),
         is_logged: app.settings().request_log.mode != LogRequests::Off,

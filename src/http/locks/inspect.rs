@@ -16,7 +16,7 @@ pub(in crate::http) async fn inspect(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let name = lock_name(request.uri())?;
+    let name = lock_name(request.uri().path())?;
     extract::query_fields(request.uri())?.finish(&[])?;
     let offers = ["application/json", EVENT_STREAM];
     let is_watch = preferred(request.headers(), &offers) == EVENT_STREAM;

@@ -28,7 +28,7 @@ pub(in crate::http) async fn release(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let name = lock_name(&parts.uri)?;
+    let name = lock_name(parts.uri.path())?;
     let mut fields = extract::fields(&parts, body, app.settings()).await?;
     if fields.flag("force")?.unwrap_or(false) {
         return evict(&app, name, fields).await;

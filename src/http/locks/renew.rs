@@ -25,7 +25,7 @@ pub(in crate::http) async fn renew(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let names = LockNames::from(lock_name(&parts.uri)?);
+    let names = LockNames::from(lock_name(parts.uri.path())?);
     let fields = extract::fields(&parts, body, app.settings()).await?;
     let (token, change) = asked(&app, &parts.headers, fields, &RENEW_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
