@@ -1,15 +1,191 @@
+//! The service beside others: a bare handler, what people write themselves, etcd, and Redis alone. Everything here is a
+//! ratio to something else in the same round; the experiments are in `experiments`, what stands beside in `contestants`.
+//!
+//! `scripts/bench` installs what is needed and runs it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    missing_docs,
+    reason = "a measurement that cannot go on should stop where it stands, and what it is compared with is what people write"
+)]
+
 mod contestants;
+mod experiments;
+#[path = "../../tests/it/waiters/http1.rs"]
+mod http1;
+mod machine;
+mod plot;
+#[allow(dead_code, reason = "tests need more of it than a measurement does")]
+#[path = "../../tests/it/support/redis_server.rs"]
+mod redis_server;
+mod report;
+mod wrk;
+
+use std::path::{Path, PathBuf};
+
+use experiments::Plan;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use report::Finding;
+
+const HELP: &str = "\
+Measures the service beside others and prints a table. Takes about 15 minutes.
+
+Usage: scripts/bench [--quick] [--only NAME,NAME] [--write]
+
+  --quick   about a minute for a first look: too short for figures to be quoted
+  --only    some of: throughput cycles hand_over locks redis_memory waiters commands idle processes connections
+  --write   writes the figures and the plots into docs/performance; otherwise into the target directory";
+const MARKS: [&str; 2] = ["<!-- figures: begin -->\n", "<!-- figures: end -->"];
+/// What 20,000 waiters take here and in the service.
+const DESCRIPTORS: u64 = 65_536;
+
+/// What was asked for.
+struct Order {
+    plan: Plan,
+    only: Option<Vec<String>>,
+    into: PathBuf,
+}
 
 fn main() {
-    let mut args = std::env::args().skip(1);
-    if args.next().as_deref() == Some("serve") {
-        let which = args.next().expect("which");
-        let redis = args.next().unwrap_or_default();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    arguments.retain(|argument| argument != "--bench");
+    let runtime = if arguments.first().is_some_and(|first| first == "serve") {
         tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
-            .expect("a runtime")
-            .block_on(contestants::serve(&which, &redis))
-            .expect("served");
+    } else {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+    };
+    let runtime = runtime.expect("a runtime");
+    if let [serve, name, redis] = arguments.as_slice()
+        && serve == "serve"
+    {
+        runtime
+            .block_on(contestants::serve(name, redis))
+            .expect("it serves");
+        return;
     }
+    match ordered(&arguments) {
+        Some(order) => runtime.block_on(run(order)),
+        None => println!("{HELP}"),
+    }
+}
+
+fn ordered(arguments: &[String]) -> Option<Order> {
+    let mut order = Order {
+        plan: Plan::FULL,
+        only: None,
+        into: Path::new(env!("CARGO_TARGET_TMPDIR")).join("performance"),
+    };
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--quick" => order.plan = Plan::QUICK,
+            "--write" => {
+                order.into = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/performance")
+            }
+            "--only" => {
+                let names: Vec<_> = arguments.next()?.split(',').map(str::to_owned).collect();
+                let known = |name: &String| experiments::ALL.iter().any(|(known, _)| known == name);
+                order.only = Some(names).filter(|names| names.iter().all(known));
+                order.only.as_ref()?;
+            }
+            _ => return None,
+        }
+    }
+    Some(order)
+}
+
+async fn run(order: Order) {
+    // Each waiter is a socket here and one in the service. Root may raise the limit, others use what there is.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("the system says");
+    let wanted = most.max(DESCRIPTORS);
+    if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_err() {
+        setrlimit(Resource::RLIMIT_NOFILE, most, most).expect("up to what is allowed");
+    }
+    let mut findings = Vec::new();
+    for (name, experiment) in experiments::ALL {
+        if order
+            .only
+            .as_ref()
+            .is_none_or(|only| only.iter().any(|other| other == name))
+        {
+            eprintln!("{name}");
+            findings.extend(experiment(order.plan).await);
+        }
+    }
+    print!("{}", report::table(&findings));
+    write(&order.into, &findings).expect("a place for the figures");
+    println!("\nwritten to {}", order.into.display());
+}
+
+/// Figures, plots, and the part of the text that has the table.
+fn write(into: &Path, findings: &[Finding]) -> std::io::Result<()> {
+    std::fs::create_dir_all(into)?;
+    let machine = machine::described();
+    let json = report::to_json(&machine, findings);
+    std::fs::write(into.join("results.json"), format!("{json:#}\n"))?;
+    let plots = [
+        (
+            "throughput",
+            "Acquires per second, as ratios in the same round",
+            "throughput",
+        ),
+        ("growth", "Throughput with more locks, as a ratio", "locks"),
+        (
+            "connections",
+            "Throughput with more connections, over that of 64",
+            "connections",
+        ),
+        (
+            "processes",
+            "Throughput of several processes on one Redis, over that of one",
+            "processes",
+        ),
+        (
+            "hand_over",
+            "A hand-over over an uncontended acquire, median",
+            "hand_over",
+        ),
+    ];
+    for (file, title, experiment) in plots {
+        let is_shown =
+            |finding: &&Finding| finding.experiment == experiment && finding.unit.is_empty();
+        let shown: Vec<_> = findings.iter().filter(is_shown).collect();
+        if !shown.is_empty() {
+            std::fs::write(
+                into.join(file).with_extension("svg"),
+                plot::bars(title, &shown),
+            )?;
+        }
+    }
+    let readme = into.join("README.md");
+    let text = std::fs::read_to_string(&readme).unwrap_or_default();
+    if let Some((before, rest)) = text.split_once(MARKS[0])
+        && let Some((_, after)) = rest.split_once(MARKS[1])
+    {
+        let on = format!(
+            "Measured on {}: {} cores of {}, {}; {}; {}; {}.\n\n",
+            text_of(&machine["date"]),
+            machine["cores"],
+            text_of(&machine["processor"]),
+            text_of(&machine["kernel"]),
+            text_of(&machine["redis"]),
+            text_of(&machine["etcd"]),
+            text_of(&machine["wrk"]),
+        );
+        let table = report::markdown(findings);
+        std::fs::write(
+            &readme,
+            format!("{before}{}{on}{table}{}{after}", MARKS[0], MARKS[1]),
+        )?;
+    }
+    Ok(())
+}
+
+fn text_of(value: &serde_json::Value) -> &str {
+    value.as_str().unwrap_or("unknown")
 }

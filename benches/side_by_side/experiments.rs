@@ -1,0 +1,73 @@
+//! The experiments, one file each, by the names that `--only` knows.
+
+mod commands;
+mod connections;
+mod cycles;
+mod hand_over;
+mod idle;
+mod locks;
+mod processes;
+mod redis_floor;
+mod redis_memory;
+mod throughput;
+mod waiters;
+
+use futures_util::future::LocalBoxFuture;
+
+use crate::report::Finding;
+
+/// How much of everything.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan {
+    /// How often the contestants take their turns.
+    pub(crate) rounds: usize,
+    /// How long each is measured in a round.
+    pub(crate) seconds: f64,
+    /// Divides what is counted rather than timed: locks, waiters.
+    pub(crate) less: usize,
+}
+
+impl Plan {
+    pub(crate) const FULL: Self = Self {
+        rounds: 5,
+        seconds: 5.0,
+        less: 1,
+    };
+    pub(crate) const QUICK: Self = Self {
+        rounds: 2,
+        seconds: 1.0,
+        less: 20,
+    };
+}
+
+type Experiment = fn(Plan) -> LocalBoxFuture<'static, Vec<Finding>>;
+
+/// All of them, in the order of the table.
+pub(crate) const ALL: [(&str, Experiment); 10] = [
+    ("throughput", |plan| Box::pin(throughput::run(plan))),
+    ("cycles", |plan| Box::pin(cycles::run(plan))),
+    ("hand_over", |plan| Box::pin(hand_over::run(plan))),
+    ("locks", |plan| Box::pin(locks::run(plan))),
+    ("redis_memory", |plan| Box::pin(redis_memory::run(plan))),
+    ("waiters", |plan| Box::pin(waiters::run(plan))),
+    ("commands", |_| Box::pin(commands::run())),
+    ("idle", |plan| Box::pin(idle::run(plan))),
+    ("processes", |plan| Box::pin(processes::run(plan))),
+    ("connections", |plan| Box::pin(connections::run(plan))),
+];
+
+/// Ratios round by round, so that what the machine does to all in a round does not count.
+fn ratios(over: &[f64], under: &[f64]) -> Vec<f64> {
+    over.iter()
+        .zip(under)
+        .map(|(over, under)| over / under)
+        .collect()
+}
+
+fn redis_url(redis: &crate::redis_server::RedisServer) -> String {
+    format!("redis://{}", redis.address())
+}
+
+async fn redis_pid(redis: &crate::redis_server::RedisServer) -> u32 {
+    redis.info("server", "process_id").await.parse().unwrap()
+}

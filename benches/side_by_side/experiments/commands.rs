@@ -1,0 +1,72 @@
+//! How many commands are sent to Redis for each operation that meets nobody.
+
+use super::redis_url;
+use crate::http1::{Connection, Request};
+use crate::machine::Served;
+use crate::redis_server::{RedisOptions, RedisServer};
+use crate::report::Finding;
+
+const NAME: &str = "commands";
+const COUNT: i64 = 1_000;
+
+pub(super) async fn run() -> Vec<Finding> {
+    let redis = RedisServer::start(RedisOptions::forgetful()).await;
+    // Looking at Redis now and then is not part of an operation.
+    let flags = ["--redis-survey-interval", "1h"];
+    let served = Served::leasehold(&redis_url(&redis), &flags);
+    let mut client = Connection::open(served.address).await.unwrap();
+    let mut findings = Vec::new();
+    // Once for the connection to Redis.
+    ask(&mut client, "POST", 0).await;
+    for (method, name) in [("POST", "acquire"), ("PUT", "renew"), ("DELETE", "release")] {
+        let before = sent(&redis).await;
+        for number in 1..=COUNT {
+            ask(&mut client, method, number).await;
+        }
+        // Asking for the first count was sent after it was taken.
+        let sent = sent(&redis).await - before;
+        let figure = format!("commands for each {name}");
+        findings
+            .push(Finding::new(NAME, figure, "", vec![sent as f64 / COUNT as f64]).at_most(1.0));
+    }
+    findings
+}
+
+async fn ask(client: &mut Connection, method: &str, number: i64) {
+    let (path, token) = (
+        format!("/locks/orders-{number}"),
+        format!("6f1c3b0e-8f0a-4f57-9c55-{number:012}"),
+    );
+    let request = Request {
+        method,
+        path: &path,
+        token: Some(&token),
+        body: "",
+    };
+    let answer = client.ask(request).await.unwrap();
+    assert!(
+        matches!(answer.status, 200 | 201 | 204),
+        "{}",
+        answer.status
+    );
+}
+
+/// Commands that clients have sent and that were no question of ours: those that run scripts and those that scripts do not
+/// run.
+async fn sent(redis: &RedisServer) -> i64 {
+    let text = redis.info_section("commandstats").await;
+    let calls = |line: &str| -> Option<i64> {
+        let (command, figures) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+        let is_sent = ["eval", "publish", "subscribe", "script", "ping"]
+            .iter()
+            .any(|sent| command.starts_with(sent));
+        let count = figures
+            .strip_prefix("calls=")?
+            .split(',')
+            .next()?
+            .parse()
+            .ok()?;
+        is_sent.then_some(count)
+    };
+    text.lines().filter_map(calls).sum()
+}
