@@ -29,7 +29,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Server {
     listener: TcpListener,
     local_addr: SocketAddr,
-    protocol: Protocol,
+    protocol: Arc<Protocol>,
     permits: Arc<Semaphore>,
     open: OpenConnections,
     drain_timeout: Duration,
@@ -58,7 +58,7 @@ impl Server {
         Ok(Self {
             local_addr: listener.local_addr()?,
             listener,
-            protocol: Protocol::new(config),
+            protocol: Arc::new(Protocol::new(config)),
             permits: Arc::new(Semaphore::new(config.connections_max)),
             open: OpenConnections::default(),
             drain_timeout: config.drain_timeout,
@@ -95,7 +95,8 @@ impl Server {
                 () = &mut shutdown => break,
                 accepted = self.accept() => accepted,
             };
-            let (protocol, app, watcher) = (self.protocol.clone(), app.clone(), graceful.watcher());
+            let (protocol, app, watcher) =
+                (Arc::clone(&self.protocol), app.clone(), graceful.watcher());
             let worker = workers.least_busy();
             let guard = (permit, self.open.enter(), worker.open.enter());
             let connection = async move {

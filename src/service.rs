@@ -25,6 +25,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -127,12 +128,12 @@ impl LockService {
                 let _caller = Caller(Arc::clone(&waiter));
                 let open = inner.metrics.open_long_poll();
                 let waiting = Wait::new(request, waiter, Some(wait)).run();
-                self.to_the_end(async move {
-                    let answer = waiting.await;
+                // Not an async block: what is moved into one and awaited there takes its room twice.
+                let closed = |answer| {
                     drop(open);
                     answer
-                })
-                .await
+                };
+                self.to_the_end(waiting.map(closed)).await
             }
             Err(waiters) => {
                 let crowd = Crowd::Process { waiters };

@@ -16,7 +16,7 @@ use axum::extract::Request;
 use axum::http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HeaderValue};
 use axum::http::{Method, StatusCode, Version};
 use axum::response::Response;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, TryFutureExt as _};
 use metrics::Counter;
 use tokio::time::Instant;
 use tower::Service;
@@ -94,12 +94,13 @@ impl Service<Request> for Front {
         let started = Instant::now();
         let app = self.app.clone();
         let asked = Asked::of(&mut request);
-        let answer = self.routes.call(request);
-        Box::pin(async move {
-            let _in_flight = app.http_metrics().begin();
-            let response = answer.await?.map(Body::new);
-            Ok(finished(&app, &asked, started, response))
-        })
+        let in_flight = app.http_metrics().begin();
+        // Not an async block: what is moved into one and awaited there takes its room twice.
+        let answer = self.routes.call(request).map_ok(move |response| {
+            let _in_flight = in_flight;
+            finished(&app, &asked, started, response.map(Body::new))
+        });
+        Box::pin(answer)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -73,7 +74,6 @@ impl<S> App for S where
 }
 
 /// The protocol settings that all connections share.
-#[derive(Clone)]
 pub(super) struct Protocol {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
@@ -139,10 +139,12 @@ impl Protocol {
         let served = if is_http2 {
             let connection = self.http2.serve_connection(stream, service);
             // On the heap, because most connections are not of this kind and need not have room for one.
-            Box::pin(in_time(watcher.watch(connection), deadline, &has_asked)).await
+            let mut connection = Box::pin(watcher.watch(connection));
+            in_time(connection.as_mut(), deadline, &has_asked).await
         } else {
             let connection = self.http1.serve_connection(stream, service);
-            in_time(watcher.watch(connection), deadline, &has_asked).await
+            let connection = std::pin::pin!(watcher.watch(connection));
+            in_time(connection, deadline, &has_asked).await
         };
         if let Err(error) = served {
             // Peers that vanish and peers that speak nonsense are everyday life on an open port.
@@ -173,13 +175,13 @@ async fn begins_with_preface(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// Serves to the end, if the first request comes in time.
+/// Serves to the end, if the first request comes in time. The connection is pinned by the caller, because a future that is
+/// moved into another takes its room twice.
 async fn in_time(
-    connection: impl Future<Output = hyper::Result<()>>,
+    mut connection: Pin<&mut impl Future<Output = hyper::Result<()>>>,
     deadline: Instant,
     has_asked: &AtomicBool,
 ) -> hyper::Result<()> {
-    let mut connection = std::pin::pin!(connection);
     match timeout_at(deadline, connection.as_mut()).await {
         Ok(served) => served,
         Err(_) if has_asked.load(Ordering::Relaxed) => connection.await,

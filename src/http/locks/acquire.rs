@@ -50,7 +50,8 @@ pub(in crate::http) async fn acquire(
     let offers = ["application/json", "text/plain", EVENT_STREAM];
     let form = preferred(&parts.headers, &offers);
     if form == EVENT_STREAM {
-        return hold::hold(&app, &parts, asked).await;
+        // On the heap: other requests need not have room for a stream.
+        return Box::pin(hold::hold(&app, &parts, asked)).await;
     }
     // While it waits, a request keeps nothing of its head, and with it the buffer of 8 KiB that this was read into.
     drop(parts);
