@@ -12,6 +12,7 @@ mod keys;
 mod listing;
 mod messages;
 mod pool;
+mod record;
 mod scripts;
 mod topology;
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::record::Packed;
 use super::scripts::{Malformed, Reply};
 use crate::domain::{
     Acquired, Blockade, Blocker, Claim, Contradiction, Fence, Grant, HoldCount, Holder, Holders,
@@ -30,6 +31,9 @@ pub(super) struct Eviction {
 }
 
 pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, Malformed> {
+    if let Some(packed) = reply.packed() {
+        return acquired_shortly(&packed, claim).map(AcquireReply::Told);
+    }
     let acquired = match reply.number()? {
         1 => granted(reply, claim)?,
         2 => Acquired::Reentered(leases(reply)?),
@@ -63,6 +67,11 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
 }
 
 pub(super) fn renewed(mut reply: Reply, names: &LockNames) -> Result<Renewed, Malformed> {
+    if let Some(packed) = reply.packed() {
+        let slack = Duration::from_millis(packed.millis(1)?);
+        let lease = packed.lease(2)?;
+        return Ok(Renewed::Extended(vec![Renewal { lease, slack }]));
+    }
     match reply.number()? {
         1 => {
             let now_ms = reply.number()?;
@@ -89,6 +98,10 @@ pub(super) fn renewed(mut reply: Reply, names: &LockNames) -> Result<Renewed, Ma
 }
 
 pub(super) fn released(mut reply: Reply, names: &LockNames) -> Result<Vec<Released>, Malformed> {
+    if let Some(packed) = reply.packed() {
+        let held_for = Duration::from_millis(packed.millis(0)?);
+        return Ok(vec![Released::Freed { held_for }]);
+    }
     let now_ms = reply.number()?;
     let each = names.iter().map(|_| {
         let mut item = reply.list()?;
@@ -146,6 +159,23 @@ pub(super) fn inspected(mut reply: Reply) -> Result<(LockState, Queue), Malforme
 /// The next cursor, how many locks are held, and the keys found.
 pub(super) fn scanned(mut reply: Reply) -> Result<(u64, u64, Vec<Vec<u8>>), Malformed> {
     Ok((reply.number()?, reply.number()?, reply.keys()?))
+}
+
+/// What the short way answers.
+fn acquired_shortly(packed: &Packed, claim: &Claim) -> Result<Acquired, Malformed> {
+    match packed.code() {
+        Some(b'1') => Ok(Acquired::Granted(vec![Grant {
+            lease: packed.granted()?,
+            after_expiry: None,
+        }])),
+        Some(b'3') => Ok(Acquired::Replayed(vec![packed.lease(1)?])),
+        Some(b'4') => Ok(Acquired::Blocked(vec![Blockade {
+            name: claim.names.first().cloned().ok_or(Malformed)?,
+            by: Blocker::Holders(packed.lease(1)?.holder.into()),
+            queue_length: 0,
+        }])),
+        _ => Err(Malformed),
+    }
 }
 
 fn granted(mut reply: Reply, claim: &Claim) -> Result<Acquired, Malformed> {
@@ -313,9 +343,9 @@ fn limit(number: u64) -> Result<Option<u32>, Malformed> {
 
 fn mark(mark: &str) -> Result<NotHolder, Malformed> {
     match mark.as_bytes().first() {
-        Some(b'e') => Ok(NotHolder::Expired),
-        Some(b'l') => Ok(NotHolder::Lost),
-        Some(b'r') => Ok(NotHolder::Released),
+        Some(b'1') => Ok(NotHolder::Released),
+        Some(b'2') => Ok(NotHolder::Expired),
+        Some(b'3') => Ok(NotHolder::Lost),
         Some(b'u') => Ok(NotHolder::Unknown),
         Some(b'v') => Ok(NotHolder::Evicted {
             reason: mark[1..].to_owned(),

@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use super::answers::{self, AcquireReply};
 use super::pool::{self, Connection};
 use super::scripts::{self, Reply, Script};
-use super::{RedisStore, keys};
+use super::{RedisStore, keys, record};
 use crate::domain::{
     Acquired, Attempt, Change, Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, Parked,
     Released, Renewed, Stand, Token, Withdrawable,
 };
-use crate::store::{Fault, StoreError};
+use crate::store::{Fault, REMEMBERED, StoreError};
 
 impl RedisStore {
     pub(super) async fn acquire(
@@ -78,7 +78,7 @@ impl RedisStore {
         }
     }
 
-    /// The call of `acquire.lua`. Of a claim's fields, those that are not given are empty.
+    /// The call of `acquire.lua`. What most claims do not ask for comes last, and only if this one does.
     fn acquire_call(
         &self,
         claim: &Claim,
@@ -95,15 +95,30 @@ impl RedisStore {
                 .arg(keys::ended(name, digest))
                 .arg(keys::ticket(name, digest));
         }
+        let lasts = claim.ttl.get();
+        command.arg(millis(lasts + REMEMBERED));
+        for (name, digest) in claim.names.iter().zip(digests) {
+            command
+                .arg(record::identity(attempt, digest, &claim.owner))
+                .arg(self.topology.last_fence(name.bucket()));
+        }
+        let may_grant = self.topology.grace_left().is_none();
+        let channel = self.messages.channel();
+        let is_plain = may_grant && channel.is_empty() && is_plain(claim);
+        match stand {
+            Some(stand) => command.arg(self.stand(stand)),
+            None if is_plain => return command,
+            None => command.arg(""),
+        };
+        if is_plain {
+            return command;
+        }
         let (limit, permits) = share(claim.mode);
         command
-            .arg(&attempt.0.to_be_bytes())
-            .arg(u8::from(self.topology.grace_left().is_none()))
-            .arg(stand.map_or_else(String::new, |stand| self.stand(stand)))
+            .arg(u8::from(may_grant))
             .arg(limit)
             .arg(permits)
             .arg(u8::from(claim.fair))
-            .arg(millis(claim.ttl.get()))
             .arg(claim.hold_count.get());
         for optional in [claim.max_hold, claim.min_hold, claim.lock_delay] {
             match optional {
@@ -112,15 +127,7 @@ impl RedisStore {
             };
         }
         let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
-        command
-            .arg(claim.owner.as_str())
-            .arg(metadata)
-            .arg(self.messages.channel());
-        for (name, digest) in claim.names.iter().zip(digests) {
-            command
-                .arg(&digest.0)
-                .arg(self.topology.last_fence(name.bucket()));
-        }
+        command.arg(metadata).arg(channel);
         command
     }
 
@@ -178,7 +185,8 @@ impl RedisStore {
         let script = &scripts::WITHDRAW;
         let digests = digests(&claim.names, claim.token);
         let command = || {
-            let mut command = call(script, &claim.names, &digests, attempt.0);
+            let mut command = call(script, &claim.names, &digests);
+            command.arg(&attempt.0.to_be_bytes());
             command.arg(self.messages.channel());
             add_claims(&mut command, &digests);
             command
@@ -198,9 +206,9 @@ impl RedisStore {
     ) -> Result<Renewed, StoreError> {
         let (script, request) = (&scripts::RENEW, pool::request_id());
         let digests = digests(names, token);
-        let ttl_ms = change
-            .ttl
-            .map_or_else(String::new, |ttl| millis(ttl.get()).to_string());
+        let ttl_ms = change.ttl.map(|ttl| millis(ttl.get()));
+        let is_plain = change.mode.is_none() && change.withdrawable == Withdrawable::Never;
+        let is_short = is_plain && ttl_ms.is_none_or(is_compact);
         let (limit, permits) = share(change.mode.unwrap_or_default());
         let mode = match change.mode {
             None => "",
@@ -208,15 +216,27 @@ impl RedisStore {
             Some(Mode::Shared(_)) => "s",
         };
         let command = || {
-            let mut command = call(script, names, &digests, request);
-            command.arg(&ttl_ms).arg(mode).arg(&limit).arg(permits);
-            command.arg(self.messages.channel());
+            let mut command = redis::cmd("EVALSHA");
+            command.arg(&script.sha).arg(digests.len());
+            for name in names.iter() {
+                command.arg(keys::lock(name));
+            }
+            add_claimants(&mut command, request, &digests);
+            let channel = self.messages.channel();
+            match ttl_ms {
+                Some(ttl_ms) => command.arg(ttl_ms),
+                None if is_short && channel.is_empty() => return command,
+                None => command.arg(""),
+            };
+            if is_short && channel.is_empty() {
+                return command;
+            }
+            command.arg(mode).arg(&limit).arg(permits).arg(channel);
             match change.withdrawable {
                 Withdrawable::Never => command.arg(""),
                 Withdrawable::AsBefore => command.arg("r"),
                 Withdrawable::By(attempt) => command.arg(&attempt.0.to_be_bytes()),
             };
-            add_claims(&mut command, &digests);
             command
         };
         let read = |reply: Reply, connection: &Connection| {
@@ -241,11 +261,18 @@ impl RedisStore {
     ) -> Result<Vec<Released>, StoreError> {
         let (script, request) = (&scripts::RELEASE, pool::request_id());
         let digests = digests(names, token);
-        let depth = hold_count.map_or_else(String::new, |count| count.get().to_string());
         let command = || {
-            let mut command = call(script, names, &digests, request);
-            command.arg(&depth).arg(self.messages.channel());
-            add_claims(&mut command, &digests);
+            let mut command = call(script, names, &digests);
+            add_claimants(&mut command, request, &digests);
+            match (hold_count, self.messages.channel()) {
+                (None, "") => {}
+                (None, channel) => {
+                    command.arg("").arg(channel);
+                }
+                (Some(depth), channel) => {
+                    command.arg(depth.get()).arg(channel);
+                }
+            }
             command
         };
         let read = |reply: Reply, _: &Connection| answers::released(reply, names);
@@ -254,21 +281,48 @@ impl RedisStore {
 }
 
 /// The beginning of a call of a script that knows each lock by its record and the mark of the claim.
-fn call(script: &Script, names: &LockNames, digests: &[ClaimDigest], request: u64) -> Cmd {
+fn call(script: &Script, names: &LockNames, digests: &[ClaimDigest]) -> Cmd {
     let mut command = redis::cmd("EVALSHA");
     command.arg(&script.sha).arg(2 * digests.len());
     for (name, digest) in names.iter().zip(digests) {
         command.arg(keys::lock(name)).arg(keys::ended(name, digest));
     }
-    command.arg(&request.to_be_bytes());
     command
 }
 
-/// The end of such a call.
 fn add_claims(command: &mut Cmd, digests: &[ClaimDigest]) {
     for digest in digests {
-        command.arg(&digest.0);
+        command.arg(record::claim(digest));
     }
+}
+
+fn add_claimants(command: &mut Cmd, request: u64, digests: &[ClaimDigest]) {
+    for digest in digests {
+        command.arg(record::claimant(request, digest));
+    }
+}
+
+/// Whether a claim asks for nothing but a lease of its own, which a compact record can describe.
+fn is_plain(claim: &Claim) -> bool {
+    let Claim {
+        max_hold,
+        min_hold,
+        lock_delay,
+        ..
+    } = claim;
+    claim.mode == Mode::Exclusive
+        && claim.fair
+        && claim.hold_count == HoldCount::ONE
+        && claim.metadata.is_none()
+        && [max_hold, min_hold, lock_delay]
+            .iter()
+            .all(|it| it.is_none())
+        && is_compact(millis(claim.ttl.get()))
+}
+
+/// Whether a TTL has room in a compact record.
+fn is_compact(ttl_ms: u64) -> bool {
+    u32::try_from(ttl_ms).is_ok()
 }
 
 fn digests(names: &LockNames, token: Token) -> Vec<ClaimDigest> {

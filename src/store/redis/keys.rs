@@ -5,6 +5,7 @@
 //! braces is the hash tag, so all keys of a lock and its fencing counter share a slot. Nothing a client chooses comes
 //! before it, so no name can change a slot or collide with a key of another kind.
 
+use super::record;
 use crate::domain::{Bucket, ClaimDigest, LockName};
 
 /// The lock's record: a hash.
@@ -29,7 +30,7 @@ pub(super) fn ticket(name: &LockName, claim: &ClaimDigest) -> Vec<u8> {
 
 fn of_claim(name: &LockName, kind: char, claim: &ClaimDigest) -> Vec<u8> {
     let mut key = format!("lh:1:{{{}}}:{kind}:", name.bucket().index()).into_bytes();
-    key.extend_from_slice(&claim.0);
+    key.extend_from_slice(record::claim(claim));
     key
 }
 
@@ -91,7 +92,7 @@ mod tests {
         assert_eq!(fence(name("orders/42").bucket()), "lh:1:{41}:f");
         assert_eq!(
             ended(&name("a"), &ClaimDigest([65; 32])),
-            [b"lh:1:{192}:e:".as_slice(), &[65; 32]].concat()
+            [b"lh:1:{192}:e:".as_slice(), &[65; 16]].concat()
         );
     }
 

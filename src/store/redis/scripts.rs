@@ -2,12 +2,15 @@
 //! scripts reach Redis in `pool`.
 //!
 //! Every answer begins with the eight bytes that the request sent, so that an answer can never be taken for that of
-//! another request; then comes a code, whose names are here and in the header of the script.
+//! another request; then comes a code, whose names are here and in the header of the script. Most answers are lists; what
+//! the short ways say is packed into one string (`record`), because a list costs Redis as much as another command.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use redis::Value;
+
+use super::record::Packed;
 
 /// A script and the SHA-1 under which Redis caches it.
 pub(super) struct Script {
@@ -28,15 +31,18 @@ macro_rules! script {
     };
 }
 
-script!(ACQUIRE: "clock" "acquire" "lease" "queue" "acquire_any");
+script!(ACQUIRE: "acquire" "clock" "lease" "queue" "acquire_any");
 script!(PARK: "clock" "lease" "queue" "park");
-script!(RENEW: "clock" "renew" "lease" "queue" "renew_any");
-script!(RELEASE: "clock" "release" "lease" "queue" "release_any");
+script!(RENEW: "renew" "clock" "lease" "queue" "renew_any");
+script!(RELEASE: "release" "clock" "lease" "queue" "release_any");
 script!(WITHDRAW: "clock" "lease" "queue" "withdraw");
 script!(EVICT: "clock" "lease" "queue" "evict");
 script!(INSPECT: "clock" "lease" "queue" "inspect");
 script!(SCAN: "clock" "lease" "scan");
 script!(HORIZON: "clock" "horizon");
+
+/// How many bytes of a request come back.
+const REQUEST_LEN: usize = size_of::<u64>();
 
 /// An answer does not have the form that its script gives it.
 #[derive(Debug)]
@@ -48,12 +54,27 @@ pub(super) struct Reply(std::vec::IntoIter<Value>);
 impl Reply {
     /// Takes an answer if it belongs to `request`.
     pub(super) fn to(request: u64, value: Value) -> Option<Self> {
-        let Value::Array(items) = value else {
+        let mut items = if let Value::BulkString(mut bytes) = value {
+            if bytes.len() < REQUEST_LEN {
+                return None;
+            }
+            let packed = bytes.split_off(REQUEST_LEN);
+            vec![Value::BulkString(bytes), Value::BulkString(packed)].into_iter()
+        } else if let Value::Array(items) = value {
+            items.into_iter()
+        } else {
             return None;
         };
-        let mut items = items.into_iter();
         match items.next() {
             Some(Value::BulkString(bytes)) if bytes == request.to_be_bytes() => Some(Self(items)),
+            _ => None,
+        }
+    }
+
+    /// What a short way packed into one string. The codes that other answers begin with are numbers.
+    pub(super) fn packed(&mut self) -> Option<Packed> {
+        match self.0.as_slice() {
+            [Value::BulkString(bytes)] => Some(Packed::new(bytes.clone())),
             _ => None,
         }
     }

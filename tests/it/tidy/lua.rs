@@ -7,6 +7,9 @@ use super::File;
 /// What comes between the fixed names of a header and those that are there once more for each lock.
 const FOR_EACH_LOCK: &str = "for each lock:";
 
+/// What comes before the names of what is left out if nobody asks for it. What continues the script reads it.
+const AT_THE_END: &str = "at the end:";
+
 /// What a header says.
 struct Header<'a> {
     keys: Input<'a>,
@@ -19,6 +22,7 @@ struct Header<'a> {
 struct Input<'a> {
     fixed: Vec<&'a str>,
     for_each_lock: Vec<&'a str>,
+    at_the_end: Vec<&'a str>,
 }
 
 /// A script begins with its purpose, `-- KEYS:`, `-- ARGV:` and `-- Returns:`, and its first statements name exactly
@@ -78,17 +82,19 @@ fn read(text: &str) -> Result<Header<'_>, &'static str> {
 
 impl<'a> Input<'a> {
     fn named(list: &'a str) -> Self {
+        let (list, at_the_end) = list.split_once(AT_THE_END).unwrap_or((list, ""));
         let (fixed, for_each_lock) = list.split_once(FOR_EACH_LOCK).unwrap_or((list, ""));
         Self {
             fixed: names(fixed),
             for_each_lock: names(for_each_lock),
+            at_the_end: names(at_the_end),
         }
     }
 
-    /// The numbers of what the first lock has.
+    /// The numbers of what the first lock has, and of what follows if it is the only one.
     fn of_first_lock(&self) -> Range<usize> {
         let first = self.fixed.len() + 1;
-        first..first + self.for_each_lock.len()
+        first..first + self.for_each_lock.len() + self.at_the_end.len()
     }
 }
 
@@ -230,6 +236,22 @@ mod tests {
             let text = SEVERAL.replacen(good, bad, 1);
             assert_ne!(text, SEVERAL, "{good}");
             assert_eq!(header(&script(&text)).len(), 1, "{bad} for {good}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_left_out_comes_at_the_end() {
+        let with_options = SEVERAL.replacen(
+            "for each lock: claim\n",
+            "for each lock: claim, at the end: channel\n",
+            1,
+        );
+        assert_ne!(with_options, SEVERAL);
+        assert_eq!(header(&script(&with_options)).len(), 0);
+        for (number, is_there) in [(4, true), (5, false)] {
+            let read = format!("KEYS[2], ARGV[{number}]");
+            let text = with_options.replacen("KEYS[2], ARGV[3]", &read, 1);
+            assert_eq!(header(&script(&text)).is_empty(), is_there, "{read}");
         }
     }
 

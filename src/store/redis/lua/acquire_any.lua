@@ -1,6 +1,47 @@
 -- Continues acquire.lua where its short way ends.
-
 local locks, count = {}, #KEYS / 4
+local stand, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel =
+    unpack(ARGV, 2 + count * 2)
+stand = stand or ''
+if not may_grant then
+    -- The claim that has no further wishes.
+    may_grant, limit, permits, is_fair, hold_count = '1', '', '1', '1', '1'
+    max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel = '', '', '', '', ''
+end
+
+local FENCE_MAX = 9007199254740991
+
+-- Attempt and owner are the same on all locks.
+local function identity(number, from, to)
+    return string.sub(ARGV[number * 2], from, to)
+end
+local function claim_on(number)
+    return identity(number, 10, 25)
+end
+local attempt, owner, ttl_ms = identity(1, 1, 8), identity(1, 26, -1), kept_ms - REMEMBERED_MS
+
+-- The record of a new lease, when it ends, and how long the record is kept.
+local function new_lease(claim, granted_text)
+    local until_ms = now_ms + ttl_ms
+    local fields = { 'h', claim, 'r', attempt, 'f', granted_text, 'a', now_ms, 't', ttl_ms }
+    local function set(field, value)
+        fields[#fields + 1] = field
+        fields[#fields + 1] = value
+    end
+    if max_hold_ms ~= '' then
+        local ceiling_ms = now_ms + tonumber(max_hold_ms)
+        until_ms = math.min(until_ms, ceiling_ms)
+        set('x', ceiling_ms)
+    end
+    set('u', until_ms)
+    if hold_count ~= '1' then set('n', hold_count) end
+    if min_hold_ms ~= '' then set('i', min_hold_ms) end
+    if lock_delay_ms ~= '' then set('d', lock_delay_ms) end
+    if owner ~= '' then set('o', owner) end
+    if metadata ~= '' then set('m', metadata) end
+    return fields, until_ms, keep_ms(now_ms, now_ms, until_ms, min_hold_ms)
+end
+
 local wait
 if stand ~= '' then
     wait = {}
@@ -18,7 +59,7 @@ end
 local function for_good(...)
     for number = 1, wait and count or 0 do
         local it = locks[number] or read(KEYS[number * 4 - 3])
-        if it.last and leave(it, wait.process, ARGV[13 + number * 2]) then
+        if it.last and leave(it, wait.process, claim_on(number)) then
             offer(it, now_ms)
         end
     end
@@ -30,14 +71,14 @@ local held, was_told = 0, true
 for number = 1, count do
     local it = read(KEYS[number * 4 - 3])
     it.fence, it.ended = KEYS[number * 4 - 2], KEYS[number * 4 - 1]
-    it.claim, it.last_fence_seen = ARGV[13 + number * 2], ARGV[14 + number * 2]
+    it.claim, it.last_fence_seen = claim_on(number), ARGV[1 + number * 2]
     locks[number] = it
     local how
     if it.holder == it.claim or it.limit then
         it.record, how = record_of(it, it.claim, now_ms)
     end
-    if how == 'e' and not it.record then
-        return for_good(6, number, 'e')
+    if how == EXPIRED and not it.record then
+        return for_good(6, number, how)
     end
     if it.record and redis.call('HGET', it.record, 'r') == attempt then
         -- The first answer to this very attempt was lost on its way: it is still the answer.
@@ -241,7 +282,7 @@ for _, it in ipairs(locks) do
         held_before_ms = it.until_ms - it.acquired_ms
         local remembered_ms = it.until_ms + REMEMBERED_MS - now_ms
         if remembered_ms > 0 then
-            redis.call('SET', ended_key(it, it.holder), 'l', 'PX', remembered_ms)
+            redis.call('SET', ended_key(it, it.holder), LOST, 'PX', remembered_ms)
         end
         if channel ~= '' and redis.call('HEXISTS', it.key, 'y') == 0 then
             tell(channel, now_us, 'expired', it, it.key)

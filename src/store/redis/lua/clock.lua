@@ -1,4 +1,6 @@
--- Included before every script: the store's clock, and how a lease is told and kept. What a record is, is in lease.lua.
+-- Included by every script: the store's clock, and how a lease is told and kept. What a record is, is in lease.lua.
+--
+-- Scripts with a short way have read the clock before they come here.
 
 local REMEMBERED_MS = 60000
 

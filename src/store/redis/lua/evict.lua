@@ -22,7 +22,7 @@ elseif it.limit then
     skip = tonumber(skip)
     local members = redis.call('ZRANGE', holders_key(it), skip, skip + EVICTED_MAX - 1)
     for _, member in ipairs(members) do
-        local claim = string.sub(member, 1, 32)
+        local claim = string.sub(member, 1, 16)
         local record = holder_key(it, claim)
         local lease = redis.call('HMGET', record, 'u', 'd')
         if not lease[1] then
@@ -33,7 +33,7 @@ elseif it.limit then
             end
             tell(channel, now_us, tonumber(lease[1]) > now_ms and 'evicted' or 'expired', it, record)
             redis.call('DEL', record)
-            local mark = tonumber(lease[1]) > now_ms and 'v' .. reason or 'e'
+            local mark = tonumber(lease[1]) > now_ms and 'v' .. reason or EXPIRED
             redis.call('SET', ended_key(it, claim), mark, 'PX', REMEMBERED_MS)
             local open_ms = now_ms + (tonumber(lease[2]) or 0)
             give_back(it, member, open_ms, now_ms)

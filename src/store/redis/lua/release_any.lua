@@ -1,4 +1,10 @@
 -- Continues release.lua where its short way ends.
+local function claimant(number, from, to)
+    return string.sub(ARGV[number], from, to)
+end
+local request = claimant(1, 1, 8)
+local hold_count, channel = unpack(ARGV, #KEYS / 2 + 1)
+hold_count, channel = hold_count or '', channel or ''
 
 local function free(it, ended)
     local lease = redis.call('HMGET', it.record, 'a', 'i', 'k')
@@ -14,7 +20,7 @@ local function free(it, ended)
         give_back(it, it.claim .. lease[3], open_ms, now_ms)
         close_if_left(it)
     end
-    redis.call('SET', ended, 'r', 'PX', REMEMBERED_MS)
+    redis.call('SET', ended, RELEASED, 'PX', REMEMBERED_MS)
     offer(it, now_ms)
     return { 1, now_ms - acquired_ms }
 end
@@ -29,7 +35,7 @@ end
 
 local function leave_queue(it, ended, ticket)
     redis.call('DEL', ticket_key(it, it.claim))
-    redis.call('SET', ended, 'r', 'PX', REMEMBERED_MS)
+    redis.call('SET', ended, RELEASED, 'PX', REMEMBERED_MS)
     if leave(it, ticket.process, it.claim) then
         -- Whoever waits there for this claim finds out that it has ended.
         local _, name = parts(it)
@@ -42,7 +48,7 @@ end
 local answer = { request, now_ms }
 for number = 1, #KEYS / 2 do
     local it, ended = read(KEYS[number * 2 - 1]), KEYS[number * 2]
-    it.claim = ARGV[3 + number]
+    it.claim = claimant(number, 9, 24)
     local how
     it.record, how = record_of(it, it.claim, now_ms)
     local came_to

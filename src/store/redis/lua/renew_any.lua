@@ -1,14 +1,36 @@
 -- Continues renew.lua where its short way ends.
+local function claimant(number, from, to)
+    return string.sub(ARGV[number], from, to)
+end
+local request = claimant(1, 1, 8)
+local ttl_ms, mode, limit, permits, channel, withdrawable = unpack(ARGV, #KEYS + 1)
+ttl_ms, mode, channel, withdrawable = ttl_ms or '', mode or '', channel or '', withdrawable or ''
+
+-- Lets the lease in a record last longer. Whoever may withdraw the grant is nobody, as before (r), or an attempt. PEXPIRE
+-- and HDEL go first: they are allowed when memory is full, and once a script has written it may go on writing.
+local function extend(record, acquired_ms, lasts_ms, ceiling_ms, min_hold_ms)
+    local until_ms = math.min(now_ms + tonumber(lasts_ms), tonumber(ceiling_ms) or math.huge)
+    local kept_ms = keep_ms(now_ms, tonumber(acquired_ms), until_ms, min_hold_ms)
+    redis.call('PEXPIRE', record, kept_ms)
+    if withdrawable == '' then
+        redis.call('HDEL', record, 'r')
+    elseif withdrawable ~= 'r' then
+        redis.call('HSET', record, 'r', withdrawable)
+    end
+    redis.call('HSET', record, 'u', until_ms, 't', lasts_ms)
+    return until_ms, kept_ms
+end
+
 local locks, lost = {}, { request, 0 }
-for number = 1, #KEYS / 2 do
-    local it = read(KEYS[number * 2 - 1])
+for number, lock in ipairs(KEYS) do
+    local it = read(lock)
     locks[number] = it
-    it.claim = ARGV[7 + number]
+    it.claim = claimant(number, 9, 24)
     local how
     it.record, how = record_of(it, it.claim, now_ms)
     if not it.record then
         lost[#lost + 1] = number
-        lost[#lost + 1] = why_not(how, KEYS[number * 2])
+        lost[#lost + 1] = why_not(how, ended_key(it, it.claim))
     end
 end
 if lost[3] then

@@ -8,7 +8,8 @@ local _, now_ms = now()
 local found = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
 local answer, held = { request, found[1], 0 }, 0
 for _, key in ipairs(found[2]) do
-    local record = redis.call('HMGET', key, 'u', 's', 'w')
+    local lease = compact_lease(key)
+    local record = lease and { lease[3] } or redis.call('HMGET', key, 'u', 's', 'w')
     local is_held = record[1] and tonumber(record[1]) > now_ms
     if record[2] and not is_held then
         is_held = redis.call('ZCOUNT', holders_key({ key = key }), '(' .. now_ms, '+inf') > 0

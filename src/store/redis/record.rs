@@ -1,0 +1,102 @@
+//! The compact record: how the short ways of the scripts write a lease down, and how they tell of it.
+//!
+//! What is in it is told in `lua/lease.lua`. The scripts put its numbers together and take them apart; what comes before
+//! them is made here, and what goes to a client is read here.
+
+use std::time::Duration;
+
+use super::scripts::Malformed;
+use crate::domain::{
+    Attempt, ClaimDigest, Fence, HoldCount, Holder, Lease, Mode, Owner, Timestamp, Ttl,
+};
+
+/// How many bytes of a claim's digest Redis gets to know. Nobody finds a token to half a SHA-256 either, and two claims
+/// have the same half as rarely as two random UUIDs are equal; what Redis keeps of every claim that ended is as much smaller.
+const CLAIM_LEN: usize = 16;
+/// The attempt, and the code that makes of a new record the answer that it was granted.
+const HEAD_LEN: usize = 9;
+const MILLIS_LEN: usize = 6;
+
+/// What scripts know a claim by.
+pub(super) fn claim(digest: &ClaimDigest) -> &[u8] {
+    &digest.0[..CLAIM_LEN]
+}
+
+/// The beginning of a new record.
+pub(super) fn identity(attempt: Attempt, digest: &ClaimDigest, owner: &Owner) -> Vec<u8> {
+    let mut identity = attempt.0.to_be_bytes().to_vec();
+    identity.push(b'1');
+    identity.extend_from_slice(claim(digest));
+    identity.extend_from_slice(owner.as_str().as_bytes());
+    identity
+}
+
+/// A request and who makes it.
+pub(super) fn claimant(request: u64, digest: &ClaimDigest) -> Vec<u8> {
+    [&request.to_be_bytes(), claim(digest)].concat()
+}
+
+/// An answer of a short way after its request id, read from the front.
+pub(super) struct Packed(Vec<u8>);
+
+impl Packed {
+    pub(super) fn new(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// What is answered, and the lease that was granted just now if that is it.
+    pub(super) fn code(&self) -> Option<u8> {
+        self.0.first().copied()
+    }
+
+    /// A number of milliseconds, by its place among those that follow the code.
+    pub(super) fn millis(&self, index: usize) -> Result<u64, Malformed> {
+        let start = 1 + index * MILLIS_LEN;
+        let bytes = self.0.get(start..start + MILLIS_LEN).ok_or(Malformed)?;
+        Ok(number(bytes))
+    }
+
+    /// The lease in a record that was written just now: it is the whole answer, and its clock is that of the grant.
+    pub(super) fn granted(&self) -> Result<Lease, Malformed> {
+        lease(self.0.get(1..).ok_or(Malformed)?, None)
+    }
+
+    /// The lease in a record that follows so many numbers, the first of which is the clock.
+    pub(super) fn lease(&self, numbers: usize) -> Result<Lease, Malformed> {
+        let start = 1 + numbers * MILLIS_LEN + HEAD_LEN;
+        let record = self.0.get(start..).ok_or(Malformed)?;
+        lease(record, Some(self.millis(0)?))
+    }
+}
+
+/// The lease in a record after its head.
+fn lease(record: &[u8], now_ms: Option<u64>) -> Result<Lease, Malformed> {
+    let (_, rest) = record.split_at_checked(CLAIM_LEN).ok_or(Malformed)?;
+    let (rest, until) = rest.split_last_chunk::<MILLIS_LEN>().ok_or(Malformed)?;
+    let (rest, granted) = rest.split_last_chunk::<8>().ok_or(Malformed)?;
+    let (owner, ttl) = rest.split_last_chunk::<4>().ok_or(Malformed)?;
+    let owner = std::str::from_utf8(owner).map_err(|_| Malformed)?;
+    let (granted_us, until_ms) = (number(granted), number(until));
+    let acquired_ms = granted_us / 1_000;
+    let ttl = Ttl::from_store(Duration::from_millis(number(ttl)));
+    let left_ms = until_ms.saturating_sub(now_ms.unwrap_or(acquired_ms));
+    let holder = Holder {
+        owner: Owner::new(owner).map_err(|_| Malformed)?,
+        metadata: None,
+        mode: Mode::Exclusive,
+        fence: Fence::new(granted_us).ok_or(Malformed)?,
+        hold_count: HoldCount::ONE,
+        acquired_at: Timestamp::from_unix_ms(acquired_ms),
+        expires_at: Timestamp::from_unix_ms(until_ms),
+        // When the clock of Redis was set back, the key lives longer; nobody is told to rely on that.
+        expires_in: Duration::from_millis(left_ms).min(ttl.get()),
+    };
+    Ok(Lease { holder, ttl })
+}
+
+/// A number as the scripts pack it.
+fn number(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
