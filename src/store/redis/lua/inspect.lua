@@ -6,17 +6,15 @@ local lock = KEYS[1]
 local request, channel = ARGV[1], ARGV[2]
 
 local now_us, now_ms = now()
--- Nobody waits for a lock with a compact record. Whoever only looks leaves it as it is.
-local lease = compact_lease(lock)
-if lease and lease[3] > now_ms then
-    return { request, now_ms, { 'h', 1, { lease } }, 0 }
-end
 local it = read(lock)
 if it.limit then
     reap(it, now_us, now_ms, channel)
-elseif channel ~= '' and it.holder and it.until_ms <= now_ms and redis.call('HSETNX', it.key, 'y', '') == 1 then
+elseif channel ~= '' and it.holder and it.until_ms <= now_ms then
     -- Somebody watches: what has run out since the last look is told now.
-    tell(channel, now_us, 'expired', it, it.key)
+    spread(it)
+    if redis.call('HSETNX', it.key, 'y', '') == 1 then
+        tell(channel, now_us, 'expired', it, it.key)
+    end
 end
 local answer = { request, now_ms, state(it, now_ms), 0 }
 if it.last then
