@@ -31,8 +31,8 @@ if #ARGV <= 4 then
         -- The first write: when memory is full it fails before anything is done.
         call('SET', lock, record, 'PX', kept_ms)
         local last = call('GETSET', fence, granted_text)
-        -- Texts of 16 digits compare as their numbers do.
-        if last and #last == 16 and last < granted_text and last >= ARGV[3] then
+        -- Texts of 16 digits compare as their numbers do. A bucket of which nobody has seen a grant has no counter yet.
+        if last and #last == 16 and last < granted_text and last >= ARGV[3] or not last and ARGV[3] == '0' then
             return record
         end
         -- The counter is not simply behind the clock. Nothing has happened, and what comes of it is found out below.
