@@ -100,3 +100,61 @@ fn number(bytes: &[u8]) -> u64 {
         .iter()
         .fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRANTED_US: u64 = 1_795_247_427_121_675;
+    const UNTIL_MS: u64 = 1_795_247_487_121;
+
+    /// As `acquire.lua` puts it together.
+    fn record(owner: &str) -> Vec<u8> {
+        let owner = Owner::new(owner).expect("a short text");
+        let mut record = identity(Attempt(7), &ClaimDigest([65; 32]), &owner);
+        record.extend_from_slice(&60_000_u32.to_be_bytes());
+        record.extend_from_slice(&GRANTED_US.to_be_bytes());
+        record.extend_from_slice(&UNTIL_MS.to_be_bytes()[2..]);
+        record
+    }
+
+    #[test]
+    fn the_layout_never_changes_under_the_same_version() {
+        let expected = b"\0\0\0\0\0\0\0\x071AAAAAAAAAAAAAAAAme";
+        assert_eq!(record("me").split_at(27).0, expected);
+        assert_eq!(record("me").len(), 45);
+    }
+
+    /// Longer strings take Redis a second allocation.
+    #[test]
+    fn a_record_without_an_owner_is_stored_in_one_piece() {
+        assert_eq!(record("").len(), 43);
+    }
+
+    #[test]
+    fn a_lease_is_read_as_it_was_written() {
+        for owner in ["", "web-1", "é1"] {
+            let record = record(owner);
+            let granted = Packed::new(record[8..].to_vec()).granted();
+            let granted = granted.expect("the record of a grant");
+            assert_eq!(granted.holder.owner.as_str(), owner);
+            assert_eq!(granted.holder.fence.get(), GRANTED_US);
+            assert_eq!(granted.holder.acquired_at.unix_ms(), GRANTED_US / 1_000);
+            assert_eq!(granted.holder.expires_at.unix_ms(), UNTIL_MS);
+            assert_eq!(granted.holder.expires_in, granted.ttl.get());
+
+            let a_second_later = &(GRANTED_US / 1_000 + 1_000).to_be_bytes()[2..];
+            let answer = [b"4", a_second_later, record.as_slice()].concat();
+            let seen = Packed::new(answer).lease(1).expect("a record");
+            assert_eq!(seen.holder.expires_in, Duration::from_secs(59));
+        }
+    }
+
+    #[test]
+    fn what_is_too_short_for_a_record_is_out_of_form() {
+        let record = record("");
+        for len in 0..record.len() - HEAD_LEN {
+            assert!(Packed::new(record[8..8 + len].to_vec()).granted().is_err());
+        }
+    }
+}

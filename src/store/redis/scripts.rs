@@ -31,9 +31,9 @@ macro_rules! script {
     };
 }
 
-script!(ACQUIRE: "acquire" "clock" "lease" "queue" "acquire_any");
+script!(ACQUIRE: "acquire" "clock" "acquire_wishes" "lease" "queue" "acquire_any");
 script!(PARK: "clock" "lease" "queue" "park");
-script!(RENEW: "renew" "clock" "lease" "queue" "renew_any");
+script!(RENEW: "renew" "clock" "renew_alone" "lease" "queue" "renew_any");
 script!(RELEASE: "release" "clock" "lease" "queue" "release_any");
 script!(WITHDRAW: "clock" "lease" "queue" "withdraw");
 script!(EVICT: "clock" "lease" "queue" "evict");

@@ -31,8 +31,8 @@ if #ARGV <= 4 then
         -- The first write: when memory is full it fails before anything is done.
         call('SET', lock, record, 'PX', kept_ms)
         local last = call('GETSET', fence, granted_text)
-        -- Texts of 16 digits compare as their numbers do.
-        if last and #last == 16 and last < granted_text and last >= ARGV[3] then
+        -- Texts of 16 digits compare as their numbers do. A bucket of which nobody has seen a grant has no counter yet.
+        if last and #last == 16 and last < granted_text and last >= ARGV[3] or not last and ARGV[3] == '0' then
             return record
         end
         -- The counter is not simply behind the clock. Nothing has happened, and what comes of it is found out below.
@@ -47,11 +47,19 @@ if #ARGV <= 4 then
         local until_ms = record and struct.unpack('>I6', record, #record - 5) or 0
         if until_ms > now_ms then
             local is_mine = string.sub(record, 10, 25) == string.sub(identity, 10, 25)
-            local told = string.sub(identity, 1, 8)
+            local attempt, granted_to = string.sub(identity, 1, 8), string.sub(record, 1, 8)
             if not is_mine and not ARGV[4] then
-                return told .. '4' .. struct.pack('>I6', now_ms) .. record
-            elseif is_mine and string.sub(record, 1, 8) == '\0\0\0\0\0\0\0\0' then
-                return told .. '3' .. struct.pack('>I6', now_ms) .. record
+                return attempt .. '4' .. struct.pack('>I6', now_ms) .. record
+            elseif is_mine and granted_to ~= attempt then
+                local nobody = '\0\0\0\0\0\0\0\0'
+                if granted_to ~= nobody then
+                    -- From now on nobody may withdraw the grant. When memory is full PEXPIRE is allowed, and once a script
+                    -- has written it may go on writing.
+                    record = nobody .. string.sub(record, 9)
+                    call('PEXPIRE', lock, until_ms + 60000 - now_ms)
+                    call('SET', lock, record, 'KEEPTTL')
+                end
+                return attempt .. '3' .. struct.pack('>I6', now_ms) .. record
             end
         end
     end

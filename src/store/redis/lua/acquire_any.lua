@@ -1,47 +1,5 @@
--- Continues acquire.lua where its short way ends.
+-- Continues acquire_wishes.lua where its short way ends.
 local locks, count = {}, #KEYS / 4
-local stand, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel =
-    unpack(ARGV, 2 + count * 2)
-stand = stand or ''
-if not may_grant then
-    -- The claim that has no further wishes.
-    may_grant, limit, permits, is_fair, hold_count = '1', '', '1', '1', '1'
-    max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel = '', '', '', '', ''
-end
-
-local FENCE_MAX = 9007199254740991
-
--- Attempt and owner are the same on all locks.
-local function identity(number, from, to)
-    return string.sub(ARGV[number * 2], from, to)
-end
-local function claim_on(number)
-    return identity(number, 10, 25)
-end
-local attempt, owner, ttl_ms = identity(1, 1, 8), identity(1, 26, -1), kept_ms - REMEMBERED_MS
-
--- The record of a new lease, when it ends, and how long the record is kept.
-local function new_lease(claim, granted_text)
-    local until_ms = now_ms + ttl_ms
-    local fields = { 'h', claim, 'r', attempt, 'f', granted_text, 'a', now_ms, 't', ttl_ms }
-    local function set(field, value)
-        fields[#fields + 1] = field
-        fields[#fields + 1] = value
-    end
-    if max_hold_ms ~= '' then
-        local ceiling_ms = now_ms + tonumber(max_hold_ms)
-        until_ms = math.min(until_ms, ceiling_ms)
-        set('x', ceiling_ms)
-    end
-    set('u', until_ms)
-    if hold_count ~= '1' then set('n', hold_count) end
-    if min_hold_ms ~= '' then set('i', min_hold_ms) end
-    if lock_delay_ms ~= '' then set('d', lock_delay_ms) end
-    if owner ~= '' then set('o', owner) end
-    if metadata ~= '' then set('m', metadata) end
-    return fields, until_ms, keep_ms(now_ms, now_ms, until_ms, min_hold_ms)
-end
-
 local wait
 if stand ~= '' then
     wait = {}
@@ -215,6 +173,7 @@ if wait and (first_block or may_grant == '0') then
         is_alive(it)
         reindex(it, wait.process)
         if not it.last or tonumber(it.last) < sequence then
+            spread(it)
             it.last = sequence_text
             redis.call('HSET', it.key, 'w', sequence_text)
         end
@@ -283,6 +242,9 @@ for _, it in ipairs(locks) do
         local remembered_ms = it.until_ms + REMEMBERED_MS - now_ms
         if remembered_ms > 0 then
             redis.call('SET', ended_key(it, it.holder), LOST, 'PX', remembered_ms)
+        end
+        if channel ~= '' then
+            spread(it)
         end
         if channel ~= '' and redis.call('HEXISTS', it.key, 'y') == 0 then
             tell(channel, now_us, 'expired', it, it.key)

@@ -11,6 +11,7 @@ local now_us, now_ms = now()
 local it = read(lock)
 local answer = { request, now_ms, '' }
 if it.holder and it.until_ms > now_ms then
+    spread(it)
     answer[4] = lease_in(it.key)
     tell(channel, now_us, 'evicted', it, it.key)
     local claim, delay_ms = it.holder, tonumber(it.lock_delay_ms) or 0

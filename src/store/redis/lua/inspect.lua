@@ -14,9 +14,12 @@ end
 local it = read(lock)
 if it.limit then
     reap(it, now_us, now_ms, channel)
-elseif channel ~= '' and it.holder and it.until_ms <= now_ms and redis.call('HSETNX', it.key, 'y', '') == 1 then
+elseif channel ~= '' and it.holder and it.until_ms <= now_ms then
     -- Somebody watches: what has run out since the last look is told now.
-    tell(channel, now_us, 'expired', it, it.key)
+    spread(it)
+    if redis.call('HSETNX', it.key, 'y', '') == 1 then
+        tell(channel, now_us, 'expired', it, it.key)
+    end
 end
 local answer = { request, now_ms, state(it, now_ms), 0 }
 if it.last then

@@ -11,7 +11,7 @@
 -- The record of a lease without hold count, metadata, min_hold, max_hold and lock_delay is written in a compact form first,
 -- which takes the least time and memory: a string, packed from the attempt (8 bytes, 0 when it is nobody's affair any
 -- more), '1', the claim (16), the owner, the TTL in ms (4), the fencing token, which such a grant takes from the clock (8),
--- and the end (6). Nothing but the short ways and what only looks at locks knows that form: all else makes a hash of it.
+-- and the end (6). The short ways know that form, and what only looks at a lock; what changes the record makes a hash of it.
 -- A mark of an ended claim is a string: one of those below, v<reason> evicted, or c<attempts>: not ended, but these
 -- attempts were withdrawn before they arrived.
 -- A record outlives its lease by REMEMBERED_MS, so that the claim can be told that it expired.
@@ -37,28 +37,12 @@ local function compact_lease(lock)
     return lease, string.sub(record, 10, 25), string.sub(record, 1, 8)
 end
 
--- Makes a hash of a compact record.
-local function spread(lock)
-    local lease, claim, attempt = compact_lease(lock)
-    if not lease then
-        return
-    end
-    local kept_ms = redis.call('PTTL', lock)
-    -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
-    redis.call('DEL', lock)
-    redis.call('HSET', lock, 'h', claim, 'f', lease[1], 'a', lease[2], 'u', lease[3], 't', lease[4])
-    if attempt ~= '\0\0\0\0\0\0\0\0' then
-        redis.call('HSET', lock, 'r', attempt)
-    end
-    if lease[6] ~= '' then
-        redis.call('HSET', lock, 'o', lease[6])
-    end
-    redis.call('PEXPIRE', lock, kept_ms)
-end
-
 -- A lock as it is stored.
 local function read(lock)
-    spread(lock)
+    local lease, claim, attempt = compact_lease(lock)
+    if lease then
+        return { key = lock, compact = lease, attempt = attempt, holder = claim, acquired_ms = lease[2], until_ms = lease[3] }
+    end
     local record = redis.call('HMGET', lock, 'h', 'u', 'a', 'c', 'i', 'd', 's', 'k', 'w', 'p', 'v')
     return {
         key = lock, holder = record[1], until_ms = tonumber(record[2]), acquired_ms = tonumber(record[3]),
@@ -66,6 +50,26 @@ local function read(lock)
         limit = record[7], taken = tonumber(record[8]),
         last = record[9], offered = record[10], offer_until_ms = tonumber(record[11]),
     }
+end
+
+-- Makes a hash of a compact record, before anything in it changes or the lock has more to tell.
+local function spread(it)
+    local lease = it.compact
+    if not lease then
+        return
+    end
+    local kept_ms = redis.call('PTTL', it.key)
+    -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+    redis.call('DEL', it.key)
+    redis.call('HSET', it.key, 'h', it.holder, 'f', lease[1], 'a', lease[2], 'u', lease[3], 't', lease[4])
+    if it.attempt ~= '\0\0\0\0\0\0\0\0' then
+        redis.call('HSET', it.key, 'r', it.attempt)
+    end
+    if lease[6] ~= '' then
+        redis.call('HSET', it.key, 'o', lease[6])
+    end
+    redis.call('PEXPIRE', it.key, kept_ms)
+    it.compact = nil
 end
 
 -- What comes before and after the kind in the keys of a lock: its slot and its name.
@@ -195,7 +199,11 @@ end
 -- The record of a claim's lease if the claim holds, or how it came not to: EXPIRED, or n it has none.
 local function record_of(it, claim, now_ms)
     if it.holder == claim then
-        return it.until_ms > now_ms and it.key, EXPIRED
+        if it.until_ms <= now_ms then
+            return false, EXPIRED
+        end
+        spread(it)
+        return it.key
     end
     if it.limit then
         local record = holder_key(it, claim)
@@ -230,7 +238,7 @@ end
 -- What a lock is doing: h with how many hold it and the leases that end first, c with the ms that it stays closed, or f.
 local function state(it, now_ms)
     if it.holder and it.until_ms > now_ms then
-        return { 'h', 1, { lease_in(it.key) } }
+        return { 'h', 1, { it.compact or lease_in(it.key) } }
     end
     local left_ms = closed_ms(it, now_ms)
     if it.limit then

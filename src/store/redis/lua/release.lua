@@ -23,5 +23,13 @@ if #KEYS == 2 and #ARGV == 1 then
             call('SET', KEYS[2], '1', 'PX', '60000')
             return string.sub(claimant, 1, 8) .. '1' .. struct.pack('>I6', now_ms - (granted_us - granted_us % 1000) / 1000)
         end
+    elseif not record then
+        -- MGET takes a hash for nothing.
+        record = call('HMGET', lock, 'h', 'u', 'a', 'i', 'w')
+        if record[1] == string.sub(claimant, 9, 24) and tonumber(record[2]) > now_ms and not record[4] and not record[5] then
+            call('DEL', lock)
+            call('SET', KEYS[2], '1', 'PX', '60000')
+            return string.sub(claimant, 1, 8) .. '1' .. struct.pack('>I6', now_ms - record[3])
+        end
     end
 end

@@ -9,7 +9,11 @@ local undone = 0
 for number = 1, #KEYS / 2 do
     local it, ended, claim = read(KEYS[number * 2 - 1]), KEYS[number * 2], ARGV[2 + number]
     -- A lease that ran out before anybody was told of it is undone like any other: it closes nothing.
-    local record = it.holder == claim and it.key or it.limit and holder_key(it, claim)
+    local record = it.limit and holder_key(it, claim)
+    if it.holder == claim then
+        spread(it)
+        record = it.key
+    end
     if record and redis.call('HGET', record, 'r') == attempt then
         undone = undone + 1
         tell(channel, now_us, 'released', it, record)
