@@ -27,6 +27,7 @@ mod model;
 mod openapi;
 mod process;
 mod readme;
+mod records;
 mod round_trips;
 mod secrets;
 mod shutdown;

@@ -1,0 +1,98 @@
+//! How Redis keeps a plain lease: in the compact form for as long as nothing in it changes but its end.
+//!
+//! What a lease means is law (`contract`); this is about what it costs.
+
+use leasehold::domain::{Acquired, Claim, Released, Renewed};
+
+use crate::support::bench::{Bench, claim, claim_on_all, fresh_name, lock_of, names, rival};
+use crate::support::redis_server::RedisServer;
+
+/// The length that a compact record has without an owner; a hash has none.
+const COMPACT_LEN: i64 = 43;
+
+fn key_of(claim: &Claim) -> String {
+    let name = lock_of(claim);
+    format!("lh:1:{{{}}}:l:{name}", name.bucket().index())
+}
+
+async fn is_compact(bench: &Bench, claim: &Claim) -> bool {
+    let redis = bench.redis_behind();
+    let key = key_of(claim);
+    let of_strings = [
+        "SCAN", "0", "MATCH", &key, "COUNT", "100000", "TYPE", "string",
+    ];
+    let found = redis.server.command_in(redis.database, &of_strings).await;
+    let (_, found): (u64, Vec<String>) = redis::from_redis_value(found).expect("SCAN answers keys");
+    if found.is_empty() {
+        return false;
+    }
+    let len = redis
+        .server
+        .integer(redis.database, &["STRLEN", &key])
+        .await;
+    assert_eq!(len, COMPACT_LEN);
+    true
+}
+
+#[tokio::test]
+async fn a_plain_lease_stays_compact_whoever_looks_at_it_or_wants_it() {
+    let bench = Bench::redis().await;
+    let holding = claim();
+    bench.granted(&holding).await;
+    assert!(is_compact(&bench, &holding).await, "when granted");
+    bench.renewed(&holding, None).await;
+    assert!(is_compact(&bench, &holding).await, "when renewed");
+    let again = bench.acquire(&holding).await;
+    assert!(matches!(again, Acquired::Replayed(_)), "{again:?}");
+    assert!(is_compact(&bench, &holding).await, "when repeated");
+
+    bench.holder(lock_of(&holding)).await;
+    let other = rival(&holding);
+    let refused = bench.acquire(&other).await;
+    assert!(matches!(refused, Acquired::Blocked(_)), "{refused:?}");
+    let released = bench.release(&other).await;
+    assert!(matches!(released, Released::NotHolder(_)), "{released:?}");
+    let renewed = bench.renew(&other).await;
+    assert!(matches!(renewed, Renewed::NotHolder(_)), "{renewed:?}");
+    let several = claim_on_all(names(&[lock_of(&holding).clone(), fresh_name()]));
+    let refused = bench.acquire(&several).await;
+    assert!(matches!(refused, Acquired::Blocked(_)), "{refused:?}");
+    assert!(is_compact(&bench, &holding).await, "when others came");
+
+    bench.waiting(&rival(&holding)).await;
+    assert!(!is_compact(&bench, &holding).await, "when somebody waits");
+    bench.renewed(&holding, None).await;
+    bench.freed(&holding).await;
+}
+
+/// The memory of a key that expires and holds a UUID, which is what a lock on Redis is at the least.
+async fn bare_lock_bytes(server: &RedisServer, database: u16, name: &str) -> i64 {
+    let uuid = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
+    let set = ["SET", name, uuid, "PX", "60000"];
+    server.command_in(database, &set).await;
+    server.integer(database, &["MEMORY", "USAGE", name]).await
+}
+
+#[tokio::test]
+async fn a_held_lock_takes_hardly_more_memory_than_a_bare_key_and_an_ended_claim_less() {
+    let bench = Bench::redis().await;
+    let redis = bench.redis_behind();
+    let holding = claim();
+    bench.granted(&holding).await;
+    let name = lock_of(&holding).to_string();
+    let bare = bare_lock_bytes(redis.server, redis.database, &name).await;
+    let key = key_of(&holding);
+    let usage = ["MEMORY", "USAGE", &key];
+    let held = redis.server.integer(redis.database, &usage).await;
+    assert!(
+        held * 10 <= bare * 13,
+        "{held} bytes, and a bare key {bare}"
+    );
+
+    bench.freed(&holding).await;
+    let marks = redis.server.keys(redis.database, "lh:1:{*}:e:*").await;
+    assert_eq!(marks.len(), 1);
+    let usage = [&b"MEMORY"[..], b"USAGE", &marks[0]];
+    let ended = redis.server.integer(redis.database, &usage).await;
+    assert!(ended <= bare, "{ended} bytes, and a bare key {bare}");
+}
