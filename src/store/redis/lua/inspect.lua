@@ -6,11 +6,6 @@ local lock = KEYS[1]
 local request, channel = ARGV[1], ARGV[2]
 
 local now_us, now_ms = now()
--- Nobody waits for a lock with a compact record. Whoever only looks leaves it as it is.
-local lease = compact_lease(lock)
-if lease and lease[3] > now_ms then
-    return { request, now_ms, { 'h', 1, { lease } }, 0 }
-end
 local it = read(lock)
 if it.limit then
     reap(it, now_us, now_ms, channel)
