@@ -257,6 +257,11 @@ impl LockService {
         self.inner.store.health()
     }
 
+    /// Lets the store open what it needs on this runtime, so that no request has to wait for it.
+    pub async fn warm_up(self) {
+        self.inner.store.survey().await;
+    }
+
     /// Surveys the store again and again, for ever; to be run as a task that ends with the process.
     pub async fn survey(&self, every: Duration) -> Infallible {
         let Inner {

@@ -91,6 +91,7 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
         Arc::clone(&metrics),
     );
     let workers = Workers::start().map_err(ServeError::System)?;
+    workers.on_each(|| service.clone().warm_up());
     announce(config, server.local_addr());
     let drained = tokio::select! {
         drained = server.run(

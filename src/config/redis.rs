@@ -10,7 +10,7 @@ use super::store::Credentials;
 /// The `redis://` store; credentials from the URL are merged into it.
 #[derive(Debug, Clone)]
 pub struct RedisConfig {
-    /// How many connections are kept open.
+    /// How many connections each thread may open.
     pub connections: usize,
     /// How long connecting may take.
     pub connect_timeout: Duration,

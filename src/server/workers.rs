@@ -54,6 +54,13 @@ impl Workers {
         }
     }
 
+    /// Starts a task on each, which is not waited for.
+    pub fn on_each<T: Future<Output = ()> + Send + 'static>(&self, task: impl Fn() -> T) {
+        for worker in self.all.iter() {
+            worker.runtime.spawn(task());
+        }
+    }
+
     /// The one with the fewest connections: they live long, so they are not left to chance.
     pub(super) fn least_busy(&self) -> &Worker {
         let all = self.all.iter();

@@ -32,6 +32,7 @@ use crate::store::{Fault, PoolHealth, StoreError};
 pub(super) struct Pool {
     of_runtimes: RwLock<HashMap<runtime::Id, bb8::Pool<Manager>>>,
     manager: Manager,
+    /// How many connections each may have.
     size: u32,
 }
 
@@ -149,9 +150,10 @@ impl Pool {
     pub(super) fn health(&self) -> PoolHealth {
         let of_runtimes = self.of_runtimes.read().expect(UNPOISONED);
         let open = of_runtimes.values().map(|pool| pool.state().connections);
+        let pools = u32::try_from(of_runtimes.len()).unwrap_or(u32::MAX);
         PoolHealth {
             open: open.sum(),
-            max: self.size,
+            max: self.size.saturating_mul(pools),
         }
     }
 }

@@ -30,7 +30,7 @@ struct Input<'a> {
 /// that of the first lock. An include begins with its purpose and touches neither. What continues a script reads what is
 /// there for each lock.
 pub(super) fn header(file: &File) -> Vec<String> {
-    if !file.has_extension("lua") {
+    if !is_script(file) {
         return Vec::new();
     }
     let uses_input = ["KEYS", "ARGV"]
@@ -159,9 +159,14 @@ fn destructuring(input: &str, names: &[&str]) -> String {
     format!("local {} = {}", names.join(", "), values.join(", "))
 }
 
+/// Whether Redis runs it. Those for wrk have neither keys nor fences.
+fn is_script(file: &File) -> bool {
+    file.has_extension("lua") && file.is_under("src")
+}
+
 /// `tostring`, `cjson` and `..` write a large number with 14 digits: the last two of a fence would be lost.
 pub(super) fn fence_as_text(file: &File) -> Vec<String> {
-    if !file.has_extension("lua") {
+    if !is_script(file) {
         return Vec::new();
     }
     let lines = file.text.lines().enumerate();
