@@ -3,7 +3,7 @@
 
 # The builder's tag is the Rust version of rust-toolchain.toml. That file itself is not in the build context: it also asks
 # for clippy and rustfmt, which rustup would download here for nothing.
-ARG BUILDER=docker.io/library/rust:1.95.0-slim-bookworm
+ARG BUILDER=docker.io/library/rust:1.95.0-bookworm
 ARG RUNTIME=gcr.io/distroless/cc-debian12:nonroot
 
 FROM ${BUILDER} AS build
@@ -21,7 +21,7 @@ RUN --mount=type=cache,id=leasehold-cargo,target=/usr/local/cargo/registry \
     touch src/main.rs src/lib.rs \
  && CARGO_HOME=/usr/local/cargo CARGO_INCREMENTAL=0 \
     LEASEHOLD_REVISION="$REVISION" LEASEHOLD_RUSTC="$(rustc --version | cut -d ' ' -f 2)" \
-    cargo build --locked --profile dist --bin leasehold \
+    cargo build --locked --profile dist --features jemalloc --bin leasehold \
  && cp target/dist/leasehold /leasehold \
  && { [ "$(/leasehold --version)" = "leasehold $VERSION" ] || { echo "VERSION is $VERSION, but Cargo.toml differs" >&2; exit 1; }; }
 

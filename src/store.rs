@@ -323,7 +323,7 @@ pub struct Finding {
 pub struct PoolHealth {
     /// Open connections.
     pub open: u32,
-    /// The configured number.
+    /// How many there may be.
     pub max: u32,
 }
 

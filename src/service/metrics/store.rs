@@ -78,7 +78,7 @@ impl StoreMetrics {
             ),
             connections_max: gauge(
                 "leasehold_store_pool_max_connections",
-                "Connections to the store as configured.",
+                "Connections to the store that there may be, over all threads.",
             ),
             mismatches: registry.counter(
                 "leasehold_store_response_mismatches_total",
