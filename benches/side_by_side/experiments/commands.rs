@@ -16,9 +16,9 @@ pub(super) async fn run() -> Vec<Finding> {
     let served = Served::leasehold(&redis_url(&redis), &flags);
     let mut client = Connection::open(served.address).await.unwrap();
     let mut findings = Vec::new();
-    // Once for the connection to Redis.
-    ask(&mut client, "POST", 0).await;
     for (method, name) in [("POST", "acquire"), ("PUT", "renew"), ("DELETE", "release")] {
+        // Once, because Redis does not know a script before it was sent to it.
+        ask(&mut client, method, 0).await;
         let before = sent(&redis).await;
         for number in 1..=COUNT {
             ask(&mut client, method, number).await;
