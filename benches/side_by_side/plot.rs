@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use crate::report::Finding;
 
-const WIDTH: f64 = 760.0;
+const WIDTH: f64 = 840.0;
 const ROW: f64 = 26.0;
 /// Where bars begin, and how long the longest is.
-const BARS: (f64, f64) = (300.0, 380.0);
+const BARS: (f64, f64) = (370.0, 380.0);
 const TOP: f64 = 34.0;
 
 /// One bar for each figure with its spread, and a mark where its target is.
