@@ -31,7 +31,7 @@ macro_rules! script {
     };
 }
 
-script!(ACQUIRE: "acquire" "clock" "acquire_wishes" "lease" "queue" "acquire_any");
+script!(ACQUIRE: "acquire" "acquire_offered" "clock" "acquire_wishes" "lease" "queue" "acquire_any");
 script!(PARK: "clock" "lease" "queue" "park");
 script!(RENEW: "renew" "clock" "renew_alone" "lease" "queue" "renew_any");
 script!(RELEASE: "release" "clock" "lease" "queue" "release_any");

@@ -16,6 +16,8 @@ local call = redis.call
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = (now_us - now_us % 1000) / 1000
+-- The fence as text, put together from Redis' own digits: a number that becomes text loses some or takes long.
+local granted_text = time[1] .. (#time[2] == 6 and time[2] or string.sub('00000' .. time[2], -6))
 
 -- The short way, which most claims go: the claim is new and has no more wishes than to wait, and either nothing is known of
 -- the lock or one holder is. It comes before everything that it does not need is even defined. A compact record is told in
@@ -24,8 +26,6 @@ if #ARGV <= 4 then
     local lock, fence, identity = KEYS[1], KEYS[2], ARGV[2]
     local known = call('EXISTS', lock, KEYS[3], KEYS[4])
     if known == 0 then
-        -- The fence as text, put together from Redis' own digits: a number that becomes text loses some or takes long.
-        local granted_text = time[1] .. (#time[2] == 6 and time[2] or string.sub('00000' .. time[2], -6))
         local ttl_ms = kept_ms - 60000
         local record = identity .. struct.pack('>I4I8I6', ttl_ms, now_us, now_ms + ttl_ms)
         -- The first write: when memory is full it fails before anything is done.

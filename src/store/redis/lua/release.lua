@@ -9,7 +9,7 @@ local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = (now_us - now_us % 1000) / 1000
 
--- The short way: the lock is held by this claim alone, nobody waits or watches, and nothing closes it. A claimant is the
+-- The short way: the lock is held by this claim alone, nobody watches, and nothing closes it. A claimant is the
 -- request and the claim; a compact record is told in lease.lua.
 if #KEYS == 2 and #ARGV == 1 then
     local lock, claimant = KEYS[1], ARGV[1]
@@ -25,11 +25,29 @@ if #KEYS == 2 and #ARGV == 1 then
         end
     elseif not record then
         -- MGET takes a hash for nothing.
-        record = call('HMGET', lock, 'h', 'u', 'a', 'i', 'w')
-        if record[1] == string.sub(claimant, 9, 24) and tonumber(record[2]) > now_ms and not record[4] and not record[5] then
+        record = call('HMGET', lock, 'h', 'u', 'a', 'i', 'w', 'p')
+        local is_held = record[1] == string.sub(claimant, 9, 24) and tonumber(record[2]) > now_ms and not record[4]
+        local answer = is_held and string.sub(claimant, 1, 8) .. '1' .. struct.pack('>I6', now_ms - record[3])
+        local last = record[5]
+        if is_held and not last then
             call('DEL', lock)
             call('SET', KEYS[2], '1', 'PX', '60000')
-            return string.sub(claimant, 1, 8) .. '1' .. struct.pack('>I6', now_ms - record[3])
+            return answer
+        elseif is_held and not record[6] then
+            -- Who waits is in queue.lua. The lock is offered to the first, as long as nothing has to be put right there.
+            local slot, name = string.match(lock, '^(lh:1:{%d+}:)l:(.*)$')
+            local head = call('ZRANGE', slot .. 'q:' .. name, 0, 0, 'WITHSCORES')
+            local process = head[1]
+            local first = process and call('ZRANGE', slot .. 'w:' .. process .. ':' .. name, 0, 0, 'WITHSCORES') or {}
+            local ticket = first[1] and first[2] == head[2] and call('GET', slot .. 't:' .. first[1])
+            if ticket and string.match(ticket, '^%d+ %S+ %d+ %d+ (%x+) ') == process then
+                call('DEL', lock)
+                call('SET', KEYS[2], '1', 'PX', '60000')
+                call('HSET', lock, 'w', last, 'p', process, 'v', now_ms + 1000)
+                call('PEXPIRE', lock, '60000')
+                call('PUBLISH', 'lh:1:wake:' .. process, name)
+                return answer
+            end
         end
     end
 end

@@ -1,0 +1,52 @@
+-- Continues acquire.lua where its short way ends: the short way of a claim that has no more wishes than to wait and takes
+-- what was offered to its process. What an offer is, and what the keys of a queue are, is told in queue.lua.
+local _, identity, last_fence_seen, stand = unpack(ARGV)
+local process, silence_ms, sequence, waits_until_ms
+if #ARGV == 4 then
+    process, silence_ms, sequence, waits_until_ms = string.match(stand, '^(%x+) %d+ (%d+) %d+ %d+ %d (%d+) (%d+)$')
+end
+if sequence and tonumber(waits_until_ms) >= now_ms then
+    local lock, fence, ended, ticket = unpack(KEYS)
+    local claim, owner = string.sub(identity, 10, 25), string.sub(identity, 26)
+    -- MGET takes a hash for nothing, and that is what an offered lock is.
+    local known = call('MGET', lock, ended, ticket, fence)
+    local stands = known[3] == sequence .. ' - 1 1 ' .. process .. ' ' .. owner
+    local last = known[4]
+    -- Texts of 16 digits compare as their numbers do.
+    local fence_follows = last and #last == 16 and last < granted_text and last >= last_fence_seen
+    if stands and fence_follows and not known[1] and not known[2] then
+        local slot, name = string.match(lock, '^(lh:1:{%d+}:)l:(.*)$')
+        local queue, line = slot .. 'q:' .. name, slot .. 'w:' .. process .. ':' .. name
+        local state = call('HMGET', lock, 'p', 'v', 'w', 'h', 's', 'c')
+        local is_offered = state[1] == process and tonumber(state[2]) > now_ms and not (state[4] or state[5] or state[6])
+        local head = is_offered and call('ZRANGE', queue, 0, 0, 'WITHSCORES') or {}
+        local first = head[1] == process and call('ZRANGE', line, 0, 1, 'WITHSCORES') or {}
+        if first[1] == claim and first[2] == head[2] then
+            -- The first write: when memory is full it fails before anything is done.
+            call('SET', fence, granted_text)
+            call('DEL', lock, ticket)
+            call('ZREM', line, claim)
+            if first[3] then
+                call('ZADD', queue, first[4], process)
+                -- The process asks, so its waiters go on standing there.
+                call('PEXPIRE', line, silence_ms)
+            else
+                call('ZREM', queue, process)
+            end
+            local ttl_ms = kept_ms - 60000
+            local record = identity .. struct.pack('>I4I8I6', ttl_ms, now_us, now_ms + ttl_ms)
+            if call('PEXPIRE', queue, math.max(60000, silence_ms)) == 0 then
+                -- Nobody waits any more.
+                call('SET', lock, record, 'PX', kept_ms)
+                return record
+            end
+            call('HSET', lock, 'w', state[3], 'h', claim, 'r', string.sub(identity, 1, 8), 'f', granted_text,
+                'a', now_ms, 't', ttl_ms, 'u', now_ms + ttl_ms)
+            if owner ~= '' then
+                call('HSET', lock, 'o', owner)
+            end
+            call('PEXPIRE', lock, kept_ms)
+            return record
+        end
+    end
+end
