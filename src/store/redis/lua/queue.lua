@@ -86,9 +86,7 @@ end
 
 -- Offers the lock to the first waiter if the lock admits it, once.
 local function offer(it, now_ms)
-    -- One who holds alone admits nobody, whoever is first.
-    local is_held_alone = it.holder and it.until_ms > now_ms
-    if not it.last or is_held_alone and not it.offered then
+    if not it.last then
         return
     end
     local first = first_waiter(it, now_ms)
