@@ -315,6 +315,7 @@ mod redis_alone {
             events_of_one_process_are_heard_on_all;
         withdraw:
             a_withdrawn_attempt_that_arrives_late_is_not_granted
+            a_withdrawn_attempt_does_not_take_what_it_is_offered
             a_withdrawal_that_came_first_leaves_the_token_usable
             a_withdrawn_attempt_that_arrives_late_leaves_the_next_grant_alone;
     }

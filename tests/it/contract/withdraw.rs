@@ -4,6 +4,7 @@ use leasehold::domain::{
     Acquired, Attempt, Change, Claim, LockState, NotHolder, Renewed, Withdrawable,
 };
 
+use super::waiting::held_and_waited_for;
 use crate::support::bench::{
     Bench, LONG, SHORT, assert_held, at_depth, claim, deadline, ended, for_short, lock_of, rival,
 };
@@ -147,6 +148,23 @@ pub(super) async fn a_withdrawn_attempt_that_arrives_late_is_not_granted(bench: 
     let late = bench.attempt(&claim, attempt).await;
     assert!(!matches!(late, Ok(Acquired::Granted(_))), "{late:?}");
     assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
+}
+
+/// The client hangs up while its request is on the way to take what it was offered.
+pub(super) async fn a_withdrawn_attempt_does_not_take_what_it_is_offered(bench: &Bench) {
+    let (holding, [mut first, mut second]) = held_and_waited_for(bench).await;
+    bench.freed(&holding).await;
+    bench.withdraw(&first.claim, first.attempt).await;
+    let late = bench
+        .store()
+        .acquire(&first.claim, first.attempt, Some(&first.stand), deadline())
+        .await;
+    assert!(!matches!(late, Ok(Acquired::Granted(_))), "{late:?}");
+    // Its place is the claim's, which may come back by another attempt.
+    bench.waits(&mut second).await;
+    first.attempt = Attempt::random();
+    bench.served(&mut first).await;
+    bench.served(&mut second).await;
 }
 
 pub(super) async fn a_withdrawal_that_came_first_leaves_the_token_usable(bench: &Bench) {

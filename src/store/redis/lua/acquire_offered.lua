@@ -1,5 +1,5 @@
--- Continues acquire.lua where its short way ends: the short way of a claim that has no more wishes than to wait and takes
--- what was offered to its process. What an offer is, and what the keys of a queue are, is told in queue.lua.
+-- Continues acquire.lua where its short way ends: the short way of a claim that has no more wishes than to wait and is the
+-- next in line for a lock that is free, as a rule because it was offered. The keys of a queue are told in queue.lua.
 local _, identity, last_fence_seen, stand = unpack(ARGV)
 local process, silence_ms, sequence, waits_until_ms
 if #ARGV == 4 then
@@ -8,7 +8,7 @@ end
 if sequence and tonumber(waits_until_ms) >= now_ms then
     local lock, fence, ended, ticket = unpack(KEYS)
     local claim, owner = string.sub(identity, 10, 25), string.sub(identity, 26)
-    -- MGET takes a hash for nothing, and that is what an offered lock is.
+    -- MGET takes a hash for nothing, and that is what a lock is that somebody waits for.
     local known = call('MGET', lock, ended, ticket, fence)
     local stands = known[3] == sequence .. ' - 1 1 ' .. process .. ' ' .. owner
     local last = known[4]
@@ -17,9 +17,9 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
     if stands and fence_follows and not known[1] and not known[2] then
         local slot, name = string.match(lock, '^(lh:1:{%d+}:)l:(.*)$')
         local queue, line = slot .. 'q:' .. name, slot .. 'w:' .. process .. ':' .. name
-        local state = call('HMGET', lock, 'p', 'v', 'w', 'h', 's', 'c')
-        local is_offered = state[1] == process and tonumber(state[2]) > now_ms and not (state[4] or state[5] or state[6])
-        local head = is_offered and call('ZRANGE', queue, 0, 0, 'WITHSCORES') or {}
+        local state = call('HMGET', lock, 'w', 'h', 's', 'c')
+        local is_free = state[1] and not (state[2] or state[3] or state[4])
+        local head = is_free and call('ZRANGE', queue, 0, 0, 'WITHSCORES') or {}
         local first = head[1] == process and call('ZRANGE', line, 0, 1, 'WITHSCORES') or {}
         if first[1] == claim and first[2] == head[2] then
             -- The first write: when memory is full it fails before anything is done.
@@ -40,7 +40,7 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
                 call('SET', lock, record, 'PX', kept_ms)
                 return record
             end
-            call('HSET', lock, 'w', state[3], 'h', claim, 'r', string.sub(identity, 1, 8), 'f', granted_text,
+            call('HSET', lock, 'w', state[1], 'h', claim, 'r', string.sub(identity, 1, 8), 'f', granted_text,
                 'a', now_ms, 't', ttl_ms, 'u', now_ms + ttl_ms)
             if owner ~= '' then
                 call('HSET', lock, 'o', owner)
