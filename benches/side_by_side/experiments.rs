@@ -17,7 +17,7 @@ use futures_util::future::LocalBoxFuture;
 use crate::report::Finding;
 
 /// How much of everything.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Plan {
     /// How often the contestants take their turns.
     pub(crate) rounds: usize,

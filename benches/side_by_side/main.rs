@@ -35,7 +35,8 @@ Usage: scripts/bench [--quick] [--only NAME,NAME] [--write]
 
   --quick   about a minute for a first look: too short for figures to be quoted
   --only    some of: throughput cycles hand_over locks redis_memory waiters commands idle processes connections
-  --write   writes the figures and the plots into docs/performance; otherwise into the target directory";
+  --write   writes the figures and the plots into docs/performance, otherwise into the target directory;
+            only for everything at full length";
 const MARKS: [&str; 2] = ["<!-- figures: begin -->\n", "<!-- figures: end -->"];
 /// What 20,000 waiters take here and in the service.
 const DESCRIPTORS: u64 = 65_536;
@@ -80,13 +81,11 @@ fn ordered(arguments: &[String]) -> Option<Order> {
         only: None,
         into: Path::new(env!("CARGO_TARGET_TMPDIR")).join("performance"),
     };
-    let mut arguments = arguments.iter();
+    let (mut arguments, mut is_for_docs) = (arguments.iter(), false);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--quick" => order.plan = Plan::QUICK,
-            "--write" => {
-                order.into = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/performance")
-            }
+            "--write" => is_for_docs = true,
             "--only" => {
                 let names: Vec<_> = arguments.next()?.split(',').map(str::to_owned).collect();
                 let known = |name: &String| experiments::ALL.iter().any(|(known, _)| known == name);
@@ -95,6 +94,12 @@ fn ordered(arguments: &[String]) -> Option<Order> {
             }
             _ => return None,
         }
+    }
+    if is_for_docs {
+        // The page shows one measurement, whole and long enough.
+        let is_whole = order.only.is_none() && order.plan == Plan::FULL;
+        order.into = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/performance");
+        return is_whole.then_some(order);
     }
     Some(order)
 }
@@ -122,44 +127,54 @@ async fn run(order: Order) {
     println!("\nwritten to {}", order.into.display());
 }
 
+/// The name of a plot, its title, and which ratios are in it.
+type Plot = (&'static str, &'static str, fn(&Finding) -> bool);
+
+const PLOTS: [Plot; 6] = [
+    (
+        "throughput",
+        "Acquires per second, as ratios in the same round",
+        |finding| finding.experiment == "throughput" && !finding.figure.contains("etcd"),
+    ),
+    (
+        "etcd",
+        "Acquires per second over those of etcd's lock",
+        |finding| finding.experiment == "throughput" && finding.figure.contains("etcd"),
+    ),
+    (
+        "growth",
+        "Throughput with more locks, as a ratio",
+        |finding| finding.experiment == "locks",
+    ),
+    (
+        "connections",
+        "Throughput with more connections, over that of 64",
+        |finding| finding.experiment == "connections",
+    ),
+    (
+        "processes",
+        "Throughput of several processes on one Redis, over that of one",
+        |finding| finding.experiment == "processes",
+    ),
+    (
+        "hand_over",
+        "A hand-over over an uncontended acquire, median",
+        |finding| finding.experiment == "hand_over",
+    ),
+];
+
 /// Figures, plots, and the part of the text that has the table.
 fn write(into: &Path, findings: &[Finding]) -> std::io::Result<()> {
     std::fs::create_dir_all(into)?;
     let machine = machine::described();
     let json = report::to_json(&machine, findings);
     std::fs::write(into.join("results.json"), format!("{json:#}\n"))?;
-    let plots = [
-        (
-            "throughput",
-            "Acquires per second, as ratios in the same round",
-            "throughput",
-        ),
-        ("growth", "Throughput with more locks, as a ratio", "locks"),
-        (
-            "connections",
-            "Throughput with more connections, over that of 64",
-            "connections",
-        ),
-        (
-            "processes",
-            "Throughput of several processes on one Redis, over that of one",
-            "processes",
-        ),
-        (
-            "hand_over",
-            "A hand-over over an uncontended acquire, median",
-            "hand_over",
-        ),
-    ];
-    for (file, title, experiment) in plots {
-        let is_shown =
-            |finding: &&Finding| finding.experiment == experiment && finding.unit.is_empty();
+    for (file, title, is_in) in PLOTS {
+        let is_shown = |finding: &&Finding| finding.unit.is_empty() && is_in(finding);
         let shown: Vec<_> = findings.iter().filter(is_shown).collect();
         if !shown.is_empty() {
-            std::fs::write(
-                into.join(file).with_extension("svg"),
-                plot::bars(title, &shown),
-            )?;
+            let plot = plot::bars(title, &shown);
+            std::fs::write(into.join(file).with_extension("svg"), plot)?;
         }
     }
     let readme = into.join("README.md");

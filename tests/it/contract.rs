@@ -126,6 +126,7 @@ on_every_store! {
         a_grant_that_was_renewed_stays
         a_grant_that_was_stepped_back_stays
         the_same_attempt_told_twice_can_still_be_withdrawn
+        a_withdrawn_grant_of_a_waiter_passes_to_the_next
         a_refused_attempt_withdraws_nothing_of_the_holders
         a_withdrawal_does_not_reach_the_next_grant_of_the_claim
         a_withdrawal_can_be_repeated
@@ -191,6 +192,7 @@ on_every_store! {
         an_offer_that_was_overtaken_is_made_again
         a_permit_that_was_taken_and_came_back_is_offered_again
         an_offer_keeps_others_out_for_a_moment_and_no_longer
+        a_waiter_holds_as_who_it_said_it_is
         a_process_that_is_granted_again_and_again_is_not_taken_for_dead;
     places:
         a_parked_claim_is_told_how_far_it_had_come

@@ -6,7 +6,9 @@ use leasehold::domain::{Acquired, Attempt, Claim, Fence, LockState};
 use leasehold::store::{Fault, StoreError};
 
 use crate::contract::names_of_one_bucket;
-use crate::support::bench::{Bench, claim, claim_on, for_short, lock_of, only, rival};
+use crate::support::bench::{
+    Bench, claim, claim_on, for_short, leases_granted, lock_of, only, rival,
+};
 use crate::support::eventually;
 
 /// The key of the counter that serves a claim's lock, as the documentation of the storage format names it.
@@ -76,6 +78,36 @@ async fn a_counter_ahead_of_the_clock_is_followed() {
     let set = ["SET", &counter_of(&claim), &ahead.to_string()];
     redis.server.command_in(redis.database, &set).await;
     assert_eq!(fence_of(&bench, &claim).await, ahead + 1);
+}
+
+/// Sets the counter between a release and the next waiter's claim, who is then granted or not.
+async fn claimed_after_setting(bench: &Bench, holding: &Claim, counter: u64) -> Acquired {
+    let redis = bench.redis_behind();
+    let mut waiter = bench.waiting(&rival(holding)).await;
+    bench.freed(holding).await;
+    let set = ["SET", &counter_of(holding), &counter.to_string()];
+    redis.server.command_in(redis.database, &set).await;
+    bench.ask(&mut waiter).await
+}
+
+#[tokio::test]
+async fn a_waiter_follows_a_counter_ahead_of_the_clock() {
+    let bench = Bench::redis().await;
+    let holding = claim();
+    bench.granted(&holding).await;
+    let ahead = 8_000_000_000_000_000;
+    let answer = claimed_after_setting(&bench, &holding, ahead).await;
+    let lease = only(leases_granted(answer));
+    assert_eq!(lease.holder.fence.get(), ahead + 1);
+}
+
+#[tokio::test]
+async fn a_waiter_is_not_granted_what_may_still_be_held_by_others() {
+    let bench = Bench::redis().await;
+    let holding = claim();
+    let before = fence_of(&bench, &holding).await;
+    let answer = claimed_after_setting(&bench, &holding, before - 1).await;
+    assert!(matches!(answer, Acquired::Recovering { .. }), "{answer:?}");
 }
 
 /// The clock is stopped, so every grant falls into the same microsecond.

@@ -4,7 +4,9 @@
 
 use leasehold::domain::{Acquired, Claim, Released, Renewed};
 
-use crate::support::bench::{Bench, claim, claim_on_all, fresh_name, lock_of, names, rival};
+use crate::support::bench::{
+    Bench, Waiter, claim, claim_on_all, fresh_name, leases_granted, lock_of, names, rival,
+};
 use crate::support::redis_server::RedisServer;
 
 /// The length that a compact record has without an owner; a hash has none.
@@ -63,6 +65,40 @@ async fn a_plain_lease_stays_compact_whoever_looks_at_it_or_wants_it() {
     assert!(!is_compact(&bench, &holding).await, "when somebody waits");
     bench.renewed(&holding, None).await;
     bench.freed(&holding).await;
+}
+
+#[tokio::test]
+async fn a_queue_leaves_nothing_but_what_expires_and_in_the_end_a_compact_lease() {
+    let bench = Bench::redis().await;
+    let redis = bench.redis_behind();
+    let holding = claim();
+    bench.granted(&holding).await;
+    let mut waiters = [(); 3].map(|()| Waiter::new(rival(&holding)));
+    for waiter in &mut waiters {
+        bench.waits(waiter).await;
+    }
+    bench.freed(&holding).await;
+    for (number, waiter) in waiters.iter_mut().enumerate() {
+        leases_granted(bench.ask(waiter).await);
+        for key in redis.server.keys(redis.database, "lh:1:*").await {
+            let lasts = [&b"PTTL"[..], &key];
+            let lasts = redis.server.integer(redis.database, &lasts).await;
+            let is_counter = key.ends_with(b":f");
+            assert_eq!(lasts < 0, is_counter, "{}", key.escape_ascii());
+        }
+        let tickets = redis.server.keys(redis.database, "lh:1:*:t:*").await;
+        assert_eq!(tickets.len(), 2 - number, "of those who wait");
+        let is_last = number == 2;
+        assert_eq!(is_compact(&bench, &holding).await, is_last);
+        if !is_last {
+            bench.freed(&waiter.claim).await;
+        }
+    }
+    for kind in ["q", "w"] {
+        let pattern = format!("lh:1:*:{kind}:*");
+        let left = redis.server.keys(redis.database, &pattern).await;
+        assert!(left.is_empty(), "{left:?}");
+    }
 }
 
 /// The memory of a key that expires and holds a UUID, which is what a lock on Redis is at the least.

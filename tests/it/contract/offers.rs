@@ -8,7 +8,7 @@ use leasehold::store::OFFER;
 use super::waiting::{held_and_waited_for, unfair};
 use crate::support::bench::{
     Bench, LONG, READ, SHORT, Waiter, assert_behind_waiters, claim, for_short, in_mode,
-    leases_granted, lock_of, permits, reader, rival,
+    leases_granted, lock_of, only, owned_by, permits, reader, rival,
 };
 
 /// Fails unless the lock was offered so often so far.
@@ -220,6 +220,25 @@ pub(super) async fn an_offer_keeps_others_out_for_a_moment_and_no_longer(bench: 
     bench.served(&mut silent).await;
     bench.served(&mut newcomer).await;
     assert_eq!(bench.state(lock_of(&holding)).await, LockState::Free);
+}
+
+pub(super) async fn a_waiter_holds_as_who_it_said_it_is(bench: &Bench) {
+    let holding = claim();
+    bench.granted(&holding).await;
+    // The first is granted while another waits, the second when nobody does any more.
+    let mut waiters = ["web-1", "é 2"].map(|text| Waiter::new(owned_by(&rival(&holding), text)));
+    for waiter in &mut waiters {
+        bench.waits(waiter).await;
+    }
+    bench.freed(&holding).await;
+    for waiter in &mut waiters {
+        let lease = only(leases_granted(bench.ask(waiter).await));
+        assert_eq!(lease.holder.owner, waiter.claim.owner);
+        let seen = bench.holder(lock_of(&holding)).await;
+        assert_eq!(seen.owner, waiter.claim.owner);
+        assert_eq!(seen.fence, lease.holder.fence);
+        bench.freed(&waiter.claim).await;
+    }
 }
 
 /// Hand-over after hand-over, nobody of the process has to wait; all the same it shows that it is alive.

@@ -6,7 +6,8 @@ use leasehold::domain::{
 
 use super::waiting::held_and_waited_for;
 use crate::support::bench::{
-    Bench, LONG, SHORT, assert_held, at_depth, claim, deadline, ended, for_short, lock_of, rival,
+    Bench, LONG, SHORT, assert_held, at_depth, claim, deadline, ended, for_short, leases_granted,
+    lock_of, rival,
 };
 
 /// Grants the lock to the claim by an attempt that is returned.
@@ -96,6 +97,20 @@ pub(super) async fn the_same_attempt_told_twice_can_still_be_withdrawn(bench: &B
     }
     bench.withdraw(&claim, attempt).await;
     assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
+}
+
+pub(super) async fn a_withdrawn_grant_of_a_waiter_passes_to_the_next(bench: &Bench) {
+    let (holding, [mut first, mut second]) = held_and_waited_for(bench).await;
+    bench.freed(&holding).await;
+    leases_granted(bench.ask(&mut first).await);
+    bench.withdraw(&first.claim, first.attempt).await;
+    // Its turn is over: it may come back, and stands at the end.
+    let mut again = first.again();
+    bench.waits(&mut again).await;
+    bench.served(&mut second).await;
+    leases_granted(bench.ask(&mut again).await);
+    bench.withdraw(&again.claim, again.attempt).await;
+    assert_eq!(bench.state(lock_of(&holding)).await, LockState::Free);
 }
 
 pub(super) async fn a_refused_attempt_withdraws_nothing_of_the_holders(bench: &Bench) {
