@@ -5,7 +5,8 @@
 use leasehold::domain::{Acquired, Claim, Released, Renewed};
 
 use crate::support::bench::{
-    Bench, Waiter, claim, claim_on_all, fresh_name, leases_granted, lock_of, names, rival,
+    Bench, RedisBench, Waiter, claim, claim_on_all, fresh_name, leases_granted, lock_of, names,
+    rival,
 };
 use crate::support::redis_server::RedisServer;
 
@@ -67,6 +68,15 @@ async fn a_plain_lease_stays_compact_whoever_looks_at_it_or_wants_it() {
     bench.freed(&holding).await;
 }
 
+async fn assert_all_but_counters_expire(redis: RedisBench) {
+    for key in redis.server.keys(redis.database, "lh:1:*").await {
+        let lasts = [&b"PTTL"[..], &key];
+        let lasts = redis.server.integer(redis.database, &lasts).await;
+        let is_counter = key.ends_with(b":f");
+        assert_eq!(lasts < 0, is_counter, "{}", key.escape_ascii());
+    }
+}
+
 #[tokio::test]
 async fn a_queue_leaves_nothing_but_what_expires_and_in_the_end_a_compact_lease() {
     let bench = Bench::redis().await;
@@ -78,14 +88,10 @@ async fn a_queue_leaves_nothing_but_what_expires_and_in_the_end_a_compact_lease(
         bench.waits(waiter).await;
     }
     bench.freed(&holding).await;
+    assert_all_but_counters_expire(redis).await;
     for (number, waiter) in waiters.iter_mut().enumerate() {
         leases_granted(bench.ask(waiter).await);
-        for key in redis.server.keys(redis.database, "lh:1:*").await {
-            let lasts = [&b"PTTL"[..], &key];
-            let lasts = redis.server.integer(redis.database, &lasts).await;
-            let is_counter = key.ends_with(b":f");
-            assert_eq!(lasts < 0, is_counter, "{}", key.escape_ascii());
-        }
+        assert_all_but_counters_expire(redis).await;
         let tickets = redis.server.keys(redis.database, "lh:1:*:t:*").await;
         assert_eq!(tickets.len(), 2 - number, "of those who wait");
         let is_last = number == 2;

@@ -25,7 +25,7 @@ if #KEYS == 2 and #ARGV == 1 then
         end
     elseif not record then
         -- MGET takes a hash for nothing.
-        record = call('HMGET', lock, 'h', 'u', 'a', 'i', 'w', 'p')
+        record = call('HMGET', lock, 'h', 'u', 'a', 'i', 'w')
         local is_held = record[1] == string.sub(claimant, 9, 24) and tonumber(record[2]) > now_ms and not record[4]
         local answer = is_held and string.sub(claimant, 1, 8) .. '1' .. struct.pack('>I6', now_ms - record[3])
         local last = record[5]
@@ -33,7 +33,7 @@ if #KEYS == 2 and #ARGV == 1 then
             call('DEL', lock)
             call('SET', KEYS[2], '1', 'PX', '60000')
             return answer
-        elseif is_held and not record[6] then
+        elseif is_held then
             -- Who waits is in queue.lua. The lock is offered to the first, as long as nothing has to be put right there.
             local slot, name = string.match(lock, '^(lh:1:{%d+}:)l:(.*)$')
             local head = call('ZRANGE', slot .. 'q:' .. name, 0, 0, 'WITHSCORES')
