@@ -29,6 +29,10 @@ async fn recorded(redis: &RedisServer) -> Vec<Vec<u8>> {
     let served = Served::leasehold(&redis_url(redis), &[]);
     let mut monitor = BufReader::new(TcpStream::connect(redis.address()).await.unwrap());
     monitor.write_all(b"MONITOR\r\n").await.unwrap();
+    let mut line = String::new();
+    // Only what comes after this answer is recorded.
+    monitor.read_line(&mut line).await.unwrap();
+    assert_eq!(line, "+OK\r\n");
     let mut client = Connection::open(served.address).await.unwrap();
     let request = Request {
         method: "POST",
@@ -39,7 +43,7 @@ async fn recorded(redis: &RedisServer) -> Vec<Vec<u8>> {
     let answer = client.ask(request).await.unwrap();
     assert_eq!(answer.status, 201);
     loop {
-        let mut line = String::new();
+        line.clear();
         monitor.read_line(&mut line).await.unwrap();
         if line.contains("\"EVALSHA\"") && line.contains(NAME) {
             return arguments(&line);
