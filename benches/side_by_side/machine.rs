@@ -14,6 +14,9 @@ use crate::http1::{Answer, Connection, Request};
 /// Ticks of `/proc` in a second, on every Linux there is.
 const TICKS_PER_SECOND: f64 = 100.0;
 const PAGE_KIB: f64 = 4.0;
+/// Of the time of all cores, in a measurement that counts. A quiet host takes less than half a percent.
+const STOLEN_MAX: f64 = 0.02;
+const ATTEMPTS: usize = 5;
 
 /// A process that serves HTTP until this is dropped.
 pub(crate) struct Served {
@@ -165,6 +168,44 @@ pub(crate) fn resident_kib(pid: u32) -> f64 {
 
 fn number(text: &str) -> f64 {
     text.trim().parse().unwrap()
+}
+
+/// The least disturbed of a few measurements: the first during which a virtual machine had its cores for itself, if there is
+/// one. What the host gave to others meanwhile would be measured otherwise, and nobody knows for which contestant.
+pub(crate) async fn undisturbed<T>(mut measure: impl AsyncFnMut() -> T) -> T {
+    let mut least: Option<(f64, T)> = None;
+    for _ in 0..ATTEMPTS {
+        let (before, found, after) = (cpu_ticks(), measure().await, cpu_ticks());
+        let stolen = (after.stolen - before.stolen) / (after.all - before.all).max(1.0);
+        if stolen <= STOLEN_MAX {
+            return found;
+        }
+        eprintln!(
+            "    disturbed: the host took {:.0} % of the cores' time",
+            stolen * 100.0
+        );
+        if least.as_ref().is_none_or(|(least, _)| stolen < *least) {
+            least = Some((stolen, found));
+        }
+    }
+    least.expect("there was an attempt").1
+}
+
+/// How the time of all cores was spent since the start of the system.
+struct CpuTicks {
+    all: f64,
+    stolen: f64,
+}
+
+/// See `proc_stat(5)`: user, nice, system, idle, iowait, irq, softirq, steal; what follows is contained in these.
+fn cpu_ticks() -> CpuTicks {
+    let text = std::fs::read_to_string("/proc/stat").unwrap();
+    let ticks = text.lines().next().unwrap().split_whitespace().skip(1);
+    let ticks: Vec<f64> = ticks.take(8).map(|ticks| ticks.parse().unwrap()).collect();
+    CpuTicks {
+        all: ticks.iter().sum(),
+        stolen: ticks[7],
+    }
 }
 
 /// What all of this ran on.

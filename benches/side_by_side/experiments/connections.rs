@@ -1,7 +1,7 @@
 //! How throughput depends on the number of connections.
 
 use super::{Plan, ratios, redis_url};
-use crate::machine::Served;
+use crate::machine::{Served, undisturbed};
 use crate::redis_server::{RedisOptions, RedisServer};
 use crate::report::Finding;
 use crate::wrk::{self, Script};
@@ -18,10 +18,9 @@ pub(super) async fn run(plan: Plan) -> Vec<Finding> {
         for round in 1..=plan.rounds {
             eprintln!("  {store}: round {round}");
             for (count, rates) in COUNTS.into_iter().zip(&mut rates) {
-                rates.push(
-                    wrk::run(Script::Pairs, &served.url(), count, plan.seconds.min(3.0))
-                        .per_second(),
-                );
+                let seconds = plan.seconds.min(3.0);
+                let measure = async || wrk::run(Script::Pairs, &served.url(), count, seconds);
+                rates.push(undisturbed(measure).await.per_second());
             }
         }
         for (count, of_count) in COUNTS.into_iter().zip(&rates) {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{Plan, redis_url};
 use crate::http1::{Connection, Request};
-use crate::machine::Served;
+use crate::machine::{Served, undisturbed};
 use crate::redis_server::{RedisOptions, RedisServer};
 use crate::report::{Finding, percentile};
 
@@ -30,8 +30,11 @@ pub(super) async fn run(plan: Plan) -> Vec<Finding> {
         let (mut rates, mut p50, mut p99) = (Vec::new(), Vec::new(), Vec::new());
         for round in 1..=plan.rounds {
             eprintln!("  {store}: round {round}");
-            let full = drive(&served, plan.seconds, None).await.len() as f64 / plan.seconds;
-            let mut took = drive(&served, plan.seconds, Some(full / 2.0)).await;
+            let (full, mut took) = undisturbed(async || {
+                let full = drive(&served, plan.seconds, None).await.len() as f64 / plan.seconds;
+                (full, drive(&served, plan.seconds, Some(full / 2.0)).await)
+            })
+            .await;
             took.sort_by(f64::total_cmp);
             rates.push(took.len() as f64 / plan.seconds / full);
             p50.push(percentile(&took, 50));

@@ -1,10 +1,10 @@
 //! Several processes on one Redis: whether they get in each other's way.
 
 use super::{Plan, ratios, redis_pid, redis_url};
-use crate::machine::{Served, cpu_seconds};
+use crate::machine::{Served, cpu_seconds, undisturbed};
 use crate::redis_server::{RedisOptions, RedisServer};
 use crate::report::Finding;
-use crate::wrk::{Script, Wrk};
+use crate::wrk::{Load, Script, Wrk};
 
 const NAME: &str = "processes";
 const MOST: usize = 3;
@@ -17,38 +17,12 @@ pub(super) async fn run(plan: Plan) -> Vec<Finding> {
     for round in 1..=plan.rounds {
         eprintln!("  round {round}");
         for index in 0..MOST {
-            let redis = RedisServer::start(RedisOptions::forgetful()).await;
-            let served: Vec<_> = (0..=index)
-                .map(|_| Served::leasehold(&redis_url(&redis), &[]))
-                .collect();
-            let load = |seconds: f64| {
-                let start = |served: &Served| {
-                    Wrk::start(
-                        Script::Acquire,
-                        &served.url(),
-                        CONNECTIONS / (index + 1),
-                        seconds,
-                        "",
-                    )
-                };
-                let running: Vec<_> = served.iter().map(start).collect();
-                let loads: Vec<_> = running.into_iter().map(Wrk::finish).collect();
-                let rate: f64 = loads.iter().map(|load| load.per_second()).sum();
-                let requests: f64 = loads.iter().map(|load| load.requests).sum();
-                (rate, requests)
-            };
-            load(1.0);
-            let redis_pid = redis_pid(&redis).await;
-            let used = || {
-                let service: f64 = served.iter().map(|served| cpu_seconds(served.pid())).sum();
-                (cpu_seconds(redis_pid), service)
-            };
-            let before = used();
-            let (rate, requests) = load(plan.seconds);
-            let after = used();
-            rates[index].push(rate);
-            redis_us[index].push((after.0 - before.0) / requests * 1e6);
-            service_us[index].push((after.1 - before.1) / requests * 1e6);
+            let measure = async || Measured::of(index + 1, plan.seconds).await;
+            let measured = undisturbed(measure).await;
+            let requests: f64 = measured.loads.iter().map(Load::requests).sum();
+            rates[index].push(measured.loads.iter().map(Load::per_second).sum());
+            redis_us[index].push(measured.redis_seconds / requests * 1e6);
+            service_us[index].push(measured.service_seconds / requests * 1e6);
         }
     }
     let mut findings = Vec::new();
@@ -77,4 +51,43 @@ pub(super) async fn run(plan: Plan) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// What some processes did in one round.
+struct Measured {
+    loads: Vec<Load>,
+    /// User and system time that went by, of all of them.
+    service_seconds: f64,
+    redis_seconds: f64,
+}
+
+impl Measured {
+    async fn of(processes: usize, seconds: f64) -> Self {
+        let redis = RedisServer::start(RedisOptions::forgetful()).await;
+        let served: Vec<_> = (0..processes)
+            .map(|_| Served::leasehold(&redis_url(&redis), &[]))
+            .collect();
+        let load = |seconds: f64| -> Vec<Load> {
+            let connections = CONNECTIONS / processes;
+            let start = |served: &Served| {
+                Wrk::start(Script::Acquire, &served.url(), connections, seconds, "")
+            };
+            let running: Vec<_> = served.iter().map(start).collect();
+            running.into_iter().map(Wrk::finish).collect()
+        };
+        load(1.0);
+        let redis_pid = redis_pid(&redis).await;
+        let used = || {
+            let service: f64 = served.iter().map(|served| cpu_seconds(served.pid())).sum();
+            (service, cpu_seconds(redis_pid))
+        };
+        let before = used();
+        let loads = load(seconds);
+        let after = used();
+        Self {
+            loads,
+            service_seconds: after.0 - before.0,
+            redis_seconds: after.1 - before.1,
+        }
+    }
 }

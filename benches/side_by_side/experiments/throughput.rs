@@ -1,7 +1,7 @@
 //! Acquires of fresh names on 64 connections: what each contestant does in a second, beside the others in the same round.
 
 use super::{Plan, ratios, redis_floor, redis_pid, redis_url};
-use crate::machine::{Served, cpu_seconds};
+use crate::machine::{Served, cpu_seconds, undisturbed};
 use crate::redis_server::{RedisOptions, RedisServer};
 use crate::report::Finding;
 use crate::wrk::{Load, Script, Wrk};
@@ -47,18 +47,28 @@ pub(super) async fn run(plan: Plan) -> Vec<Finding> {
     for round in 1..=plan.rounds {
         for ((contestant, name), series) in ALL.iter().zip(&mut all) {
             eprintln!("  round {round}: {name}");
-            series.measure(*contestant, plan.seconds).await;
+            let measure = async || Measured::of(*contestant, plan.seconds).await;
+            series.push(&undisturbed(measure).await);
         }
         eprintln!("  round {round}: redis-benchmark");
-        let [plain, pipelined] = redis_floor::measure(plan.seconds).await;
+        let measure = async || redis_floor::measure(plan.seconds).await;
+        let [plain, pipelined] = undisturbed(measure).await;
         floors[0].push(plain);
         floors[1].push(pipelined);
     }
     findings(&all, floors)
 }
 
-impl Series {
-    async fn measure(&mut self, contestant: Contestant, seconds: f64) {
+/// What one contestant did in one round.
+struct Measured {
+    load: Load,
+    /// User and system time that went by.
+    service_seconds: f64,
+    redis_seconds: f64,
+}
+
+impl Measured {
+    async fn of(contestant: Contestant, seconds: f64) -> Self {
         let options = if contestant == Contestant::RedisSynced {
             RedisOptions::default()
         } else {
@@ -85,14 +95,25 @@ impl Series {
         load(WARM_UP_SECONDS);
         let pids = [served.pid(), redis_pid(&redis).await];
         let before = pids.map(cpu_seconds);
-        let found: Load = load(seconds);
-        let [service, store] =
-            [0, 1].map(|of| (cpu_seconds(pids[of]) - before[of]) / found.requests * 1e6);
-        self.per_second.push(found.per_second());
-        self.p50_us.push(found.p50_us);
-        self.p99_us.push(found.p99_us);
-        self.service_us.push(service);
-        self.redis_us.push(store);
+        let load = load(seconds);
+        let [service_seconds, redis_seconds] = [0, 1].map(|of| cpu_seconds(pids[of]) - before[of]);
+        Self {
+            load,
+            service_seconds,
+            redis_seconds,
+        }
+    }
+}
+
+impl Series {
+    fn push(&mut self, measured: &Measured) {
+        let load = &measured.load;
+        self.per_second.push(load.per_second());
+        self.p50_us.push(load.p50_us);
+        self.p99_us.push(load.p99_us);
+        let each = |seconds: f64| seconds / load.requests() * 1e6;
+        self.service_us.push(each(measured.service_seconds));
+        self.redis_us.push(each(measured.redis_seconds));
     }
 
     fn findings(&self, contestant: Contestant, name: &str) -> Vec<Finding> {
