@@ -1,4 +1,5 @@
-//! How throughput depends on the number of connections.
+//! How throughput depends on the number of connections: acquires only, because a release could overtake its acquire where
+//! many connections have their turns.
 
 use super::{Plan, ratios, redis_url};
 use crate::machine::{Served, undisturbed};
@@ -19,7 +20,7 @@ pub(super) async fn run(plan: Plan) -> Vec<Finding> {
             eprintln!("  {store}: round {round}");
             for (count, rates) in COUNTS.into_iter().zip(&mut rates) {
                 let seconds = plan.seconds.min(3.0);
-                let measure = async || wrk::run(Script::Pairs, &served.url(), count, seconds);
+                let measure = async || wrk::run(Script::Acquire, &served.url(), count, seconds);
                 rates.push(undisturbed(measure).await.per_second());
             }
         }
