@@ -35,10 +35,15 @@ struct Replica {
 
 impl Replica {
     async fn open(address: &RedisAddress) -> Self {
+        Self::open_within(stores::OPERATION_TIMEOUT, address).await
+    }
+
+    /// One whose operations may take so long.
+    async fn open_within(timeout: Duration, address: &RedisAddress) -> Self {
         let store = stores::redis_store(address, &stores::redis_config())
             .await
             .expect("the store opens");
-        let service = stores::service(store);
+        let service = stores::service_within(timeout, store);
         let surveyed = service.clone();
         let surveys = tokio::spawn(async move { surveyed.survey(SURVEY_INTERVAL).await });
         let surveys = surveys.abort_handle();

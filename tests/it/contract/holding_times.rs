@@ -137,13 +137,13 @@ pub(super) async fn max_hold_caps_every_renewal(bench: &Bench) {
 
 pub(super) async fn a_lease_at_its_max_hold_ends_however_often_it_is_renewed(bench: &Bench) {
     let claim = Claim {
-        max_hold: Some(SHORT * 2),
+        max_hold: Some(SHORT * 4),
         ..claim()
     };
     bench.granted(&claim).await;
     bench.advance(SHORT).await;
     bench.renewed(&claim, Some(LONG)).await;
-    bench.outlast(SHORT).await;
+    bench.outlast(SHORT * 3).await;
     assert_told(bench, &claim, NotHolder::Expired).await;
     bench.granted(&rival(&claim)).await;
 }

@@ -10,9 +10,9 @@ use leasehold::store::ListQuery;
 use tokio::task::JoinSet;
 
 use super::{Replica, durable_redis, lasting_claims};
-use crate::support::eventually;
 use crate::support::proxy::Proxy;
 use crate::support::stores::CONNECTIONS_IN_ALL;
+use crate::support::{PATIENCE, eventually};
 
 #[tokio::test]
 async fn what_clients_that_hung_up_were_granted_is_given_back() {
@@ -60,7 +60,8 @@ async fn what_clients_that_hung_up_were_granted_is_given_back() {
 #[tokio::test]
 async fn no_client_notices_that_scripts_are_flushed() {
     let server = durable_redis().await;
-    let replica = Arc::new(Replica::open(&server.database(0)).await);
+    // A disk that is busy with other things is not what this is about.
+    let replica = Arc::new(Replica::open_within(PATIENCE, &server.database(0)).await);
     let is_over = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
     for number in 0..8 {

@@ -58,6 +58,11 @@ pub(crate) fn waiting_config() -> WaitingConfig {
 
 /// A service over a store, with the timeout of the tests of faults.
 pub(crate) fn service(store: Arc<dyn LockStore>) -> LockService {
+    service_within(OPERATION_TIMEOUT, store)
+}
+
+/// A service over a store, whose operations may take so long.
+pub(crate) fn service_within(timeout: Duration, store: Arc<dyn LockStore>) -> LockService {
     let metrics = LockMetrics::new(&Metrics::default());
-    LockService::new(store, OPERATION_TIMEOUT, waiting_config(), metrics)
+    LockService::new(store, timeout, waiting_config(), metrics)
 }

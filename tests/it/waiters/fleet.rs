@@ -16,8 +16,11 @@ static TURN: Mutex<()> = Mutex::const_new(());
 /// For how long places are kept, where a test does not need it otherwise. It is brief, so that a test can see the end.
 const PLACE_KEPT: &str = "2s";
 
-/// No survey disturbs the counting of commands, and nothing is written to the log for each of thousands of refusals.
-const ARGUMENTS: [&str; 10] = [
+/// No survey disturbs the counting of commands, nothing is written to the log for each of thousands of refusals, and a crowd
+/// on a busy machine is not told that the store is slow.
+const ARGUMENTS: [&str; 12] = [
+    "--operation-timeout",
+    "10s",
     "--waiting-wait-max",
     "10m",
     "--server-drain-delay",
