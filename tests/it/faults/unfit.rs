@@ -1,9 +1,12 @@
 //! A Redis that is full, or set up so that it would lose leases; and what is left in one after everything.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::domain::{Acquired, Attempt, Claim, HoldCount, LockState, Released, Renewed};
+use leasehold::service::Outcome;
 use leasehold::store::{Fault, StoreError};
+use tokio::task::JoinSet;
 
 use super::{Replica, lasting, lasting_claims};
 use crate::support::bench::{
@@ -11,7 +14,7 @@ use crate::support::bench::{
     fresh_name, in_mode, leases_granted, lock_of, names, only, owner, permits, rival,
 };
 use crate::support::redis_server::{RedisOptions, RedisServer};
-use crate::support::stores;
+use crate::support::{PATIENCE, eventually, stores};
 
 #[tokio::test]
 async fn a_full_redis_grants_nothing_and_still_renews_and_releases() {
@@ -49,6 +52,42 @@ async fn a_full_redis_grants_nothing_and_still_renews_and_releases() {
 
     server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
     replica.granted(&lasting(claim())).await;
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_full_redis_is_granted_once_there_is_room() {
+    let server = RedisServer::start(RedisOptions::default()).await;
+    let replica = Arc::new(Replica::open(&server.database(0)).await);
+    let held = lasting(claim());
+    replica.granted(&held).await;
+    let mut waiting = JoinSet::new();
+    for length in 1..=3 {
+        let (waiter, replica_of_it) = (lasting(rival(&held)), Arc::clone(&replica));
+        waiting.spawn(async move {
+            let answer = replica_of_it.acquire_within(&waiter, PATIENCE).await;
+            (waiter, answer)
+        });
+        eventually("it is queued", async || {
+            let view = replica.service.inspect(lock_of(&held)).await.ok()?;
+            (view.queue.length == length).then_some(())
+        })
+        .await;
+    }
+    server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
+    let answer = replica.release(&held).await;
+    assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
+    eventually("the next in line meets it", async || {
+        server.info_if_any("errorstats", "errorstat_OOM").await
+    })
+    .await;
+
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    while let Some(ended) = waiting.join_next().await {
+        let (waiter, answer) = ended.expect("whole");
+        assert!(matches!(answer, Ok(Outcome::Granted(_))), "{answer:?}");
+        let answer = replica.release(&waiter).await;
+        assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
+    }
 }
 
 #[tokio::test]
@@ -109,14 +148,14 @@ async fn an_eviction_policy_that_changes_later_stops_new_grants_alone() {
     replica.granted(&held).await;
     let set = |policy| ["CONFIG", "SET", "maxmemory-policy", policy];
     server.command(&set("allkeys-lru")).await;
-    crate::support::eventually("the change is noticed", async || {
+    eventually("the change is noticed", async || {
         let answer = replica.acquire(&lasting(claim())).await;
         matches!(&answer, Err(error) if error.fault() == Fault::Refused).then_some(())
     })
     .await;
     replica.assert_holds(&held).await;
     server.command(&set("noeviction")).await;
-    crate::support::eventually("the change is noticed", async || {
+    eventually("the change is noticed", async || {
         replica.acquire(&lasting(claim())).await.ok()
     })
     .await;
