@@ -1,9 +1,11 @@
 //! Who waits on this process, lock by lock in the order of the queue, and who of them is to ask the store, and when.
 //!
 //! Only the first waiter of a line asks: because the lock was offered, because something runs out, or because it is time
-//! to look. The others cost the store nothing. Nothing here waits or asks; every step is short and under one mutex.
+//! to look. The others cost the store nothing. Nothing here waits or asks; every step is short and under one mutex, and
+//! who has to look is woken when the mutex is free again.
 
 mod line;
+mod wakes;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +18,7 @@ use super::waiter::Waiter;
 use crate::domain::{Claim, LockName, Token};
 pub(super) use line::Answered;
 use line::Line;
+pub(super) use wakes::Wakes;
 
 /// A process asks about its lines so rarely that this much lies between two of its asks.
 const BETWEEN_ASKS: Duration = Duration::from_millis(1);
@@ -48,6 +51,16 @@ struct State {
 
 /// Where a waiter stands: the sequence of its place.
 pub(super) type Standing = Option<u64>;
+
+/// What follows from a waiter's leaving.
+#[must_use = "those who are first now are woken when this is dropped"]
+pub(super) struct Left {
+    /// Whether no other request waits for the same claim.
+    pub(super) is_last: bool,
+    /// Those who are first now, and have the offer to follow and the time to watch. Nothing is offered to them before they
+    /// look, so an answer may go out first.
+    pub(super) wakes: Wakes,
+}
 
 /// How many wait, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +107,7 @@ impl Queues {
         sequence: u64,
         sent: Instant,
     ) {
+        let mut wakes = Wakes::default();
         let mut state = self.lock();
         for name in waiter.claim.names.iter() {
             let Some(line) = state.lines.get_mut(name) else {
@@ -101,7 +115,7 @@ impl Queues {
             };
             match before {
                 Some(before) if before == sequence => continue,
-                Some(before) => line.step_out(before, waiter),
+                Some(before) => wakes.extend(line.step_out(before, waiter)),
                 None => line.arriving -= 1,
             }
             line.waiters
@@ -117,6 +131,7 @@ impl Queues {
     /// less than it would.
     pub(super) fn answered(&self, waiter: &Waiter, answered: Answered) {
         let now = Instant::now();
+        let mut wakes = Wakes::default();
         let mut state = self.lock();
         let look_every = self.look_every(&state);
         let look = answered.sent + jitter::about(look_every);
@@ -131,7 +146,7 @@ impl Queues {
                 line.due = end.map_or(look, |end| end.min(look));
             }
             if line.is_lost(&answered, now, SILENCES * look_every) {
-                line.restore(waiter, &answered, now);
+                wakes.extend(line.restore(waiter, &answered, now));
             }
         }
     }
@@ -163,8 +178,9 @@ impl Queues {
         asks_at
     }
 
-    /// The waiter leaves. Says whether no other request waits for the same claim.
-    pub(super) fn leave(&self, waiter: &Arc<Waiter>, standing: Standing) -> bool {
+    /// The waiter leaves.
+    pub(super) fn leave(&self, waiter: &Arc<Waiter>, standing: Standing) -> Left {
+        let mut wakes = Wakes::default();
         let mut state = self.lock();
         state.waiters -= 1;
         for name in waiter.claim.names.iter() {
@@ -173,52 +189,46 @@ impl Queues {
             };
             match standing {
                 None => line.arriving -= 1,
-                Some(sequence) => line.step_out(sequence, waiter),
+                Some(sequence) => wakes.extend(line.step_out(sequence, waiter)),
             }
             if line.waiters.is_empty() && line.arriving == 0 {
                 state.lines.remove(name);
             }
         }
-        let Some(same) = state.attached.get_mut(&waiter.claim.token) else {
-            return true;
-        };
-        same.retain(|other| other.number != waiter.number);
-        let is_last = !same
-            .iter()
-            .any(|other| other.claim.names == waiter.claim.names);
-        if same.is_empty() {
-            state.attached.remove(&waiter.claim.token);
-        }
-        is_last
+        let is_last = state.detach(waiter);
+        Left { is_last, wakes }
     }
 
     /// Something became of this claim: whoever still waits for it is to ask.
     pub(super) fn call(&self, token: Token) {
         let now = Instant::now();
-        for waiter in self.lock().attached.get(&token).into_iter().flatten() {
+        let mut wakes = Wakes::default();
+        let state = self.lock();
+        for waiter in state.attached.get(&token).into_iter().flatten() {
             waiter.call(now);
+            wakes.extend([waiter]);
         }
     }
 
     /// The lock is offered to its first waiter here.
     pub(super) fn offered(&self, name: &LockName) {
-        if let Some(line) = self.lock().lines.get_mut(name) {
+        let mut wakes = Wakes::default();
+        let mut state = self.lock();
+        if let Some(line) = state.lines.get_mut(name) {
             line.is_offered = true;
             line.offered_at = Some(Instant::now());
-            if let Some(first) = line.first() {
-                first.wake();
-            }
+            wakes.extend(line.first());
         }
     }
 
     /// Offers may have been lost: the first of each line looks soon.
     pub(super) fn missed(&self) {
         let now = Instant::now();
-        for line in self.lock().lines.values_mut() {
+        let mut wakes = Wakes::default();
+        let mut state = self.lock();
+        for line in state.lines.values_mut() {
             line.due = line.due.min(now + jitter::up_to(MISSED_SPREAD));
-            if let Some(first) = line.first() {
-                first.wake();
-            }
+            wakes.extend(line.first());
         }
     }
 
@@ -253,6 +263,21 @@ impl Queues {
 }
 
 impl State {
+    /// The waiter is not among those of its token any more. Says whether no other request waits for the same claim.
+    fn detach(&mut self, waiter: &Waiter) -> bool {
+        let Some(same) = self.attached.get_mut(&waiter.claim.token) else {
+            return true;
+        };
+        same.retain(|other| other.number != waiter.number);
+        let is_last = !same
+            .iter()
+            .any(|other| other.claim.names == waiter.claim.names);
+        if same.is_empty() {
+            self.attached.remove(&waiter.claim.token);
+        }
+        is_last
+    }
+
     /// Does something with each line that the waiter is the first of.
     fn of_first(&mut self, waiter: &Waiter, mut act: impl FnMut(&mut Line)) {
         for name in waiter.claim.names.iter() {

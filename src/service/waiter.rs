@@ -46,12 +46,10 @@ impl Waiter {
         self.wake.notified().await;
     }
 
-    /// Makes the waiter ask the store at `at`, or sooner if it was called before.
+    /// Makes the waiter ask the store at `at`, or sooner if it was called before. It finds out when it is woken.
     pub(super) fn call(&self, at: Instant) {
         let mut called = self.called();
         *called = Some(called.map_or(at, |before| before.min(at)));
-        drop(called);
-        self.wake();
     }
 
     /// When it was called to ask. A call that is due is taken: it is the waiter's to follow.

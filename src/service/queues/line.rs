@@ -68,23 +68,28 @@ impl Line {
         was_silent || (answered.restored && is_news())
     }
 
-    /// Every waiter asks once, in the order of the line.
-    pub(super) fn restore(&mut self, waiter: &Waiter, answered: &Answered, now: Instant) {
+    /// Every waiter is to ask once, in the order of the line. Returns whom to wake for it.
+    pub(super) fn restore(
+        &mut self,
+        waiter: &Waiter,
+        answered: &Answered,
+        now: Instant,
+    ) -> impl Iterator<Item = &Arc<Waiter>> {
         self.restoring = Some(answered.sent);
         let others = self.waiters.values();
         let others = others.filter(|other| other.number != waiter.number);
-        for (number, other) in (0..).zip(others) {
+        (0..).zip(others).map(move |(number, other)| {
             other.call(now + BETWEEN_ASKS * number);
-        }
+            other
+        })
     }
 
-    /// Takes a waiter out. Who is the first after that has the offer to follow and the time to watch.
-    pub(super) fn step_out(&mut self, sequence: u64, waiter: &Waiter) {
+    /// Takes a waiter out. Returns who is the first because of that: it has the offer to follow and the time to watch, and
+    /// is to be woken.
+    pub(super) fn step_out(&mut self, sequence: u64, waiter: &Waiter) -> Option<&Arc<Waiter>> {
         let was_first = self.is_first(waiter);
         self.waiters.remove(&(sequence, waiter.number));
-        if let (true, Some(next)) = (was_first, self.first()) {
-            next.wake();
-        }
+        self.first().filter(|_| was_first)
     }
 }
 

@@ -10,6 +10,7 @@ use super::{UnderWay, Wait};
 use crate::domain::{Acquired, Lease, Parked};
 use crate::service::Undelivered;
 use crate::service::answer::{AcquireAnswer, Outcome, Unserved};
+use crate::service::queues::Left;
 use crate::store::{Fault, StoreError};
 
 /// How long stepping out of the queue may keep an answer back.
@@ -54,15 +55,19 @@ impl Wait {
             Err(_) => None,
         };
         self.answered(sent, expires_in, false);
-        self.leave();
+        let wakes = self.leave().wakes;
         self.queues().call(self.waiter.claim.token);
         self.count(&answer);
+        if !wakes.is_empty() {
+            // The answer first: on this thread a new task runs when the one that writes the answer has done so.
+            self.request.inner.in_background(async { drop(wakes) });
+        }
         answer
     }
 
     /// The first request of the wait failed. The client is told, and asks again.
     pub(super) fn refused(&mut self, error: StoreError) -> StoreError {
-        let is_last = self.leave();
+        let is_last = self.leave().is_last;
         if self.was_unsure {
             self.give_up(None, is_last);
         }
@@ -73,7 +78,7 @@ impl Wait {
 
     /// The wait is over and a request is still under way: its outcome is unknown, and finding out has to wait.
     pub(super) fn abandon(&mut self, under_way: UnderWay) -> StoreError {
-        let is_last = self.leave();
+        let is_last = self.leave().is_last;
         self.give_up(Some(under_way), is_last);
         let error = StoreError::unknown(
             Fault::Timeout,
@@ -85,7 +90,7 @@ impl Wait {
 
     /// The claim steps out of the queue.
     pub(super) async fn stop(&mut self, why: Stopped) -> Result<AcquireAnswer, StoreError> {
-        let is_last = self.leave();
+        let is_last = self.leave().is_last;
         let answer = if let Some(failure) = self.failure.take() {
             self.give_up(None, is_last);
             Err(failure)
@@ -174,8 +179,7 @@ impl Wait {
             .map_or(Duration::ZERO, |_| self.request.began.elapsed())
     }
 
-    /// Says whether nobody else here waits for the same claim.
-    fn leave(&mut self) -> bool {
+    fn leave(&mut self) -> Left {
         self.has_left = true;
         self.queues().leave(&self.waiter, self.standing)
     }
@@ -197,7 +201,7 @@ impl Drop for Wait {
     fn drop(&mut self) {
         // A wait that panicked: those behind it must not wait for it.
         if !self.has_left {
-            self.leave();
+            drop(self.leave());
         }
     }
 }
