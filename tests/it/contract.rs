@@ -179,6 +179,7 @@ on_every_store! {
         a_free_lock_is_granted_to_who_would_wait;
     offers:
         a_released_lock_is_offered_once
+        who_releases_has_heard_of_its_own_waiter_by_then
         nobody_is_told_of_a_lock_that_nobody_waits_for
         an_evicted_lock_is_offered_once
         a_lock_whose_grant_was_withdrawn_is_offered_once
@@ -301,6 +302,8 @@ mod redis_alone {
             every_kind_of_ending_is_kept_for_a_minute;
         waiting:
             a_withdrawn_attempt_that_arrives_late_does_not_come_to_wait;
+        offers:
+            who_repeats_a_release_hears_of_its_own_waiter_again;
         two_processes:
             waiters_of_all_processes_stand_in_one_order
             an_offer_goes_to_the_process_of_the_first_alone

@@ -126,13 +126,17 @@ async fn many_requests_share_few_sockets() {
     );
 }
 
-/// What ten hand-overs cost Redis while so many wait, without those who look after their places.
-async fn ten_hand_overs(redis: &RedisServer, waiters: usize) -> BTreeMap<String, usize> {
-    let store = store(redis).await;
+/// What ten hand-overs cost Redis while so many wait on one process and another one releases, or the same, without those
+/// who look after their places.
+async fn ten_hand_overs(
+    redis: &RedisServer,
+    waiters: usize,
+    [waiting_on, releasing]: [&dyn LockStore; 2],
+) -> BTreeMap<String, usize> {
     let mut holding = claim();
     let lock = lock_of(&holding).clone();
     let acquire = async |waiter: &Waiter| {
-        store
+        waiting_on
             .acquire(
                 &waiter.claim,
                 waiter.attempt,
@@ -155,7 +159,7 @@ async fn ten_hand_overs(redis: &RedisServer, waiters: usize) -> BTreeMap<String,
     }
     reset(redis).await;
     for next in queue.into_iter().take(10) {
-        let released = store
+        let released = releasing
             .release(&holding.names, holding.token, None, deadline())
             .await
             .unwrap();
@@ -171,14 +175,17 @@ async fn ten_hand_overs(redis: &RedisServer, waiters: usize) -> BTreeMap<String,
 }
 
 #[tokio::test]
-async fn a_hand_over_is_two_commands_and_a_message_however_many_wait() {
+async fn a_hand_over_is_two_commands_and_between_processes_a_message_however_many_wait() {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
-    // So that Redis knows the scripts.
-    ten_hand_overs(&redis, 20).await;
-    let few = ten_hand_overs(&redis, 20).await;
-    let many = ten_hand_overs(&redis, 1_000).await;
-    assert_eq!((few["evalsha"], few["publish"]), (20, 10));
-    assert_eq!(few, many, "not even the scripts do more");
+    let (one, another) = (store(&redis).await, store(&redis).await);
+    for (processes, messages) in [([&*one, &*one], None), ([&*one, &*another], Some(&10))] {
+        // So that Redis knows the scripts.
+        ten_hand_overs(&redis, 20, processes).await;
+        let few = ten_hand_overs(&redis, 20, processes).await;
+        let many = ten_hand_overs(&redis, 1_000, processes).await;
+        assert_eq!((few["evalsha"], few.get("publish")), (20, messages));
+        assert_eq!(few, many, "not even the scripts do more");
+    }
 }
 
 /// All that a process sends while its waiters are granted one after the other, their looking around included.

@@ -23,6 +23,14 @@ pub(super) enum AcquireReply {
     Withdrawn,
 }
 
+/// What came of a release.
+pub(super) struct ReleaseReply {
+    pub(super) released: Vec<Released>,
+    /// Whether this process may have been offered the lock and told by nothing else: the answer says so, or the claim was
+    /// released before, perhaps by this very request, whose first answer was lost.
+    pub(super) may_be_offered: bool,
+}
+
 /// One step of an eviction.
 pub(super) struct Eviction {
     pub(super) holders: Vec<Holder>,
@@ -97,10 +105,13 @@ pub(super) fn renewed(mut reply: Reply, names: &LockNames) -> Result<Renewed, Ma
     }
 }
 
-pub(super) fn released(mut reply: Reply, names: &LockNames) -> Result<Vec<Released>, Malformed> {
+pub(super) fn released(mut reply: Reply, names: &LockNames) -> Result<ReleaseReply, Malformed> {
     if let Some(packed) = reply.packed() {
         let held_for = Duration::from_millis(packed.millis(0)?);
-        return Ok(vec![Released::Freed { held_for }]);
+        return Ok(ReleaseReply {
+            released: vec![Released::Freed { held_for }],
+            may_be_offered: packed.code() == Some(b'2'),
+        });
     }
     let now_ms = reply.number()?;
     let each = names.iter().map(|_| {
@@ -115,7 +126,11 @@ pub(super) fn released(mut reply: Reply, names: &LockNames) -> Result<Vec<Releas
             _ => Err(Malformed),
         }
     });
-    each.collect()
+    let released = each.collect::<Result<Vec<_>, _>>()?;
+    Ok(ReleaseReply {
+        may_be_offered: released.contains(&Released::Repeated),
+        released,
+    })
 }
 
 pub(super) fn parked(mut reply: Reply, names: &LockNames) -> Result<Parked, Malformed> {

@@ -260,10 +260,14 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<Vec<Released>, StoreError> {
         let (script, request) = (&scripts::RELEASE, pool::request_id());
+        let process = self.messages.process().as_bytes();
         let digests = digests(names, token);
         let command = || {
             let mut command = call(script, names, &digests);
-            add_claimants(&mut command, request, &digests);
+            for digest in &digests {
+                let claimant = record::claimant(request, digest);
+                command.arg([claimant.as_slice(), process].concat());
+            }
             match (hold_count, self.messages.channel()) {
                 (None, "") => {}
                 (None, channel) => {
@@ -276,7 +280,11 @@ impl RedisStore {
             command
         };
         let read = |reply: Reply, _: &Connection| answers::released(reply, names);
-        self.run(script, request, deadline, command, read).await
+        let answer = self.run(script, request, deadline, command, read).await;
+        if answer.as_ref().map_or(true, |reply| reply.may_be_offered) {
+            self.messages.may_be_offered(names);
+        }
+        answer.map(|reply| reply.released)
     }
 }
 

@@ -1,4 +1,5 @@
 //! What processes tell each other through Redis' channels: that a lock is offered, that somebody watches, and what happens.
+//! A process that offers a lock to itself hears of it in the answer to its release, which is sooner.
 //!
 //! A message may be lost whenever the connection is. Nothing depends on one: the listener is told that messages may have
 //! been missed, and looks for itself.
@@ -15,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::keys;
-use crate::domain::{EventKind, Fence, LockEvent, LockName, Owner, Timestamp};
+use crate::domain::{EventKind, Fence, LockEvent, LockName, LockNames, Owner, Timestamp};
 use crate::store::Listener;
 
 /// Between two tries to connect; doubled up to [`PAUSE_MAX`].
@@ -27,6 +28,7 @@ const PING_EVERY: Duration = Duration::from_secs(5);
 /// This process's ear, and what it knows of those who watch.
 pub(super) struct Messages {
     shared: Arc<Shared>,
+    listener: OnceLock<Arc<dyn Listener>>,
     /// Ends with the store.
     hearing: OnceLock<AbortOnDropHandle<()>>,
 }
@@ -60,6 +62,7 @@ impl Messages {
         };
         Self {
             shared: Arc::new(shared),
+            listener: OnceLock::new(),
             hearing: OnceLock::new(),
         }
     }
@@ -95,12 +98,21 @@ impl Messages {
         listener: Arc<dyn Listener>,
     ) {
         let shared = Arc::clone(&self.shared);
+        let attached = self.listener.set(Arc::clone(&listener));
+        attached.expect("a store is attached to once");
         let task = tokio::spawn(async move {
             hear(shared, client, connect_timeout, listener).await;
         });
         self.hearing
             .set(AbortOnDropHandle::new(task))
             .expect("a store is attached to once");
+    }
+
+    /// This process may have been offered these locks without a message.
+    pub(super) fn may_be_offered(&self, names: &LockNames) {
+        if let Some(listener) = self.listener.get() {
+            names.iter().for_each(|name| listener.offered(name));
+        }
     }
 
     /// Says whether this process wants to hear of events, and waits until it does.

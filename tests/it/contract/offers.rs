@@ -2,7 +2,7 @@
 //!
 //! All waiters are of one process here. What happens between processes is in `two_processes`.
 
-use leasehold::domain::{Attempt, Claim, LockName, LockState};
+use leasehold::domain::{Attempt, Claim, LockName, LockState, Released};
 use leasehold::store::OFFER;
 
 use super::waiting::{held_and_waited_for, unfair};
@@ -32,6 +32,27 @@ pub(super) async fn a_released_lock_is_offered_once(bench: &Bench) {
     assert_offers(bench, name, 1).await;
     bench.freed(&first.claim).await;
     assert_offers(bench, name, 2).await;
+}
+
+/// A message would come a little later than the answer, so one time tells nothing.
+pub(super) async fn who_releases_has_heard_of_its_own_waiter_by_then(bench: &Bench) {
+    bench.listens().await;
+    for _ in 0..20 {
+        let (holding, [mut next]) = held_and_waited_for(bench).await;
+        bench.freed(&holding).await;
+        assert_eq!(bench.ear().offers_of(lock_of(&holding)), 1);
+        bench.served(&mut next).await;
+    }
+}
+
+/// The first answer may have been lost, and with it the offer.
+pub(super) async fn who_repeats_a_release_hears_of_its_own_waiter_again(bench: &Bench) {
+    bench.listens().await;
+    let (holding, [mut next]) = held_and_waited_for(bench).await;
+    bench.freed(&holding).await;
+    assert_eq!(bench.release(&holding).await, Released::Repeated);
+    assert_offers(bench, lock_of(&holding), 2).await;
+    bench.served(&mut next).await;
 }
 
 pub(super) async fn nobody_is_told_of_a_lock_that_nobody_waits_for(bench: &Bench) {

@@ -1,16 +1,19 @@
 //! The network between Leasehold and Redis fails while both are well.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::domain::{LockState, Released};
 use leasehold::service::Outcome;
 use leasehold::store::StoreError;
+use tokio::time::Instant;
 
 use super::{Replica, durable_redis, lasting, lasting_claims};
-use crate::support::bench::{claim, lock_of, rival};
+use crate::support::bench::{claim, deadline, lock_of, rival};
+use crate::support::ear::Ear;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
-use crate::support::stores::CONNECTIONS_IN_ALL;
+use crate::support::stores::{self, CONNECTIONS_IN_ALL};
 use crate::support::{PATIENCE, eventually};
 
 /// A replica behind a network that can fail, and one beside it that sees what is so.
@@ -99,6 +102,27 @@ async fn a_retry_with_the_same_token_holds_whatever_is_taken_back_meanwhile() {
         let state = view.expect("Redis is well").state;
         assert!(matches!(state, LockState::Held(_)), "{state:?}");
     }
+}
+
+#[tokio::test]
+async fn a_release_whose_answer_was_lost_makes_the_waiters_of_its_process_look() {
+    let server = durable_redis().await;
+    let proxy = Proxy::start(server.address()).await;
+    let store = stores::redis_store(&proxy.database(0), &stores::redis_config()).await;
+    let (store, ear) = (store.expect("the store opens"), Arc::new(Ear::default()));
+    store.attach(Arc::clone(&ear) as _);
+    let claim = claim();
+    let release = async |by| store.release(&claim.names, claim.token, None, by).await;
+    release(deadline()).await.expect("the network is well");
+    assert_eq!(
+        ear.offers_of(lock_of(&claim)),
+        0,
+        "it said that all is as before"
+    );
+    proxy.swallow_replies();
+    let soon = Instant::now() + Duration::from_millis(100);
+    release(soon).await.expect_err("its answer is lost");
+    assert_eq!(ear.offers_of(lock_of(&claim)), 1);
 }
 
 #[tokio::test]

@@ -140,11 +140,11 @@ impl Bench {
     /// What this process has heard of everything that was told so far.
     pub(crate) async fn heard(&self) -> &Ear {
         // What is told to one process arrives in one order. So once the offer of a lock that is of no other use has
-        // arrived, everything has that was told before.
+        // arrived, everything has that was told before. Evicted, because a released lock may be offered in the answer.
         let last = claim();
         self.granted(&last).await;
         let waiter = self.waiting(&rival(&last)).await;
-        self.freed(&last).await;
+        self.evict(lock_of(&last), "").await;
         eventually("an offer is heard of", async || {
             (self.ear.offers_of(lock_of(&last)) > 0).then_some(())
         })

@@ -1,9 +1,10 @@
 -- Ends a claim on each of its locks, or steps it back to a smaller depth; a claim that waits leaves the queues.
 -- KEYS: for each lock: lock, ended
--- ARGV: for each lock: claimant, at the end: hold_count, channel
+-- ARGV: for each lock: claimant and process, at the end: hold_count, channel
 -- Returns: request, now_ms, and for each lock a code and more: 1 freed: ms that it was held; 2 stepped back: the lease;
 --   3 left the queue; 0 not the holder: mark.
---   The short way packs its answer: code 1, ms that it was held
+--   The short way packs its answer: code 1, or 2 if the lock is offered to the process that asks, which is told by nothing
+--   else; ms that it was held
 local call = redis.call
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
@@ -27,12 +28,12 @@ if #KEYS == 2 and #ARGV == 1 then
         -- MGET takes a hash for nothing.
         record = call('HMGET', lock, 'h', 'u', 'a', 'i', 'w')
         local is_held = record[1] == string.sub(claimant, 9, 24) and tonumber(record[2]) > now_ms and not record[4]
-        local answer = is_held and string.sub(claimant, 1, 8) .. '1' .. struct.pack('>I6', now_ms - record[3])
+        local request, held = string.sub(claimant, 1, 8), is_held and struct.pack('>I6', now_ms - record[3])
         local last = record[5]
         if is_held and not last then
             call('DEL', lock)
             call('SET', KEYS[2], '1', 'PX', '60000')
-            return answer
+            return request .. '1' .. held
         elseif is_held then
             -- Who waits is in queue.lua. The lock is offered to the first, as long as nothing has to be put right there.
             local slot, name = string.match(lock, '^(lh:1:{%d+}:)l:(.*)$')
@@ -45,8 +46,11 @@ if #KEYS == 2 and #ARGV == 1 then
                 call('SET', KEYS[2], '1', 'PX', '60000')
                 call('HSET', lock, 'w', last, 'p', process, 'v', now_ms + 1000)
                 call('PEXPIRE', lock, '60000')
+                if process == string.sub(claimant, 25) then
+                    return request .. '2' .. held
+                end
                 call('PUBLISH', 'lh:1:wake:' .. process, name)
-                return answer
+                return request .. '1' .. held
             end
         end
     end
