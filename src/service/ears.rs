@@ -16,7 +16,7 @@ pub(super) struct Ears {
 
 impl Listener for Ears {
     fn offered(&self, name: &LockName) {
-        self.queues.offered(name);
+        self.queues.offered(name).after_the_answer();
     }
 
     fn event(&self, event: LockEvent) {

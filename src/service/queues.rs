@@ -53,12 +53,10 @@ struct State {
 pub(super) type Standing = Option<u64>;
 
 /// What follows from a waiter's leaving.
-#[must_use = "those who are first now are woken when this is dropped"]
 pub(super) struct Left {
     /// Whether no other request waits for the same claim.
     pub(super) is_last: bool,
-    /// Those who are first now, and have the offer to follow and the time to watch. Nothing is offered to them before they
-    /// look, so an answer may go out first.
+    /// Those who are first now, and have the offer to follow and the time to watch.
     pub(super) wakes: Wakes,
 }
 
@@ -211,7 +209,7 @@ impl Queues {
     }
 
     /// The lock is offered to its first waiter here.
-    pub(super) fn offered(&self, name: &LockName) {
+    pub(super) fn offered(&self, name: &LockName) -> Wakes {
         let mut wakes = Wakes::default();
         let mut state = self.lock();
         if let Some(line) = state.lines.get_mut(name) {
@@ -219,6 +217,7 @@ impl Queues {
             line.offered_at = Some(Instant::now());
             wakes.extend(line.first());
         }
+        wakes
     }
 
     /// Offers may have been lost: the first of each line looks soon.

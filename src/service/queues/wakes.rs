@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
+
 use crate::service::waiter::Waiter;
 
 /// Waiters to be woken, which happens when this is dropped: no way out of a function leaves one asleep.
@@ -9,11 +11,16 @@ use crate::service::waiter::Waiter;
 /// Waking one is a call of the kernel where its thread sleeps, and the woken thread wants the mutex of the queues at once.
 /// So this is created before the mutex is locked, and dropped after it was let go of.
 #[derive(Debug, Default)]
+#[must_use = "they are woken when this is dropped"]
 pub(in crate::service) struct Wakes(Vec<Arc<Waiter>>);
 
 impl Wakes {
-    pub(in crate::service) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Wakes them when the task that runs now pauses, which is after it has written its answer: who is woken wants a core,
+    /// and so does the client that is answered. Outside of a runtime they are woken at once.
+    pub(in crate::service) fn after_the_answer(self) {
+        if let (false, Ok(runtime)) = (self.0.is_empty(), Handle::try_current()) {
+            runtime.spawn(async { drop(self) });
+        }
     }
 
     pub(super) fn extend<'a>(&mut self, waiters: impl IntoIterator<Item = &'a Arc<Waiter>>) {

@@ -58,10 +58,7 @@ impl Wait {
         let wakes = self.leave().wakes;
         self.queues().call(self.waiter.claim.token);
         self.count(&answer);
-        if !wakes.is_empty() {
-            // The answer first: on this thread a new task runs when the one that writes the answer has done so.
-            self.request.inner.in_background(async { drop(wakes) });
-        }
+        wakes.after_the_answer();
         answer
     }
 

@@ -21,8 +21,9 @@ local granted_text = time[1] .. (#time[2] == 6 and time[2] or string.sub('00000'
 
 -- The short way, which most claims go: the claim is new and has no more wishes than to wait, and either nothing is known of
 -- the lock or one holder is. It comes before everything that it does not need is even defined. A compact record is told in
--- lease.lua; an identity is what it begins with.
-if #ARGV <= 4 then
+-- lease.lua; an identity is what it begins with. A stand ends with when the wait is over, once that is known.
+local has_stood = ARGV[4] and string.sub(ARGV[4], -1) ~= ' '
+if #ARGV <= 4 and not has_stood then
     local lock, fence, identity = KEYS[1], KEYS[2], ARGV[2]
     local known = call('EXISTS', lock, KEYS[3], KEYS[4])
     if known == 0 then

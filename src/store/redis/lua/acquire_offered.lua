@@ -2,7 +2,7 @@
 -- next in line for a lock that is free, as a rule because it was offered. The keys of a queue are told in queue.lua.
 local _, identity, last_fence_seen, stand = unpack(ARGV)
 local process, silence_ms, sequence, waits_until_ms
-if #ARGV == 4 then
+if #ARGV == 4 and has_stood then
     process, silence_ms, sequence, waits_until_ms = string.match(stand, '^(%x+) %d+ (%d+) %d+ %d+ %d (%d+) (%d+)$')
 end
 if sequence and tonumber(waits_until_ms) >= now_ms then
@@ -35,13 +35,15 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
             end
             local ttl_ms = kept_ms - 60000
             local record = identity .. struct.pack('>I4I8I6', ttl_ms, now_us, now_ms + ttl_ms)
-            if call('PEXPIRE', queue, math.max(60000, silence_ms)) == 0 then
+            -- Redis takes long to make texts of numbers.
+            local silence_max_ms = tonumber(silence_ms) > 60000 and silence_ms or '60000'
+            if call('PEXPIRE', queue, silence_max_ms) == 0 then
                 -- Nobody waits any more.
                 call('SET', lock, record, 'PX', kept_ms)
                 return record
             end
             call('HSET', lock, 'w', state[1], 'h', claim, 'r', string.sub(identity, 1, 8), 'f', granted_text,
-                'a', now_ms, 't', ttl_ms, 'u', now_ms + ttl_ms)
+                'a', string.sub(granted_text, 1, 13), 't', string.format('%d', ttl_ms), 'u', string.format('%d', now_ms + ttl_ms))
             if owner ~= '' then
                 call('HSET', lock, 'o', owner)
             end
