@@ -153,7 +153,7 @@ const PLOTS: [Plot; 6] = [
     ),
     (
         "processes",
-        "Throughput of several processes on one Redis, over that of one",
+        "Throughput of several processes, over that of one",
         |finding| finding.experiment == "processes",
     ),
     (
