@@ -194,6 +194,7 @@ on_every_store! {
         a_permit_that_was_taken_and_came_back_is_offered_again
         an_offer_keeps_others_out_for_a_moment_and_no_longer
         a_waiter_holds_as_who_it_said_it_is
+        a_lease_that_was_handed_over_is_seen_as_it_was_granted
         a_process_that_is_granted_again_and_again_is_not_taken_for_dead;
     places:
         a_parked_claim_is_told_how_far_it_had_come

@@ -2,7 +2,7 @@
 //!
 //! All waiters are of one process here. What happens between processes is in `two_processes`.
 
-use leasehold::domain::{Attempt, Claim, LockName, LockState, Released};
+use leasehold::domain::{Attempt, Claim, Holder, LockName, LockState, Released};
 use leasehold::store::OFFER;
 
 use super::waiting::{held_and_waited_for, unfair};
@@ -241,6 +241,28 @@ pub(super) async fn an_offer_keeps_others_out_for_a_moment_and_no_longer(bench: 
     bench.served(&mut silent).await;
     bench.served(&mut newcomer).await;
     assert_eq!(bench.state(lock_of(&holding)).await, LockState::Free);
+}
+
+/// Whether others wait on or not, which is written down in different ways.
+pub(super) async fn a_lease_that_was_handed_over_is_seen_as_it_was_granted(bench: &Bench) {
+    let (holding, [mut first, mut second]) = held_and_waited_for(bench).await;
+    let (name, mut before) = (lock_of(&holding), holding.clone());
+    for waiter in [&mut first, &mut second] {
+        bench.freed(&before).await;
+        let granted = only(leases_granted(bench.ask(waiter).await)).holder;
+        let seen = bench.holder(name).await;
+        let expires_in = seen.expires_in;
+        assert!(expires_in <= granted.expires_in, "{expires_in:?}");
+        bench.assert_left(expires_in, LONG);
+        assert_eq!(
+            Holder {
+                expires_in,
+                ..granted
+            },
+            seen
+        );
+        before = waiter.claim.clone();
+    }
 }
 
 pub(super) async fn a_waiter_holds_as_who_it_said_it_is(bench: &Bench) {
