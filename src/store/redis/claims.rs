@@ -281,7 +281,12 @@ impl RedisStore {
         };
         let read = |reply: Reply, _: &Connection| answers::released(reply, names);
         let answer = self.run(script, request, deadline, command, read).await;
-        if answer.as_ref().map_or(true, |reply| reply.may_be_offered) {
+        let may_be_offered = match &answer {
+            Ok(reply) => reply.may_be_offered,
+            // What a lost answer said, nobody knows.
+            Err(error) => matches!(error, StoreError::Unknown { .. }),
+        };
+        if may_be_offered {
             self.messages.may_be_offered(names);
         }
         answer.map(|reply| reply.released)
