@@ -113,7 +113,7 @@ impl Queues {
             };
             match before {
                 Some(before) if before == sequence => continue,
-                Some(before) => wakes.extend(line.step_out(before, waiter)),
+                Some(before) => line.step_out(before, waiter, &mut wakes),
                 None => line.arriving -= 1,
             }
             line.waiters
@@ -144,7 +144,7 @@ impl Queues {
                 line.due = end.map_or(look, |end| end.min(look));
             }
             if line.is_lost(&answered, now, SILENCES * look_every) {
-                wakes.extend(line.restore(waiter, &answered, now));
+                line.restore(waiter, &answered, now, &mut wakes);
             }
         }
     }
@@ -187,7 +187,7 @@ impl Queues {
             };
             match standing {
                 None => line.arriving -= 1,
-                Some(sequence) => wakes.extend(line.step_out(sequence, waiter)),
+                Some(sequence) => line.step_out(sequence, waiter, &mut wakes),
             }
             if line.waiters.is_empty() && line.arriving == 0 {
                 state.lines.remove(name);
@@ -204,7 +204,7 @@ impl Queues {
         let state = self.lock();
         for waiter in state.attached.get(&token).into_iter().flatten() {
             waiter.call(now);
-            wakes.extend([waiter]);
+            wakes.add(waiter);
         }
     }
 
@@ -215,7 +215,7 @@ impl Queues {
         if let Some(line) = state.lines.get_mut(name) {
             line.is_offered = true;
             line.offered_at = Some(Instant::now());
-            wakes.extend(line.first());
+            line.first().into_iter().for_each(|first| wakes.add(first));
         }
         wakes
     }
@@ -227,7 +227,7 @@ impl Queues {
         let mut state = self.lock();
         for line in state.lines.values_mut() {
             line.due = line.due.min(now + jitter::up_to(MISSED_SPREAD));
-            wakes.extend(line.first());
+            line.first().into_iter().for_each(|first| wakes.add(first));
         }
     }
 

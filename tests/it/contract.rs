@@ -179,7 +179,6 @@ on_every_store! {
         a_free_lock_is_granted_to_who_would_wait;
     offers:
         a_released_lock_is_offered_once
-        who_releases_has_heard_of_its_own_waiter_by_then
         nobody_is_told_of_a_lock_that_nobody_waits_for
         an_evicted_lock_is_offered_once
         a_lock_whose_grant_was_withdrawn_is_offered_once

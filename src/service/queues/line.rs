@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::BETWEEN_ASKS;
+use super::{BETWEEN_ASKS, Wakes};
 use crate::service::waiter::Waiter;
 
 /// The waiters of one lock.
@@ -68,28 +68,30 @@ impl Line {
         was_silent || (answered.restored && is_news())
     }
 
-    /// Every waiter is to ask once, in the order of the line. Returns whom to wake for it.
+    /// Every other waiter is to ask once, in the order of the line.
     pub(super) fn restore(
         &mut self,
         waiter: &Waiter,
         answered: &Answered,
         now: Instant,
-    ) -> impl Iterator<Item = &Arc<Waiter>> {
+        wakes: &mut Wakes,
+    ) {
         self.restoring = Some(answered.sent);
         let others = self.waiters.values();
         let others = others.filter(|other| other.number != waiter.number);
-        (0..).zip(others).map(move |(number, other)| {
+        for (number, other) in (0..).zip(others) {
             other.call(now + BETWEEN_ASKS * number);
-            other
-        })
+            wakes.add(other);
+        }
     }
 
-    /// Takes a waiter out. Returns who is the first because of that: it has the offer to follow and the time to watch, and
-    /// is to be woken.
-    pub(super) fn step_out(&mut self, sequence: u64, waiter: &Waiter) -> Option<&Arc<Waiter>> {
+    /// Takes a waiter out. Who is the first after that has the offer to follow and the time to watch.
+    pub(super) fn step_out(&mut self, sequence: u64, waiter: &Waiter, wakes: &mut Wakes) {
         let was_first = self.is_first(waiter);
         self.waiters.remove(&(sequence, waiter.number));
-        self.first().filter(|_| was_first)
+        if let (true, Some(next)) = (was_first, self.first()) {
+            wakes.add(next);
+        }
     }
 }
 

@@ -15,16 +15,17 @@ use crate::service::waiter::Waiter;
 pub(in crate::service) struct Wakes(Vec<Arc<Waiter>>);
 
 impl Wakes {
-    /// Wakes them when the task that runs now pauses, which is after it has written its answer: who is woken wants a core,
-    /// and so does the client that is answered. Outside of a runtime they are woken at once.
+    /// Wakes them when the task that runs now pauses: who is woken wants a core, and so does the client that is answered.
+    /// The task of an HTTP/1 connection has written its answer by then. An HTTP/2 stream or an event is written by another
+    /// task, so there the order is left to chance. Outside of a runtime they are woken at once.
     pub(in crate::service) fn after_the_answer(self) {
         if let (false, Ok(runtime)) = (self.0.is_empty(), Handle::try_current()) {
             runtime.spawn(async { drop(self) });
         }
     }
 
-    pub(super) fn extend<'a>(&mut self, waiters: impl IntoIterator<Item = &'a Arc<Waiter>>) {
-        self.0.extend(waiters.into_iter().cloned());
+    pub(super) fn add(&mut self, waiter: &Arc<Waiter>) {
+        self.0.push(Arc::clone(waiter));
     }
 }
 

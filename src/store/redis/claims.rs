@@ -221,7 +221,7 @@ impl RedisStore {
             for name in names.iter() {
                 command.arg(keys::lock(name));
             }
-            add_claimants(&mut command, request, &digests);
+            add_claimants(&mut command, request, &digests, "");
             let channel = self.messages.channel();
             match ttl_ms {
                 Some(ttl_ms) => command.arg(ttl_ms),
@@ -260,14 +260,10 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<Vec<Released>, StoreError> {
         let (script, request) = (&scripts::RELEASE, pool::request_id());
-        let process = self.messages.process().as_bytes();
         let digests = digests(names, token);
         let command = || {
             let mut command = call(script, names, &digests);
-            for digest in &digests {
-                let claimant = record::claimant(request, digest);
-                command.arg([claimant.as_slice(), process].concat());
-            }
+            add_claimants(&mut command, request, &digests, self.messages.process());
             match (hold_count, self.messages.channel()) {
                 (None, "") => {}
                 (None, channel) => {
@@ -309,9 +305,9 @@ fn add_claims(command: &mut Cmd, digests: &[ClaimDigest]) {
     }
 }
 
-fn add_claimants(command: &mut Cmd, request: u64, digests: &[ClaimDigest]) {
+fn add_claimants(command: &mut Cmd, request: u64, digests: &[ClaimDigest], process: &str) {
     for digest in digests {
-        command.arg(record::claimant(request, digest));
+        command.arg(record::claimant(request, digest, process));
     }
 }
 

@@ -28,9 +28,8 @@ const PING_EVERY: Duration = Duration::from_secs(5);
 /// This process's ear, and what it knows of those who watch.
 pub(super) struct Messages {
     shared: Arc<Shared>,
-    listener: OnceLock<Arc<dyn Listener>>,
-    /// Ends with the store.
-    hearing: OnceLock<AbortOnDropHandle<()>>,
+    /// Who is told, and the task that hears for it, which ends with the store.
+    attached: OnceLock<(Arc<dyn Listener>, AbortOnDropHandle<()>)>,
 }
 
 /// What the task that hears and those who ask know together.
@@ -62,8 +61,7 @@ impl Messages {
         };
         Self {
             shared: Arc::new(shared),
-            listener: OnceLock::new(),
-            hearing: OnceLock::new(),
+            attached: OnceLock::new(),
         }
     }
 
@@ -97,20 +95,22 @@ impl Messages {
         connect_timeout: Duration,
         listener: Arc<dyn Listener>,
     ) {
-        let shared = Arc::clone(&self.shared);
-        let attached = self.listener.set(Arc::clone(&listener));
-        attached.expect("a store is attached to once");
+        let (shared, told) = (Arc::clone(&self.shared), Arc::clone(&listener));
         let task = tokio::spawn(async move {
-            hear(shared, client, connect_timeout, listener).await;
+            hear(shared, client, connect_timeout, told).await;
         });
-        self.hearing
-            .set(AbortOnDropHandle::new(task))
-            .expect("a store is attached to once");
+        if self
+            .attached
+            .set((listener, AbortOnDropHandle::new(task)))
+            .is_err()
+        {
+            panic!("a store is attached to once");
+        }
     }
 
     /// This process may have been offered these locks without a message.
     pub(super) fn may_be_offered(&self, names: &LockNames) {
-        if let Some(listener) = self.listener.get() {
+        if let Some((listener, _)) = self.attached.get() {
             names.iter().for_each(|name| listener.offered(name));
         }
     }

@@ -31,9 +31,9 @@ pub(super) fn identity(attempt: Attempt, digest: &ClaimDigest, owner: &Owner) ->
     identity
 }
 
-/// A request and who makes it.
-pub(super) fn claimant(request: u64, digest: &ClaimDigest) -> Vec<u8> {
-    [&request.to_be_bytes(), claim(digest)].concat()
+/// A request, the claim that makes it, and the process that passes it on where that matters.
+pub(super) fn claimant(request: u64, digest: &ClaimDigest, process: &str) -> Vec<u8> {
+    [&request.to_be_bytes(), claim(digest), process.as_bytes()].concat()
 }
 
 /// An answer of a short way after its request id, read from the front.

@@ -34,17 +34,6 @@ pub(super) async fn a_released_lock_is_offered_once(bench: &Bench) {
     assert_offers(bench, name, 2).await;
 }
 
-/// A message would come a little later than the answer, so one time tells nothing.
-pub(super) async fn who_releases_has_heard_of_its_own_waiter_by_then(bench: &Bench) {
-    bench.listens().await;
-    for _ in 0..20 {
-        let (holding, [mut next]) = held_and_waited_for(bench).await;
-        bench.freed(&holding).await;
-        assert_eq!(bench.ear().offers_of(lock_of(&holding)), 1);
-        bench.served(&mut next).await;
-    }
-}
-
 /// The first answer may have been lost, and with it the offer.
 pub(super) async fn who_repeats_a_release_hears_of_its_own_waiter_again(bench: &Bench) {
     bench.listens().await;
