@@ -158,7 +158,7 @@ async fn serve(store: &str) -> TcpStream {
     };
     let app = App::new(service, metrics, Draining::new(), settings);
     let server = Server::bind(&config.server, ([127, 0, 0, 1], 0).into());
-    let server = server.await.unwrap();
+    let server = server.unwrap();
     let address = server.local_addr();
     let never = std::future::pending();
     tokio::spawn(server.run(http::router(app), Workers::here(), never));

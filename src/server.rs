@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
@@ -24,6 +24,11 @@ use crate::config::ServerConfig;
 
 /// Long enough for other connections to give descriptors back, short enough to be no outage.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How many connections may wait to be accepted: as many as the system allows (`net.core.somaxconn`), which lowers this.
+/// The usual 128 are fewer than the clients that come back at once when a process is replaced, and whoever finds no
+/// room is silently turned away and tries again a second later.
+const BACKLOG: u32 = i32::MAX.unsigned_abs();
 
 /// A bound listener.
 pub struct Server {
@@ -53,8 +58,12 @@ impl Server {
     /// # Errors
     ///
     /// When the address is not ours, is taken, or needs a privilege.
-    pub async fn bind(config: &ServerConfig, address: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime that does input and output.
+    pub fn bind(config: &ServerConfig, address: SocketAddr) -> io::Result<Self> {
+        let listener = listen(address)?;
         Ok(Self {
             local_addr: listener.local_addr()?,
             listener,
@@ -146,6 +155,18 @@ impl Server {
             }
         }
     }
+}
+
+/// As [`TcpListener::bind`], with room for more who wait.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // A process that is started again finds its port free though connections to the one before are still closing.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// A connection that can be given to another runtime.

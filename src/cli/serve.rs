@@ -69,7 +69,7 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
         config.waiting.clone(),
         LockMetrics::new(&metrics),
     );
-    let bound = Server::bind(&config.server, config.listen).await;
+    let bound = Server::bind(&config.server, config.listen);
     let server = bound.map_err(|error| ServeError::Bind {
         address: config.listen,
         error,

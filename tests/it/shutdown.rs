@@ -75,7 +75,7 @@ async fn a_request_under_way_is_answered_after_the_listener_closed() {
             "done"
         }
     };
-    let server = Server::bind(&config(), local()).await.unwrap();
+    let server = Server::bind(&config(), local()).unwrap();
     let address = server.local_addr();
     let draining = Draining::new();
     let stop = announced(draining.clone(), Duration::ZERO);
@@ -113,7 +113,7 @@ async fn a_request_that_never_ends_is_cut_when_the_time_to_drain_is_over() {
         drain_timeout: Duration::from_millis(50),
         ..config()
     };
-    let server = Server::bind(&config, local()).await.unwrap();
+    let server = Server::bind(&config, local()).unwrap();
     let (address, open) = (server.local_addr(), server.open_connections());
     let draining = Draining::new();
     let stop = announced(draining.clone(), Duration::ZERO);
@@ -132,7 +132,7 @@ async fn a_request_that_never_ends_is_cut_when_the_time_to_drain_is_over() {
 
 #[tokio::test]
 async fn an_idle_connection_does_not_hold_up_the_end() {
-    let server = Server::bind(&config(), local()).await.unwrap();
+    let server = Server::bind(&config(), local()).unwrap();
     let address = server.local_addr();
     let draining = Draining::new();
     let stop = announced(draining.clone(), Duration::ZERO);

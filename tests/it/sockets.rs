@@ -24,7 +24,7 @@ pub(crate) fn local() -> SocketAddr {
 }
 
 async fn serve(config: &ServerConfig) -> (SocketAddr, OpenConnections) {
-    let server = Server::bind(config, local()).await.unwrap();
+    let server = Server::bind(config, local()).unwrap();
     let started = (server.local_addr(), server.open_connections());
     tokio::spawn(server.run(
         Router::new().route("/", get(ANSWER)),
@@ -64,6 +64,22 @@ async fn ask(stream: &mut TcpStream) -> String {
         );
     }
     String::from_utf8(received).unwrap()
+}
+
+/// After a restart all clients come back at once. Whom the system's queue has no room for is silently turned away and
+/// tries again after a second.
+#[tokio::test]
+async fn a_crowd_that_comes_at_once_finds_room_before_any_of_it_is_accepted() {
+    const CROWD: usize = 1_000;
+    let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    let server = Server::bind(&config(), local()).unwrap();
+    let mut crowd = Vec::new();
+    for number in 0..CROWD.min(most.trim().parse().unwrap()) {
+        let connected = TcpStream::connect(server.local_addr());
+        let connected = tokio::time::timeout(Duration::from_secs(5), connected).await;
+        let connected = connected.unwrap_or_else(|_| panic!("no room for connection {number}"));
+        crowd.push(connected.unwrap());
+    }
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ impl Server {
     }
 
     async fn of(api: Api) -> Self {
-        let server = leasehold::server::Server::bind(&config(), local()).await;
+        let server = leasehold::server::Server::bind(&config(), local());
         let server = server.expect("a port");
         let address = server.local_addr();
         let mut task = JoinSet::new();
