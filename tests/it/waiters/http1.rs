@@ -62,10 +62,14 @@ impl Connection {
         let token = request
             .token
             .map_or_else(String::new, |token| format!("Lock-Token: {token}\r\n"));
-        let length = request.body.len();
+        let kind = match request.body.as_bytes().first() {
+            Some(b'{') => "application/json",
+            Some(_) | None => "application/x-www-form-urlencoded",
+        };
+        let (length, body) = (request.body.len(), request.body);
         let text = format!(
-            "{method} {path} HTTP/1.1\r\nHost: leasehold\r\n{token}Content-Length: {length}\r\n\r\n{}",
-            request.body
+            "{method} {path} HTTP/1.1\r\nHost: leasehold\r\n{token}Content-Type: {kind}\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
         );
         self.stream.write_all(text.as_bytes()).await
     }
