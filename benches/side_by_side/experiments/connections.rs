@@ -20,15 +20,29 @@ const IN_TURN: [usize; 2] = [10, 10_000];
 /// So many requests in a turn, and so many turns in a round of the plan.
 const TURN: usize = 200;
 const TURNS: usize = 3;
+const AMPLE: [&str; 4] = [
+    "--memory-locks-max",
+    "20000000",
+    "--server-connections-max",
+    "15000",
+];
 
 pub(super) async fn run(plan: Plan) -> Vec<Finding> {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
     let mut findings = Vec::new();
-    for (store, url) in [("memory:", "memory:"), ("redis://", &redis_url(&redis))] {
-        let served = Served::leasehold(url, &["--memory-locks-max", "20000000"]);
+    let contestants = [
+        ("bare handler", Served::contestant("bare", "")),
+        ("memory:", Served::leasehold("memory:", &AMPLE)),
+        ("redis://", Served::leasehold(&redis_url(&redis), &AMPLE)),
+    ];
+    for (contestant, served) in &contestants[..2] {
+        eprintln!("  {contestant}: one request at a time");
+        findings.extend(in_turn(contestant, served, plan).await);
+    }
+    for (contestant, served) in &contestants {
         let mut rates: [Vec<f64>; COUNTS.len()] = Default::default();
         for round in 1..=plan.rounds {
-            eprintln!("  {store}: round {round}");
+            eprintln!("  {contestant}: round {round}");
             for (count, rates) in COUNTS.into_iter().zip(&mut rates) {
                 let seconds = plan.seconds.min(3.0);
                 let measure = async || wrk::run(Script::Acquire, &served.url(), count, seconds);
@@ -36,23 +50,15 @@ pub(super) async fn run(plan: Plan) -> Vec<Finding> {
             }
         }
         for (count, of_count) in COUNTS.into_iter().zip(&rates) {
-            let figure = format!("{store} {count} connections over 64");
+            let figure = format!("{contestant}: {count} connections over 64");
             findings.push(Finding::new(NAME, figure, "", ratios(of_count, &rates[1])));
         }
-    }
-    for contestant in ["bare handler", "memory:"] {
-        eprintln!("  {contestant}: one request at a time");
-        findings.extend(in_turn(contestant, plan).await);
     }
     findings
 }
 
 /// How long a request takes, on few connections in turn and on many.
-async fn in_turn(contestant: &str, plan: Plan) -> [Finding; 2] {
-    let served = match contestant {
-        "memory:" => Served::leasehold(contestant, &["--server-connections-max", "15000"]),
-        _ => Served::contestant("bare", ""),
-    };
+async fn in_turn(contestant: &str, served: &Served, plan: Plan) -> [Finding; 2] {
     let mut connections = IN_TURN.map(|_| VecDeque::new());
     for (count, opened) in IN_TURN.into_iter().zip(&mut connections) {
         let count = if count > 10 { count / plan.less } else { count };
