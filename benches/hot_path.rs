@@ -178,14 +178,14 @@ fn at_most(instructions: usize) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = at_most(57_500))]
+#[library_benchmark(config = at_most(53_500))]
 #[bench::one(Rig::memory())]
 fn memory_acquire(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "POST", "201");
     rig
 }
 
-#[library_benchmark(config = at_most(51_000))]
+#[library_benchmark(config = at_most(47_000))]
 #[bench::one(Rig::memory().held())]
 fn memory_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");
@@ -199,14 +199,14 @@ fn memory_release(mut rig: Rig) -> Rig {
     rig
 }
 
-#[library_benchmark(config = at_most(80_000))]
+#[library_benchmark(config = at_most(76_000))]
 #[bench::one(Rig::redis())]
 fn redis_acquire(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "POST", "201");
     rig
 }
 
-#[library_benchmark(config = at_most(68_000))]
+#[library_benchmark(config = at_most(64_500))]
 #[bench::one(Rig::redis().held())]
 fn redis_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");
