@@ -148,7 +148,7 @@ const PLOTS: [Plot; 6] = [
     ),
     (
         "connections",
-        "Throughput with more connections, over that of 64",
+        "With more connections, as ratios",
         |finding| finding.experiment == "connections",
     ),
     (
@@ -156,11 +156,9 @@ const PLOTS: [Plot; 6] = [
         "Throughput of several processes, over that of one",
         |finding| finding.experiment == "processes",
     ),
-    (
-        "hand_over",
-        "A hand-over over an uncontended acquire, median",
-        |finding| finding.experiment == "hand_over",
-    ),
+    ("hand_over", "Hand-overs, as ratios of medians", |finding| {
+        finding.experiment == "hand_over"
+    }),
 ];
 
 /// Figures, plots, and the part of the text that has the table.
