@@ -14,7 +14,7 @@ use utoipa::openapi::path::{HttpMethod, Operation, Paths};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
     Components, ComponentsBuilder, ContactBuilder, Info, InfoBuilder, LicenseBuilder, OpenApi,
-    OpenApiBuilder, ServerBuilder, tag::TagBuilder,
+    OpenApiBuilder, Ref, ServerBuilder, tag::TagBuilder,
 };
 use utoipa::{PartialSchema, ToSchema};
 
@@ -27,6 +27,8 @@ use super::wire::{Evicted, Grant, Grants, LockBody, LockEventBody, LockPage, Sta
 
 /// How the API key is called in the document.
 const API_KEY: &str = "api_key";
+/// How the answer is called that any operation can meet before there is a request.
+const HEAD_TOO_LARGE: &str = "head_too_large";
 
 const DESCRIPTION: &str = "\
 Leases on named locks over plain HTTP.
@@ -103,7 +105,10 @@ fn paths() -> Paths {
         .chain(several::operations())
         .chain(streams::operations())
         .chain(service::operations());
-    for (route, method, operation) in operations {
+    for (route, method, mut operation) in operations {
+        let head_too_large = Ref::from_response_name(HEAD_TOO_LARGE);
+        let responses = &mut operation.responses.responses;
+        responses.insert("431".to_owned(), head_too_large.into());
         let methods = vec![method];
         paths.add_path_operation(route.template(), methods, operation);
     }
@@ -135,6 +140,7 @@ fn components() -> Components {
         .fold(components, |components, (code, example)| {
             components.example(code, example)
         })
+        .response(HEAD_TOO_LARGE, responses::head_too_large())
         .security_scheme(API_KEY, SecurityScheme::Http(key.build()))
         .build()
 }

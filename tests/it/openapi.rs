@@ -8,7 +8,7 @@ use leasehold::http::{Code, Route, openapi};
 use proptest::prelude::*;
 use proptest::string::string_regex;
 use proptest::test_runner::TestRunner;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api::support::{Api, Told, call};
 
@@ -150,6 +150,24 @@ fn what_the_patterns_allow_is_taken() {
             Ok(())
         });
     }
+}
+
+#[tokio::test]
+async fn null_is_documented_and_means_that_a_field_is_left_out() {
+    let document = document();
+    let post = &document["paths"]["/locks"]["post"];
+    let json = &post["requestBody"]["content"]["application/json"]["schema"];
+    let mut body = json!({"names": ["a"]});
+    for (field, schema) in json["properties"].as_object().expect("properties") {
+        let types = schema["type"].as_array();
+        let is_nullable = types.is_some_and(|types| types.contains(&json!("null")));
+        assert_eq!(is_nullable, field != "names", "{field}");
+        if is_nullable {
+            body[field] = Value::Null;
+        }
+    }
+    let request = call("POST", "/locks").json(body.to_string());
+    assert_eq!(Api::new().send(request).await.status, 201, "{body}");
 }
 
 /// Runs a check on texts that a pattern of the document matches.

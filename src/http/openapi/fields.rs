@@ -3,7 +3,7 @@
 use serde_json::json;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn, ParameterStyle};
 use utoipa::openapi::request_body::{RequestBody, RequestBodyBuilder};
-use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, Schema};
+use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, Schema, SchemaType};
 use utoipa::openapi::{ContentBuilder, KnownFormat, ObjectBuilder, Required, SchemaFormat, Type};
 
 use crate::domain::{HoldCount, LockName, LockNames, Owner, Share};
@@ -30,10 +30,12 @@ pub(super) fn body(fields: &[&'static str], example: serde_json::Value) -> Reque
         .filter(|name| *name != "metadata")
         .collect();
     let json = ContentBuilder::new()
-        .schema(Some(object(fields)))
+        .schema(Some(object(fields, or_null)))
         .example(Some(example))
         .build();
-    let form = ContentBuilder::new().schema(Some(object(&of_form))).build();
+    let form = ContentBuilder::new()
+        .schema(Some(object(&of_form, schema)))
+        .build();
     RequestBodyBuilder::new()
         .description(Some("Fields; all of them optional, and so is the body."))
         .required(Some(Required::False))
@@ -42,7 +44,7 @@ pub(super) fn body(fields: &[&'static str], example: serde_json::Value) -> Reque
         .build()
 }
 
-fn object(fields: &[&'static str]) -> ObjectBuilder {
+fn object(fields: &[&'static str], schema: fn(&str) -> Schema) -> ObjectBuilder {
     let nothing_else = AdditionalProperties::FreeForm(false);
     let object = ObjectBuilder::new().additional_properties(Some(nothing_else));
     let object = fields
@@ -139,6 +141,21 @@ fn schema(name: &str) -> Schema {
         .or_else(|| of_other_requests(name))
         .unwrap_or_else(|| unreachable!("the field {name} has no description"))
         .into()
+}
+
+/// A member of a JSON object, where `null` says the same as nothing.
+fn or_null(name: &str) -> Schema {
+    let mut schema = schema(name);
+    if let Schema::Object(object) = &mut schema
+        && let SchemaType::Type(of_values) = &object.schema_type
+    {
+        object.schema_type = SchemaType::from_iter([of_values.clone(), Type::Null]);
+        object
+            .enum_values
+            .iter_mut()
+            .for_each(|values| values.push(json!(null)));
+    }
+    schema
 }
 
 fn a_name() -> ObjectBuilder {

@@ -84,6 +84,13 @@ pub(super) fn number_header(description: &str) -> Header {
         .build()
 }
 
+/// What the connection answers before there is a request to answer.
+pub(super) fn head_too_large() -> Response {
+    let description =
+        "The request line and the headers are over 64 KiB. Nothing was done; there is no body.";
+    ResponseBuilder::new().description(description).build()
+}
+
 /// Adds the refusals, one answer for each status, with an example for each code.
 pub(super) fn refusals(
     responses: ResponsesBuilder,

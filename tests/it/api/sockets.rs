@@ -230,3 +230,26 @@ async fn a_stream_of_http_2_is_released_when_it_is_reset_and_its_connection_live
     let alive = client.get(server.url("/livez")).send().await;
     assert_eq!(alive.expect("an answer").status(), 200);
 }
+
+/// `DELETE` needs no body, so the names of the largest claim have to fit into the query string, however they are written.
+#[tokio::test]
+async fn the_longest_release_there_can_be_is_understood() {
+    let server = Server::start().await;
+    let names = (10..74).map(|number| format!("{:@>255}", number));
+    let query = names.map(|name| {
+        let bytes = name.bytes().map(|byte| format!("%{byte:02X}"));
+        format!("names={}", bytes.collect::<String>())
+    });
+    let url = server.url(&format!("/locks?{}", query.collect::<Vec<_>>().join("&")));
+    for client in [
+        reqwest::Client::builder().http1_only(),
+        reqwest::Client::builder().http2_prior_knowledge(),
+    ] {
+        let client = client.build().expect("a client");
+        let granted = client.post(&url).send().await.expect("an answer");
+        assert_eq!(granted.status(), 201);
+        let token = granted.headers()["lock-token"].clone();
+        let released = client.delete(&url).header("lock-token", token);
+        assert_eq!(released.send().await.expect("an answer").status(), 204);
+    }
+}
