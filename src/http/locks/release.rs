@@ -31,7 +31,7 @@ pub(in crate::http) async fn release(
     let name = lock_name(parts.uri.path())?;
     let mut fields = extract::fields(&parts, body, app.settings()).await?;
     if fields.flag("force")?.unwrap_or(false) {
-        return evict(&app, name, fields).await;
+        return evict(&app, &parts.headers, name, fields).await;
     }
     if fields.text("reason")?.is_some() {
         return Err(Problem::field("reason", "goes with force=true only"));
@@ -125,9 +125,14 @@ fn not_held(named: Named, mut lost: Vec<Lost>) -> Problem {
     }
 }
 
-/// Takes the lock away from whoever holds it. The token is nobody's business here, so one that is sent is not read.
-async fn evict(app: &App, name: LockName, mut fields: Fields) -> Result<Response, Problem> {
-    fields.text("token")?;
+/// Takes the lock away from whoever holds it. A token has no say in that, but one that is sent has to be one.
+async fn evict(
+    app: &App,
+    headers: &HeaderMap,
+    name: LockName,
+    mut fields: Fields,
+) -> Result<Response, Problem> {
+    presented_token(headers, &mut fields)?;
     let reason = reason(&fields.text("reason")?.unwrap_or_default())?;
     if fields.number("hold_count")?.is_some() {
         let problem = "means nothing with force=true; leave it out";

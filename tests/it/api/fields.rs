@@ -258,6 +258,7 @@ async fn an_eviction_takes_only_what_belongs_to_it() {
             "control character",
         ),
         (delete(&long), "reason", "at most 256"),
+        (delete("/locks/a?force=true").token("a"), "token", "a UUID"),
     ] {
         refused(&api, request, "invalid_field", field, words).await;
     }
