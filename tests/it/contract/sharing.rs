@@ -184,6 +184,24 @@ pub(super) async fn an_eviction_takes_the_lock_from_all_holders(bench: &Bench) {
     bench.granted(&rival(&first)).await;
 }
 
+/// A store may take them a number at a time; those whose permits stay taken come to stand elsewhere in its order.
+pub(super) async fn an_eviction_takes_the_lock_from_very_many_holders(bench: &Bench) {
+    const MANY: usize = 1_100;
+    let lock = claim_on(&fresh_name());
+    let delays = [None, Some(SHORT), Some(LONG * 2)];
+    for delay in delays.into_iter().cycle().take(MANY) {
+        let mut reader = reader(&lock);
+        reader.lock_delay = delay;
+        bench.granted(&reader).await;
+    }
+    let mut evicted = fences(&bench.evict(lock_of(&lock), "").await);
+    assert_eq!(evicted.len(), MANY);
+    evicted.dedup();
+    assert_eq!(evicted.len(), MANY, "nobody is evicted twice");
+    let left = bench.state(lock_of(&lock)).await;
+    assert!(matches!(left, LockState::Cooling { .. }), "{left:?}");
+}
+
 pub(super) async fn of_many_holders_those_are_told_who_end_first(bench: &Bench) {
     const MANY: u64 = 120;
     let lock = claim_on(&fresh_name());

@@ -105,6 +105,11 @@ impl Fleet {
         Client::new(&self.addresses, process, lock)
     }
 
+    /// Where a process is, for clients that know better than ours.
+    pub(super) fn url(&self, process: usize) -> &str {
+        &self.processes[process].url
+    }
+
     pub(super) fn signal(&self, process: usize, signal: Signal) {
         self.processes[process].signal(signal);
     }
