@@ -106,9 +106,11 @@ fn paths() -> Paths {
         .chain(streams::operations())
         .chain(service::operations());
     for (route, method, mut operation) in operations {
-        let head_too_large = Ref::from_response_name(HEAD_TOO_LARGE);
-        let responses = &mut operation.responses.responses;
-        responses.insert("431".to_owned(), head_too_large.into());
+        let refused = ["414", "431"].map(|status| {
+            let head_too_large = Ref::from_response_name(HEAD_TOO_LARGE);
+            (status.to_owned(), head_too_large.into())
+        });
+        operation.responses.responses.extend(refused);
         let methods = vec![method];
         paths.add_path_operation(route.template(), methods, operation);
     }
