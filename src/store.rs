@@ -116,7 +116,8 @@ pub trait LockStore: Send + Sync + fmt::Debug {
         deadline: Instant,
     ) -> StoreFuture<'a, Vec<Released>>;
 
-    /// Takes the lock away from its holders and returns who they were. They are told `reason` when they ask.
+    /// Takes the lock away from its holders and returns who they were, those first whose leases would have
+    /// ended first. They are told `reason` when they ask.
     fn evict<'a>(
         &'a self,
         name: &'a LockName,

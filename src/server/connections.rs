@@ -23,8 +23,8 @@ use tower::Service;
 use super::patience::{Patience, PatientStream};
 use crate::config::ServerConfig;
 
-/// As much as a body. `DELETE` takes up to 64 names in its query string, and they have 48 KiB when every byte of them is
-/// percent-encoded. It bounds what a connection may fill; a buffer grows only with what arrives.
+/// As much as a body has by default. `DELETE` takes up to 64 names in its query string, and they have 48 KiB when every
+/// byte of them is percent-encoded. It bounds what a connection may fill; a buffer grows only with what arrives.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 const STREAMS_MAX: u32 = 100;
 /// What a client of HTTP/2 begins with.

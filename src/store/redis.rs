@@ -117,15 +117,12 @@ impl RedisStore {
     ) -> Result<Vec<Holder>, StoreError> {
         let script = &scripts::EVICT;
         let lock = keys::lock(name);
-        let (mut evicted, mut skip) = (Vec::new(), Some(0));
-        while let Some(entries) = skip {
+        let (mut evicted, mut next) = (Vec::new(), Some(0));
+        while let Some(cursor) = next {
             let request = pool::request_id();
             let command = || {
                 let mut command = pool::call(script, &[&lock], request);
-                command
-                    .arg(reason)
-                    .arg(entries)
-                    .arg(self.messages.channel());
+                command.arg(reason).arg(cursor).arg(self.messages.channel());
                 command
             };
             let step = self
@@ -134,8 +131,9 @@ impl RedisStore {
                 })
                 .await?;
             evicted.extend(step.holders);
-            skip = step.skip;
+            next = step.next;
         }
+        evicted.sort_by_key(|holder| holder.expires_at);
         Ok(evicted)
     }
 

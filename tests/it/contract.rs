@@ -222,6 +222,7 @@ on_every_store! {
         a_withdrawn_reader_leaves_the_others_alone
         an_eviction_takes_the_lock_from_all_holders
         an_eviction_takes_the_lock_from_very_many_holders
+        an_eviction_misses_nobody_while_others_ask
         of_many_holders_those_are_told_who_end_first
         who_holds_together_cannot_come_to_hold_alone
         a_claim_that_holds_cannot_be_made_another

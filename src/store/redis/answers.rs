@@ -34,8 +34,8 @@ pub(super) struct ReleaseReply {
 /// One step of an eviction.
 pub(super) struct Eviction {
     pub(super) holders: Vec<Holder>,
-    /// Where the next step goes on, if there is one.
-    pub(super) skip: Option<u64>,
+    /// The cursor with which the next step goes on, if there is one.
+    pub(super) next: Option<u64>,
 }
 
 pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, Malformed> {
@@ -144,12 +144,13 @@ pub(super) fn parked(mut reply: Reply, names: &LockNames) -> Result<Parked, Malf
 
 pub(super) fn evicted(mut reply: Reply) -> Result<Eviction, Malformed> {
     let now_ms = reply.number()?;
-    let skip = reply.optional()?;
+    let cursor = reply.number()?;
     let mut holders = Vec::new();
     while !reply.is_read() {
         holders.push(lease(reply.list()?, now_ms)?.holder);
     }
-    Ok(Eviction { holders, skip })
+    let next = (cursor != 0).then_some(cursor);
+    Ok(Eviction { holders, next })
 }
 
 pub(super) fn inspected(mut reply: Reply) -> Result<(LockState, Queue), Malformed> {

@@ -2,6 +2,10 @@
 //!
 //! What is counted is in `permits`.
 
+use std::cell::Cell;
+use std::time::Duration;
+
+use futures_util::future::join_all;
 use leasehold::domain::{
     Acquired, Attempt, Contradiction, Fence, Holder, Holders, Lease, LockState, Mode, NotHolder,
     Released, Renewed,
@@ -194,12 +198,44 @@ pub(super) async fn an_eviction_takes_the_lock_from_very_many_holders(bench: &Be
         reader.lock_delay = delay;
         bench.granted(&reader).await;
     }
-    let mut evicted = fences(&bench.evict(lock_of(&lock), "").await);
+    let evicted = bench.evict(lock_of(&lock), "").await;
     assert_eq!(evicted.len(), MANY);
+    assert!(evicted.is_sorted_by_key(|holder| holder.expires_at));
+    let mut evicted = fences(&evicted);
     evicted.dedup();
     assert_eq!(evicted.len(), MANY, "nobody is evicted twice");
     let left = bench.state(lock_of(&lock)).await;
     assert!(matches!(left, LockState::Cooling { .. }), "{left:?}");
+}
+
+/// Between the steps of a large eviction, others clear away what the steps before have left.
+pub(super) async fn an_eviction_misses_nobody_while_others_ask(bench: &Bench) {
+    const MANY: usize = 4_000;
+    const DELAYED: usize = 500;
+    let lock = claim_on(&fresh_name());
+    let mut holders = Vec::new();
+    for number in 0..MANY {
+        let mut reader = reader(&lock);
+        reader.lock_delay = (number < DELAYED).then_some(Duration::from_millis(20));
+        holders.push(bench.granted(&reader).await.holder.fence);
+    }
+    let is_over = Cell::new(false);
+    let asking = (0..16).map(async |_| {
+        while !is_over.get() {
+            bench.acquire(&lock).await;
+            tokio::task::yield_now().await;
+        }
+    });
+    let evicting = async {
+        let evicted = bench.evict(lock_of(&lock), "").await;
+        is_over.set(true);
+        evicted
+    };
+    let (evicted, _) = tokio::join!(evicting, join_all(asking));
+    let evicted = fences(&evicted);
+    holders.retain(|fence| evicted.binary_search(fence).is_err());
+    assert_eq!(holders, [], "missed");
+    assert_eq!(evicted.len(), MANY, "nobody who came later");
 }
 
 pub(super) async fn of_many_holders_those_are_told_who_end_first(bench: &Bench) {

@@ -1,16 +1,18 @@
 -- Takes a lock away from those who hold it, a bounded number at a time.
 -- KEYS: lock
--- ARGV: request, reason, skip, channel
--- Returns: request, now_ms, how many entries to skip the next time or '' if there is no next time, then the leases
+-- ARGV: request, reason, cursor, channel
+-- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, then the leases
 local lock = KEYS[1]
-local request, reason, skip, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local request, reason, cursor, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local EVICTED_MAX = 500
+-- About so many: a small set comes whole, and a step may find a few more.
+local EVICTED_AT_ONCE = 500
 
 local now_us, now_ms = now()
 local it = read(lock)
-local answer = { request, now_ms, '' }
-if it.holder and it.until_ms > now_ms then
+local answer = { request, now_ms, '0' }
+-- Whoever came to hold alone between two steps is not one of those who held when the eviction began.
+if cursor == '0' and it.holder and it.until_ms > now_ms then
     spread(it)
     answer[4] = lease_in(it.key)
     tell(channel, now_us, 'evicted', it, it.key)
@@ -20,29 +22,26 @@ if it.holder and it.until_ms > now_ms then
     redis.call('SET', ended_key(it, claim), 'v' .. reason, 'PX', REMEMBERED_MS)
     close(it, now_ms + delay_ms, now_ms)
 elseif it.limit then
-    skip = tonumber(skip)
-    local members = redis.call('ZRANGE', holders_key(it), skip, skip + EVICTED_MAX - 1)
-    for _, member in ipairs(members) do
+    -- A scan meets everybody who is there from its first step to its last, whatever is cleared away or comes to stand
+    -- elsewhere in the order meanwhile; a rank would not. It may meet somebody twice.
+    local found = redis.call('ZSCAN', holders_key(it), cursor, 'COUNT', EVICTED_AT_ONCE)
+    answer[3] = found[1]
+    for i = 1, #found[2], 2 do
+        local member = found[2][i]
         local claim = string.sub(member, 1, 16)
         local record = holder_key(it, claim)
         local lease = redis.call('HMGET', record, 'u', 'd')
-        if not lease[1] then
-            skip = skip + 1
-        else
-            if tonumber(lease[1]) > now_ms then
+        -- What only keeps its permits taken has no record.
+        if lease[1] then
+            local is_held = tonumber(lease[1]) > now_ms
+            if is_held then
                 answer[#answer + 1] = lease_in(record)
             end
-            tell(channel, now_us, tonumber(lease[1]) > now_ms and 'evicted' or 'expired', it, record)
+            tell(channel, now_us, is_held and 'evicted' or 'expired', it, record)
             redis.call('DEL', record)
-            local mark = tonumber(lease[1]) > now_ms and 'v' .. reason or EXPIRED
-            redis.call('SET', ended_key(it, claim), mark, 'PX', REMEMBERED_MS)
-            local open_ms = now_ms + (tonumber(lease[2]) or 0)
-            give_back(it, member, open_ms, now_ms)
-            -- What keeps its permits for a while comes to stand elsewhere in the order; it is met again and skipped then.
+            redis.call('SET', ended_key(it, claim), is_held and 'v' .. reason or EXPIRED, 'PX', REMEMBERED_MS)
+            give_back(it, member, now_ms + (tonumber(lease[2]) or 0), now_ms)
         end
-    end
-    if #members == EVICTED_MAX then
-        answer[3] = skip
     end
     close_if_left(it)
 end
