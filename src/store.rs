@@ -23,8 +23,12 @@ use crate::domain::{
 /// How long an ended claim is remembered, so that a late or repeated request with its token finds out.
 pub const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// How long a lock that opened is kept for the first waiter's process before the next one gets its turn.
-pub const OFFER: Duration = Duration::from_secs(1);
+/// How long a lock that opened is kept for the first waiter's process before it gets its [`LAST_CALL`].
+pub const OFFER: Duration = Duration::from_millis(700);
+
+/// How much longer the lock is kept from when somebody finds the offer to be over; then the next process gets its turn. When
+/// everything has stood still for a while, the first request that is executed must not find that others came too late.
+pub const LAST_CALL: Duration = Duration::from_millis(300);
 
 /// What a store method returns.
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
@@ -51,8 +55,9 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 ///   place: it never loses the place, and it is granted by the answer. A claim that is fair does not overtake a queue,
 ///   whether it would wait or not.
 /// - **Offers.** When a lock that is waited for opens, the process of the first waiter hears
-///   [`Listener::offered`]; the lock is kept for it for [`OFFER`], then the next process gets its turn. Losing
-///   that message delays a waiter until it looks again by itself, and does nothing else.
+///   [`Listener::offered`]; the lock is kept for it for [`OFFER`] and a [`LAST_CALL`], then the next process gets its
+///   turn. Losing that message delays a waiter until it looks again by itself, and does nothing else. Silence alone costs
+///   nobody a place: a store cannot tell the silence of a process from its own absence.
 /// - **Closed locks.** After a release before `min_hold`, and for `lock_delay` after an expiry or an eviction, the
 ///   lock is granted to nobody; of a shared lock, what the ended lease took is not granted.
 /// - **No trace.** A lock that is free, not closed, not waited for, and whose last claim ended more than

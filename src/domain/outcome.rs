@@ -15,6 +15,9 @@ pub enum Acquired {
     Replayed(Vec<Lease>),
     /// The claim stands in the queue of each lock. Only for a claim that asked to.
     Waiting(Waiting),
+    /// The client has asked again since, at another process, and the claim waits there. Only for a claim that said where it
+    /// stands; nothing changed.
+    Superseded,
     /// Something is in the way; nothing changed. Never for a claim that asked to wait.
     Blocked(Vec<Blockade>),
     /// The claim contradicts the lock, or itself; nothing changed, and waiting cannot help.
@@ -58,6 +61,8 @@ pub struct Waiting {
     /// Whether the store had lost the place and has restored it; then it may have lost those of all the waiters of this
     /// process, who should ask again too.
     pub restored: bool,
+    /// Whether an earlier try of this very request may still arrive, and be granted then.
+    pub is_unsure: bool,
 }
 
 /// A lock that keeps a claim from being granted.

@@ -13,17 +13,20 @@ pub struct Stand {
     pub wait: Duration,
     /// How long its place is kept once nobody waits there any more.
     pub place_kept: Duration,
-    /// How often this process looks after the queue at the least. When it has been silent for three times as long, it
-    /// is taken for dead.
+    /// How often this process looks after the queue at the least. A free lock that is kept for a claim which waits for
+    /// another lock meanwhile is kept for three times as long.
     pub look_every: Duration,
     /// How many waiters a queue may have.
     pub waiters_max: u32,
     /// Whether the answer says how many waiters are before this one.
     pub tells_position: bool,
+    /// Whether nobody waits at this process before this claim. Whoever the store has there was left behind by a request
+    /// that is over, perhaps by a message that arrived late.
+    pub is_head: bool,
 }
 
 impl Stand {
-    /// After how long a silence this process counts as dead.
+    /// How long a free lock is kept for this claim while it waits for another one, unless its process asks again.
     #[must_use]
     pub fn silence_max(&self) -> Duration {
         self.look_every * 3
@@ -41,8 +44,8 @@ impl Stand {
 pub struct Place {
     /// Orders the places of a queue.
     pub sequence: u64,
-    /// Until when it may be granted from this place, by the store's clock.
-    pub until: Timestamp,
+    /// Until when it may be granted from this place, by the store's clock; none when the time is to be counted anew.
+    pub until: Option<Timestamp>,
 }
 
 /// How far a claim has come in the longest queue that it stands in.

@@ -78,6 +78,7 @@ impl Request {
             Acquired::Replayed(_) => was_unsure,
             Acquired::Reentered(_)
             | Acquired::Waiting(_)
+            | Acquired::Superseded
             | Acquired::Blocked(_)
             | Acquired::Contradicts(_)
             | Acquired::TooManyWaiters { .. }
@@ -114,7 +115,7 @@ fn outcome(acquired: Acquired, sent: Instant) -> Result<Outcome, StoreError> {
         }
         Acquired::Ended(lost) => Outcome::Ended(lost),
         Acquired::Recovering { retry_in } => Outcome::Recovering { retry_in },
-        Acquired::Waiting(_) | Acquired::Overdue => {
+        Acquired::Waiting(_) | Acquired::Superseded | Acquired::Overdue => {
             let detail = "a claim stands in the queue that did not ask to";
             return Err(StoreError::unknown(Fault::Corrupt, detail));
         }

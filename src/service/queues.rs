@@ -49,8 +49,16 @@ struct State {
     next_number: u64,
 }
 
-/// Where a waiter stands: the sequence of its place.
-pub(super) type Standing = Option<u64>;
+/// Where a waiter stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Nowhere yet: the store has not answered.
+    Arriving,
+    /// At the place with this sequence number.
+    At(u64),
+    /// Nowhere any more: its client has asked again at another process, where the claim waits now.
+    Aside,
+}
 
 /// What follows from a waiter's leaving.
 pub(super) struct Left {
@@ -108,13 +116,12 @@ impl Queues {
         let mut wakes = Wakes::default();
         let mut state = self.lock();
         for name in waiter.claim.names.iter() {
-            let Some(line) = state.lines.get_mut(name) else {
-                continue;
-            };
+            let line = state.lines.entry(name.clone()).or_default();
             match before {
-                Some(before) if before == sequence => continue,
-                Some(before) => line.step_out(before, waiter, &mut wakes),
-                None => line.arriving -= 1,
+                Standing::At(before) if before == sequence => continue,
+                Standing::At(before) => line.step_out(before, waiter, &mut wakes),
+                Standing::Arriving => line.arriving -= 1,
+                Standing::Aside => {}
             }
             line.waiters
                 .insert((sequence, waiter.number), Arc::clone(waiter));
@@ -123,6 +130,12 @@ impl Queues {
                 line.is_offered = true;
             }
         }
+    }
+
+    /// The waiter stands here no more, and the next one gets its turn; it may still be called.
+    pub(super) fn step_aside(&self, waiter: &Arc<Waiter>, standing: Standing) {
+        let mut wakes = Wakes::default();
+        self.lock().step_out(waiter, standing, &mut wakes);
     }
 
     /// The store has answered the waiter. Only the first of a line speaks for it about when to ask again: the others hear
@@ -161,6 +174,16 @@ impl Queues {
         is_first
     }
 
+    /// Whether nobody waits on this process before a waiter that waits for one lock alone, and nobody is about to.
+    pub(super) fn is_head(&self, waiter: &Waiter) -> bool {
+        let state = self.lock();
+        let [name] = &waiter.claim.names[..] else {
+            return false;
+        };
+        let line = state.lines.get(name);
+        line.is_some_and(|line| line.arriving == 0 && line.is_first(waiter))
+    }
+
     /// When the waiter is to ask; none as long as it is somebody else's turn to. An offer that it is told of here is its to
     /// follow.
     pub(super) fn asks_at(&self, waiter: &Waiter, now: Instant) -> Option<Instant> {
@@ -181,18 +204,7 @@ impl Queues {
         let mut wakes = Wakes::default();
         let mut state = self.lock();
         state.waiters -= 1;
-        for name in waiter.claim.names.iter() {
-            let Some(line) = state.lines.get_mut(name) else {
-                continue;
-            };
-            match standing {
-                None => line.arriving -= 1,
-                Some(sequence) => line.step_out(sequence, waiter, &mut wakes),
-            }
-            if line.waiters.is_empty() && line.arriving == 0 {
-                state.lines.remove(name);
-            }
-        }
+        state.step_out(waiter, standing, &mut wakes);
         let is_last = state.detach(waiter);
         Left { is_last, wakes }
     }
@@ -262,6 +274,23 @@ impl Queues {
 }
 
 impl State {
+    /// The waiter stands nowhere any more. Lines that nobody is left in are dropped.
+    fn step_out(&mut self, waiter: &Arc<Waiter>, standing: Standing, wakes: &mut Wakes) {
+        for name in waiter.claim.names.iter() {
+            let Some(line) = self.lines.get_mut(name) else {
+                continue;
+            };
+            match standing {
+                Standing::Arriving => line.arriving -= 1,
+                Standing::At(sequence) => line.step_out(sequence, waiter, wakes),
+                Standing::Aside => {}
+            }
+            if line.waiters.is_empty() && line.arriving == 0 {
+                self.lines.remove(name);
+            }
+        }
+    }
+
     /// The waiter is not among those of its token any more. Says whether no other request waits for the same claim.
     fn detach(&mut self, waiter: &Waiter) -> bool {
         let Some(same) = self.attached.get_mut(&waiter.claim.token) else {

@@ -75,7 +75,7 @@ impl Wait {
             waiter,
             tells: None,
             told: None,
-            standing: None,
+            standing: Standing::Arriving,
             has_left: false,
             answered_at: None,
             place: None,
@@ -137,16 +137,16 @@ impl Wait {
 
     fn stand(&mut self) -> Stand {
         let now = Instant::now();
-        let (inner, good_for) = (&self.request.inner, self.good_for());
+        let good_for = self.good_for();
         let remaining = self.limit.map(|limit| limit.saturating_duration_since(now));
         if self.prolong_at.is_some_and(|at| at <= now) {
-            // Without the place the store counts anew, and finds the claim where it stands.
-            self.place = None;
+            self.count_anew();
         }
-        if self.place.is_none() {
+        if self.place.is_none_or(|place| place.until.is_none()) {
             let goes_on = remaining.is_none_or(|remaining| remaining > good_for);
             self.prolong_at = goes_on.then(|| now + good_for / 6 * 5);
         }
+        let inner = &self.request.inner;
         Stand {
             place: self.place,
             wait: remaining.unwrap_or(good_for).min(good_for),
@@ -154,6 +154,15 @@ impl Wait {
             look_every: inner.queues.looks_every(),
             waiters_max: inner.waiting.waiters_per_lock_max,
             tells_position: self.tells.is_some(),
+            is_head: inner.queues.is_head(&self.waiter),
+        }
+    }
+
+    /// The time for which the place is good is to be counted from the next request on. The place itself is kept: a store that
+    /// has lost it learns where the claim stood.
+    fn count_anew(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.until = None;
         }
     }
 
@@ -174,13 +183,17 @@ impl Wait {
                 None
             }
             Ok(Acquired::Overdue) => {
-                // The store's clock was set. The claim still has its place; the time for it is counted anew.
-                self.place = None;
+                // The store's clock was set. The claim still has its place.
+                self.count_anew();
                 self.asks_at = Some(sent);
                 None
             }
+            Ok(Acquired::Superseded) => {
+                self.step_aside();
+                None
+            }
             Ok(end) => Some(self.end(sent, end)),
-            Err(error) if self.standing.is_some() => {
+            Err(error) if self.has_stood() => {
                 self.failed(error);
                 None
             }
@@ -189,6 +202,7 @@ impl Wait {
     }
 
     fn stands(&mut self, sent: Instant, waiting: &Waiting) {
+        self.was_unsure |= waiting.is_unsure;
         let (queues, sequence) = (self.queues(), waiting.place.sequence);
         queues.stand(&self.waiter, self.standing, sequence, sent);
         self.answered(sent, waiting.look_in, waiting.restored);
@@ -198,12 +212,27 @@ impl Wait {
             // An ask that is late may be granted behind the back of those who stand before it here.
             self.asks_at = Some(sent + jitter::about(queues.looks_every()));
         }
-        self.standing = Some(sequence);
+        self.standing = Standing::At(sequence);
         self.answered_at = Some(sent);
         self.place = Some(waiting.place);
         self.failure = None;
         self.pause = None;
         self.tell(waiting.position);
+    }
+
+    /// The claim waits at another process now, because its client has asked there. This request stays until its client is gone
+    /// or its time is over, and keeps nobody waiting meanwhile.
+    fn step_aside(&mut self) {
+        self.queues().step_aside(&self.waiter, self.standing);
+        self.standing = Standing::Aside;
+        self.prolong_at = None;
+        self.failure = None;
+        // Should an earlier try of an ask arrive when the claim waits nowhere any more, it would stand here again.
+        self.was_unsure = true;
+    }
+
+    fn has_stood(&self) -> bool {
+        self.standing != Standing::Arriving
     }
 
     fn answered(&self, sent: Instant, look_in: Option<Duration>, restored: bool) {

@@ -312,6 +312,9 @@ mod redis_alone {
             readers_of_several_processes_are_let_in_together
             an_offer_that_a_process_does_not_take_goes_to_the_next
             a_silent_process_is_passed_over_with_all_its_waiters
+            a_process_that_was_silent_keeps_its_turn
+            a_waiter_that_moved_leaves_the_others_of_its_process_in_turn
+            the_head_of_a_process_clears_away_what_stands_before_it
             a_process_that_ended_is_passed_over_with_all_its_waiters
             one_waiter_that_looks_speaks_for_its_process
             a_kept_place_is_found_on_another_process

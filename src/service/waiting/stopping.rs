@@ -55,7 +55,11 @@ impl Wait {
             Err(_) => None,
         };
         self.answered(sent, expires_in, false);
-        let wakes = self.leave().wakes;
+        let Left { is_last, wakes } = self.leave();
+        if self.was_unsure && expires_in.is_none() {
+            // An ask whose answer was lost may arrive after this answer, and must not be granted then.
+            self.give_up(None, is_last);
+        }
         self.queues().call(self.waiter.claim.token);
         self.count(&answer);
         wakes.after_the_answer();
@@ -172,8 +176,10 @@ impl Wait {
     }
 
     fn waited(&self) -> Duration {
-        self.standing
-            .map_or(Duration::ZERO, |_| self.request.began.elapsed())
+        match self.has_stood() {
+            true => self.request.began.elapsed(),
+            false => Duration::ZERO,
+        }
     }
 
     fn leave(&mut self) -> Left {
@@ -188,7 +194,7 @@ impl Wait {
         } else {
             metrics.acquire(&self.request.claim, answer);
         }
-        if self.standing.is_some() {
+        if self.has_stood() {
             metrics.waited(self.request.began.elapsed(), answer, self.waiter.is_gone());
         }
     }

@@ -35,8 +35,8 @@ impl Table {
         if let Some(answer) = stand.and_then(|stand| self.overdue(claim, stand, now)) {
             return Ok(answer);
         }
-        if let Some(stand) = stand {
-            self.hear(claim, stand, now);
+        if stand.is_some() {
+            self.hear(claim);
         }
         let sequence = self.sequence(claim, stand);
         if let Some(contradiction) = self.other_limit(claim) {

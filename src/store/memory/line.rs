@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::clock::Moment;
 use crate::domain::{Claim, LockNames, Mode, Owner, Position, Queue, Timestamp, Token, Waiter};
-use crate::store::OFFER;
+use crate::store::{LAST_CALL, OFFER};
 
 /// The queue of one lock. All waiters belong to this one process.
 pub(super) struct Line {
@@ -19,8 +19,6 @@ pub(super) struct Line {
     tickets: HashMap<Token, Ticket>,
     /// Exactly one entry for each ticket.
     forgotten: BTreeSet<(Instant, Token)>,
-    /// When the process counts as dead unless it asks for the lock before.
-    silent_from: Instant,
     offer: Offer,
 }
 
@@ -43,6 +41,7 @@ enum Offer {
     Made {
         sequence: u64,
         until: Instant,
+        is_last_call: bool,
     },
     /// It did not take what it was offered, and is passed over until it asks again.
     Unclaimed,
@@ -66,13 +65,12 @@ impl Ticket {
 }
 
 impl Line {
-    /// A queue with nobody in it, whose process is heard of now.
-    pub(super) fn new(silent_from: Instant) -> Self {
+    /// A queue with nobody in it.
+    pub(super) fn new() -> Self {
         Self {
             standing: VecDeque::new(),
             tickets: HashMap::new(),
             forgotten: BTreeSet::new(),
-            silent_from,
             offer: Offer::None,
         }
     }
@@ -145,8 +143,7 @@ impl Line {
     }
 
     /// The process asks for the lock, so it is alive.
-    pub(super) fn heard(&mut self, silent_from: Instant) {
-        self.silent_from = silent_from;
+    pub(super) fn heard(&mut self) {
         if matches!(self.offer, Offer::Unclaimed) {
             self.offer = Offer::None;
         }
@@ -213,22 +210,32 @@ impl Line {
             self.offer = Offer::None;
         } else if !is_told {
             let until = now.instant + OFFER;
-            self.offer = Offer::Made { sequence, until };
+            self.offer = Offer::Made {
+                sequence,
+                until,
+                is_last_call: false,
+            };
         }
         something && !is_told
     }
 
     /// Lets happen what is due.
     pub(super) fn pass(&mut self, now: Moment) {
-        if self.silent_from <= now.instant {
-            self.standing.clear();
-            self.offer = Offer::None;
-        }
-        if self
-            .offered_until()
-            .is_some_and(|until| until <= now.instant)
+        if let Offer::Made {
+            sequence,
+            until,
+            is_last_call,
+        } = self.offer
+            && until <= now.instant
         {
-            self.offer = Offer::Unclaimed;
+            self.offer = match is_last_call {
+                true => Offer::Unclaimed,
+                false => Offer::Made {
+                    sequence,
+                    until: now.instant + LAST_CALL,
+                    is_last_call: true,
+                },
+            };
         }
         while let Some(&(until, token)) = self.forgotten.first()
             && until <= now.instant
@@ -240,8 +247,7 @@ impl Line {
     /// When something is due.
     pub(super) fn due(&self) -> Option<Instant> {
         let forgotten = self.forgotten.first().map(|(until, _)| *until);
-        let silent = (!self.standing.is_empty()).then_some(self.silent_from);
-        [forgotten, silent, self.offered_until()]
+        [forgotten, self.offered_until()]
             .into_iter()
             .flatten()
             .min()

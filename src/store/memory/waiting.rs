@@ -20,7 +20,7 @@ impl Table {
         stand: &Stand,
         now: Moment,
     ) -> Option<Acquired> {
-        if now.timestamp() <= stand.place?.until {
+        if now.timestamp() <= stand.place?.until? {
             return None;
         }
         self.step_out(claim);
@@ -38,10 +38,10 @@ impl Table {
     }
 
     /// The process that asks is alive.
-    pub(super) fn hear(&mut self, claim: &Claim, stand: &Stand, now: Moment) {
+    pub(super) fn hear(&mut self, claim: &Claim) {
         for name in claim.names.iter() {
             if let Some(line) = self.line_mut(name) {
-                line.heard(now.instant + stand.silence_max());
+                line.heard();
                 self.touch(name);
             }
         }
@@ -78,11 +78,10 @@ impl Table {
         self.last_sequence = self.last_sequence.max(place);
         let restored = stand.place.is_some() && !self.stands(claim);
         for name in claim.names.iter() {
-            let silent_from = now.instant + stand.silence_max();
             let ticket = Ticket::new(claim, place, now.instant + stand.remembered());
             let lock = self.locks.entry(name.clone()).or_default();
             lock.line
-                .get_or_insert_with(|| Box::new(Line::new(silent_from)))
+                .get_or_insert_with(|| Box::new(Line::new()))
                 .stand(claim.token, ticket);
             if sequence.is_none() {
                 self.signals.queued(name, &claim.owner, now);
@@ -93,11 +92,12 @@ impl Table {
         Ok(Acquired::Waiting(Waiting {
             place: Place {
                 sequence: place,
-                until: stand.place.map_or(until, |place| place.until),
+                until: stand.place.and_then(|place| place.until).or(Some(until)),
             },
             look_in: self.look_in(claim, place, now),
             position: stand.tells_position.then(|| self.position(claim)).flatten(),
             restored,
+            is_unsure: false,
         }))
     }
 

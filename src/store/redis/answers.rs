@@ -69,6 +69,7 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
             queue_length: reply.number()?,
         },
         15 => Acquired::Overdue,
+        17 => Acquired::Superseded,
         _ => return Err(Malformed),
     };
     Ok(AcquireReply::Told(acquired))
@@ -222,7 +223,7 @@ fn granted(mut reply: Reply, claim: &Claim) -> Result<Acquired, Malformed> {
 fn waiting(mut reply: Reply) -> Result<Waiting, Malformed> {
     let place = Place {
         sequence: reply.number()?,
-        until: Timestamp::from_unix_ms(reply.number()?),
+        until: Some(Timestamp::from_unix_ms(reply.number()?)),
     };
     let look_in = reply.optional()?.map(Duration::from_millis);
     Ok(Waiting {
@@ -230,6 +231,7 @@ fn waiting(mut reply: Reply) -> Result<Waiting, Malformed> {
         look_in,
         position: position(&mut reply)?,
         restored: reply.number()? == 1,
+        is_unsure: false,
     })
 }
 

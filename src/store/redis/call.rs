@@ -23,6 +23,19 @@ impl RedisStore {
         command: impl Fn() -> Cmd,
         read: impl Fn(Reply, &Connection) -> Result<T, Malformed>,
     ) -> Result<T, StoreError> {
+        let ran = self.run_unsure(script, request, deadline, command, read);
+        ran.await.map(|(answer, _)| answer)
+    }
+
+    /// The same, and says whether an earlier try may still be executed, after the one that was answered.
+    pub(super) async fn run_unsure<T>(
+        &self,
+        script: &Script,
+        request: u64,
+        deadline: Instant,
+        command: impl Fn() -> Cmd,
+        read: impl Fn(Reply, &Connection) -> Result<T, Malformed>,
+    ) -> Result<(T, bool), StoreError> {
         let mut may_be_done = false;
         let mut pause = Duration::ZERO;
         loop {
@@ -30,7 +43,7 @@ impl RedisStore {
                 .try_once(script, request, deadline, &command, &read)
                 .await
             {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => return Ok((answer, may_be_done)),
                 Err(failure) => failure,
             };
             if !failure.is_worth_retrying || Instant::now() + pause >= deadline {

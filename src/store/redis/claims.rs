@@ -12,9 +12,12 @@ use super::scripts::{self, Reply, Script};
 use super::{RedisStore, keys, record};
 use crate::domain::{
     Acquired, Attempt, Change, Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, Parked,
-    Released, Renewed, Stand, Token, Withdrawable,
+    Released, Renewed, Stand, Token, Waiting, Withdrawable,
 };
 use crate::store::{Fault, REMEMBERED, StoreError};
+
+/// How long the store may be away without forgetting who waits; `queue.lua` knows it, too.
+const OUTAGE: Duration = Duration::from_secs(6);
 
 impl RedisStore {
     pub(super) async fn acquire(
@@ -39,7 +42,13 @@ impl RedisStore {
             Ok(reply)
         };
         let script = &scripts::ACQUIRE;
-        match self.run(script, attempt.0, deadline, command, read).await? {
+        let (reply, is_unsure) = self
+            .run_unsure(script, attempt.0, deadline, command, read)
+            .await?;
+        match reply {
+            AcquireReply::Told(acquired) if is_unsure => {
+                self.unless_late(acquired, claim, attempt, deadline).await
+            }
             AcquireReply::Told(acquired) => Ok(acquired),
             AcquireReply::Recovering | AcquireReply::Forgotten => Ok(Acquired::Recovering {
                 retry_in: self.topology.grace_left().unwrap_or_default(),
@@ -52,6 +61,36 @@ impl RedisStore {
                 Fault::Timeout,
                 "the attempt was withdrawn",
             )),
+        }
+    }
+
+    /// The answer to a request of which an earlier try may still arrive. What the claim was granted it keeps; who waits finds
+    /// out when the wait is over; but after any other answer nobody may be granted anything.
+    async fn unless_late(
+        &self,
+        acquired: Acquired,
+        claim: &Claim,
+        attempt: Attempt,
+        deadline: Instant,
+    ) -> Result<Acquired, StoreError> {
+        match acquired {
+            Acquired::Waiting(waiting) => Ok(Acquired::Waiting(Waiting {
+                is_unsure: true,
+                ..waiting
+            })),
+            Acquired::Granted(_)
+            | Acquired::Reentered(_)
+            | Acquired::Replayed(_)
+            | Acquired::Superseded
+            | Acquired::Overdue => Ok(acquired),
+            Acquired::Blocked(_)
+            | Acquired::Contradicts(_)
+            | Acquired::TooManyWaiters { .. }
+            | Acquired::Ended(_)
+            | Acquired::Recovering { .. } => match self.withdraw(claim, attempt, deadline).await {
+                Ok(()) => Ok(acquired),
+                Err(error) => Err(StoreError::unknown(error.fault(), error.detail())),
+            },
         }
     }
 
@@ -134,17 +173,18 @@ impl RedisStore {
     /// What `acquire.lua` is told of a stand.
     fn stand(&self, stand: &Stand) -> String {
         let (sequence, until) = stand.place.map_or_else(Default::default, |place| {
-            let until_ms = place.until.unix_ms();
-            (place.sequence.to_string(), until_ms.to_string())
+            let until_ms = place.until.map(|until| until.unix_ms().to_string());
+            (place.sequence.to_string(), until_ms.unwrap_or_default())
         });
         format!(
-            "{} {} {} {} {} {} {sequence} {until}",
+            "{} {} {} {} {} {} {} {sequence} {until}",
             self.messages.process(),
             millis(stand.remembered()),
-            millis(stand.silence_max()),
+            millis(stand.silence_max() + OUTAGE),
             millis(stand.wait),
             stand.waiters_max,
             u8::from(stand.tells_position),
+            u8::from(stand.is_head),
         )
     }
 

@@ -3,7 +3,7 @@
 //! All waiters are of one process here. What happens between processes is in `two_processes`.
 
 use leasehold::domain::{Attempt, Claim, Holder, LockName, LockState, Released};
-use leasehold::store::OFFER;
+use leasehold::store::{LAST_CALL, OFFER};
 
 use super::waiting::{held_and_waited_for, unfair};
 use crate::support::bench::{
@@ -220,6 +220,8 @@ pub(super) async fn an_offer_keeps_others_out_for_a_moment_and_no_longer(bench: 
     bench.freed(&holding).await;
     assert_behind_waiters(bench.acquire(&rival(&holding)).await);
     bench.outlast(OFFER).await;
+    assert_behind_waiters(bench.acquire(&rival(&holding)).await);
+    bench.outlast(LAST_CALL).await;
     let next = rival(&holding);
     bench.granted(&next).await;
     // Whoever did not take it has lost the turn, not the place.

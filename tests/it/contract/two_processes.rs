@@ -101,8 +101,7 @@ pub(super) async fn an_offer_that_a_process_does_not_take_goes_to_the_next(bench
     let mut silent = bench.waiting(&rival(&holding)).await;
     let mut next = another.waiting(&rival(&holding)).await;
     bench.freed(&holding).await;
-    another.waits(&mut next).await;
-    bench.outlast(OFFER).await;
+    another.outlast_offer(&mut next).await;
     leases_granted(another.ask(&mut next).await);
     // It was slow, not dead: its waiter has kept the place before those who came later.
     let mut last = another.waiting(&rival(&holding)).await;
@@ -124,13 +123,68 @@ pub(super) async fn a_silent_process_is_passed_over_with_all_its_waiters(bench: 
     }
     let mut next = another.waiting(&rival(&holding)).await;
     bench.outlast(SILENCE).await;
-    assert_eq!(another.queue(name).await.length, 1);
     another.freed(&holding).await;
+    another.outlast_offer(&mut next).await;
+    another.served(&mut next).await;
+    assert_eq!(another.queue(name).await.length, 0);
     assert_eq!(
         (bench.offers_of(name).await, another.offers_of(name).await),
-        (0, 1)
+        (1, 0)
     );
-    another.served(&mut next).await;
+}
+
+/// The silence may have been the store's: it was paused, or away, for longer than its clients take to ask again.
+pub(super) async fn a_process_that_was_silent_keeps_its_turn(bench: &Bench) {
+    let another = listening(bench).await;
+    let holding = claim();
+    bench.granted(&holding).await;
+    let mut first = often_looking(bench, &rival(&holding)).await;
+    let mut second = another.waiting(&rival(&holding)).await;
+    bench.outlast(SILENCE).await;
+    another.freed(&holding).await;
+    // The first request that is executed after the pause must not find that the others came too late.
+    bench.outlast(OFFER).await;
+    assert_behind_waiters(another.acquire(&rival(&holding)).await);
+    another.waits(&mut second).await;
+    bench.served(&mut first).await;
+    another.served(&mut second).await;
+}
+
+/// A client that reconnects elsewhere leaves its old request behind, whose connection may look alive for long.
+pub(super) async fn a_waiter_that_moved_leaves_the_others_of_its_process_in_turn(bench: &Bench) {
+    let another = listening(bench).await;
+    let holding = claim();
+    bench.granted(&holding).await;
+    let mut moving = bench.waiting(&rival(&holding)).await;
+    let mut second = bench.waiting(&rival(&holding)).await;
+    let mut third = another.waiting(&rival(&holding)).await;
+    let mut moved = moving.again();
+    another.waits(&mut moved).await;
+    assert_eq!(bench.ask(&mut moving).await, Acquired::Superseded);
+    assert_eq!(bench.queue(lock_of(&holding)).await.length, 3);
+    bench.freed(&holding).await;
+    another.waits(&mut third).await;
+    bench.waits(&mut second).await;
+    another.served(&mut moved).await;
+    another.waits(&mut third).await;
+    bench.served(&mut second).await;
+    another.served(&mut third).await;
+}
+
+/// What a message that arrived late has left in the queue is nobody's, and must not cost the others a turn.
+pub(super) async fn the_head_of_a_process_clears_away_what_stands_before_it(bench: &Bench) {
+    let holding = claim();
+    bench.granted(&holding).await;
+    bench.waiting(&rival(&holding)).await;
+    let mut head = bench.waiting(&rival(&holding)).await;
+    let mut next = bench.waiting(&rival(&holding)).await;
+    head.stand.is_head = true;
+    bench.waits(&mut head).await;
+    assert_eq!(bench.queue(lock_of(&holding)).await.length, 2);
+    bench.freed(&holding).await;
+    bench.waits(&mut next).await;
+    bench.served(&mut head).await;
+    bench.served(&mut next).await;
 }
 
 pub(super) async fn a_process_that_ended_is_passed_over_with_all_its_waiters(bench: &Bench) {
@@ -143,8 +197,8 @@ pub(super) async fn a_process_that_ended_is_passed_over_with_all_its_waiters(ben
     let mut next = bench.waiting(&rival(&holding)).await;
     ended.freed(&holding).await;
     drop(ended);
-    // Long before its silence is noticed: what it was offered it does not take, and its other waiters are not even asked.
-    bench.outlast(OFFER).await;
+    // What it was offered it does not take, and its other waiters are not even asked.
+    bench.outlast_offer(&mut next).await;
     bench.served(&mut next).await;
     assert_eq!(bench.queue(lock_of(&holding)).await.length, 0);
 }

@@ -309,13 +309,14 @@ async fn a_wait_goes_on_that_the_store_takes_for_over() {
     let stale = leasehold::domain::Stand {
         place: Some(leasehold::domain::Place {
             sequence: 1,
-            until: leasehold::domain::Timestamp::from_unix_ms(0),
+            until: Some(leasehold::domain::Timestamp::from_unix_ms(0)),
         }),
         wait: WAIT,
         place_kept: WAIT,
         look_every: WAIT,
         waiters_max: 10,
         tells_position: false,
+        is_head: false,
     };
     let asked = store
         .store

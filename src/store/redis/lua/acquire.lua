@@ -7,7 +7,7 @@
 --   place had been lost; 6 ended:
 --   number of the lock, mark; 7 recovering; 8 a fencing counter went back; 9 a fencing counter is used up; 10 the attempt
 --   was withdrawn; 11 claimed otherwise before, 12 held by several: number; 13 another limit: number, limit; 14 too many
---   waiters: number, how many; 15 overdue.
+--   waiters: number, how many; 15 overdue; 17 the claim waits at another process since.
 --   The short way packs its answer, a table costs Redis as much as a command: 1 granted: the compact record, which begins
 --   so; 3 replayed, 4 blocked by one holder: now_ms, its compact record
 local kept_ms = ARGV[1]
@@ -46,7 +46,9 @@ if #ARGV <= 4 and not has_stood then
     elseif known == 1 then
         local record = call('MGET', lock)[1]
         local until_ms = record and struct.unpack('>I6', record, #record - 5) or 0
-        if until_ms > now_ms then
+        local lasts_ms = record and struct.unpack('>I4', record, #record - 17) or 0
+        -- A lease that ends later than its TTL from now was written before the clock was set back.
+        if until_ms > now_ms and until_ms - now_ms <= lasts_ms then
             local is_mine = string.sub(record, 10, 25) == string.sub(identity, 10, 25)
             local attempt, granted_to = string.sub(identity, 1, 8), string.sub(record, 1, 8)
             if not is_mine and not ARGV[4] then

@@ -3,20 +3,20 @@ local locks, count = {}, #KEYS / 4
 local wait
 if stand ~= '' then
     wait = {}
-    wait.process, wait.keep_ms, wait.silence_ms, wait.wait_ms, wait.waiters_max, wait.tells, wait.sequence, wait.until_ms =
-        string.match(stand, '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d) (%d*) (%d*)$')
+    wait.process, wait.keep_ms, wait.line_ms, wait.wait_ms, wait.waiters_max, wait.tells, wait.is_head, wait.sequence, wait.until_ms =
+        string.match(stand, '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) (%d*) (%d*)$')
 end
 
 -- The process asks, so its waiters go on standing there.
 local function is_alive(it)
-    redis.call('PEXPIRE', line_key(it, wait.process), wait.silence_ms)
-    redis.call('PEXPIRE', queue_key(it), math.max(REMEMBERED_MS, tonumber(wait.silence_ms)))
+    redis.call('PEXPIRE', line_key(it, wait.process), wait.line_ms)
+    redis.call('PEXPIRE', queue_key(it), math.max(REMEMBERED_MS, tonumber(wait.line_ms)))
 end
 
 -- An answer after which the claim waits no more, wherever it stood.
 local function for_good(...)
     for number = 1, wait and count or 0 do
-        local it = locks[number] or read(KEYS[number * 4 - 3])
+        local it = locks[number] or read(KEYS[number * 4 - 3], now_ms)
         if it.last and leave(it, wait.process, claim_on(number)) then
             offer(it, now_ms)
         end
@@ -27,7 +27,8 @@ end
 -- First come the answers that depend on what the claim is already.
 local held, was_told = 0, true
 for number = 1, count do
-    local it = read(KEYS[number * 4 - 3])
+    local it = read(KEYS[number * 4 - 3], now_ms)
+    it.passes_over = may_grant == '1'
     it.fence, it.ended = KEYS[number * 4 - 2], KEYS[number * 4 - 1]
     it.claim, it.last_fence_seen = claim_on(number), ARGV[1 + number * 2]
     locks[number] = it
@@ -102,15 +103,22 @@ for number, it in ipairs(locks) do
     end
 end
 local first_block, look_in_ms = nil, nil
-if wait and wait.until_ms ~= '' then
-    if now_ms > tonumber(wait.until_ms) then
-        return for_good(15)
-    end
+if wait and wait.until_ms ~= '' and now_ms > tonumber(wait.until_ms) then
+    return for_good(15)
+end
+if wait and wait.sequence ~= '' then
     -- The client has asked elsewhere since, and waits there: this request must not take the place back.
     for _, it in ipairs(locks) do
         local process = it.ticket and it.ticket.process
         if process and process ~= wait.process and redis.call('ZSCORE', line_key(it, process), it.claim) then
-            return { attempt, 5, wait.sequence, wait.until_ms, '', '', 0, 0 }
+            return { attempt, 17 }
+        end
+    end
+    -- Nobody waits at this process before this claim, so whoever stands there was left behind by a request that is over.
+    if wait.is_head == '1' and count == 1 and locks[1].last then
+        local it = locks[1]
+        if redis.call('ZREMRANGEBYSCORE', line_key(it, wait.process), '-inf', '(' .. wait.sequence) > 0 then
+            reindex(it, wait.process)
         end
     end
 end
@@ -124,15 +132,15 @@ for number, it in ipairs(locks) do
     end
     it.admits, it.is_first = not what, true
     if it.admits and it.last then
-        if wait and it.offered == wait.process and it.offer_until_ms <= now_ms then
-            -- The process was taken for dead and is not.
+        if wait and it.offered == wait.process and offer_left_ms(it, now_ms) <= 0 then
+            -- The process was slow, not dead.
             withdraw_offer(it)
             reindex(it, wait.process)
         end
         local first = first_waiter(it, now_ms)
         it.is_first = not first or sequence and first.sequence >= sequence
         if is_fair == '1' and not it.is_first then
-            what, left_ms = 'w', it.offered and math.max(it.offer_until_ms - now_ms, 1)
+            what, left_ms = 'w', it.offered and math.max(offer_left_ms(it, now_ms), 1)
         end
     end
     if what then
@@ -167,7 +175,7 @@ if wait and (first_block or may_grant == '0') then
         end
         redis.call('SET', ticket_key(it, it.claim), string.format('%s %s %s %s %s %s',
             sequence_text, limit == '' and '-' or limit, permits, count, wait.process, owner), 'PX', wait.keep_ms)
-        if redis.call('ZADD', line, sequence_text, it.claim) == 1 and wait.until_ms ~= '' and not is_elsewhere then
+        if redis.call('ZADD', line, sequence_text, it.claim) == 1 and wait.sequence ~= '' and not is_elsewhere then
             was_lost = 1
         end
         is_alive(it)
@@ -189,8 +197,7 @@ if wait and (first_block or may_grant == '0') then
         end
         if it.admits and it.is_first and first_block then
             -- It waits for another lock meanwhile; this one is kept for it.
-            it.offered, it.offer_until_ms = wait.process, now_ms + wait.silence_ms
-            redis.call('HSET', it.key, 'p', wait.process, 'v', it.offer_until_ms)
+            keep_for(it, wait.process, wait.line_ms - OUTAGE_MS, now_ms)
         elseif may_grant ~= '0' then
             offer(it, now_ms)
         end
@@ -238,7 +245,7 @@ for _, it in ipairs(locks) do
     local granted_text = string.format('%.0f', it.granted)
     local held_before_ms = ''
     if it.holder then
-        held_before_ms = it.until_ms - it.acquired_ms
+        held_before_ms = math.max(it.until_ms - it.acquired_ms, 0)
         local remembered_ms = it.until_ms + REMEMBERED_MS - now_ms
         if remembered_ms > 0 then
             redis.call('SET', ended_key(it, it.holder), LOST, 'PX', remembered_ms)
@@ -259,7 +266,7 @@ for _, it in ipairs(locks) do
             is_alive(it)
         end
         if redis.call('EXISTS', queue_key(it)) == 0 then
-            redis.call('HDEL', it.key, 'w', 'p', 'v')
+            redis.call('HDEL', it.key, 'w', 'p', 'v', 'g')
             it.last = nil
         end
     end
@@ -274,7 +281,7 @@ for _, it in ipairs(locks) do
             fields[#fields + 1] = field
         end
         record = holder_key(it, it.claim)
-        share(it, it.claim, limit, permits, until_ms, kept_ms)
+        share(it, it.claim, limit, permits, until_ms, kept_ms, now_ms)
     end
     redis.call('HSET', record, unpack(fields))
     redis.call('PEXPIRE', record, kept_ms)

@@ -1,9 +1,9 @@
 -- Continues acquire.lua where its short way ends: the short way of a claim that has no more wishes than to wait and is the
 -- next in line for a lock that is free, as a rule because it was offered. The keys of a queue are told in queue.lua.
 local _, identity, last_fence_seen, stand = unpack(ARGV)
-local process, silence_ms, sequence, waits_until_ms
+local process, line_ms, sequence, waits_until_ms
 if #ARGV == 4 and has_stood then
-    process, silence_ms, sequence, waits_until_ms = string.match(stand, '^(%x+) %d+ (%d+) %d+ %d+ %d (%d+) (%d+)$')
+    process, line_ms, sequence, waits_until_ms = string.match(stand, '^(%x+) %d+ (%d+) %d+ %d+ %d %d (%d+) (%d+)$')
 end
 if sequence and tonumber(waits_until_ms) >= now_ms then
     local lock, fence, ended, ticket = unpack(KEYS)
@@ -29,15 +29,15 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
             if first[3] then
                 call('ZADD', queue, first[4], process)
                 -- The process asks, so its waiters go on standing there.
-                call('PEXPIRE', line, silence_ms)
+                call('PEXPIRE', line, line_ms)
             else
                 call('ZREM', queue, process)
             end
             local ttl_ms = kept_ms - 60000
             local record = identity .. struct.pack('>I4I8I6', ttl_ms, now_us, now_ms + ttl_ms)
             -- Redis takes long to make texts of numbers.
-            local silence_max_ms = tonumber(silence_ms) > 60000 and silence_ms or '60000'
-            if call('PEXPIRE', queue, silence_max_ms) == 0 then
+            local queue_ms = tonumber(line_ms) > 60000 and line_ms or '60000'
+            if call('PEXPIRE', queue, queue_ms) == 0 then
                 -- Nobody waits any more.
                 call('SET', lock, record, 'PX', kept_ms)
                 return record

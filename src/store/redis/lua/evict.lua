@@ -9,7 +9,7 @@ local request, reason, cursor, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local EVICTED_AT_ONCE = 500
 
 local now_us, now_ms = now()
-local it = read(lock)
+local it = read(lock, now_ms)
 local answer = { request, now_ms, '0' }
 -- Whoever came to hold alone between two steps is not one of those who held when the eviction began.
 if cursor == '0' and it.holder and it.until_ms > now_ms then

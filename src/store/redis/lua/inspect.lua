@@ -6,7 +6,7 @@ local lock = KEYS[1]
 local request, channel = ARGV[1], ARGV[2]
 
 local now_us, now_ms = now()
-local it = read(lock)
+local it = read(lock, now_ms)
 if it.limit then
     reap(it, now_us, now_ms, channel)
 elseif channel ~= '' and it.holder and it.until_ms <= now_ms then

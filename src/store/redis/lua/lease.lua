@@ -6,8 +6,12 @@
 -- i min_hold (ms), x latest end (ms), d lock_delay (ms), y present once its expiry was told.
 -- Held by several it has s, their common limit (0 for none), and k, the permits taken; each has a record of its own (with
 -- the same fields, and s and k of its own) and an entry in the set of holders: digest and permits, scored by the end.
--- An entry without a record keeps its permits taken for min_hold or lock_delay. A closed lock has c, the moment (ms) from
--- which it may be granted. What a waited-for lock has beside is told in queue.lua.
+-- An entry without a record keeps its permits taken for min_hold or lock_delay. Beside them is j, the longest time (ms) for
+-- which an entry was ever made. A closed lock has c, the moment (ms) from which it may be granted, and j, for how long it
+-- was closed. What a waited-for lock has beside is told in queue.lua.
+-- Times are moments of Redis's clock, which may be set back. What ends later than its own length from now was written
+-- before the clock went back, and is made to end its own length from now: no lock stays closed for longer than its
+-- settings say, and no lease that is alive is cut short.
 -- The record of a lease without hold count, metadata, min_hold, max_hold and lock_delay is written in a compact form first,
 -- which takes the least time and memory: a string, packed from the attempt (8 bytes, 0 when it is nobody's affair any
 -- more), '1', the claim (16), the owner, the TTL in ms (4), the fencing token, which such a grant takes from the clock (8),
@@ -38,17 +42,20 @@ local function compact_lease(lock)
 end
 
 -- A lock as it is stored.
-local function read(lock)
+local function read_stored(lock)
     local lease, claim, attempt = compact_lease(lock)
     if lease then
-        return { key = lock, compact = lease, attempt = attempt, holder = claim, acquired_ms = lease[2], until_ms = lease[3] }
+        return {
+            key = lock, compact = lease, attempt = attempt, holder = claim,
+            acquired_ms = lease[2], until_ms = lease[3], ttl_ms = lease[4],
+        }
     end
-    local record = redis.call('HMGET', lock, 'h', 'u', 'a', 'c', 'i', 'd', 's', 'k', 'w', 'p', 'v')
+    local record = redis.call('HMGET', lock, 'h', 'u', 'a', 't', 'c', 'i', 'd', 's', 'k', 'j', 'w', 'p', 'v', 'g')
     return {
         key = lock, holder = record[1], until_ms = tonumber(record[2]), acquired_ms = tonumber(record[3]),
-        open_ms = tonumber(record[4]), min_hold_ms = record[5], lock_delay_ms = record[6],
-        limit = record[7], taken = tonumber(record[8]),
-        last = record[9], offered = record[10], offer_until_ms = tonumber(record[11]),
+        ttl_ms = tonumber(record[4]), open_ms = tonumber(record[5]), min_hold_ms = record[6], lock_delay_ms = record[7],
+        limit = record[8], taken = tonumber(record[9]), longest_ms = tonumber(record[10]),
+        last = record[11], offered = record[12], offer_until_ms = tonumber(record[13]), offer_ms = tonumber(record[14]),
     }
 end
 
@@ -70,6 +77,34 @@ local function spread(it)
     end
     redis.call('PEXPIRE', it.key, kept_ms)
     it.compact = nil
+end
+
+-- Moves the times of a lease back that was written before the clock was set back, so that it ends its TTL from now.
+local function shift_lease(record, behind_ms)
+    local times = redis.call('HMGET', record, 'u', 'a', 'x')
+    -- PEXPIRE goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+    redis.call('PEXPIRE', record, redis.call('PTTL', record))
+    redis.call('HSET', record, 'u', times[1] - behind_ms, 'a', times[2] - behind_ms)
+    if times[3] then
+        redis.call('HSET', record, 'x', times[3] - behind_ms)
+    end
+end
+
+-- A lock as it is, now that the clock may have been set back since it was stored.
+local function read(lock, now_ms)
+    local it = read_stored(lock)
+    local lease_ahead_ms = it.holder and it.until_ms - now_ms - it.ttl_ms or 0
+    if lease_ahead_ms > 0 then
+        spread(it)
+        shift_lease(lock, lease_ahead_ms)
+        it = read_stored(lock)
+    end
+    if it.open_ms and it.open_ms - now_ms > (it.longest_ms or 0) then
+        it.open_ms = now_ms + (it.longest_ms or 0)
+        redis.call('PEXPIRE', lock, redis.call('PTTL', lock))
+        redis.call('HSET', lock, 'c', it.open_ms)
+    end
+    return it
 end
 
 -- What comes before and after the kind in the keys of a lock: its slot and its name.
@@ -121,7 +156,7 @@ end
 -- Clears away the record of a lock and what nobody but its holder needs.
 local function vacate(it)
     redis.call('DEL', it.key)
-    it.holder, it.limit, it.open_ms, it.offered = nil, nil, nil, nil
+    it.holder, it.limit, it.open_ms, it.longest_ms, it.offered = nil, nil, nil, nil, nil
     if it.last then
         redis.call('HSET', it.key, 'w', it.last)
         redis.call('PEXPIRE', it.key, REMEMBERED_MS)
@@ -131,9 +166,17 @@ end
 -- Leaves behind, once a record is cleared away, that the lock may not be granted for a while.
 local function close(it, open_ms, now_ms)
     if open_ms > now_ms then
-        it.open_ms = open_ms
-        redis.call('HSET', it.key, 'c', open_ms)
-        live(it.key, open_ms - now_ms)
+        it.open_ms, it.longest_ms = open_ms, open_ms - now_ms
+        redis.call('HSET', it.key, 'c', open_ms, 'j', it.longest_ms)
+        live(it.key, it.longest_ms)
+    end
+end
+
+-- Takes note of how long an entry among the holders may last.
+local function lasts(it, lasts_ms)
+    if lasts_ms > (it.longest_ms or 0) then
+        it.longest_ms = lasts_ms
+        redis.call('HSET', it.key, 'j', lasts_ms)
     end
 end
 
@@ -141,6 +184,7 @@ end
 local function give_back(it, member, open_ms, now_ms)
     local holders = holders_key(it)
     if open_ms > now_ms then
+        lasts(it, open_ms - now_ms)
         redis.call('ZADD', holders, open_ms, member)
         live(holders, open_ms - now_ms)
         live(it.key, open_ms - now_ms)
@@ -153,13 +197,13 @@ end
 -- Forgets that the lock is shared once nobody has a part in it.
 local function close_if_left(it)
     if redis.call('EXISTS', holders_key(it)) == 0 then
-        redis.call('HDEL', it.key, 's', 'k')
-        it.limit, it.taken = nil, nil
+        redis.call('HDEL', it.key, 's', 'k', 'j')
+        it.limit, it.taken, it.longest_ms = nil, nil, nil
     end
 end
 
 -- Makes a claim one of several holders; its record is the caller's affair.
-local function share(it, claim, limit, permits, until_ms, kept_ms)
+local function share(it, claim, limit, permits, until_ms, kept_ms, now_ms)
     local holders = holders_key(it)
     if it.limit then
         it.taken = redis.call('HINCRBY', it.key, 'k', permits)
@@ -169,12 +213,34 @@ local function share(it, claim, limit, permits, until_ms, kept_ms)
         it.limit, it.taken = limit, tonumber(permits)
     end
     redis.call('ZADD', holders, until_ms, claim .. permits)
+    lasts(it, until_ms - now_ms)
     live(holders, kept_ms)
     live(it.key, kept_ms)
 end
 
+-- Puts right what was written among the holders before the clock was set back.
+local function shift_holders(it, now_ms)
+    if not it.longest_ms then
+        return
+    end
+    local end_max_ms = now_ms + it.longest_ms
+    local ahead = redis.call('ZRANGEBYSCORE', holders_key(it), '(' .. end_max_ms, '+inf', 'WITHSCORES', 'LIMIT', 0, REAPED_MAX)
+    for index = 1, #ahead, 2 do
+        local record = holder_key(it, string.sub(ahead[index], 1, 16))
+        local ttl_ms = redis.call('HGET', record, 't')
+        local end_ms = ttl_ms and now_ms + ttl_ms or end_max_ms
+        -- ZREM goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+        redis.call('ZREM', holders_key(it), ahead[index])
+        redis.call('ZADD', holders_key(it), end_ms, ahead[index])
+        if ttl_ms then
+            shift_lease(record, ahead[index + 1] - end_ms)
+        end
+    end
+end
+
 -- Clears away holders whose leases ran out.
 local function reap(it, now_us, now_ms, channel)
+    shift_holders(it, now_ms)
     local over = redis.call('ZRANGEBYSCORE', holders_key(it), '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)
     for _, member in ipairs(over) do
         local claim = string.sub(member, 1, 16)

@@ -8,7 +8,7 @@ local _, now_ms = now()
 local position, length = '', 0
 local answer = { request, now_ms, position, length }
 for number = 1, #KEYS do
-    local it, claim = read(KEYS[number]), ARGV[5 + number]
+    local it, claim = read(KEYS[number], now_ms), ARGV[5 + number]
     local sequence = redis.call('ZSCORE', line_key(it, process), claim)
     if sequence then
         local all, before = lengths(it, tonumber(sequence))

@@ -1,14 +1,19 @@
 -- Included after lease.lua: the queue of a lock.
 --
--- The waiters of each process stand in a set of that process, ordered by their sequence numbers. The set lives as long
--- as its process goes on asking, so a dead process takes all of its waiters along. The queue is the set of processes,
--- each scored by the sequence number of its first waiter; a score may be out of date and is put right when it is met.
+-- The waiters of each process stand in a set of that process, ordered by their sequence numbers. The queue is the set of
+-- processes, each scored by the sequence number of its first waiter; a score may be out of date and is put right when it is
+-- met. A dead process is noticed by its not taking what it is offered: then it is passed over, with all of its waiters. Its
+-- silence alone proves nothing, because the store may have been away itself; it only ends the set in the end.
 -- A ticket is what is known of a waiting claim while it stands and for a while after: sequence number, limit (- for a
 -- claim that wants to be alone), permits, on how many locks the claim is, the process where it stands or stood, owner.
 -- The lock itself has w, the last sequence number given, as long as somebody may be waiting; and while it is offered to
--- a process, p the process and v the moment (ms) until which it is kept for it.
+-- a process, p the process, v the moment (ms) until which it is kept for it, and g for how long it was to be kept then.
+-- An offer that is found to be over is kept for a last call first: had the store or the whole machine stood still, the
+-- process could not take it, and its request may be the next that is executed.
 
-local OFFER_MS = 1000
+local OFFER_MS, LAST_CALL_MS = 700, 300
+-- How much longer than it takes a process to ask again its set lives: so long may the store be away.
+local OUTAGE_MS = 6000
 -- How many processes and waiters that are gone one script passes over.
 local PASSED_OVER_MAX = 16
 
@@ -50,8 +55,39 @@ local function reindex(it, process)
 end
 
 local function withdraw_offer(it)
-    redis.call('HDEL', it.key, 'p', 'v')
+    redis.call('HDEL', it.key, 'p', 'v', 'g')
     it.offered = nil
+end
+
+-- Keeps the lock for a process.
+local function keep_for(it, process, lasts_ms, now_ms)
+    it.offered, it.offer_until_ms, it.offer_ms = process, now_ms + lasts_ms, lasts_ms
+    redis.call('HSET', it.key, 'p', process, 'v', it.offer_until_ms, 'g', lasts_ms)
+end
+
+-- For how long the lock is still kept for the process that it is offered to; 0 or less if that is over. What was to be kept
+-- for longer was offered before the clock was set back.
+local function offer_left_ms(it, now_ms)
+    local left_ms = it.offer_until_ms - now_ms
+    local lasts_ms = it.offer_ms or OFFER_MS
+    if left_ms > lasts_ms then
+        keep_for(it, it.offered, lasts_ms, now_ms)
+        return lasts_ms
+    end
+    return left_ms
+end
+
+-- Whether the process that the lock is offered to is to be passed over. Only a script whose caller knows that the store was
+-- not away of late decides that.
+local function is_passed_over(it, now_ms)
+    if not it.passes_over or offer_left_ms(it, now_ms) > 0 then
+        return false
+    end
+    if it.offer_ms ~= LAST_CALL_MS then
+        keep_for(it, it.offered, LAST_CALL_MS, now_ms)
+        return false
+    end
+    return true
 end
 
 -- The first waiter whose process is alive. Passes over processes that are gone or did not take what they were offered,
@@ -61,7 +97,7 @@ local function first_waiter(it, now_ms)
     for _ = 1, PASSED_OVER_MAX do
         local process = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
         if not process[1] then
-            redis.call('HDEL', it.key, 'w', 'p', 'v')
+            redis.call('HDEL', it.key, 'w', 'p', 'v', 'g')
             it.last, it.offered = nil, nil
             return nil
         end
@@ -69,7 +105,7 @@ local function first_waiter(it, now_ms)
         local first = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
         if first[2] ~= process[2] then
             reindex(it, process[1])
-        elseif it.offered == process[1] and it.offer_until_ms <= now_ms then
+        elseif it.offered == process[1] and is_passed_over(it, now_ms) then
             redis.call('ZREM', queue, process[1])
             withdraw_offer(it)
         else
@@ -105,8 +141,7 @@ local function offer(it, now_ms)
     if it.offered == first.process then
         return
     end
-    it.offered, it.offer_until_ms = first.process, now_ms + OFFER_MS
-    redis.call('HSET', it.key, 'p', first.process, 'v', it.offer_until_ms)
+    keep_for(it, first.process, OFFER_MS, now_ms)
     local _, name = parts(it)
     redis.call('PUBLISH', 'lh:1:wake:' .. first.process, name)
 end

@@ -22,12 +22,15 @@ if #KEYS == 2 and #ARGV == 1 then
             call('DEL', lock)
             -- 1 is RELEASED and 60000 REMEMBERED_MS, of which more in lease.lua.
             call('SET', KEYS[2], '1', 'PX', '60000')
-            return string.sub(claimant, 1, 8) .. '1' .. struct.pack('>I6', now_ms - (granted_us - granted_us % 1000) / 1000)
+            -- The clock may have been set back since the grant.
+            local held_ms = now_ms - (granted_us - granted_us % 1000) / 1000
+            return string.sub(claimant, 1, 8) .. '1' .. struct.pack('>I6', held_ms > 0 and held_ms or 0)
         end
     elseif not record then
         -- MGET takes a hash for nothing.
         record = call('HMGET', lock, 'h', 'u', 'a', 'i', 'w')
         local is_held = record[1] == string.sub(claimant, 9, 24) and tonumber(record[2]) > now_ms and not record[4]
+            and now_ms >= tonumber(record[3])
         local request, held = string.sub(claimant, 1, 8), is_held and struct.pack('>I6', now_ms - record[3])
         local last = record[5]
         if is_held and not last then
@@ -44,7 +47,7 @@ if #KEYS == 2 and #ARGV == 1 then
             if ticket and string.match(ticket, '^%d+ %S+ %d+ %d+ (%x+) ') == process then
                 call('DEL', lock)
                 call('SET', KEYS[2], '1', 'PX', '60000')
-                call('HSET', lock, 'w', last, 'p', process, 'v', now_ms + 1000)
+                call('HSET', lock, 'w', last, 'p', process, 'v', now_ms + 700, 'g', '700')
                 call('PEXPIRE', lock, '60000')
                 if process == string.sub(claimant, 25) then
                     return request .. '2' .. held

@@ -9,7 +9,9 @@ hold_count, channel = hold_count or '', channel or ''
 local function free(it, ended)
     local lease = redis.call('HMGET', it.record, 'a', 'i', 'k')
     local acquired_ms = tonumber(lease[1])
-    local open_ms = acquired_ms + (tonumber(lease[2]) or 0)
+    -- Both count from the grant, which lies in the future when the clock was set back since.
+    local held_ms = math.max(now_ms - acquired_ms, 0)
+    local open_ms = now_ms + (tonumber(lease[2]) or 0) - held_ms
     tell(channel, now_us, 'released', it, it.record)
     -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
     if it.record == it.key then
@@ -22,7 +24,7 @@ local function free(it, ended)
     end
     redis.call('SET', ended, RELEASED, 'PX', REMEMBERED_MS)
     offer(it, now_ms)
-    return { 1, now_ms - acquired_ms }
+    return { 1, held_ms }
 end
 
 local function step_back(it)
@@ -47,7 +49,7 @@ end
 
 local answer = { request, now_ms }
 for number = 1, #KEYS / 2 do
-    local it, ended = read(KEYS[number * 2 - 1]), KEYS[number * 2]
+    local it, ended = read(KEYS[number * 2 - 1], now_ms), KEYS[number * 2]
     it.claim = claimant(number, 9, 24)
     local how
     it.record, how = record_of(it, it.claim, now_ms)

@@ -1,7 +1,7 @@
 -- Continues renew_alone.lua where its short way ends.
 local locks, lost = {}, { request, 0 }
 for number, lock in ipairs(KEYS) do
-    local it = read(lock)
+    local it = read(lock, now_ms)
     locks[number] = it
     it.claim = claimant(number, 9, 24)
     local how
@@ -34,9 +34,9 @@ local function step_down(it, kept_ms, until_ms)
     end
     vacate(it)
     it.record = holder_key(it, it.claim)
-    share(it, it.claim, limit, permits, until_ms, kept_ms)
+    share(it, it.claim, limit, permits, until_ms, kept_ms, now_ms)
     redis.call('HSET', it.record, 's', limit, 'k', permits, unpack(fields))
-    redis.call('HDEL', it.record, 'w', 'p', 'v')
+    redis.call('HDEL', it.record, 'w', 'p', 'v', 'g')
     redis.call('PEXPIRE', it.record, kept_ms)
 end
 
@@ -46,6 +46,7 @@ for _, it in ipairs(locks) do
     local until_ms, kept_ms = extend(it.record, record[2], ttl_ms == '' and record[3] or ttl_ms, record[4], record[5])
     if it.record ~= it.key then
         redis.call('ZADD', holders_key(it), until_ms, it.claim .. record[6])
+        lasts(it, until_ms - now_ms)
         live(holders_key(it), kept_ms)
         live(it.key, kept_ms)
     elseif mode == 's' then

@@ -7,7 +7,7 @@ local attempt, channel = ARGV[1], ARGV[2]
 local now_us, now_ms = now()
 local undone = 0
 for number = 1, #KEYS / 2 do
-    local it, ended, claim = read(KEYS[number * 2 - 1]), KEYS[number * 2], ARGV[2 + number]
+    local it, ended, claim = read(KEYS[number * 2 - 1], now_ms), KEYS[number * 2], ARGV[2 + number]
     -- A lease that ran out before anybody was told of it is undone like any other: it closes nothing.
     local record = it.limit and holder_key(it, claim)
     if it.holder == claim then

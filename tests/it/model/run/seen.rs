@@ -49,6 +49,7 @@ impl<P: Place> Run<P> {
             }
             Acquired::Ended(lost) => vec![What::Ended(why(&lost.how)).bare(self.lock(&lost.name))],
             Acquired::Overdue => panic!("nobody waits so long here"),
+            Acquired::Superseded => panic!("there is one process here"),
             Acquired::Recovering { .. } => panic!("nothing was lost here"),
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold::domain::{Acquired, Attempt, Claim, Stand, Waiting};
+use leasehold::store::{LAST_CALL, OFFER};
 
 use super::{Bench, LONG, deadline, leases_granted};
 
@@ -33,6 +34,7 @@ impl Waiter {
                 look_every: LOOK_EVERY,
                 waiters_max: 1_000,
                 tells_position: true,
+                is_head: false,
             },
         }
     }
@@ -80,6 +82,13 @@ impl Bench {
     pub(crate) async fn served(&self, waiter: &mut Waiter) {
         leases_granted(self.ask(waiter).await);
         self.release_all(&waiter.claim).await;
+    }
+
+    /// Lets a process lose its turn that does not take what it was offered; `next` finds out.
+    pub(crate) async fn outlast_offer(&self, next: &mut Waiter) {
+        self.outlast(OFFER).await;
+        self.waits(next).await;
+        self.outlast(LAST_CALL).await;
     }
 
     /// A request for the claim that has come to stand.
