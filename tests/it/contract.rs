@@ -204,6 +204,7 @@ on_every_store! {
         a_place_is_forgotten_when_it_was_kept_long_enough
         a_forgotten_place_cannot_be_left
         a_request_that_knows_its_place_stands_there_though_it_was_forgotten
+        a_place_is_known_without_its_time
         a_parked_claim_leaves_the_queue_by_release
         a_parked_claim_cannot_be_changed
         a_claim_that_does_not_wait_cannot_be_parked

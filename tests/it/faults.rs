@@ -4,6 +4,7 @@
 mod clients;
 mod crashes;
 mod network;
+mod outages;
 mod pauses;
 mod unfit;
 

@@ -118,6 +118,23 @@ pub(super) async fn a_request_that_knows_its_place_stands_there_though_it_was_fo
     bench.served(&mut second).await;
 }
 
+/// What a request says that makes its wait longer.
+pub(super) async fn a_place_is_known_without_its_time(bench: &Bench) {
+    let (holding, [mut first, mut second]) = held_and_waited_for(bench).await;
+    bench.park(&first.claim, SHORT).await;
+    bench.outlast(SHORT).await;
+    let mut place = place_of(&first);
+    place.until = None;
+    first.stand.place = Some(place);
+    let told = bench.waits(&mut first).await;
+    assert_eq!(told.place.sequence, place.sequence);
+    assert!(told.place.until.is_some() && told.restored);
+    bench.freed(&holding).await;
+    bench.waits(&mut second).await;
+    bench.served(&mut first).await;
+    bench.served(&mut second).await;
+}
+
 pub(super) async fn a_parked_claim_leaves_the_queue_by_release(bench: &Bench) {
     let (_, [parked]) = held_and_waited_for(bench).await;
     bench.park(&parked.claim, LONG).await;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::LockState;
+use futures_util::StreamExt as _;
+use leasehold::domain::{Claim, LockState};
 use tokio::time::{Instant, sleep};
 
 use super::staged::{Fate, Staged};
@@ -11,7 +12,8 @@ use super::{
     LONG_WAIT, Waiting, assert_at_once, assert_idle, held, releases, rivals, settle, takes, view,
 };
 use crate::support::bench::{
-    claim_on_all, for_short, fresh_name, in_mode, lock_of, names, permits, reader, rival,
+    claim, claim_on_all, for_short, fresh_name, in_mode, lock_of, names, permits, reader, rival,
+    ttl,
 };
 
 #[tokio::test(start_paused = true)]
@@ -71,6 +73,40 @@ async fn whoever_listens_again_looks_soon() {
     let since = Instant::now();
     next.granted().await;
     assert!(since.elapsed() <= Duration::from_millis(210));
+}
+
+/// A stream waits for as long as it takes, and says now and then that it goes on. A store that has lost everything just then
+/// must learn from that where the claim stood.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_made_longer_says_where_it_stands() {
+    let (service, store) = Staged::service();
+    let holder = Arc::new(Claim {
+        ttl: ttl(LONG_WAIT * 10),
+        ..claim()
+    });
+    takes(&service, &holder).await;
+    let claim = Arc::new(rival(&holder));
+    let mut events = service.hold(Arc::clone(&claim), None);
+    events.next().await.expect("it waits");
+    sleep(Duration::from_secs(120)).await;
+    let places = store.places_of(&claim);
+    let (first, rest) = places.split_first().expect("it has asked");
+    assert_eq!(*first, None, "it has no place yet");
+    let sequences: Vec<_> = rest
+        .iter()
+        .map(|place| place.map(|place| place.sequence))
+        .collect();
+    assert!(
+        sequences
+            .iter()
+            .all(|one| one.is_some() && *one == sequences[0])
+    );
+    let made_longer = rest
+        .iter()
+        .flatten()
+        .filter(|place| place.until.is_none())
+        .count();
+    assert!(made_longer >= 2, "{made_longer} of {rest:?}");
 }
 
 /// A store passes over the waiters of a process that it takes for dead, or forgets them. Asking for the first alone would

@@ -11,7 +11,7 @@ use futures_util::future::{BoxFuture, ready};
 use leasehold::config::WaitingConfig;
 use leasehold::domain::{
     Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockEvent, LockName, LockNames,
-    LockView, Parked, Released, Renewed, Stand, Token,
+    LockView, Parked, Place, Released, Renewed, Stand, Token,
 };
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
@@ -40,6 +40,8 @@ pub(super) struct Staged {
     pub(super) fates: Mutex<VecDeque<Fate>>,
     /// Whoever asked to wait, in the order of asking.
     asks: Mutex<Vec<Token>>,
+    /// The places that they said they had.
+    places: Mutex<Vec<(Token, Option<Place>)>>,
     /// How waits were brought to their ends, in that order.
     endings: Mutex<Vec<&'static str>>,
     /// Whether nothing can be asked at all.
@@ -68,6 +70,7 @@ impl Staged {
             store: MemoryStore::new(100_000),
             fates: Mutex::default(),
             asks: Mutex::default(),
+            places: Mutex::default(),
             endings: Mutex::default(),
             is_down: AtomicBool::new(false),
             offers: Arc::default(),
@@ -122,6 +125,13 @@ impl Staged {
     pub(super) fn asks_of(&self, claim: &Claim) -> usize {
         let asks = self.asks.lock().unwrap();
         asks.iter().filter(|token| **token == claim.token).count()
+    }
+
+    /// The places that this claim said it had, in the order of asking.
+    pub(super) fn places_of(&self, claim: &Claim) -> Vec<Option<Place>> {
+        let places = self.places.lock().unwrap();
+        let own = places.iter().filter(|(token, _)| *token == claim.token);
+        own.map(|(_, place)| *place).collect()
     }
 
     pub(super) fn endings(&self) -> Vec<&'static str> {
@@ -184,8 +194,10 @@ impl LockStore for Staged {
         stand: Option<&'a Stand>,
         by: Instant,
     ) -> StoreFuture<'a, Acquired> {
-        let fate = stand.and_then(|_| {
+        let fate = stand.and_then(|stand| {
             self.asks.lock().unwrap().push(claim.token);
+            let place = (claim.token, stand.place);
+            self.places.lock().unwrap().push(place);
             self.fates.lock().unwrap().pop_front()
         });
         let answer = || self.up(|| self.store.acquire(claim, attempt, stand, by));

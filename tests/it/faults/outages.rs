@@ -1,0 +1,157 @@
+//! Redis is away while claims wait, and comes back with all data: those who waited are granted in their order, before
+//! everybody who comes later.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use leasehold::domain::Claim;
+use leasehold::service::Outcome;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::{Replica, durable_redis};
+use crate::support::bench::{claim, lock_of, rival, ttl};
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+
+const WAITERS: usize = 8;
+const WAIT: Duration = Duration::from_secs(50);
+/// It ends while Redis is away.
+const LEASE: Duration = Duration::from_secs(1);
+
+/// Two replicas, a lock that is held for a moment, and claims that wait for it on both in turn.
+struct Queue {
+    replicas: [Arc<Replica>; 2],
+    holding: Claim,
+    waiting: Vec<JoinHandle<()>>,
+    /// The numbers of those who were granted the lock, in the order of their grants. Newcomers have larger numbers.
+    granted: mpsc::UnboundedReceiver<usize>,
+    tells: mpsc::UnboundedSender<usize>,
+}
+
+impl Queue {
+    async fn on(server: &RedisServer) -> Self {
+        let address = server.database(0);
+        let replicas = [
+            Arc::new(Replica::open(&address).await),
+            Arc::new(Replica::open(&address).await),
+        ];
+        let (tells, granted) = mpsc::unbounded_channel();
+        let holding = Claim {
+            ttl: ttl(LEASE),
+            ..claim()
+        };
+        let mut queue = Self {
+            replicas,
+            holding,
+            waiting: Vec::new(),
+            granted,
+            tells,
+        };
+        queue.replicas[0].granted(&queue.holding).await;
+        for number in 0..WAITERS {
+            queue.joins(number).await;
+        }
+        queue
+    }
+
+    /// A claim comes to wait, which holds for a moment once it is granted.
+    async fn joins(&mut self, number: usize) {
+        let replica = Arc::clone(&self.replicas[number % 2]);
+        let (claim, tells) = (rival(&self.holding), self.tells.clone());
+        let claim = Claim {
+            ttl: ttl(Duration::from_secs(30)),
+            ..claim
+        };
+        self.waiting.push(tokio::spawn(async move {
+            match replica.acquire_within(&claim, WAIT).await {
+                Ok(Outcome::Granted(_)) => tells.send(number).expect("the test listens"),
+                other => panic!("waiter {number}: {other:?}"),
+            }
+            sleep(Duration::from_millis(20)).await;
+            replica.release(&claim).await.expect("the store answers");
+        }));
+        let replica = &self.replicas[0];
+        eventually("it stands in the queue", async || {
+            let view = replica.service.inspect(lock_of(&self.holding)).await.ok()?;
+            (view.queue.length as usize == number + 1).then_some(())
+        })
+        .await;
+    }
+
+    /// Claims that do not wait try again and again on both replicas until this is dropped.
+    fn besieged(&self) -> Siege {
+        let stop = Arc::new(AtomicBool::new(false));
+        for replica in &self.replicas {
+            let (replica, stop) = (Arc::clone(replica), Arc::clone(&stop));
+            let (holding, tells) = (self.holding.clone(), self.tells.clone());
+            tokio::spawn(async move {
+                while !stop.load(SeqCst) {
+                    let newcomer = rival(&holding);
+                    if let Ok(Outcome::Granted(_)) = replica.acquire(&newcomer).await {
+                        tells.send(WAITERS).ok();
+                        replica.release(&newcomer).await.ok();
+                    }
+                    sleep(Duration::from_millis(5)).await;
+                }
+            });
+        }
+        Siege(stop)
+    }
+
+    /// Fails unless those who waited are granted first, and in their order.
+    async fn assert_order(mut self) {
+        for number in 0..WAITERS {
+            let next = self.granted.recv().await.expect("it is told of");
+            assert_eq!(next, number, "granted out of turn");
+        }
+        for waiting in self.waiting {
+            waiting.await.expect("it was granted");
+        }
+    }
+}
+
+/// Dropped, no newcomer tries any more.
+struct Siege(Arc<AtomicBool>);
+
+impl Drop for Siege {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_with_all_data_kept_keeps_the_order() {
+    let mut server = durable_redis().await;
+    let queue = Queue::on(&server).await;
+    server.kill();
+    // The length of the outage is what the test is about.
+    sleep(Duration::from_secs(4)).await;
+    let _siege = queue.besieged();
+    server.restart().await;
+    queue.assert_order().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_that_outlasts_what_is_known_of_the_queue_keeps_the_order() {
+    let mut server = durable_redis().await;
+    let queue = Queue::on(&server).await;
+    server.kill();
+    sleep(Duration::from_secs(12)).await;
+    let _siege = queue.besieged();
+    server.restart().await;
+    queue.assert_order().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_of_redis_keeps_the_order() {
+    let server = durable_redis().await;
+    let queue = Queue::on(&server).await;
+    let _siege = queue.besieged();
+    server.pause();
+    sleep(Duration::from_secs(4)).await;
+    server.resume();
+    queue.assert_order().await;
+}
