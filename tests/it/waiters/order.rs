@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 
 use super::LASTING;
 use super::fleet::Fleet;
@@ -38,4 +39,37 @@ async fn a_thousand_waiters_on_three_processes_are_granted_in_the_order_in_which
     // Nobody was ever away, so nobody may have been passed over.
     assert_eq!(reposts.iter().sum::<usize>(), 0, "posted again");
     fleet.becomes_empty(Duration::from_secs(10)).await;
+}
+
+/// A client that comes back elsewhere leaves a connection behind that its former process takes for alive. Those who wait
+/// there keep their turns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_moves_costs_nobody_of_its_former_process_the_turn() {
+    const LOCK: &str = "order/moved";
+    let fleet = Fleet::start(2).await;
+    let mut first = fleet.client(0, LOCK);
+    let mut watcher = fleet.client(0, LOCK);
+    first.granted(LASTING).await;
+    let (mut left_behind, mut moved) = (fleet.client(0, LOCK), fleet.client(1, LOCK));
+    moved.token.clone_from(&left_behind.token);
+    let left_behind = tokio::spawn(async move { left_behind.ask("POST", LASTING).await });
+    watcher.until_queued(1).await;
+    let mut waiters = JoinSet::new();
+    for number in 1..=2 {
+        let mut client = fleet.client(number - 1, LOCK);
+        waiters.spawn(async move { client.take_turn(number, LASTING, HOLD).await });
+        watcher.until_queued(number + 1).await;
+    }
+    waiters.spawn(async move { moved.take_turn(0, LASTING, HOLD).await });
+    // Several looks of the process that the client has left: all that time nobody may get lost.
+    let end = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < end {
+        assert_eq!(watcher.queue_length().await.expect("it lives"), 3);
+        sleep(Duration::from_millis(50)).await;
+    }
+    first.release().await;
+    let turns = Turns::new(waiters.join_all().await);
+    assert_eq!(turns.inversions(), 0, "granted before an earlier one");
+    left_behind.abort();
+    fleet.becomes_free(Duration::from_secs(15)).await;
 }
