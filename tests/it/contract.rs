@@ -243,6 +243,8 @@ on_every_store! {
         permits_of_a_lease_with_a_lock_delay_stay_taken_after_its_end
         a_lock_delay_does_not_outlive_a_release
         permits_that_only_stay_taken_do_not_insist_on_their_limit
+        permits_that_stay_taken_outlive_the_next_lease_of_their_claim
+        permits_that_stay_taken_after_an_end_outlive_the_next_lease_of_their_claim
         a_waiter_with_another_limit_than_the_holders_waits_no_more
         a_reader_that_ran_out_before_min_hold_leaves_the_lock_cooling;
     several:

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use leasehold::config::RedisConfig;
 use leasehold::domain::LockName;
-use leasehold::store::LockStore;
+use leasehold::store::{LockStore, REMEMBERED};
 use leasehold::store::memory::MemoryStore;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -164,6 +164,26 @@ impl Bench {
             None => tokio::time::advance(by).await,
             // This is no synchronisation: the passing of time is what the law is about.
             Some(_) => tokio::time::sleep(by).await,
+        }
+    }
+
+    /// How long it takes until [`forget`](Self::forget) has happened.
+    pub(crate) fn forgetting_takes(&self) -> Duration {
+        match self.redis {
+            None => REMEMBERED,
+            Some(_) => Duration::ZERO,
+        }
+    }
+
+    /// Lets the tombstones of all claims on a lock expire. Redis is helped, because nobody waits a minute for that.
+    pub(crate) async fn forget(&self, name: &LockName) {
+        let Some(redis) = self.redis else {
+            return self.advance(REMEMBERED).await;
+        };
+        let tombstones = format!("lh:1:{{{}}}:e:*", name.bucket().index());
+        for key in redis.server.keys(redis.database, &tombstones).await {
+            let expire = [b"DEL", &key[..]];
+            redis.server.command_in(redis.database, &expire).await;
         }
     }
 

@@ -6,7 +6,8 @@
 -- i min_hold (ms), x latest end (ms), d lock_delay (ms), y present once its expiry was told.
 -- Held by several it has s, their common limit (0 for none), and k, the permits taken; each has a record of its own (with
 -- the same fields, and s and k of its own) and an entry in the set of holders: digest and permits, scored by the end.
--- An entry without a record keeps its permits taken for min_hold or lock_delay. A closed lock has c, the moment (ms) from
+-- What min_hold or lock_delay keep taken after an end is an entry without a record. In place of the digest it has 8 zero
+-- bytes and the fencing token (8) of the lease that ended: the same claim may hold again meanwhile. A closed lock has c, the moment (ms) from
 -- which it may be granted. What a waited-for lock has beside is told in queue.lua.
 -- The record of a lease without hold count, metadata, min_hold, max_hold and lock_delay is written in a compact form first,
 -- which takes the least time and memory: a string, packed from the attempt (8 bytes, 0 when it is nobody's affair any
@@ -114,7 +115,8 @@ local function tell(channel, now_us, kind, it, record, owner)
     told = told + 1
     local _, name = parts(it)
     local lease = record and redis.call('HMGET', record, 'f', 'u', 'o') or {}
-    redis.call('PUBLISH', channel, string.format('%.0f.%d %s %s %s %s %s',
+    -- A user without the right to the channel does what it does all the same.
+    redis.pcall('PUBLISH', channel, string.format('%.0f.%d %s %s %s %s %s',
         now_us, told, kind, name, lease[1] or '-', lease[2] or '-', lease[3] or owner or ''))
 end
 
@@ -137,16 +139,18 @@ local function close(it, open_ms, now_ms)
     end
 end
 
--- Gives back what one of several holders took: now, or from `open_ms` on.
-local function give_back(it, member, open_ms, now_ms)
+-- Gives back what one of several holders took: now, or from `open_ms` on, by the fencing token of the lease that ended.
+local function give_back(it, member, open_ms, now_ms, fence)
     local holders = holders_key(it)
+    redis.call('ZREM', holders, member)
     if open_ms > now_ms then
-        redis.call('ZADD', holders, open_ms, member)
+        -- Not the claim: its next lease must not take the place of what this one keeps taken.
+        local kept = struct.pack('>I8I8', 0, tonumber(fence))
+        redis.call('ZADD', holders, open_ms, kept .. string.sub(member, 17))
         live(holders, open_ms - now_ms)
         live(it.key, open_ms - now_ms)
         return
     end
-    redis.call('ZREM', holders, member)
     it.taken = redis.call('HINCRBY', it.key, 'k', -tonumber(string.sub(member, 17)))
 end
 
@@ -179,7 +183,7 @@ local function reap(it, now_us, now_ms, channel)
     for _, member in ipairs(over) do
         local claim = string.sub(member, 1, 16)
         local record = holder_key(it, claim)
-        local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd')
+        local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd', 'f')
         local open_ms = 0
         if lease[1] then
             local until_ms = tonumber(lease[1])
@@ -191,7 +195,7 @@ local function reap(it, now_us, now_ms, channel)
             end
             open_ms = closed_until(tonumber(lease[2]), until_ms, lease[3], lease[4])
         end
-        give_back(it, member, open_ms, now_ms)
+        give_back(it, member, open_ms, now_ms, lease[5])
     end
     close_if_left(it)
 end

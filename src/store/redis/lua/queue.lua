@@ -108,7 +108,8 @@ local function offer(it, now_ms)
     it.offered, it.offer_until_ms = first.process, now_ms + OFFER_MS
     redis.call('HSET', it.key, 'p', first.process, 'v', it.offer_until_ms)
     local _, name = parts(it)
-    redis.call('PUBLISH', 'lh:1:wake:' .. first.process, name)
+    -- Without the right to the channel, the waiter finds out when it looks again.
+    redis.pcall('PUBLISH', 'lh:1:wake:' .. first.process, name)
 end
 
 -- How many wait, and how many of them before a sequence number.
