@@ -3,8 +3,11 @@
 
 mod clients;
 mod crashes;
+mod events;
 mod network;
 mod pauses;
+mod replaced;
+mod rights;
 mod unfit;
 
 use std::sync::Arc;
@@ -13,7 +16,7 @@ use std::time::Duration;
 use leasehold::config::RedisAddress;
 use leasehold::domain::{Change, Claim, Lease, LockState, NotHolder, Released, Renewed};
 use leasehold::service::{LockService, Outcome};
-use leasehold::store::StoreError;
+use leasehold::store::{LockStore, StoreError};
 use tokio::task::AbortHandle;
 
 use crate::support::bench::{claim_on, lock_of, name, not_holder, only, ttl};
@@ -43,6 +46,15 @@ impl Replica {
         let store = stores::redis_store(address, &stores::redis_config())
             .await
             .expect("the store opens");
+        Self::within(timeout, store)
+    }
+
+    /// One on a store that was opened otherwise.
+    fn on(store: Arc<dyn LockStore>) -> Self {
+        Self::within(stores::OPERATION_TIMEOUT, store)
+    }
+
+    fn within(timeout: Duration, store: Arc<dyn LockStore>) -> Self {
         let service = stores::service_within(timeout, store);
         let surveyed = service.clone();
         let surveys = tokio::spawn(async move { surveyed.survey(SURVEY_INTERVAL).await });

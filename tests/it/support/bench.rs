@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use leasehold::config::RedisConfig;
 use leasehold::domain::LockName;
-use leasehold::store::{LockStore, REMEMBERED};
 use leasehold::store::memory::MemoryStore;
+use leasehold::store::{LockStore, REMEMBERED};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -103,7 +103,10 @@ impl Bench {
         let store = stores::redis_store(&address, &config)
             .await
             .expect("the store opens on a Redis that is as it should be");
-        Self::on(store, Some(redis))
+        let bench = Self::on(store, Some(redis));
+        // Until it has listened and looked who else does, a process takes it that somebody wants events.
+        bench.listens().await;
+        bench
     }
 
     fn on(store: Arc<dyn LockStore>, redis: Option<RedisBench>) -> Self {

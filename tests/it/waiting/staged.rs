@@ -160,6 +160,8 @@ impl Listener for Offers {
     }
 
     fn missed(&self) {}
+
+    fn missed_events(&self) {}
 }
 
 fn unavailable() -> StoreError {
