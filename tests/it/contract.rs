@@ -232,6 +232,7 @@ on_every_store! {
     permits:
         as_many_hold_as_there_are_permits
         a_claim_may_take_several_permits
+        claims_of_any_size_fill_the_limit_and_never_exceed_it
         a_lock_with_one_permit_is_held_alone
         small_claims_do_not_overtake_a_large_one_that_waits
         those_who_hold_agree_on_the_limit
@@ -326,6 +327,7 @@ mod redis_alone {
             a_withdrawn_attempt_that_arrives_late_is_not_granted
             a_withdrawn_attempt_does_not_take_what_it_is_offered
             a_withdrawal_that_came_first_leaves_the_token_usable
+            a_withdrawn_attempt_is_remembered_for_a_minute
             a_withdrawn_attempt_that_arrives_late_leaves_the_next_grant_alone;
     }
 }

@@ -45,6 +45,18 @@ pub(super) async fn a_claim_may_take_several_permits(bench: &Bench) {
     assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
 }
 
+pub(super) async fn claims_of_any_size_fill_the_limit_and_never_exceed_it(bench: &Bench) {
+    for held in [1, 2, 3, 4, 7, 100] {
+        for left in [1, 2, 3, 4, 7, 100] {
+            let (lock, limit) = (claim(), held + left);
+            bench.granted(&taking(&lock, held, limit)).await;
+            assert_held(&bench.acquire(&taking(&lock, left + 1, limit)).await);
+            bench.granted(&taking(&lock, left, limit)).await;
+            assert_held(&bench.acquire(&taking(&lock, 1, limit)).await);
+        }
+    }
+}
+
 pub(super) async fn a_lock_with_one_permit_is_held_alone(bench: &Bench) {
     let lock = claim();
     let only = taking(&lock, 1, 1);

@@ -190,6 +190,18 @@ impl Bench {
         }
     }
 
+    /// For how long Redis keeps what it keeps longest of a lock, fencing counter aside. The bench has no other lock of
+    /// that bucket.
+    pub(crate) async fn longest_kept(&self, name: &LockName) -> Duration {
+        let redis = self.redis_behind();
+        let pattern = format!("lh:1:{{{}}}:*", name.bucket().index());
+        let mut longest_ms = 0;
+        for key in redis.server.keys(redis.database, &pattern).await {
+            longest_ms = longest_ms.max(redis.server.kept_ms(redis.database, &key).await);
+        }
+        Duration::from_millis(longest_ms.unsigned_abs())
+    }
+
     /// Lets time pass until something that lasts `duration` from now is over.
     pub(crate) async fn outlast(&self, duration: Duration) {
         // Redis counts in whole milliseconds.
