@@ -64,7 +64,7 @@ pub struct LeaseConfig {
     pub ttl_max: Duration,
     /// The largest ceiling across renewals.
     pub max_hold_max: Duration,
-    /// The longest pause after a lease that expired.
+    /// The longest pause after a lease that expired or was evicted; at most a minute.
     pub lock_delay_max: Duration,
 }
 
@@ -168,7 +168,7 @@ impl LeaseConfig {
             ttl_min: settings.positive("lease.ttl_min")?,
             ttl_max: settings.positive("lease.ttl_max")?,
             max_hold_max: settings.positive("lease.max_hold_max")?,
-            lock_delay_max: settings.duration("lease.lock_delay_max")?,
+            lock_delay_max: lock_delay_max(settings)?,
         };
         in_order(settings, "lease.ttl_min", "lease.ttl_default")?;
         in_order(settings, "lease.ttl_default", "lease.ttl_max")?;
@@ -199,6 +199,22 @@ fn listen(settings: &Settings) -> Result<SocketAddr, ConfigError> {
 }
 
 /// The semaphore behind the limit has a largest value of its own, far above what a system can open.
+/// A store remembers an ended lease for a minute, and what keeps its lock closed after that no longer.
+fn lock_delay_max(settings: &Settings) -> Result<Duration, ConfigError> {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let name = "lease.lock_delay_max";
+    let lock_delay = settings.duration(name)?;
+    if lock_delay > LIMIT {
+        let problem = format!(
+            "{} is out of range; use 0s to {}: an ended lease is remembered for no longer",
+            settings.text(name),
+            crate::domain::duration::format(LIMIT),
+        );
+        return Err(settings.invalid(name, problem));
+    }
+    Ok(lock_delay)
+}
+
 fn connections_max(settings: &Settings) -> Result<usize, ConfigError> {
     const LIMIT: usize = 1_000_000;
     let count = settings.count("server.connections_max")?;

@@ -151,7 +151,8 @@ pub trait LockStore: Send + Sync + fmt::Debug {
     fn attach(&self, listener: Arc<dyn Listener>);
 
     /// Says whether this process wants to hear of events. While no process does, nobody tells any. The future completes
-    /// when events that begin from now on are told, or when that cannot be made sure of.
+    /// when all events that begin from now on are told, or when that cannot be made sure of; in that case
+    /// [`Listener::missed_events`] follows when it can.
     fn want_events(&self, wanted: bool) -> BoxFuture<'_, ()>;
 }
 
@@ -164,8 +165,11 @@ pub trait Listener: Send + Sync + fmt::Debug {
     /// Something happened to a lock.
     fn event(&self, event: LockEvent);
 
-    /// Messages may have been lost.
+    /// Offers may have been lost.
     fn missed(&self);
+
+    /// Events may have been lost, though this process wants to hear of them. All that begin from now on are told.
+    fn missed_events(&self);
 }
 
 /// Which page of which locks.

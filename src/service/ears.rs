@@ -25,6 +25,9 @@ impl Listener for Ears {
 
     fn missed(&self) {
         self.queues.missed();
+    }
+
+    fn missed_events(&self) {
         self.events.missed();
     }
 }

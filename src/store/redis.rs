@@ -7,8 +7,11 @@
 mod answers;
 mod call;
 mod claims;
+mod event_demand;
 mod facts;
+mod failure;
 mod keys;
+mod listening;
 mod listing;
 mod messages;
 mod pool;
@@ -25,7 +28,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::{Fault, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth};
+use super::{Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth};
 use crate::config::{RedisAddress, RedisConfig};
 use crate::domain::{
     Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockView,
@@ -35,15 +38,12 @@ use messages::Messages;
 use pool::Pool;
 use topology::Topology;
 
-/// How long the others take, as a rule, to hear that somebody has come to watch.
-const WATCH_SPREADS: Duration = Duration::from_millis(50);
-
 /// How long a survey may take.
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Leases in a Redis.
 pub struct RedisStore {
-    pool: Pool,
+    pool: Arc<Pool>,
     topology: Arc<Topology>,
     messages: Arc<Messages>,
     mismatches: AtomicU64,
@@ -76,7 +76,7 @@ impl RedisStore {
         let pool = Pool::new(address, config, Arc::clone(&topology))
             .map_err(|error| StoreError::unavailable(Fault::Refused, error))?;
         let store = Self {
-            pool,
+            pool: Arc::new(pool),
             topology,
             messages,
             mismatches: AtomicU64::new(0),
@@ -137,28 +137,9 @@ impl RedisStore {
         Ok(evicted)
     }
 
-    /// Tells the other processes that somebody has come to watch. Those that do not hear it find out by their surveys.
     async fn want_events(&self, wanted: bool) {
-        let told = async {
-            self.messages.want_events(wanted).await;
-            if wanted {
-                let deadline = Instant::now() + SURVEY_TIMEOUT;
-                let mut connection = self.pool.get(deadline).await.ok()?;
-                let publish = redis::cmd("PUBLISH")
-                    .arg(self.messages.watch_channel())
-                    .arg("")
-                    .to_owned();
-                connection
-                    .socket()
-                    .send_packed_command(&publish)
-                    .await
-                    .ok()?;
-                tokio::time::sleep(WATCH_SPREADS).await;
-            }
-            Some(())
-        };
-        // Cut off, this process watches as soon as it hears again.
-        let _ = tokio::time::timeout(SURVEY_TIMEOUT, told).await;
+        // Cut off, this process is told of a gap once it hears again.
+        let _ = tokio::time::timeout(SURVEY_TIMEOUT, self.messages.want_events(wanted)).await;
     }
 
     /// Looks at the store once more. The error says why that was not possible.
@@ -169,9 +150,19 @@ impl RedisStore {
             .get(deadline)
             .await
             .map_err(|failure| failure.detail)?;
-        let met = tokio::time::timeout_at(deadline, self.topology.meet(connection.socket())).await;
-        let trouble = match met {
-            Ok(Ok(_)) => return Ok(()),
+        let looking = async {
+            let met = self.topology.meet(connection.socket()).await;
+            self.messages.probe(connection.socket()).await;
+            met
+        };
+        let trouble = match tokio::time::timeout_at(deadline, looking).await {
+            Ok(Ok(_)) => {
+                // The address may lead to a fit one by now, for example after a failover.
+                if self.topology.is_refused() {
+                    connection.abandon();
+                }
+                return Ok(());
+            }
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no answer in time".to_owned(),
         };
@@ -179,13 +170,17 @@ impl RedisStore {
         Err(trouble)
     }
 
+    /// Why grants are refused, what was found, and the offset of the clocks; none before the first contact.
+    fn findings(&self) -> Option<(Option<String>, Vec<Finding>, i64)> {
+        let (refusal, mut findings, clock_offset_ms) = self.topology.findings()?;
+        findings.push(self.messages.finding());
+        Some((refusal, findings, clock_offset_ms))
+    }
+
     /// Tells the log what has changed since the last look, and not every few seconds what has not.
     fn tell(&self, look: &Result<(), String>) {
-        let findings = self
-            .topology
-            .findings()
-            .map(|(_, findings, _)| findings)
-            .unwrap_or_default();
+        let findings = self.findings().map(|(_, findings, _)| findings);
+        let findings = findings.unwrap_or_default();
         let mut survey = self.survey.lock().expect("nobody panics while holding it");
         let before = survey.last_look.replace(look.clone());
         match look {
@@ -290,7 +285,7 @@ impl LockStore for RedisStore {
     }
 
     fn health(&self) -> StoreHealth {
-        let findings = self.topology.findings();
+        let findings = self.findings();
         let survey = self.survey.lock().expect("nobody panics while holding it");
         let contacted = findings.is_some();
         let (refused, findings, clock_offset_ms) = findings.unwrap_or_default();
@@ -309,7 +304,7 @@ impl LockStore for RedisStore {
 
     fn attach(&self, listener: Arc<dyn Listener>) {
         self.messages
-            .attach(self.pool.client(), self.pool.connect_timeout(), listener);
+            .attach(self.pool.client(), &self.pool, listener);
     }
 
     fn want_events(&self, wanted: bool) -> BoxFuture<'_, ()> {

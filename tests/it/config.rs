@@ -274,6 +274,18 @@ fn ttl_bounds_must_be_in_order() {
     );
 }
 
+/// What an ended lease leaves behind is kept for a minute, and so is what keeps its lock closed.
+#[test]
+fn a_lock_delay_that_would_be_forgotten_before_its_end_is_refused() {
+    let (config, _) = from_file("[lease]\nlock_delay_max = \"60s\"\n").unwrap();
+    assert_eq!(config.lease.lock_delay_max, Duration::from_secs(60));
+    let error = complaint(from_file("[lease]\nlock_delay_max = \"60001ms\"\n"));
+    assert!(
+        error.contains(":2: lease.lock_delay_max: ") && error.contains("0s to 1m"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_misspelled_level_is_refused_instead_of_silencing_the_log() {
     let error = complaint(from_environment(&[("LEASEHOLD_LOG_LEVEL", "inof")]));

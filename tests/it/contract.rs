@@ -233,6 +233,7 @@ on_every_store! {
     permits:
         as_many_hold_as_there_are_permits
         a_claim_may_take_several_permits
+        claims_of_any_size_fill_the_limit_and_never_exceed_it
         a_lock_with_one_permit_is_held_alone
         small_claims_do_not_overtake_a_large_one_that_waits
         those_who_hold_agree_on_the_limit
@@ -244,6 +245,8 @@ on_every_store! {
         permits_of_a_lease_with_a_lock_delay_stay_taken_after_its_end
         a_lock_delay_does_not_outlive_a_release
         permits_that_only_stay_taken_do_not_insist_on_their_limit
+        permits_that_stay_taken_outlive_the_next_lease_of_their_claim
+        permits_that_stay_taken_after_an_end_outlive_the_next_lease_of_their_claim
         a_waiter_with_another_limit_than_the_holders_waits_no_more
         a_reader_that_ran_out_before_min_hold_leaves_the_lock_cooling;
     several:
@@ -328,6 +331,7 @@ mod redis_alone {
             a_withdrawn_attempt_that_arrives_late_is_not_granted
             a_withdrawn_attempt_does_not_take_what_it_is_offered
             a_withdrawal_that_came_first_leaves_the_token_usable
+            a_withdrawn_attempt_is_remembered_for_a_minute
             a_withdrawn_attempt_that_arrives_late_leaves_the_next_grant_alone;
     }
 }

@@ -3,9 +3,12 @@
 
 mod clients;
 mod crashes;
+mod events;
 mod network;
 mod outages;
 mod pauses;
+mod replaced;
+mod rights;
 mod unfit;
 
 use std::sync::Arc;
@@ -14,7 +17,7 @@ use std::time::Duration;
 use leasehold::config::RedisAddress;
 use leasehold::domain::{Change, Claim, Lease, LockState, NotHolder, Released, Renewed};
 use leasehold::service::{LockService, Outcome};
-use leasehold::store::StoreError;
+use leasehold::store::{LockStore, StoreError};
 use tokio::task::AbortHandle;
 
 use crate::support::bench::{claim_on, lock_of, name, not_holder, only, ttl};
@@ -44,6 +47,15 @@ impl Replica {
         let store = stores::redis_store(address, &stores::redis_config())
             .await
             .expect("the store opens");
+        Self::within(timeout, store)
+    }
+
+    /// One on a store that was opened otherwise.
+    fn on(store: Arc<dyn LockStore>) -> Self {
+        Self::within(stores::OPERATION_TIMEOUT, store)
+    }
+
+    fn within(timeout: Duration, store: Arc<dyn LockStore>) -> Self {
         let service = stores::service_within(timeout, store);
         let surveyed = service.clone();
         let surveys = tokio::spawn(async move { surveyed.survey(SURVEY_INTERVAL).await });

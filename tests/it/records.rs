@@ -5,8 +5,8 @@
 use leasehold::domain::{Acquired, Claim, Released, Renewed};
 
 use crate::support::bench::{
-    Bench, RedisBench, Waiter, claim, claim_on_all, fresh_name, leases_granted, lock_of, names,
-    rival,
+    Bench, READ, RedisBench, Waiter, at_depth, claim, claim_on_all, fresh_name, in_mode,
+    leases_granted, lock_of, names, only, owned_by, rival,
 };
 use crate::support::redis_server::RedisServer;
 
@@ -66,6 +66,53 @@ async fn a_plain_lease_stays_compact_whoever_looks_at_it_or_wants_it() {
     assert!(!is_compact(&bench, &holding).await, "when somebody waits");
     bench.renewed(&holding, None).await;
     bench.freed(&holding).await;
+}
+
+/// The names of the fields of the only holder's record, or of the lock itself.
+async fn fields(bench: &Bench, pattern: &str) -> Vec<String> {
+    let redis = bench.redis_behind();
+    let key = only(redis.server.keys(redis.database, pattern).await);
+    let fields = redis
+        .server
+        .command_in(redis.database, &[b"HKEYS", &key[..]])
+        .await;
+    let mut fields: Vec<String> = redis::from_redis_value(fields).expect("names");
+    fields.sort_unstable();
+    fields
+}
+
+/// Nothing of having held alone, or of a queue, goes along.
+#[tokio::test]
+async fn a_lease_that_stepped_down_is_kept_as_one_that_always_was_shared() {
+    let bench = Bench::redis().await;
+    let alone = owned_by(&at_depth(&claim(), 2), "pod-1");
+    bench.granted(&in_mode(&alone, READ)).await;
+    // Told twice, it is nobody's to withdraw.
+    bench.acquire(&in_mode(&alone, READ)).await;
+    let expected = [
+        fields(&bench, "lh:1:*:h:*").await,
+        fields(&bench, "lh:1:*:l:*").await,
+    ];
+    bench.freed(&in_mode(&alone, READ)).await;
+
+    for is_waited_for in [false, true] {
+        let stepping = Claim {
+            names: claim().names,
+            ..alone.clone()
+        };
+        bench.granted(&stepping).await;
+        let mut waiter = Waiter::new(in_mode(&rival(&stepping), READ));
+        if is_waited_for {
+            bench.waits(&mut waiter).await;
+        }
+        bench.renew_in_mode(&stepping, READ).await;
+        assert_eq!(fields(&bench, "lh:1:*:h:*").await, expected[0]);
+        if is_waited_for {
+            bench.served(&mut waiter).await;
+        }
+        assert_eq!(fields(&bench, "lh:1:*:l:*").await, expected[1]);
+        bench.freed(&stepping).await;
+    }
 }
 
 async fn assert_all_but_counters_expire(redis: RedisBench) {

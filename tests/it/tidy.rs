@@ -97,6 +97,11 @@ fn no_script_turns_a_fence_into_text_and_loses_digits() {
 }
 
 #[test]
+fn no_script_fails_because_it_may_not_publish() {
+    assert_none(lua::publish_that_fails);
+}
+
+#[test]
 fn nothing_unfinished_is_left_behind() {
     assert_none(rules::unfinished);
 }

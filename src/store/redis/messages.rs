@@ -2,28 +2,24 @@
 //! A process that offers a lock to itself hears of it in the answer to its release, which is sooner.
 //!
 //! A message may be lost whenever the connection is. Nothing depends on one: the listener is told that messages may have
-//! been missed, and looks for itself.
+//! been lost, and looks for itself. Before it is told so of events, everybody knows that this process wants them, so that
+//! all that begins afterwards is delivered.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
 
-use futures_util::StreamExt;
-use redis::aio::PubSub;
-use redis::{Client, Msg, RedisResult};
+use redis::aio::MultiplexedConnection;
+use redis::{Client, Cmd, Msg, RedisError, RedisResult};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::event_demand::{EventDemand, Hearing};
 use super::keys;
+use super::listening::Listening;
+use super::pool::Pool;
 use crate::domain::{EventKind, Fence, LockEvent, LockName, LockNames, Owner, Timestamp};
-use crate::store::Listener;
-
-/// Between two tries to connect; doubled up to [`PAUSE_MAX`].
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How often a connection on which nothing arrives is asked for a sign of life, and how long that may take.
-const PING_EVERY: Duration = Duration::from_secs(5);
+use crate::store::{Finding, Listener};
 
 /// This process's ear, and what it knows of those who watch.
 pub(super) struct Messages {
@@ -33,17 +29,25 @@ pub(super) struct Messages {
 }
 
 /// What the task that hears and those who ask know together.
-struct Shared {
+pub(super) struct Shared {
     process: String,
-    wake: String,
-    events: String,
-    watch: String,
-    wants_events: watch::Sender<bool>,
-    /// Whether the channel of events is subscribed to, as far as this process wants it.
-    hears_events: watch::Sender<bool>,
-    /// Whether any process watches, and when that was heard last.
-    is_watched: AtomicBool,
-    watched_at: Mutex<Option<Instant>>,
+    pub(super) wake: String,
+    pub(super) events: String,
+    pub(super) watch: String,
+    pub(super) demand: EventDemand,
+    pub(super) delivery: watch::Sender<Delivery>,
+    pub(super) may_not_subscribe: AtomicBool,
+    pub(super) may_not_publish: AtomicBool,
+}
+
+/// How events come to this process.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Delivery {
+    pub(super) is_wanted: bool,
+    /// Whether this process hears of every event that begins from now on.
+    pub(super) is_sure: bool,
+    /// Whether events may have been lost of which the listener was not told.
+    pub(super) has_gap: bool,
 }
 
 impl Messages {
@@ -54,10 +58,10 @@ impl Messages {
             process,
             events: keys::events_channel(database),
             watch: keys::watch_channel(database),
-            wants_events: watch::Sender::new(false),
-            hears_events: watch::Sender::new(false),
-            is_watched: AtomicBool::new(false),
-            watched_at: Mutex::new(None),
+            demand: EventDemand::default(),
+            delivery: watch::Sender::default(),
+            may_not_subscribe: AtomicBool::new(false),
+            may_not_publish: AtomicBool::new(false),
         };
         Self {
             shared: Arc::new(shared),
@@ -72,7 +76,7 @@ impl Messages {
 
     /// The channel on which scripts tell events; empty while nobody watches.
     pub(super) fn channel(&self) -> &str {
-        match self.shared.is_watched.load(Ordering::Relaxed) {
+        match self.shared.demand.is_there() {
             true => &self.shared.events,
             false => "",
         }
@@ -83,22 +87,18 @@ impl Messages {
         &self.shared.events
     }
 
-    /// The channel on which processes say that somebody has come to watch.
-    pub(super) fn watch_channel(&self) -> &str {
-        &self.shared.watch
-    }
-
     /// Begins to hear, for as long as this lives.
-    pub(super) fn attach(
-        &self,
-        client: Client,
-        connect_timeout: Duration,
-        listener: Arc<dyn Listener>,
-    ) {
-        let (shared, told) = (Arc::clone(&self.shared), Arc::clone(&listener));
-        let task = tokio::spawn(async move {
-            hear(shared, client, connect_timeout, told).await;
-        });
+    pub(super) fn attach(&self, client: Client, pool: &Arc<Pool>, listener: Arc<dyn Listener>) {
+        self.shared.demand.set_hearing(Hearing::Interrupted);
+        let listening = Listening {
+            shared: Arc::clone(&self.shared),
+            client,
+            // The pool knows this object, which must not keep it alive.
+            pool: Arc::downgrade(pool),
+            connect_timeout: pool.connect_timeout(),
+            listener: Arc::clone(&listener),
+        };
+        let task = tokio::spawn(async move { listening.hear().await });
         if self
             .attached
             .set((listener, AbortOnDropHandle::new(task)))
@@ -115,42 +115,84 @@ impl Messages {
         }
     }
 
-    /// Says whether this process wants to hear of events, and waits until it does.
-    pub(super) async fn want_events(&self, wanted: bool) {
-        self.shared.wants_events.send_replace(wanted);
-        if wanted {
-            self.shared.heard_of_watchers();
-            let mut hears = self.shared.hears_events.subscribe();
+    /// Says whether this process wants to hear of events, and waits until it hears of all that begin from now on.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the listener is told that events may have been lost once it hears of all.
+    pub(super) async fn want_events(&self, is_wanted: bool) {
+        let Shared {
+            demand, delivery, ..
+        } = &*self.shared;
+        demand.set_here(is_wanted);
+        delivery.send_modify(|delivery| {
+            delivery.is_wanted = is_wanted;
+            delivery.is_sure &= is_wanted;
+        });
+        if is_wanted {
+            // Cancellation safety: whoever gives up waiting is told of the gap later.
+            let _unsure = Unsure(delivery);
             // The sender lives as long as self.
-            let _ = hears.wait_for(|hears| *hears).await;
+            let _ = delivery.subscribe().wait_for(|now| now.is_sure).await;
         }
     }
 
     /// A survey that was sent at `asked` found so many who hear events.
-    pub(super) fn surveyed(&self, asked: Instant, watchers: u64) {
-        let at = *self
-            .shared
-            .watched_at
-            .lock()
-            .expect("nobody panics while holding it");
-        if watchers > 0 {
-            self.shared.is_watched.store(true, Ordering::Relaxed);
-        } else if at.is_none_or(|at| at < asked) && !*self.shared.wants_events.borrow() {
-            self.shared.is_watched.store(false, Ordering::Relaxed);
+    pub(super) fn surveyed(&self, asked: Instant, subscribers: u64) {
+        self.shared.demand.counted(asked, subscribers);
+    }
+
+    /// Finds out whether this process may publish, by a message that repeats what it wants or that says nothing.
+    pub(super) async fn probe(&self, connection: &mut MultiplexedConnection) {
+        let shared = &*self.shared;
+        let channel = match shared.delivery.borrow().is_wanted {
+            true => &shared.watch,
+            false => &shared.wake,
+        };
+        let published: RedisResult<u64> = publish(channel).query_async(connection).await;
+        shared.may_publish(published.err().as_ref());
+    }
+
+    /// Whether this process may use the channels.
+    pub(super) fn finding(&self) -> Finding {
+        const EFFECT: &str =
+            "waiters notice a free lock up to a second late, and events are not told";
+        let shared = &*self.shared;
+        let lacks = [
+            (&shared.may_not_subscribe, "subscribe"),
+            (&shared.may_not_publish, "publish"),
+        ];
+        let lacking = lacks
+            .iter()
+            .filter(|(lacks, _)| lacks.load(Ordering::Relaxed));
+        let lacking: Vec<_> = lacking.map(|(_, right)| *right).collect();
+        let is_fine = lacking.is_empty();
+        let detail = match is_fine {
+            true => "the channels may be used".to_owned(),
+            false => format!(
+                "the user may not {} on the channels lh:1:*, so {EFFECT}; grant &lh:1:* +publish +subscribe +unsubscribe",
+                lacking.join(" or ")
+            ),
+        };
+        Finding {
+            topic: "channels",
+            is_fine,
+            detail,
         }
     }
 }
 
-impl Shared {
-    fn heard_of_watchers(&self) {
-        *self
-            .watched_at
-            .lock()
-            .expect("nobody panics while holding it") = Some(Instant::now());
-        self.is_watched.store(true, Ordering::Relaxed);
-    }
+/// That somebody waits for events to be delivered for sure. Whatever ends the wait before, a gap is left.
+struct Unsure<'a>(&'a watch::Sender<Delivery>);
 
-    fn dispatch(&self, message: &Msg, listener: &dyn Listener) {
+impl Drop for Unsure<'_> {
+    fn drop(&mut self) {
+        self.0
+            .send_modify(|delivery| delivery.has_gap |= !delivery.is_sure);
+    }
+}
+
+impl Shared {
+    pub(super) fn dispatch(&self, message: &Msg, listener: &dyn Listener) {
         let (channel, payload) = (message.get_channel_name(), message.get_payload_bytes());
         if channel == self.wake {
             if let Ok(name) = LockName::parse(payload) {
@@ -161,76 +203,44 @@ impl Shared {
                 listener.event(event);
             }
         } else if channel == self.watch {
-            self.heard_of_watchers();
+            self.demand.announced();
         }
+    }
+
+    /// Messages are lost until the next connection.
+    pub(super) fn lost(&self, why: Option<&RedisError>) {
+        let is_forbidden = why.is_some_and(|error| error.code() == Some("NOPERM"));
+        self.may_not_subscribe
+            .store(is_forbidden, Ordering::Relaxed);
+        self.demand.set_hearing(match is_forbidden {
+            true => Hearing::Never,
+            false => Hearing::Interrupted,
+        });
+        self.delivery.send_modify(|delivery| {
+            delivery.has_gap |= delivery.is_sure;
+            delivery.is_sure = false;
+        });
+    }
+
+    pub(super) fn may_publish(&self, error: Option<&RedisError>) {
+        let is_forbidden = error.is_some_and(|error| error.code() == Some("NOPERM"));
+        self.may_not_publish.store(is_forbidden, Ordering::Relaxed);
+    }
+
+    /// All that begins from now on is heard of. Says whether something before was not.
+    pub(super) fn delivers(&self) -> bool {
+        let mut had_gap = false;
+        self.delivery.send_modify(|delivery| {
+            delivery.is_sure = delivery.is_wanted;
+            had_gap = delivery.is_sure && std::mem::take(&mut delivery.has_gap);
+        });
+        had_gap
     }
 }
 
-/// Hears for ever, over one connection after another.
-async fn hear(
-    shared: Arc<Shared>,
-    client: Client,
-    connect_timeout: Duration,
-    listener: Arc<dyn Listener>,
-) {
-    let mut pause = PAUSE_MIN;
-    loop {
-        if let Ok(Ok(pubsub)) = timeout(connect_timeout, connect(&shared, &client)).await {
-            pause = PAUSE_MIN;
-            // What was said while nobody heard is lost. The subscription is there now, so whoever looks from now on
-            // misses nothing (subscribe, wait for the answer, then look).
-            listener.missed();
-            // Whatever ends it, the connection is of no more use.
-            let _ = hear_on(&shared, pubsub, &*listener).await;
-            shared.hears_events.send_replace(false);
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
-    }
-}
-
-async fn connect(shared: &Shared, client: &Client) -> RedisResult<PubSub> {
-    let mut pubsub = client.get_async_pubsub().await?;
-    pubsub.subscribe(&shared.wake).await?;
-    pubsub.subscribe(&shared.watch).await?;
-    Ok(pubsub)
-}
-
-/// Hears until the connection ends or gives no more sign of life.
-async fn hear_on(shared: &Shared, pubsub: PubSub, listener: &dyn Listener) -> RedisResult<()> {
-    let (mut sink, mut messages) = pubsub.split();
-    let mut wants_events = shared.wants_events.subscribe();
-    wants_events.mark_changed();
-    let mut has_heard = true;
-    let mut pings = tokio::time::interval(PING_EVERY);
-    loop {
-        tokio::select! {
-            message = messages.next() => match message {
-                Some(message) => {
-                    has_heard = true;
-                    shared.dispatch(&message, listener);
-                }
-                None => return Ok(()),
-            },
-            changed = wants_events.changed() => {
-                let Ok(()) = changed else { return Ok(()) };
-                let wants = *wants_events.borrow_and_update();
-                if wants {
-                    sink.subscribe(&shared.events).await?;
-                } else {
-                    sink.unsubscribe(&shared.events).await?;
-                }
-                shared.hears_events.send_replace(wants);
-            }
-            _ = pings.tick() => {
-                if !std::mem::take(&mut has_heard)
-                    && !matches!(timeout(PING_EVERY, sink.ping::<redis::Value>()).await, Ok(Ok(_)))
-                {
-                    return Ok(());
-                }
-            }
-        }
-    }
+/// A message that says nothing but that it was sent.
+pub(super) fn publish(channel: &str) -> Cmd {
+    redis::cmd("PUBLISH").arg(channel).arg("").to_owned()
 }
 
 /// Reads what `tell` in `lua/lease.lua` writes.

@@ -20,10 +20,11 @@ use redis::{
 use tokio::runtime;
 use tokio::time::{Instant, timeout, timeout_at};
 
+pub(super) use super::failure::Failure;
 use super::scripts::Script;
 use super::topology::Topology;
 use crate::config::{RedisAddress, RedisConfig};
-use crate::store::{Fault, PoolHealth, StoreError};
+use crate::store::{Fault, PoolHealth};
 
 /// The shared connections: a pool for each runtime that asks.
 ///
@@ -57,16 +58,6 @@ struct Manager {
     connect_timeout: Duration,
     topology: Arc<Topology>,
     refusal: Refusal,
-}
-
-/// Why a command has no answer.
-pub(super) struct Failure {
-    pub(super) fault: Fault,
-    /// Whether the command may have been executed.
-    pub(super) may_be_done: bool,
-    /// Whether another connection could do better.
-    pub(super) is_worth_retrying: bool,
-    pub(super) detail: String,
 }
 
 impl Pool {
@@ -175,7 +166,9 @@ impl Connection {
             Ok(Err(error)) => Failure::of(&error),
             Err(_) => Failure::timed_out(),
         };
-        if failure.may_be_done || failure.fault == Fault::ReadOnly {
+        // Another connection has no other rights, but it may be to another Redis.
+        let is_doubtful = failure.may_be_done && failure.fault != Fault::Auth;
+        if is_doubtful || failure.fault == Fault::ReadOnly {
             self.abandon();
         }
         Err(failure)
@@ -263,61 +256,6 @@ impl ManageConnection for Manager {
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
         connection.is_broken.load(Ordering::Relaxed) || connection.epoch != self.topology.epoch()
-    }
-}
-
-impl Failure {
-    fn of(error: &RedisError) -> Self {
-        let detail = error.to_string();
-        let failure = |fault, may_be_done, is_worth_retrying| Self {
-            fault,
-            may_be_done,
-            is_worth_retrying,
-            detail,
-        };
-        if error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error() {
-            return failure(Fault::Io, true, true);
-        }
-        if error.kind() == redis::ErrorKind::AuthenticationFailed {
-            return failure(Fault::Auth, false, false);
-        }
-        // Redis answers these before it executes anything.
-        match error.code().unwrap_or_default() {
-            "LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" => failure(Fault::Busy, false, true),
-            "READONLY" | "NOREPLICAS" | "MISCONF" => failure(Fault::ReadOnly, false, false),
-            "NOAUTH" | "WRONGPASS" | "NOPERM" => failure(Fault::Auth, false, false),
-            // The first write of a script is the one that fails, see the scripts.
-            "OOM" => failure(Fault::Full, false, false),
-            _ => failure(Fault::Corrupt, true, false),
-        }
-    }
-
-    fn timed_out() -> Self {
-        let detail = "no answer in time".to_owned();
-        Self {
-            fault: Fault::Timeout,
-            may_be_done: true,
-            is_worth_retrying: false,
-            detail,
-        }
-    }
-
-    /// An answer that belongs to another request, or that its script cannot have given.
-    pub(super) fn corrupt(detail: &str) -> Self {
-        Self {
-            fault: Fault::Corrupt,
-            may_be_done: true,
-            is_worth_retrying: false,
-            detail: detail.to_owned(),
-        }
-    }
-
-    /// The error for the caller. An earlier try may have been executed even if the last was not.
-    pub(super) fn into_error(self, may_be_done_before: bool) -> StoreError {
-        match self.may_be_done || may_be_done_before {
-            true => StoreError::unknown(self.fault, self.detail),
-            false => StoreError::unavailable(self.fault, self.detail),
-        }
     }
 }
 

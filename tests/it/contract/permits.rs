@@ -6,7 +6,7 @@ use super::expiry::assert_told;
 use crate::support::bench::{
     Bench, LONG, READ, SHORT, Waiter, assert_behind_waiters, assert_held, blocker, claim,
     contradicts_limit, for_short, holders_in_the_way, in_mode, leases_granted, lock_of, permits,
-    rival,
+    rival, ttl,
 };
 
 /// Another claim on the same lock that takes some of its permits.
@@ -43,6 +43,18 @@ pub(super) async fn a_claim_may_take_several_permits(bench: &Bench) {
     bench.freed(&two).await;
     bench.granted(&another_two).await;
     assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
+}
+
+pub(super) async fn claims_of_any_size_fill_the_limit_and_never_exceed_it(bench: &Bench) {
+    for held in [1, 2, 3, 4, 7, 100] {
+        for left in [1, 2, 3, 4, 7, 100] {
+            let (lock, limit) = (claim(), held + left);
+            bench.granted(&taking(&lock, held, limit)).await;
+            assert_held(&bench.acquire(&taking(&lock, left + 1, limit)).await);
+            bench.granted(&taking(&lock, left, limit)).await;
+            assert_held(&bench.acquire(&taking(&lock, 1, limit)).await);
+        }
+    }
 }
 
 pub(super) async fn a_lock_with_one_permit_is_held_alone(bench: &Bench) {
@@ -261,4 +273,64 @@ pub(super) async fn a_reader_that_ran_out_before_min_hold_leaves_the_lock_coolin
         LockState::Cooling { free_in } => bench.assert_left(free_in, LONG - SHORT),
         other => panic!("the lock is cooling, but: {other:?}"),
     }
+}
+
+/// What is kept taken belongs to the lease that ended, not to the next one of the same token.
+pub(super) async fn permits_that_stay_taken_outlive_the_next_lease_of_their_claim(bench: &Bench) {
+    let lock = claim();
+    let early = Claim {
+        min_hold: Some(bench.forgetting_takes() + SHORT * 4),
+        ..taking(&lock, 1, 3)
+    };
+    bench.granted(&early).await;
+    bench.freed(&early).await;
+    bench.forget(lock_of(&lock)).await;
+    let again = Claim {
+        min_hold: None,
+        ..early.clone()
+    };
+    bench.granted(&again).await;
+    // One permit is kept taken, one is held.
+    assert_held(&bench.acquire(&taking(&lock, 2, 3)).await);
+    let third = taking(&lock, 1, 3);
+    bench.granted(&third).await;
+    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
+    bench.freed(&again).await;
+    bench.granted(&taking(&lock, 1, 3)).await;
+    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
+    assert_eq!(bench.holders(lock_of(&lock)).await.len(), 2);
+    bench.outlast(SHORT * 4).await;
+    bench.granted(&taking(&lock, 1, 3)).await;
+    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
+    assert_eq!(bench.holders(lock_of(&lock)).await.len(), 3);
+}
+
+pub(super) async fn permits_that_stay_taken_after_an_end_outlive_the_next_lease_of_their_claim(
+    bench: &Bench,
+) {
+    let lock = claim();
+    let staying = Claim {
+        ttl: ttl(LONG * 3),
+        ..taking(&lock, 1, 3)
+    };
+    bench.granted(&staying).await;
+    let lapsing = Claim {
+        min_hold: Some(bench.forgetting_takes() + SHORT * 5),
+        ..for_short(&taking(&lock, 1, 3))
+    };
+    bench.granted(&lapsing).await;
+    bench.outlast(SHORT).await;
+    assert_told(bench, &lapsing, NotHolder::Expired).await;
+    assert_eq!(bench.holders(lock_of(&lock)).await.len(), 1);
+    bench.forget(lock_of(&lock)).await;
+    let again = Claim {
+        min_hold: None,
+        ttl: ttl(LONG * 2),
+        ..lapsing.clone()
+    };
+    bench.granted(&again).await;
+    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
+    bench.outlast(SHORT * 4).await;
+    bench.granted(&taking(&lock, 1, 3)).await;
+    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
 }

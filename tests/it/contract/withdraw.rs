@@ -4,6 +4,8 @@ use leasehold::domain::{
     Acquired, Attempt, Change, Claim, LockState, NotHolder, Renewed, Withdrawable,
 };
 
+use leasehold::store::REMEMBERED;
+
 use super::waiting::held_and_waited_for;
 use crate::support::bench::{
     Bench, LONG, SHORT, assert_held, at_depth, claim, deadline, ended, for_short, leases_granted,
@@ -245,4 +247,21 @@ async fn renewed_for(bench: &Bench, claim: &Claim, withdrawable: Withdrawable) {
         .renew(&claim.names, claim.token, change, deadline())
         .await;
     assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+}
+
+/// Instead of waiting for a minute, this looks at how much longer Redis keeps what it knows of the lock.
+pub(super) async fn a_withdrawn_attempt_is_remembered_for_a_minute(bench: &Bench) {
+    for was_granted in [false, true] {
+        let (claim, attempt) = (claim(), Attempt::random());
+        if was_granted {
+            leases_granted(bench.attempt(&claim, attempt).await.expect("it answers"));
+        }
+        bench.withdraw(&claim, attempt).await;
+        let kept = bench.longest_kept(lock_of(&claim)).await;
+        bench.assert_left(kept, REMEMBERED);
+        // What one attempt leaves is not forgotten sooner because of another.
+        bench.withdraw(&claim, Attempt::random()).await;
+        let kept = bench.longest_kept(lock_of(&claim)).await;
+        bench.assert_left(kept, REMEMBERED);
+    }
 }

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use leasehold::config::RedisConfig;
 use leasehold::domain::LockName;
-use leasehold::store::LockStore;
 use leasehold::store::memory::MemoryStore;
+use leasehold::store::{LockStore, REMEMBERED};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -103,7 +103,10 @@ impl Bench {
         let store = stores::redis_store(&address, &config)
             .await
             .expect("the store opens on a Redis that is as it should be");
-        Self::on(store, Some(redis))
+        let bench = Self::on(store, Some(redis));
+        // Until it has listened and looked who else does, a process takes it that somebody wants events.
+        bench.listens().await;
+        bench
     }
 
     fn on(store: Arc<dyn LockStore>, redis: Option<RedisBench>) -> Self {
@@ -165,6 +168,38 @@ impl Bench {
             // This is no synchronisation: the passing of time is what the law is about.
             Some(_) => tokio::time::sleep(by).await,
         }
+    }
+
+    /// How long it takes until [`forget`](Self::forget) has happened.
+    pub(crate) fn forgetting_takes(&self) -> Duration {
+        match self.redis {
+            None => REMEMBERED,
+            Some(_) => Duration::ZERO,
+        }
+    }
+
+    /// Lets the tombstones of all claims on a lock expire. Redis is helped, because nobody waits a minute for that.
+    pub(crate) async fn forget(&self, name: &LockName) {
+        let Some(redis) = self.redis else {
+            return self.advance(REMEMBERED).await;
+        };
+        let tombstones = format!("lh:1:{{{}}}:e:*", name.bucket().index());
+        for key in redis.server.keys(redis.database, &tombstones).await {
+            let expire = [b"DEL", &key[..]];
+            redis.server.command_in(redis.database, &expire).await;
+        }
+    }
+
+    /// For how long Redis keeps what it keeps longest of a lock, fencing counter aside. The bench has no other lock of
+    /// that bucket.
+    pub(crate) async fn longest_kept(&self, name: &LockName) -> Duration {
+        let redis = self.redis_behind();
+        let pattern = format!("lh:1:{{{}}}:*", name.bucket().index());
+        let mut longest_ms = 0;
+        for key in redis.server.keys(redis.database, &pattern).await {
+            longest_ms = longest_ms.max(redis.server.kept_ms(redis.database, &key).await);
+        }
+        Duration::from_millis(longest_ms.unsigned_abs())
     }
 
     /// Lets time pass until something that lasts `duration` from now is over.

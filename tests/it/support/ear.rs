@@ -17,6 +17,7 @@ struct Heard {
     offers: Vec<LockName>,
     events: Vec<LockEvent>,
     missed: usize,
+    missed_events: usize,
 }
 
 impl Ear {
@@ -43,9 +44,14 @@ impl Ear {
         events.into_iter().map(|event| event.kind).collect()
     }
 
-    /// How often messages may have been lost.
+    /// How often offers may have been lost.
     pub(crate) fn missed(&self) -> usize {
         self.heard().missed
+    }
+
+    /// How often events may have been lost.
+    pub(crate) fn missed_events(&self) -> usize {
+        self.heard().missed_events
     }
 
     fn heard(&self) -> MutexGuard<'_, Heard> {
@@ -64,5 +70,9 @@ impl Listener for Ear {
 
     fn missed(&self) {
         self.heard().missed += 1;
+    }
+
+    fn missed_events(&self) {
+        self.heard().missed_events += 1;
     }
 }

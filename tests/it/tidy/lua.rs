@@ -179,6 +179,18 @@ pub(super) fn fence_as_text(file: &File) -> Vec<String> {
     .collect()
 }
 
+/// What a script publishes is a hint; a user without the right to the channel must not find its work half done.
+pub(super) fn publish_that_fails(file: &File) -> Vec<String> {
+    if !is_script(file) {
+        return Vec::new();
+    }
+    let publishes = file.text.lines().filter(|line| line.contains("'PUBLISH'"));
+    publishes
+        .filter(|line| !line.contains("redis.pcall('PUBLISH'"))
+        .map(|line| line.trim().to_owned())
+        .collect()
+}
+
 mod tests {
     use super::*;
 
@@ -290,6 +302,17 @@ mod tests {
             "return fence",
         ] {
             assert_eq!(fence_as_text(&script(line)).len(), 0, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_message_that_may_fail_is_refused() {
+        for (line, count) in [
+            ("redis.call('PUBLISH', 'c', '')", 1),
+            ("call('PUBLISH', 'c', '')", 1),
+            ("redis.pcall('PUBLISH', 'c', '')", 0),
+        ] {
+            assert_eq!(publish_that_fails(&script(line)).len(), count, "{line}");
         }
     }
 }

@@ -170,6 +170,8 @@ impl Listener for Offers {
     }
 
     fn missed(&self) {}
+
+    fn missed_events(&self) {}
 }
 
 fn unavailable() -> StoreError {

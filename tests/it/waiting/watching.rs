@@ -90,7 +90,7 @@ async fn whoever_falls_behind_and_whoever_may_have_missed_something_is_told_to_l
     reset(&mut slow).await;
     assert_quiet(&mut slow).await;
     let before = held(&service).await;
-    store.listener().missed();
+    store.listener().missed_events();
     let after = held(&service).await;
     assert_eq!(&next(&mut slow).await.1, lock_of(&before));
     reset(&mut slow).await;

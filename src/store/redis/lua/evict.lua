@@ -30,7 +30,7 @@ elseif it.limit then
         local member = found[2][i]
         local claim = string.sub(member, 1, 16)
         local record = holder_key(it, claim)
-        local lease = redis.call('HMGET', record, 'u', 'd')
+        local lease = redis.call('HMGET', record, 'u', 'd', 'f')
         -- What only keeps its permits taken has no record.
         if lease[1] then
             local is_held = tonumber(lease[1]) > now_ms
@@ -40,7 +40,7 @@ elseif it.limit then
             tell(channel, now_us, is_held and 'evicted' or 'expired', it, record)
             redis.call('DEL', record)
             redis.call('SET', ended_key(it, claim), is_held and 'v' .. reason or EXPIRED, 'PX', REMEMBERED_MS)
-            give_back(it, member, now_ms + (tonumber(lease[2]) or 0), now_ms)
+            give_back(it, member, now_ms + (tonumber(lease[2]) or 0), now_ms, lease[3])
         end
     end
     close_if_left(it)

@@ -6,9 +6,10 @@
 -- i min_hold (ms), x latest end (ms), d lock_delay (ms), y present once its expiry was told.
 -- Held by several it has s, their common limit (0 for none), and k, the permits taken; each has a record of its own (with
 -- the same fields, and s and k of its own) and an entry in the set of holders: digest and permits, scored by the end.
--- An entry without a record keeps its permits taken for min_hold or lock_delay. Beside them is j, the longest time (ms) for
--- which an entry was ever made. A closed lock has c, the moment (ms) from which it may be granted, and j, for how long it
--- was closed. What a waited-for lock has beside is told in queue.lua.
+-- What min_hold or lock_delay keep taken after an end is an entry without a record. In place of the digest it has 8 zero
+-- bytes and the fencing token (8) of the lease that ended: the same claim may hold again meanwhile. Beside them is j, the
+-- longest time (ms) for which an entry was ever made. A closed lock has c, the moment (ms) from which it may be granted, and
+-- j, for how long it was closed. What a waited-for lock has beside is told in queue.lua.
 -- Times are moments of Redis's clock, which may be set back. What ends later than its own length from now was written
 -- before the clock went back, and is made to end its own length from now: no lock stays closed for longer than its
 -- settings say, and no lease that is alive is cut short.
@@ -149,7 +150,8 @@ local function tell(channel, now_us, kind, it, record, owner)
     told = told + 1
     local _, name = parts(it)
     local lease = record and redis.call('HMGET', record, 'f', 'u', 'o') or {}
-    redis.call('PUBLISH', channel, string.format('%.0f.%d %s %s %s %s %s',
+    -- A user without the right to the channel does what it does all the same.
+    redis.pcall('PUBLISH', channel, string.format('%.0f.%d %s %s %s %s %s',
         now_us, told, kind, name, lease[1] or '-', lease[2] or '-', lease[3] or owner or ''))
 end
 
@@ -180,17 +182,19 @@ local function lasts(it, lasts_ms)
     end
 end
 
--- Gives back what one of several holders took: now, or from `open_ms` on.
-local function give_back(it, member, open_ms, now_ms)
+-- Gives back what one of several holders took: now, or from `open_ms` on, by the fencing token of the lease that ended.
+local function give_back(it, member, open_ms, now_ms, fence)
     local holders = holders_key(it)
+    redis.call('ZREM', holders, member)
     if open_ms > now_ms then
         lasts(it, open_ms - now_ms)
-        redis.call('ZADD', holders, open_ms, member)
+        -- Not the claim: its next lease must not take the place of what this one keeps taken.
+        local kept = struct.pack('>I8I8', 0, tonumber(fence))
+        redis.call('ZADD', holders, open_ms, kept .. string.sub(member, 17))
         live(holders, open_ms - now_ms)
         live(it.key, open_ms - now_ms)
         return
     end
-    redis.call('ZREM', holders, member)
     it.taken = redis.call('HINCRBY', it.key, 'k', -tonumber(string.sub(member, 17)))
 end
 
@@ -245,7 +249,7 @@ local function reap(it, now_us, now_ms, channel)
     for _, member in ipairs(over) do
         local claim = string.sub(member, 1, 16)
         local record = holder_key(it, claim)
-        local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd')
+        local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd', 'f')
         local open_ms = 0
         if lease[1] then
             local until_ms = tonumber(lease[1])
@@ -257,7 +261,7 @@ local function reap(it, now_us, now_ms, channel)
             end
             open_ms = closed_until(tonumber(lease[2]), until_ms, lease[3], lease[4])
         end
-        give_back(it, member, open_ms, now_ms)
+        give_back(it, member, open_ms, now_ms, lease[5])
     end
     close_if_left(it)
 end

@@ -143,7 +143,8 @@ local function offer(it, now_ms)
     end
     keep_for(it, first.process, OFFER_MS, now_ms)
     local _, name = parts(it)
-    redis.call('PUBLISH', 'lh:1:wake:' .. first.process, name)
+    -- Without the right to the channel, the waiter finds out when it looks again.
+    redis.pcall('PUBLISH', 'lh:1:wake:' .. first.process, name)
 end
 
 -- How many wait, and how many of them before a sequence number.

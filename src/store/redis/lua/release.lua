@@ -52,7 +52,8 @@ if #KEYS == 2 and #ARGV == 1 then
                 if process == string.sub(claimant, 25) then
                     return request .. '2' .. held
                 end
-                call('PUBLISH', 'lh:1:wake:' .. process, name)
+                -- A user without the right to the channel has released the lock all the same.
+                redis.pcall('PUBLISH', 'lh:1:wake:' .. process, name)
                 return request .. '1' .. held
             end
         end

@@ -7,7 +7,7 @@ local hold_count, channel = unpack(ARGV, #KEYS / 2 + 1)
 hold_count, channel = hold_count or '', channel or ''
 
 local function free(it, ended)
-    local lease = redis.call('HMGET', it.record, 'a', 'i', 'k')
+    local lease = redis.call('HMGET', it.record, 'a', 'i', 'k', 'f')
     local acquired_ms = tonumber(lease[1])
     -- Both count from the grant, which lies in the future when the clock was set back since.
     local held_ms = math.max(now_ms - acquired_ms, 0)
@@ -19,7 +19,7 @@ local function free(it, ended)
         close(it, open_ms, now_ms)
     else
         redis.call('DEL', it.record)
-        give_back(it, it.claim .. lease[3], open_ms, now_ms)
+        give_back(it, it.claim .. lease[3], open_ms, now_ms, lease[4])
         close_if_left(it)
     end
     redis.call('SET', ended, RELEASED, 'PX', REMEMBERED_MS)
@@ -41,7 +41,7 @@ local function leave_queue(it, ended, ticket)
     if leave(it, ticket.process, it.claim) then
         -- Whoever waits there for this claim finds out that it has ended.
         local _, name = parts(it)
-        redis.call('PUBLISH', 'lh:1:wake:' .. ticket.process, name)
+        redis.pcall('PUBLISH', 'lh:1:wake:' .. ticket.process, name)
     end
     offer(it, now_ms)
     return { 3 }

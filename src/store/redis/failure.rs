@@ -1,0 +1,174 @@
+//! What a failed command means: which kind of failure it is, and whether the command may have been executed all the same.
+
+use redis::RedisError;
+
+use crate::store::{Fault, StoreError};
+
+/// Why a command has no answer.
+pub(super) struct Failure {
+    pub(super) fault: Fault,
+    /// Whether the command may have been executed.
+    pub(super) may_be_done: bool,
+    /// Whether another connection could do better.
+    pub(super) is_worth_retrying: bool,
+    pub(super) detail: String,
+}
+
+/// What the text of an error has that a command in a script ran into.
+const AMID_SCRIPT: &str = ", on @user_script";
+
+impl Failure {
+    pub(super) fn of(error: &RedisError) -> Self {
+        let detail = error.to_string();
+        let failure = |fault, may_be_done, is_worth_retrying| Self {
+            fault,
+            may_be_done,
+            is_worth_retrying,
+            detail,
+        };
+        if error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error() {
+            return failure(Fault::Io, true, true);
+        }
+        if error.kind() == redis::ErrorKind::AuthenticationFailed {
+            return failure(Fault::Auth, false, false);
+        }
+        // An error that names the script comes out of the middle of it, so the commands before it were executed.
+        let is_amid = error
+            .detail()
+            .is_some_and(|text| text.contains(AMID_SCRIPT));
+        match error.code().unwrap_or_default() {
+            // Redis decides these before the first write of a script, and none of them after it.
+            "OOM" => failure(Fault::Full, false, false),
+            "READONLY" | "NOREPLICAS" | "MISCONF" => failure(Fault::ReadOnly, false, false),
+            // How a right is missing in the middle depends on the version.
+            "NOAUTH" | "WRONGPASS" | "NOPERM" => failure(Fault::Auth, is_amid, false),
+            "ERR" if is_amid && detail_lacks_right(error) => failure(Fault::Auth, true, false),
+            _ if is_amid => failure(Fault::Corrupt, true, false),
+            "LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" => failure(Fault::Busy, false, true),
+            _ => failure(Fault::Corrupt, true, false),
+        }
+    }
+
+    pub(super) fn timed_out() -> Self {
+        let detail = "no answer in time".to_owned();
+        Self {
+            fault: Fault::Timeout,
+            may_be_done: true,
+            is_worth_retrying: false,
+            detail,
+        }
+    }
+
+    /// An answer that belongs to another request, or that its script cannot have given.
+    pub(super) fn corrupt(detail: &str) -> Self {
+        Self {
+            fault: Fault::Corrupt,
+            may_be_done: true,
+            is_worth_retrying: false,
+            detail: detail.to_owned(),
+        }
+    }
+
+    /// The error for the caller. An earlier try may have been executed even if the last was not.
+    pub(super) fn into_error(self, may_be_done_before: bool) -> StoreError {
+        match self.may_be_done || may_be_done_before {
+            true => StoreError::unknown(self.fault, self.detail),
+            false => StoreError::unavailable(self.fault, self.detail),
+        }
+    }
+}
+
+/// Whether a command in a script was forbidden, as Redis 7.0 says it; later ones say NOPERM.
+fn detail_lacks_right(error: &RedisError) -> bool {
+    let lacks_right = |text: &str| text.starts_with("The user executing the script can't");
+    error.detail().is_some_and(lacks_right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(answer: &str) -> Failure {
+        let answer = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes());
+        let error = answer.expect("well formed").extract_error();
+        Failure::of(&error.expect_err("an error"))
+    }
+
+    const AMID: &str = " script: 857d37fb3188c44cc298349349dd303b80cdd270, on @user_script:1.";
+
+    #[test]
+    fn what_was_refused_before_it_began_was_not_done() {
+        for (answer, fault) in [
+            (
+                "NOPERM User u has no permissions to run the 'evalsha' command",
+                Fault::Auth,
+            ),
+            (
+                "LOADING Redis is loading the dataset in memory",
+                Fault::Busy,
+            ),
+            (
+                "READONLY You can't write against a read only replica.",
+                Fault::ReadOnly,
+            ),
+        ] {
+            let failure = failure(answer);
+            assert_eq!(
+                (failure.fault, failure.may_be_done),
+                (fault, false),
+                "{answer}"
+            );
+        }
+    }
+
+    /// Redis lets no script write whose first write it would refuse, and refuses none after the first.
+    #[test]
+    fn what_forbids_the_first_write_of_a_script_forbids_all_of_it() {
+        for (answer, fault) in [
+            (
+                "OOM command not allowed when used memory > 'maxmemory'.",
+                Fault::Full,
+            ),
+            (
+                "READONLY You can't write against a read only replica.",
+                Fault::ReadOnly,
+            ),
+        ] {
+            let failure = failure(&format!("{answer}{AMID}"));
+            assert_eq!(
+                (failure.fault, failure.may_be_done),
+                (fault, false),
+                "{answer}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_failed_in_the_middle_of_a_script_may_be_done() {
+        for (answer, fault) in [
+            (
+                "NOPERM User u has no permissions to run the 'set' command",
+                Fault::Auth,
+            ),
+            (
+                "ERR The user executing the script can't run this command or subcommand",
+                Fault::Auth,
+            ),
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+                Fault::Corrupt,
+            ),
+            (
+                "TRYAGAIN Multiple keys request during rehashing of slot",
+                Fault::Corrupt,
+            ),
+        ] {
+            let failure = failure(&format!("{answer}{AMID}"));
+            assert_eq!(
+                (failure.fault, failure.may_be_done),
+                (fault, true),
+                "{answer}"
+            );
+        }
+    }
+}

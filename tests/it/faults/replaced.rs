@@ -1,0 +1,69 @@
+//! A Redis that stops to be the primary while connections to it stay open.
+
+use leasehold::store::{Fault, StoreError};
+
+use super::{Replica, durable_redis, lasting};
+use crate::support::bench::{claim, deadline, for_short};
+use crate::support::eventually;
+use crate::support::proxy::Proxy;
+use crate::support::redis_server::RedisServer;
+use crate::support::stores;
+
+/// Makes it read-only, and the new primary known under its address.
+async fn replace(former: &RedisServer, proxy: &Proxy, by: &RedisServer) {
+    // Nobody listens there: the former primary learns nothing of the new one and keeps what identifies it.
+    former.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    proxy.redirect(by.address());
+}
+
+#[tokio::test]
+async fn a_connection_to_a_redis_that_became_read_only_is_not_used_again() {
+    let (former, new) = (durable_redis().await, durable_redis().await);
+    let proxy = Proxy::start(former.address()).await;
+    // Without surveys, which find out by themselves.
+    let store = stores::redis_store(&proxy.database(0), &stores::redis_config()).await;
+    let store = store.expect("the store opens");
+    let acquire = async || {
+        let attempt = leasehold::domain::Attempt::random();
+        // After it, nothing is waited for that the new primary does not know.
+        let claim = for_short(&claim());
+        store.acquire(&claim, attempt, None, deadline()).await
+    };
+    acquire().await.expect("it may write");
+    replace(&former, &proxy, &new).await;
+    match acquire().await {
+        Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::ReadOnly),
+        other => panic!("it is read-only, but: {other:?}"),
+    }
+    eventually("the new primary grants", async || {
+        let granted = matches!(acquire().await, Ok(leasehold::domain::Acquired::Granted(_)));
+        granted.then_some(())
+    })
+    .await;
+    let keys = new.keys(0, "lh:1:*:l:*").await;
+    assert_eq!(keys.len(), 1, "it was granted there");
+}
+
+/// A process that nobody asks for anything that it would try finds the new primary, too.
+#[tokio::test]
+async fn a_survey_that_finds_a_replica_asks_the_address_anew() {
+    let (former, new) = (durable_redis().await, durable_redis().await);
+    let proxy = Proxy::start(former.address()).await;
+    let replica = Replica::open(&proxy.database(0)).await;
+    replica.granted(&lasting(claim())).await;
+    // From then on a survey has nothing to write, which would fail.
+    eventually("the horizon is published", async || {
+        (former.kept_ms(0, b"lh:1:{0}:horizon").await > 0).then_some(())
+    })
+    .await;
+    replace(&former, &proxy, &new).await;
+    eventually("the new primary is found", async || {
+        (!new.keys(0, "lh:1:*").await.is_empty()).then_some(())
+    })
+    .await;
+    eventually("it is fit to grant", async || {
+        let health = replica.service.store_health();
+        (health.up && health.refused.is_none()).then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,134 @@
+//! A Redis user that may not do everything that Leasehold does.
+
+use std::sync::Arc;
+
+use leasehold::config::RedisConfig;
+use leasehold::config::Secret;
+use leasehold::domain::{Acquired, Released};
+use leasehold::service::{LockService, Outcome};
+use leasehold::store::{Fault, Finding, LockStore, StoreError};
+
+use super::{Replica, durable_redis, lasting};
+use crate::support::bench::{claim, deadline, lock_of, rival};
+use crate::support::redis_server::RedisServer;
+use crate::support::{PATIENCE, eventually, stores};
+
+const PASSWORD: &str = "of-a-user-with-few-rights";
+
+/// What docs/how-to/redis.md grants, but for the channels.
+const RIGHTS: &str = "reset on >of-a-user-with-few-rights ~lh:1:* -@all +@connection +@read +@write -@dangerous \
+    +eval +evalsha +time +publish +subscribe +unsubscribe +pubsub|numsub +info +config|get";
+
+async fn grant(server: &RedisServer, rights: &str) {
+    let command = ["ACL", "SETUSER", "leasehold"].into_iter();
+    let command: Vec<_> = command.chain(rights.split_whitespace()).collect();
+    server.command(&command).await;
+}
+
+fn config() -> RedisConfig {
+    RedisConfig {
+        username: Some("leasehold".to_owned()),
+        password: Some(Secret::new(PASSWORD)),
+        ..stores::redis_config()
+    }
+}
+
+async fn store(server: &RedisServer) -> Arc<dyn LockStore> {
+    let store = stores::redis_store(&server.database(0), &config()).await;
+    store.expect("the store opens")
+}
+
+fn channels(service: &LockService) -> Option<Finding> {
+    let findings = service.store_health().findings.into_iter();
+    findings
+        .into_iter()
+        .find(|finding| finding.topic == "channels")
+}
+
+#[tokio::test]
+async fn without_the_right_to_channels_everything_is_done_and_it_is_said() {
+    let server = durable_redis().await;
+    grant(&server, &format!("{RIGHTS} resetchannels")).await;
+    let replica = Replica::on(store(&server).await);
+    eventually("it is found out", async || {
+        let finding = channels(&replica.service)?;
+        let is_told = !finding.is_fine
+            && ["subscribe", "publish", "second"]
+                .iter()
+                .all(|word| finding.detail.contains(word));
+        is_told.then_some(())
+    })
+    .await;
+    // Another process, so that the waiter is to be told by a message.
+    let other = Replica::on(store(&server).await);
+    let held = lasting(claim());
+    for ended_by_release in [true, false] {
+        let (held, waiter) = (rival(&held), lasting(rival(&held)));
+        replica.granted(&held).await;
+        let waiting = other.acquire_within(&waiter, PATIENCE);
+        let ending = async {
+            eventually("it is queued", async || {
+                let view = replica.service.inspect(lock_of(&held)).await.ok()?;
+                (view.queue.length == 1).then_some(())
+            })
+            .await;
+            if ended_by_release {
+                let answer = replica.release(&held).await;
+                assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
+            } else {
+                let name = lock_of(&held).clone();
+                let evicted = replica.service.evict(name, String::new()).await;
+                assert_eq!(evicted.expect("it is done").len(), 1);
+            }
+        };
+        let (granted, ()) = tokio::join!(waiting, ending);
+        assert!(matches!(granted, Ok(Outcome::Granted(_))), "{granted:?}");
+        let answer = other.release(&waiter).await;
+        assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
+    }
+    let watched = async {
+        let everything = leasehold::service::Scope::Prefix(String::new());
+        let watch = replica.service.watch(everything, None).await;
+        let claim = lasting(claim());
+        replica.granted(&claim).await;
+        let answer = replica.release(&claim).await;
+        assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
+        drop(watch);
+    };
+    watched.await;
+
+    grant(&server, "&lh:1:*").await;
+    eventually("it is well", async || {
+        channels(&replica.service)?.is_fine.then_some(())
+    })
+    .await;
+}
+
+/// Redis 7.0 has no code of its own for it, later ones say NOPERM.
+#[tokio::test]
+async fn what_a_script_may_not_do_in_the_middle_may_be_done() {
+    let server = durable_redis().await;
+    grant(&server, &format!("{RIGHTS} &lh:1:*")).await;
+    let store = store(&server).await;
+    let claim = lasting(claim());
+    let attempt = leasehold::domain::Attempt::random();
+    let answer = store.acquire(&claim, attempt, None, deadline()).await;
+    assert!(matches!(answer, Ok(Acquired::Granted(_))), "{answer:?}");
+
+    grant(&server, "-set").await;
+    let answer = store
+        .release(&claim.names, claim.token, None, deadline())
+        .await;
+    match answer {
+        Err(StoreError::Unknown { fault, .. }) => assert_eq!(fault, Fault::Auth),
+        other => panic!("its first write was done, but: {other:?}"),
+    }
+    grant(&server, "+set -evalsha").await;
+    let answer = store
+        .acquire(&rival(&claim), attempt, None, deadline())
+        .await;
+    match answer {
+        Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::Auth),
+        other => panic!("nothing was done, but: {other:?}"),
+    }
+}
