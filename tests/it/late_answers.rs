@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use leasehold::domain::{
     Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockState,
-    LockView, NotHolder, Parked, Released, Renewed, Stand, Token,
+    LockView, NotHolder, Parked, Released, Renewed, Rollback, Stand, Token,
 };
 use leasehold::service::{LockService, Outcome};
 use leasehold::store::memory::MemoryStore;
@@ -63,9 +63,10 @@ impl LockStore for LateStore {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
+        rollback: Rollback,
         by: Instant,
     ) -> StoreFuture<'a, ()> {
-        self.after(self.store.withdraw(claim, attempt, by))
+        self.after(self.store.withdraw(claim, attempt, rollback, by))
     }
 
     fn renew<'a>(

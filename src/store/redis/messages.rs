@@ -38,6 +38,7 @@ struct Shared {
     wake: String,
     events: String,
     watch: String,
+    evictions: String,
     wants_events: watch::Sender<bool>,
     /// Whether the channel of events is subscribed to, as far as this process wants it.
     hears_events: watch::Sender<bool>,
@@ -54,6 +55,7 @@ impl Messages {
             process,
             events: keys::events_channel(database),
             watch: keys::watch_channel(database),
+            evictions: keys::evictions_channel(database),
             wants_events: watch::Sender::new(false),
             hears_events: watch::Sender::new(false),
             is_watched: AtomicBool::new(false),
@@ -86,6 +88,18 @@ impl Messages {
     /// The channel on which processes say that somebody has come to watch.
     pub(super) fn watch_channel(&self) -> &str {
         &self.shared.watch
+    }
+
+    /// The channel on which scripts tell of evictions.
+    pub(super) fn evictions_channel(&self) -> &str {
+        &self.shared.evictions
+    }
+
+    /// This process has evicted whoever held the lock, or may have.
+    pub(super) fn evicted(&self, name: &LockName) {
+        if let Some((listener, _)) = self.attached.get() {
+            listener.evicted(name);
+        }
     }
 
     /// Begins to hear, for as long as this lives.
@@ -160,6 +174,10 @@ impl Shared {
             if let Some(event) = std::str::from_utf8(payload).ok().and_then(event) {
                 listener.event(event);
             }
+        } else if channel == self.evictions {
+            if let Ok(name) = LockName::parse(payload) {
+                listener.evicted(&name);
+            }
         } else if channel == self.watch {
             self.heard_of_watchers();
         }
@@ -193,6 +211,7 @@ async fn connect(shared: &Shared, client: &Client) -> RedisResult<PubSub> {
     let mut pubsub = client.get_async_pubsub().await?;
     pubsub.subscribe(&shared.wake).await?;
     pubsub.subscribe(&shared.watch).await?;
+    pubsub.subscribe(&shared.evictions).await?;
     Ok(pubsub)
 }
 

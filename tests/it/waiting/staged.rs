@@ -11,7 +11,7 @@ use futures_util::future::{BoxFuture, ready};
 use leasehold::config::WaitingConfig;
 use leasehold::domain::{
     Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockEvent, LockName, LockNames,
-    LockView, Parked, Released, Renewed, Stand, Token,
+    LockView, Parked, Released, Renewed, Rollback, Stand, Token,
 };
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
@@ -153,6 +153,13 @@ impl Listener for Offers {
         }
     }
 
+    fn evicted(&self, name: &LockName) {
+        let listener = self.listener.lock().unwrap();
+        if let (false, Some(listener)) = (self.are_lost.load(Ordering::Relaxed), &*listener) {
+            listener.evicted(name);
+        }
+    }
+
     fn event(&self, event: LockEvent) {
         if let Some(listener) = &*self.listener.lock().unwrap() {
             listener.event(event);
@@ -218,10 +225,11 @@ impl LockStore for Staged {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
+        rollback: Rollback,
         by: Instant,
     ) -> StoreFuture<'a, ()> {
         self.endings.lock().unwrap().push("withdraw");
-        self.up(|| self.store.withdraw(claim, attempt, by))
+        self.up(|| self.store.withdraw(claim, attempt, rollback, by))
     }
 
     fn renew<'a>(

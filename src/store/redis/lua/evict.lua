@@ -1,9 +1,9 @@
 -- Takes a lock away from those who hold it, a bounded number at a time.
 -- KEYS: lock
--- ARGV: request, reason, cursor, channel
+-- ARGV: request, reason, cursor, evictions, channel
 -- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, then the leases
 local lock = KEYS[1]
-local request, reason, cursor, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local request, reason, cursor, evictions, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 -- About so many: a small set comes whole, and a step may find a few more.
 local EVICTED_AT_ONCE = 500
@@ -30,7 +30,7 @@ elseif it.limit then
         local member = found[2][i]
         local claim = string.sub(member, 1, 16)
         local record = holder_key(it, claim)
-        local lease = redis.call('HMGET', record, 'u', 'd')
+        local lease = redis.call('HMGET', record, 'u', 'd', 'f')
         -- What only keeps its permits taken has no record.
         if lease[1] then
             local is_held = tonumber(lease[1]) > now_ms
@@ -40,10 +40,15 @@ elseif it.limit then
             tell(channel, now_us, is_held and 'evicted' or 'expired', it, record)
             redis.call('DEL', record)
             redis.call('SET', ended_key(it, claim), is_held and 'v' .. reason or EXPIRED, 'PX', REMEMBERED_MS)
-            give_back(it, member, now_ms + (tonumber(lease[2]) or 0), now_ms)
+            give_back(it, member, now_ms + (tonumber(lease[2]) or 0), now_ms, lease[3])
         end
     end
     close_if_left(it)
+end
+if answer[4] then
+    -- Streams that held the lock learn of it at once. Without the right to channels they learn by their next renewals.
+    local _, name = parts(it)
+    redis.pcall('PUBLISH', evictions, name)
 end
 offer(it, now_ms)
 return answer

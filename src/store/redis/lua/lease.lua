@@ -3,23 +3,31 @@
 --
 -- A lock is a hash. Held by one claim alone it is that claim's record: h claim digest, r attempt that nobody was told of
 -- yet, f fencing token, a acquired (ms), u end of the lease (ms), t TTL (ms), n hold count if not 1, o owner, m metadata,
--- i min_hold (ms), x latest end (ms), d lock_delay (ms), y present once its expiry was told.
+-- i min_hold (ms), x latest end (ms), d lock_delay (ms), y present once its expiry was told. A lease that a stream holds or has
+-- held has j, the attempts that held it in turn: first that of the grant, last those of the streams that took it over.
 -- Held by several it has s, their common limit (0 for none), and k, the permits taken; each has a record of its own (with
 -- the same fields, and s and k of its own) and an entry in the set of holders: digest and permits, scored by the end.
--- An entry without a record keeps its permits taken for min_hold or lock_delay. A closed lock has c, the moment (ms) from
+-- An entry without a record, its fencing token in place of a digest, keeps permits taken for min_hold or lock_delay. A closed lock has c, the moment (ms) from
 -- which it may be granted. What a waited-for lock has beside is told in queue.lua.
 -- The record of a lease without hold count, metadata, min_hold, max_hold and lock_delay is written in a compact form first,
 -- which takes the least time and memory: a string, packed from the attempt (8 bytes, 0 when it is nobody's affair any
 -- more), '1', the claim (16), the owner, the TTL in ms (4), the fencing token, which such a grant takes from the clock (8),
 -- and the end (6). The short ways know that form, and what only looks at a lock; what changes the record makes a hash of it.
 -- A mark of an ended claim is a string: one of those below, v<reason> evicted, or c<attempts>: not ended, but these
--- attempts were withdrawn before they arrived.
+-- attempts, at most WITHDRAWN_MAX, were withdrawn, and are refused should their requests arrive late.
 -- A record outlives its lease by REMEMBERED_MS, so that the claim can be told that it expired.
 --
 -- The keys that a script is not given share the slot of the lock that it is given.
 
 -- How many expired holders one script clears away, and of how many holders it tells.
 local REAPED_MAX, TOLD_MAX = 64, 100
+
+-- How many withdrawn attempts of one claim are remembered, the latest, and how many that held a lease in turn. A client that
+-- hangs up again and again must not make a key grow.
+local WITHDRAWN_MAX, TURNS_MAX = 32, 32
+
+-- The attempt of a lease that nobody may roll back any more.
+local NOBODY = '\0\0\0\0\0\0\0\0'
 
 -- Redis keeps small whole numbers once for all keys, so that these marks take no memory of their own.
 local RELEASED, EXPIRED, LOST = '1', '2', '3'
@@ -62,7 +70,7 @@ local function spread(it)
     -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
     redis.call('DEL', it.key)
     redis.call('HSET', it.key, 'h', it.holder, 'f', lease[1], 'a', lease[2], 'u', lease[3], 't', lease[4])
-    if it.attempt ~= '\0\0\0\0\0\0\0\0' then
+    if it.attempt ~= NOBODY then
         redis.call('HSET', it.key, 'r', it.attempt)
     end
     if lease[6] ~= '' then
@@ -137,11 +145,13 @@ local function close(it, open_ms, now_ms)
     end
 end
 
--- Gives back what one of several holders took: now, or from `open_ms` on.
-local function give_back(it, member, open_ms, now_ms)
+-- Gives back what one of several holders took: now, or from `open_ms` on. Until then the permits stay taken under the fencing
+-- token, which no other lease has: the claim's token may be used again meanwhile.
+local function give_back(it, member, open_ms, now_ms, fence)
     local holders = holders_key(it)
     if open_ms > now_ms then
-        redis.call('ZADD', holders, open_ms, member)
+        redis.call('ZREM', holders, member)
+        redis.call('ZADD', holders, open_ms, string.format('%16s', fence) .. string.sub(member, 17))
         live(holders, open_ms - now_ms)
         live(it.key, open_ms - now_ms)
         return
@@ -179,7 +189,7 @@ local function reap(it, now_us, now_ms, channel)
     for _, member in ipairs(over) do
         local claim = string.sub(member, 1, 16)
         local record = holder_key(it, claim)
-        local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd')
+        local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd', 'f')
         local open_ms = 0
         if lease[1] then
             local until_ms = tonumber(lease[1])
@@ -191,7 +201,7 @@ local function reap(it, now_us, now_ms, channel)
             end
             open_ms = closed_until(tonumber(lease[2]), until_ms, lease[3], lease[4])
         end
-        give_back(it, member, open_ms, now_ms)
+        give_back(it, member, open_ms, now_ms, lease[5])
     end
     close_if_left(it)
 end

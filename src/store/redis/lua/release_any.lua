@@ -7,7 +7,7 @@ local hold_count, channel = unpack(ARGV, #KEYS / 2 + 1)
 hold_count, channel = hold_count or '', channel or ''
 
 local function free(it, ended)
-    local lease = redis.call('HMGET', it.record, 'a', 'i', 'k')
+    local lease = redis.call('HMGET', it.record, 'a', 'i', 'k', 'f')
     local acquired_ms = tonumber(lease[1])
     local open_ms = acquired_ms + (tonumber(lease[2]) or 0)
     tell(channel, now_us, 'released', it, it.record)
@@ -17,7 +17,7 @@ local function free(it, ended)
         close(it, open_ms, now_ms)
     else
         redis.call('DEL', it.record)
-        give_back(it, it.claim .. lease[3], open_ms, now_ms)
+        give_back(it, it.claim .. lease[3], open_ms, now_ms, lease[4])
         close_if_left(it)
     end
     redis.call('SET', ended, RELEASED, 'PX', REMEMBERED_MS)
