@@ -12,26 +12,42 @@ use crate::service::Undelivered;
 
 /// The data, and the duty to deliver it.
 ///
-/// The grant counts as delivered when the connection takes the last frame to write it. Dropped before that, because the
-/// client hung up or reset its stream, it gives the grant back.
+/// Over HTTP/1 the grant counts as delivered when the connection takes the data to write it. Over HTTP/2 hyper takes data
+/// before the client has granted any room for it, waits for room for its first byte, and asks for more as soon as that is
+/// there. So the last byte comes by itself, and the grant counts as delivered when hyper has had room for that and asks for
+/// what comes after it.
+///
+/// Dropped before, because the client hung up or reset its stream, it gives the grant back.
 pub(super) struct GrantBody {
-    /// What comes before the last frame.
     first: Bytes,
-    last: Option<(Bytes, Undelivered)>,
+    last: Bytes,
+    undelivered: Option<Undelivered>,
+    /// Whether the connection has to ask once more after the last of the data.
+    confirms: bool,
 }
 
 impl GrantBody {
-    /// The last byte is a frame of its own over HTTP/2. hyper asks for a frame as soon as the client grants it one byte of
-    /// flow control, and keeps the rest for as long as the client likes. It asks for the last byte only when the client has
-    /// granted room for all. Over HTTP/1 there is no such control, and each frame would be a write of its own.
-    pub(super) fn new(mut bytes: Bytes, undelivered: Undelivered, version: Version) -> Self {
-        let first = match version {
-            Version::HTTP_2 => bytes.split_to(bytes.len().saturating_sub(1)),
-            _ => Bytes::new(),
+    pub(super) fn new(bytes: Bytes, undelivered: Undelivered, version: Version) -> Self {
+        let (mut first, confirms) = (bytes, version == Version::HTTP_2);
+        let last = match confirms {
+            true => first.split_off(first.len().saturating_sub(1)),
+            false => Bytes::new(),
         };
         Self {
             first,
-            last: Some((bytes, undelivered)),
+            last,
+            undelivered: Some(undelivered),
+            confirms,
+        }
+    }
+
+    fn is_taken(&self) -> bool {
+        self.first.is_empty() && self.last.is_empty()
+    }
+
+    fn is_delivered(&mut self) {
+        if let Some(undelivered) = self.undelivered.take() {
+            undelivered.delivered();
         }
     }
 }
@@ -44,21 +60,24 @@ impl Body for GrantBody {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if !self.first.is_empty() {
-            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.first)))));
+        if self.is_taken() {
+            self.is_delivered();
+            return Poll::Ready(None);
         }
-        Poll::Ready(self.last.take().map(|(bytes, undelivered)| {
-            undelivered.delivered();
-            Ok(Frame::data(bytes))
-        }))
+        let Self { first, last, .. } = &mut *self;
+        let next = if first.is_empty() { last } else { first };
+        let data = std::mem::take(next);
+        if self.is_taken() && !self.confirms {
+            self.is_delivered();
+        }
+        Poll::Ready(Some(Ok(Frame::data(data))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.last.is_none()
+        self.undelivered.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let last = self.last.as_ref().map_or(0, |(bytes, _)| bytes.len());
-        SizeHint::with_exact((self.first.len() + last) as u64)
+        SizeHint::with_exact((self.first.len() + self.last.len()) as u64)
     }
 }

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use super::acquire::Request;
 use super::answer::{AcquireAnswer, Crowd, Outcome};
+use super::held::HeldByStream;
 use super::waiter::Caller;
 use super::waiting::Wait;
-use super::held::HeldByStream;
 use super::{Inner, Undelivered, age};
 use crate::domain::{Change, Claim, Lease, NotHolder, Position, Renewed, Withdrawable};
 use crate::store::StoreError;

@@ -5,6 +5,7 @@ mod clients;
 mod crashes;
 mod network;
 mod pauses;
+mod streams;
 mod unfit;
 
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::{StatusCode, Version};
 use axum::http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
+use axum::http::{StatusCode, Version};
 use axum::response::Response;
 
 use super::{FENCING_TOKEN, LOCK_TOKEN, Named, secret};

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::clock::Moment;
 use crate::domain::{
-    Attempt, Change, Claim, Fence, HoldCount, Holder, Lease, Metadata, Mode, Owner, Rollback, Token,
-    Ttl, Withdrawable,
+    Attempt, Change, Claim, Fence, HoldCount, Holder, Lease, Metadata, Mode, Owner, Rollback,
+    Token, Ttl, Withdrawable,
 };
 
 /// A lease and what it was granted for.

@@ -44,6 +44,8 @@ pub(super) struct Staged {
     endings: Mutex<Vec<&'static str>>,
     /// Whether nothing can be asked at all.
     pub(super) is_down: AtomicBool,
+    /// Whether nothing arrives, and nobody is told so.
+    is_silent: AtomicBool,
     offers: Arc<Offers>,
     pub(super) wants: Mutex<Vec<bool>>,
 }
@@ -70,6 +72,7 @@ impl Staged {
             asks: Mutex::default(),
             endings: Mutex::default(),
             is_down: AtomicBool::new(false),
+            is_silent: AtomicBool::new(false),
             offers: Arc::default(),
             wants: Mutex::default(),
         });
@@ -133,6 +136,11 @@ impl Staged {
         self.is_down.store(is_down, Ordering::Relaxed);
     }
 
+    /// Whether requests are lost, so that their outcome is unknown.
+    pub(super) fn goes_silent(&self, is_silent: bool) {
+        self.is_silent.store(is_silent, Ordering::Relaxed);
+    }
+
     /// What the store answers, which does at once what it is asked for, unless it cannot be reached.
     fn up<'a, T: Send + 'a>(
         &'a self,
@@ -140,6 +148,9 @@ impl Staged {
     ) -> StoreFuture<'a, T> {
         if self.is_down.load(Ordering::Relaxed) {
             return ready(Err(unavailable())).boxed();
+        }
+        if self.is_silent.load(Ordering::Relaxed) {
+            return ready(Err(unknown())).boxed();
         }
         ask()
     }
