@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::domain::{
-    Acquired, Attempt, Change, Claim, LockState, NotHolder, Renewed, Withdrawable,
+    Acquired, Attempt, Change, Claim, LockState, NotHolder, Renewed, Token, Withdrawable,
 };
 
 use super::expiry::assert_told;
@@ -270,18 +270,28 @@ pub(super) async fn a_late_repeat_of_a_stream_that_was_taken_over_from_changes_n
 ) {
     for claim in of_every_kind(None) {
         let first = granted(bench, &claim).await;
-        let second = taken_over(bench, &claim).await;
+        bench.renew(&claim).await;
         drop(bench.attempt(&claim, first).await);
         bench.close(&claim, first).await;
         assert_holds(bench, &claim).await;
-        bench.renew(&claim).await;
-        drop(bench.attempt(&claim, second).await);
-        bench.close(&claim, second).await;
-        assert_holds(bench, &claim).await;
-        let third = taken_over(bench, &claim).await;
-        drop(bench.attempt(&claim, second).await);
-        bench.close(&claim, third).await;
-        assert_free(bench, &claim).await;
+        bench.release_all(&claim).await;
+        let claim = &Claim {
+            token: Token::random(),
+            ..claim
+        };
+        let first = granted(bench, claim).await;
+        let second = taken_over(bench, claim).await;
+        drop(bench.attempt(claim, first).await);
+        bench.close(claim, first).await;
+        assert_holds(bench, claim).await;
+        bench.renew(claim).await;
+        drop(bench.attempt(claim, second).await);
+        bench.close(claim, second).await;
+        assert_holds(bench, claim).await;
+        let third = taken_over(bench, claim).await;
+        drop(bench.attempt(claim, second).await);
+        bench.close(claim, third).await;
+        assert_free(bench, claim).await;
     }
 }
 

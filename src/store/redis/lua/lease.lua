@@ -147,11 +147,11 @@ end
 
 -- Gives back what one of several holders took: now, or from `open_ms` on. Until then the permits stay taken under the fencing
 -- token, which no other lease has: the claim's token may be used again meanwhile.
-local function give_back(it, member, open_ms, now_ms, fence)
+local function give_back(it, member, open_ms, now_ms, granted_text)
     local holders = holders_key(it)
     if open_ms > now_ms then
         redis.call('ZREM', holders, member)
-        redis.call('ZADD', holders, open_ms, string.format('%16s', fence) .. string.sub(member, 17))
+        redis.call('ZADD', holders, open_ms, string.format('%16s', granted_text) .. string.sub(member, 17))
         live(holders, open_ms - now_ms)
         live(it.key, open_ms - now_ms)
         return

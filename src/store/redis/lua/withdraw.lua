@@ -10,7 +10,7 @@ local ended_count = 0
 -- Ends a lease. Undone, it closes nothing, even one that ran out before anybody was told of it. One that was in use, because
 -- it is closed or had been taken over, keeps the lock as a release does; if it has run out it has expired.
 local function roll_back(it, record, claim)
-    local fence, acquired_ms, until_ms, min_hold_ms, permits, turns = unpack(redis.call('HMGET', record, 'f', 'a', 'u', 'i', 'k', 'j'))
+    local granted_text, acquired_ms, until_ms, min_hold_ms, permits, turns = unpack(redis.call('HMGET', record, 'f', 'a', 'u', 'i', 'k', 'j'))
     local was_in_use = is_close == '1' or string.sub(turns or attempt, 1, 8) ~= attempt
     if was_in_use and tonumber(until_ms) <= now_ms then
         return
@@ -23,7 +23,7 @@ local function roll_back(it, record, claim)
         close(it, open_ms, now_ms)
     else
         redis.call('DEL', record)
-        give_back(it, claim .. permits, open_ms, now_ms, fence)
+        give_back(it, claim .. permits, open_ms, now_ms, granted_text)
         close_if_left(it)
     end
     offer(it, now_ms)
