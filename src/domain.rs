@@ -24,7 +24,7 @@ pub use name::{Bucket, InvalidName, LockName};
 pub use names::LockNames;
 pub use outcome::{
     Acquired, Blockade, Blocker, Change, Contradiction, Grant, Listing, LockState, LockView, Lost,
-    NotHolder, Parked, Released, Renewal, Renewed, Waiting, Withdrawable,
+    NotHolder, Parked, Released, Renewal, Renewed, Rollback, Waiting, Withdrawable,
 };
 pub use queue::{Place, Position, Queue, Stand, Waiter};
 pub use token::{ClaimDigest, InvalidToken, Token};

@@ -11,6 +11,7 @@ mod detached;
 mod ears;
 mod events;
 mod give_back;
+mod held;
 mod hold;
 mod jitter;
 pub mod metrics;
@@ -41,6 +42,7 @@ pub use answer::{AcquireAnswer, Crowd, Outcome, Unserved};
 use detached::Detached;
 use ears::Ears;
 use events::Events;
+use held::HeldByStreams;
 pub use hold::{Hold, HoldEvent};
 use metrics::LockMetrics;
 use queues::Queues;
@@ -68,6 +70,7 @@ struct Inner {
     draining: CancellationToken,
     queues: Arc<Queues>,
     events: Arc<Events>,
+    held: Arc<HeldByStreams>,
     /// Whether the store was asked to tell events. Whoever changes that is waited for by the next.
     wants_events: tokio::sync::Mutex<bool>,
 }
@@ -84,9 +87,11 @@ impl LockService {
     ) -> Self {
         let queues = Arc::new(Queues::new(waiting.look_every, waiting.waiters_max));
         let events = Arc::new(Events::new(waiting.events_kept));
+        let held = Arc::new(HeldByStreams::default());
         store.attach(Arc::new(Ears {
             queues: Arc::clone(&queues),
             events: Arc::clone(&events),
+            held: Arc::clone(&held),
         }));
         Self {
             inner: Arc::new(Inner {
@@ -98,6 +103,7 @@ impl LockService {
                 draining: CancellationToken::new(),
                 queues,
                 events,
+                held,
                 wants_events: tokio::sync::Mutex::new(false),
             }),
         }

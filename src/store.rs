@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::config::{Config, StoreUrl};
 use crate::domain::{
     Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockEvent, LockName, LockNames,
-    LockView, Parked, Released, Renewed, Stand, Token,
+    LockView, Parked, Released, Renewed, Rollback, Stand, Token,
 };
 
 /// How long an ended claim is remembered, so that a late or repeated request with its token finds out.
@@ -39,6 +39,9 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 ///
 /// - **One clock.** Every decision is made by the store's own clock, in one atomic step per method. The caller's
 ///   clock is used for `deadline` and nothing else.
+/// - **Attempts may be rolled back.** The attempt that made a grant may [`withdraw`](Self::withdraw) it, until another
+///   attempt of the claim is told of it, or a renewal that does not say otherwise. An attempt that takes over may withdraw
+///   what it finds held, from the step in which it is told.
 /// - **Tokens identify claims.** A claim on a lock is the pair of the lock and a token. Asking again for a claim that
 ///   holds changes nothing but its depth, and that only upwards; asking for one that ended is [`Acquired::Ended`] for
 ///   [`REMEMBERED`] after the end. Methods that act on a claim change nothing for a token that does not hold.
@@ -90,7 +93,8 @@ pub trait LockStore: Send + Sync + fmt::Debug {
         deadline: Instant,
     ) -> StoreFuture<'a, Parked>;
 
-    /// Undoes what `attempt` was granted, or keeps it from being granted, or queued, should its request arrive late.
+    /// Ends what `attempt` was granted or took over, or keeps it from being granted, or queued, should its request arrive
+    /// late; that is remembered of the last attempts of a claim, at least 32.
     ///
     /// A grant that a later attempt of the same claim was told of stays. The claim does not count as ended: its token
     /// may be posted again.
@@ -98,6 +102,7 @@ pub trait LockStore: Send + Sync + fmt::Debug {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
+        rollback: Rollback,
         deadline: Instant,
     ) -> StoreFuture<'a, ()>;
 
@@ -161,6 +166,9 @@ pub trait LockStore: Send + Sync + fmt::Debug {
 pub trait Listener: Send + Sync + fmt::Debug {
     /// The lock is offered to the first of this process's waiters.
     fn offered(&self, name: &LockName);
+
+    /// Whoever held the lock was evicted, by any process. Those who hold leases for others ask what is left of them.
+    fn evicted(&self, name: &LockName);
 
     /// Something happened to a lock.
     fn event(&self, event: LockEvent);

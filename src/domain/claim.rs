@@ -31,12 +31,15 @@ pub struct Claim {
     pub max_hold: Option<Duration>,
     /// How long the lock stays closed after this lease expired or was evicted; never after a release.
     pub lock_delay: Option<Duration>,
+    /// Whether an attempt that finds the claim holding takes the lease over: from then on it is the one that may roll the
+    /// lease back, as a stream does when its connection closes. Otherwise it ends every attempt's right to.
+    pub takes_over: bool,
 }
 
 /// What tells one request for a claim from the next with the same token.
 ///
-/// A grant remembers the last attempt that was told of it, so that taking back an attempt whose answer was lost never
-/// takes the lease from a later attempt that did get its answer.
+/// A grant remembers which attempt may roll it back, so that rolling back an attempt whose answer was lost, or a stream that
+/// was closed, never takes the lease from a later attempt that did get its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt(pub u64);
 

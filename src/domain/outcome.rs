@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Attempt, Holders, Lease, LockName, Mode, Place, Position, Queue, Ttl};
+use super::{Holders, Lease, LockName, Mode, Place, Position, Queue, Ttl};
 
 /// What came of an acquire. Where there is something for each lock, it is in the order of the claim's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,8 +140,16 @@ pub enum Withdrawable {
     Never,
     /// The one that could before.
     AsBefore,
-    /// This one.
-    By(Attempt),
+}
+
+/// How a withdrawal ends what its attempt holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rollback {
+    /// As if the grant had never been, because nobody was told of it: it closes nothing. A lease that the attempt took over
+    /// was in use before, and is closed.
+    Undo,
+    /// As a release does, because the lease was in use: the lock stays taken for its `min_hold`. One that ran out has expired.
+    Close,
 }
 
 /// What came of a renewal.

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::answer::{AcquireAnswer, Crowd, Outcome};
 use super::{Inner, Undelivered, age};
-use crate::domain::{Acquired, Attempt, Claim, Stand};
+use crate::domain::{Acquired, Attempt, Claim, Lease, Stand};
 use crate::store::{Fault, StoreError};
 
 /// One request for a claim.
@@ -54,8 +54,8 @@ impl Request {
             (Ok(acquired), _) => self.answer(acquired, sent, Duration::ZERO, false),
             (Err(error), _) => {
                 if matches!(error, StoreError::Unknown { .. }) {
-                    self.inner
-                        .withdraw_in_background(Arc::clone(&self.claim), self.attempt);
+                    let (claim, ttl) = (Arc::clone(&self.claim), self.claim.ttl.get());
+                    self.inner.withdraw_in_background(claim, self.attempt, ttl);
                 }
                 Err(error)
             }
@@ -73,10 +73,12 @@ impl Request {
         waited: Duration,
         was_unsure: bool,
     ) -> Result<AcquireAnswer, StoreError> {
-        let is_untold = match &acquired {
-            Acquired::Granted(_) => true,
-            Acquired::Replayed(_) => was_unsure,
-            Acquired::Reentered(_)
+        let untold_for = match &acquired {
+            Acquired::Granted(_) => Some(self.claim.ttl.get()),
+            Acquired::Replayed(leases) if was_unsure || self.claim.takes_over => longest(leases),
+            Acquired::Reentered(leases) if self.claim.takes_over => longest(leases),
+            Acquired::Replayed(_)
+            | Acquired::Reentered(_)
             | Acquired::Waiting(_)
             | Acquired::Superseded
             | Acquired::Blocked(_)
@@ -84,13 +86,12 @@ impl Request {
             | Acquired::TooManyWaiters { .. }
             | Acquired::Overdue
             | Acquired::Ended(_)
-            | Acquired::Recovering { .. } => false,
+            | Acquired::Recovering { .. } => None,
         };
         // Cancellation safety: from here on, whatever drops the answer gives the grant back.
-        let undelivered = if is_untold {
-            Undelivered::grant(&self.inner, &self.claim, self.attempt)
-        } else {
-            Undelivered::nothing()
+        let undelivered = match untold_for {
+            Some(ttl) => Undelivered::grant(&self.inner, &self.claim, self.attempt, ttl),
+            None => Undelivered::nothing(),
         };
         Ok(AcquireAnswer {
             outcome: outcome(acquired, sent)?,
@@ -98,6 +99,11 @@ impl Request {
             undelivered,
         })
     }
+}
+
+/// How long it takes at the most until these leases end by themselves.
+fn longest(leases: &[Lease]) -> Option<Duration> {
+    leases.iter().map(|lease| lease.ttl.get()).max()
 }
 
 fn outcome(acquired: Acquired, sent: Instant) -> Result<Outcome, StoreError> {

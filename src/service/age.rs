@@ -1,9 +1,14 @@
 //! Leases as they are after the way back from the store: what was left of them has become less.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use crate::domain::{Lease, LockNames, Lost, NotHolder, Released, Renewed};
 use crate::store::{Fault, StoreError};
+
+/// What a lease is reported in.
+const LEFT_MIN: Duration = Duration::from_millis(1);
 
 /// The leases of a claim, unless one is over before it could be reported. etcd once reported such (Jepsen, etcd 3.4.3).
 pub(super) fn acquired(
@@ -56,8 +61,9 @@ pub(super) fn released(released: Released, sent: Instant) -> Released {
 }
 
 /// Counts the remaining time from before the request was sent, by this machine's monotonic clock: the lease was
-/// granted somewhere between then and now, so it ends no earlier than what is reported. None if it is over.
-fn age(mut lease: Lease, sent: Instant) -> Option<Lease> {
+/// granted somewhere between then and now, so it ends no earlier than what is reported. None if it is over. One with less
+/// than [`LEFT_MIN`] is: it would be reported with nothing left.
+pub(super) fn age(mut lease: Lease, sent: Instant) -> Option<Lease> {
     lease.holder.expires_in = lease.holder.expires_in.checked_sub(sent.elapsed())?;
-    (!lease.holder.expires_in.is_zero()).then_some(lease)
+    (lease.holder.expires_in >= LEFT_MIN).then_some(lease)
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::events::Events;
+use super::held::HeldByStreams;
 use super::queues::Queues;
 use crate::domain::{LockEvent, LockName};
 use crate::store::Listener;
@@ -12,11 +13,16 @@ use crate::store::Listener;
 pub(super) struct Ears {
     pub(super) queues: Arc<Queues>,
     pub(super) events: Arc<Events>,
+    pub(super) held: Arc<HeldByStreams>,
 }
 
 impl Listener for Ears {
     fn offered(&self, name: &LockName) {
         self.queues.offered(name).after_the_answer();
+    }
+
+    fn evicted(&self, name: &LockName) {
+        self.held.evicted(name);
     }
 
     fn event(&self, event: LockEvent) {

@@ -1,7 +1,7 @@
 //! What goes on after the answer: taking back what nobody received, and stepping out of queues that nobody waits in, until
 //! the store has answered, or until it has come about by itself.
 //!
-//! A release that may not have arrived is *not* repeated here, but for a stream's: its client may have posted the token
+//! Everything here goes by attempt. A release, which goes by token, is *not* repeated: its client may have posted the token
 //! again since, and be told that it holds.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Inner;
-use crate::domain::{Attempt, Claim, Parked};
+use crate::domain::{Attempt, Claim, Parked, Rollback};
 use crate::store::StoreError;
 
 /// Between two tries; doubled up to [`PAUSE_MAX`].
@@ -19,17 +19,33 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl Inner {
     /// Takes back whatever `attempt` was granted.
-    pub(super) fn withdraw_in_background(self: &Arc<Self>, claim: Arc<Claim>, attempt: Attempt) {
+    pub(super) fn withdraw_in_background(
+        self: &Arc<Self>,
+        claim: Arc<Claim>,
+        attempt: Attempt,
+        ttl: Duration,
+    ) {
         let inner = Arc::clone(self);
-        self.in_background(async move { inner.withdraw(&claim, attempt).await });
+        self.in_background(async move {
+            inner.roll_back(&claim, attempt, Rollback::Undo, ttl).await;
+        });
     }
 
     /// Takes back whatever `attempt` was granted, however often that takes.
     pub(super) async fn withdraw(&self, claim: &Claim, attempt: Attempt) {
-        let give_up = Instant::now() + claim.ttl.get() + self.operation_timeout;
+        self.roll_back(claim, attempt, Rollback::Undo, claim.ttl.get())
+            .await;
+    }
+
+    /// Ends whatever `attempt` may roll back, however often that takes. After `ttl` the lease has ended by itself.
+    async fn roll_back(&self, claim: &Claim, attempt: Attempt, rollback: Rollback, ttl: Duration) {
+        let give_up = Instant::now() + ttl + self.operation_timeout;
         let withdrawn = until(give_up, || async {
             let (sent, deadline) = self.start();
-            let answer = self.store.withdraw(claim, attempt, deadline).await;
+            let answer = self
+                .store
+                .withdraw(claim, attempt, rollback, deadline)
+                .await;
             self.metrics.withdraw(sent.elapsed(), &answer);
             answer.is_ok()
         })
@@ -64,24 +80,10 @@ impl Inner {
         .await;
     }
 
-    /// Gives up what a closed stream held, unless a later request with the same token was told of it. A claim with
-    /// `min_hold` is released by its token instead, because a withdrawal closes nothing.
-    pub(super) async fn let_go(&self, claim: &Claim, attempt: Attempt) {
-        if claim.min_hold.is_none() {
-            self.withdraw(claim, attempt).await;
-        } else {
-            let give_up = Instant::now() + claim.ttl.get() + self.operation_timeout;
-            until(give_up, || async {
-                let (sent, deadline) = self.start();
-                let released = self
-                    .store
-                    .release(&claim.names, claim.token, None, deadline)
-                    .await;
-                self.metrics.release(sent.elapsed(), &released);
-                released.is_ok()
-            })
-            .await;
-        }
+    /// Gives up what a closed stream held, unless a later request with the same token was told of it. `ttl` is how long
+    /// its lease lasted when it was told of it last, which need not be what the claim asks for.
+    pub(super) async fn let_go(&self, claim: &Claim, attempt: Attempt, ttl: Duration) {
+        self.roll_back(claim, attempt, Rollback::Close, ttl).await;
         self.queues.call(claim.token);
     }
 

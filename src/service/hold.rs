@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::Stream;
@@ -12,9 +12,10 @@ use tokio::time::Instant;
 
 use super::acquire::Request;
 use super::answer::{AcquireAnswer, Crowd, Outcome};
+use super::held::HeldByStream;
 use super::waiter::Caller;
 use super::waiting::Wait;
-use super::{Inner, age};
+use super::{Inner, Undelivered, age};
 use crate::domain::{Change, Claim, Lease, NotHolder, Position, Renewed, Withdrawable};
 use crate::store::StoreError;
 
@@ -48,13 +49,54 @@ pub enum HoldEvent {
 /// The events of one claim. Dropped, it gives back what it holds unless a later request with the same token was told of it;
 /// nobody waits for it any more, and its place is kept for a while.
 #[derive(Debug)]
-pub struct Hold(mpsc::Receiver<HoldEvent>);
+pub struct Hold {
+    events: mpsc::Receiver<Told>,
+    is_over: bool,
+}
+
+/// An event, and when what it says of a lease was so.
+#[derive(Debug)]
+struct Told(Instant, HoldEvent);
 
 impl Stream for Hold {
     type Item = HoldEvent;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<HoldEvent>> {
-        self.0.poll_recv(context)
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let told = ready!(self.events.poll_recv(context));
+        Poll::Ready(told.map(|told| {
+            told.by_now().unwrap_or_else(|| {
+                // Who did not listen until the lease was over is gone, and the sender finds that out.
+                self.events.close();
+                self.is_over = true;
+                HoldEvent::Lost(NotHolder::Expired)
+            })
+        }))
+    }
+}
+
+impl Told {
+    /// The event as it is when it is taken, which may be long after it was sent. None if its lease is over.
+    fn by_now(self) -> Option<HoldEvent> {
+        let Self(since, event) = self;
+        Some(match event {
+            HoldEvent::Acquired {
+                lease,
+                waited,
+                replayed,
+            } => HoldEvent::Acquired {
+                lease: age::age(lease, since)?,
+                waited,
+                replayed,
+            },
+            HoldEvent::Renewed(lease) => HoldEvent::Renewed(age::age(lease, since)?),
+            event @ (HoldEvent::Queued(_)
+            | HoldEvent::Lost(_)
+            | HoldEvent::Refused(_)
+            | HoldEvent::Draining) => event,
+        })
     }
 }
 
@@ -64,34 +106,67 @@ enum End {
     /// Nothing is left to give up: the listener was told how it ended, or is to go on elsewhere, or had gone before
     /// anything was granted.
     Over,
-    /// Nobody listens to what is held.
-    Closed,
+    /// Nobody listens to what is held, by a lease that lasts so long.
+    Closed { ttl: Duration },
 }
 
 /// One claim that is held for a listener.
 struct Holding {
     request: Request,
-    tells: mpsc::Sender<HoldEvent>,
+    held: HeldByStream,
+    tells: Tells,
+}
+
+/// Where the events of a stream go.
+#[derive(Clone, Debug)]
+pub(super) struct Tells(mpsc::Sender<Told>);
+
+impl Tells {
+    /// Tells what can be told at once. Says whether that was so.
+    pub(super) fn at_once(&self, event: HoldEvent) -> bool {
+        self.0.try_send(Told(Instant::now(), event)).is_ok()
+    }
+
+    /// Says whether somebody took it. Who does not listen until the lease is over is gone.
+    async fn until(&self, until: Instant, event: HoldEvent) -> bool {
+        let told = Told(Instant::now(), event);
+        let told = tokio::time::timeout_at(until, self.0.send(told)).await;
+        matches!(told, Ok(Ok(())))
+    }
+
+    async fn closed(&self) {
+        self.0.closed().await;
+    }
 }
 
 impl Inner {
     pub(super) fn hold(self: &Arc<Self>, claim: Arc<Claim>, wait: Option<Duration>) -> Hold {
         // One at a time: who does not listen in time is not renewed for.
         let (tells, events) = mpsc::channel(1);
+        let claim = Arc::new(Claim {
+            takes_over: true,
+            ..Arc::unwrap_or_clone(claim)
+        });
         let holding = Holding {
+            // Before the lock is asked for, so that no eviction is missed.
+            held: self.held.register(claim.names.clone()),
             request: Request::new(self, claim),
-            tells,
+            tells: Tells(tells),
         };
         let inner = Arc::clone(self);
         self.in_background(async move {
             let _open = inner.metrics.open_stream("hold");
             let end = holding.run(wait).await;
             let Request { claim, attempt, .. } = holding.request;
-            if end == End::Closed {
-                inner.let_go(&claim, attempt).await;
+            drop(holding.held);
+            if let End::Closed { ttl } = end {
+                inner.let_go(&claim, attempt, ttl).await;
             }
         });
-        Hold(events)
+        Hold {
+            events,
+            is_over: false,
+        }
     }
 }
 
@@ -112,11 +187,12 @@ impl Holding {
                 }
             }
         };
-        if self.tells.is_closed() {
-            // What was granted meanwhile is undelivered, and given back as such.
-            return End::Over;
-        }
-        let (lease, waited, replayed) = match answer {
+        let Grant {
+            lease,
+            waited,
+            replayed,
+            undelivered,
+        } = match answer {
             Ok(answer) => match granted(answer) {
                 Ok(granted) => granted,
                 Err(Outcome::Draining(_)) => return self.tell_last(HoldEvent::Draining).await,
@@ -124,16 +200,19 @@ impl Holding {
             },
             Err(error) => return self.tell_last(HoldEvent::Refused(Err(error))).await,
         };
-        let until = Instant::now() + lease.holder.expires_in;
+        let (until, ttl) = (Instant::now() + lease.holder.expires_in, lease.ttl.get());
         let acquired = HoldEvent::Acquired {
             lease,
             waited,
             replayed,
         };
-        if !self.tell(acquired, until).await {
-            return End::Closed;
+        if !self.tells.until(until, acquired).await {
+            // What nobody was told of is undelivered, and given back as such.
+            return End::Over;
         }
-        self.keep(until, replayed).await
+        // From here on the stream is what gives the lock back.
+        undelivered.delivered();
+        self.keep(until, ttl).await
     }
 
     async fn wait(
@@ -151,39 +230,35 @@ impl Holding {
         waiting.await
     }
 
-    /// Renews the lease again and again. One that another stream may hold for is taken over first: a client comes back
-    /// sooner than it is noticed that it was gone, and the former stream must not give up what this one holds.
-    async fn keep(&self, mut until: Instant, takes_over: bool) -> End {
-        let ttl = self.request.claim.ttl.get();
+    /// Renews the lease again and again, by its own TTL: that of a lease that was taken over, or that was renewed by a
+    /// request of another kind, is not what the claim asks for.
+    async fn keep(&self, mut until: Instant, mut ttl: Duration) -> End {
         let draining = &self.request.inner.draining;
-        let mut pause = takes_over.then_some(Duration::ZERO);
-        let mut withdrawable = match takes_over {
-            true => Withdrawable::By(self.request.attempt),
-            false => Withdrawable::AsBefore,
-        };
+        let mut pause: Option<Duration> = None;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             // Of a lease that cannot be made longer, what is left is halved until it is not worth the while.
             let rest = pause.unwrap_or_else(|| (ttl / 3).min(left / 2).max(ttl / 50));
             tokio::select! {
-                () = self.tells.closed() => return End::Closed,
+                () = self.tells.closed() => return End::Closed { ttl },
                 () = draining.cancelled() => return self.tell_last(HoldEvent::Draining).await,
+                () = self.held.evicted() => {}
                 () = tokio::time::sleep(rest.min(left)) => {}
             }
             if until <= Instant::now() {
                 return self.tell_last(HoldEvent::Lost(NotHolder::Expired)).await;
             }
             let renewed = tokio::select! {
-                () = self.tells.closed() => return End::Closed,
-                renewed = self.renew(until, withdrawable) => renewed,
+                () = self.tells.closed() => return End::Closed { ttl },
+                renewed = self.renew(until) => renewed,
             };
             match renewed {
                 Ok(Ok(lease)) => {
                     until = Instant::now() + lease.holder.expires_in;
+                    ttl = lease.ttl.get();
                     pause = None;
-                    withdrawable = Withdrawable::AsBefore;
-                    if !self.tell(HoldEvent::Renewed(lease), until).await {
-                        return End::Closed;
+                    if !self.tells.until(until, HoldEvent::Renewed(lease)).await {
+                        return End::Closed { ttl };
                     }
                 }
                 Ok(Err(how)) => return self.tell_last(HoldEvent::Lost(how)).await,
@@ -198,14 +273,11 @@ impl Holding {
         }
     }
 
-    /// The lease as it is now, or why it is not there any more.
-    async fn renew(
-        &self,
-        until: Instant,
-        withdrawable: Withdrawable,
-    ) -> Result<Result<Lease, NotHolder>, StoreError> {
+    /// The lease as it is now, or why it is not there any more. One that is still under way when the stream closes may
+    /// arrive late: it leaves the right to roll the lease back as it was, and makes no lease.
+    async fn renew(&self, until: Instant) -> Result<Result<Lease, NotHolder>, StoreError> {
         let change = Change {
-            withdrawable,
+            withdrawable: Withdrawable::AsBefore,
             ..Change::default()
         };
         let (inner, claim) = (&self.request.inner, &self.request.claim);
@@ -230,22 +302,24 @@ impl Holding {
         })
     }
 
-    /// Says whether somebody took it. Who does not listen until the lease is over is gone.
-    async fn tell(&self, event: HoldEvent, until: Instant) -> bool {
-        let told = tokio::time::timeout_at(until, self.tells.send(event)).await;
-        matches!(told, Ok(Ok(())))
-    }
-
     async fn tell_last(&self, event: HoldEvent) -> End {
         let patience = Instant::now() + self.request.claim.ttl.get();
         // What ended has nothing left to release; of what is kept, the client goes on elsewhere.
-        self.tell(event, patience).await;
+        self.tells.until(patience, event).await;
         End::Over
     }
 }
 
-/// The one lease, or why there is none.
-fn granted(answer: AcquireAnswer) -> Result<(Lease, Duration, bool), Outcome> {
+/// What a stream came to hold, and the duty to tell.
+struct Grant {
+    lease: Lease,
+    waited: Duration,
+    replayed: bool,
+    undelivered: Undelivered,
+}
+
+/// The first lease, or why there is none.
+fn granted(answer: AcquireAnswer) -> Result<Grant, Outcome> {
     let AcquireAnswer {
         outcome,
         waited,
@@ -262,12 +336,11 @@ fn granted(answer: AcquireAnswer) -> Result<(Lease, Duration, bool), Outcome> {
         | Outcome::Ended(_)
         | Outcome::Recovering { .. }) => return Err(refused),
     };
-    // From here on the stream is what gives the lock back.
-    undelivered.delivered();
     let lease = leases.into_iter().next();
-    Ok((
-        lease.expect("a claim has at least one lock"),
+    Ok(Grant {
+        lease: lease.expect("a claim has at least one lock"),
         waited,
         replayed,
-    ))
+        undelivered,
+    })
 }

@@ -1,17 +1,18 @@
 //! A grant on its way to the client that asked for it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Inner;
 use crate::domain::{Attempt, Claim};
 
 /// Holds on to a new grant until it is delivered. Dropped before, it gives the grant back.
 ///
-/// Only grants made by this very request are given back: a replay or a re-entry belongs to a claim that somebody has
-/// been told of before.
+/// Only what this very request was granted or took over is given back: any other replay or re-entry belongs to a claim that
+/// somebody has been told of before.
 #[derive(Debug)]
 pub struct Undelivered {
-    grant: Option<(Arc<Inner>, Arc<Claim>, Attempt)>,
+    grant: Option<(Arc<Inner>, Arc<Claim>, Attempt, Duration)>,
 }
 
 impl Undelivered {
@@ -20,10 +21,15 @@ impl Undelivered {
         Self { grant: None }
     }
 
-    /// What this attempt was granted.
-    pub(super) fn grant(inner: &Arc<Inner>, claim: &Arc<Claim>, attempt: Attempt) -> Self {
+    /// What this attempt was granted or took over, which lasts for `ttl`.
+    pub(super) fn grant(
+        inner: &Arc<Inner>,
+        claim: &Arc<Claim>,
+        attempt: Attempt,
+        ttl: Duration,
+    ) -> Self {
         Self {
-            grant: Some((Arc::clone(inner), Arc::clone(claim), attempt)),
+            grant: Some((Arc::clone(inner), Arc::clone(claim), attempt, ttl)),
         }
     }
 
@@ -35,9 +41,9 @@ impl Undelivered {
 
 impl Drop for Undelivered {
     fn drop(&mut self) {
-        if let Some((inner, claim, attempt)) = self.grant.take() {
+        if let Some((inner, claim, attempt, ttl)) = self.grant.take() {
             inner.metrics.undelivered();
-            inner.withdraw_in_background(claim, attempt);
+            inner.withdraw_in_background(claim, attempt, ttl);
         }
     }
 }

@@ -9,12 +9,11 @@ mod stopping;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::acquire::Request;
 use super::answer::AcquireAnswer;
-use super::hold::HoldEvent;
+use super::hold::{HoldEvent, Tells};
 use super::jitter;
 use super::queues::{Answered, Queues, Standing};
 use super::waiter::Waiter;
@@ -34,7 +33,7 @@ pub(super) struct Wait {
     /// When the wait is over, if ever.
     limit: Option<Instant>,
     /// Who is told how far the claim has come.
-    tells: Option<mpsc::Sender<HoldEvent>>,
+    tells: Option<Tells>,
     told: Option<Position>,
     standing: Standing,
     has_left: bool,
@@ -89,7 +88,7 @@ impl Wait {
 
     /// The same wait, of which somebody wants to know how far it has come, and whose claim does not keep its place when
     /// its caller is gone.
-    pub(super) fn telling(mut self, tells: mpsc::Sender<HoldEvent>) -> Self {
+    pub(super) fn telling(mut self, tells: Tells) -> Self {
         self.tells = Some(tells);
         self
     }
@@ -249,7 +248,7 @@ impl Wait {
         if let (Some(tells), Some(position)) = (&self.tells, position)
             && self.told != Some(position)
             // Who reads slowly is told the next time. Nothing waits for that.
-            && tells.try_send(HoldEvent::Queued(position)).is_ok()
+            && tells.at_once(HoldEvent::Queued(position))
         {
             self.told = Some(position);
         }

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use super::{Finding, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth};
 use crate::domain::{
     Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockView,
-    Parked, Released, Renewed, Stand, Token,
+    Parked, Released, Renewed, Rollback, Stand, Token,
 };
 use clock::{Clock, Moment};
 use table::Table;
@@ -122,10 +122,11 @@ impl LockStore for MemoryStore {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
+        rollback: Rollback,
         _: Instant,
     ) -> StoreFuture<'a, ()> {
         self.at_once(|table, now| {
-            table.withdraw(claim, attempt, now);
+            table.withdraw(claim, attempt, rollback, now);
             Ok(())
         })
     }

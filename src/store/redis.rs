@@ -32,7 +32,7 @@ use super::{Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreFut
 use crate::config::{RedisAddress, RedisConfig};
 use crate::domain::{
     Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockView,
-    Parked, Released, Renewed, Stand, Token,
+    Parked, Released, Renewed, Rollback, Stand, Token,
 };
 use messages::Messages;
 use pool::Pool;
@@ -122,14 +122,21 @@ impl RedisStore {
             let request = pool::request_id();
             let command = || {
                 let mut command = pool::call(script, &[&lock], request);
-                command.arg(reason).arg(cursor).arg(self.messages.channel());
+                command.arg(reason).arg(cursor);
+                command.arg(self.messages.evictions_channel());
+                command.arg(self.messages.channel());
                 command
             };
             let step = self
                 .run(script, request, deadline, command, |reply, _| {
                     answers::evicted(reply)
                 })
-                .await?;
+                .await;
+            // The message on the channel may be lost or late, and after a lost answer nobody knows.
+            if step.as_ref().map_or(true, |step| !step.holders.is_empty()) {
+                self.messages.evicted(name);
+            }
+            let step = step?;
             evicted.extend(step.holders);
             next = step.next;
         }
@@ -231,9 +238,10 @@ impl LockStore for RedisStore {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
+        rollback: Rollback,
         deadline: Instant,
     ) -> StoreFuture<'a, ()> {
-        Box::pin(self.withdraw(claim, attempt, deadline))
+        Box::pin(self.withdraw(claim, attempt, rollback, deadline))
     }
 
     fn renew<'a>(

@@ -7,6 +7,7 @@ mod bodies;
 mod delivery;
 mod events;
 mod fields;
+mod flow_control;
 mod guard;
 mod health;
 mod life;

@@ -22,6 +22,7 @@ mod replay;
 mod several;
 mod several_waiting;
 mod sharing;
+mod taking_over;
 mod two_processes;
 mod waiting;
 mod withdraw;
@@ -116,7 +117,8 @@ on_every_store! {
         an_evicted_claim_is_told_the_reason
         an_evicted_claim_stays_evicted_when_the_lock_has_another_holder
         a_reason_comes_back_as_it_was_given
-        there_is_nobody_to_evict_from_a_lock_that_is_not_held;
+        there_is_nobody_to_evict_from_a_lock_that_is_not_held
+        those_who_hold_hear_of_an_eviction_and_not_of_one_of_nobody;
     withdraw:
         a_withdrawn_grant_frees_the_lock_and_leaves_the_token_usable
         a_withdrawn_grant_does_not_close_the_lock
@@ -131,8 +133,17 @@ on_every_store! {
         a_withdrawal_does_not_reach_the_next_grant_of_the_claim
         a_withdrawal_can_be_repeated
         a_withdrawal_leaves_an_ended_claim_ended
-        a_grant_that_its_own_attempt_renewed_can_be_withdrawn
-        a_grant_that_another_attempt_took_over_is_that_one_s_to_withdraw;
+        a_grant_that_its_own_attempt_renewed_can_be_withdrawn;
+    taking_over:
+        a_lease_is_let_go_by_the_last_stream_that_took_it_over
+        a_lease_that_is_taken_over_by_a_deeper_claim_is_let_go_by_it
+        a_lease_of_a_plain_request_is_taken_over_by_a_stream
+        a_request_of_another_kind_makes_a_lease_independent_of_streams
+        a_lease_that_is_let_go_keeps_its_lock_closed_for_its_min_hold_and_no_longer
+        a_takeover_that_is_undone_closes_the_lock_and_a_grant_does_not
+        a_lease_that_ran_out_is_not_let_go_again
+        a_late_renewal_of_a_closed_stream_makes_no_lease
+        permits_that_stay_taken_are_not_those_of_the_next_lease;
     inspect:
         a_lock_that_nobody_asked_for_is_free
         a_held_lock_shows_its_holder
@@ -326,7 +337,13 @@ mod redis_alone {
             a_claim_that_waits_on_two_processes_is_granted_once
             a_claim_leaves_the_queue_by_release_on_any_process
             a_newcomer_on_another_process_does_not_overtake
-            events_of_one_process_are_heard_on_all;
+            events_of_one_process_are_heard_on_all
+            an_eviction_is_heard_of_on_all;
+        taking_over:
+            a_lease_is_taken_over_at_another_process
+            a_late_repeat_of_a_stream_that_was_taken_over_from_changes_nothing
+            a_claim_that_hangs_up_again_and_again_leaves_no_more_behind_than_its_last_attempts
+            a_lease_that_is_taken_over_again_and_again_does_not_grow;
         withdraw:
             a_withdrawn_attempt_that_arrives_late_is_not_granted
             a_withdrawn_attempt_does_not_take_what_it_is_offered

@@ -9,6 +9,7 @@ mod outages;
 mod pauses;
 mod replaced;
 mod rights;
+mod streams;
 mod unfit;
 
 use std::sync::Arc;

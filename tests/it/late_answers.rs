@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use leasehold::domain::{
     Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockState,
-    LockView, NotHolder, Parked, Released, Renewed, Stand, Token,
+    LockView, NotHolder, Parked, Released, Renewed, Rollback, Stand, Token,
 };
 use leasehold::service::{LockService, Outcome};
 use leasehold::store::memory::MemoryStore;
@@ -63,9 +63,10 @@ impl LockStore for LateStore {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
+        rollback: Rollback,
         by: Instant,
     ) -> StoreFuture<'a, ()> {
-        self.after(self.store.withdraw(claim, attempt, by))
+        self.after(self.store.withdraw(claim, attempt, rollback, by))
     }
 
     fn renew<'a>(
@@ -165,6 +166,29 @@ async fn a_lease_that_ended_on_its_way_back_is_not_reported_as_granted() {
         matches!(answer, Err(StoreError::Unknown { .. })),
         "{answer:?}"
     );
+}
+
+/// What is left is reported in whole milliseconds, and none of them would be left.
+#[tokio::test(start_paused = true)]
+async fn a_lease_with_less_than_a_millisecond_left_is_over() {
+    let (service, store) = late_by(Duration::from_millis(100));
+    let almost_over = Duration::from_micros(100_999);
+    let answer = service.acquire(lasting(almost_over), NO_WAIT).await;
+    assert!(
+        matches!(answer, Err(StoreError::Unknown { .. })),
+        "{answer:?}"
+    );
+    let held = lasting(LONG);
+    let granted = store
+        .store
+        .acquire(&held, Attempt::random(), None, deadline());
+    granted.await.unwrap();
+    let brief = Change {
+        ttl: Some(ttl(almost_over)),
+        ..Change::default()
+    };
+    let renewed = service.renew(held.names.clone(), held.token, brief).await;
+    assert_eq!(renewed.unwrap(), not_holder(&held, NotHolder::Expired));
 }
 
 #[tokio::test(start_paused = true)]

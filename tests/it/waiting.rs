@@ -4,6 +4,7 @@
 mod endings;
 mod holding;
 mod queueing;
+mod rollback;
 mod staged;
 mod watching;
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
+use axum::http::Version;
 use axum::response::Response;
 
 use super::claim::{self, Asked};
@@ -53,9 +54,14 @@ pub(in crate::http) async fn acquire(
         // On the heap: other requests need not have room for a stream.
         return Box::pin(hold::hold(&app, &parts, asked)).await;
     }
+    let format = Format {
+        form,
+        named: Named::InPath,
+        version: parts.version,
+    };
     // While it waits, a request keeps nothing of its head, and with it the buffer of 8 KiB that this was read into.
     drop(parts);
-    answered(&app, form, Named::InPath, asked).await
+    answered(&app, format, asked).await
 }
 
 /// `POST /locks`
@@ -70,16 +76,28 @@ pub(in crate::http) async fn acquire_several(
     let bounds = &app.settings().bounds;
     let asked = claim::asked(names, token, fields, &ACQUIRE_SEVERAL_FIELDS, bounds)?;
     let form = preferred(&parts.headers, &["application/json", "text/plain"]);
+    let format = Format {
+        form,
+        named: Named::InField,
+        version: parts.version,
+    };
     drop(parts);
-    answered(&app, form, Named::InField, asked).await
+    answered(&app, format, asked).await
 }
 
-async fn answered(
-    app: &App,
+/// How an answer is written.
+struct Format {
     form: &'static str,
     named: Named,
-    asked: Asked,
-) -> Result<Response, Problem> {
+    version: Version,
+}
+
+async fn answered(app: &App, format: Format, asked: Asked) -> Result<Response, Problem> {
+    let Format {
+        form,
+        named,
+        version,
+    } = format;
     let claim = Arc::new(asked.claim);
     let was_draining = app.is_draining();
     let wait = asked.wait.unwrap_or_default();
@@ -99,7 +117,7 @@ async fn answered(
         granted,
         waited,
     };
-    let mut response = grant.acquired(form, undelivered);
+    let mut response = grant.acquired(form, undelivered, version);
     Waited(waited).tell(&mut response);
     Ok(response)
 }

@@ -50,6 +50,7 @@ pub(super) fn asked(
         min_hold: min_hold.transpose()?,
         max_hold: max_hold.transpose()?,
         lock_delay: lock_delay.transpose()?,
+        takes_over: false,
     };
     Ok(Asked { claim, wait })
 }

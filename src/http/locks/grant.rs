@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
+use axum::http::{StatusCode, Version};
 use axum::response::Response;
 
 use super::{FENCING_TOKEN, LOCK_TOKEN, Named, secret};
@@ -38,15 +38,20 @@ pub(super) struct GrantAnswer<'a> {
 
 impl GrantAnswer<'_> {
     /// The answer to an acquire, in the format that the client asks for, which gives the grant back if it is not sent.
-    pub(super) fn acquired(&self, form: &str, undelivered: Undelivered) -> Response {
+    pub(super) fn acquired(
+        &self,
+        form: &str,
+        undelivered: Undelivered,
+        version: Version,
+    ) -> Response {
         let (content_type, body) = if form == "text/plain" {
             let token = format!("{}\n", self.token.expose());
             ("text/plain; charset=utf-8", Bytes::from(token))
         } else {
             ("application/json", self.json())
         };
-        let mut response =
-            self.response(content_type, Body::new(GrantBody::new(body, undelivered)));
+        let body = Body::new(GrantBody::new(body, undelivered, version));
+        let mut response = self.response(content_type, body);
         if self.granted == Granted::New {
             *response.status_mut() = StatusCode::CREATED;
             if let Some((name, _)) = self.only() {

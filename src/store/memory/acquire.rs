@@ -115,7 +115,7 @@ impl Table {
         for name in claim.names.iter() {
             let lock = self.locks.get_mut(name);
             if let Some(hold) = lock.and_then(|lock| lock.holds.get_mut(claim.token)) {
-                is_deeper |= hold.again(attempt, claim.hold_count);
+                is_deeper |= hold.again(claim, attempt);
                 leases.push(hold.lease(now));
             }
         }

@@ -48,7 +48,7 @@ impl Endings {
         let ending = Ending {
             how: NotHolder::Expired,
             until: hold.until + REMEMBERED,
-            untold: hold.untold.map(|attempt| (attempt, hold.fence)),
+            untold: hold.untold().map(|attempt| (attempt, hold.fence)),
         };
         self.insert(name, hold.token, ending);
     }

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::clock::Moment;
 use crate::domain::{
-    Attempt, Change, Claim, Fence, HoldCount, Holder, Lease, Metadata, Mode, Owner, Token, Ttl,
-    Withdrawable,
+    Attempt, Change, Claim, Fence, HoldCount, Holder, Lease, Metadata, Mode, Owner, Rollback,
+    Token, Ttl, Withdrawable,
 };
 
 /// A lease and what it was granted for.
@@ -15,8 +15,7 @@ pub(super) struct Hold {
     pub(super) token: Token,
     pub(super) mode: Mode,
     pub(super) fence: Fence,
-    /// The attempt that made the grant, as long as nobody else was told of it.
-    pub(super) untold: Option<Attempt>,
+    rollback_right: RollbackRight,
     pub(super) acquired: Instant,
     pub(super) until: Instant,
     pub(super) hold_count: HoldCount,
@@ -28,13 +27,24 @@ pub(super) struct Hold {
     metadata: Option<Metadata>,
 }
 
+/// Which attempt may roll a lease back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RollbackRight {
+    /// None: a request was told of the lease that does not end with it.
+    Nobody,
+    /// The one that made the grant, as long as no other was told of it.
+    Grantee(Attempt),
+    /// The one that took the lease over.
+    Successor(Attempt),
+}
+
 impl Hold {
     pub(super) fn new(claim: &Claim, attempt: Attempt, fence: Fence, now: Moment) -> Self {
         let mut hold = Self {
             token: claim.token,
             mode: claim.mode,
             fence,
-            untold: Some(attempt),
+            rollback_right: RollbackRight::Grantee(attempt),
             acquired: now.instant,
             until: now.instant,
             hold_count: claim.hold_count,
@@ -50,20 +60,53 @@ impl Hold {
     }
 
     /// An attempt of the same claim is told of the grant, and may make it deeper. Says whether it did.
-    pub(super) fn again(&mut self, attempt: Attempt, hold_count: HoldCount) -> bool {
-        if self.untold != Some(attempt) {
-            self.untold = None;
+    pub(super) fn again(&mut self, claim: &Claim, attempt: Attempt) -> bool {
+        if self.rollback_right != RollbackRight::Grantee(attempt) {
+            self.rollback_right = match claim.takes_over {
+                true => RollbackRight::Successor(attempt),
+                false => RollbackRight::Nobody,
+            };
         }
-        let is_deeper = hold_count > self.hold_count;
-        self.hold_count = self.hold_count.max(hold_count);
+        let is_deeper = claim.hold_count > self.hold_count;
+        self.hold_count = self.hold_count.max(claim.hold_count);
         is_deeper
+    }
+
+    /// Lowers the depth. Whoever asked for that was told of the lease.
+    pub(super) fn step_back(&mut self, depth: HoldCount) {
+        self.rollback_right = RollbackRight::Nobody;
+        self.hold_count = self.hold_count.min(depth);
+    }
+
+    /// Whether this attempt may roll the lease back.
+    pub(super) fn may_be_withdrawn_by(&self, attempt: Attempt) -> bool {
+        [
+            RollbackRight::Grantee(attempt),
+            RollbackRight::Successor(attempt),
+        ]
+        .contains(&self.rollback_right)
+    }
+
+    /// The attempt that made the grant, as long as nobody else was told of it.
+    pub(super) fn untold(&self) -> Option<Attempt> {
+        match self.rollback_right {
+            RollbackRight::Grantee(attempt) => Some(attempt),
+            RollbackRight::Nobody | RollbackRight::Successor(_) => None,
+        }
+    }
+
+    /// Until when what it takes stays taken after it is rolled back.
+    pub(super) fn kept_after_rollback(&self, rollback: Rollback, now: Moment) -> Instant {
+        match (rollback, self.rollback_right) {
+            (Rollback::Undo, RollbackRight::Grantee(_)) => now.instant,
+            (Rollback::Undo | Rollback::Close, _) => self.kept_after_release(),
+        }
     }
 
     pub(super) fn renew(&mut self, change: Change, now: Moment) {
         match change.withdrawable {
-            Withdrawable::Never => self.untold = None,
+            Withdrawable::Never => self.rollback_right = RollbackRight::Nobody,
             Withdrawable::AsBefore => {}
-            Withdrawable::By(attempt) => self.untold = Some(attempt),
         }
         self.ttl = change.ttl.unwrap_or(self.ttl);
         self.extend(now);

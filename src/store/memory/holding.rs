@@ -7,7 +7,7 @@ use super::lock::Lock;
 use super::table::Table;
 use crate::domain::{
     Attempt, Change, Claim, Contradiction, EventKind, HoldCount, Holder, LockName, LockNames, Lost,
-    Mode, NotHolder, Released, Renewal, Renewed, Token,
+    Mode, NotHolder, Released, Renewal, Renewed, Rollback, Token,
 };
 
 impl Table {
@@ -111,8 +111,7 @@ impl Table {
         now: Moment,
     ) -> Option<Released> {
         let hold = self.locks.get_mut(name)?.holds.get_mut(token)?;
-        hold.untold = None;
-        hold.hold_count = hold.hold_count.min(depth);
+        hold.step_back(depth);
         Some(Released::SteppedBack(hold.lease(now)))
     }
 
@@ -144,6 +143,9 @@ impl Table {
         while let Some(holder) = self.evict_one(name, reason, now) {
             evicted.push(holder);
         }
+        if !evicted.is_empty() {
+            self.signals.evicted(name);
+        }
         self.touch(name);
         evicted
     }
@@ -161,11 +163,20 @@ impl Table {
     }
 
     /// A request cannot arrive after its withdrawal here: both are steps of one process, taken one after the other.
-    pub(super) fn withdraw(&mut self, claim: &Claim, attempt: Attempt, now: Moment) {
+    pub(super) fn withdraw(
+        &mut self,
+        claim: &Claim,
+        attempt: Attempt,
+        rollback: Rollback,
+        now: Moment,
+    ) {
         let token = claim.token;
         for name in claim.names.iter() {
             self.catch_up(name, now);
-            let expired = self.endings.withdraw(name, token, attempt);
+            let expired = match rollback {
+                Rollback::Undo => self.endings.withdraw(name, token, attempt),
+                Rollback::Close => None,
+            };
             let Some(lock) = self.locks.get_mut(name) else {
                 continue;
             };
@@ -173,7 +184,7 @@ impl Table {
                 lock.give_back_kept(fence);
                 lock.ran_out.take_if(|ran_out| ran_out.token == token);
             }
-            if let Some(hold) = untold(lock, token, attempt, now) {
+            if let Some(hold) = roll_back(lock, token, attempt, rollback, now) {
                 self.signals.event(EventKind::Released, name, &hold, now);
             }
             self.touch(name);
@@ -196,10 +207,16 @@ impl Table {
     }
 }
 
-/// Ends what an attempt was granted if nobody else was told of it.
-fn untold(lock: &mut Lock, token: Token, attempt: Attempt, now: Moment) -> Option<Hold> {
-    lock.holds
-        .get(token)
-        .filter(|hold| hold.untold == Some(attempt))?;
-    lock.end(token, now.instant, now)
+/// Ends a lease if this attempt may roll it back.
+fn roll_back(
+    lock: &mut Lock,
+    token: Token,
+    attempt: Attempt,
+    rollback: Rollback,
+    now: Moment,
+) -> Option<Hold> {
+    let hold = lock.holds.get(token)?;
+    let is_allowed = hold.may_be_withdrawn_by(attempt);
+    let kept = hold.kept_after_rollback(rollback, now);
+    is_allowed.then(|| lock.end(token, kept, now))?
 }

@@ -16,6 +16,7 @@ pub(super) struct Signals {
 /// One thing that is told.
 pub(super) enum Signal {
     Offered(LockName),
+    Evicted(LockName),
     Event(LockEvent),
 }
 
@@ -23,6 +24,7 @@ impl Signal {
     pub(super) fn tell(self, listener: &dyn Listener) {
         match self {
             Self::Offered(name) => listener.offered(&name),
+            Self::Evicted(name) => listener.evicted(&name),
             Self::Event(event) => listener.event(event),
         }
     }
@@ -39,6 +41,10 @@ impl Signals {
 
     pub(super) fn offered(&mut self, name: &LockName) {
         self.waiting.push(Signal::Offered(name.clone()));
+    }
+
+    pub(super) fn evicted(&mut self, name: &LockName) {
+        self.waiting.push(Signal::Evicted(name.clone()));
     }
 
     /// Something happened to a lease.

@@ -12,7 +12,7 @@ use super::scripts::{self, Reply, Script};
 use super::{RedisStore, keys, record};
 use crate::domain::{
     Acquired, Attempt, Change, Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, Parked,
-    Released, Renewed, Stand, Token, Waiting, Withdrawable,
+    Released, Renewed, Rollback, Stand, Token, Waiting, Withdrawable,
 };
 use crate::store::{Fault, REMEMBERED, StoreError};
 
@@ -87,10 +87,13 @@ impl RedisStore {
             | Acquired::Contradicts(_)
             | Acquired::TooManyWaiters { .. }
             | Acquired::Ended(_)
-            | Acquired::Recovering { .. } => match self.withdraw(claim, attempt, deadline).await {
-                Ok(()) => Ok(acquired),
-                Err(error) => Err(StoreError::unknown(error.fault(), error.detail())),
-            },
+            | Acquired::Recovering { .. } => {
+                let withdrawn = self.withdraw(claim, attempt, Rollback::Undo, deadline);
+                match withdrawn.await {
+                    Ok(()) => Ok(acquired),
+                    Err(error) => Err(StoreError::unknown(error.fault(), error.detail())),
+                }
+            }
         }
     }
 
@@ -167,6 +170,7 @@ impl RedisStore {
         }
         let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
         command.arg(metadata).arg(channel);
+        command.arg(u8::from(claim.takes_over));
         command
     }
 
@@ -220,6 +224,7 @@ impl RedisStore {
         &self,
         claim: &Claim,
         attempt: Attempt,
+        rollback: Rollback,
         deadline: Instant,
     ) -> Result<(), StoreError> {
         let script = &scripts::WITHDRAW;
@@ -227,6 +232,7 @@ impl RedisStore {
         let command = || {
             let mut command = call(script, &claim.names, &digests);
             command.arg(&attempt.0.to_be_bytes());
+            command.arg(u8::from(rollback == Rollback::Close));
             command.arg(self.messages.channel());
             add_claims(&mut command, &digests);
             command
@@ -275,7 +281,6 @@ impl RedisStore {
             match change.withdrawable {
                 Withdrawable::Never => command.arg(""),
                 Withdrawable::AsBefore => command.arg("r"),
-                Withdrawable::By(attempt) => command.arg(&attempt.0.to_be_bytes()),
             };
             command
         };
@@ -357,12 +362,14 @@ fn is_plain(claim: &Claim) -> bool {
         max_hold,
         min_hold,
         lock_delay,
+        takes_over,
         ..
     } = claim;
     claim.mode == Mode::Exclusive
         && claim.fair
         && claim.hold_count == HoldCount::ONE
         && claim.metadata.is_none()
+        && !takes_over
         && [max_hold, min_hold, lock_delay]
             .iter()
             .all(|it| it.is_none())

@@ -44,6 +44,11 @@ pub(super) fn events_channel(database: u32) -> String {
     format!("lh:1:events:{database}")
 }
 
+/// The channel on which evictions are told to the processes that hold leases for their clients.
+pub(super) fn evictions_channel(database: u32) -> String {
+    format!("lh:1:evictions:{database}")
+}
+
 /// The channel on which processes tell each other that somebody has come to watch.
 pub(super) fn watch_channel(database: u32) -> String {
     format!("lh:1:watch:{database}")

@@ -67,6 +67,7 @@ impl Listening {
         let mut pubsub = self.client.get_async_pubsub().await?;
         pubsub.subscribe(&self.shared.wake).await?;
         pubsub.subscribe(&self.shared.watch).await?;
+        pubsub.subscribe(&self.shared.evictions).await?;
         Ok(pubsub)
     }
 

@@ -34,6 +34,7 @@ pub(super) struct Shared {
     pub(super) wake: String,
     pub(super) events: String,
     pub(super) watch: String,
+    pub(super) evictions: String,
     pub(super) demand: EventDemand,
     pub(super) delivery: watch::Sender<Delivery>,
     pub(super) may_not_subscribe: AtomicBool,
@@ -58,6 +59,7 @@ impl Messages {
             process,
             events: keys::events_channel(database),
             watch: keys::watch_channel(database),
+            evictions: keys::evictions_channel(database),
             demand: EventDemand::default(),
             delivery: watch::Sender::default(),
             may_not_subscribe: AtomicBool::new(false),
@@ -85,6 +87,18 @@ impl Messages {
     /// The channel of events, whether or not anybody watches.
     pub(super) fn events_channel(&self) -> &str {
         &self.shared.events
+    }
+
+    /// The channel on which scripts tell of evictions.
+    pub(super) fn evictions_channel(&self) -> &str {
+        &self.shared.evictions
+    }
+
+    /// This process has evicted whoever held the lock, or may have.
+    pub(super) fn evicted(&self, name: &LockName) {
+        if let Some((listener, _)) = self.attached.get() {
+            listener.evicted(name);
+        }
     }
 
     /// Begins to hear, for as long as this lives.
@@ -201,6 +215,10 @@ impl Shared {
         } else if channel == self.events {
             if let Some(event) = std::str::from_utf8(payload).ok().and_then(event) {
                 listener.event(event);
+            }
+        } else if channel == self.evictions {
+            if let Ok(name) = LockName::parse(payload) {
+                listener.evicted(&name);
             }
         } else if channel == self.watch {
             self.demand.announced();

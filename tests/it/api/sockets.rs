@@ -11,14 +11,14 @@ use super::support::Api;
 use crate::sockets::{config, local};
 
 /// Served for as long as the value lives.
-struct Server {
-    address: SocketAddr,
-    api: Api,
+pub(super) struct Server {
+    pub(super) address: SocketAddr,
+    pub(super) api: Api,
     _task: JoinSet<()>,
 }
 
 impl Server {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         Self::of(Api::new()).await
     }
 

@@ -3,7 +3,9 @@
 use leasehold::domain::{Claim, LockState, NotHolder};
 
 use super::expiry::{assert_told, expired_claim};
-use crate::support::bench::{Bench, LONG, claim, fresh_name, lock_of, owner, rival};
+use crate::support::bench::{
+    Bench, LONG, READ, claim, fresh_name, in_mode, lock_of, owner, reader, rival,
+};
 
 fn evicted(reason: &str) -> NotHolder {
     NotHolder::Evicted {
@@ -83,4 +85,16 @@ pub(super) async fn there_is_nobody_to_evict_from_a_lock_that_is_not_held(bench:
     );
     let state = bench.state(lock_of(&cooling)).await;
     assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
+}
+
+pub(super) async fn those_who_hold_hear_of_an_eviction_and_not_of_one_of_nobody(bench: &Bench) {
+    let [alone, reading, nobody] = [claim(), in_mode(&claim(), READ), claim()];
+    for holding in [&alone, &reading, &reader(&reading)] {
+        bench.granted(holding).await;
+    }
+    for evicted in [&alone, &reading, &nobody] {
+        bench.evict(lock_of(evicted), "").await;
+    }
+    let told = |claim| bench.ear().evictions_of(lock_of(claim)) > 0;
+    assert!(told(&alone) && told(&reading) && !told(&nobody));
 }

@@ -346,3 +346,18 @@ pub(super) async fn events_of_one_process_are_heard_on_all(bench: &Bench) {
     let there = another.heard().await.events_of(lock_of(&claim));
     assert_eq!((here.len(), &here), (1, &there));
 }
+
+/// Streams of every process have to hear of it.
+pub(super) async fn an_eviction_is_heard_of_on_all(bench: &Bench) {
+    let another = listening(bench).await;
+    let holding = claim();
+    another.granted(&holding).await;
+    let name = lock_of(&holding);
+    bench.evict(name, "").await;
+    for process in [bench, &another] {
+        eventually("the eviction is heard of", async || {
+            (process.ear().evictions_of(name) > 0).then_some(())
+        })
+        .await;
+    }
+}

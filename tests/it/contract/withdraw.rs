@@ -219,24 +219,6 @@ pub(super) async fn a_grant_that_its_own_attempt_renewed_can_be_withdrawn(bench:
     assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
 }
 
-pub(super) async fn a_grant_that_another_attempt_took_over_is_that_one_s_to_withdraw(
-    bench: &Bench,
-) {
-    let claim = claim();
-    let first = granted_to(bench, &claim).await;
-    bench.acquire(&claim).await;
-    renewed_for(bench, &claim, Withdrawable::AsBefore).await;
-    bench.withdraw(&claim, first).await;
-    bench.holder(lock_of(&claim)).await;
-    let second = Attempt::random();
-    renewed_for(bench, &claim, Withdrawable::By(second)).await;
-    renewed_for(bench, &claim, Withdrawable::AsBefore).await;
-    bench.withdraw(&claim, first).await;
-    bench.holder(lock_of(&claim)).await;
-    bench.withdraw(&claim, second).await;
-    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
-}
-
 async fn renewed_for(bench: &Bench, claim: &Claim, withdrawable: Withdrawable) {
     let change = Change {
         withdrawable,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Attempt, Claim, HoldCount, LockState, Released, Renewed};
+use leasehold::domain::{Acquired, Attempt, Claim, HoldCount, LockState, Mode, Released, Renewed};
 use leasehold::service::Outcome;
 use leasehold::store::{Fault, StoreError};
 use tokio::task::JoinSet;
@@ -190,11 +190,29 @@ async fn live_through_everything(bench: &Bench) {
     drop(bench.attempt(&withdrawn, attempt).await);
     bench.withdraw(&withdrawn, attempt).await;
     bench.withdraw(&never_sent, attempt).await;
+    live_through_streams(bench).await;
     live_through_queues(bench).await;
     bench.outlast(SHORT).await;
     bench.granted(&rival(&lost)).await;
     bench.renew(&expired).await;
     bench.store().survey().await;
+}
+
+/// Leases that streams take over and let go, with and without something that stays taken.
+async fn live_through_streams(bench: &Bench) {
+    for mode in [Mode::Exclusive, permits(1, 3)] {
+        for min_hold in [None, Some(LONG)] {
+            let claim = Claim {
+                min_hold,
+                takes_over: true,
+                ..in_mode(&claim(), mode)
+            };
+            bench.acquire(&claim).await;
+            let attempt = Attempt::random();
+            drop(bench.attempt(&claim, attempt).await);
+            bench.close(&claim, attempt).await;
+        }
+    }
 }
 
 /// Claims that share, wait, leave, are parked and are granted at last, on one lock and on several.

@@ -15,6 +15,7 @@ pub(crate) struct Ear {
 #[derive(Debug, Default)]
 struct Heard {
     offers: Vec<LockName>,
+    evictions: Vec<LockName>,
     events: Vec<LockEvent>,
     missed: usize,
     missed_events: usize,
@@ -29,6 +30,13 @@ impl Ear {
             .iter()
             .filter(|offered| *offered == name)
             .count()
+    }
+
+    /// How often it was told that those who held the lock were evicted.
+    pub(crate) fn evictions_of(&self, name: &LockName) -> usize {
+        let heard = self.heard();
+        let evictions = heard.evictions.iter();
+        evictions.filter(|evicted| *evicted == name).count()
     }
 
     /// What happened to the lock, in the order in which it was told.
@@ -62,6 +70,10 @@ impl Ear {
 impl Listener for Ear {
     fn offered(&self, name: &LockName) {
         self.heard().offers.push(name.clone());
+    }
+
+    fn evicted(&self, name: &LockName) {
+        self.heard().evictions.push(name.clone());
     }
 
     fn event(&self, event: LockEvent) {

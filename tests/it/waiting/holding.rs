@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use leasehold::domain::{Claim, LockState, NotHolder, Position};
 use leasehold::service::{Hold, HoldEvent, Outcome};
 use tokio::time::{Instant, sleep};
 
 use super::staged::Staged;
 use super::{LONG_WAIT, Waiting, assert_at_once, assert_idle, held, releases, settle, takes, view};
-use crate::support::bench::{claim, lock_of, rival, ttl};
+use crate::support::bench::{
+    READ, claim, claim_on, claim_on_all, fresh_name, in_mode, lock_of, names, reader, rival, ttl,
+};
 
 /// A claim with a lease of three seconds.
 fn brief() -> Arc<Claim> {
@@ -119,11 +121,55 @@ async fn a_stream_is_told_that_its_lock_was_taken_away() {
     acquired(&mut hold).await;
     let evicted = service.evict(lock_of(&claim).clone(), "repair".to_owned());
     evicted.await.unwrap();
+    let since = Instant::now();
     match hold.next().await {
         Some(HoldEvent::Lost(NotHolder::Evicted { reason })) => assert_eq!(reason, "repair"),
         other => panic!("{other:?}"),
     }
+    assert_at_once(since);
     assert!(hold.next().await.is_none());
+}
+
+/// All those who hold together, and one that holds several locks, whichever of them is taken away.
+#[tokio::test(start_paused = true)]
+async fn every_stream_is_told_at_once_that_one_of_its_locks_was_taken_away() {
+    let (service, _) = Staged::service();
+    let [first, second] = [fresh_name(), fresh_name()];
+    let reading = in_mode(&claim_on_all(names(&[first, second.clone()])), READ);
+    let reading_one = in_mode(&claim_on(&second), READ);
+    let mut holds = Vec::new();
+    for claim in [&reading, &reader(&reading), &reading_one] {
+        let mut hold = service.hold(Arc::new(claim.clone()), None);
+        acquired(&mut hold).await;
+        holds.push(hold);
+    }
+    let other = claim();
+    let mut unconcerned = service.hold(Arc::new(other.clone()), None);
+    acquired(&mut unconcerned).await;
+    let since = Instant::now();
+    service.evict(second, String::new()).await.unwrap();
+    for mut hold in holds {
+        let event = hold.next().await;
+        let lost = matches!(event, Some(HoldEvent::Lost(NotHolder::Evicted { .. })));
+        assert!(lost, "{event:?}");
+    }
+    assert_at_once(since);
+    assert!(unconcerned.next().now_or_never().is_none());
+}
+
+/// The message may be lost; then it is told by the next renewal.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_does_not_hear_of_its_eviction_finds_out() {
+    let (service, store) = Staged::service();
+    let claim = brief();
+    let mut hold = service.hold(Arc::clone(&claim), None);
+    acquired(&mut hold).await;
+    store.loses_offers();
+    let evicted = service.evict(lock_of(&claim).clone(), String::new());
+    evicted.await.unwrap();
+    let event = hold.next().await;
+    let lost = matches!(event, Some(HoldEvent::Lost(NotHolder::Evicted { .. })));
+    assert!(lost, "{event:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,21 +254,107 @@ async fn a_stream_that_does_not_want_to_wait_is_refused() {
 /// The client came back before its former connection was known to be closed.
 #[tokio::test(start_paused = true)]
 async fn a_former_stream_does_not_release_what_the_new_one_holds() {
+    for min_hold in [None, Some(Duration::from_millis(1))] {
+        let (service, _) = Staged::service();
+        let claim = Arc::new(Claim {
+            min_hold,
+            ..Claim::clone(&brief())
+        });
+        let mut former = service.hold(Arc::clone(&claim), None);
+        acquired(&mut former).await;
+        let mut new = service.hold(Arc::clone(&claim), None);
+        acquired(&mut new).await;
+        drop(former);
+        settle().await;
+        assert!(matches!(
+            view(&service, &claim).await.state,
+            LockState::Held(_)
+        ));
+        drop(new);
+        settle().await;
+        takes(&service, &Arc::new(rival(&claim))).await;
+    }
+}
+
+/// Before it has done anything else, and whether or not its client was told.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_takes_over_and_closes_at_once_gives_the_lock_back() {
+    for was_told in [true, false] {
+        let (service, _) = Staged::service();
+        let claim = brief();
+        takes(&service, &claim).await;
+        let mut hold = service.hold(Arc::clone(&claim), None);
+        if was_told {
+            acquired(&mut hold).await;
+        }
+        drop(hold);
+        settle().await;
+        assert_idle(&service, &claim).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_another_kind_takes_the_lease_from_its_stream() {
+    for min_hold in [None, Some(Duration::from_millis(1))] {
+        let (service, _) = Staged::service();
+        let claim = Arc::new(Claim {
+            min_hold,
+            ..Claim::clone(&brief())
+        });
+        let mut hold = service.hold(Arc::clone(&claim), None);
+        acquired(&mut hold).await;
+        let answer = service.acquire(Arc::clone(&claim), Duration::ZERO).await;
+        let answer = answer.unwrap();
+        assert!(matches!(answer.outcome, Outcome::Replayed(_)), "{answer:?}");
+        drop(hold);
+        settle().await;
+        assert!(matches!(
+            view(&service, &claim).await.state,
+            LockState::Held(_)
+        ));
+    }
+}
+
+/// It may be shorter than what the stream asks for.
+#[tokio::test(start_paused = true)]
+async fn a_stream_renews_by_the_time_of_the_lease_that_it_took_over() {
     let (service, _) = Staged::service();
-    let claim = brief();
-    let mut former = service.hold(Arc::clone(&claim), None);
-    acquired(&mut former).await;
-    let mut new = service.hold(Arc::clone(&claim), None);
-    acquired(&mut new).await;
-    drop(former);
-    settle().await;
-    assert!(matches!(
-        view(&service, &claim).await.state,
-        LockState::Held(_)
-    ));
-    drop(new);
-    settle().await;
-    takes(&service, &Arc::new(rival(&claim))).await;
+    let held = Arc::new(Claim {
+        ttl: ttl(Duration::from_millis(600)),
+        ..claim()
+    });
+    takes(&service, &held).await;
+    let lasting = Arc::new(Claim {
+        ttl: ttl(Duration::from_secs(60)),
+        ..Claim::clone(&held)
+    });
+    let mut hold = service.hold(lasting, None);
+    acquired(&mut hold).await;
+    for _ in 0..10 {
+        let event = hold.next().await;
+        assert!(matches!(event, Some(HoldEvent::Renewed(_))), "{event:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_listens_late_is_told_what_is_left_by_then() {
+    let (service, _) = Staged::service();
+    let mut hold = service.hold(brief(), None);
+    sleep(Duration::from_millis(2_500)).await;
+    match hold.next().await {
+        Some(HoldEvent::Acquired { lease, .. }) => {
+            let left = lease.holder.expires_in;
+            assert!(left <= Duration::from_millis(500), "{left:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let mut hold = service.hold(brief(), None);
+    sleep(Duration::from_millis(3_500)).await;
+    let told: Vec<_> = hold.by_ref().collect().await;
+    assert!(
+        matches!(told[..], [HoldEvent::Lost(NotHolder::Expired)]),
+        "{told:?}"
+    );
 }
 
 /// A client that does not read is not renewed for: it costs one lease.

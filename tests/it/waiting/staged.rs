@@ -11,7 +11,7 @@ use futures_util::future::{BoxFuture, ready};
 use leasehold::config::WaitingConfig;
 use leasehold::domain::{
     Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockEvent, LockName, LockNames,
-    LockView, Parked, Place, Released, Renewed, Stand, Token,
+    LockView, Parked, Place, Released, Renewed, Rollback, Stand, Token,
 };
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
@@ -46,6 +46,8 @@ pub(super) struct Staged {
     endings: Mutex<Vec<&'static str>>,
     /// Whether nothing can be asked at all.
     pub(super) is_down: AtomicBool,
+    /// Whether nothing arrives, and nobody is told so.
+    is_silent: AtomicBool,
     offers: Arc<Offers>,
     pub(super) wants: Mutex<Vec<bool>>,
 }
@@ -73,6 +75,7 @@ impl Staged {
             places: Mutex::default(),
             endings: Mutex::default(),
             is_down: AtomicBool::new(false),
+            is_silent: AtomicBool::new(false),
             offers: Arc::default(),
             wants: Mutex::default(),
         });
@@ -143,6 +146,11 @@ impl Staged {
         self.is_down.store(is_down, Ordering::Relaxed);
     }
 
+    /// Whether requests are lost, so that their outcome is unknown.
+    pub(super) fn goes_silent(&self, is_silent: bool) {
+        self.is_silent.store(is_silent, Ordering::Relaxed);
+    }
+
     /// What the store answers, which does at once what it is asked for, unless it cannot be reached.
     fn up<'a, T: Send + 'a>(
         &'a self,
@@ -150,6 +158,9 @@ impl Staged {
     ) -> StoreFuture<'a, T> {
         if self.is_down.load(Ordering::Relaxed) {
             return ready(Err(unavailable())).boxed();
+        }
+        if self.is_silent.load(Ordering::Relaxed) {
+            return ready(Err(unknown())).boxed();
         }
         ask()
     }
@@ -160,6 +171,13 @@ impl Listener for Offers {
         let listener = self.listener.lock().unwrap();
         if let (false, Some(listener)) = (self.are_lost.load(Ordering::Relaxed), &*listener) {
             listener.offered(name);
+        }
+    }
+
+    fn evicted(&self, name: &LockName) {
+        let listener = self.listener.lock().unwrap();
+        if let (false, Some(listener)) = (self.are_lost.load(Ordering::Relaxed), &*listener) {
+            listener.evicted(name);
         }
     }
 
@@ -232,10 +250,11 @@ impl LockStore for Staged {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
+        rollback: Rollback,
         by: Instant,
     ) -> StoreFuture<'a, ()> {
         self.endings.lock().unwrap().push("withdraw");
-        self.up(|| self.store.withdraw(claim, attempt, by))
+        self.up(|| self.store.withdraw(claim, attempt, rollback, by))
     }
 
     fn renew<'a>(

@@ -1,6 +1,6 @@
 -- Grants locks to a claim, all or none, or says why not; a claim that waits comes to stand in their queues.
 -- KEYS: for each lock: lock, fence, ended, ticket
--- ARGV: kept_ms, for each lock: identity, last_fence_seen, at the end: stand, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel
+-- ARGV: kept_ms, for each lock: identity, last_fence_seen, at the end: stand, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over
 -- Returns: attempt, code, then by code: 1 granted: now_ms and for each lock fence, acquired_ms, until_ms, ms that an
 --   expired lease was held before or ''; 2 re-entered, 3 replayed: now_ms and the leases; 4 blocked: now_ms and the
 --   blockades; 5 waiting: sequence, until_ms, ms until something runs out or '', position or '', queue length, whether the

@@ -39,7 +39,11 @@ for number = 1, count do
     if how == EXPIRED and not it.record then
         return for_good(6, number, how)
     end
-    if it.record and redis.call('HGET', it.record, 'r') == attempt then
+    local may_undo
+    if it.record then
+        may_undo, it.turns = unpack(redis.call('HMGET', it.record, 'r', 'j'))
+    end
+    if may_undo == attempt and string.sub(it.turns or attempt, 1, 8) == attempt then
         -- The first answer to this very attempt was lost on its way: it is still the answer.
         held, was_told = held + 1, false
     else
@@ -52,6 +56,25 @@ for number = 1, count do
             end
         end
         held = held + (it.record and 1 or 0)
+    end
+end
+
+-- The attempt is told of a lease: from now on it may roll the lease back if it takes over, else nobody may. A late repeat
+-- of an attempt that has had its turn changes nothing.
+local function pass_rollback_right(it)
+    local turns = it.turns
+    if turns and string.find(turns, attempt, 1, true) then
+        return
+    end
+    local before = redis.call('HGET', it.record, 'r')
+    -- HDEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+    redis.call('HDEL', it.record, 'r')
+    if takes_over == '1' then
+        turns = (turns or before or NOBODY) .. attempt
+        if #turns > 8 * TURNS_MAX then
+            turns = string.sub(turns, 1, 8) .. string.sub(turns, 17)
+        end
+        redis.call('HSET', it.record, 'r', attempt, 'j', turns)
     end
 end
 
@@ -70,8 +93,7 @@ if held == count then
                 answer[#answer + 1] = field
             end
         else
-            -- HDEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
-            redis.call('HDEL', it.record, 'r')
+            pass_rollback_right(it)
             if tonumber(hold_count) > tonumber(it.lease[5] or 1) then
                 redis.call('HSET', it.record, 'n', hold_count)
                 answer[2], it.lease[5] = 2, hold_count

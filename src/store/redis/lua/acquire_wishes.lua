@@ -1,11 +1,11 @@
 -- Continues acquire.lua where its short way ends: what else a claim may wish, and a short way for one that does.
-local stand, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel =
+local stand, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over =
     unpack(ARGV, 2 + #KEYS / 2)
 stand = stand or ''
 if not may_grant then
     -- The claim that has no further wishes.
     may_grant, limit, permits, is_fair, hold_count = '1', '', '1', '1', '1'
-    max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel = '', '', '', '', ''
+    max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over = '', '', '', '', '', '0'
 end
 
 local FENCE_MAX = 9007199254740991
@@ -38,6 +38,7 @@ local function new_lease(claim, granted_text)
     if lock_delay_ms ~= '' then set('d', lock_delay_ms) end
     if owner ~= '' then set('o', owner) end
     if metadata ~= '' then set('m', metadata) end
+    if takes_over == '1' then set('j', attempt) end
     return fields, until_ms, keep_ms(now_ms, now_ms, until_ms, min_hold_ms)
 end
 

@@ -1,9 +1,9 @@
 -- Takes a lock away from those who hold it, a bounded number at a time.
 -- KEYS: lock
--- ARGV: request, reason, cursor, channel
+-- ARGV: request, reason, cursor, evictions, channel
 -- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, then the leases
 local lock = KEYS[1]
-local request, reason, cursor, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local request, reason, cursor, evictions, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 -- About so many: a small set comes whole, and a step may find a few more.
 local EVICTED_AT_ONCE = 500
@@ -44,6 +44,11 @@ elseif it.limit then
         end
     end
     close_if_left(it)
+end
+if answer[4] then
+    -- Streams that held the lock learn of it at once. Without the right to channels they learn by their next renewals.
+    local _, name = parts(it)
+    redis.pcall('PUBLISH', evictions, name)
 end
 offer(it, now_ms)
 return answer

@@ -3,13 +3,14 @@
 --
 -- A lock is a hash. Held by one claim alone it is that claim's record: h claim digest, r attempt that nobody was told of
 -- yet, f fencing token, a acquired (ms), u end of the lease (ms), t TTL (ms), n hold count if not 1, o owner, m metadata,
--- i min_hold (ms), x latest end (ms), d lock_delay (ms), y present once its expiry was told.
+-- i min_hold (ms), x latest end (ms), d lock_delay (ms), y present once its expiry was told. A lease that a stream holds or has
+-- held has j, the attempts that held it in turn: first that of the grant, last those of the streams that took it over.
 -- Held by several it has s, their common limit (0 for none), and k, the permits taken; each has a record of its own (with
 -- the same fields, and s and k of its own) and an entry in the set of holders: digest and permits, scored by the end.
 -- What min_hold or lock_delay keep taken after an end is an entry without a record. In place of the digest it has 8 zero
--- bytes and the fencing token (8) of the lease that ended: the same claim may hold again meanwhile. Beside them is j, the
+-- bytes and the fencing token (8) of the lease that ended: the same claim may hold again meanwhile. Beside them is l, the
 -- longest time (ms) for which an entry was ever made. A closed lock has c, the moment (ms) from which it may be granted, and
--- j, for how long it was closed. What a waited-for lock has beside is told in queue.lua.
+-- l, for how long it was closed. What a waited-for lock has beside is told in queue.lua.
 -- Times are moments of Redis's clock, which may be set back. What ends later than its own length from now was written
 -- before the clock went back, and is made to end its own length from now: no lock stays closed for longer than its
 -- settings say, and no lease that is alive is cut short.
@@ -18,13 +19,20 @@
 -- more), '1', the claim (16), the owner, the TTL in ms (4), the fencing token, which such a grant takes from the clock (8),
 -- and the end (6). The short ways know that form, and what only looks at a lock; what changes the record makes a hash of it.
 -- A mark of an ended claim is a string: one of those below, v<reason> evicted, or c<attempts>: not ended, but these
--- attempts were withdrawn before they arrived.
+-- attempts, at most WITHDRAWN_MAX, were withdrawn, and are refused should their requests arrive late.
 -- A record outlives its lease by REMEMBERED_MS, so that the claim can be told that it expired.
 --
 -- The keys that a script is not given share the slot of the lock that it is given.
 
 -- How many expired holders one script clears away, and of how many holders it tells.
 local REAPED_MAX, TOLD_MAX = 64, 100
+
+-- How many withdrawn attempts of one claim are remembered, the latest, and how many that held a lease in turn. A client that
+-- hangs up again and again must not make a key grow.
+local WITHDRAWN_MAX, TURNS_MAX = 32, 32
+
+-- The attempt of a lease that nobody may roll back any more.
+local NOBODY = '\0\0\0\0\0\0\0\0'
 
 -- Redis keeps small whole numbers once for all keys, so that these marks take no memory of their own.
 local RELEASED, EXPIRED, LOST = '1', '2', '3'
@@ -51,7 +59,7 @@ local function read_stored(lock)
             acquired_ms = lease[2], until_ms = lease[3], ttl_ms = lease[4],
         }
     end
-    local record = redis.call('HMGET', lock, 'h', 'u', 'a', 't', 'c', 'i', 'd', 's', 'k', 'j', 'w', 'p', 'v', 'g')
+    local record = redis.call('HMGET', lock, 'h', 'u', 'a', 't', 'c', 'i', 'd', 's', 'k', 'l', 'w', 'p', 'v', 'g')
     return {
         key = lock, holder = record[1], until_ms = tonumber(record[2]), acquired_ms = tonumber(record[3]),
         ttl_ms = tonumber(record[4]), open_ms = tonumber(record[5]), min_hold_ms = record[6], lock_delay_ms = record[7],
@@ -70,7 +78,7 @@ local function spread(it)
     -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
     redis.call('DEL', it.key)
     redis.call('HSET', it.key, 'h', it.holder, 'f', lease[1], 'a', lease[2], 'u', lease[3], 't', lease[4])
-    if it.attempt ~= '\0\0\0\0\0\0\0\0' then
+    if it.attempt ~= NOBODY then
         redis.call('HSET', it.key, 'r', it.attempt)
     end
     if lease[6] ~= '' then
@@ -169,7 +177,7 @@ end
 local function close(it, open_ms, now_ms)
     if open_ms > now_ms then
         it.open_ms, it.longest_ms = open_ms, open_ms - now_ms
-        redis.call('HSET', it.key, 'c', open_ms, 'j', it.longest_ms)
+        redis.call('HSET', it.key, 'c', open_ms, 'l', it.longest_ms)
         live(it.key, it.longest_ms)
     end
 end
@@ -178,7 +186,7 @@ end
 local function lasts(it, lasts_ms)
     if lasts_ms > (it.longest_ms or 0) then
         it.longest_ms = lasts_ms
-        redis.call('HSET', it.key, 'j', lasts_ms)
+        redis.call('HSET', it.key, 'l', lasts_ms)
     end
 end
 
@@ -201,7 +209,7 @@ end
 -- Forgets that the lock is shared once nobody has a part in it.
 local function close_if_left(it)
     if redis.call('EXISTS', holders_key(it)) == 0 then
-        redis.call('HDEL', it.key, 's', 'k', 'j')
+        redis.call('HDEL', it.key, 's', 'k', 'l')
         it.limit, it.taken, it.longest_ms = nil, nil, nil
     end
 end

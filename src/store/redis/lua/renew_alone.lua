@@ -6,16 +6,14 @@ local request = claimant(1, 1, 8)
 local ttl_ms, mode, limit, permits, channel, withdrawable = unpack(ARGV, #KEYS + 1)
 ttl_ms, mode, channel, withdrawable = ttl_ms or '', mode or '', channel or '', withdrawable or ''
 
--- Lets the lease in a record last longer. Whoever may withdraw the grant is nobody, as before (r), or an attempt. PEXPIRE
--- and HDEL go first: they are allowed when memory is full, and once a script has written it may go on writing.
+-- Lets the lease in a record last longer. Who may withdraw the grant is nobody any more, or as before (r). PEXPIRE and
+-- HDEL go first: they are allowed when memory is full, and once a script has written it may go on writing.
 local function extend(record, acquired_ms, lasts_ms, ceiling_ms, min_hold_ms)
     local until_ms = math.min(now_ms + tonumber(lasts_ms), tonumber(ceiling_ms) or math.huge)
     local kept_ms = keep_ms(now_ms, tonumber(acquired_ms), until_ms, min_hold_ms)
     redis.call('PEXPIRE', record, kept_ms)
     if withdrawable == '' then
         redis.call('HDEL', record, 'r')
-    elseif withdrawable ~= 'r' then
-        redis.call('HSET', record, 'r', withdrawable)
     end
     redis.call('HSET', record, 'u', until_ms, 't', lasts_ms)
     return until_ms, kept_ms

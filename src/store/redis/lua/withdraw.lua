@@ -1,36 +1,51 @@
--- Undoes what an attempt was granted, or keeps it from being granted should its request arrive late.
+-- Ends the lease that an attempt may roll back, and keeps the attempt from being granted should its request arrive late.
 -- KEYS: for each lock: lock, ended
--- ARGV: attempt, channel, for each lock: claim
--- Returns: attempt, how many grants were undone
-local attempt, channel = ARGV[1], ARGV[2]
+-- ARGV: attempt, is_close, channel, for each lock: claim
+-- Returns: attempt, how many leases were ended
+local attempt, is_close, channel = ARGV[1], ARGV[2], ARGV[3]
 
 local now_us, now_ms = now()
-local undone = 0
+local ended_count = 0
+
+-- Ends a lease. Undone, it closes nothing, even one that ran out before anybody was told of it. One that was in use, because
+-- it is closed or had been taken over, keeps the lock as a release does; if it has run out it has expired.
+local function roll_back(it, record, claim)
+    local granted_text, acquired_ms, until_ms, min_hold_ms, permits, turns = unpack(redis.call('HMGET', record, 'f', 'a', 'u', 'i', 'k', 'j'))
+    local was_in_use = is_close == '1' or string.sub(turns or attempt, 1, 8) ~= attempt
+    if was_in_use and tonumber(until_ms) <= now_ms then
+        return
+    end
+    -- It counts from the grant, which lies in the future when the clock was set back since.
+    local held_ms = math.max(now_ms - acquired_ms, 0)
+    local open_ms = was_in_use and now_ms + (tonumber(min_hold_ms) or 0) - held_ms or 0
+    ended_count = ended_count + 1
+    tell(channel, now_us, 'released', it, record)
+    if record == it.key then
+        vacate(it)
+        close(it, open_ms, now_ms)
+    else
+        redis.call('DEL', record)
+        give_back(it, claim .. permits, open_ms, now_ms, granted_text)
+        close_if_left(it)
+    end
+    offer(it, now_ms)
+end
+
 for number = 1, #KEYS / 2 do
-    local it, ended, claim = read(KEYS[number * 2 - 1], now_ms), KEYS[number * 2], ARGV[2 + number]
-    -- A lease that ran out before anybody was told of it is undone like any other: it closes nothing.
+    local it, ended, claim = read(KEYS[number * 2 - 1], now_ms), KEYS[number * 2], ARGV[3 + number]
     local record = it.limit and holder_key(it, claim)
-    if it.holder == claim then
+    if it.holder == claim and (not it.compact or it.attempt == attempt) then
         spread(it)
         record = it.key
     end
     if record and redis.call('HGET', record, 'r') == attempt then
-        undone = undone + 1
-        tell(channel, now_us, 'released', it, record)
-        if record == it.key then
-            vacate(it)
-        else
-            local permits = redis.call('HGET', record, 'k')
-            redis.call('DEL', record)
-            give_back(it, claim .. permits, 0, now_ms)
-            close_if_left(it)
-        end
-        offer(it, now_ms)
+        roll_back(it, record, claim)
     end
     -- One attempt may ask many times: an ask that is late must not be granted what another one was.
     local mark = redis.call('GET', ended) or 'c'
     if string.sub(mark, 1, 1) == 'c' and not string.find(mark, attempt, 2, true) then
-        redis.call('SET', ended, mark .. attempt, 'PX', REMEMBERED_MS)
+        local attempts = string.sub(mark, 2) .. attempt
+        redis.call('SET', ended, 'c' .. string.sub(attempts, -8 * WITHDRAWN_MAX), 'PX', REMEMBERED_MS)
     end
 end
-return { attempt, undone }
+return { attempt, ended_count }

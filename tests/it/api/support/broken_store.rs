@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold::domain::{
     Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockView,
-    Parked, Released, Renewed, Stand, Token,
+    Parked, Released, Renewed, Rollback, Stand, Token,
 };
 use leasehold::store::{ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth};
 use tokio::time::Instant;
@@ -68,7 +68,13 @@ impl LockStore for BrokenStore {
         self.fail()
     }
 
-    fn withdraw<'a>(&'a self, _: &'a Claim, _: Attempt, _: Instant) -> StoreFuture<'a, ()> {
+    fn withdraw<'a>(
+        &'a self,
+        _: &'a Claim,
+        _: Attempt,
+        _: Rollback,
+        _: Instant,
+    ) -> StoreFuture<'a, ()> {
         ready(Ok(())).boxed()
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::domain::{
     Acquired, Attempt, Change, Claim, Holder, Lease, Listing, LockName, LockState, LockView, Mode,
-    Parked, Queue, Released, Renewal, Renewed,
+    Parked, Queue, Released, Renewal, Renewed, Rollback,
 };
 use leasehold::store::{ListQuery, StoreError};
 
@@ -37,10 +37,19 @@ impl Bench {
         self.store.acquire(claim, attempt, None, deadline()).await
     }
 
-    /// Withdraws an attempt.
+    /// Withdraws an attempt that nobody was told of.
     pub(crate) async fn withdraw(&self, claim: &Claim, attempt: Attempt) {
+        self.roll_back(claim, attempt, Rollback::Undo).await;
+    }
+
+    /// Ends what the attempt of a stream holds that was closed.
+    pub(crate) async fn close(&self, claim: &Claim, attempt: Attempt) {
+        self.roll_back(claim, attempt, Rollback::Close).await;
+    }
+
+    async fn roll_back(&self, claim: &Claim, attempt: Attempt, rollback: Rollback) {
         self.store
-            .withdraw(claim, attempt, deadline())
+            .withdraw(claim, attempt, rollback, deadline())
             .await
             .expect("the store answers");
     }

@@ -60,6 +60,7 @@ pub(crate) fn claim_on_all(names: LockNames) -> Claim {
         min_hold: None,
         max_hold: None,
         lock_delay: None,
+        takes_over: false,
     }
 }
 

@@ -1,0 +1,343 @@
+//! Laws of leases that streams hold: the last attempt that took the lease over ends it, and no other does.
+
+use std::time::Duration;
+
+use leasehold::domain::{
+    Acquired, Attempt, Change, Claim, LockState, NotHolder, Renewed, Token, Withdrawable,
+};
+
+use super::expiry::assert_told;
+use crate::support::bench::{
+    Bench, LONG, SHORT, at_depth, claim, claim_on_all, deadline, for_short, fresh_name, in_mode,
+    leases_granted, lock_of, lost, names, permits, rival,
+};
+
+/// So many attempts of a claim that hung up are refused if they arrive late.
+const REFUSED_LATE: usize = 32;
+
+/// A claim as a stream makes it.
+fn streaming(claim: &Claim) -> Claim {
+    Claim {
+        takes_over: true,
+        ..claim.clone()
+    }
+}
+
+/// Claims of every kind, as streams make them.
+fn of_every_kind(min_hold: Option<Duration>) -> Vec<Claim> {
+    let several = || claim_on_all(names(&[fresh_name(), fresh_name()]));
+    let claims = [
+        claim(),
+        in_mode(&claim(), permits(2, 3)),
+        several(),
+        in_mode(&several(), permits(2, 3)),
+    ];
+    let with_min_hold = claims.map(|claim| Claim { min_hold, ..claim });
+    with_min_hold.iter().map(streaming).collect()
+}
+
+/// A stream is granted the claim.
+async fn granted(bench: &Bench, claim: &Claim) -> Attempt {
+    let attempt = Attempt::random();
+    leases_granted(bench.attempt(claim, attempt).await.expect("an answer"));
+    attempt
+}
+
+/// A stream takes over what the claim holds.
+async fn taken_over(bench: &Bench, claim: &Claim) -> Attempt {
+    let attempt = Attempt::random();
+    let answer = bench.attempt(claim, attempt).await;
+    assert!(
+        matches!(answer, Ok(Acquired::Replayed(_) | Acquired::Reentered(_))),
+        "{answer:?}"
+    );
+    attempt
+}
+
+/// Renews as a stream does.
+async fn renewed(bench: &Bench, claim: &Claim) -> Renewed {
+    let change = Change {
+        withdrawable: Withdrawable::AsBefore,
+        ..Change::default()
+    };
+    let store = bench.store();
+    let renewed = store.renew(&claim.names, claim.token, change, deadline());
+    renewed.await.expect("the store answers")
+}
+
+async fn assert_holds(bench: &Bench, claim: &Claim) {
+    let answer = renewed(bench, claim).await;
+    assert!(matches!(answer, Renewed::Extended(_)), "{answer:?}");
+}
+
+async fn assert_free(bench: &Bench, claim: &Claim) {
+    for name in claim.names.iter() {
+        assert_eq!(bench.state(name).await, LockState::Free);
+    }
+}
+
+/// Nobody holds the locks, and nobody gets them.
+async fn assert_cooling(bench: &Bench, claim: &Claim) {
+    for name in claim.names.iter() {
+        let state = bench.state(name).await;
+        assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
+    }
+    let answer = bench.acquire(&rival(claim)).await;
+    assert!(matches!(answer, Acquired::Blocked(_)), "{answer:?}");
+}
+
+/// One stream after the other holds the claim, through one process or two.
+async fn only_the_last_stream_lets_go(first: &Bench, second: &Bench) {
+    for min_hold in [None, Some(LONG)] {
+        for claim in of_every_kind(min_hold) {
+            let [granted_to, successor] = [
+                granted(first, &claim).await,
+                taken_over(second, &claim).await,
+            ];
+            first.close(&claim, granted_to).await;
+            first.withdraw(&claim, granted_to).await;
+            assert_holds(first, &claim).await;
+            let last = taken_over(first, &claim).await;
+            second.close(&claim, successor).await;
+            assert_holds(second, &claim).await;
+            first.close(&claim, last).await;
+            match min_hold {
+                None => assert_free(first, &claim).await,
+                Some(_) => assert_cooling(first, &claim).await,
+            }
+            // The answer to the first may have been lost.
+            first.close(&claim, last).await;
+        }
+    }
+}
+
+pub(super) async fn a_lease_is_let_go_by_the_last_stream_that_took_it_over(bench: &Bench) {
+    only_the_last_stream_lets_go(bench, bench).await;
+}
+
+pub(super) async fn a_lease_is_taken_over_at_another_process(bench: &Bench) {
+    only_the_last_stream_lets_go(bench, &bench.another_process().await).await;
+}
+
+pub(super) async fn a_lease_that_is_taken_over_by_a_deeper_claim_is_let_go_by_it(bench: &Bench) {
+    for claim in of_every_kind(None) {
+        let first = granted(bench, &claim).await;
+        let deeper = at_depth(&claim, 3);
+        let second = taken_over(bench, &deeper).await;
+        bench.close(&claim, first).await;
+        assert_holds(bench, &claim).await;
+        bench.close(&deeper, second).await;
+        assert_free(bench, &claim).await;
+    }
+}
+
+pub(super) async fn a_lease_of_a_plain_request_is_taken_over_by_a_stream(bench: &Bench) {
+    for kind in of_every_kind(None) {
+        let plain = Claim {
+            takes_over: false,
+            ..kind.clone()
+        };
+        let first = granted(bench, &plain).await;
+        let stream = taken_over(bench, &kind).await;
+        bench.withdraw(&plain, first).await;
+        assert_holds(bench, &kind).await;
+        bench.close(&kind, stream).await;
+        assert_free(bench, &kind).await;
+    }
+}
+
+pub(super) async fn a_request_of_another_kind_makes_a_lease_independent_of_streams(bench: &Bench) {
+    for claim in of_every_kind(None) {
+        let plain = Claim {
+            takes_over: false,
+            ..claim.clone()
+        };
+        let first = granted(bench, &claim).await;
+        bench.acquire(&plain).await;
+        bench.close(&claim, first).await;
+        assert_holds(bench, &claim).await;
+        let second = taken_over(bench, &claim).await;
+        bench.renew(&claim).await;
+        bench.close(&claim, second).await;
+        assert_holds(bench, &claim).await;
+        bench.release_all(&claim).await;
+        assert_free(bench, &claim).await;
+    }
+}
+
+pub(super) async fn a_lease_that_is_let_go_keeps_its_lock_closed_for_its_min_hold_and_no_longer(
+    bench: &Bench,
+) {
+    let claims = of_every_kind(Some(SHORT));
+    for claim in &claims {
+        let attempt = granted(bench, claim).await;
+        bench.close(claim, attempt).await;
+    }
+    bench.outlast(SHORT).await;
+    for claim in &claims {
+        assert_free(bench, claim).await;
+        // The claim has not ended: its client may come back.
+        granted(bench, claim).await;
+    }
+}
+
+/// Whoever held before may still be at work, though nobody was told of the takeover.
+pub(super) async fn a_takeover_that_is_undone_closes_the_lock_and_a_grant_does_not(bench: &Bench) {
+    for claim in of_every_kind(Some(LONG)) {
+        let attempt = granted(bench, &claim).await;
+        bench.withdraw(&claim, attempt).await;
+        assert_free(bench, &claim).await;
+        granted(bench, &claim).await;
+        let second = taken_over(bench, &claim).await;
+        // Its answer was lost, and the repeat is told of what it took over, not of a grant.
+        let again = bench.attempt(&claim, second).await;
+        assert!(matches!(again, Ok(Acquired::Replayed(_))), "{again:?}");
+        bench.withdraw(&claim, second).await;
+        assert_cooling(bench, &claim).await;
+    }
+}
+
+pub(super) async fn a_lease_that_ran_out_is_not_let_go_again(bench: &Bench) {
+    let brief = Claim {
+        lock_delay: Some(LONG),
+        ..streaming(&for_short(&claim()))
+    };
+    let granted_to = granted(bench, &brief).await;
+    bench.outlast(SHORT).await;
+    bench.close(&brief, granted_to).await;
+    assert_cooling(bench, &brief).await;
+    assert_told(bench, &brief, NotHolder::Expired).await;
+    let brief = streaming(&Claim {
+        names: claim().names,
+        ..brief
+    });
+    granted(bench, &brief).await;
+    let successor = taken_over(bench, &brief).await;
+    bench.outlast(SHORT).await;
+    bench.withdraw(&brief, successor).await;
+    assert_cooling(bench, &brief).await;
+}
+
+/// It was under way when the connection of its stream closed.
+pub(super) async fn a_late_renewal_of_a_closed_stream_makes_no_lease(bench: &Bench) {
+    for claim in of_every_kind(None) {
+        let attempt = granted(bench, &claim).await;
+        assert_holds(bench, &claim).await;
+        bench.close(&claim, attempt).await;
+        let lost_all = claim.names.iter();
+        let lost_all = lost_all.map(|name| lost(name, NotHolder::Unknown));
+        assert_eq!(
+            renewed(bench, &claim).await,
+            Renewed::NotHolder(lost_all.collect())
+        );
+        assert_free(bench, &claim).await;
+    }
+}
+
+/// A stream that comes back under its old token takes permits beside those that its former lease keeps taken.
+pub(super) async fn permits_that_stay_taken_are_not_those_of_the_next_lease(bench: &Bench) {
+    let taking = Claim {
+        min_hold: Some(SHORT * 4),
+        ..streaming(&in_mode(&claim(), permits(1, 3)))
+    };
+    let other = in_mode(&rival(&taking), permits(1, 3));
+    let attempt = granted(bench, &taking).await;
+    bench.close(&taking, attempt).await;
+    let back = Claim {
+        min_hold: None,
+        ..taking.clone()
+    };
+    granted(bench, &back).await;
+    bench.granted(&other).await;
+    let too_many = in_mode(&rival(&taking), permits(1, 3));
+    let answer = bench.acquire(&too_many).await;
+    assert!(matches!(answer, Acquired::Blocked(_)), "{answer:?}");
+    bench.outlast(SHORT * 4).await;
+    bench.granted(&too_many).await;
+    let answer = bench
+        .acquire(&in_mode(&rival(&taking), permits(1, 3)))
+        .await;
+    assert!(matches!(answer, Acquired::Blocked(_)), "{answer:?}");
+    for holding in [&back, &other, &too_many] {
+        bench.freed(holding).await;
+    }
+    assert_free(bench, &taking).await;
+}
+
+/// A request that was sent again on another connection may arrive once more, after its answer and whatever followed.
+pub(super) async fn a_late_repeat_of_a_stream_that_was_taken_over_from_changes_nothing(
+    bench: &Bench,
+) {
+    for claim in of_every_kind(None) {
+        let first = granted(bench, &claim).await;
+        bench.renew(&claim).await;
+        drop(bench.attempt(&claim, first).await);
+        bench.close(&claim, first).await;
+        assert_holds(bench, &claim).await;
+        bench.release_all(&claim).await;
+        let claim = &Claim {
+            token: Token::random(),
+            ..claim
+        };
+        let first = granted(bench, claim).await;
+        let second = taken_over(bench, claim).await;
+        drop(bench.attempt(claim, first).await);
+        bench.close(claim, first).await;
+        assert_holds(bench, claim).await;
+        bench.renew(claim).await;
+        drop(bench.attempt(claim, second).await);
+        bench.close(claim, second).await;
+        assert_holds(bench, claim).await;
+        let third = taken_over(bench, claim).await;
+        drop(bench.attempt(claim, second).await);
+        bench.close(claim, third).await;
+        assert_free(bench, claim).await;
+    }
+}
+
+pub(super) async fn a_claim_that_hangs_up_again_and_again_leaves_no_more_behind_than_its_last_attempts(
+    bench: &Bench,
+) {
+    let (claim, redis) = (streaming(&claim()), bench.redis_behind());
+    let hang_ups: Vec<_> = (0..100).map(|_| Attempt::random()).collect();
+    for attempt in &hang_ups {
+        bench.withdraw(&claim, *attempt).await;
+    }
+    let marks = redis.server.keys(redis.database, "lh:1:*:e:*").await;
+    let [mark] = &marks[..] else {
+        panic!("one claim, one mark: {marks:?}");
+    };
+    let command = [b"STRLEN".as_slice(), mark.as_slice()];
+    let length = redis.server.integer(redis.database, &command).await;
+    assert!(length <= 300, "{length} bytes");
+    let kept_ms = redis.server.kept_ms(redis.database, mark).await;
+    assert!((30_000..=60_000).contains(&kept_ms), "{kept_ms} ms");
+    for late in &hang_ups[hang_ups.len() - REFUSED_LATE..] {
+        let answer = bench.attempt(&claim, *late).await;
+        assert!(answer.is_err(), "{answer:?}");
+    }
+    assert_free(bench, &claim).await;
+    granted(bench, &claim).await;
+}
+
+/// The record of a lease does not grow with the number of its streams either.
+pub(super) async fn a_lease_that_is_taken_over_again_and_again_does_not_grow(bench: &Bench) {
+    let (claim, redis) = (streaming(&claim()), bench.redis_behind());
+    let first = granted(bench, &claim).await;
+    let mut last = first;
+    for _ in 0..100 {
+        last = taken_over(bench, &claim).await;
+    }
+    let record = format!(
+        "lh:1:{{{}}}:l:{}",
+        lock_of(&claim).bucket().index(),
+        lock_of(&claim)
+    );
+    let command = ["HSTRLEN", record.as_str(), "j"];
+    let length = redis.server.integer(redis.database, &command).await;
+    assert!((8..=8 * 32).contains(&length), "{length} bytes");
+    bench.close(&claim, first).await;
+    assert_holds(bench, &claim).await;
+    bench.close(&claim, last).await;
+    assert_free(bench, &claim).await;
+}

@@ -1,0 +1,160 @@
+//! Locks that are held by streams, of one replica or of another, on a real Redis.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use leasehold::domain::{Claim, LockState, NotHolder, Released};
+use leasehold::service::{Hold, HoldEvent};
+
+use super::{Replica, durable_redis, forgetful_redis, lasting, lasting_claims};
+use crate::support::bench::{LONG, claim, in_mode, lock_of, permits};
+use crate::support::{PATIENCE, eventually};
+
+/// The next event, which comes sooner than any renewal of a lasting claim.
+async fn next(hold: &mut Hold) -> Option<HoldEvent> {
+    let event = tokio::time::timeout(PATIENCE, hold.next()).await;
+    event.expect("something happens at once")
+}
+
+/// A stream that holds the lock by now.
+async fn stream(replica: &Replica, claim: &Claim) -> Hold {
+    let mut hold = replica.service.hold(Arc::new(claim.clone()), None);
+    let event = next(&mut hold).await;
+    assert!(
+        matches!(event, Some(HoldEvent::Acquired { .. })),
+        "{event:?}"
+    );
+    hold
+}
+
+async fn evicted(mut hold: Hold) {
+    let event = next(&mut hold).await;
+    let is_evicted = matches!(event, Some(HoldEvent::Lost(NotHolder::Evicted { .. })));
+    assert!(is_evicted, "{event:?}");
+}
+
+#[tokio::test]
+async fn a_stream_that_takes_over_and_closes_within_moments_frees_the_lock() {
+    let server = forgetful_redis().await;
+    let replicas = [
+        Replica::open(&server.database(0)).await,
+        Replica::open(&server.database(0)).await,
+    ];
+    for (number, claim) in lasting_claims("moments", 30).into_iter().enumerate() {
+        let former = stream(&replicas[0], &claim).await;
+        let new = stream(&replicas[number % 2], &claim).await;
+        drop(former);
+        // What may be under way by then is different each time.
+        tokio::time::sleep(Duration::from_micros(100 * number as u64 % 2_000)).await;
+        drop(new);
+        replicas[0].becomes_free(&claim).await;
+    }
+}
+
+/// The connection of the first one is found to be dead after the second one holds.
+#[tokio::test]
+async fn a_dead_connection_does_not_release_what_another_request_holds() {
+    let server = forgetful_redis().await;
+    let [first, second] = [
+        Replica::open(&server.database(0)).await,
+        Replica::open(&server.database(0)).await,
+    ];
+    let ways: [fn(Claim) -> Claim; 2] = [|claim| claim, |claim| in_mode(&claim, permits(1, 3))];
+    for in_way in ways {
+        let claim = in_way(Claim {
+            min_hold: Some(Duration::from_millis(1)),
+            ..lasting(claim())
+        });
+        let former = stream(&first, &claim).await;
+        let new = stream(&second, &claim).await;
+        drop(former);
+        first.service.shut_down(PATIENCE).await;
+        second.assert_holds(&claim).await;
+        // That was a renewal of another kind, so the lease does not depend on the stream any more.
+        drop(new);
+        second.service.shut_down(PATIENCE).await;
+        let released = first.release(&claim).await;
+        assert!(
+            matches!(released, Ok(Released::Freed { .. })),
+            "{released:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_eviction_reaches_the_streams_of_all_replicas_at_once() {
+    let server = forgetful_redis().await;
+    let [first, second] = [
+        Replica::open(&server.database(0)).await,
+        Replica::open(&server.database(0)).await,
+    ];
+    eventually("both hear of evictions", async || {
+        let channel = ["PUBSUB", "NUMSUB", "lh:1:evictions:0"];
+        let heard_by = redis::from_redis_value(server.command(&channel).await);
+        let (_, heard_by): (String, u32) = heard_by.expect("a channel and a number");
+        (heard_by == 2).then_some(())
+    })
+    .await;
+    let claim = in_mode(&lasting(claim()), permits(1, 3));
+    let other = Claim {
+        token: leasehold::domain::Token::random(),
+        ..claim.clone()
+    };
+    let streams = [stream(&first, &claim).await, stream(&second, &other).await];
+    let evict = first.service.evict(lock_of(&claim).clone(), String::new());
+    assert_eq!(evict.await.expect("an answer").len(), 2);
+    for stream in streams {
+        evicted(stream).await;
+    }
+}
+
+#[tokio::test]
+async fn an_eviction_needs_no_right_to_channels() {
+    let server = forgetful_redis().await;
+    server
+        .command(&["ACL", "SETUSER", "default", "resetchannels"])
+        .await;
+    let replica = Replica::open(&server.database(0)).await;
+    let claim = lasting(claim());
+    let stream = stream(&replica, &claim).await;
+    let evict = replica
+        .service
+        .evict(lock_of(&claim).clone(), String::new());
+    assert_eq!(evict.await.expect("an answer").len(), 1);
+    evicted(stream).await;
+    replica.becomes_free(&claim).await;
+}
+
+#[tokio::test]
+async fn a_full_redis_lets_streams_take_over_and_let_go() {
+    let server = durable_redis().await;
+    let replica = Replica::open(&server.database(0)).await;
+    let claims = [
+        lasting(claim()),
+        Claim {
+            min_hold: Some(LONG),
+            ..lasting(claim())
+        },
+        Claim {
+            min_hold: Some(LONG),
+            ..in_mode(&lasting(claim()), permits(1, 3))
+        },
+    ];
+    for claim in &claims {
+        replica.granted(claim).await;
+    }
+    server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
+    for claim in &claims {
+        drop(stream(&replica, claim).await);
+    }
+    replica.service.shut_down(PATIENCE).await;
+    for claim in &claims {
+        let view = replica.service.inspect(lock_of(claim)).await;
+        let state = view.expect("an answer").state;
+        match claim.min_hold {
+            None => assert_eq!(state, LockState::Free),
+            Some(_) => assert!(matches!(state, LockState::Cooling { .. }), "{state:?}"),
+        }
+    }
+}
