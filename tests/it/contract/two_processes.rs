@@ -175,12 +175,17 @@ pub(super) async fn a_waiter_that_moved_leaves_the_others_of_its_process_in_turn
 pub(super) async fn the_head_of_a_process_clears_away_what_stands_before_it(bench: &Bench) {
     let holding = claim();
     bench.granted(&holding).await;
-    bench.waiting(&rival(&holding)).await;
+    let left = bench.waiting(&rival(&holding)).await;
     let mut head = bench.waiting(&rival(&holding)).await;
     let mut next = bench.waiting(&rival(&holding)).await;
     head.stand.is_head = true;
     bench.waits(&mut head).await;
     assert_eq!(bench.queue(lock_of(&holding)).await.length, 2);
+    // Its request may be on the way to the store that says for how long its place is kept.
+    bench.park(&left.claim, SHORT).await;
+    bench.outlast(SHORT).await;
+    let unknown = Released::NotHolder(NotHolder::Unknown);
+    assert_eq!(bench.release(&left.claim).await, unknown);
     bench.freed(&holding).await;
     bench.waits(&mut next).await;
     bench.served(&mut head).await;

@@ -18,6 +18,12 @@ for number = 1, #KEYS do
         leave(it, process, claim)
         redis.call('PEXPIRE', ticket_key(it, claim), keep_ms)
         offer(it, now_ms)
+    else
+        -- The first waiter of the process may have cleared it away already, as left behind.
+        local ticket = ticket_of(it, claim)
+        if ticket and ticket.process == process then
+            redis.call('PEXPIRE', ticket_key(it, claim), keep_ms)
+        end
     end
     local what = obstacle(it, limit, tonumber(permits), now_ms)
     if what or it.last then
