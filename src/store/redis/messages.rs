@@ -1,4 +1,5 @@
-//! What processes tell each other through Redis' channels: that a lock is offered, that somebody watches, and what happens.
+//! What processes tell each other through Redis' channels: that a lock is offered, that somebody watches, what happens, and
+//! what all must know about losses.
 //! A process that offers a lock to itself hears of it in the answer to its release, which is sooner.
 //!
 //! A message may be lost whenever the connection is. Nothing depends on one: the listener is told that messages may have
@@ -11,11 +12,12 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use redis::aio::PubSub;
 use redis::{Client, Msg, RedisResult};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::keys;
+use super::recovery::FleetState;
 use crate::domain::{EventKind, Fence, LockEvent, LockName, LockNames, Owner, Timestamp};
 use crate::store::Listener;
 
@@ -24,6 +26,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How often a connection on which nothing arrives is asked for a sign of life, and how long that may take.
 const PING_EVERY: Duration = Duration::from_secs(5);
+
+const UNPOISONED: &str = "nobody panics while holding it";
 
 /// This process's ear, and what it knows of those who watch.
 pub(super) struct Messages {
@@ -38,6 +42,12 @@ struct Shared {
     wake: String,
     events: String,
     watch: String,
+    recovery: String,
+    fleet: Arc<FleetState>,
+    /// Since when this process hears, over the connection that it has.
+    connected_at: Mutex<Option<Instant>>,
+    /// The connection leads elsewhere than those of the requests.
+    reconnect: Notify,
     wants_events: watch::Sender<bool>,
     /// Whether the channel of events is subscribed to, as far as this process wants it.
     hears_events: watch::Sender<bool>,
@@ -47,13 +57,17 @@ struct Shared {
 }
 
 impl Messages {
-    pub(super) fn new(process: u64, database: u32) -> Self {
+    pub(super) fn new(process: u64, database: u32, fleet: Arc<FleetState>) -> Self {
         let process = format!("{process:016x}");
         let shared = Shared {
             wake: keys::wake_channel(&process),
             process,
             events: keys::events_channel(database),
             watch: keys::watch_channel(database),
+            recovery: keys::recovery_channel(database),
+            fleet,
+            connected_at: Mutex::new(None),
+            reconnect: Notify::new(),
             wants_events: watch::Sender::new(false),
             hears_events: watch::Sender::new(false),
             is_watched: AtomicBool::new(false),
@@ -86,6 +100,16 @@ impl Messages {
     /// The channel on which processes say that somebody has come to watch.
     pub(super) fn watch_channel(&self) -> &str {
         &self.shared.watch
+    }
+
+    /// The channel on which processes announce what all must know about losses.
+    pub(super) fn recovery_channel(&self) -> &str {
+        &self.shared.recovery
+    }
+
+    /// The channel on which this process alone hears.
+    pub(super) fn wake_channel(&self) -> &str {
+        &self.shared.wake
     }
 
     /// Begins to hear, for as long as this lives.
@@ -126,8 +150,13 @@ impl Messages {
         }
     }
 
-    /// A survey that was sent at `asked` found so many who hear events.
-    pub(super) fn surveyed(&self, asked: Instant, watchers: u64) {
+    /// A survey that was sent at `asked` found so many who hear events, and so many who hear what is for this process.
+    pub(super) fn surveyed(&self, asked: Instant, watchers: u64, listeners: u64) {
+        let connected_at = *self.shared.connected_at.lock().expect(UNPOISONED);
+        if listeners == 0 && connected_at.is_some_and(|at| at < asked) {
+            // The address points to another Redis now.
+            self.shared.reconnect.notify_waiters();
+        }
         let at = *self
             .shared
             .watched_at
@@ -162,6 +191,8 @@ impl Shared {
             }
         } else if channel == self.watch {
             self.heard_of_watchers();
+        } else if channel == self.recovery {
+            self.fleet.on_message(payload);
         }
     }
 }
@@ -177,11 +208,13 @@ async fn hear(
     loop {
         if let Ok(Ok(pubsub)) = timeout(connect_timeout, connect(&shared, &client)).await {
             pause = PAUSE_MIN;
+            *shared.connected_at.lock().expect(UNPOISONED) = Some(Instant::now());
             // What was said while nobody heard is lost. The subscription is there now, so whoever looks from now on
             // misses nothing (subscribe, wait for the answer, then look).
             listener.missed();
             // Whatever ends it, the connection is of no more use.
             let _ = hear_on(&shared, pubsub, &*listener).await;
+            *shared.connected_at.lock().expect(UNPOISONED) = None;
             shared.hears_events.send_replace(false);
         }
         tokio::time::sleep(pause).await;
@@ -193,6 +226,7 @@ async fn connect(shared: &Shared, client: &Client) -> RedisResult<PubSub> {
     let mut pubsub = client.get_async_pubsub().await?;
     pubsub.subscribe(&shared.wake).await?;
     pubsub.subscribe(&shared.watch).await?;
+    pubsub.subscribe(&shared.recovery).await?;
     Ok(pubsub)
 }
 
@@ -212,6 +246,7 @@ async fn hear_on(shared: &Shared, pubsub: PubSub, listener: &dyn Listener) -> Re
                 }
                 None => return Ok(()),
             },
+            () = shared.reconnect.notified() => return Ok(()),
             changed = wants_events.changed() => {
                 let Ok(()) = changed else { return Ok(()) };
                 let wants = *wants_events.borrow_and_update();

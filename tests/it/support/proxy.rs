@@ -2,8 +2,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::config::RedisAddress;
@@ -22,7 +22,7 @@ pub(crate) struct Proxy {
 
 /// What all connections look at.
 struct State {
-    target: String,
+    target: Mutex<String>,
     refuses: AtomicBool,
     swallows: AtomicBool,
     delay_ms: AtomicU64,
@@ -39,7 +39,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let state = Arc::new(State {
-            target,
+            target: Mutex::new(target),
             refuses: AtomicBool::new(false),
             swallows: AtomicBool::new(false),
             delay_ms: AtomicU64::new(0),
@@ -63,6 +63,16 @@ impl Proxy {
             port: self.address.port(),
             database: database.into(),
         }
+    }
+
+    /// The address as a client connects to it.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// From now on new connections go to another server. Those there are stay where they are.
+    pub(crate) fn redirect(&self, target: String) {
+        *self.state.target.lock().expect("whole") = target;
     }
 
     /// Ends every connection there is.
@@ -137,7 +147,8 @@ async fn connection(client: TcpStream, state: Arc<State>) {
 
 /// Passes both directions on until one of them ends.
 async fn pass(client: TcpStream, state: &State) -> io::Result<()> {
-    let server = TcpStream::connect(&state.target).await?;
+    let target = state.target.lock().expect("whole").clone();
+    let server = TcpStream::connect(target).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let (from_client, to_client) = client.into_split();
