@@ -181,13 +181,13 @@ impl Recovery {
         if !answer.grace_left.is_zero() {
             self.fleet.wait_until(answered + answer.grace_left);
         }
-        self.fleet.longest_ttl.hear(answer.longest_ttl_ms, answered);
         let latest_us = self.clock.observe(answer.now_us, asked, answered);
         if is_new_epoch {
             self.begin_epoch(answer, known.data_epoch.is_some(), answered);
             known.revision = 0;
             known.lost_epoch = None;
         }
+        self.fleet.longest_ttl.hear(answer.longest_ttl_ms, answered);
         if is_new_epoch || is_other_redis {
             known.changed_at = Some(answered);
             self.fleet.renew_connections();
@@ -215,6 +215,7 @@ impl Recovery {
             self.fleet.lost(began);
         }
         self.fleet.begin_epoch(answer.epoch);
+        self.fleet.longest_ttl.lost(answered);
         for fence in &self.last_fences {
             fence.store(0, Ordering::Relaxed);
         }

@@ -23,8 +23,15 @@ pub(in crate::store::redis) struct LongestTtl {
     used_ms: AtomicU64,
     /// What all processes know, in milliseconds.
     shared_ms: AtomicU64,
+    memory: Mutex<Memory>,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
     /// The latest last and the longest first: what is shorter than a later one adds nothing.
-    heard: Mutex<Vec<Heard>>,
+    heard: Vec<Heard>,
+    /// When the data were lost last: what was shared before is not known to who came since.
+    shared_since: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -58,21 +65,34 @@ impl LongestTtl {
 
     /// All processes know of leases that last so long.
     pub(super) fn hear(&self, ttl_ms: u64, at: Instant) {
-        let mut heard = self.heard.lock().expect(UNPOISONED);
+        let mut memory = self.memory.lock().expect(UNPOISONED);
+        let shared_since = memory.shared_since;
+        let heard = &mut memory.heard;
         while heard.last().is_some_and(|last| last.ttl_ms <= ttl_ms) {
             heard.pop();
         }
         heard.push(Heard { ttl_ms, at });
         heard.retain(|heard| heard.is_within(REMEMBERED + heard.ttl(), at));
-        let shared = heard.iter().find(|heard| heard.is_within(SHARED, at));
+        let is_shared = |heard: &&Heard| {
+            heard.is_within(SHARED, at) && shared_since.is_none_or(|since| heard.at >= since)
+        };
+        let shared = heard.iter().find(is_shared);
         let shared_ms = shared.map_or(0, |heard| heard.ttl_ms);
         self.shared_ms.store(shared_ms, Ordering::Release);
     }
 
+    /// The data were lost, and with them what they told those who come.
+    pub(super) fn lost(&self, at: Instant) {
+        let mut memory = self.memory.lock().expect(UNPOISONED);
+        memory.shared_since = Some(at);
+        self.shared_ms.store(0, Ordering::Release);
+    }
+
     /// The longest TTL of a lease that may be alive.
     pub(super) fn known_ms(&self, now: Instant) -> u64 {
-        let heard = self.heard.lock().expect(UNPOISONED);
-        let known = heard
+        let memory = self.memory.lock().expect(UNPOISONED);
+        let known = memory
+            .heard
             .iter()
             .find(|heard| heard.is_within(REMEMBERED + heard.ttl(), now));
         known.map_or(0, |heard| heard.ttl_ms).max(self.used_ms())
@@ -132,9 +152,20 @@ mod tests {
         for ttl_ms in [5, 4, 3, 6, 2, 2] {
             longest.hear(ttl_ms, now);
         }
-        let heard = longest.heard.lock().expect(UNPOISONED);
-        let left: Vec<_> = heard.iter().map(|heard| heard.ttl_ms).collect();
+        let memory = longest.memory.lock().expect(UNPOISONED);
+        let left: Vec<_> = memory.heard.iter().map(|heard| heard.ttl_ms).collect();
         assert_eq!(left, [6, 2]);
+    }
+
+    #[test]
+    fn a_ttl_is_shared_anew_after_a_loss_and_still_known() {
+        let (longest, now) = (LongestTtl::default(), Instant::now());
+        longest.hear(60_000, now);
+        longest.lost(now + SECOND);
+        longest.hear(1_000, now + SECOND);
+        assert!(longest.use_ttl(SECOND));
+        assert!(!longest.use_ttl(SECOND * 60));
+        assert_eq!(longest.known_ms(now + SECOND), 60_000);
     }
 
     #[test]
