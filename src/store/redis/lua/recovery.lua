@@ -77,11 +77,13 @@ redis.pcall('HSET', node, 'revision', revision)
 -- The value is what the key was to last: a clock that steps back must not make it last longer.
 local granted_ms = tonumber(redis.call('GET', grace) or 0)
 local left_ms = math.max(0, math.min(redis.call('PTTL', grace), granted_ms))
+-- What rounding adds need not be announced.
+local is_news = begins or wait_ms > left_ms + 2
 if wait_ms > left_ms then
     redis.call('SET', grace, wait_ms, 'PX', wait_ms)
     left_ms = wait_ms
-    redis.pcall('PUBLISH', recovery, 'verify')
-elseif begins then
+end
+if is_news then
     redis.pcall('PUBLISH', recovery, 'verify')
 end
 if begins then
