@@ -1,8 +1,8 @@
 //! Leases in one Redis or Valkey: one script, one round trip for every operation, on Redis' own clock.
 //!
 //! This is the only room that knows Redis. Keys are made in `keys`, scripts are called in `claims` and read in `answers`,
-//! sockets are kept in `pool`, `messages` hears what other processes tell, and `topology` knows whether the data may be
-//! trusted.
+//! sockets are kept in `pool`, `messages` hears what other processes tell, `recovery` knows whether the data may be
+//! trusted, and `reports` makes that so of what is granted.
 
 mod answers;
 mod call;
@@ -16,8 +16,9 @@ mod listing;
 mod messages;
 mod pool;
 mod record;
+mod recovery;
+mod reports;
 mod scripts;
-mod topology;
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ use crate::domain::{
 };
 use messages::Messages;
 use pool::Pool;
-use topology::Topology;
+use recovery::{FleetState, Recovery};
 
 /// How long a survey may take.
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -44,13 +45,13 @@ const SURVEY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Leases in a Redis.
 pub struct RedisStore {
     pool: Arc<Pool>,
-    topology: Arc<Topology>,
+    recovery: Arc<Recovery>,
     messages: Arc<Messages>,
     mismatches: AtomicU64,
     survey: Mutex<Survey>,
 }
 
-/// What the last survey found out beside the topology.
+/// What the last survey found out beside what is known of the data.
 #[derive(Default)]
 struct Survey {
     /// Why the store could not be looked at, or that it could.
@@ -71,20 +72,24 @@ impl RedisStore {
         config: &RedisConfig,
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
-        let messages = Arc::new(Messages::new(pool::request_id(), address.database));
-        let topology = Arc::new(Topology::new(config, lease_max, Arc::clone(&messages)));
-        let pool = Pool::new(address, config, Arc::clone(&topology))
+        let fleet = Arc::new(FleetState::new(config.survey_interval));
+        let process = pool::request_id();
+        let messages = Messages::new(process, address.database, Arc::clone(&fleet));
+        let messages = Arc::new(messages);
+        let recovery = Recovery::new(config, lease_max, fleet, Arc::clone(&messages));
+        let recovery = Arc::new(recovery);
+        let pool = Pool::new(address, config, Arc::clone(&recovery))
             .map_err(|error| StoreError::unavailable(Fault::Refused, error))?;
         let store = Self {
             pool: Arc::new(pool),
-            topology,
+            recovery,
             messages,
             mismatches: AtomicU64::new(0),
             survey: Mutex::default(),
         };
         let look = store.look().await;
         store.tell(&look);
-        match store.topology.findings() {
+        match store.recovery.findings() {
             Some((Some(refusal), ..)) => Err(StoreError::unavailable(Fault::Refused, refusal)),
             Some((None, ..)) | None => Ok(store),
         }
@@ -152,20 +157,25 @@ impl RedisStore {
     /// Looks at the store once more. The error says why that was not possible.
     async fn look(&self) -> Result<(), String> {
         let deadline = Instant::now() + SURVEY_TIMEOUT;
+        // The name may point to another Redis than before, which those that are connected do not notice.
+        if self.pool.connect(deadline).await.is_ok() {
+            self.pool.sweep();
+            return Ok(());
+        }
         let mut connection = self
             .pool
             .get(deadline)
             .await
             .map_err(|failure| failure.detail)?;
         let looking = async {
-            let met = self.topology.meet(connection.socket()).await;
+            let met = self.recovery.verify(connection.socket()).await;
             self.messages.probe(connection.socket()).await;
             met
         };
         let trouble = match tokio::time::timeout_at(deadline, looking).await {
             Ok(Ok(_)) => {
                 // The address may lead to a fit one by now, for example after a failover.
-                if self.topology.is_refused() {
+                if self.recovery.is_refused() {
                     connection.abandon();
                 }
                 return Ok(());
@@ -179,7 +189,7 @@ impl RedisStore {
 
     /// Why grants are refused, what was found, and the offset of the clocks; none before the first contact.
     fn findings(&self) -> Option<(Option<String>, Vec<Finding>, i64)> {
-        let (refusal, mut findings, clock_offset_ms) = self.topology.findings()?;
+        let (refusal, mut findings, clock_offset_ms) = self.recovery.findings()?;
         findings.push(self.messages.finding());
         Some((refusal, findings, clock_offset_ms))
     }
@@ -301,7 +311,7 @@ impl LockStore for RedisStore {
             contacted,
             up: matches!(survey.last_look, Some(Ok(()))),
             refused,
-            recovering_for: self.topology.grace_left(),
+            recovering_for: self.recovery.grace_left(),
             findings,
             held_locks: survey.held_locks,
             clock_offset_ms: contacted.then_some(clock_offset_ms),

@@ -2,12 +2,15 @@
 //! hang up. Each test says what a client must still be able to rely on.
 
 mod clients;
+mod clock;
 mod crashes;
 mod events;
+mod losses;
 mod network;
 mod outages;
 mod pauses;
 mod replaced;
+mod replacements;
 mod rights;
 mod streams;
 mod unfit;
@@ -20,6 +23,7 @@ use leasehold::domain::{Change, Claim, Lease, LockState, NotHolder, Released, Re
 use leasehold::service::{LockService, Outcome};
 use leasehold::store::{LockStore, StoreError};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use crate::support::bench::{claim_on, lock_of, name, not_holder, only, ttl};
 use crate::support::eventually;
@@ -81,6 +85,23 @@ impl Replica {
         self.lease(claim).await.holder.fence.get()
     }
 
+    /// Acquires again and again, as long as it is told that grants have to wait or that Redis is away, and fails if it is
+    /// granted before `held_until`.
+    async fn granted_not_before(&self, claim: &Claim, held_until: Instant) -> Lease {
+        let lease = eventually("grants go on", async || match self.acquire(claim).await {
+            Ok(Outcome::Granted(leases)) => Some(only(leases)),
+            Ok(Outcome::Recovering { .. }) | Err(_) => None,
+            other => panic!("grants are held back, but: {other:?}"),
+        })
+        .await;
+        let early = held_until.saturating_duration_since(Instant::now());
+        assert!(
+            early.is_zero(),
+            "granted {early:?} before a lease has ended"
+        );
+        lease
+    }
+
     /// Acquires what must be granted.
     async fn lease(&self, claim: &Claim) -> Lease {
         match self.acquire(claim).await {
@@ -130,6 +151,17 @@ impl Drop for Replica {
     }
 }
 
+/// Waits until so many processes hear what the others announce.
+async fn all_listen(server: &RedisServer, processes: i64) {
+    eventually("everybody listens", async || {
+        let channel = "lh:1:recovery:0";
+        let answer = server.command(&["PUBSUB", "NUMSUB", channel]).await;
+        let (_, listening): (String, i64) = redis::from_redis_value(answer).expect("a pair");
+        (listening == processes).then_some(())
+    })
+    .await;
+}
+
 /// A Redis that keeps everything.
 async fn durable_redis() -> RedisServer {
     RedisServer::start(RedisOptions::default()).await
@@ -144,6 +176,14 @@ async fn forgetful_redis() -> RedisServer {
 fn lasting(claim: Claim) -> Claim {
     Claim {
         ttl: ttl(FOR_EVER),
+        ..claim
+    }
+}
+
+/// A claim that lasts so long.
+fn lasting_for(duration: Duration, claim: Claim) -> Claim {
+    Claim {
+        ttl: ttl(duration),
         ..claim
     }
 }

@@ -102,12 +102,12 @@ async fn a_waiter_follows_a_counter_ahead_of_the_clock() {
 }
 
 #[tokio::test]
-async fn a_waiter_is_not_granted_what_may_still_be_held_by_others() {
+async fn a_waiter_waits_on_for_what_may_still_be_held_by_others() {
     let bench = Bench::redis().await;
     let holding = claim();
     let before = fence_of(&bench, &holding).await;
     let answer = claimed_after_setting(&bench, &holding, before - 1).await;
-    assert!(matches!(answer, Acquired::Recovering { .. }), "{answer:?}");
+    assert!(matches!(answer, Acquired::Waiting(_)), "{answer:?}");
 }
 
 /// The clock is stopped, so every grant falls into the same microsecond.

@@ -13,10 +13,14 @@ use crate::domain::{
 /// What came of an acquire as far as the script knows.
 pub(super) enum AcquireReply {
     Told(Acquired),
-    /// Grants wait; for how long is known to the topology.
+    /// Grants wait; for how long is known to `recovery`.
     Recovering,
-    /// A fencing counter is behind what this process has seen: the data were lost.
-    Forgotten,
+    /// A fencing counter is missing, or behind what this process has seen: the data were lost.
+    CounterRegressed,
+    /// It was later in Redis than the request allowed: then it was so many microseconds. Nothing was done.
+    Late {
+        redis_us: u64,
+    },
     /// No larger fencing token can be given.
     UsedUp,
     /// This attempt was withdrawn before it arrived.
@@ -56,7 +60,7 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
             how: mark(&reply.text()?)?,
         }),
         7 => return Ok(AcquireReply::Recovering),
-        8 => return Ok(AcquireReply::Forgotten),
+        8 => return Ok(AcquireReply::CounterRegressed),
         9 => return Ok(AcquireReply::UsedUp),
         10 => return Ok(AcquireReply::Withdrawn),
         code @ (11 | 12) => Acquired::Contradicts(contradiction(code, &mut reply, &claim.names)?),
@@ -69,6 +73,10 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
             queue_length: reply.number()?,
         },
         15 => Acquired::Overdue,
+        16 => {
+            let redis_us = reply.number()?;
+            return Ok(AcquireReply::Late { redis_us });
+        }
         17 => Acquired::Superseded,
         _ => return Err(Malformed),
     };

@@ -12,12 +12,14 @@ use super::scripts::{self, Reply, Script};
 use super::{RedisStore, keys, record};
 use crate::domain::{
     Acquired, Attempt, Change, Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, Parked,
-    Released, Renewed, Rollback, Stand, Token, Waiting, Withdrawable,
+    Released, Renewed, Rollback, Stand, Token, Withdrawable,
 };
 use crate::store::{Fault, REMEMBERED, StoreError};
 
 /// How long the store may be away without forgetting who waits; `queue.lua` knows it, too.
 const OUTAGE: Duration = Duration::from_secs(6);
+/// How often a request finds out that data were lost before it gives up.
+const LOSSES_MAX: usize = 3;
 
 impl RedisStore {
     pub(super) async fn acquire(
@@ -27,7 +29,7 @@ impl RedisStore {
         stand: Option<&Stand>,
         deadline: Instant,
     ) -> Result<Acquired, StoreError> {
-        if self.topology.is_refused() {
+        if self.recovery.is_refused() {
             return Err(StoreError::unavailable(
                 Fault::Refused,
                 "the store is configured so that it would lose leases",
@@ -35,89 +37,54 @@ impl RedisStore {
         }
         let digests = digests(&claim.names, claim.token);
         // Read once the connection is there: getting it is what may find out that the data were lost.
-        let command = || self.acquire_call(claim, &digests, attempt, stand);
+        let command = || self.acquire_call(claim, &digests, attempt, stand, deadline);
         let read = |reply: Reply, connection: &Connection| {
-            let reply = answers::acquired(reply, claim)?;
-            self.take_note(&reply, &claim.names, connection.epoch);
-            Ok(reply)
+            Ok((answers::acquired(reply, claim)?, connection.epoch))
         };
         let script = &scripts::ACQUIRE;
-        let (reply, is_unsure) = self
-            .run_unsure(script, attempt.0, deadline, command, read)
-            .await?;
-        match reply {
-            AcquireReply::Told(acquired) if is_unsure => {
-                self.unless_late(acquired, claim, attempt, deadline).await
-            }
-            AcquireReply::Told(acquired) => Ok(acquired),
-            AcquireReply::Recovering | AcquireReply::Forgotten => Ok(Acquired::Recovering {
-                retry_in: self.topology.grace_left().unwrap_or_default(),
-            }),
-            AcquireReply::UsedUp => Err(StoreError::unavailable(
-                Fault::Corrupt,
-                "the fencing counter is used up",
-            )),
-            AcquireReply::Withdrawn => Err(StoreError::unavailable(
-                Fault::Timeout,
-                "the attempt was withdrawn",
-            )),
-        }
-    }
-
-    /// The answer to a request of which an earlier try may still arrive. What the claim was granted it keeps; who waits finds
-    /// out when the wait is over; but after any other answer nobody may be granted anything.
-    async fn unless_late(
-        &self,
-        acquired: Acquired,
-        claim: &Claim,
-        attempt: Attempt,
-        deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
-        match acquired {
-            Acquired::Waiting(waiting) => Ok(Acquired::Waiting(Waiting {
-                is_unsure: true,
-                ..waiting
-            })),
-            Acquired::Granted(_)
-            | Acquired::Reentered(_)
-            | Acquired::Replayed(_)
-            | Acquired::Superseded
-            | Acquired::Overdue => Ok(acquired),
-            Acquired::Blocked(_)
-            | Acquired::Contradicts(_)
-            | Acquired::TooManyWaiters { .. }
-            | Acquired::Ended(_)
-            | Acquired::Recovering { .. } => {
-                let withdrawn = self.withdraw(claim, attempt, Rollback::Undo, deadline);
-                match withdrawn.await {
-                    Ok(()) => Ok(acquired),
-                    Err(error) => Err(StoreError::unknown(error.fault(), error.detail())),
+        let mut is_unsure = false;
+        for _ in 0..LOSSES_MAX {
+            let run = self.run_unsure(script, attempt.0, deadline, command, read);
+            let ((reply, epoch), had_lost_tries) = run.await?;
+            is_unsure |= had_lost_tries;
+            let acquired = match reply {
+                AcquireReply::Told(acquired) => {
+                    self.report_acquired(acquired, claim, epoch, deadline)
+                        .await?
                 }
-            }
-        }
-    }
-
-    /// Tells the topology of every lease that is about to be reported.
-    fn take_note(&self, reply: &AcquireReply, names: &LockNames, epoch: u64) {
-        let leases = match reply {
-            AcquireReply::Told(Acquired::Granted(grants)) => {
-                for (name, grant) in names.iter().zip(grants) {
-                    let holder = &grant.lease.holder;
-                    self.topology.granted(name.bucket(), holder.fence, epoch);
-                    self.topology.reported(holder.expires_in, epoch);
+                AcquireReply::Recovering => Acquired::Recovering {
+                    retry_in: self.recovery.grace_left().unwrap_or_default(),
+                },
+                // Nothing was granted. Whoever asks again finds that grants wait, and a claim that stands in the queue
+                // goes on waiting there.
+                AcquireReply::CounterRegressed => {
+                    self.recovery.declare_lost(epoch);
+                    continue;
                 }
-                return;
-            }
-            AcquireReply::Told(Acquired::Reentered(leases) | Acquired::Replayed(leases)) => leases,
-            AcquireReply::Forgotten => return self.topology.forgotten(epoch),
-            AcquireReply::Told(_)
-            | AcquireReply::Recovering
-            | AcquireReply::UsedUp
-            | AcquireReply::Withdrawn => return,
-        };
-        for lease in leases {
-            self.topology.reported(lease.holder.expires_in, epoch);
+                AcquireReply::Late { redis_us } if self.recovery.is_ahead(redis_us) => {
+                    self.recovery.declare_lost(epoch);
+                    continue;
+                }
+                // Another try of the same request may have come in time.
+                AcquireReply::Late { .. } => {
+                    return Err(StoreError::unknown(Fault::Timeout, "it came too late"));
+                }
+                AcquireReply::Withdrawn => {
+                    let detail = "the attempt was withdrawn";
+                    return Err(StoreError::unavailable(Fault::Timeout, detail));
+                }
+                AcquireReply::UsedUp => {
+                    let detail = "the fencing counter is used up";
+                    return Err(StoreError::unavailable(Fault::Corrupt, detail));
+                }
+            };
+            return match is_unsure {
+                true => self.unless_late(acquired, claim, attempt, deadline).await,
+                false => Ok(acquired),
+            };
         }
+        let detail = "the data are lost again and again";
+        Err(StoreError::unknown(Fault::Corrupt, detail))
     }
 
     /// The call of `acquire.lua`. What most claims do not ask for comes last, and only if this one does.
@@ -127,6 +94,7 @@ impl RedisStore {
         digests: &[ClaimDigest],
         attempt: Attempt,
         stand: Option<&Stand>,
+        deadline: Instant,
     ) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&scripts::ACQUIRE.sha).arg(4 * digests.len());
@@ -138,13 +106,15 @@ impl RedisStore {
                 .arg(keys::ticket(name, digest));
         }
         let lasts = claim.ttl.get();
-        command.arg(millis(lasts + REMEMBERED));
+        command
+            .arg(millis(lasts + REMEMBERED))
+            .arg(self.recovery.not_after_us(deadline));
         for (name, digest) in claim.names.iter().zip(digests) {
             command
                 .arg(record::identity(attempt, digest, &claim.owner))
-                .arg(self.topology.last_fence(name.bucket()));
+                .arg(self.recovery.last_fence(name.bucket()));
         }
-        let may_grant = self.topology.grace_left().is_none();
+        let may_grant = self.recovery.grace_left().is_none();
         let channel = self.messages.channel();
         let is_plain = may_grant && channel.is_empty() && is_plain(claim);
         match stand {
@@ -177,8 +147,12 @@ impl RedisStore {
     /// What `acquire.lua` is told of a stand.
     fn stand(&self, stand: &Stand) -> String {
         let (sequence, until) = stand.place.map_or_else(Default::default, |place| {
-            let until_ms = place.until.map(|until| until.unix_ms().to_string());
-            (place.sequence.to_string(), until_ms.unwrap_or_default())
+            let until_ms = place.until.map(|until| {
+                let until_ms = until.unix_ms();
+                until_ms.saturating_add_signed(self.recovery.clock_shift_ms())
+            });
+            let until = until_ms.map(|until_ms| until_ms.to_string());
+            (place.sequence.to_string(), until.unwrap_or_default())
         });
         format!(
             "{} {} {} {} {} {} {} {sequence} {until}",
@@ -285,16 +259,10 @@ impl RedisStore {
             command
         };
         let read = |reply: Reply, connection: &Connection| {
-            let renewed = answers::renewed(reply, names)?;
-            if let Renewed::Extended(renewals) = &renewed {
-                for renewal in renewals {
-                    let expires_in = renewal.lease.holder.expires_in;
-                    self.topology.reported(expires_in, connection.epoch);
-                }
-            }
-            Ok(renewed)
+            Ok((answers::renewed(reply, names)?, connection.epoch))
         };
-        self.run(script, request, deadline, command, read).await
+        let (renewed, epoch) = self.run(script, request, deadline, command, read).await?;
+        self.report_renewed(renewed, epoch, deadline).await
     }
 
     pub(super) async fn release(

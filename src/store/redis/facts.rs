@@ -17,14 +17,17 @@ const CLOCK_OFFSET_MAX_MS: i64 = 250;
 pub(super) struct Facts {
     /// Changes with every start of a Redis process.
     pub(super) run_id: String,
-    /// Changes when another history of data begins.
-    pub(super) replid: String,
+    /// Whose replica it was before it was promoted; empty for none.
+    pub(super) promoted_from: String,
     version: String,
     role: String,
     maxmemory_policy: String,
     is_append_only: bool,
     /// `always`, `everysec` or `no`; none where the command is forbidden, as on many managed services.
     appendfsync: Option<String>,
+    /// `no-appendfsync-on-rewrite`: nothing is synced while the file is rewritten. None where it is not known.
+    skips_fsync_on_rewrite: Option<bool>,
+    replicas: u64,
     last_write_failed: bool,
 }
 
@@ -32,20 +35,20 @@ impl Facts {
     /// Asks.
     pub(super) async fn read(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
         let info: String = redis::cmd("INFO").query_async(connection).await?;
-        let appendfsync: RedisResult<Vec<String>> = redis::cmd("CONFIG")
+        let config: RedisResult<HashMap<String, String>> = redis::cmd("CONFIG")
             .arg("GET")
-            .arg("appendfsync")
+            .arg("*appendfsync*")
             .query_async(connection)
             .await;
-        let appendfsync = match appendfsync {
-            Ok(pair) => pair.into_iter().nth(1),
+        let config = match config {
+            Ok(config) => config,
             Err(error) if error.is_unrecoverable_error() => return Err(error),
-            Err(_) => None,
+            Err(_) => HashMap::new(),
         };
-        Ok(Self::parse(&info, appendfsync))
+        Ok(Self::parse(&info, &config))
     }
 
-    fn parse(info: &str, appendfsync: Option<String>) -> Self {
+    fn parse(info: &str, config: &HashMap<String, String>) -> Self {
         let lines: HashMap<&str, &str> = info
             .lines()
             .filter_map(|line| line.trim_end().split_once(':'))
@@ -53,18 +56,32 @@ impl Facts {
         let text = |key: &str| lines.get(key).copied().unwrap_or_default().to_owned();
         Self {
             run_id: text("run_id"),
-            replid: text("master_replid"),
+            // Nothing but zeros if there is none.
+            promoted_from: text("master_replid2").trim_matches('0').to_owned(),
             version: text("redis_version"),
             role: text("role"),
             maxmemory_policy: text("maxmemory_policy"),
             is_append_only: text("aof_enabled") == "1",
-            appendfsync,
+            appendfsync: config.get("appendfsync").cloned(),
+            skips_fsync_on_rewrite: config
+                .get("no-appendfsync-on-rewrite")
+                .map(|value| value != "no"),
+            replicas: text("connected_slaves").parse().unwrap_or(0),
             last_write_failed: text("aof_last_write_status") == "err",
         }
     }
 
-    /// Whether every acknowledged write is on disk before its acknowledgement.
+    /// Whether every acknowledged write is on disk before its acknowledgement, and nobody else can come back in its place:
+    /// a replica may be promoted that lacks the last ones.
     pub(super) fn is_durable(&self) -> bool {
+        self.is_synced() && self.skips_fsync_on_rewrite == Some(false) && self.replicas == 0
+    }
+
+    pub(super) fn is_primary(&self) -> bool {
+        self.role == "master"
+    }
+
+    fn is_synced(&self) -> bool {
         self.is_append_only
             && self.appendfsync.as_deref() == Some("always")
             && !self.last_write_failed
@@ -114,7 +131,7 @@ impl Facts {
     }
 
     fn role_finding(&self) -> Finding {
-        let is_fine = self.role == "master";
+        let is_fine = self.is_primary();
         let advice = if is_fine {
             ""
         } else {
@@ -160,6 +177,16 @@ impl Facts {
             (true, false) if self.is_durable() => {
                 "append-only file with appendfsync always".to_owned()
             }
+            (true, false) if self.is_synced() && self.skips_fsync_on_rewrite != Some(false) => {
+                "append-only file with appendfsync always, but not while it is rewritten; set \
+                 no-appendfsync-on-rewrite to no, or new grants wait after a restart"
+                    .to_owned()
+            }
+            (true, false) if self.is_synced() => format!(
+                "append-only file with appendfsync always; replicas: {}; new grants wait after a restart, because one of \
+                 them may be promoted",
+                self.replicas
+            ),
             (true, false) => format!(
                 "append-only file with appendfsync {appendfsync}; new grants wait after a restart"
             ),
@@ -189,15 +216,38 @@ fn clock_finding(offset_ms: i64) -> Finding {
 }
 
 #[cfg(test)]
+impl Facts {
+    /// A primary of which nothing else is known.
+    pub(super) fn of_process(run_id: &str) -> Self {
+        let info = format!("run_id:{run_id}\r\nrole:master\r\n");
+        Self::parse(&info, &HashMap::new())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     const INFO: &str = "# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\n# Replication\r\nrole:master\r\n\
         master_replid:def\r\n# Memory\r\nmaxmemory_policy:noeviction\r\n# Persistence\r\naof_enabled:1\r\n";
 
+    fn config(appendfsync: &str, on_rewrite: &str) -> HashMap<String, String> {
+        let pairs = [
+            ("appendfsync", appendfsync),
+            ("no-appendfsync-on-rewrite", on_rewrite),
+        ];
+        pairs
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into()
+    }
+
+    fn forbidden() -> HashMap<String, String> {
+        HashMap::new()
+    }
+
     #[test]
     fn a_well_kept_redis_is_taken() {
-        let facts = Facts::parse(INFO, Some("always".to_owned()));
+        let facts = Facts::parse(INFO, &config("always", "no"));
         assert_eq!(facts.refusal(None), None);
         assert!(facts.is_durable());
         assert!(
@@ -210,7 +260,7 @@ mod tests {
 
     #[test]
     fn an_evicting_policy_is_refused_unless_it_is_accepted_by_name() {
-        let facts = Facts::parse(&INFO.replace("noeviction", "allkeys-lru"), None);
+        let facts = Facts::parse(&INFO.replace("noeviction", "allkeys-lru"), &forbidden());
         assert!(
             facts
                 .refusal(None)
@@ -224,31 +274,57 @@ mod tests {
     #[test]
     fn replicas_and_old_versions_are_refused() {
         assert!(
-            Facts::parse(&INFO.replace("role:master", "role:slave"), None)
+            Facts::parse(&INFO.replace("role:master", "role:slave"), &forbidden())
                 .refusal(None)
                 .is_some()
         );
         assert!(
-            Facts::parse(&INFO.replace("7.0.15", "6.0.16"), None)
+            Facts::parse(&INFO.replace("7.0.15", "6.0.16"), &forbidden())
                 .refusal(None)
                 .is_some()
         );
         assert_eq!(
-            Facts::parse(&INFO.replace("7.0.15", "6.2.0"), None).refusal(None),
+            Facts::parse(&INFO.replace("7.0.15", "6.2.0"), &forbidden()).refusal(None),
             None
         );
     }
 
     #[test]
     fn only_an_append_only_file_that_is_always_synced_is_durable() {
-        assert!(!Facts::parse(INFO, Some("everysec".to_owned())).is_durable());
-        assert!(!Facts::parse(INFO, None).is_durable());
+        assert!(!Facts::parse(INFO, &config("everysec", "no")).is_durable());
+        assert!(!Facts::parse(INFO, &forbidden()).is_durable());
+        let without_file = INFO.replace("aof_enabled:1", "aof_enabled:0");
+        assert!(!Facts::parse(&without_file, &config("always", "no")).is_durable());
+    }
+
+    #[test]
+    fn what_is_not_synced_while_the_file_is_rewritten_is_not_durable() {
+        let facts = Facts::parse(INFO, &config("always", "yes"));
+        assert!(!facts.is_durable());
+        let finding = facts.persistence_finding();
         assert!(
-            !Facts::parse(
-                &INFO.replace("aof_enabled:1", "aof_enabled:0"),
-                Some("always".to_owned())
-            )
-            .is_durable()
+            finding.detail.contains("no-appendfsync-on-rewrite"),
+            "{}",
+            finding.detail
         );
+    }
+
+    #[test]
+    fn a_primary_is_not_durable_while_a_replica_could_take_its_place() {
+        let info = format!("{INFO}connected_slaves:1\r\n");
+        let facts = Facts::parse(&info, &config("always", "no"));
+        assert!(!facts.is_durable());
+        let finding = facts.persistence_finding();
+        assert!(finding.is_fine && finding.detail.contains("replicas: 1"));
+    }
+
+    #[test]
+    fn a_promoted_replica_says_whose_it_was() {
+        let parse = |replid: &str| {
+            let info = format!("{INFO}master_replid2:{replid}\r\n");
+            Facts::parse(&info, &forbidden()).promoted_from
+        };
+        assert_eq!(parse(&"0".repeat(40)), "");
+        assert_ne!(parse("70e7"), "");
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn lock(name: &LockName) -> String {
     format!("lh:1:{{{}}}:l:{name}", name.bucket().index())
 }
 
-/// The bucket's fencing counter, the only kind of key that never expires.
+/// The bucket's fencing counter. Beside [`NODE`], these are the only keys that never expire.
 pub(super) fn fence(bucket: Bucket) -> String {
     format!("lh:1:{{{}}}:f", bucket.index())
 }
@@ -74,14 +74,20 @@ pub(super) fn name_of(key: &[u8]) -> Option<LockName> {
     LockName::parse(rest[tag_end..].strip_prefix(b"}:l:")?).ok()
 }
 
-/// Lasts until the latest end of a lease that any process reported.
-pub(super) const HORIZON: &str = "lh:1:{0}:horizon";
+/// The channel on which processes announce what all must know about losses.
+pub(super) fn recovery_channel(database: u32) -> String {
+    format!("lh:1:recovery:{database}")
+}
+
+/// Which history of the data this is. What is in it is told in `lua/recovery.lua`, which also makes the fencing counters
+/// of all buckets.
+pub(super) const NODE: &str = "lh:1:{0}:node";
+
+/// The longest TTL in use, in milliseconds.
+pub(super) const LONGEST_TTL: &str = "lh:1:{0}:ttl";
 
 /// Lasts as long as new grants must wait, on all processes.
 pub(super) const GRACE: &str = "lh:1:{0}:grace";
-
-/// The fencing counter of bucket 0, which is there as soon as Leasehold has used the store.
-pub(super) const MARKER: &str = "lh:1:{0}:f";
 
 #[cfg(test)]
 mod tests {

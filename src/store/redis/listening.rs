@@ -13,7 +13,7 @@ use redis::{Client, Cmd, FromRedisValue, RedisError, RedisResult};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::event_demand::Hearing;
-use super::messages::{Shared, publish};
+use super::messages::{Shared, UNPOISONED, publish};
 use super::pool::Pool;
 use crate::store::Listener;
 
@@ -51,7 +51,10 @@ impl Listening {
                     self.shared
                         .may_not_subscribe
                         .store(false, Ordering::Relaxed);
-                    self.hear_on(pubsub).await
+                    *self.shared.connected_at.lock().expect(UNPOISONED) = Some(Instant::now());
+                    let ended = self.hear_on(pubsub).await;
+                    *self.shared.connected_at.lock().expect(UNPOISONED) = None;
+                    ended
                 }
                 Ok(Err(error)) => Err(error),
                 Err(_) => Ok(()),
@@ -68,6 +71,7 @@ impl Listening {
         pubsub.subscribe(&self.shared.wake).await?;
         pubsub.subscribe(&self.shared.watch).await?;
         pubsub.subscribe(&self.shared.evictions).await?;
+        pubsub.subscribe(&self.shared.recovery).await?;
         Ok(pubsub)
     }
 
@@ -90,6 +94,7 @@ impl Listening {
                     }
                     None => return Ok(()),
                 },
+                () = self.shared.reconnect.notified() => return Ok(()),
                 changed = delivery.changed() => {
                     let Ok(()) = changed else { return Ok(()) };
                     let now = *delivery.borrow_and_update();

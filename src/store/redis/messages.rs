@@ -1,4 +1,5 @@
-//! What processes tell each other through Redis' channels: that a lock is offered, that somebody watches, and what happens.
+//! What processes tell each other through Redis' channels: that a lock is offered, that somebody watches, what happens, and
+//! what all must know about losses.
 //! A process that offers a lock to itself hears of it in the answer to its release, which is sooner.
 //!
 //! A message may be lost whenever the connection is. Nothing depends on one: the listener is told that messages may have
@@ -6,11 +7,11 @@
 //! all that begins afterwards is delivered.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, Msg, RedisError, RedisResult};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -18,8 +19,11 @@ use super::event_demand::{EventDemand, Hearing};
 use super::keys;
 use super::listening::Listening;
 use super::pool::Pool;
+use super::recovery::FleetState;
 use crate::domain::{EventKind, Fence, LockEvent, LockName, LockNames, Owner, Timestamp};
 use crate::store::{Finding, Listener};
+
+pub(super) const UNPOISONED: &str = "nobody panics while holding it";
 
 /// This process's ear, and what it knows of those who watch.
 pub(super) struct Messages {
@@ -35,6 +39,12 @@ pub(super) struct Shared {
     pub(super) events: String,
     pub(super) watch: String,
     pub(super) evictions: String,
+    pub(super) recovery: String,
+    fleet: Arc<FleetState>,
+    /// Since when this process hears, over the connection that it has.
+    pub(super) connected_at: Mutex<Option<Instant>>,
+    /// The connection leads elsewhere than those of the requests.
+    pub(super) reconnect: Notify,
     pub(super) demand: EventDemand,
     pub(super) delivery: watch::Sender<Delivery>,
     pub(super) may_not_subscribe: AtomicBool,
@@ -52,7 +62,7 @@ pub(super) struct Delivery {
 }
 
 impl Messages {
-    pub(super) fn new(process: u64, database: u32) -> Self {
+    pub(super) fn new(process: u64, database: u32, fleet: Arc<FleetState>) -> Self {
         let process = format!("{process:016x}");
         let shared = Shared {
             wake: keys::wake_channel(&process),
@@ -60,6 +70,10 @@ impl Messages {
             events: keys::events_channel(database),
             watch: keys::watch_channel(database),
             evictions: keys::evictions_channel(database),
+            recovery: keys::recovery_channel(database),
+            fleet,
+            connected_at: Mutex::new(None),
+            reconnect: Notify::new(),
             demand: EventDemand::default(),
             delivery: watch::Sender::default(),
             may_not_subscribe: AtomicBool::new(false),
@@ -99,6 +113,16 @@ impl Messages {
         if let Some((listener, _)) = self.attached.get() {
             listener.evicted(name);
         }
+    }
+
+    /// The channel on which processes announce what all must know about losses.
+    pub(super) fn recovery_channel(&self) -> &str {
+        &self.shared.recovery
+    }
+
+    /// The channel on which this process alone hears.
+    pub(super) fn wake_channel(&self) -> &str {
+        &self.shared.wake
     }
 
     /// Begins to hear, for as long as this lives.
@@ -150,8 +174,13 @@ impl Messages {
         }
     }
 
-    /// A survey that was sent at `asked` found so many who hear events.
-    pub(super) fn surveyed(&self, asked: Instant, subscribers: u64) {
+    /// A survey that was sent at `asked` found so many who hear events, and so many who hear what is for this process.
+    pub(super) fn surveyed(&self, asked: Instant, subscribers: u64, listeners: u64) {
+        let connected_at = *self.shared.connected_at.lock().expect(UNPOISONED);
+        if listeners == 0 && connected_at.is_some_and(|at| at < asked) {
+            // The address points to another Redis now.
+            self.shared.reconnect.notify_waiters();
+        }
         self.shared.demand.counted(asked, subscribers);
     }
 
@@ -222,6 +251,8 @@ impl Shared {
             }
         } else if channel == self.watch {
             self.demand.announced();
+        } else if channel == self.recovery {
+            self.fleet.on_message(payload);
         }
     }
 

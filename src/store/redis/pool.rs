@@ -6,7 +6,7 @@
 //! sees the commands of many requests as one pipeline.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ use tokio::runtime;
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub(super) use super::failure::Failure;
+use super::recovery::Recovery;
 use super::scripts::Script;
-use super::topology::Topology;
 use crate::config::{RedisAddress, RedisConfig};
 use crate::store::{Fault, PoolHealth};
 
@@ -33,6 +33,8 @@ use crate::store::{Fault, PoolHealth};
 pub(super) struct Pool {
     of_runtimes: RwLock<HashMap<runtime::Id, bb8::Pool<Manager>>>,
     manager: Manager,
+    /// The epoch of the connections when unused ones were closed last.
+    swept: AtomicU64,
     /// How many connections each may have.
     size: u32,
 }
@@ -56,7 +58,7 @@ struct Manager {
     client: Client,
     config: AsyncConnectionConfig,
     connect_timeout: Duration,
-    topology: Arc<Topology>,
+    recovery: Arc<Recovery>,
     refusal: Refusal,
 }
 
@@ -64,11 +66,12 @@ impl Pool {
     pub(super) fn new(
         address: &RedisAddress,
         config: &RedisConfig,
-        topology: Arc<Topology>,
+        recovery: Arc<Recovery>,
     ) -> RedisResult<Self> {
         Ok(Self {
             of_runtimes: RwLock::default(),
-            manager: Manager::new(address, config, topology)?,
+            swept: AtomicU64::new(0),
+            manager: Manager::new(address, config, recovery)?,
             size: u32::try_from(config.connections).unwrap_or(u32::MAX),
         })
     }
@@ -126,6 +129,24 @@ impl Pool {
             may_be_done: false,
             is_worth_retrying: false,
             detail: why,
+        }
+    }
+
+    /// Another connection than those that are shared, to wherever the address points now. Its Redis has been looked at.
+    pub(super) async fn connect(&self, deadline: Instant) -> Result<Connection, Failure> {
+        match timeout_at(deadline, self.manager.connect()).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(Failure::of(&error)),
+            Err(_) => Err(self.not_connected()),
+        }
+    }
+
+    /// Closes connections that nobody will use again, because they may lead elsewhere than the address does now. Requests
+    /// that are under way finish on them.
+    pub(super) fn sweep(&self) {
+        let epoch = self.manager.recovery.epoch();
+        if self.swept.swap(epoch, Ordering::Relaxed) != epoch {
+            self.of_runtimes.write().expect(UNPOISONED).clear();
         }
     }
 
@@ -189,7 +210,7 @@ impl Manager {
     fn new(
         address: &RedisAddress,
         config: &RedisConfig,
-        topology: Arc<Topology>,
+        recovery: Arc<Recovery>,
     ) -> RedisResult<Self> {
         let info =
             ConnectionAddr::Tcp(address.host.clone(), address.port).into_connection_info()?;
@@ -215,7 +236,7 @@ impl Manager {
             client,
             config: connection,
             connect_timeout: config.connect_timeout,
-            topology,
+            recovery,
             refusal: Refusal::default(),
         })
     }
@@ -225,7 +246,7 @@ impl Manager {
             .client
             .get_multiplexed_async_connection_with_config(&self.config)
             .await?;
-        let epoch = self.topology.meet(&mut shared).await?;
+        let epoch = self.recovery.verify(&mut shared).await?;
         Ok(Connection {
             shared,
             is_broken: Arc::default(),
@@ -255,7 +276,7 @@ impl ManageConnection for Manager {
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
-        connection.is_broken.load(Ordering::Relaxed) || connection.epoch != self.topology.epoch()
+        connection.is_broken.load(Ordering::Relaxed) || connection.epoch != self.recovery.epoch()
     }
 }
 

@@ -39,7 +39,8 @@ script!(WITHDRAW: "clock" "lease" "queue" "withdraw");
 script!(EVICT: "clock" "lease" "queue" "evict");
 script!(INSPECT: "clock" "lease" "queue" "inspect");
 script!(SCAN: "clock" "lease" "scan");
-script!(HORIZON: "clock" "horizon");
+script!(RECOVERY: "clock" "recovery");
+script!(ANNOUNCE: "announce");
 
 /// How many bytes of a request come back.
 const REQUEST_LEN: usize = size_of::<u64>();

@@ -65,13 +65,14 @@ impl Proxy {
         }
     }
 
+    /// The address as a client connects to it.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Where new connections lead from now on. Those that are open stay as they are.
     pub(crate) fn redirect(&self, target: String) {
-        *self
-            .state
-            .target
-            .lock()
-            .expect("nobody panics while holding it") = target;
+        *self.state.target.lock().expect("whole") = target;
     }
 
     /// Ends every connection there is.
@@ -146,11 +147,7 @@ async fn connection(client: TcpStream, state: Arc<State>) {
 
 /// Passes both directions on until one of them ends.
 async fn pass(client: TcpStream, state: &State) -> io::Result<()> {
-    let target = state
-        .target
-        .lock()
-        .expect("nobody panics while holding it")
-        .clone();
+    let target = state.target.lock().expect("whole").clone();
     let server = TcpStream::connect(target).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;

@@ -2,22 +2,25 @@
 //!
 //! Each has a port and a directory of its own and ends with its owner, even when the test process itself is killed.
 
+// Benches include this file by its path, too.
+#[path = "redis_server/process.rs"]
+mod process;
+
 use std::fmt::Debug;
-use std::io::{BufRead, BufReader};
+use std::fs::File;
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use leasehold::config::RedisAddress;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use redis::{AsyncConnectionConfig, Client, RedisResult, ToRedisArgs, Value};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-/// Starts Redis and ends it when the standard input closes, which also happens when the test process dies.
-const KEEPER: &str = r#"trap '' INT; redis-server "$@" >/dev/null 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null; wait"#;
+use process::Process;
 
 /// How long one start may take before another port is tried.
 const START_PATIENCE: Duration = Duration::from_secs(10);
@@ -30,6 +33,8 @@ const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) enum Persistence {
     /// Nothing: what is killed is forgotten.
     Nothing,
+    /// Everything, synced once a second.
+    AofEverySecond,
     /// Everything, synced before each answer.
     AofAlways,
 }
@@ -43,6 +48,8 @@ pub(crate) struct RedisOptions {
     pub(crate) eviction_policy: &'static str,
     /// `databases`.
     pub(crate) databases: u16,
+    /// Whether the test can move its clock.
+    pub(crate) has_movable_clock: bool,
 }
 
 impl Default for RedisOptions {
@@ -51,6 +58,7 @@ impl Default for RedisOptions {
             persistence: Persistence::AofAlways,
             eviction_policy: "noeviction",
             databases: 16,
+            has_movable_clock: false,
         }
     }
 }
@@ -65,9 +73,10 @@ impl RedisOptions {
     }
 
     fn arguments(&self, port: u16, directory: &str) -> Vec<String> {
-        let aof = match self.persistence {
-            Persistence::Nothing => "no",
-            Persistence::AofAlways => "yes",
+        let (aof, fsync) = match self.persistence {
+            Persistence::Nothing => ("no", "always"),
+            Persistence::AofEverySecond => ("yes", "everysec"),
+            Persistence::AofAlways => ("yes", "always"),
         };
         [
             ("port", port.to_string()),
@@ -75,7 +84,9 @@ impl RedisOptions {
             ("dir", directory.to_owned()),
             ("save", String::new()),
             ("appendonly", aof.to_owned()),
-            ("appendfsync", "always".to_owned()),
+            ("appendfsync", fsync.to_owned()),
+            // A replica that connects need not wait for others to do the same.
+            ("repl-diskless-sync-delay", "0".to_owned()),
             ("maxmemory-policy", self.eviction_policy.to_owned()),
             ("databases", self.databases.to_string()),
         ]
@@ -123,6 +134,12 @@ impl RedisServer {
         );
     }
 
+    /// What is different when it is started again.
+    pub(crate) fn options(&mut self) -> &mut RedisOptions {
+        assert!(self.process.is_none(), "kill it before configuring it");
+        &mut self.options
+    }
+
     /// Ends Redis as a crash does (SIGKILL).
     pub(crate) fn kill(&mut self) {
         drop(self.process.take());
@@ -132,6 +149,47 @@ impl RedisServer {
     pub(crate) fn forget(&mut self) {
         assert!(self.process.is_none(), "kill it before its disk is lost");
         self.directory = tempfile::tempdir().expect("a temporary directory");
+    }
+
+    /// How long its append-only file is.
+    pub(crate) fn aof_len(&self) -> u64 {
+        std::fs::metadata(self.aof()).expect("it exists").len()
+    }
+
+    /// Cuts the append-only file of a killed Redis, as a power loss does with what was not synced.
+    pub(crate) fn truncate_aof(&self, len: u64) {
+        assert!(self.process.is_none(), "kill it before its file is cut");
+        let file = File::options().write(true).open(self.aof());
+        file.and_then(|file| file.set_len(len))
+            .expect("the file is there");
+    }
+
+    fn aof(&self) -> PathBuf {
+        self.directory
+            .path()
+            .join("appendonlydir/appendonly.aof.1.incr.aof")
+    }
+
+    /// Moves the clock of a Redis whose clock can be moved: so far ahead of the machine's.
+    pub(crate) fn move_clock(&self, ahead: Duration) {
+        assert!(self.options.has_movable_clock);
+        let micros = i64::try_from(ahead.as_micros()).expect("not so far");
+        self.write_clock_offset(micros);
+    }
+
+    fn write_clock_offset(&self, micros: i64) {
+        // Never truncated: Redis has it mapped.
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.clock_offset());
+        file.and_then(|file| file.write_all_at(&micros.to_ne_bytes(), 0))
+            .expect("a writable directory");
+    }
+
+    fn clock_offset(&self) -> PathBuf {
+        self.directory.path().join("clock-offset")
     }
 
     /// Stops Redis in its tracks (SIGSTOP): connections stay open, nothing is answered.
@@ -231,8 +289,13 @@ impl RedisServer {
 
     async fn try_start(&mut self) -> bool {
         let directory = self.directory.path().to_str().expect("a path in UTF-8");
-        let process = Process::start(&self.options.arguments(self.port, directory));
-        let own = process.pid.to_string();
+        let clock_offset = self.options.has_movable_clock.then(|| self.clock_offset());
+        if clock_offset.as_ref().is_some_and(|file| !file.exists()) {
+            self.write_clock_offset(0);
+        }
+        let arguments = self.options.arguments(self.port, directory);
+        let process = Process::start(&arguments, clock_offset.as_deref());
+        let own = process.pid().to_string();
         self.process = Some(process);
         let give_up = Instant::now() + START_PATIENCE;
         while Instant::now() < give_up {
@@ -249,40 +312,7 @@ impl RedisServer {
 
     fn signal(&self, signal: Signal) {
         let process = self.process.as_ref().expect("it was killed before");
-        kill(process.pid, signal).expect("the process exists until its keeper has ended");
-    }
-}
-
-/// A Redis process and the shell that ends it when we are gone.
-struct Process {
-    keeper: Child,
-    pid: Pid,
-}
-
-impl Process {
-    fn start(arguments: &[String]) -> Self {
-        let mut keeper = Command::new("sh")
-            .args(["-c", KEEPER, "sh"])
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("there is a shell");
-        let mut line = String::new();
-        BufReader::new(keeper.stdout.take().expect("it is piped"))
-            .read_line(&mut line)
-            .expect("the keeper says the pid");
-        let pid = Pid::from_raw(line.trim().parse().expect("a pid"));
-        Self { keeper, pid }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // The keeper has not waited for its child yet, so the pid is still that of our Redis, alive or not.
-        let _ = kill(self.pid, Signal::SIGKILL);
-        drop(self.keeper.stdin.take());
-        drop(self.keeper.wait());
+        kill(process.pid(), signal).expect("the process exists until its keeper has ended");
     }
 }
 

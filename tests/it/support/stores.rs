@@ -16,8 +16,9 @@ pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many connections to Redis a store opens in tests.
 pub(crate) const CONNECTIONS: usize = 4;
 
-/// How many connections to Redis a process has in tests: those of the store, and the one on which it hears messages.
-pub(crate) const CONNECTIONS_IN_ALL: usize = CONNECTIONS + 1;
+/// How many connections to Redis a process has in tests: those of the store, the one on which it hears messages, and for a
+/// moment that of a survey.
+pub(crate) const CONNECTIONS_IN_ALL: usize = CONNECTIONS + 2;
 
 /// The longest lease that may have been granted before a store was opened.
 const LEASE_MAX: Duration = Duration::from_secs(3600);

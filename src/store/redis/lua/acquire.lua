@@ -1,16 +1,17 @@
 -- Grants locks to a claim, all or none, or says why not; a claim that waits comes to stand in their queues.
 -- KEYS: for each lock: lock, fence, ended, ticket
--- ARGV: kept_ms, for each lock: identity, last_fence_seen, at the end: stand, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over
+-- ARGV: kept_ms, not_after, for each lock: identity, last_fence_seen, at the end: stand, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over
 -- Returns: attempt, code, then by code: 1 granted: now_ms and for each lock fence, acquired_ms, until_ms, ms that an
 --   expired lease was held before or ''; 2 re-entered, 3 replayed: now_ms and the leases; 4 blocked: now_ms and the
 --   blockades; 5 waiting: sequence, until_ms, ms until something runs out or '', position or '', queue length, whether the
 --   place had been lost; 6 ended:
 --   number of the lock, mark; 7 recovering; 8 a fencing counter went back; 9 a fencing counter is used up; 10 the attempt
 --   was withdrawn; 11 claimed otherwise before, 12 held by several: number; 13 another limit: number, limit; 14 too many
---   waiters: number, how many; 15 overdue; 17 the claim waits at another process since.
+--   waiters: number, how many; 15 overdue; 16 it came too late, and nothing was done: now_us; 17 the claim waits at another
+--   process since.
 --   The short way packs its answer, a table costs Redis as much as a command: 1 granted: the compact record, which begins
 --   so; 3 replayed, 4 blocked by one holder: now_ms, its compact record
-local kept_ms = ARGV[1]
+local kept_ms, not_after = ARGV[1], ARGV[2]
 
 local call = redis.call
 local time = call('TIME')
@@ -18,13 +19,18 @@ local now_us = time[1] * 1000000 + time[2]
 local now_ms = (now_us - now_us % 1000) / 1000
 -- The fence as text, put together from Redis' own digits: a number that becomes text loses some or takes long.
 local granted_text = time[1] .. (#time[2] == 6 and time[2] or string.sub('00000' .. time[2], -6))
+-- Either the request was on its way for too long, or the clock was set forward and leases have ended early. Texts of 16
+-- digits compare as their numbers do.
+if granted_text > not_after then
+    return { string.sub(ARGV[3], 1, 8), 16, granted_text }
+end
 
 -- The short way, which most claims go: the claim is new and has no more wishes than to wait, and either nothing is known of
 -- the lock or one holder is. It comes before everything that it does not need is even defined. A compact record is told in
 -- lease.lua; an identity is what it begins with. A stand ends with when the wait is over, once that is known.
-local has_stood = ARGV[4] and string.sub(ARGV[4], -1) ~= ' '
-if #ARGV <= 4 and not has_stood then
-    local lock, fence, identity = KEYS[1], KEYS[2], ARGV[2]
+local has_stood = ARGV[5] and string.sub(ARGV[5], -1) ~= ' '
+if #ARGV <= 5 and not has_stood then
+    local lock, fence, identity = KEYS[1], KEYS[2], ARGV[3]
     local known = call('EXISTS', lock, KEYS[3], KEYS[4])
     if known == 0 then
         local ttl_ms = kept_ms - 60000
@@ -32,8 +38,9 @@ if #ARGV <= 4 and not has_stood then
         -- The first write: when memory is full it fails before anything is done.
         call('SET', lock, record, 'PX', kept_ms)
         local last = call('GETSET', fence, granted_text)
-        -- Texts of 16 digits compare as their numbers do. A bucket of which nobody has seen a grant has no counter yet.
-        if last and #last == 16 and last < granted_text and last >= ARGV[3] or not last and ARGV[3] == '0' then
+        -- What is said of an unused bucket, the negated epoch, is longer, and comes before all others.
+        if last and (#last == 16 and last < granted_text and last >= ARGV[4]
+            or last == ARGV[4] and last < '-' .. granted_text) then
             return record
         end
         -- The counter is not simply behind the clock. Nothing has happened, and what comes of it is found out below.
@@ -51,7 +58,7 @@ if #ARGV <= 4 and not has_stood then
         if until_ms > now_ms and until_ms - now_ms <= lasts_ms then
             local is_mine = string.sub(record, 10, 25) == string.sub(identity, 10, 25)
             local attempt, granted_to = string.sub(identity, 1, 8), string.sub(record, 1, 8)
-            if not is_mine and not ARGV[4] then
+            if not is_mine and not ARGV[5] then
                 return attempt .. '4' .. struct.pack('>I6', now_ms) .. record
             elseif is_mine and granted_to ~= attempt then
                 local nobody = '\0\0\0\0\0\0\0\0'

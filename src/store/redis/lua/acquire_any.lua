@@ -30,7 +30,7 @@ for number = 1, count do
     local it = read(KEYS[number * 4 - 3], now_ms)
     it.passes_over = may_grant == '1'
     it.fence, it.ended = KEYS[number * 4 - 2], KEYS[number * 4 - 1]
-    it.claim, it.last_fence_seen = claim_on(number), ARGV[1 + number * 2]
+    it.claim, it.last_fence_seen = claim_on(number), ARGV[2 + number * 2]
     locks[number] = it
     local how
     if it.holder == it.claim or it.limit then
@@ -246,11 +246,11 @@ end
 -- Fencing tokens for all locks before anything is written; locks of one bucket share a counter.
 local counters = {}
 for _, it in ipairs(locks) do
-    local last = counters[it.fence] or tonumber(redis.call('GET', it.fence) or 0)
-    if last < tonumber(it.last_fence_seen) and not counters[it.fence] then
+    local last = counters[it.fence] or redis.call('GET', it.fence)
+    if not counters[it.fence] and is_lost(last, it.last_fence_seen) then
         return { attempt, 8 }
     end
-    it.granted = math.max(last + 1, now_us)
+    it.granted = math.max(math.abs(last) + 1, now_us)
     if it.granted > FENCE_MAX then
         return { attempt, 9 }
     end

@@ -1,8 +1,8 @@
 -- Continues acquire.lua where its short way ends: the short way of a claim that has no more wishes than to wait and is the
 -- next in line for a lock that is free, as a rule because it was offered. The keys of a queue are told in queue.lua.
-local _, identity, last_fence_seen, stand = unpack(ARGV)
+local _, _, identity, last_fence_seen, stand = unpack(ARGV)
 local process, line_ms, sequence, waits_until_ms
-if #ARGV == 4 and has_stood then
+if #ARGV == 5 and has_stood then
     process, line_ms, sequence, waits_until_ms = string.match(stand, '^(%x+) %d+ (%d+) %d+ %d+ %d %d (%d+) (%d+)$')
 end
 if sequence and tonumber(waits_until_ms) >= now_ms then

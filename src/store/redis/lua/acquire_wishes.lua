@@ -1,6 +1,6 @@
 -- Continues acquire.lua where its short way ends: what else a claim may wish, and a short way for one that does.
 local stand, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over =
-    unpack(ARGV, 2 + #KEYS / 2)
+    unpack(ARGV, 3 + #KEYS / 2)
 stand = stand or ''
 if not may_grant then
     -- The claim that has no further wishes.
@@ -12,7 +12,7 @@ local FENCE_MAX = 9007199254740991
 
 -- Attempt and owner are the same on all locks.
 local function identity(number, from, to)
-    return string.sub(ARGV[number * 2], from, to)
+    return string.sub(ARGV[1 + number * 2], from, to)
 end
 local function claim_on(number)
     return identity(number, 10, 25)
@@ -42,14 +42,20 @@ local function new_lease(claim, granted_text)
     return fields, until_ms, keep_ms(now_ms, now_ms, until_ms, min_hold_ms)
 end
 
+-- Whether a bucket's counter shows that data were lost: it is missing, it went back, or it was never used in another epoch
+-- than the one that the process knows. What is never used is the negated epoch.
+local function is_lost(counter, last_seen)
+    return not counter or string.sub(counter, 1, 1) == '-' and counter ~= last_seen or tonumber(counter) < tonumber(last_seen)
+end
+
 -- The short way of a claim whose record cannot be compact: nothing is known of lock or claim.
 if #KEYS == 4 and limit == '' and channel == '' and may_grant == '1' then
     local lock, fence, ended, ticket = unpack(KEYS)
-    local _, _, last_fence_seen = unpack(ARGV)
+    local _, _, _, last_fence_seen = unpack(ARGV)
     if redis.call('EXISTS', lock, ended, ticket) == 0 then
-        local last = tonumber(redis.call('GET', fence) or 0)
-        local granted = math.max(last + 1, now_us)
-        if last >= tonumber(last_fence_seen) and granted <= FENCE_MAX then
+        local counter = redis.call('GET', fence)
+        local granted = counter and math.max(math.abs(counter) + 1, now_us)
+        if granted and not is_lost(counter, last_fence_seen) and granted <= FENCE_MAX then
             -- A number becomes text by an explicit format: every other way loses the last digits. This is also the first
             -- write: when memory is full it fails before anything is done.
             local granted_text = string.format('%.0f', granted)

@@ -1,0 +1,21 @@
+-- Makes a TTL known to all processes before a lease that lasts so long is reported.
+-- KEYS: node, longest_ttl
+-- ARGV: request, epoch, ttl_ms, channel
+-- Returns: request, 1 if it is known now; 0 if the data are of another epoch than the lease
+local node, longest_ttl = KEYS[1], KEYS[2]
+local request, epoch, ttl_ms, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+if redis.call('HGET', node, 'epoch') ~= epoch then
+    return { request, 0 }
+end
+if tonumber(ttl_ms) > tonumber(redis.call('GET', longest_ttl) or 0) then
+    -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+    redis.call('DEL', longest_ttl)
+    -- As long as the TTL counts as being in use, see recovery.lua.
+    redis.call('SET', longest_ttl, ttl_ms, 'PX', ttl_ms + 3600000)
+end
+if channel ~= '' then
+    -- Without the right to channels, the other processes learn of it when they look at the store the next time.
+    redis.pcall('PUBLISH', channel, 'ttl ' .. epoch .. ' ' .. ttl_ms)
+end
+return { request, 1 }

@@ -1,0 +1,96 @@
+-- Compares what a process knows about the data with what the data say; begins a new epoch where leases may be lost.
+-- KEYS: node, longest_ttl, grace
+-- ARGV: request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, used_ttl_ms, known_ttl_ms, settle_ms, empty_start_ms, events, recovery, wake
+-- Returns: request, now_us, epoch, revision, longest TTL in ms, ms that new grants still wait, how many are subscribed to
+--   the channel of events, how many to the caller's own
+local node, longest_ttl, grace = KEYS[1], KEYS[2], KEYS[3]
+local request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, used_ttl_ms, known_ttl_ms, settle_ms,
+    empty_start_ms, events, recovery, wake =
+    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10],
+    ARGV[11], ARGV[12], ARGV[13], ARGV[14]
+
+-- The node is a hash without expiry: epoch, when this history of the data began (µs); run_id, the Redis process that was
+-- met last; promoted_from, whose replica that was, if any; durable, whether every acknowledged write was on disk then and
+-- there was no replica; revision, how often the data were looked at.
+-- The fencing counter of a bucket that was never used in an epoch is the negated epoch. So a counter that is missing, or
+-- that names another epoch, shows a loss to every script that grants.
+local BUCKETS = 1024
+-- How long a TTL counts as being in use after the last lease that has it.
+local IN_USE_MS = 3600000
+
+local now_us = now()
+local data = redis.call('HMGET', node, 'epoch', 'run_id', 'durable', 'revision', 'promoted_from')
+local epoch, longest_ms = data[1], tonumber(redis.call('GET', longest_ttl) or 0)
+local subscribers = redis.call('PUBSUB', 'NUMSUB', events, recovery, wake)
+local used_ms, known_ms, settle = tonumber(used_ttl_ms), tonumber(known_ttl_ms), tonumber(settle_ms)
+local is_known, is_same = known_epoch ~= '', known_epoch == epoch
+
+-- Whether a new epoch begins, and for how long new grants then wait.
+local begins, wait_ms = not epoch, math.max(settle, longest_ms, known_ms)
+if not epoch and not is_known and longest_ms == 0 then
+    -- A new store, as far as this process knows. Processes that are connected may know more, and get time to say so.
+    wait_ms = math.max(tonumber(empty_start_ms), subscribers[4] > 0 and settle or 0)
+elseif epoch and (data[2] ~= run_id or promoted_from ~= '' and promoted_from ~= data[5]) then
+    -- What comes back after a restart is complete if it was on disk before, is now, and no replica can have taken over.
+    begins = not (data[3] == '1' and is_durable == '1' and promoted_from == '')
+end
+if is_known and not begins then
+    -- Data that are older than what the process has seen were put back.
+    begins = tonumber(known_epoch) > tonumber(epoch)
+        or is_same and (is_lost == '1' or tonumber(known_revision) > tonumber(data[4] or 0))
+end
+if is_known and not begins and not is_same then
+    -- The process missed a loss. What it knows counts from then on, however late it comes.
+    wait_ms = known_ms - math.max(0, math.floor((now_us - epoch) / 1000))
+elseif not begins then
+    wait_ms = 0
+end
+
+-- HDEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+redis.pcall('HDEL', node, '')
+if begins then
+    local later_than = math.max(tonumber(epoch) or 0, tonumber(known_epoch) or 0)
+    epoch = string.format('%.0f', math.max(now_us, later_than + 1))
+    local counters, missing = {}, {}
+    for bucket = 1, BUCKETS do
+        counters[bucket] = string.format('lh:1:{%d}:f', bucket - 1)
+    end
+    for bucket, last in ipairs(redis.call('MGET', unpack(counters))) do
+        if not last or string.sub(last, 1, 1) == '-' then
+            missing[#missing + 1] = counters[bucket]
+            missing[#missing + 1] = '-' .. epoch
+        end
+    end
+    -- Of several writes Redis makes a transaction in its append-only file, as it does of a grant: a Redis that drops
+    -- transactions while it loads that file (its default user has no rights) has then lost the epoch along with the grants.
+    redis.call('HSET', node, 'epoch', epoch)
+    if missing[1] then
+        redis.call('MSET', unpack(missing))
+    end
+end
+if begins or data[2] ~= run_id or data[3] ~= is_durable or data[5] ~= promoted_from then
+    redis.call('HSET', node, 'run_id', run_id, 'durable', is_durable, 'promoted_from', promoted_from)
+end
+local revision = math.max(tonumber(known_revision), tonumber(data[4] or 0)) + 1
+redis.pcall('HSET', node, 'revision', revision)
+
+-- The value is what the key was to last: a clock that steps back must not make it last longer.
+local granted_ms = tonumber(redis.call('GET', grace) or 0)
+local left_ms = math.max(0, math.min(redis.call('PTTL', grace), granted_ms))
+-- What rounding adds need not be announced.
+local is_news = begins or wait_ms > left_ms + 2
+if wait_ms > left_ms then
+    redis.call('SET', grace, wait_ms, 'PX', wait_ms)
+    left_ms = wait_ms
+end
+if is_news then
+    redis.pcall('PUBLISH', recovery, 'verify')
+end
+if begins then
+    used_ms = math.max(used_ms, known_ms, longest_ms)
+end
+if used_ms > 0 and used_ms >= longest_ms then
+    redis.pcall('SET', longest_ttl, used_ms, 'PX', used_ms + IN_USE_MS)
+    longest_ms = used_ms
+end
+return { request, now_us, epoch, revision, longest_ms, left_ms, subscribers[2], subscribers[6] }

@@ -1,0 +1,484 @@
+//! Which Redis this is, whether it still has the data that it had, and how long new grants must wait if not.
+//!
+//! A Redis that came back without its data would grant locks that are still held. So the processes share the longest TTL
+//! in use: each knows it before the first lease that lasts so long is reported, and after a loss new grants wait for as
+//! long (Chubby's grace period; the delayed restart of Redlock). Renewals and releases go on.
+//!
+//! A history of the data without a loss is an epoch. Which one it is is kept in the data, and judged there, in one step for
+//! the whole fleet: see `lua/recovery.lua`.
+
+mod clock;
+mod fleet;
+mod longest_ttl;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use redis::RedisResult;
+use redis::aio::MultiplexedConnection;
+use tokio::time::Instant;
+
+use super::facts::Facts;
+use super::messages::Messages;
+use super::{keys, pool, scripts};
+use crate::config::RedisConfig;
+use crate::domain::{Bucket, Fence};
+use crate::store::Finding;
+use clock::RedisClock;
+pub(super) use fleet::FleetState;
+
+const UNPOISONED: &str = "nobody panics while holding it";
+
+/// How often the store is asked in a row until there is nothing left to tell it.
+const EXCHANGES_MAX: usize = 5;
+
+/// What all connections know together.
+pub(super) struct Recovery {
+    messages: Arc<Messages>,
+    fleet: Arc<FleetState>,
+    clock: RedisClock,
+    accepted_policy: Option<String>,
+    grace_on_empty_start: Duration,
+    known: Mutex<Known>,
+    is_refused: AtomicBool,
+    /// By bucket, the last fencing token seen in this epoch: a counter that is behind it was lost.
+    last_fences: Box<[AtomicU64]>,
+}
+
+#[derive(Default)]
+struct Known {
+    facts: Option<Facts>,
+    clock_offset_ms: i64,
+    data_epoch: Option<u64>,
+    /// Grows with every exchange of any process.
+    revision: u64,
+    /// The epoch whose data this process has found lost and the store has not been told of.
+    lost_epoch: Option<u64>,
+    /// When another epoch or another Redis was found. What was asked before says nothing about it.
+    changed_at: Option<Instant>,
+}
+
+/// What the store said about the data.
+struct Answer {
+    now_us: u64,
+    epoch: u64,
+    revision: u64,
+    longest_ttl_ms: u64,
+    grace_left: Duration,
+    /// How many processes hear events.
+    watchers: u64,
+    /// How many hear what is told to this process: itself, unless it listens elsewhere.
+    listeners: u64,
+}
+
+impl Recovery {
+    /// Knows nothing yet. `lease_max` is the longest lease that any process of the fleet may have granted.
+    pub(super) fn new(
+        config: &RedisConfig,
+        lease_max: Duration,
+        fleet: Arc<FleetState>,
+        messages: Arc<Messages>,
+    ) -> Self {
+        let wait = config.grace_on_empty_start.then_some(lease_max);
+        Self {
+            messages,
+            fleet,
+            clock: RedisClock::new(),
+            accepted_policy: config.accept_eviction_policy.clone(),
+            grace_on_empty_start: wait.unwrap_or_default(),
+            known: Mutex::default(),
+            is_refused: AtomicBool::new(false),
+            last_fences: (0..Bucket::COUNT).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// Looks at the Redis behind a connection before anything else is sent on it. Returns the connection epoch that it
+    /// belongs to.
+    pub(super) async fn verify(&self, connection: &mut MultiplexedConnection) -> RedisResult<u64> {
+        let facts = Facts::read(connection).await?;
+        if !facts.is_primary() {
+            // Nothing can be written there, and nothing is granted.
+            self.is_refused.store(true, Ordering::Relaxed);
+            self.known.lock().expect(UNPOISONED).facts = Some(facts);
+            return Ok(self.epoch());
+        }
+        for _ in 0..EXCHANGES_MAX {
+            if let Some(epoch) = self.exchange(connection, &facts).await? {
+                return Ok(epoch);
+            }
+        }
+        Err((
+            redis::ErrorKind::Client,
+            "the data change as often as they are looked at",
+        )
+            .into())
+    }
+
+    /// Tells the store what this process knows, and learns what the data and the other processes say. None if there is
+    /// more to tell.
+    async fn exchange(
+        &self,
+        connection: &mut MultiplexedConnection,
+        facts: &Facts,
+    ) -> RedisResult<Option<u64>> {
+        let (script, request) = (&scripts::RECOVERY, pool::request_id());
+        let node = [keys::NODE, keys::LONGEST_TTL, keys::GRACE];
+        let used_ms = self.fleet.longest_ttl.used_ms();
+        let mut command = pool::call(script, &node, request);
+        command
+            .arg(&facts.run_id)
+            .arg(u8::from(facts.is_durable()))
+            .arg(&facts.promoted_from);
+        {
+            let known = self.known.lock().expect(UNPOISONED);
+            match known.data_epoch {
+                Some(epoch) => command.arg(epoch),
+                None => command.arg(""),
+            };
+            let is_lost = known.lost_epoch.is_some() && known.lost_epoch == known.data_epoch;
+            command.arg(known.revision).arg(u8::from(is_lost));
+        }
+        let known_ms = self.fleet.longest_ttl.known_ms(Instant::now());
+        command
+            .arg(used_ms)
+            .arg(known_ms)
+            .arg(self.fleet.settle.as_millis() as u64)
+            .arg(self.grace_on_empty_start.as_millis() as u64)
+            .arg(self.messages.events_channel())
+            .arg(self.messages.recovery_channel())
+            .arg(self.messages.wake_channel());
+        let asked = Instant::now();
+        let value = pool::evaluate(connection, script, &command).await?;
+        let answered = Instant::now();
+        let answer = scripts::Reply::to(request, value).and_then(|reply| Answer::read(reply).ok());
+        let answer = answer.ok_or((
+            redis::ErrorKind::Client,
+            "the recovery script answered out of form",
+        ))?;
+        self.fleet.longest_ttl.told(used_ms);
+        self.messages
+            .surveyed(asked, answer.watchers, answer.listeners);
+        Ok(self.apply(facts, &answer, asked, answered))
+    }
+
+    /// Takes in what the store said. Returns the connection epoch unless the store must be asked again.
+    fn apply(
+        &self,
+        facts: &Facts,
+        answer: &Answer,
+        asked: Instant,
+        answered: Instant,
+    ) -> Option<u64> {
+        let mut known = self.known.lock().expect(UNPOISONED);
+        let is_new_epoch = known.data_epoch != Some(answer.epoch);
+        let is_other_redis =
+            (known.facts.as_ref()).is_none_or(|before| before.run_id != facts.run_id);
+        let is_overtaken = known.changed_at.is_some_and(|at| asked < at);
+        if (is_new_epoch || is_other_redis) && is_overtaken {
+            return None;
+        }
+        if !answer.grace_left.is_zero() {
+            self.fleet.wait_until(answered + answer.grace_left);
+        }
+        let latest_us = self.clock.observe(answer.now_us, asked, answered);
+        if is_new_epoch {
+            self.begin_epoch(answer, known.data_epoch.is_some(), answered);
+            known.revision = 0;
+            known.lost_epoch = None;
+        }
+        self.fleet.longest_ttl.hear(answer.longest_ttl_ms, answered);
+        if is_new_epoch || is_other_redis {
+            known.changed_at = Some(answered);
+            self.fleet.renew_connections();
+        }
+        // An epoch that began with the clock as it is now has taken the step into account.
+        if latest_us.is_some_and(|latest_us| answer.epoch <= latest_us) {
+            tracing::warn!("the clock of the store was set forward; leases may have ended early");
+            known.lost_epoch = Some(answer.epoch);
+        }
+        known.data_epoch = Some(answer.epoch);
+        known.revision = known.revision.max(answer.revision);
+        known.clock_offset_ms = clock_offset_ms(answer.now_us);
+        known.facts = Some(facts.clone());
+        let refusal = facts.refusal(self.accepted_policy.as_deref());
+        self.is_refused.store(refusal.is_some(), Ordering::Relaxed);
+        let is_settled = known.lost_epoch != known.data_epoch;
+        is_settled.then(|| self.epoch())
+    }
+
+    fn begin_epoch(&self, answer: &Answer, knew_another: bool, answered: Instant) {
+        let age = Duration::from_micros(answer.now_us.saturating_sub(answer.epoch));
+        if let Some(began) = answered.checked_sub(age)
+            && knew_another
+        {
+            self.fleet.lost(began);
+        }
+        self.fleet.begin_epoch(answer.epoch);
+        self.fleet.longest_ttl.lost(answered);
+        for fence in &self.last_fences {
+            fence.store(0, Ordering::Relaxed);
+        }
+        if knew_another || !answer.grace_left.is_zero() {
+            let left = self.grace_left().unwrap_or_default();
+            tracing::warn!(
+                new_grants_wait_ms = left.as_millis() as u64,
+                "the store may have lost leases that are still alive; renewals and releases go on"
+            );
+        }
+    }
+
+    /// The data behind connections of this epoch were lost: a counter went back, or leases ended early because the clock
+    /// was set forward. The store is told before any connection is used again.
+    pub(super) fn declare_lost(&self, epoch: u64) {
+        let mut known = self.known.lock().expect(UNPOISONED);
+        // Of many requests that find out at the same time, the first one is enough.
+        if epoch == self.epoch() {
+            known.lost_epoch = known.data_epoch;
+            self.fleet.renew_connections();
+        }
+    }
+
+    /// Whether Redis's clock, which showed this time just now, was set forward.
+    pub(super) fn is_ahead(&self, redis_us: u64) -> bool {
+        redis_us > self.clock.latest_us(Instant::now())
+    }
+
+    /// The latest time of Redis at which a request may be carried out that must be answered by `deadline`.
+    pub(super) fn not_after_us(&self, deadline: Instant) -> u64 {
+        self.clock.latest_us(deadline)
+    }
+
+    /// By how much Redis's clock was set since the first contact, in milliseconds.
+    pub(super) fn clock_shift_ms(&self) -> i64 {
+        self.clock.shift_ms()
+    }
+
+    /// A lease with this TTL is about to be reported. Says whether the other processes know that leases last so long; if
+    /// not, it must be announced first.
+    pub(super) fn use_ttl(&self, ttl: Duration) -> bool {
+        self.fleet.longest_ttl.use_ttl(ttl)
+    }
+
+    /// All processes know of leases that last so long.
+    pub(super) fn announced(&self, ttl: Duration) {
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        self.fleet.longest_ttl.hear(ttl_ms, Instant::now());
+    }
+
+    /// A grant was made in this bucket, over a connection of this epoch.
+    pub(super) fn granted(&self, bucket: Bucket, fence: Fence, epoch: u64) {
+        if epoch == self.epoch() {
+            self.last_fences[bucket.index()].fetch_max(fence.get(), Ordering::AcqRel);
+        }
+    }
+
+    /// What a bucket's counter was last, as the scripts know it: a fencing token, or the negated epoch if this process has
+    /// seen none.
+    pub(super) fn last_fence(&self, bucket: Bucket) -> i64 {
+        let fence = self.last_fences[bucket.index()].load(Ordering::Acquire);
+        let epoch = self.data_epoch();
+        // A fence of an earlier epoch may have been noted a moment too late.
+        if fence > epoch {
+            fence.cast_signed()
+        } else {
+            -epoch.cast_signed()
+        }
+    }
+
+    /// The epoch of the data.
+    pub(super) fn data_epoch(&self) -> u64 {
+        self.fleet.data_epoch()
+    }
+
+    /// The epoch of the connections: those of an earlier one are not used again.
+    pub(super) fn epoch(&self) -> u64 {
+        self.fleet.connection_epoch()
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+    }
+
+    /// How long new grants still wait.
+    pub(super) fn grace_left(&self) -> Option<Duration> {
+        self.fleet.grace_left()
+    }
+
+    /// Why grants are refused, what was found, and the offset of the clocks; none before the first contact.
+    pub(super) fn findings(&self) -> Option<(Option<String>, Vec<Finding>, i64)> {
+        let known = self.known.lock().expect(UNPOISONED);
+        let facts = known.facts.as_ref()?;
+        let findings = facts.findings(self.accepted_policy.as_deref(), known.clock_offset_ms);
+        Some((
+            facts.refusal(self.accepted_policy.as_deref()),
+            findings,
+            known.clock_offset_ms,
+        ))
+    }
+}
+
+impl Answer {
+    fn read(mut reply: scripts::Reply) -> Result<Self, scripts::Malformed> {
+        Ok(Self {
+            now_us: reply.number()?,
+            epoch: reply.number()?,
+            revision: reply.number()?,
+            longest_ttl_ms: reply.number()?,
+            grace_left: reply.millis()?,
+            watchers: reply.number()?,
+            listeners: reply.number()?,
+        })
+    }
+}
+
+/// For people only: no decision is made by this machine's wall clock.
+fn clock_offset_ms(now_us: u64) -> i64 {
+    let here = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_micros();
+    let (there, here) = (
+        i64::try_from(now_us).unwrap_or(i64::MAX),
+        i64::try_from(here).unwrap_or(i64::MAX),
+    );
+    there.saturating_sub(here) / 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::LockName;
+
+    const EPOCH: u64 = 1_795_219_506_257_721;
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn recovery() -> Recovery {
+        let config = RedisConfig {
+            connections: 1,
+            connect_timeout: SECOND,
+            username: None,
+            password: None,
+            accept_eviction_policy: None,
+            grace_on_empty_start: false,
+            survey_interval: SECOND,
+        };
+        let fleet = Arc::new(FleetState::new(config.survey_interval));
+        let messages = Arc::new(Messages::new(1, 0, Arc::clone(&fleet)));
+        Recovery::new(&config, SECOND * 3600, fleet, messages)
+    }
+
+    /// What is answered so long after the beginning of `EPOCH`.
+    fn answer(epoch: u64, after: Duration) -> Answer {
+        Answer {
+            now_us: EPOCH + u64::try_from(after.as_micros()).expect("a short time"),
+            epoch,
+            revision: 1,
+            longest_ttl_ms: 0,
+            grace_left: Duration::ZERO,
+            watchers: 0,
+            listeners: 1,
+        }
+    }
+
+    fn redis(run_id: &str) -> Facts {
+        Facts::of_process(run_id)
+    }
+
+    /// A process that has met a Redis.
+    fn acquainted() -> (Recovery, Instant) {
+        let (recovery, start) = (recovery(), Instant::now());
+        let epoch = recovery.apply(&redis("a"), &answer(EPOCH, Duration::ZERO), start, start);
+        assert_eq!(epoch, Some(recovery.epoch()));
+        (recovery, start)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_changes_as_long_as_the_data_stay() {
+        let (recovery, start) = acquainted();
+        let (before, later) = (recovery.epoch(), start + SECOND);
+        let same = answer(EPOCH, SECOND);
+        assert_eq!(
+            recovery.apply(&redis("a"), &same, later, later),
+            Some(before)
+        );
+        assert_eq!(recovery.grace_left(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_epoch_ends_connections_and_forgets_fences() {
+        let (recovery, start) = acquainted();
+        let bucket = LockName::parse(b"a").expect("a name").bucket();
+        let fence = Fence::new(EPOCH + 1_000).expect("a fence");
+        recovery.granted(bucket, fence, recovery.epoch());
+        assert_eq!(recovery.last_fence(bucket), fence.get().cast_signed());
+        let (before, later) = (recovery.epoch(), start + SECOND);
+        let lost = Answer {
+            grace_left: SECOND * 30,
+            ..answer(EPOCH + 1_000_000, SECOND)
+        };
+        recovery.apply(&redis("a"), &lost, later, later);
+        assert!(recovery.epoch() > before);
+        assert_eq!(
+            recovery.last_fence(bucket),
+            -(EPOCH + 1_000_000).cast_signed()
+        );
+        assert!(recovery.grace_left() >= Some(SECOND * 30));
+    }
+
+    /// The data are the same; the connections are not.
+    #[tokio::test(start_paused = true)]
+    async fn another_process_with_the_same_data_ends_connections_alone() {
+        let (recovery, start) = acquainted();
+        let (before, later) = (recovery.epoch(), start + SECOND);
+        recovery.apply(&redis("b"), &answer(EPOCH, SECOND), later, later);
+        assert!(recovery.epoch() > before);
+        assert_eq!(recovery.grace_left(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_was_overtaken_by_a_loss_is_asked_for_again() {
+        let (recovery, start) = acquainted();
+        let later = start + SECOND;
+        recovery.apply(&redis("a"), &answer(EPOCH + 5, SECOND), later, later);
+        let early = answer(EPOCH, SECOND / 2);
+        assert_eq!(
+            recovery.apply(&redis("a"), &early, start + SECOND / 2, later),
+            None
+        );
+        assert_eq!(recovery.data_epoch(), EPOCH + 5);
+    }
+
+    /// Until the store knows of it.
+    #[tokio::test(start_paused = true)]
+    async fn a_loss_that_is_declared_is_told_before_a_connection_is_used() {
+        let (recovery, start) = acquainted();
+        let before = recovery.epoch();
+        recovery.declare_lost(before);
+        recovery.declare_lost(before);
+        assert_eq!(recovery.epoch(), before + 1, "of many, one is enough");
+        let later = start + SECOND;
+        let same = answer(EPOCH, SECOND);
+        assert_eq!(recovery.apply(&redis("a"), &same, later, later), None);
+        let new = answer(EPOCH + 1_000_000, SECOND);
+        let told = recovery.apply(&redis("a"), &new, later, later);
+        assert_eq!(told, Some(recovery.epoch()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_jumped_is_a_loss_unless_the_epoch_began_after_it() {
+        let (recovery, start) = acquainted();
+        let later = start + SECOND;
+        let jumped = SECOND * 3600;
+        assert!(recovery.is_ahead(EPOCH + 3_600_000_000));
+        assert!(!recovery.is_ahead(EPOCH + 400_000));
+        let same = answer(EPOCH, jumped);
+        assert_eq!(recovery.apply(&redis("a"), &same, later, later), None);
+
+        let (recovery, start) = acquainted();
+        let later = start + SECOND;
+        let new = answer(EPOCH + 3_599_000_000, jumped);
+        let told = recovery.apply(&redis("a"), &new, later, later);
+        assert_eq!(told, Some(recovery.epoch()));
+    }
+}

@@ -1,0 +1,176 @@
+//! What time it is in Redis, by this process's monotonic clock: whether Redis's clock was set, and when a request is too
+//! late to be carried out.
+//!
+//! Redis ends leases by its wall clock. One that is set forward ends them early, and nothing in Redis shows it.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use tokio::time::Instant;
+
+use super::UNPOISONED;
+
+/// By how much Redis's clock may be ahead of the estimate before it counts as set.
+const TOLERANCE_US: u64 = 500_000;
+/// How much two clocks that run freely may drift apart, as a fraction: one part in this many.
+const DRIFT: u64 = 1_000;
+
+/// The estimate. It is a bound: short of a step of its clock, Redis is never ahead of it.
+#[derive(Debug)]
+pub(in crate::store::redis) struct RedisClock {
+    base: Instant,
+    /// Redis's time at `base` at the latest, in microseconds.
+    origin_us: AtomicU64,
+    /// When that was found out, in microseconds after `base`.
+    sampled_us: AtomicU64,
+    /// By how much the clock was set since the first sample, in milliseconds.
+    shift_ms: AtomicI64,
+    last: Mutex<Option<Sample>>,
+}
+
+/// Redis's time, which it told at some moment between two of ours.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    redis_us: u64,
+    asked: Instant,
+    answered: Instant,
+}
+
+impl RedisClock {
+    pub(super) fn new() -> Self {
+        Self {
+            base: Instant::now(),
+            origin_us: AtomicU64::new(0),
+            sampled_us: AtomicU64::new(0),
+            shift_ms: AtomicI64::new(0),
+            last: Mutex::new(None),
+        }
+    }
+
+    /// The latest that Redis's clock may show at a moment, in microseconds.
+    pub(super) fn latest_us(&self, at: Instant) -> u64 {
+        let at_us = self.micros(at);
+        let drift_us = at_us.saturating_sub(self.sampled_us.load(Ordering::Relaxed)) / DRIFT;
+        self.origin_us.load(Ordering::Relaxed) + at_us + drift_us + TOLERANCE_US
+    }
+
+    /// By how much the clock was set since the first sample, in milliseconds.
+    pub(super) fn shift_ms(&self) -> i64 {
+        self.shift_ms.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of Redis's time. If its clock was set forward since the last sample, says the latest time that it would
+    /// show otherwise.
+    pub(super) fn observe(&self, redis_us: u64, asked: Instant, answered: Instant) -> Option<u64> {
+        let mut last = self.last.lock().expect(UNPOISONED);
+        let sample = Sample {
+            redis_us,
+            asked,
+            answered,
+        };
+        let before = last.replace(sample);
+        let latest_us = self.latest_us(answered);
+        let origin_us = redis_us.saturating_sub(self.micros(asked));
+        self.origin_us.store(origin_us, Ordering::Relaxed);
+        self.sampled_us.store(self.micros(asked), Ordering::Relaxed);
+        let before = before?;
+        let is_ahead = redis_us > latest_us;
+        if is_ahead || redis_us < before.earliest_us(asked) {
+            let expected_us = before.redis_us + micros_between(before.asked, asked);
+            let step_us = redis_us.cast_signed() - expected_us.cast_signed();
+            self.shift_ms.fetch_add(step_us / 1_000, Ordering::Relaxed);
+        }
+        is_ahead.then_some(latest_us)
+    }
+
+    fn micros(&self, at: Instant) -> u64 {
+        micros_between(self.base, at)
+    }
+}
+
+impl Sample {
+    /// The earliest that the clock may show at a moment, unless it was set back.
+    fn earliest_us(&self, at: Instant) -> u64 {
+        let passed_us = micros_between(self.answered, at);
+        (self.redis_us + passed_us - passed_us / DRIFT).saturating_sub(TOLERANCE_US)
+    }
+}
+
+fn micros_between(earlier: Instant, later: Instant) -> u64 {
+    let passed = later.saturating_duration_since(earlier);
+    u64::try_from(passed.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const MILLI: Duration = Duration::from_millis(1);
+    const NOON_US: u64 = 1_795_219_506_257_721;
+
+    fn clock() -> (RedisClock, Instant) {
+        let clock = RedisClock::new();
+        let start = clock.base;
+        assert_eq!(clock.observe(NOON_US, start, start + MILLI), None);
+        (clock, start)
+    }
+
+    #[test]
+    fn a_clock_that_runs_as_ours_was_not_set() {
+        let (clock, start) = clock();
+        let minute = start + MILLI * 60_000;
+        assert_eq!(clock.observe(NOON_US + 60_000_000, minute, minute), None);
+        assert_eq!(clock.shift_ms(), 0);
+    }
+
+    /// However long the process or Redis stood still: the answer was on its way meanwhile.
+    #[test]
+    fn an_answer_that_was_long_on_its_way_is_no_step() {
+        let (clock, start) = clock();
+        let answered = start + MILLI * 3_600_000;
+        for redis_us in [NOON_US + 1_000, NOON_US + 3_600_000_000] {
+            assert_eq!(clock.observe(redis_us, start + MILLI, answered), None);
+        }
+    }
+
+    #[test]
+    fn clocks_that_drift_apart_are_no_step() {
+        let (clock, start) = clock();
+        let hour = start + MILLI * 3_600_000;
+        // 500 parts in a million, which is what NTP corrects at the most.
+        assert_eq!(clock.observe(NOON_US + 3_601_800_000, hour, hour), None);
+    }
+
+    #[test]
+    fn a_step_forward_is_noticed_once() {
+        let (clock, start) = clock();
+        let later = start + MILLI * 1_000;
+        let redis_us = NOON_US + 1_000_000 + 3_600_000_000;
+        let latest_us = clock.observe(redis_us, later, later);
+        assert!(latest_us.is_some_and(|latest_us| latest_us < NOON_US + 2_000_000));
+        assert_eq!(clock.shift_ms(), 3_600_000);
+        assert_eq!(
+            clock.observe(redis_us + 1_000, later + MILLI, later + MILLI),
+            None
+        );
+    }
+
+    #[test]
+    fn a_step_back_loses_nothing_and_is_counted() {
+        let (clock, start) = clock();
+        let later = start + MILLI * 1_000;
+        let redis_us = NOON_US + 1_000_000 - 3_600_000_000;
+        assert_eq!(clock.observe(redis_us, later, later), None);
+        assert_eq!(clock.shift_ms(), -3_600_000);
+    }
+
+    #[test]
+    fn nothing_in_time_is_taken_to_be_late() {
+        let (clock, start) = clock();
+        let deadline = start + MILLI * 2_000;
+        assert!(clock.latest_us(deadline) >= NOON_US + 2_000_000);
+        assert!(clock.latest_us(deadline) < NOON_US + 3_000_000);
+    }
+}

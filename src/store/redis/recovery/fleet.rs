@@ -1,0 +1,173 @@
+//! What the processes of the fleet tell each other about losses and leases, as this process has it from messages and from
+//! its exchanges with the store.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::longest_ttl::LongestTtl;
+
+/// Shared by those who hear messages and those who look at the store.
+#[derive(Debug)]
+pub(in crate::store::redis) struct FleetState {
+    base: Instant,
+    /// After a loss, how long the other processes get to tell what they know.
+    pub(super) settle: Duration,
+    pub(super) longest_ttl: LongestTtl,
+    /// The epoch of the data; 0 before the first contact.
+    data_epoch: AtomicU64,
+    /// Grows whenever connections may lead elsewhere, or to other data, than before.
+    connection_epoch: AtomicU64,
+    /// Moments as milliseconds after `base`; 0 for none: when the last loss was noticed, and until when new grants wait.
+    lost_ms: AtomicU64,
+    grace_ms: AtomicU64,
+}
+
+impl FleetState {
+    /// `survey_interval` is how often each process looks at the store.
+    pub(in crate::store::redis) fn new(survey_interval: Duration) -> Self {
+        Self {
+            base: Instant::now(),
+            settle: survey_interval + Duration::from_secs(1),
+            longest_ttl: LongestTtl::default(),
+            data_epoch: AtomicU64::new(0),
+            connection_epoch: AtomicU64::new(0),
+            lost_ms: AtomicU64::new(0),
+            grace_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// Another process announces something on the channel that all listen to.
+    pub(in crate::store::redis) fn on_message(&self, payload: &[u8]) {
+        let Ok(text) = std::str::from_utf8(payload) else {
+            return;
+        };
+        let mut words = text.split(' ');
+        let kind = words.next();
+        let mut number = || words.next()?.parse().ok();
+        match (kind, number(), number()) {
+            (Some("verify"), _, _) => self.renew_connections(),
+            (Some("ttl"), Some(epoch), Some(ttl_ms)) => self.hear_ttl(epoch, ttl_ms),
+            _ => {}
+        }
+    }
+
+    /// Leases that last so long are granted in an epoch.
+    fn hear_ttl(&self, epoch: u64, ttl_ms: u64) {
+        let now = Instant::now();
+        let known_epoch = self.data_epoch();
+        if epoch > known_epoch {
+            // This process has yet to learn of a loss. For that one, the TTLs from before it count and no others.
+            self.renew_connections();
+            return;
+        }
+        self.longest_ttl.hear(ttl_ms, now);
+        if epoch == known_epoch {
+            return;
+        }
+        let lost_ms = self.lost_ms.load(Ordering::SeqCst);
+        let settle_ms = u64::try_from(self.settle.as_millis()).unwrap_or(u64::MAX);
+        if lost_ms > 0 && self.ms_of(now) < lost_ms.saturating_add(settle_ms) {
+            let until_ms = lost_ms.saturating_add(ttl_ms);
+            self.grace_ms.fetch_max(until_ms, Ordering::SeqCst);
+        }
+    }
+
+    /// The data were or may have been lost at this moment, at the latest.
+    pub(super) fn lost(&self, at: Instant) {
+        self.lost_ms.store(self.ms_of(at).max(1), Ordering::SeqCst);
+    }
+
+    pub(super) fn wait_until(&self, moment: Instant) {
+        self.grace_ms
+            .fetch_max(self.ms_of(moment), Ordering::SeqCst);
+    }
+
+    /// How long new grants still wait.
+    pub(super) fn grace_left(&self) -> Option<Duration> {
+        let grace_ms = self.grace_ms.load(Ordering::Acquire);
+        if grace_ms == 0 {
+            return None;
+        }
+        let until = self.base + Duration::from_millis(grace_ms);
+        until
+            .checked_duration_since(Instant::now())
+            .filter(|left| !left.is_zero())
+    }
+
+    pub(super) fn data_epoch(&self) -> u64 {
+        self.data_epoch.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn begin_epoch(&self, epoch: u64) {
+        self.data_epoch.store(epoch, Ordering::SeqCst);
+    }
+
+    pub(super) fn connection_epoch(&self) -> u64 {
+        self.connection_epoch.load(Ordering::SeqCst)
+    }
+
+    /// No connection is used again that was opened before.
+    pub(super) fn renew_connections(&self) {
+        self.connection_epoch.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Rounded up: a grant that comes early by a millisecond is too early.
+    fn ms_of(&self, moment: Instant) -> u64 {
+        let after = moment.saturating_duration_since(self.base);
+        u64::try_from(after.as_millis()).map_or(u64::MAX, |ms| ms.saturating_add(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn fleet() -> FleetState {
+        let fleet = FleetState::new(SECOND);
+        fleet.begin_epoch(7);
+        fleet
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ttl_from_before_a_loss_is_waited_for_when_it_is_heard_right_after_it() {
+        let fleet = fleet();
+        fleet.lost(Instant::now());
+        tokio::time::advance(SECOND).await;
+        fleet.on_message(b"ttl 7 60000");
+        assert_eq!(fleet.grace_left(), None, "it is granted since");
+        fleet.on_message(b"ttl 6 30000");
+        let left = fleet.grace_left().expect("new grants wait");
+        assert!(left >= SECOND * 29 && left < SECOND * 30, "{left:?}");
+        assert_eq!(fleet.longest_ttl.known_ms(Instant::now()), 60_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ttl_from_before_a_loss_that_is_heard_late_is_not_waited_for() {
+        let fleet = fleet();
+        fleet.lost(Instant::now());
+        tokio::time::advance(SECOND * 3).await;
+        fleet.on_message(b"ttl 6 60000");
+        assert_eq!(fleet.grace_left(), None);
+    }
+
+    /// It would be told to the store as one from before the loss.
+    #[test]
+    fn a_ttl_of_an_epoch_that_is_not_known_yet_makes_the_process_look() {
+        let fleet = fleet();
+        fleet.on_message(b"ttl 8 60000");
+        assert_eq!(fleet.connection_epoch(), 1);
+        assert_eq!(fleet.longest_ttl.known_ms(Instant::now()), 0);
+    }
+
+    #[test]
+    fn connections_are_opened_anew_when_others_noticed_something() {
+        let fleet = fleet();
+        fleet.on_message(b"verify");
+        fleet.on_message(b"of a later version");
+        assert_eq!(fleet.connection_epoch(), 1);
+    }
+}

@@ -1,0 +1,155 @@
+//! What comes before a lease is reported to anybody: that the other processes know how long to wait should Redis lose it.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::pool::{self, Connection};
+use super::scripts::{self, Reply};
+use super::{RedisStore, keys};
+use crate::domain::{
+    Acquired, Attempt, Claim, Lease, Place, Renewed, Rollback, Timestamp, Waiting,
+};
+use crate::store::{Fault, StoreError};
+
+impl RedisStore {
+    /// Makes an answer over a connection of this epoch ready to be reported.
+    ///
+    /// # Errors
+    /// It is unknown whether the claim holds, because the store could not be told of a TTL, or lost its data meanwhile.
+    pub(super) async fn report_acquired(
+        &self,
+        mut acquired: Acquired,
+        claim: &Claim,
+        epoch: u64,
+        deadline: Instant,
+    ) -> Result<Acquired, StoreError> {
+        let longest = match &mut acquired {
+            Acquired::Granted(grants) => {
+                for (name, grant) in claim.names.iter().zip(&*grants) {
+                    let fence = grant.lease.holder.fence;
+                    self.recovery.granted(name.bucket(), fence, epoch);
+                }
+                longest(grants.iter().map(|grant| &grant.lease))
+            }
+            Acquired::Reentered(leases) | Acquired::Replayed(leases) => longest(leases.iter()),
+            Acquired::Waiting(waiting) => {
+                waiting.place = self.steady(waiting.place);
+                None
+            }
+            Acquired::Superseded
+            | Acquired::Blocked(_)
+            | Acquired::Contradicts(_)
+            | Acquired::TooManyWaiters { .. }
+            | Acquired::Overdue
+            | Acquired::Ended(_)
+            | Acquired::Recovering { .. } => None,
+        };
+        self.report(longest, epoch, deadline).await?;
+        Ok(acquired)
+    }
+
+    /// The answer to a request of which an earlier try may still arrive. What the claim was granted it keeps; a claim that
+    /// waits is rolled back when its wait is over; but after any other answer nothing may be granted any more.
+    pub(super) async fn unless_late(
+        &self,
+        acquired: Acquired,
+        claim: &Claim,
+        attempt: Attempt,
+        deadline: Instant,
+    ) -> Result<Acquired, StoreError> {
+        match acquired {
+            Acquired::Waiting(waiting) => Ok(Acquired::Waiting(Waiting {
+                is_unsure: true,
+                ..waiting
+            })),
+            Acquired::Granted(_)
+            | Acquired::Reentered(_)
+            | Acquired::Replayed(_)
+            | Acquired::Superseded
+            | Acquired::Overdue => Ok(acquired),
+            Acquired::Blocked(_)
+            | Acquired::Contradicts(_)
+            | Acquired::TooManyWaiters { .. }
+            | Acquired::Ended(_)
+            | Acquired::Recovering { .. } => {
+                let withdrawn = self.withdraw(claim, attempt, Rollback::Undo, deadline);
+                match withdrawn.await {
+                    Ok(()) => Ok(acquired),
+                    Err(error) => Err(StoreError::unknown(error.fault(), error.detail())),
+                }
+            }
+        }
+    }
+
+    /// The same for a renewal.
+    pub(super) async fn report_renewed(
+        &self,
+        renewed: Renewed,
+        epoch: u64,
+        deadline: Instant,
+    ) -> Result<Renewed, StoreError> {
+        let longest = match &renewed {
+            Renewed::Extended(renewals) => longest(renewals.iter().map(|renewal| &renewal.lease)),
+            Renewed::NotHolder(_) | Renewed::Contradicts(_) => None,
+        };
+        self.report(longest, epoch, deadline).await?;
+        Ok(renewed)
+    }
+
+    /// Leases are about to be reported, the longest of which lasts for `ttl`.
+    async fn report(
+        &self,
+        ttl: Option<Duration>,
+        epoch: u64,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        match ttl {
+            Some(ttl) if !self.recovery.use_ttl(ttl) => {
+                let is_known = self.announce(ttl, deadline).await;
+                let is_known =
+                    is_known.map_err(|error| StoreError::unknown(error.fault(), error.detail()))?;
+                // A loss that was noticed meanwhile was waited out for without this lease.
+                if is_known && epoch == self.recovery.epoch() {
+                    self.recovery.announced(ttl);
+                    return Ok(());
+                }
+                let detail = "the data may have been lost since the lease was granted";
+                Err(StoreError::unknown(Fault::Io, detail))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Tells all processes that leases last so long. Says whether the data are those that this process knows.
+    async fn announce(&self, ttl: Duration, deadline: Instant) -> Result<bool, StoreError> {
+        let epoch = self.recovery.data_epoch();
+        let tell = async |channel| {
+            let (script, request) = (&scripts::ANNOUNCE, pool::request_id());
+            let command = || {
+                let mut command = pool::call(script, &[keys::NODE, keys::LONGEST_TTL], request);
+                command.arg(epoch).arg(ttl.as_millis() as u64).arg(channel);
+                command
+            };
+            let read = |mut reply: Reply, _: &Connection| Ok(reply.number()? == 1);
+            self.run(script, request, deadline, command, read).await
+        };
+        // Redis may answer a moment before it sends what it was told to publish, and be killed between the two. When it
+        // answers the next command, the messages are on their way.
+        Ok(tell(self.messages.recovery_channel()).await? && tell("").await?)
+    }
+
+    /// A place whose end does not depend on how often the clock of Redis is set.
+    fn steady(&self, place: Place) -> Place {
+        let shift_ms = self.recovery.clock_shift_ms();
+        let until = place.until.map(|until| {
+            let until_ms = until.unix_ms();
+            Timestamp::from_unix_ms(until_ms.saturating_add_signed(-shift_ms))
+        });
+        Place { until, ..place }
+    }
+}
+
+fn longest<'a>(leases: impl Iterator<Item = &'a Lease>) -> Option<Duration> {
+    leases.map(|lease| lease.ttl.get()).max()
+}
