@@ -158,8 +158,11 @@ impl RedisStore {
     async fn look(&self) -> Result<(), String> {
         let deadline = Instant::now() + SURVEY_TIMEOUT;
         // The name may point to another Redis than before, which those that are connected do not notice.
-        if self.pool.connect(deadline).await.is_ok() {
+        if let Ok(mut connection) = self.pool.connect(deadline).await {
             self.pool.sweep();
+            let probing = self.messages.probe(connection.socket());
+            // Whether messages may be sent has nothing to do with whether the store answers.
+            let _ = tokio::time::timeout_at(deadline, probing).await;
             return Ok(());
         }
         let mut connection = self

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::RedisStore;
 use super::pool::{Connection, Failure};
 use super::scripts::{Malformed, Reply, Script};
-use crate::store::StoreError;
+use crate::store::{Fault, StoreError};
 
 impl RedisStore {
     /// Runs a script until it is answered, on another connection if the first one turns out to be dead.
@@ -39,13 +39,20 @@ impl RedisStore {
         let mut may_be_done = false;
         let mut pause = Duration::ZERO;
         loop {
+            let began = Instant::now();
             let failure = match self
                 .try_once(script, request, deadline, &command, &read)
                 .await
             {
-                Ok(answer) => return Ok((answer, may_be_done)),
+                Ok(answer) => {
+                    self.recovery.is_back();
+                    return Ok((answer, may_be_done));
+                }
                 Err(failure) => failure,
             };
+            if matches!(failure.fault, Fault::Io | Fault::Timeout | Fault::Busy) {
+                self.recovery.is_away(began);
+            }
             if !failure.is_worth_retrying || Instant::now() + pause >= deadline {
                 return Err(failure.into_error(may_be_done));
             }

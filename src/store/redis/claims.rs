@@ -21,6 +21,18 @@ const OUTAGE: Duration = Duration::from_secs(6);
 /// How often a request finds out that data were lost before it gives up.
 const LOSSES_MAX: usize = 3;
 
+/// What the script may do for a claim that nothing is in the way of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MayGrant {
+    /// Nothing: new grants wait for leases that may be alive.
+    Nothing = 0,
+    /// Grant it.
+    All = 1,
+    /// Grant it, but pass over nobody who does not take what was offered: the store was away, and they may not know yet that
+    /// it is back.
+    PastNobody = 2,
+}
+
 impl RedisStore {
     pub(super) async fn acquire(
         &self,
@@ -114,9 +126,13 @@ impl RedisStore {
                 .arg(record::identity(attempt, digest, &claim.owner))
                 .arg(self.recovery.last_fence(name.bucket()));
         }
-        let may_grant = self.recovery.grace_left().is_none();
+        let may_grant = match self.recovery.grace_left() {
+            Some(_) => MayGrant::Nothing,
+            None if self.recovery.passes_over() => MayGrant::All,
+            None => MayGrant::PastNobody,
+        };
         let channel = self.messages.channel();
-        let is_plain = may_grant && channel.is_empty() && is_plain(claim);
+        let is_plain = may_grant == MayGrant::All && channel.is_empty() && is_plain(claim);
         match stand {
             Some(stand) => command.arg(self.stand(stand)),
             None if is_plain => return command,
@@ -127,7 +143,7 @@ impl RedisStore {
         }
         let (limit, permits) = share(claim.mode);
         command
-            .arg(u8::from(may_grant))
+            .arg(may_grant as u8)
             .arg(limit)
             .arg(permits)
             .arg(u8::from(claim.fair))

@@ -260,10 +260,15 @@ impl ManageConnection for Manager {
     type Error = RedisError;
 
     async fn connect(&self) -> Result<Connection, RedisError> {
+        let began = Instant::now();
         let opened = match timeout(self.connect_timeout, self.open()).await {
             Ok(opened) => opened,
             Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         };
+        match &opened {
+            Ok(_) => self.recovery.is_back(),
+            Err(_) => self.recovery.is_away(began),
+        }
         *self.refusal.lock().expect(UNPOISONED) = opened.as_ref().err().cloned();
         opened
     }

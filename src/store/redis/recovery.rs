@@ -10,6 +10,7 @@
 mod clock;
 mod fleet;
 mod longest_ttl;
+mod outage;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,6 +28,7 @@ use crate::domain::{Bucket, Fence};
 use crate::store::Finding;
 use clock::RedisClock;
 pub(super) use fleet::FleetState;
+use outage::Outage;
 
 const UNPOISONED: &str = "nobody panics while holding it";
 
@@ -38,6 +40,7 @@ pub(super) struct Recovery {
     messages: Arc<Messages>,
     fleet: Arc<FleetState>,
     clock: RedisClock,
+    outage: Outage,
     accepted_policy: Option<String>,
     grace_on_empty_start: Duration,
     known: Mutex<Known>,
@@ -85,6 +88,7 @@ impl Recovery {
             messages,
             fleet,
             clock: RedisClock::new(),
+            outage: Outage::new(),
             accepted_policy: config.accept_eviction_policy.clone(),
             grace_on_empty_start: wait.unwrap_or_default(),
             known: Mutex::default(),
@@ -237,6 +241,23 @@ impl Recovery {
             known.lost_epoch = known.data_epoch;
             self.fleet.renew_connections();
         }
+    }
+
+    /// Redis did not answer what was begun at `since`.
+    pub(super) fn is_away(&self, since: Instant) {
+        self.outage.noticed(since);
+    }
+
+    /// Redis has answered.
+    pub(super) fn is_back(&self) {
+        if let Some(until) = self.outage.is_over() {
+            self.fleet.wait_until(until);
+        }
+    }
+
+    /// Whether waiters that cannot be heard may be passed over: Redis was not away of late, so they could have been.
+    pub(super) fn passes_over(&self) -> bool {
+        !self.outage.is_recent()
     }
 
     /// Whether Redis's clock, which showed this time just now, was set forward.

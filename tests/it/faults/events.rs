@@ -60,7 +60,7 @@ async fn subscribers(server: &RedisServer) -> i64 {
 
 /// Waits until a process that looked at Redis from now on has looked several times.
 async fn several_surveys(server: &RedisServer) {
-    let horizons = async || {
+    let looks = async || {
         let line = server.info("commandstats", "cmdstat_config|get").await;
         let calls = line
             .strip_prefix("calls=")
@@ -69,9 +69,9 @@ async fn several_surveys(server: &RedisServer) {
             .and_then(|calls| calls.parse::<u64>().ok())
             .expect("a count")
     };
-    let before = horizons().await;
+    let before = looks().await;
     eventually("surveys go on", async || {
-        (horizons().await >= before + 6).then_some(())
+        (looks().await >= before + 6).then_some(())
     })
     .await;
 }
