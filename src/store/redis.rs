@@ -48,6 +48,8 @@ pub struct RedisStore {
     recovery: Arc<Recovery>,
     messages: Arc<Messages>,
     mismatches: AtomicU64,
+    /// Held by the request that announces a TTL, so that of many with the same one is enough.
+    announcing: tokio::sync::Mutex<()>,
     survey: Mutex<Survey>,
 }
 
@@ -85,6 +87,7 @@ impl RedisStore {
             recovery,
             messages,
             mismatches: AtomicU64::new(0),
+            announcing: tokio::sync::Mutex::default(),
             survey: Mutex::default(),
         };
         let look = store.look().await;
@@ -163,6 +166,8 @@ impl RedisStore {
             let probing = self.messages.probe(connection.socket());
             // Whether messages may be sent has nothing to do with whether the store answers.
             let _ = tokio::time::timeout_at(deadline, probing).await;
+            // So that one is there when it is needed.
+            let _ = self.pool.get(deadline).await;
             return Ok(());
         }
         let mut connection = self

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::pool::{self, Connection};
 use super::scripts::{self, Reply};
@@ -104,20 +104,33 @@ impl RedisStore {
         epoch: u64,
         deadline: Instant,
     ) -> Result<(), StoreError> {
-        match ttl {
-            Some(ttl) if !self.recovery.use_ttl(ttl) => {
-                let is_known = self.announce(ttl, deadline).await;
-                let is_known =
-                    is_known.map_err(|error| StoreError::unknown(error.fault(), error.detail()))?;
-                // A loss that was noticed meanwhile was waited out for without this lease.
-                if is_known && epoch == self.recovery.epoch() {
-                    self.recovery.announced(ttl);
-                    return Ok(());
-                }
-                let detail = "the data may have been lost since the lease was granted";
-                Err(StoreError::unknown(Fault::Io, detail))
+        let Some(ttl) = ttl else { return Ok(()) };
+        if !self.recovery.use_ttl(ttl) {
+            self.share(ttl, deadline).await?;
+        }
+        // Those who noticed a loss since may have learnt of this TTL only later, and do not wait for so long.
+        if epoch != self.recovery.epoch() {
+            return Err(may_be_lost());
+        }
+        Ok(())
+    }
+
+    /// Makes sure that all processes know that leases last so long. Of many requests one tells them.
+    async fn share(&self, ttl: Duration, deadline: Instant) -> Result<(), StoreError> {
+        let Ok(_announcing) = timeout_at(deadline, self.announcing.lock()).await else {
+            let detail = "the other processes could not be told in time";
+            return Err(StoreError::unknown(Fault::Timeout, detail));
+        };
+        if self.recovery.use_ttl(ttl) {
+            return Ok(());
+        }
+        match self.announce(ttl, deadline).await {
+            Ok(true) => {
+                self.recovery.announced(ttl);
+                Ok(())
             }
-            Some(_) | None => Ok(()),
+            Ok(false) => Err(may_be_lost()),
+            Err(error) => Err(StoreError::unknown(error.fault(), error.detail())),
         }
     }
 
@@ -148,6 +161,11 @@ impl RedisStore {
         });
         Place { until, ..place }
     }
+}
+
+fn may_be_lost() -> StoreError {
+    let detail = "the data may have been lost since the lease was granted";
+    StoreError::unknown(Fault::Io, detail)
 }
 
 fn longest<'a>(leases: impl Iterator<Item = &'a Lease>) -> Option<Duration> {
