@@ -97,13 +97,25 @@ fn of_holders<P: Place>(model: &Model) -> Vec<(u32, BoxedStrategy<Step>)> {
             token,
             depth,
         });
+    let roll_back = (select(held.clone()), any::<bool>()).prop_map(|((_, token, _), is_closed)| {
+        Step::Withdraw {
+            token,
+            takes_first: false,
+            is_closed,
+        }
+    });
     let renew = (select(held), new_mode()).prop_map(|((locks, token, _), mode)| Step::Renew {
         locks,
         token,
         ttl: None,
         mode,
     });
-    vec![(2, again.boxed()), (5, release.boxed()), (2, renew.boxed())]
+    vec![
+        (4, again.boxed()),
+        (5, release.boxed()),
+        (3, roll_back.boxed()),
+        (2, renew.boxed()),
+    ]
 }
 
 /// Steps of claims that wait, or have.
