@@ -1,16 +1,21 @@
 //! Which streams of this process hold, or are about to hold, which locks, so that they learn of an eviction at once.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
 use crate::domain::{LockName, LockNames};
 
-/// The streams of each lock. There are as many entries as streams hold locks, and none when they have ended.
+/// The streams of each lock, by numbers of their own. There is an entry for each lock of a stream, and none when the stream
+/// has ended.
 #[derive(Debug, Default)]
-pub(super) struct HeldByStreams {
-    by_name: Mutex<HashMap<LockName, Vec<Arc<Notify>>>>,
+pub(super) struct HeldByStreams(Mutex<Streams>);
+
+#[derive(Debug, Default)]
+struct Streams {
+    by_name: BTreeMap<(LockName, u64), Arc<Notify>>,
+    last_number: u64,
 }
 
 /// A stream among those of its locks, for as long as the value lives.
@@ -18,6 +23,7 @@ pub(super) struct HeldByStreams {
 pub(super) struct HeldByStream {
     registry: Arc<HeldByStreams>,
     names: LockNames,
+    number: u64,
     /// Keeps one notification for a stream that is busy: that it has to ask again is all there is to know.
     evicted: Arc<Notify>,
 }
@@ -25,28 +31,35 @@ pub(super) struct HeldByStream {
 impl HeldByStreams {
     pub(super) fn register(self: &Arc<Self>, names: LockNames) -> HeldByStream {
         let evicted = Arc::new(Notify::new());
-        let mut by_name = self.by_name();
-        for name in names.iter() {
-            let streams = by_name.entry(name.clone()).or_default();
-            streams.push(Arc::clone(&evicted));
-        }
-        drop(by_name);
+        let number = self.with(|streams| {
+            streams.last_number += 1;
+            let number = streams.last_number;
+            for name in names.iter() {
+                let entry = (name.clone(), number);
+                streams.by_name.insert(entry, Arc::clone(&evicted));
+            }
+            number
+        });
         HeldByStream {
             registry: Arc::clone(self),
             names,
+            number,
             evicted,
         }
     }
 
     /// Makes the streams that hold the lock ask what is left of their leases.
     pub(super) fn evicted(&self, name: &LockName) {
-        for stream in self.by_name().get(name).into_iter().flatten() {
-            stream.notify_one();
-        }
+        self.with(|streams| {
+            let of_lock = (name.clone(), 0)..=(name.clone(), u64::MAX);
+            for (_, stream) in streams.by_name.range(of_lock) {
+                stream.notify_one();
+            }
+        });
     }
 
-    fn by_name(&self) -> MutexGuard<'_, HashMap<LockName, Vec<Arc<Notify>>>> {
-        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    fn with<T>(&self, use_them: impl FnOnce(&mut Streams) -> T) -> T {
+        use_them(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -62,14 +75,41 @@ impl HeldByStream {
 
 impl Drop for HeldByStream {
     fn drop(&mut self) {
-        let mut by_name = self.registry.by_name();
-        for name in self.names.iter() {
-            if let Some(streams) = by_name.get_mut(name) {
-                streams.retain(|stream| !Arc::ptr_eq(stream, &self.evicted));
-                if streams.is_empty() {
-                    by_name.remove(name);
-                }
+        self.registry.with(|streams| {
+            for name in self.names.iter() {
+                streams.by_name.remove(&(name.clone(), self.number));
             }
-        }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn name(text: &str) -> LockName {
+        LockName::parse(text.as_bytes()).expect(text)
+    }
+
+    #[test]
+    fn the_streams_of_a_lock_hear_of_its_evictions_and_leave_nothing_behind() {
+        let registry = Arc::new(HeldByStreams::default());
+        let several = LockNames::several(vec![name("a"), name("b")]).expect("two names");
+        let streams = [
+            registry.register(several),
+            registry.register(name("b").into()),
+        ];
+        let [of_both, of_one] = &streams;
+        let is_told = |stream: &HeldByStream| stream.evicted().now_or_never().is_some();
+        registry.evicted(&name("a"));
+        assert!(is_told(of_both) && !is_told(of_one));
+        registry.evicted(&name("b"));
+        registry.evicted(&name("b"));
+        assert!(is_told(of_both) && is_told(of_one));
+        assert!(!is_told(of_both), "twice is told once");
+        drop(streams);
+        registry.with(|streams| assert!(streams.by_name.is_empty()));
     }
 }

@@ -7,7 +7,7 @@ use proptest::sample::{select, subsequence};
 use proptest::strategy::Union;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::reference::{Ask, LOCKS, Mode, Model, Step, TOKENS, Terms};
+use super::reference::{Ask, LOCKS, Mode, Model, Step, TOKENS};
 use super::run::Place;
 
 /// Histories of a place.
@@ -37,8 +37,13 @@ impl<P: Place> ReferenceStateMachine for Histories<P> {
                 token,
                 depth,
             });
-        let withdraw = (0..TOKENS, any::<bool>())
-            .prop_map(|(token, takes_first)| Step::Withdraw { token, takes_first });
+        let withdraw = (0..TOKENS, any::<bool>(), any::<bool>()).prop_map(
+            |(token, takes_first, is_closed)| Step::Withdraw {
+                token,
+                takes_first,
+                is_closed,
+            },
+        );
         let evict = (0..LOCKS).prop_map(|lock| Step::Evict { lock });
         let acquire = (ask::<P>(), stands_on::<P>())
             .prop_map(|(ask, stands_on)| Step::Acquire { ask, stands_on });
@@ -92,13 +97,25 @@ fn of_holders<P: Place>(model: &Model) -> Vec<(u32, BoxedStrategy<Step>)> {
             token,
             depth,
         });
+    let roll_back = (select(held.clone()), any::<bool>()).prop_map(|((_, token, _), is_closed)| {
+        Step::Withdraw {
+            token,
+            takes_first: false,
+            is_closed,
+        }
+    });
     let renew = (select(held), new_mode()).prop_map(|((locks, token, _), mode)| Step::Renew {
         locks,
         token,
         ttl: None,
         mode,
     });
-    vec![(2, again.boxed()), (5, release.boxed()), (2, renew.boxed())]
+    vec![
+        (4, again.boxed()),
+        (5, release.boxed()),
+        (3, roll_back.boxed()),
+        (2, renew.boxed()),
+    ]
 }
 
 /// Steps of claims that wait, or have.
@@ -159,14 +176,17 @@ fn depth() -> BoxedStrategy<Option<u64>> {
 
 fn ask<P: Place>() -> BoxedStrategy<Ask> {
     let is_fair = prop::bool::weighted(0.9);
-    (locks(), 0..TOKENS, 1..4_u64, mode(), is_fair, P::terms())
+    let takes_over = prop::bool::weighted(0.3);
+    let how = (mode(), is_fair, takes_over, P::terms());
+    (locks(), 0..TOKENS, 1..4_u64, how)
         .prop_map(
-            |(locks, token, depth, mode, fair, terms): (_, _, _, _, _, Terms)| Ask {
+            |(locks, token, depth, (mode, fair, takes_over, terms))| Ask {
                 locks,
                 token,
                 depth,
                 mode,
                 fair,
+                takes_over,
                 terms,
             },
         )

@@ -59,7 +59,11 @@ impl Model {
             }
             Step::Look { token } => self.look(*token),
             Step::Park { token, keep } => self.park(*token, *keep),
-            Step::Withdraw { token, takes_first } => self.withdraw(*token, *takes_first),
+            Step::Withdraw {
+                token,
+                takes_first,
+                is_closed,
+            } => self.withdraw(*token, *takes_first, *is_closed),
             Step::Renew {
                 locks,
                 token,
@@ -172,7 +176,7 @@ impl Model {
             .filter(|(_, state)| state.lease_of(ask.token).is_some());
         let held = held.count();
         if held == ask.locks.len() {
-            return self.again(ask);
+            return self.again(ask, attempt);
         }
         for (lock, state) in locks.clone() {
             let misses = held > 0 && state.lease_of(ask.token).is_none();
@@ -205,7 +209,7 @@ impl Model {
     }
 
     /// The claim holds all its locks already.
-    fn again(&mut self, ask: &Ask) -> Seen {
+    fn again(&mut self, ask: &Ask, attempt: u64) -> Seen {
         for &lock in &ask.locks {
             let lease = self.locks[lock].lease_of(ask.token).expect("it holds");
             match (lease.mode, ask.mode) {
@@ -218,7 +222,7 @@ impl Model {
         }
         let mut what = What::Replayed;
         for &lock in &ask.locks {
-            if self.locks[lock].deepen(ask.token, ask.depth) {
+            if self.locks[lock].deepen(ask, attempt) {
                 what = What::Reentered;
             }
         }
@@ -294,12 +298,12 @@ impl Model {
         vec![What::Parked.of(request.ask.locks[0], &position, &[])]
     }
 
-    fn withdraw(&mut self, token: usize, takes_first: bool) -> Seen {
+    fn withdraw(&mut self, token: usize, takes_first: bool, is_closed: bool) -> Seen {
         let attempt = self.attempt_of(token, takes_first);
         self.attempt = attempt.expect("it was attempted").clone();
         let (attempt, locks) = &self.attempt;
         for &lock in locks {
-            self.locks[lock].withdraw(token, *attempt);
+            self.locks[lock].withdraw(token, *attempt, is_closed, self.now);
         }
         let made = self.attempts.get_mut(&token).expect("it was attempted");
         made.retain(|(made, _)| made != attempt);

@@ -182,9 +182,14 @@ impl<P: Place> Run<P> {
                 let parked = self.benches[*process].park(&waiter.claim, keep).await;
                 self.seen_parked(&waiter.claim, &parked)
             }
-            Step::Withdraw { token, .. } => {
+            Step::Withdraw {
+                token, is_closed, ..
+            } => {
                 let claim = self.claim(*token, &model.attempt.1);
-                self.benches[0].withdraw(&claim, attempt).await;
+                match is_closed {
+                    true => self.benches[0].close(&claim, attempt).await,
+                    false => self.benches[0].withdraw(&claim, attempt).await,
+                }
                 Seen::new()
             }
             Step::Renew {
@@ -228,6 +233,7 @@ impl<P: Place> Run<P> {
             hold_count: hold_count(ask.depth),
             mode: seen::mode(ask.mode),
             fair: ask.fair,
+            takes_over: ask.takes_over,
             ttl: ttl(Self::duration(ask.terms.ttl)),
             min_hold: ask.terms.min_hold.map(Self::duration),
             max_hold: ask.terms.max_hold.map(Self::duration),

@@ -37,7 +37,9 @@ impl Model {
                 .get(token)
                 .is_some_and(|request| self.stands(request)),
             // What it does to a claim that waits or has ended is nobody's business.
-            Step::Withdraw { token, takes_first } => self
+            Step::Withdraw {
+                token, takes_first, ..
+            } => self
                 .attempt_of(*token, *takes_first)
                 .is_some_and(|(_, locks)| {
                     locks.iter().all(|&lock| {

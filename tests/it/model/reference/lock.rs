@@ -31,7 +31,8 @@ pub(super) struct Lease {
     terms: Terms,
     acquired: u64,
     until: u64,
-    untold: Option<u64>,
+    /// The attempt that may roll it back, and whether it took the lease over.
+    rollback: Option<(u64, bool)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +69,7 @@ impl Lease {
             terms: ask.terms,
             acquired: now,
             until: now + ask.terms.ttl.min(ceiling),
-            untold: Some(attempt),
+            rollback: Some((attempt, false)),
         }
     }
 
@@ -84,7 +85,7 @@ impl Lock {
 
     fn lease_to_change(&mut self, token: usize) -> Option<&mut Lease> {
         let lease = self.leases.iter_mut().find(|lease| lease.token == token)?;
-        lease.untold = None;
+        lease.rollback = None;
         Some(lease)
     }
 
@@ -229,11 +230,12 @@ impl Lock {
         seen
     }
 
-    /// Says whether the claim holds deeper now.
-    pub(super) fn deepen(&mut self, token: usize, depth: u64) -> bool {
-        let lease = self.lease_to_change(token).expect("it holds");
-        let is_deeper = depth > lease.depth;
-        lease.depth = lease.depth.max(depth);
+    /// An attempt is told of the lease. Says whether the claim holds deeper now.
+    pub(super) fn deepen(&mut self, ask: &Ask, attempt: u64) -> bool {
+        let lease = self.lease_to_change(ask.token).expect("it holds");
+        lease.rollback = ask.takes_over.then_some((attempt, true));
+        let is_deeper = ask.depth > lease.depth;
+        lease.depth = lease.depth.max(ask.depth);
         is_deeper
     }
 
@@ -295,9 +297,19 @@ impl Lock {
         evicted
     }
 
-    pub(super) fn withdraw(&mut self, token: usize, attempt: u64) {
-        self.leases
-            .retain(|lease| lease.token != token || lease.untold != Some(attempt));
+    pub(super) fn withdraw(&mut self, token: usize, attempt: u64, is_closed: bool, now: u64) {
+        let Some(lease) = self.lease_of(token).cloned() else {
+            return;
+        };
+        if let Some((by, was_in_use)) = lease.rollback
+            && by == attempt
+        {
+            self.leases.retain(|lease| lease.token != token);
+            if was_in_use || is_closed {
+                let keep = lease.acquired + lease.terms.min_hold.unwrap_or(0);
+                self.close(keep, lease.mode, now);
+            }
+        }
     }
 
     /// It is `now`: what has run out ends, and places that were kept long enough are forgotten.

@@ -19,10 +19,11 @@ pub(in super::super) enum Step {
         token: usize,
         keep: u64,
     },
-    /// Takes back the first or the last of the token's attempts.
+    /// Rolls back the first or the last of the token's attempts: nobody was told, or its stream was closed.
     Withdraw {
         token: usize,
         takes_first: bool,
+        is_closed: bool,
     },
     Renew {
         locks: Vec<usize>,
@@ -52,6 +53,7 @@ pub(in super::super) struct Ask {
     pub(in super::super) depth: u64,
     pub(in super::super) mode: Mode,
     pub(in super::super) fair: bool,
+    pub(in super::super) takes_over: bool,
     pub(in super::super) terms: Terms,
 }
 
