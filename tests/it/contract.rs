@@ -192,6 +192,7 @@ on_every_store! {
         an_offer_that_was_overtaken_is_made_again
         a_permit_that_was_taken_and_came_back_is_offered_again
         an_offer_keeps_others_out_for_a_moment_and_no_longer
+        however_a_lock_opens_it_is_kept_for_a_moment_and_no_longer
         a_waiter_holds_as_who_it_said_it_is
         a_lease_that_was_handed_over_is_seen_as_it_was_granted
         a_process_that_is_granted_again_and_again_is_not_taken_for_dead;
@@ -304,7 +305,10 @@ mod memory_alone {
 mod redis_alone {
     tests! { crate::support::bench::Bench::redis(), (flavor = "current_thread"),
         remembering:
-            every_kind_of_ending_is_kept_for_a_minute;
+            every_kind_of_ending_is_kept_for_a_minute
+            a_lease_is_kept_a_minute_longer_than_it_lasts
+            a_lock_that_opened_is_kept_for_those_who_wait
+            a_closed_lock_is_kept_until_it_opens;
         waiting:
             a_withdrawn_attempt_that_arrives_late_does_not_come_to_wait;
         offers:
