@@ -146,7 +146,8 @@ on_every_store! {
         pages_of_any_size_make_the_same_list
         the_last_page_says_that_it_is_the_last
         a_page_starts_after_its_name_whether_that_is_held_or_not
-        no_lock_is_missed_or_doubled_while_others_come_and_go;
+        no_lock_is_missed_or_doubled_while_others_come_and_go
+        the_locks_that_are_held_are_counted;
     order:
         every_grant_has_a_larger_fence_than_the_one_before
         a_fence_grows_on_grants_alone
@@ -203,6 +204,7 @@ on_every_store! {
         a_parked_claim_may_be_granted_without_waiting
         nobody_waits_on_a_parked_place
         a_place_is_forgotten_when_it_was_kept_long_enough
+        a_place_that_nobody_looks_after_is_forgotten_after_the_wait
         a_forgotten_place_cannot_be_left
         a_request_that_knows_its_place_stands_there_though_it_was_forgotten
         a_parked_claim_leaves_the_queue_by_release
@@ -219,6 +221,7 @@ on_every_store! {
         each_of_several_holders_acts_for_itself
         a_reader_that_ran_out_has_expired_whoever_came_after
         a_writer_after_readers_that_ran_out_finds_them_expired
+        a_lock_that_very_many_readers_let_run_out_is_free
         a_reader_after_a_writer_that_ran_out_finds_it_lost
         a_withdrawn_reader_leaves_the_others_alone
         an_eviction_takes_the_lock_from_all_holders

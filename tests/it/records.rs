@@ -2,7 +2,7 @@
 //!
 //! What a lease means is law (`contract`); this is about what it costs.
 
-use leasehold::domain::{Acquired, Claim, Released, Renewed};
+use leasehold::domain::{Acquired, Claim, Mode, Released, Renewed};
 
 use crate::support::bench::{
     Bench, READ, RedisBench, Waiter, at_depth, claim, claim_on_all, fresh_name, in_mode,
@@ -112,6 +112,36 @@ async fn a_lease_that_stepped_down_is_kept_as_one_that_always_was_shared() {
         }
         assert_eq!(fields(&bench, "lh:1:*:l:*").await, expected[1]);
         bench.freed(&stepping).await;
+    }
+}
+
+/// Nothing of the queue is left once nobody waits, however the last waiter is granted.
+#[tokio::test]
+async fn a_lease_of_the_last_waiter_is_kept_as_one_that_nobody_waited_for() {
+    let bench = Bench::redis().await;
+    for mode in [Mode::Exclusive, READ] {
+        let of_lock = async |claim: &Claim| {
+            let lock = fields(&bench, "lh:1:*:l:*").await;
+            bench.freed(claim).await;
+            lock
+        };
+        let plain = at_depth(&in_mode(&claim(), mode), 2);
+        bench.granted(&plain).await;
+        let expected = of_lock(&plain).await;
+        for ends in [true, false] {
+            let holding = claim();
+            bench.granted(&holding).await;
+            let mut waiter = bench
+                .waiting(&at_depth(&in_mode(&rival(&holding), mode), 2))
+                .await;
+            if ends {
+                bench.freed(&holding).await;
+            } else {
+                bench.evict(lock_of(&holding), "").await;
+            }
+            leases_granted(bench.ask(&mut waiter).await);
+            assert_eq!(of_lock(&waiter.claim).await, expected);
+        }
     }
 }
 

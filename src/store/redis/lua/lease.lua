@@ -20,7 +20,7 @@
 -- The keys that a script is not given share the slot of the lock that it is given.
 
 -- How many expired holders one script clears away, and of how many holders it tells.
-local REAPED_MAX, TOLD_MAX = 64, 100
+local REAPED_MAX, TOLD_MAX = 500, 100
 
 -- Redis keeps small whole numbers once for all keys, so that these marks take no memory of their own.
 local RELEASED, EXPIRED, LOST = '1', '2', '3'
