@@ -121,6 +121,7 @@ on_every_store! {
         a_withdrawn_grant_frees_the_lock_and_leaves_the_token_usable
         a_withdrawn_grant_does_not_close_the_lock
         a_grant_withdrawn_after_it_ran_out_closes_nothing
+        a_grant_withdrawn_after_it_ran_out_is_nothing_to_its_successor
         a_grant_that_a_second_attempt_was_told_of_stays
         a_grant_that_a_second_attempt_deepened_stays
         a_grant_that_was_renewed_stays
@@ -278,6 +279,7 @@ on_every_store! {
         claims_on_the_same_locks_take_turns_whatever_their_order
         a_ring_of_claims_comes_to_an_end
         a_claim_leaves_all_its_queues_by_release
+        a_claim_that_left_one_queue_stands_in_none_once_it_asks
         places_in_all_queues_are_kept
         a_claim_waits_for_a_lease_to_run_out
         a_claim_that_waits_cannot_wait_for_more;
@@ -299,8 +301,11 @@ on_every_store! {
 mod memory_alone {
     tests! { crate::support::bench::Bench::memory(), (start_paused = true),
         remembering:
+            a_lease_that_ran_out_is_known_to_its_successor_for_a_minute
             every_kind_of_ending_is_remembered_for_a_minute_and_no_longer
             a_table_of_forgotten_claims_has_room_again;
+        waiting:
+            a_process_that_asks_for_nothing_any_more_is_passed_over;
     }
 }
 

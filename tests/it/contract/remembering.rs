@@ -5,6 +5,7 @@ use std::time::Duration;
 use leasehold::domain::{Acquired, Claim, LockName, Mode, NotHolder};
 use leasehold::store::REMEMBERED;
 
+use super::expiry::after_expiry_in;
 use crate::support::bench::{
     Bench, LONG, READ, SHORT, at_depth, claim, claim_on, ended, for_short, in_mode, leases_granted,
     lock_of, name, owned_by, permits, rival, ttl,
@@ -94,6 +95,20 @@ pub(super) async fn every_kind_of_ending_is_remembered_for_a_minute_and_no_longe
         // Some of them were on the same lock.
         bench.release(claim).await;
     }
+}
+
+/// Nobody came after it in the meantime; whoever comes last is still told.
+pub(super) async fn a_lease_that_ran_out_is_known_to_its_successor_for_a_minute(bench: &Bench) {
+    let [in_time, late] = [claim(), claim()].map(|claim| for_short(&claim));
+    bench.granted(&in_time).await;
+    bench.granted(&late).await;
+    bench.advance(SHORT + REMEMBERED - MOMENT).await;
+    let after = after_expiry_in(bench.acquire(&rival(&in_time)).await);
+    assert_eq!(after, Some(SHORT));
+    let answer = bench.acquire(&in_time).await;
+    assert_eq!(answer, ended(&in_time, NotHolder::Lost));
+    bench.advance(MOMENT).await;
+    assert_eq!(after_expiry_in(bench.acquire(&rival(&late)).await), None);
 }
 
 /// Nothing is left of a claim that ended long ago: the next one finds room.
