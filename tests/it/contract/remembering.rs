@@ -216,17 +216,20 @@ pub(super) async fn a_lease_is_kept_a_minute_longer_than_it_lasts(bench: &Bench)
 /// As long as nobody holds a lock, it must not be forgotten who is next, nor that it is closed.
 pub(super) async fn a_lock_that_opened_is_kept_for_those_who_wait(bench: &Bench) {
     for mode in [Mode::Exclusive, READ] {
-        let holding = in_mode(&claim(), mode);
-        bench.granted(&holding).await;
-        bench.waiting(&rival(&holding)).await;
-        bench.freed(&holding).await;
-        let kept = records(bench, lock_of(&holding)).await;
-        let least = kept
-            .iter()
-            .map(|(_, kept)| *kept)
-            .min()
-            .expect("it is kept");
-        assert!(least + LONG / 6 >= REMEMBERED, "{kept:?}");
+        for is_evicted in [false, true] {
+            let holding = in_mode(&claim(), mode);
+            bench.granted(&holding).await;
+            bench.waiting(&rival(&holding)).await;
+            if is_evicted {
+                bench.evict(lock_of(&holding), "").await;
+            } else {
+                bench.freed(&holding).await;
+            }
+            let kept = records(bench, lock_of(&holding)).await;
+            let least = kept.iter().map(|(_, kept)| *kept).min();
+            let least = least.expect("it is kept");
+            assert!(least + LONG / 6 >= REMEMBERED, "{kept:?}");
+        }
     }
 }
 
