@@ -23,7 +23,8 @@ async fn watch(service: &LockService, scope: Scope, after: Option<&str>) -> Watc
 
 /// The next event, and its id.
 async fn next(watch: &mut Watch) -> (EventKind, LockName, String) {
-    match watch.next().await {
+    let next = timeout(LONG * 10, watch.next()).await;
+    match next.expect("something happens") {
         Some(WatchEvent::Happened(event)) => (event.kind, event.name.clone(), event.id.clone()),
         other => panic!("{other:?}"),
     }
