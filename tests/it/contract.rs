@@ -123,6 +123,7 @@ on_every_store! {
         a_withdrawn_grant_frees_the_lock_and_leaves_the_token_usable
         a_withdrawn_grant_does_not_close_the_lock
         a_grant_withdrawn_after_it_ran_out_closes_nothing
+        a_grant_withdrawn_after_it_ran_out_is_nothing_to_its_successor
         a_grant_that_a_second_attempt_was_told_of_stays
         a_grant_that_a_second_attempt_deepened_stays
         a_grant_that_was_renewed_stays
@@ -157,7 +158,8 @@ on_every_store! {
         pages_of_any_size_make_the_same_list
         the_last_page_says_that_it_is_the_last
         a_page_starts_after_its_name_whether_that_is_held_or_not
-        no_lock_is_missed_or_doubled_while_others_come_and_go;
+        no_lock_is_missed_or_doubled_while_others_come_and_go
+        the_locks_that_are_held_are_counted;
     order:
         every_grant_has_a_larger_fence_than_the_one_before
         a_fence_grows_on_grants_alone
@@ -203,6 +205,7 @@ on_every_store! {
         an_offer_that_was_overtaken_is_made_again
         a_permit_that_was_taken_and_came_back_is_offered_again
         an_offer_keeps_others_out_for_a_moment_and_no_longer
+        however_a_lock_opens_it_is_kept_for_a_moment_and_no_longer
         a_waiter_holds_as_who_it_said_it_is
         a_lease_that_was_handed_over_is_seen_as_it_was_granted
         a_process_that_is_granted_again_and_again_is_not_taken_for_dead;
@@ -213,6 +216,7 @@ on_every_store! {
         a_parked_claim_may_be_granted_without_waiting
         nobody_waits_on_a_parked_place
         a_place_is_forgotten_when_it_was_kept_long_enough
+        a_place_that_nobody_looks_after_is_forgotten_after_the_wait
         a_forgotten_place_cannot_be_left
         a_request_that_knows_its_place_stands_there_though_it_was_forgotten
         a_place_is_known_without_its_time
@@ -230,6 +234,7 @@ on_every_store! {
         each_of_several_holders_acts_for_itself
         a_reader_that_ran_out_has_expired_whoever_came_after
         a_writer_after_readers_that_ran_out_finds_them_expired
+        a_lock_that_very_many_readers_let_run_out_is_free
         a_reader_after_a_writer_that_ran_out_finds_it_lost
         a_withdrawn_reader_leaves_the_others_alone
         an_eviction_takes_the_lock_from_all_holders
@@ -286,6 +291,7 @@ on_every_store! {
         claims_on_the_same_locks_take_turns_whatever_their_order
         a_ring_of_claims_comes_to_an_end
         a_claim_leaves_all_its_queues_by_release
+        a_claim_that_left_one_queue_stands_in_none_once_it_asks
         places_in_all_queues_are_kept
         a_claim_waits_for_a_lease_to_run_out
         a_claim_that_waits_cannot_wait_for_more;
@@ -307,8 +313,11 @@ on_every_store! {
 mod memory_alone {
     tests! { crate::support::bench::Bench::memory(), (start_paused = true),
         remembering:
+            a_lease_that_ran_out_is_known_to_its_successor_for_a_minute
             every_kind_of_ending_is_remembered_for_a_minute_and_no_longer
             a_table_of_forgotten_claims_has_room_again;
+        waiting:
+            a_process_that_asks_for_nothing_any_more_is_passed_over;
     }
 }
 
@@ -316,7 +325,10 @@ mod memory_alone {
 mod redis_alone {
     tests! { crate::support::bench::Bench::redis(), (flavor = "current_thread"),
         remembering:
-            every_kind_of_ending_is_kept_for_a_minute;
+            every_kind_of_ending_is_kept_for_a_minute
+            a_lease_is_kept_a_minute_longer_than_it_lasts
+            a_lock_that_opened_is_kept_for_those_who_wait
+            a_closed_lock_is_kept_until_it_opens;
         waiting:
             a_withdrawn_attempt_that_arrives_late_does_not_come_to_wait;
         offers:

@@ -7,7 +7,8 @@ use leasehold::store::{Fault, StoreError};
 
 use crate::contract::names_of_one_bucket;
 use crate::support::bench::{
-    Bench, claim, claim_on, for_short, leases_granted, lock_of, only, rival,
+    Bench, READ, at_depth, claim, claim_on, claim_on_all, for_short, in_mode, leases_granted,
+    lock_of, names, only, rival,
 };
 use crate::support::eventually;
 
@@ -108,6 +109,27 @@ async fn a_waiter_waits_on_for_what_may_still_be_held_by_others() {
     let before = fence_of(&bench, &holding).await;
     let answer = claimed_after_setting(&bench, &holding, before - 1).await;
     assert!(matches!(answer, Acquired::Waiting(_)), "{answer:?}");
+}
+
+#[tokio::test]
+async fn no_form_of_claim_is_granted_what_may_still_be_held_by_others() {
+    let several = claim_on_all(names(&names_of_one_bucket(2)));
+    for again in [
+        claim(),
+        at_depth(&claim(), 2),
+        in_mode(&claim(), READ),
+        several,
+    ] {
+        let bench = Bench::redis().await;
+        let redis = bench.redis_behind();
+        let first = claim_on(&again.names[0]);
+        let before = fence_of(&bench, &first).await;
+        bench.freed(&first).await;
+        let set = ["SET", &counter_of(&first), &(before - 1).to_string()];
+        redis.server.command_in(redis.database, &set).await;
+        let answer = bench.acquire(&again).await;
+        assert!(matches!(answer, Acquired::Recovering { .. }), "{answer:?}");
+    }
 }
 
 /// The clock is stopped, so every grant falls into the same microsecond.

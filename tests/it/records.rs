@@ -2,7 +2,7 @@
 //!
 //! What a lease means is law (`contract`); this is about what it costs.
 
-use leasehold::domain::{Acquired, Claim, Released, Renewed};
+use leasehold::domain::{Acquired, Attempt, Claim, Mode, Released, Renewed};
 
 use crate::support::bench::{
     Bench, READ, RedisBench, Waiter, at_depth, claim, claim_on_all, fresh_name, in_mode,
@@ -113,6 +113,111 @@ async fn a_lease_that_stepped_down_is_kept_as_one_that_always_was_shared() {
         assert_eq!(fields(&bench, "lh:1:*:l:*").await, expected[1]);
         bench.freed(&stepping).await;
     }
+}
+
+/// Nothing of the queue is left once nobody waits, however the last waiter is granted.
+#[tokio::test]
+async fn a_lease_of_the_last_waiter_is_kept_as_one_that_nobody_waited_for() {
+    let bench = Bench::redis().await;
+    for mode in [Mode::Exclusive, READ] {
+        let of_lock = async |claim: &Claim| {
+            let lock = fields(&bench, "lh:1:*:l:*").await;
+            bench.freed(claim).await;
+            lock
+        };
+        let plain = at_depth(&in_mode(&claim(), mode), 2);
+        bench.granted(&plain).await;
+        let expected = of_lock(&plain).await;
+        for ends in [true, false] {
+            let holding = claim();
+            bench.granted(&holding).await;
+            let mut waiter = bench
+                .waiting(&at_depth(&in_mode(&rival(&holding), mode), 2))
+                .await;
+            if ends {
+                bench.freed(&holding).await;
+            } else {
+                bench.evict(lock_of(&holding), "").await;
+            }
+            leases_granted(bench.ask(&mut waiter).await);
+            assert_eq!(of_lock(&waiter.claim).await, expected);
+        }
+    }
+}
+
+/// The kinds of keys that there are of locks and claims; queues are left aside.
+async fn kinds(bench: &Bench) -> String {
+    let redis = bench.redis_behind();
+    let keys = redis.server.keys(redis.database, "lh:1:*:[lshet]:*").await;
+    let kind = |key: &Vec<u8>| {
+        let text = String::from_utf8_lossy(key).into_owned();
+        text.split(':').nth(3).map(str::to_owned)
+    };
+    let mut kinds: Vec<_> = keys.iter().filter_map(kind).collect();
+    kinds.sort_unstable();
+    kinds.concat()
+}
+
+/// By kind: `l` lock, `s` holders, `h` record of one of them, `e` tombstone, `t` ticket.
+#[tokio::test]
+async fn nothing_is_kept_that_is_of_no_more_use() {
+    let bench = Bench::redis().await;
+    let holding = at_depth(&claim(), 2);
+    bench.granted(&holding).await;
+    let [mut waiter, leaving] = [(); 2].map(|()| Waiter::new(rival(&holding)));
+    bench.waits(&mut waiter).await;
+    let lock = fields(&bench, "lh:1:*:l:*").await;
+    let mut leaving = leaving;
+    bench.waits(&mut leaving).await;
+    assert_eq!(kinds(&bench).await, "ltt");
+    bench.release(&leaving.claim).await;
+    assert_eq!(kinds(&bench).await, "elt", "left the queue");
+    assert_eq!(fields(&bench, "lh:1:*:l:*").await, lock);
+    bench.freed(&holding).await;
+    leases_granted(bench.ask(&mut waiter).await);
+    assert_eq!(kinds(&bench).await, "eel", "the waiter holds");
+    bench.freed(&waiter.claim).await;
+    assert_eq!(kinds(&bench).await, "eee", "nobody holds");
+
+    let bench = Bench::redis().await;
+    let (reader, attempt) = (in_mode(&claim(), READ), Attempt::random());
+    let mut waiter = Waiter::new(in_mode(&rival(&reader), READ));
+    let writer = bench.acquire(&rival(&reader)).await;
+    let writer_holds = matches!(writer, Acquired::Granted(_));
+    assert!(writer_holds, "{writer:?}");
+    bench.waits(&mut waiter).await;
+    bench.evict(lock_of(&reader), "").await;
+    leases_granted(bench.ask(&mut waiter).await);
+    assert_eq!(kinds(&bench).await, "ehls", "the reader holds");
+    let answer = bench.attempt(&reader, attempt).await;
+    leases_granted(answer.expect("the store answers"));
+    assert_eq!(kinds(&bench).await, "ehhls");
+    bench.withdraw(&reader, attempt).await;
+    assert_eq!(kinds(&bench).await, "eehls", "withdrawn");
+    bench.freed(&waiter.claim).await;
+    assert_eq!(kinds(&bench).await, "eee", "nobody holds");
+}
+
+/// When the last waiter leaves, the record of the holder is again as it was.
+#[tokio::test]
+async fn a_holder_that_nobody_waits_for_any_more_is_kept_as_before() {
+    let bench = Bench::redis().await;
+    let holding = at_depth(&claim(), 2);
+    bench.granted(&holding).await;
+    let before = fields(&bench, "lh:1:*:l:*").await;
+    let waiter = bench.waiting(&rival(&holding)).await;
+    bench.release(&waiter.claim).await;
+    assert_eq!(fields(&bench, "lh:1:*:l:*").await, before);
+}
+
+#[tokio::test]
+async fn a_free_lock_that_is_waited_for_beside_another_expires() {
+    let bench = Bench::redis().await;
+    let holding = claim();
+    bench.granted(&holding).await;
+    let locks = names(&[lock_of(&holding).clone(), fresh_name()]);
+    bench.waiting(&claim_on_all(locks)).await;
+    assert_all_but_counters_expire(bench.redis_behind()).await;
 }
 
 async fn assert_all_but_counters_expire(redis: RedisBench) {

@@ -5,7 +5,10 @@
 use leasehold::domain::{Claim, LockState};
 
 use super::expiry::expired_claim;
-use crate::support::bench::{Bench, LONG, claim, claim_on, lock_of, name, owner};
+use crate::support::bench::{
+    Bench, LONG, READ, SHORT, at_depth, claim, claim_on, for_short, in_mode, lock_of, name, owner,
+    reader, rival,
+};
 
 async fn hold(bench: &Bench, names: &[&str]) {
     for text in names {
@@ -132,4 +135,37 @@ pub(super) async fn no_lock_is_missed_or_doubled_while_others_come_and_go(bench:
     assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
     let stayed = seen.iter().filter(|name| staying.contains(name));
     assert_eq!(stayed.count(), staying.len(), "{seen:?}");
+}
+
+pub(super) async fn the_locks_that_are_held_are_counted(bench: &Bench) {
+    let (alone, deep, lapsing) = (claim(), at_depth(&claim(), 2), for_short(&claim()));
+    let (first, lapsing_reader) = (in_mode(&claim(), READ), for_short(&in_mode(&claim(), READ)));
+    let early = Claim {
+        min_hold: Some(LONG),
+        ..claim()
+    };
+    let early_reader = Claim {
+        names: claim().names,
+        ..in_mode(&early, READ)
+    };
+    let together = reader(&first);
+    for claim in [
+        &alone,
+        &deep,
+        &lapsing,
+        &first,
+        &together,
+        &lapsing_reader,
+        &early,
+        &early_reader,
+    ] {
+        bench.granted(claim).await;
+    }
+    bench.freed(&early).await;
+    bench.freed(&early_reader).await;
+    bench.waiting(&rival(&alone)).await;
+    bench.outlast(SHORT).await;
+    bench.store().survey().await;
+    bench.store().count().await;
+    assert_eq!(bench.store().health().held_locks, Some(3));
 }

@@ -2,7 +2,7 @@
 //!
 //! All waiters are of one process here. What happens between processes is in `two_processes`.
 
-use leasehold::domain::{Attempt, Claim, Holder, LockName, LockState, Released};
+use leasehold::domain::{Acquired, Attempt, Claim, Holder, LockName, LockState, Released};
 use leasehold::store::{LAST_CALL, OFFER};
 
 use super::waiting::{held_and_waited_for, unfair};
@@ -253,6 +253,74 @@ pub(super) async fn a_lease_that_was_handed_over_is_seen_as_it_was_granted(bench
             seen
         );
         before = waiter.claim.clone();
+    }
+}
+
+/// Ways in which a lock comes to be free that somebody waits for.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Released,
+    ReleasedByReader,
+    Evicted,
+    Withdrawn,
+    RanOut,
+    FirstParked,
+    FirstLeft,
+}
+
+/// Opens a lock that several wait for, none of whom asks again.
+async fn opened(bench: &Bench, way: Way) -> Claim {
+    let holding = match way {
+        Way::ReleasedByReader => in_mode(&claim(), READ),
+        Way::RanOut => for_short(&claim()),
+        Way::Released | Way::Evicted | Way::Withdrawn | Way::FirstParked | Way::FirstLeft => {
+            claim()
+        }
+    };
+    let attempt = Attempt::random();
+    leases_granted(bench.attempt(&holding, attempt).await.expect("it answers"));
+    let first = bench.waiting(&rival(&holding)).await;
+    bench.waiting(&rival(&holding)).await;
+    match way {
+        Way::Released | Way::ReleasedByReader => drop(bench.freed(&holding).await),
+        Way::Evicted => drop(bench.evict(lock_of(&holding), "").await),
+        Way::Withdrawn => bench.withdraw(&holding, attempt).await,
+        Way::RanOut => bench.outlast(SHORT).await,
+        Way::FirstParked => {
+            bench.freed(&holding).await;
+            bench.park(&first.claim, LONG).await;
+        }
+        Way::FirstLeft => {
+            bench.freed(&holding).await;
+            bench.release(&first.claim).await;
+        }
+    }
+    holding
+}
+
+pub(super) async fn however_a_lock_opens_it_is_kept_for_a_moment_and_no_longer(bench: &Bench) {
+    use Way::{Evicted, FirstLeft, FirstParked, RanOut, Released, ReleasedByReader, Withdrawn};
+    let mut locks = Vec::new();
+    for way in [
+        RanOut,
+        Released,
+        ReleasedByReader,
+        Evicted,
+        Withdrawn,
+        FirstParked,
+        FirstLeft,
+    ] {
+        let lock = opened(bench, way).await;
+        assert_behind_waiters(bench.acquire(&rival(&lock)).await);
+        locks.push((way, lock));
+    }
+    bench.outlast(OFFER).await;
+    for (way, lock) in locks {
+        let answer = bench.acquire(&rival(&lock)).await;
+        assert!(
+            matches!(answer, Acquired::Granted(_)),
+            "{way:?}: {answer:?}"
+        );
     }
 }
 

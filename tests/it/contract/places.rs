@@ -92,6 +92,25 @@ pub(super) async fn a_place_is_forgotten_when_it_was_kept_long_enough(bench: &Be
     bench.served(&mut back).await;
 }
 
+/// Its process ended: nobody suspends the claim, and nobody asks for it again.
+pub(super) async fn a_place_that_nobody_looks_after_is_forgotten_after_the_wait(bench: &Bench) {
+    let holding = claim();
+    bench.granted(&holding).await;
+    let mut left = Waiter::new(rival(&holding)).with(|stand| {
+        stand.wait = SHORT;
+        stand.place_kept = SHORT;
+    });
+    bench.waits(&mut left).await;
+    let mut second = bench.waiting(&rival(&holding)).await;
+    bench.outlast(SHORT * 2).await;
+    let mut back = left.again();
+    let waiting = bench.waits(&mut back).await;
+    assert!(waiting.place.sequence > place_of(&second).sequence);
+    bench.freed(&holding).await;
+    bench.served(&mut second).await;
+    bench.served(&mut back).await;
+}
+
 pub(super) async fn a_forgotten_place_cannot_be_left(bench: &Bench) {
     let (_, [parked]) = held_and_waited_for(bench).await;
     bench.park(&parked.claim, SHORT).await;

@@ -2,34 +2,66 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, NotHolder};
+use leasehold::domain::{Acquired, Claim, LockName, Mode, NotHolder};
 use leasehold::store::REMEMBERED;
 
+use super::expiry::after_expiry_in;
 use crate::support::bench::{
-    Bench, SHORT, claim, claim_on, ended, for_short, lock_of, name, rival,
+    Bench, LONG, READ, SHORT, at_depth, claim, claim_on, ended, for_short, in_mode, leases_granted,
+    lock_of, name, owned_by, permits, rival, ttl,
 };
 
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// A claim for every kind of ending, all ended at this very moment, and what each is told.
+/// A claim for every kind of ending and every form that its lease may have, all ended at this very moment, and what each
+/// is told.
 async fn ended_claims(bench: &Bench) -> Vec<(Claim, NotHolder)> {
-    let [released, evicted] = [claim(), claim()];
-    let [expired, lost] = [(); 2].map(|()| for_short(&claim()));
-    bench.granted(&expired).await;
-    bench.granted(&lost).await;
-    bench.granted(&released).await;
-    bench.granted(&evicted).await;
+    let reader = || in_mode(&claim(), READ);
+    let [expired, expired_reader, lost] = [claim(), reader(), claim()].map(|it| for_short(&it));
+    let early = Claim {
+        min_hold: Some(SHORT * 2),
+        ..claim()
+    };
+    let early_reader = in_mode(&early, READ);
+    let early_reader = Claim {
+        names: claim().names,
+        ..early_reader
+    };
+    let deep = owned_by(&at_depth(&claim(), 2), "pod-1");
+    let mut ended = Vec::new();
+    let released = [claim(), deep, reader(), early, early_reader, claim()];
+    let evicted = [claim(), reader()];
+    for claim in [&expired, &expired_reader, &lost]
+        .into_iter()
+        .chain(&released)
+        .chain(&evicted)
+    {
+        bench.granted(claim).await;
+    }
+    let waited_for = &released[5];
+    let mut waiter = bench.waiting(&rival(waited_for)).await;
+    let leaving = bench.waiting(&rival(waited_for)).await;
     bench.advance(SHORT).await;
+    // Somebody has to come by.
+    bench.state(lock_of(&expired_reader)).await;
     bench.granted(&rival(&lost)).await;
-    bench.freed(&released).await;
-    bench.evict(lock_of(&evicted), "stuck").await;
-    let reason = "stuck".to_owned();
-    vec![
-        (released, NotHolder::Released),
-        (evicted, NotHolder::Evicted { reason }),
-        (expired, NotHolder::Expired),
-        (lost, NotHolder::Lost),
-    ]
+    ended.push((expired, NotHolder::Expired));
+    ended.push((expired_reader, NotHolder::Expired));
+    ended.push((lost, NotHolder::Lost));
+    bench.release(&leaving.claim).await;
+    ended.push((leaving.claim, NotHolder::Released));
+    for claim in released {
+        bench.freed(&claim).await;
+        ended.push((claim, NotHolder::Released));
+    }
+    bench.served(&mut waiter).await;
+    ended.push((waiter.claim, NotHolder::Released));
+    for claim in evicted {
+        bench.evict(lock_of(&claim), "stuck").await;
+        let reason = "stuck".to_owned();
+        ended.push((claim, NotHolder::Evicted { reason }));
+    }
+    ended
 }
 
 pub(super) async fn a_released_claim_does_not_hide_another_of_the_same_lock(bench: &Bench) {
@@ -60,7 +92,23 @@ pub(super) async fn every_kind_of_ending_is_remembered_for_a_minute_and_no_longe
             matches!(answer, Acquired::Granted(_)),
             "{reason:?} is over, but: {answer:?}"
         );
+        // Some of them were on the same lock.
+        bench.release(claim).await;
     }
+}
+
+/// Nobody came after it in the meantime; whoever comes last is still told.
+pub(super) async fn a_lease_that_ran_out_is_known_to_its_successor_for_a_minute(bench: &Bench) {
+    let [in_time, late] = [claim(), claim()].map(|claim| for_short(&claim));
+    bench.granted(&in_time).await;
+    bench.granted(&late).await;
+    bench.advance(SHORT + REMEMBERED - MOMENT).await;
+    let after = after_expiry_in(bench.acquire(&rival(&in_time)).await);
+    assert_eq!(after, Some(SHORT));
+    let answer = bench.acquire(&in_time).await;
+    assert_eq!(answer, ended(&in_time, NotHolder::Lost));
+    bench.advance(MOMENT).await;
+    assert_eq!(after_expiry_in(bench.acquire(&rival(&late)).await), None);
 }
 
 /// Nothing is left of a claim that ended long ago: the next one finds room.
@@ -86,27 +134,114 @@ pub(super) async fn a_table_of_forgotten_claims_has_room_again(bench: &Bench) {
     }
 }
 
-/// Instead of waiting for a minute, this looks at how much longer Redis keeps the marks.
+/// Instead of waiting for a minute, this looks at how much longer Redis keeps the tombstones. A lease that ran out has
+/// none before somebody comes after it: its record says enough.
 pub(super) async fn every_kind_of_ending_is_kept_for_a_minute(bench: &Bench) {
     let redis = bench.redis_behind();
     for (claim, reason) in ended_claims(bench).await {
-        let mut kept = Vec::new();
         let name = lock_of(&claim);
         let bucket = name.bucket().index();
-        for pattern in [
-            format!("lh:1:{{{bucket}}}:e:*"),
-            format!("lh:1:{{{bucket}}}:l:{name}"),
-        ] {
-            for key in redis.server.keys(redis.database, &pattern).await {
-                kept.push(redis.server.kept_ms(redis.database, &key).await);
-            }
+        let mut key = format!("lh:1:{{{bucket}}}:e:").into_bytes();
+        key.extend_from_slice(&claim.token.digest(name).0[..16]);
+        if reason == NotHolder::Expired && claim.mode == Mode::Exclusive {
+            key = format!("lh:1:{{{bucket}}}:l:{name}").into_bytes();
         }
-        let minute_ms = i64::try_from(REMEMBERED.as_millis()).expect("a minute");
-        // Some of it has passed by now, but never half of it.
-        assert!(
-            kept.iter()
-                .any(|left| (minute_ms / 2..=minute_ms).contains(left)),
-            "{reason:?}: {kept:?}"
-        );
+        let kept_ms = redis.server.kept_ms(redis.database, &key).await;
+        let kept = Duration::from_millis(u64::try_from(kept_ms).unwrap_or(0));
+        println!("{reason:?} {:?}", claim.mode);
+        bench.assert_left(kept, REMEMBERED);
+    }
+}
+
+/// Every key that describes a lease, and for how much longer it is kept.
+async fn records(bench: &Bench, name: &LockName) -> Vec<(String, Duration)> {
+    let redis = bench.redis_behind();
+    let pattern = format!("lh:1:{{{}}}:[lsh]:*", name.bucket().index());
+    let mut records = Vec::new();
+    for key in redis.server.keys(redis.database, &pattern).await {
+        let kept_ms = redis.server.kept_ms(redis.database, &key).await;
+        let kept = Duration::from_millis(u64::try_from(kept_ms).expect("it expires"));
+        records.push((key.escape_ascii().to_string(), kept));
+    }
+    records
+}
+
+async fn assert_kept(bench: &Bench, claim: &Claim, keys: usize, expected: Duration) {
+    let records = records(bench, lock_of(claim)).await;
+    assert_eq!(records.len(), keys, "{records:?}");
+    for (key, kept) in records {
+        println!("{key}");
+        bench.assert_left(kept, expected);
+    }
+}
+
+/// Its claim is to be told that it expired, also where others hold the lock with it.
+pub(super) async fn a_lease_is_kept_a_minute_longer_than_it_lasts(bench: &Bench) {
+    let deep = at_depth(&claim(), 2);
+    for (claim, keys) in [
+        (claim(), 1),
+        (deep, 1),
+        (in_mode(&claim(), READ), 3),
+        (in_mode(&claim(), permits(3, 5)), 3),
+    ] {
+        bench.granted(&claim).await;
+        assert_kept(bench, &claim, keys, LONG + REMEMBERED).await;
+        bench.renewed(&claim, Some(LONG * 3)).await;
+        assert_kept(bench, &claim, keys, LONG * 3 + REMEMBERED).await;
+        let waiter = bench.waiting(&rival(&claim)).await;
+        assert_kept(bench, &claim, keys, LONG * 3 + REMEMBERED).await;
+        bench.release(&waiter.claim).await;
+        bench.renewed(&claim, Some(LONG * 5)).await;
+        assert_kept(bench, &claim, keys, LONG * 5 + REMEMBERED).await;
+        bench.renew_to(&claim, Some(LONG * 7), Some(READ)).await;
+        if keys == 1 {
+            assert_kept(bench, &claim, 3, LONG * 7 + REMEMBERED).await;
+        }
+    }
+    let next = claim();
+    bench.granted(&next).await;
+    let mut waiter = bench
+        .waiting(&Claim {
+            ttl: ttl(LONG * 2),
+            ..rival(&next)
+        })
+        .await;
+    let behind = bench.waiting(&rival(&next)).await;
+    bench.freed(&next).await;
+    leases_granted(bench.ask(&mut waiter).await);
+    assert_kept(bench, &next, 1, LONG * 2 + REMEMBERED).await;
+    bench.release(&behind.claim).await;
+}
+
+/// As long as nobody holds a lock, it must not be forgotten who is next, nor that it is closed.
+pub(super) async fn a_lock_that_opened_is_kept_for_those_who_wait(bench: &Bench) {
+    for mode in [Mode::Exclusive, READ] {
+        for is_evicted in [false, true] {
+            let holding = in_mode(&claim(), mode);
+            bench.granted(&holding).await;
+            bench.waiting(&rival(&holding)).await;
+            if is_evicted {
+                bench.evict(lock_of(&holding), "").await;
+            } else {
+                bench.freed(&holding).await;
+            }
+            let kept = records(bench, lock_of(&holding)).await;
+            let least = kept.iter().map(|(_, kept)| *kept).min();
+            let least = least.expect("it is kept");
+            assert!(least + LONG / 6 >= REMEMBERED, "{kept:?}");
+        }
+    }
+}
+
+pub(super) async fn a_closed_lock_is_kept_until_it_opens(bench: &Bench) {
+    for mode in [Mode::Exclusive, READ] {
+        let early = Claim {
+            min_hold: Some(LONG * 4),
+            ..in_mode(&claim(), mode)
+        };
+        bench.granted(&early).await;
+        bench.freed(&early).await;
+        let keys = if mode == READ { 2 } else { 1 };
+        assert_kept(bench, &early, keys, LONG * 4).await;
     }
 }

@@ -163,6 +163,20 @@ pub(super) async fn a_claim_leaves_all_its_queues_by_release(bench: &Bench) {
     bench.served(&mut next).await;
 }
 
+pub(super) async fn a_claim_that_left_one_queue_stands_in_none_once_it_asks(bench: &Bench) {
+    let (_, mut leaving, [free, held]) = waits_for_the_second(bench).await;
+    let part = Claim {
+        names: free.clone().into(),
+        ..leaving.claim.clone()
+    };
+    assert_eq!(bench.release(&part).await, Released::LeftQueue);
+    let ended = Acquired::Ended(lost(&free, NotHolder::Released));
+    assert_eq!(bench.ask(&mut leaving).await, ended);
+    for name in [&free, &held] {
+        assert_eq!(bench.queue(name).await, Queue::default());
+    }
+}
+
 pub(super) async fn places_in_all_queues_are_kept(bench: &Bench) {
     let (holding, parked, [free, held]) = waits_for_the_second(bench).await;
     bench.park(&parked.claim, LONG).await;

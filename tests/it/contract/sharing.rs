@@ -149,6 +149,20 @@ pub(super) async fn a_writer_after_readers_that_ran_out_finds_them_expired(bench
     bench.renewed(&writer, None).await;
 }
 
+/// A store may clear them away a number at a time.
+pub(super) async fn a_lock_that_very_many_readers_let_run_out_is_free(bench: &Bench) {
+    let lock = claim_on(&fresh_name());
+    let readers: Vec<_> = (0..300).map(|_| for_short(&reader(&lock))).collect();
+    for reader in &readers {
+        bench.granted(reader).await;
+    }
+    bench.outlast(SHORT).await;
+    bench.granted(&lock).await;
+    for reader in [&readers[0], &readers[299]] {
+        assert_told(bench, reader, NotHolder::Expired).await;
+    }
+}
+
 pub(super) async fn a_reader_after_a_writer_that_ran_out_finds_it_lost(bench: &Bench) {
     let writer = for_short(&claim());
     bench.granted(&writer).await;

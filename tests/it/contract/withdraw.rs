@@ -6,6 +6,7 @@ use leasehold::domain::{
 
 use leasehold::store::REMEMBERED;
 
+use super::expiry::after_expiry_in;
 use super::waiting::held_and_waited_for;
 use crate::support::bench::{
     Bench, LONG, SHORT, assert_held, at_depth, claim, deadline, ended, for_short, leases_granted,
@@ -49,6 +50,16 @@ pub(super) async fn a_grant_withdrawn_after_it_ran_out_closes_nothing(bench: &Be
     bench.withdraw(&claim, attempt).await;
     assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
     bench.granted(&claim).await;
+}
+
+pub(super) async fn a_grant_withdrawn_after_it_ran_out_is_nothing_to_its_successor(bench: &Bench) {
+    let claim = for_short(&claim());
+    let attempt = granted_to(bench, &claim).await;
+    bench.outlast(SHORT).await;
+    bench.withdraw(&claim, attempt).await;
+    let answer = bench.acquire(&rival(&claim)).await;
+    assert_eq!(after_expiry_in(answer), None);
+    assert_held(&bench.acquire(&claim).await);
 }
 
 pub(super) async fn a_grant_that_a_second_attempt_was_told_of_stays(bench: &Bench) {

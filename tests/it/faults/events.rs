@@ -85,6 +85,8 @@ async fn after_a_reset_everything_is_told_by_everybody() {
     let mut watch = watch(&watcher).await;
     assert_told_of_grants(&mut watch, &other, "before").await;
 
+    // What is looked at here is what the connection for messages does by itself.
+    watcher.surveys.abort();
     proxy.refuse(true);
     proxy.cut();
     eventually("the watcher is cut off", async || {
@@ -94,6 +96,7 @@ async fn after_a_reset_everything_is_told_by_everybody() {
     // It has never heard of a watcher.
     let newcomer = Replica::open(&server.database(0)).await;
     several_surveys(&server).await;
+    newcomer.surveys.abort();
     proxy.refuse(false);
     while next(&mut watch).await != WatchEvent::Reset {}
     assert_told_of_grants(&mut watch, &newcomer, "newcomer").await;

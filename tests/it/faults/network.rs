@@ -9,7 +9,7 @@ use leasehold::store::StoreError;
 use tokio::time::Instant;
 
 use super::{Replica, durable_redis, lasting, lasting_claims};
-use crate::support::bench::{claim, deadline, lock_of, rival};
+use crate::support::bench::{READ, claim, deadline, in_mode, lock_of, rival};
 use crate::support::ear::Ear;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
@@ -181,6 +181,46 @@ async fn an_unreachable_redis_is_unavailable_until_it_is_reached_again() {
         network.behind.acquire(&claim).await.ok()
     })
     .await;
+}
+
+/// An eviction of very many takes several steps. Whoever comes to hold between two of them was not meant.
+#[tokio::test]
+async fn a_slow_eviction_leaves_whoever_came_after_it_began() {
+    const MANY: u64 = 1_200;
+    let network = Network::start().await;
+    let slow = Replica::open_within(PATIENCE, &network.proxy.database(0)).await;
+    slow.granted(&lasting(claim())).await;
+    let lock = lasting(claim());
+    for _ in 0..MANY {
+        let reader = in_mode(&lasting(rival(&lock)), READ);
+        network.beside.granted(&reader).await;
+    }
+    let holders = async || {
+        let view = network.beside.service.inspect(lock_of(&lock)).await;
+        match view.expect("it is not slow").state {
+            LockState::Held(holders) => holders.total,
+            _ => 0,
+        }
+    };
+    network.proxy.delay_replies(Duration::from_millis(500));
+    let evicting = slow.service.evict(lock_of(&lock).clone(), String::new());
+    let overtaking = async {
+        let left = eventually("the first step is done", async || {
+            let left = holders().await;
+            (left < MANY).then_some(left)
+        })
+        .await;
+        assert!(left > 0, "it was not all done in one step");
+        let name = lock_of(&lock).clone();
+        let rest = network.beside.service.evict(name, String::new()).await;
+        assert_eq!(rest.expect("it is not slow").len() as u64, left);
+        network.beside.granted(&lock).await;
+        left
+    };
+    let (evicted, left) = tokio::join!(evicting, overtaking);
+    let evicted = evicted.expect("slow and well").len() as u64;
+    assert_eq!(evicted, MANY - left);
+    network.beside.assert_holds(&lock).await;
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use leasehold::domain::{EventKind, LockName};
 use leasehold::service::{LockService, Scope, Watch, WatchEvent};
+use leasehold::store::LockStore as _;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::staged::Staged;
@@ -22,7 +23,8 @@ async fn watch(service: &LockService, scope: Scope, after: Option<&str>) -> Watc
 
 /// The next event, and its id.
 async fn next(watch: &mut Watch) -> (EventKind, LockName, String) {
-    match watch.next().await {
+    let next = timeout(LONG * 10, watch.next()).await;
+    match next.expect("something happens") {
         Some(WatchEvent::Happened(event)) => (event.kind, event.name.clone(), event.id.clone()),
         other => panic!("{other:?}"),
     }
@@ -135,6 +137,55 @@ async fn a_lease_that_runs_out_is_told_at_that_moment() {
         assert_eq!((kind, &name), (EventKind::Expired, lock_of(lost)));
     }
     assert!(since.elapsed() <= Duration::from_millis(540));
+}
+
+/// A listing has them in several pages.
+#[tokio::test(start_paused = true)]
+async fn all_of_very_many_leases_that_were_there_before_are_told_when_they_run_out() {
+    const MANY: usize = 2_100;
+    let (service, _) = Staged::service_with(|config| config.events_kept = 10_000);
+    for number in 0..MANY {
+        let lapsing = for_short(&claim_on(&name(&format!("many/{number}"))));
+        takes(&service, &Arc::new(lapsing)).await;
+    }
+    let mut watch = watch(&service, everything(), None).await;
+    for _ in 0..MANY {
+        assert_eq!(next(&mut watch).await.0, EventKind::Expired);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_began_in_a_gap_is_told_when_it_runs_out() {
+    let (service, store) = Staged::service();
+    let mut watch = watch(&service, everything(), None).await;
+    settle().await;
+    // A listing is not asked for again at once.
+    sleep(Duration::from_secs(10)).await;
+    store.store.want_events(false).await;
+    let unseen = Arc::new(claim());
+    takes(&service, &unseen).await;
+    store.store.want_events(true).await;
+    store.listener().missed_events();
+    reset(&mut watch).await;
+    let since = Instant::now();
+    let (kind, name, _) = next(&mut watch).await;
+    assert_eq!((kind, &name), (EventKind::Expired, lock_of(&unseen)));
+    assert!(since.elapsed() <= LONG + Duration::from_millis(40));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_ran_out_while_the_store_was_down_is_told_soon_after() {
+    let (service, store) = Staged::service();
+    let mut watch = watch(&service, everything(), None).await;
+    let lapsing = Arc::new(for_short(&claim()));
+    takes(&service, &lapsing).await;
+    assert_eq!(next(&mut watch).await.0, EventKind::Acquired);
+    store.goes_down(true);
+    sleep(Duration::from_secs(5)).await;
+    store.goes_down(false);
+    let since = Instant::now();
+    assert_eq!(next(&mut watch).await.0, EventKind::Expired);
+    assert!(since.elapsed() <= Duration::from_millis(1_100));
 }
 
 #[tokio::test(start_paused = true)]

@@ -200,8 +200,9 @@ if wait and (first_block or may_grant == '0') then
         if redis.call('ZADD', line, sequence_text, it.claim) == 1 and wait.sequence ~= '' and not is_elsewhere then
             was_lost = 1
         end
-        is_alive(it)
         reindex(it, wait.process)
+        -- Last, because only what exists can expire.
+        is_alive(it)
         if not it.last or tonumber(it.last) < sequence then
             spread(it)
             it.last = sequence_text

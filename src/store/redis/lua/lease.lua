@@ -25,7 +25,7 @@
 -- The keys that a script is not given share the slot of the lock that it is given.
 
 -- How many expired holders one script clears away, and of how many holders it tells.
-local REAPED_MAX, TOLD_MAX = 64, 100
+local REAPED_MAX, TOLD_MAX = 500, 100
 
 -- How many withdrawn attempts of one claim are remembered, the latest, and how many that held a lease in turn. A client that
 -- hangs up again and again must not make a key grow.
