@@ -1,0 +1,5 @@
+//! The history checker.
+
+mod broken;
+mod judge;
+mod record;
