@@ -82,6 +82,22 @@ pub(super) struct Counts {
     pub(super) views: usize,
 }
 
+impl Counts {
+    /// Adds those of another round.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.grants += other.grants;
+        self.renewals += other.renewals;
+        self.streams += other.streams;
+        self.take_overs += other.take_overs;
+        self.waiters += other.waiters;
+        self.ordered_pairs += other.ordered_pairs;
+        self.events += other.events;
+        self.resets += other.resets;
+        self.views += other.views;
+    }
+}
+
 /// The history, arranged for the rules.
 pub(super) struct Evidence<'a> {
     history: &'a History,
@@ -138,10 +154,6 @@ impl<'a> Evidence<'a> {
     fn requests_of(&self, claim: usize) -> impl DoubleEndedIterator<Item = &'a Request> {
         let requests = &self.history.requests;
         self.by_claim[claim].iter().map(|index| &requests[*index])
-    }
-
-    fn owner(&self, claim: usize) -> &'a str {
-        &self.history.claims[claim].owner
     }
 
     /// Whether data of Redis may have been lost at some moment of this time.

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::config::RedisAddress;
@@ -12,6 +12,9 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+/// A connection whose commands arrived late is closed when no answer has come for so long.
+const LATE_QUIET: Duration = Duration::from_secs(1);
 
 /// A TCP proxy on 127.0.0.1. What it does to connections can be changed at any time; it ends when dropped.
 pub(crate) struct Proxy {
@@ -22,13 +25,22 @@ pub(crate) struct Proxy {
 
 /// What all connections look at.
 struct State {
-    target: String,
+    target: Mutex<String>,
     refuses: AtomicBool,
     swallows: AtomicBool,
     delay_ms: AtomicU64,
     open: AtomicUsize,
     accepted: AtomicUsize,
     swallowed: AtomicUsize,
+    loses_commands: AtomicBool,
+    holds_back: AtomicBool,
+    /// For how long a command that was held back is under way after its connection was cut.
+    late_ms: AtomicU64,
+    lost: AtomicUsize,
+    late: AtomicUsize,
+    stalled: AtomicUsize,
+    /// Whether everything stands still, in both directions.
+    stalls: watch::Sender<bool>,
     /// How often all connections were cut. A connection ends when this changes.
     cuts: watch::Sender<u64>,
 }
@@ -39,13 +51,20 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let state = Arc::new(State {
-            target,
+            target: Mutex::new(target),
             refuses: AtomicBool::new(false),
             swallows: AtomicBool::new(false),
             delay_ms: AtomicU64::new(0),
             open: AtomicUsize::new(0),
             accepted: AtomicUsize::new(0),
             swallowed: AtomicUsize::new(0),
+            loses_commands: AtomicBool::new(false),
+            holds_back: AtomicBool::new(false),
+            late_ms: AtomicU64::new(0),
+            lost: AtomicUsize::new(0),
+            late: AtomicUsize::new(0),
+            stalled: AtomicUsize::new(0),
+            stalls: watch::Sender::new(false),
             cuts: watch::Sender::new(0),
         });
         let listener = tokio::spawn(accept(listener, Arc::clone(&state)));
@@ -92,6 +111,62 @@ impl Proxy {
         self.state.delay_ms.store(delay_ms, SeqCst);
     }
 
+    /// Passes new connections on to another server from now on, and cuts those that there are.
+    pub(crate) fn switch(&self, target: String) {
+        *self.state.target.lock().expect("whole") = target;
+        self.cut();
+    }
+
+    /// `127.0.0.1:port`.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether nothing passes, in either direction, while all connections stay open.
+    pub(crate) fn stall(&self, stalls: bool) {
+        self.state.stalls.send_replace(stalls);
+    }
+
+    /// From now on commands get lost on their way.
+    pub(crate) fn lose_commands(&self) {
+        self.state.loses_commands.store(true, SeqCst);
+    }
+
+    /// Commands arrive again. The connections that lost some are cut: a stream with a hole does not exist in TCP.
+    pub(crate) fn pass_commands(&self) {
+        self.state.loses_commands.store(false, SeqCst);
+        self.cut();
+    }
+
+    /// From now on commands are held back on their way.
+    pub(crate) fn hold_back(&self) {
+        self.state.holds_back.store(true, SeqCst);
+    }
+
+    /// Cuts all connections for those who sent the commands; what was held back arrives so much later nevertheless. New
+    /// connections pass everything on.
+    pub(crate) fn deliver_late(&self, late: Duration) {
+        let late_ms = u64::try_from(late.as_millis()).expect("a short delay");
+        self.state.late_ms.store(late_ms, SeqCst);
+        self.state.holds_back.store(false, SeqCst);
+        self.cut();
+    }
+
+    /// How many pieces of commands got lost.
+    pub(crate) fn lost(&self) -> usize {
+        self.state.lost.load(SeqCst)
+    }
+
+    /// How many pieces of commands arrived after their connection was cut.
+    pub(crate) fn late(&self) -> usize {
+        self.state.late.load(SeqCst)
+    }
+
+    /// How many pieces of commands or answers were stopped on their way.
+    pub(crate) fn stalled(&self) -> usize {
+        self.state.stalled.load(SeqCst)
+    }
+
     /// How many connections are open.
     pub(crate) fn open(&self) -> usize {
         self.state.open.load(SeqCst)
@@ -127,32 +202,91 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
 }
 
 async fn connection(client: TcpStream, state: Arc<State>) {
-    let mut cuts = state.cuts.subscribe();
-    tokio::select! {
-        _ = cuts.changed() => {}
-        _ = pass(client, &state) => {}
-    }
+    drop(pass(client, &state).await);
     state.open.fetch_sub(1, SeqCst);
 }
 
-/// Passes both directions on until one of them ends.
-async fn pass(client: TcpStream, state: &State) -> io::Result<()> {
-    let server = TcpStream::connect(&state.target).await?;
+/// Passes both directions on until one of them ends, or the connection is cut.
+async fn pass(client: TcpStream, state: &Arc<State>) -> io::Result<()> {
+    let mut cuts = state.cuts.subscribe();
+    let target = state.target.lock().expect("whole").clone();
+    let server = TcpStream::connect(&target).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let (from_client, to_client) = client.into_split();
-    let (from_server, to_server) = server.into_split();
-    tokio::select! {
-        ended = commands(from_client, to_server) => ended,
-        ended = replies(from_server, to_client, state) => ended,
+    let (mut from_client, to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let mut held_back = Vec::new();
+    let ended = tokio::select! {
+        _ = cuts.changed() => Ok(()),
+        ended = commands(&mut from_client, &mut to_server, state, &mut held_back) => ended,
+        ended = replies(&mut from_server, to_client, state) => ended,
+    };
+    if !held_back.is_empty() {
+        let state = Arc::clone(state);
+        tokio::spawn(async move { deliver(held_back, from_server, to_server, &state).await });
+    }
+    ended
+}
+
+/// Passes commands on, as long as none of them gets lost or is held back: what follows one must not overtake it.
+async fn commands(
+    from: &mut OwnedReadHalf,
+    to: &mut OwnedWriteHalf,
+    state: &State,
+    held_back: &mut Vec<u8>,
+) -> io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    let mut is_deaf = false;
+    loop {
+        let length = from.read(&mut buffer).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        is_deaf |= state.loses_commands.load(SeqCst);
+        if is_deaf {
+            state.lost.fetch_add(1, SeqCst);
+        } else if !held_back.is_empty() || state.holds_back.load(SeqCst) {
+            held_back.extend_from_slice(&buffer[..length]);
+        } else {
+            pass_stalls(state).await;
+            to.write_all(&buffer[..length]).await?;
+        }
     }
 }
 
-async fn commands(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> io::Result<()> {
-    tokio::io::copy(&mut from, &mut to).await.map(drop)
+/// Lets what was held back arrive. Nobody is there any more for the answers.
+async fn deliver(
+    held_back: Vec<u8>,
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    state: &State,
+) -> io::Result<()> {
+    tokio::time::sleep(Duration::from_millis(state.late_ms.load(SeqCst))).await;
+    to.write_all(&held_back).await?;
+    let mut buffer = vec![0; 64 * 1024];
+    // The first answer shows that it arrived; then everything that was sent is read, so that none of it is lost.
+    let mut is_first = true;
+    while let Ok(Ok(1..)) = tokio::time::timeout(LATE_QUIET, from.read(&mut buffer)).await {
+        state.late.fetch_add(usize::from(is_first), SeqCst);
+        is_first = false;
+    }
+    Ok(())
 }
 
-async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: &State) -> io::Result<()> {
+/// Waits while everything stands still.
+async fn pass_stalls(state: &State) {
+    let mut stalls = state.stalls.subscribe();
+    if *stalls.borrow() {
+        state.stalled.fetch_add(1, SeqCst);
+        drop(stalls.wait_for(|stalls| !stalls).await);
+    }
+}
+
+async fn replies(
+    from: &mut OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    state: &State,
+) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     let mut is_mute = false;
     loop {
@@ -161,6 +295,7 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: &State)
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(state.delay_ms.load(SeqCst))).await;
+        pass_stalls(state).await;
         is_mute |= state.swallows.load(SeqCst);
         if is_mute {
             state.swallowed.fetch_add(1, SeqCst);
@@ -234,6 +369,38 @@ mod tests {
             .expect_err("the hole ends the stream");
         let mut client = connected(&proxy).await;
         client.write_u8(8).await.expect("it is open");
+        assert_eq!(client.read_u8().await.expect("an echo"), 8);
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_held_back_arrives_after_its_connection_was_cut() {
+        let (proxy, received) = echo().await;
+        let mut client = connected(&proxy).await;
+        proxy.hold_back();
+        client.write_u8(7).await.expect("it is open");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        proxy.deliver_late(Duration::from_millis(50));
+        client.read_u8().await.expect_err("it was cut");
+        assert_eq!(received.load(SeqCst), 0);
+        eventually("delivered", async || (proxy.late() > 0).then_some(())).await;
+        assert_eq!(received.load(SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn a_command_gets_lost_and_a_stalled_one_arrives_in_the_end() {
+        let (proxy, received) = echo().await;
+        let mut client = connected(&proxy).await;
+        proxy.lose_commands();
+        client.write_u8(7).await.expect("it is open");
+        eventually("lost", async || (proxy.lost() > 0).then_some(())).await;
+        proxy.pass_commands();
+        client.read_u8().await.expect_err("it was cut");
+        assert_eq!(received.load(SeqCst), 0);
+        let mut client = connected(&proxy).await;
+        proxy.stall(true);
+        client.write_u8(8).await.expect("it is open");
+        eventually("stalled", async || (proxy.stalled() > 0).then_some(())).await;
+        proxy.stall(false);
         assert_eq!(client.read_u8().await.expect("an echo"), 8);
     }
 }

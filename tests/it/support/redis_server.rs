@@ -43,6 +43,8 @@ pub(crate) struct RedisOptions {
     pub(crate) eviction_policy: &'static str,
     /// `databases`.
     pub(crate) databases: u16,
+    /// The environment, for a library that is loaded before.
+    pub(crate) environment: Vec<(&'static str, String)>,
 }
 
 impl Default for RedisOptions {
@@ -51,6 +53,7 @@ impl Default for RedisOptions {
             persistence: Persistence::AofAlways,
             eviction_policy: "noeviction",
             databases: 16,
+            environment: Vec::new(),
         }
     }
 }
@@ -231,7 +234,7 @@ impl RedisServer {
 
     async fn try_start(&mut self) -> bool {
         let directory = self.directory.path().to_str().expect("a path in UTF-8");
-        let process = Process::start(&self.options.arguments(self.port, directory));
+        let process = Process::start(&self.options, &self.options.arguments(self.port, directory));
         let own = process.pid.to_string();
         self.process = Some(process);
         let give_up = Instant::now() + START_PATIENCE;
@@ -260,10 +263,11 @@ struct Process {
 }
 
 impl Process {
-    fn start(arguments: &[String]) -> Self {
+    fn start(options: &RedisOptions, arguments: &[String]) -> Self {
         let mut keeper = Command::new("sh")
             .args(["-c", KEEPER, "sh"])
             .args(arguments)
+            .envs(options.environment.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
