@@ -40,6 +40,26 @@ async fn check(options: &str) {
     println!("passed: zero violations");
 }
 
+/// A short run with faults that come one after the other.
+///
+/// These are the faults after which the service kept its promises when this test was written, but for `min_hold` of a
+/// stream that was taken over. The others belong here as soon as what they show is mended: `cut`, `kill-redis`, `lose-redis`,
+/// `flushall`, `replaced`, `clock`, `late-delivery`, `full-memory`, `lost-pubsub`, `lose-both`, `pause-redis`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_short_history_on_redis_breaks_no_promise() {
+    let faults = "kill-process,pause-process,stall,lose-answers,lose-requests,script-flush";
+    check(&format!(
+        "--seed 1 --seconds 15 --ttl-max 6 --persistence always --faults {faults}"
+    ))
+    .await;
+}
+
+/// The same in memory, where a process can only stand still.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_short_history_in_memory_breaks_no_promise() {
+    check("--seed 1 --seconds 5 --ttl-max 3 --store memory --faults all").await;
+}
+
 /// The run that `scripts/history` asks for; nothing without it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_history_that_was_asked_for_breaks_no_promise() {

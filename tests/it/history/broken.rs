@@ -28,6 +28,7 @@ fn claim(owner: &str, names: &[&str], mode: Mode) -> Claim {
         names: names.iter().map(|name| (*name).to_owned()).collect(),
         mode,
         is_fair: true,
+        lease: 5 * SECOND,
         min_hold: 0,
         lock_delay: 0,
     }

@@ -20,6 +20,9 @@ use leases::{Grant, Lasting};
 /// of three seconds, one look, and an operation that was under way.
 const SETTLING: Micros = 5 * SECOND;
 
+/// From how long before a violation on faults are told of.
+const ABOUT: Micros = 12 * SECOND;
+
 /// A promise that can be seen broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rule {
@@ -110,6 +113,33 @@ pub(super) struct Evidence<'a> {
     claim_of: BTreeMap<&'a str, usize>,
 }
 
+/// The faults that were active a little before or at this moment, for people to read.
+fn about(history: &History, at: Micros) -> String {
+    let seconds = |at: Micros| at as f64 / 1e6;
+    let mut text = String::new();
+    let from = at.saturating_sub(ABOUT);
+    for outage in history
+        .outages
+        .iter()
+        .filter(|outage| outage.overlaps(from, at + SECOND))
+    {
+        let process = outage
+            .process
+            .map_or_else(String::new, |process| format!(" at process {process}"));
+        let (from, until) = (seconds(outage.from), seconds(outage.until));
+        text += &format!(
+            "\n    {}{process} from {from:.3} to {until:.3}",
+            outage.fault
+        );
+    }
+    let steps = history.clock_steps.iter();
+    for step in steps.filter(|step| step.after > from && step.before < at + SECOND) {
+        let (by, when) = (step.by as f64 / 1e6, seconds(step.before));
+        text += &format!("\n    the clock steps by {by} s at {when:.3}");
+    }
+    text
+}
+
 /// Judges a history.
 pub(super) fn judge(history: &History) -> (Vec<Violation>, Counts) {
     let evidence = Evidence::of(history);
@@ -121,6 +151,9 @@ pub(super) fn judge(history: &History) -> (Vec<Violation>, Counts) {
     life::judge(&evidence, &mut found);
     trouble::judge(&evidence, &mut found);
     events::judge(&evidence, &mut found);
+    for violation in &mut found {
+        violation.what += &about(history, violation.at);
+    }
     found.sort_by_key(|violation| (violation.rule, violation.at));
     (found, counts)
 }

@@ -211,12 +211,19 @@ impl Terms {
 
     /// The claim as it is recorded, under the name by which views show it.
     pub(super) fn claim(&self, owner: &str) -> Claim {
+        let ceiling = self.max_hold;
+        let lease = if ceiling.is_zero() {
+            self.ttl
+        } else {
+            self.ttl.min(ceiling)
+        };
         Claim {
+            lease: micros(lease),
             owner: owner.to_owned(),
             names: self.names.clone(),
             mode: self.mode,
             is_fair: self.is_fair,
-            min_hold: micros(self.min_hold),
+            min_hold: micros(self.min_hold.min(self.ttl)),
             lock_delay: micros(self.lock_delay),
         }
     }

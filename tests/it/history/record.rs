@@ -56,6 +56,8 @@ pub(super) struct Claim {
     pub(super) names: Vec<String>,
     pub(super) mode: Mode,
     pub(super) is_fair: bool,
+    /// How long its lease lasts at the most without renewal.
+    pub(super) lease: Micros,
     pub(super) min_hold: Micros,
     pub(super) lock_delay: Micros,
 }

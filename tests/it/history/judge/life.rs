@@ -22,9 +22,7 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
     for claim in 0..evidence.by_claim.len() {
         dead_and_partial(evidence, claim, found);
         resurrected(evidence, claim, found);
-    }
-    for index in 0..evidence.grants.len() {
-        refused_early(evidence, &evidence.grants[index], found);
+        refused_early(evidence, claim, found);
     }
     let mut grants: BTreeMap<(usize, &str), Vec<&Grant<'_>>> = BTreeMap::new();
     for grant in &evidence.grants {
@@ -157,27 +155,32 @@ fn twice(
     }
 }
 
-/// A lease that certainly lasts is not refused to its claim.
-fn refused_early(evidence: &Evidence<'_>, grant: &Grant<'_>, found: &mut Vec<Violation>) {
-    for request in evidence.requests_of(grant.claim) {
-        let is_about = request.names.iter().any(|name| name == grant.name);
-        let Some((at, refusal)) = request.refusal().filter(|_| is_about) else {
+/// Leases that certainly last are not refused to their claim. One refusal speaks for all locks of a request, so it is wrong
+/// only if none of them may be lost.
+fn refused_early(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Violation>) {
+    for request in evidence.requests_of(claim) {
+        let Some((at, refusal)) = request.refusal() else {
             continue;
         };
-        // A stream loses its lease when it says so; any other request looks at it in between.
-        let asked = if matches!(request.action, Action::Hold { .. }) && request.is_granted() {
-            at
-        } else {
-            request.sent
+        // A stream goes by what it knows itself, and says so when it says so; any other request looks at the store.
+        let is_stream = matches!(request.action, Action::Hold { .. }) && request.is_granted();
+        let asked = if is_stream { at } else { request.sent };
+        let lasts = |name: &String| {
+            let grants = evidence.by_name.get(name.as_str()).into_iter().flatten();
+            let own = grants.map(|grant| &evidence.grants[*grant]);
+            let mut lasting = own
+                .filter(|grant| grant.claim == claim)
+                .flat_map(|grant| &grant.lasting);
+            lasting.any(|lasting| {
+                let told = &evidence.history.requests[lasting.request];
+                lasting.from < asked
+                    && at < lasting.until
+                    && (!is_stream || std::ptr::eq(told, request))
+                    && !evidence.has_loss(told.sent, at)
+            })
         };
-        let mut lasting = grant.lasting.iter();
-        let is_early = lasting.any(|lasting| {
-            lasting.from < asked
-                && at < lasting.until
-                && !evidence.has_loss(evidence.history.requests[lasting.request].sent, at)
-        });
-        if refusal.is_loss() && is_early {
-            let what = format!("{}{}", grant.name, story(evidence, grant.claim));
+        if refusal.is_loss() && request.names.iter().all(lasts) {
+            let what = format!("{}{}", request.names.join("+"), story(evidence, claim));
             found.push(Violation::new(Rule::EarlyLoss, at, what));
             return;
         }

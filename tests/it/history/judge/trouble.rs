@@ -84,6 +84,13 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
     match refusal.code.as_str() {
         "store_unavailable" => {
             let is_release = request.action == Action::Release;
+            // A lease that is over before it can be told of is not told of: its outcome is called unknown.
+            let lease = request
+                .claim
+                .map(|claim| evidence.history.claims[claim].lease);
+            if lease.is_some_and(|lease| request.asks() && at > request.sent + lease) {
+                return false;
+            }
             !outages.any(|outage| match outage.effect {
                 Effect::Away | Effect::Loss => {
                     strikes_until(outage, outage.until + SETTLING, request, at)
