@@ -297,10 +297,11 @@ pub(super) fn shown(request: &Request) -> String {
 fn story(evidence: &Evidence<'_>, claim: usize) -> String {
     let terms = &evidence.history.claims[claim];
     let mut text = format!(
-        "\n    {} wants {} {:?}{}{}{}",
+        "\n    {} wants {} {:?} for {} ms{}{}{}",
         terms.owner,
         terms.names.join("+"),
         terms.mode,
+        terms.lease / 1_000,
         if terms.is_fair { "" } else { " unfair" },
         if terms.min_hold > 0 { " min_hold" } else { "" },
         if terms.lock_delay > 0 {

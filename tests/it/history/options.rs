@@ -123,7 +123,7 @@ impl Options {
 
     /// What Redis keeps on disk in a round: everything in two of three.
     pub(super) fn persistence(&self, seed: u64) -> Persistence {
-        let by_seed = if seed % 3 == 0 {
+        let by_seed = if seed.is_multiple_of(3) {
             Persistence::Nothing
         } else {
             Persistence::AofAlways

@@ -81,7 +81,8 @@ async fn again_or_leave(actor: &mut Actor<'_>, plan: &Plan) {
         return;
     }
     let [_, there, elsewhere] = plan.processes;
-    if plan.hold.as_millis() % 2 == 0 && holds(actor.acquire(there, plan.terms.wait).await.as_ref())
+    if plan.hold.as_millis().is_multiple_of(2)
+        && holds(actor.acquire(there, plan.terms.wait).await.as_ref())
     {
         sleep(plan.hold).await;
     }
@@ -248,7 +249,7 @@ async fn keeps(actor: &mut Actor<'_>, mut second: Held, plan: &Plan, elsewhere: 
     if heard == Heard::Over {
         return;
     }
-    if plan.hold.as_millis() % 3 == 0 {
+    if plan.hold.as_millis().is_multiple_of(3) {
         actor.act(elsewhere, Action::Renew).await;
         second.close();
         release(actor, elsewhere).await;

@@ -2,7 +2,7 @@
 
 use super::super::record::{Action, Answer, Effect, End, Micros, Outage, Refusal, Request, SECOND};
 use super::queues::grace_end;
-use super::{Evidence, Rule, SETTLING, Violation, shown};
+use super::{Evidence, Rule, SETTLING, Violation, shown, story};
 
 /// An operation of the store may take so long before its outcome is called unknown.
 const OPERATION: Micros = 2 * SECOND;
@@ -33,7 +33,10 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
             if let Answer::Refused(refusal) = answer
                 && is_wrong(evidence, request, *at, refusal)
             {
-                let what = format!("{} {}: {}", refusal.status, refusal.code, shown(request));
+                let told = request
+                    .claim
+                    .map_or_else(|| shown(request), |claim| story(evidence, claim));
+                let what = format!("{} {}: {told}", refusal.status, refusal.code);
                 found.push(Violation::new(Rule::WrongFailure, *at, what));
             }
         }
