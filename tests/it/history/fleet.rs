@@ -1,5 +1,6 @@
 //! The processes under test, each behind a network of its own, and the Redis that they share.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -36,6 +37,7 @@ pub(super) struct Fleet {
 /// A Redis, and the way to it of each process.
 pub(super) struct Store {
     pub(super) redis: RedisServer,
+    /// One for each process, and one that no fault of the network strikes.
     pub(super) proxies: Vec<Proxy>,
     pub(super) clock: Option<Clock>,
     pub(super) persistence: Persistence,
@@ -59,7 +61,7 @@ impl Fleet {
         let clock = has_clock.then(Clock::build);
         let redis = RedisServer::start(options(persistence, clock.as_ref())).await;
         let mut proxies = Vec::new();
-        for _ in 0..count {
+        for _ in 0..=count {
             proxies.push(Proxy::start(redis.address()).await);
         }
         let store = Store {
@@ -122,6 +124,11 @@ impl Fleet {
 }
 
 impl Store {
+    /// A way to Redis that stays the same when Redis is replaced.
+    pub(super) fn own_way(&self) -> SocketAddr {
+        self.proxies.last().expect("there is one more").address()
+    }
+
     /// Another Redis of the same kind.
     pub(super) async fn another(&self) -> RedisServer {
         RedisServer::start(options(self.persistence, self.clock.as_ref())).await

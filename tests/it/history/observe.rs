@@ -1,8 +1,11 @@
 //! Those who only look: observers who read the state of the locks, and watchers who are told what happens.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::actor::connect;
@@ -20,6 +23,9 @@ const RESTS: Duration = Duration::from_millis(60);
 
 /// A test process that stood still for so long is no fair witness of how long others took.
 const STALL: Duration = Duration::from_millis(300);
+
+/// A Redis that takes so long for one write is slow.
+const SLOW: Duration = Duration::from_millis(150);
 
 /// Looks at one lock after the other, and at the pair from both sides.
 pub(super) async fn observer(stage: Stage, number: usize) {
@@ -137,6 +143,42 @@ async fn listen(
             *last_id = event.id;
         }
         watch.told.push((stage.recorder.at(event.at), told));
+    }
+}
+
+/// Notes when Redis took long for a write of its own accord: a disk that is slow explains failures as a fault does.
+pub(super) async fn store_pulse(stage: Stage, address: SocketAddr) {
+    const WRITE: &[u8] = b"*5\r\n$3\r\nSET\r\n$5\r\npulse\r\n$1\r\n1\r\n$2\r\nPX\r\n$4\r\n1000\r\n";
+    let mut connection = None;
+    while !*stage.over.borrow() {
+        let before = Instant::now();
+        let written = timeout(LOOKS, async {
+            let mut redis: TcpStream = match connection.take() {
+                Some(redis) => redis,
+                None => TcpStream::connect(address).await?,
+            };
+            redis.write_all(WRITE).await?;
+            // Whatever it answers, it has answered.
+            redis.read_u8().await?;
+            connection = Some(redis);
+            std::io::Result::Ok(())
+        });
+        let is_written = matches!(written.await, Ok(Ok(())));
+        if !is_written || before.elapsed() > SLOW {
+            stage.recorder.outage(Outage {
+                fault: "Redis was slow",
+                process: None,
+                from: stage.recorder.at(before),
+                until: stage.recorder.now(),
+                effect: Effect::Away,
+                ends_process: false,
+            });
+        }
+        if let Some(redis) = &connection {
+            // The rest of the answers before.
+            drop(redis.try_read(&mut [0; 4096]));
+        }
+        sleep(RESTS).await;
     }
 }
 

@@ -106,6 +106,9 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
     }
     observers.spawn(observe::observer(stage.clone(), 0));
     observers.spawn(observe::pulse(stage.clone()));
+    if let Some(store) = &fleet.store {
+        observers.spawn(observe::store_pulse(stage.clone(), store.own_way()));
+    }
     let effects = strike(options, &mut fleet, &recorder, seed, time).await;
     add(&mut report.effects, effects);
     end_clients.send_replace(true);
