@@ -12,6 +12,12 @@ use super::recorder::micros;
 pub(super) const SINGLE: [&str; 4] = ["one/a", "one/b", "share/a", "share/b"];
 pub(super) const PAIR: [&str; 2] = ["pair/a", "pair/b"];
 
+/// The locks that are held for long and asked for by few: no process but one may have heard of a lease when it is lost.
+pub(super) const KEPT: [&str; 10] = [
+    "kept/0", "kept/1", "kept/2", "kept/3", "kept/4", "kept/5", "kept/6", "kept/7", "kept/8",
+    "kept/9",
+];
+
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
@@ -49,6 +55,8 @@ pub(super) enum Scene {
     Stream { ending: Ending },
     /// An operator takes a lock away.
     Evict,
+    /// Takes a lock that few ask for, and does nothing with it for long.
+    Keep,
 }
 
 /// How a stream ends.
@@ -91,7 +99,7 @@ impl Plan {
             Scene::Plain {
                 steps_down: true, ..
             } => terms.mode = Mode::Exclusive,
-            Scene::Plain { .. } | Scene::HangUp { .. } | Scene::Move { .. } => {}
+            Scene::Plain { .. } | Scene::HangUp { .. } | Scene::Move { .. } | Scene::Keep => {}
         }
         if matches!(
             scene,
@@ -112,6 +120,37 @@ impl Plan {
             processes: [first, first + 1, first + chance.index(processes)].map(|at| at % processes),
             hold,
             pause: chance.millis(0, 80),
+            token: chance.token(),
+        }
+    }
+}
+
+impl Plan {
+    /// Draws one for a client that keeps locks for long.
+    pub(super) fn draw_keeper(chance: &mut Chance, processes: usize, ttl_max: Duration) -> Self {
+        let most = u64::try_from(ttl_max.as_millis()).expect("short");
+        let wait = if chance.percent(20) {
+            chance.millis(200, 2_000)
+        } else {
+            Duration::ZERO
+        };
+        let terms = Terms {
+            names: vec![chance.pick(&KEPT).to_owned()],
+            mode: Mode::Exclusive,
+            ttl: chance.millis(most / 3, most),
+            wait,
+            is_fair: true,
+            min_hold: Duration::ZERO,
+            max_hold: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            has_own_token: true,
+        };
+        Self {
+            hold: chance.millis(most / 10, most / 2),
+            terms,
+            scene: Scene::Keep,
+            processes: [(); 3].map(|()| chance.index(processes)),
+            pause: chance.millis(20, 300),
             token: chance.token(),
         }
     }

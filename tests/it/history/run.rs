@@ -13,7 +13,7 @@ use super::fleet::{self, Fleet};
 use super::judge::{Counts, Violation, judge};
 use super::observe;
 use super::options::Options;
-use super::plan::{PAIR, SINGLE};
+use super::plan::{KEPT, PAIR, SINGLE};
 use super::record::{Bounds, Effect, Micros};
 use super::recorder::Recorder;
 use super::scenes::{self, Stage};
@@ -94,21 +94,18 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
     };
     let mut clients = JoinSet::new();
     for number in 0..options.clients {
-        clients.spawn(scenes::client(stage.clone(), number));
+        clients.spawn(scenes::client(stage.clone(), number, false));
+        // Half as many keep locks for long.
+        if number.is_multiple_of(2) {
+            let number = options.clients + number;
+            clients.spawn(scenes::client(stage.clone(), number, true));
+        }
     }
     let stage = Stage {
         over: observers_over,
         ..stage
     };
-    let mut observers = JoinSet::new();
-    for number in 0..2 {
-        observers.spawn(observe::watcher(stage.clone(), number));
-    }
-    observers.spawn(observe::observer(stage.clone(), 0));
-    observers.spawn(observe::pulse(stage.clone()));
-    if let Some(store) = &fleet.store {
-        observers.spawn(observe::store_pulse(stage.clone(), store.own_way()));
-    }
+    let mut observers = observers(&stage, &fleet);
     let effects = strike(options, &mut fleet, &recorder, seed, time).await;
     add(&mut report.effects, effects);
     end_clients.send_replace(true);
@@ -136,6 +133,20 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
         crashed: fleet.crashed(),
         is_finished,
     }
+}
+
+/// Those who only look, and those who notice when the machine is slow.
+fn observers(stage: &Stage, fleet: &Fleet) -> JoinSet<()> {
+    let mut observers = JoinSet::new();
+    for number in 0..2 {
+        observers.spawn(observe::watcher(stage.clone(), number));
+    }
+    observers.spawn(observe::observer(stage.clone(), 0));
+    observers.spawn(observe::pulse(stage.clone()));
+    if let Some(store) = &fleet.store {
+        observers.spawn(observe::store_pulse(stage.clone(), store.own_way()));
+    }
+    observers
 }
 
 /// Lets the faults happen, every one of them at least once, until the time is over.
@@ -191,7 +202,7 @@ async fn left_over(stage: &Stage, options: &Options, recorder: &Recorder) -> Vec
     let give_up = Instant::now() + patience;
     loop {
         let mut left = Vec::new();
-        for name in SINGLE.iter().chain(&PAIR) {
+        for name in SINGLE.iter().chain(&PAIR).chain(&KEPT) {
             if !is_free(stage, name).await {
                 left.push((*name).to_owned());
             }

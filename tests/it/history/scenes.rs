@@ -24,12 +24,13 @@ pub(super) struct Stage {
 }
 
 /// One client, until the run is over.
-pub(super) async fn client(stage: Stage, number: usize) {
+pub(super) async fn client(stage: Stage, number: usize, keeps: bool) {
     let mut chance = Chance::new(stage.seed, number as u64);
     let mut turn = 0;
     while !*stage.over.borrow() {
         turn += 1;
-        let plan = Plan::draw(&mut chance, stage.processes, stage.ttl_max);
+        let draw = if keeps { Plan::draw_keeper } else { Plan::draw };
+        let plan = draw(&mut chance, stage.processes, stage.ttl_max);
         let owner = format!("c{number}-{turn}");
         let mut actor = Actor::new(&plan, owner, &stage.recorder, &stage.addresses);
         play(&mut actor, &plan).await;
@@ -61,6 +62,12 @@ async fn play(actor: &mut Actor<'_>, plan: &Plan) {
                 sleep(plan.hold).await;
                 release(actor, elsewhere).await;
             }
+        }
+        Scene::Keep => {
+            if holds(actor.acquire(here, wait).await.as_ref()) {
+                sleep(plan.hold).await;
+            }
+            release(actor, there).await;
         }
         Scene::Move { after, cuts } => moves(actor, plan, after, cuts).await,
         Scene::Stream { ending } => streams(actor, plan, ending).await,

@@ -65,7 +65,13 @@ impl Nemesis<'_> {
 
     /// What the replica lacks is lost: everything since its link was cut.
     pub(super) async fn replaced(&mut self) -> Struck {
-        let lag = self.chance.millis(300, 1_500);
+        // After a moment a single lease is missing, which a single process knows of.
+        let is_brief = self.chance.percent(50);
+        let lag = if is_brief {
+            self.chance.millis(5, 60)
+        } else {
+            self.chance.millis(300, 1_500)
+        };
         let old = &self.store().redis;
         old.command(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"])
             .await;
