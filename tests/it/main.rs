@@ -21,6 +21,7 @@ mod docs;
 mod examples;
 mod faults;
 mod fencing;
+mod history;
 mod late_answers;
 mod main_job;
 mod model;

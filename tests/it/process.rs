@@ -47,6 +47,10 @@ impl Serving {
         serving
     }
 
+    pub(crate) fn pid(&self) -> Pid {
+        pid(&self.child)
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill(pid(&self.child), signal).unwrap();
     }

@@ -8,13 +8,13 @@
 //! speed: `LEASEHOLD_WAITERS=full scripts/test --release --test it waiters:: -- --nocapture --test-threads 1`.
 
 mod chaos;
-mod client;
+pub(crate) mod client;
 mod commands;
 mod deadlines;
 mod draining;
 mod fleet;
 mod hang_ups;
-mod http1;
+pub(crate) mod http1;
 mod kills;
 mod messages;
 mod order;

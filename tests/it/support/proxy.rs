@@ -1,5 +1,7 @@
 //! A network between a client and Redis that fails on demand.
 
+mod tests;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -12,6 +14,9 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+/// A connection whose commands arrived late is closed when no answer has come for so long.
+const LATE_QUIET: Duration = Duration::from_secs(1);
 
 /// A TCP proxy on 127.0.0.1. What it does to connections can be changed at any time; it ends when dropped.
 pub(crate) struct Proxy {
@@ -29,6 +34,15 @@ struct State {
     open: AtomicUsize,
     accepted: AtomicUsize,
     swallowed: AtomicUsize,
+    loses_commands: AtomicBool,
+    holds_back: AtomicBool,
+    /// For how long a command that was held back is under way after its connection was cut.
+    late_ms: AtomicU64,
+    lost: AtomicUsize,
+    late: AtomicUsize,
+    stalled: AtomicUsize,
+    /// Whether everything stands still, in both directions.
+    stalls: watch::Sender<bool>,
     /// How often all connections were cut. A connection ends when this changes.
     cuts: watch::Sender<u64>,
 }
@@ -46,6 +60,13 @@ impl Proxy {
             open: AtomicUsize::new(0),
             accepted: AtomicUsize::new(0),
             swallowed: AtomicUsize::new(0),
+            loses_commands: AtomicBool::new(false),
+            holds_back: AtomicBool::new(false),
+            late_ms: AtomicU64::new(0),
+            lost: AtomicUsize::new(0),
+            late: AtomicUsize::new(0),
+            stalled: AtomicUsize::new(0),
+            stalls: watch::Sender::new(false),
             cuts: watch::Sender::new(0),
         });
         let listener = tokio::spawn(accept(listener, Arc::clone(&state)));
@@ -102,6 +123,57 @@ impl Proxy {
         self.state.delay_ms.store(delay_ms, SeqCst);
     }
 
+    /// Passes new connections on to another server from now on, and cuts those that there are.
+    pub(crate) fn switch(&self, target: String) {
+        *self.state.target.lock().expect("whole") = target;
+        self.cut();
+    }
+
+    /// Whether nothing passes, in either direction, while all connections stay open.
+    pub(crate) fn stall(&self, stalls: bool) {
+        self.state.stalls.send_replace(stalls);
+    }
+
+    /// From now on commands get lost on their way.
+    pub(crate) fn lose_commands(&self) {
+        self.state.loses_commands.store(true, SeqCst);
+    }
+
+    /// Commands arrive again. The connections that lost some are cut: a stream with a hole does not exist in TCP.
+    pub(crate) fn pass_commands(&self) {
+        self.state.loses_commands.store(false, SeqCst);
+        self.cut();
+    }
+
+    /// From now on commands are held back on their way.
+    pub(crate) fn hold_back(&self) {
+        self.state.holds_back.store(true, SeqCst);
+    }
+
+    /// Cuts all connections for those who sent the commands; what was held back arrives so much later nevertheless. New
+    /// connections pass everything on.
+    pub(crate) fn deliver_late(&self, late: Duration) {
+        let late_ms = u64::try_from(late.as_millis()).expect("a short delay");
+        self.state.late_ms.store(late_ms, SeqCst);
+        self.state.holds_back.store(false, SeqCst);
+        self.cut();
+    }
+
+    /// How many pieces of commands got lost.
+    pub(crate) fn lost(&self) -> usize {
+        self.state.lost.load(SeqCst)
+    }
+
+    /// How many pieces of commands arrived after their connection was cut.
+    pub(crate) fn late(&self) -> usize {
+        self.state.late.load(SeqCst)
+    }
+
+    /// How many pieces of commands or answers were stopped on their way.
+    pub(crate) fn stalled(&self) -> usize {
+        self.state.stalled.load(SeqCst)
+    }
+
     /// How many connections are open.
     pub(crate) fn open(&self) -> usize {
         self.state.open.load(SeqCst)
@@ -137,33 +209,91 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
 }
 
 async fn connection(client: TcpStream, state: Arc<State>) {
-    let mut cuts = state.cuts.subscribe();
-    tokio::select! {
-        _ = cuts.changed() => {}
-        _ = pass(client, &state) => {}
-    }
+    drop(pass(client, &state).await);
     state.open.fetch_sub(1, SeqCst);
 }
 
-/// Passes both directions on until one of them ends.
-async fn pass(client: TcpStream, state: &State) -> io::Result<()> {
+/// Passes both directions on until one of them ends, or the connection is cut.
+async fn pass(client: TcpStream, state: &Arc<State>) -> io::Result<()> {
+    let mut cuts = state.cuts.subscribe();
     let target = state.target.lock().expect("whole").clone();
-    let server = TcpStream::connect(target).await?;
+    let server = TcpStream::connect(&target).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let (from_client, to_client) = client.into_split();
-    let (from_server, to_server) = server.into_split();
-    tokio::select! {
-        ended = commands(from_client, to_server) => ended,
-        ended = replies(from_server, to_client, state) => ended,
+    let (mut from_client, to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let mut held_back = Vec::new();
+    let ended = tokio::select! {
+        _ = cuts.changed() => Ok(()),
+        ended = commands(&mut from_client, &mut to_server, state, &mut held_back) => ended,
+        ended = replies(&mut from_server, to_client, state) => ended,
+    };
+    if !held_back.is_empty() {
+        let state = Arc::clone(state);
+        tokio::spawn(async move { deliver(held_back, from_server, to_server, &state).await });
+    }
+    ended
+}
+
+/// Passes commands on, as long as none of them gets lost or is held back: what follows one must not overtake it.
+async fn commands(
+    from: &mut OwnedReadHalf,
+    to: &mut OwnedWriteHalf,
+    state: &State,
+    held_back: &mut Vec<u8>,
+) -> io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    let mut is_deaf = false;
+    loop {
+        let length = from.read(&mut buffer).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        is_deaf |= state.loses_commands.load(SeqCst);
+        if is_deaf {
+            state.lost.fetch_add(1, SeqCst);
+        } else if !held_back.is_empty() || state.holds_back.load(SeqCst) {
+            held_back.extend_from_slice(&buffer[..length]);
+        } else {
+            pass_stalls(state).await;
+            to.write_all(&buffer[..length]).await?;
+        }
     }
 }
 
-async fn commands(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> io::Result<()> {
-    tokio::io::copy(&mut from, &mut to).await.map(drop)
+/// Lets what was held back arrive. Nobody is there any more for the answers.
+async fn deliver(
+    held_back: Vec<u8>,
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    state: &State,
+) -> io::Result<()> {
+    tokio::time::sleep(Duration::from_millis(state.late_ms.load(SeqCst))).await;
+    to.write_all(&held_back).await?;
+    let mut buffer = vec![0; 64 * 1024];
+    // The first answer shows that it arrived; then everything that was sent is read, so that none of it is lost.
+    let mut is_first = true;
+    while let Ok(Ok(1..)) = tokio::time::timeout(LATE_QUIET, from.read(&mut buffer)).await {
+        state.late.fetch_add(usize::from(is_first), SeqCst);
+        is_first = false;
+    }
+    Ok(())
 }
 
-async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: &State) -> io::Result<()> {
+/// Waits while everything stands still.
+async fn pass_stalls(state: &State) {
+    let mut stalls = state.stalls.subscribe();
+    if *stalls.borrow() {
+        state.stalled.fetch_add(1, SeqCst);
+        drop(stalls.wait_for(|stalls| !stalls).await);
+    }
+}
+
+async fn replies(
+    from: &mut OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    state: &State,
+) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     let mut is_mute = false;
     loop {
@@ -172,79 +302,12 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: &State)
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(state.delay_ms.load(SeqCst))).await;
+        pass_stalls(state).await;
         is_mute |= state.swallows.load(SeqCst);
         if is_mute {
             state.swallowed.fetch_add(1, SeqCst);
         } else {
             to.write_all(&buffer[..length]).await?;
         }
-    }
-}
-
-/// The proxy put to the test with a server that answers every byte with the same byte.
-mod tests {
-    use super::*;
-    use crate::support::eventually;
-
-    async fn echo() -> (Proxy, Arc<AtomicUsize>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let target = listener.local_addr().expect("it is bound").to_string();
-        let received = Arc::new(AtomicUsize::new(0));
-        let counter = Arc::clone(&received);
-        tokio::spawn(async move {
-            loop {
-                let (mut client, _) = listener.accept().await.expect("it listens");
-                let counter = Arc::clone(&counter);
-                tokio::spawn(async move {
-                    while let Ok(byte) = client.read_u8().await {
-                        counter.fetch_add(1, SeqCst);
-                        drop(client.write_u8(byte).await);
-                    }
-                });
-            }
-        });
-        (Proxy::start(target).await, received)
-    }
-
-    async fn connected(proxy: &Proxy) -> TcpStream {
-        TcpStream::connect(proxy.address).await.expect("it listens")
-    }
-
-    #[tokio::test]
-    async fn it_passes_on_until_it_is_cut() {
-        let (proxy, _) = echo().await;
-        let mut client = connected(&proxy).await;
-        client.write_u8(7).await.expect("it is open");
-        assert_eq!(client.read_u8().await.expect("an echo"), 7);
-        assert_eq!((proxy.open(), proxy.accepted()), (1, 1));
-        proxy.cut();
-        client.read_u8().await.expect_err("it was cut");
-        eventually("it counts down", async || (proxy.open() == 0).then_some(())).await;
-    }
-
-    #[tokio::test]
-    async fn a_refused_connection_is_closed_at_once() {
-        let (proxy, _) = echo().await;
-        proxy.refuse(true);
-        connected(&proxy).await.read_u8().await.expect_err("closed");
-        assert_eq!(proxy.accepted(), 0);
-    }
-
-    #[tokio::test]
-    async fn a_swallowed_reply_never_arrives_though_the_command_did() {
-        let (proxy, received) = echo().await;
-        let mut client = connected(&proxy).await;
-        proxy.swallow_replies();
-        client.write_u8(7).await.expect("it is open");
-        eventually("swallowed", async || (proxy.swallowed() > 0).then_some(())).await;
-        assert_eq!(received.load(SeqCst), 1);
-        proxy.pass_replies();
-        client
-            .read_u8()
-            .await
-            .expect_err("the hole ends the stream");
-        let mut client = connected(&proxy).await;
-        client.write_u8(8).await.expect("it is open");
-        assert_eq!(client.read_u8().await.expect("an echo"), 8);
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct RedisOptions {
     pub(crate) databases: u16,
     /// Whether the test can move its clock.
     pub(crate) has_movable_clock: bool,
+    /// The environment, for a library that is loaded before.
+    pub(crate) environment: Vec<(&'static str, String)>,
 }
 
 impl Default for RedisOptions {
@@ -59,6 +61,7 @@ impl Default for RedisOptions {
             eviction_policy: "noeviction",
             databases: 16,
             has_movable_clock: false,
+            environment: Vec::new(),
         }
     }
 }
@@ -294,7 +297,8 @@ impl RedisServer {
             self.write_clock_offset(0);
         }
         let arguments = self.options.arguments(self.port, directory);
-        let process = Process::start(&arguments, clock_offset.as_deref());
+        let environment = &self.options.environment;
+        let process = Process::start(&arguments, clock_offset.as_deref(), environment);
         let own = process.pid().to_string();
         self.process = Some(process);
         let give_up = Instant::now() + START_PATIENCE;

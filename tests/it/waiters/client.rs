@@ -15,10 +15,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Where the processes are. It changes when one is started again.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Addresses(Arc<RwLock<Vec<SocketAddr>>>);
+pub(crate) struct Addresses(Arc<RwLock<Vec<SocketAddr>>>);
 
 impl Addresses {
-    pub(super) fn set(&self, process: usize, address: SocketAddr) {
+    pub(crate) fn set(&self, process: usize, address: SocketAddr) {
         let mut all = self.0.write().expect("nobody fails with it");
         if all.len() <= process {
             all.resize(process + 1, address);
@@ -26,7 +26,7 @@ impl Addresses {
         all[process] = address;
     }
 
-    fn get(&self, process: usize) -> SocketAddr {
+    pub(crate) fn get(&self, process: usize) -> SocketAddr {
         let all = self.0.read().expect("nobody fails with it");
         all[process % all.len()]
     }

@@ -13,8 +13,10 @@ const READ_BYTES: usize = 2048;
 
 /// A connection that carries one request at a time.
 pub(crate) struct Connection {
-    stream: TcpStream,
-    received: Vec<u8>,
+    /// The socket, for those who write more than a request or read more than an answer.
+    pub(crate) stream: TcpStream,
+    /// What has arrived and was not taken yet.
+    pub(crate) received: Vec<u8>,
 }
 
 /// A request.

@@ -19,8 +19,13 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts it, with a clock that can be moved if there is a file for that.
-    pub(super) fn start(arguments: &[String], clock_offset: Option<&Path>) -> Self {
+    pub(super) fn start(
+        arguments: &[String],
+        clock_offset: Option<&Path>,
+        environment: &[(&'static str, String)],
+    ) -> Self {
         let mut keeper = Command::new("sh");
+        keeper.envs(environment.iter().cloned());
         if let Some(file) = clock_offset {
             keeper.env("LD_PRELOAD", clock_shim());
             keeper.env("CLOCK_OFFSET_FILE", file);

@@ -1,0 +1,316 @@
+//! Sends the requests of one claim and records what comes of them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+
+use super::plan::Plan;
+use super::record::{Action, Answer, End, Lease, Micros, Refusal};
+use super::recorder::{Recorder, micros};
+use super::sse::{self, Opened, Stream};
+use crate::waiters::client::Addresses;
+use crate::waiters::http1::{self, Connection};
+
+/// How much longer than its wait a request may take before its client gives up: an operation of the store and the grace
+/// that the tests allow for a busy machine.
+const GIVES_UP: Duration = Duration::from_secs(8);
+
+/// How long connecting may take, and the head of a stream's answer beyond that.
+const CONNECTS: Duration = Duration::from_secs(2);
+
+/// A claim and who makes its requests.
+pub(super) struct Actor<'a> {
+    pub(super) plan: &'a Plan,
+    recorder: Recorder,
+    addresses: Addresses,
+    claim: usize,
+    owner: String,
+    /// Known from the beginning if it was proposed, else from the first answer that has it.
+    pub(super) token: Option<String>,
+    connections: BTreeMap<usize, Connection>,
+}
+
+/// A stream and its request in the record.
+pub(super) struct Held {
+    request: usize,
+    stream: Stream,
+    recorder: Recorder,
+}
+
+/// What a stream told last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    Queued,
+    Holds,
+    /// It has ended, whoever ended it.
+    Over,
+}
+
+impl<'a> Actor<'a> {
+    pub(super) fn new(
+        plan: &'a Plan,
+        owner: String,
+        recorder: &Recorder,
+        addresses: &Addresses,
+    ) -> Self {
+        let claim = recorder.claim(plan.terms.claim(&owner));
+        let token = plan.terms.has_own_token.then(|| plan.token.clone());
+        Self {
+            plan,
+            recorder: recorder.clone(),
+            addresses: addresses.clone(),
+            claim,
+            owner,
+            token,
+            connections: BTreeMap::new(),
+        }
+    }
+
+    /// Asks for the locks by a long poll.
+    pub(super) async fn acquire(&mut self, process: usize, wait: Duration) -> Option<Answer> {
+        let body = self.plan.terms.body(&self.owner, wait);
+        let action = Action::Acquire { wait: micros(wait) };
+        self.ask(process, action, body, wait + GIVES_UP, End::GaveUp)
+            .await
+    }
+
+    /// The same, but hangs up after a while. No answer means that it hung up.
+    pub(super) async fn acquire_and_hang_up(
+        &mut self,
+        process: usize,
+        wait: Duration,
+        after: Duration,
+    ) -> Option<Answer> {
+        let body = self.plan.terms.body(&self.owner, wait);
+        let action = Action::Acquire { wait: micros(wait) };
+        self.ask(process, action, body, after, End::HungUp).await
+    }
+
+    /// Holds deeper than once.
+    pub(super) async fn reenter(&mut self, process: usize, depth: u64) -> Option<Answer> {
+        let mut body = self.plan.terms.body(&self.owner, Duration::ZERO);
+        body["hold_count"] = depth.into();
+        let action = Action::Acquire { wait: 0 };
+        self.ask(process, action, body, GIVES_UP, End::GaveUp).await
+    }
+
+    /// Any request but an acquire.
+    pub(super) async fn act(&mut self, process: usize, action: Action) -> Option<Answer> {
+        let body = match action {
+            Action::StepDown => json!({ "mode": "shared" }),
+            Action::StepBack => json!({ "hold_count": 1 }),
+            Action::Evict => json!({ "force": true, "reason": "test" }),
+            Action::Acquire { .. } | Action::Hold { .. } | Action::Renew | Action::Release => {
+                json!({})
+            }
+        };
+        self.ask(process, action, body, GIVES_UP, End::GaveUp).await
+    }
+
+    /// Opens a stream. What is refused at once is none.
+    pub(super) async fn hold(&mut self, process: usize, wait: Duration) -> Option<Held> {
+        let names = self.plan.terms.names.clone();
+        let body = self.plan.terms.body(&self.owner, wait).to_string();
+        let action = Action::Hold { wait: micros(wait) };
+        let request = self
+            .recorder
+            .sent(Some(self.claim), &names, process, action);
+        let token = self.token.clone().unwrap_or_default();
+        let headers = format!("Lock-Token: {token}\r\n");
+        let path = format!("/locks/{}", names[0]);
+        let opened = timeout(wait + GIVES_UP, async {
+            let connection = connect(&self.addresses, process).await?;
+            sse::open(connection, "POST", &path, &headers, &body).await
+        });
+        match opened.await {
+            Ok(Ok(Opened::Stream(stream))) => Some(Held {
+                request,
+                stream,
+                recorder: self.recorder.clone(),
+            }),
+            Ok(Ok(Opened::Answer(answer))) => {
+                let read = read(action, &answer);
+                self.recorder.arrived(request, answer.at, read);
+                self.recorder.ended(request, End::Answered);
+                None
+            }
+            Ok(Err(_)) => {
+                self.recorder.ended(request, End::Broken);
+                None
+            }
+            Err(_) => {
+                self.recorder.ended(request, End::GaveUp);
+                None
+            }
+        }
+    }
+
+    async fn ask(
+        &mut self,
+        process: usize,
+        action: Action,
+        mut body: Value,
+        patience: Duration,
+        impatient: End,
+    ) -> Option<Answer> {
+        let names = self.plan.terms.names.clone();
+        let path = match &names[..] {
+            [one] => format!("/locks/{one}"),
+            several => {
+                body["names"] = several.into();
+                "/locks".to_owned()
+            }
+        };
+        let method = match action {
+            Action::Acquire { .. } | Action::Hold { .. } => "POST",
+            Action::Renew | Action::StepDown => "PUT",
+            Action::Release | Action::StepBack | Action::Evict => "DELETE",
+        };
+        let is_eviction = action == Action::Evict;
+        let claim = (!is_eviction).then_some(self.claim);
+        let token = self.token.clone().filter(|_| !is_eviction);
+        let body = body.to_string();
+        let http = http1::Request {
+            method,
+            path: &path,
+            token: token.as_deref(),
+            body: &body,
+        };
+        let kept = self.connections.remove(&process);
+        // Connecting takes no part in the request: nothing has been sent yet.
+        let connection = match kept {
+            Some(connection) => Ok(connection),
+            None => connect(&self.addresses, process).await,
+        };
+        let request = self.recorder.sent(claim, &names, process, action);
+        let Ok(mut connection) = connection else {
+            self.recorder.ended(request, End::Broken);
+            return None;
+        };
+        let asked = timeout(patience, connection.ask(http)).await;
+        match asked {
+            Ok(Ok(answer)) => {
+                self.connections.insert(process, connection);
+                if let Some(token) = answer.json()["token"].as_str() {
+                    self.token = Some(token.to_owned());
+                }
+                let read = read(action, &answer);
+                self.recorder.arrived(request, answer.at, read.clone());
+                self.recorder.ended(request, End::Answered);
+                Some(read)
+            }
+            Ok(Err(_)) => {
+                self.recorder.ended(request, End::Broken);
+                None
+            }
+            Err(_) => {
+                drop(connection);
+                self.recorder.ended(request, impatient);
+                None
+            }
+        }
+    }
+}
+
+impl Held {
+    /// Listens for so long, or until the claim holds, or the stream is over.
+    pub(super) async fn listen(&mut self, until: Duration, until_held: bool) -> Heard {
+        let give_up = Instant::now() + until;
+        let mut heard = Heard::Queued;
+        while let Ok(event) = tokio::time::timeout_at(give_up, self.stream.next()).await {
+            let Ok(Some(event)) = event else {
+                self.recorder.ended(self.request, End::Broken);
+                return Heard::Over;
+            };
+            let answer = match event.kind.as_str() {
+                "queued" => Answer::Queued,
+                "acquired" | "renewed" => {
+                    heard = Heard::Holds;
+                    let is_new = event.kind == "acquired" && event.data["replayed"] == false;
+                    granted(&event.data, is_new)
+                }
+                _ => refusal(0, &event.data),
+            };
+            let is_over = matches!(answer, Answer::Refused(_));
+            self.recorder.arrived(self.request, event.at, answer);
+            if is_over {
+                self.recorder.ended(self.request, End::Answered);
+                return Heard::Over;
+            }
+            if until_held && heard == Heard::Holds {
+                return heard;
+            }
+        }
+        heard
+    }
+
+    /// Closes the connection.
+    pub(super) fn close(self) {
+        let Self {
+            request,
+            stream,
+            recorder,
+        } = self;
+        // Recorded first: what happens to the lease from here on is because of this.
+        recorder.ended(request, End::HungUp);
+        drop(stream);
+    }
+}
+
+pub(super) async fn connect(addresses: &Addresses, process: usize) -> io::Result<Connection> {
+    let opened = timeout(CONNECTS, Connection::open(addresses.get(process))).await;
+    opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+fn millis(value: &Value) -> Micros {
+    value.as_u64().unwrap_or(0) * 1_000
+}
+
+/// What an answer says.
+fn read(action: Action, answer: &http1::Answer) -> Answer {
+    let json = answer.json();
+    match answer.status {
+        200 if action == Action::Evict => {
+            let evicted = json["evicted"].as_array().cloned().unwrap_or_default();
+            let fences = evicted
+                .iter()
+                .filter_map(|one| one["fencing_token"].as_u64());
+            Answer::Evicted(fences.collect())
+        }
+        200 | 201 => granted(&json, answer.status == 201),
+        204 => Answer::Freed,
+        status => refusal(status, &json),
+    }
+}
+
+fn granted(json: &Value, is_new: bool) -> Answer {
+    let one = [json.clone()];
+    let several = json["locks"].as_array();
+    let leases = several.map_or(&one[..], Vec::as_slice);
+    let waited = leases.iter().map(|lease| millis(&lease["waited_ms"])).min();
+    let lease = |lease: &Value| Lease {
+        name: lease["name"].as_str().unwrap_or_default().to_owned(),
+        fence: lease["fencing_token"].as_u64().unwrap_or(0),
+        expires_in: millis(&lease["expires_in_ms"]),
+    };
+    Answer::Granted {
+        leases: leases.iter().map(lease).collect(),
+        is_new,
+        waited: waited.unwrap_or(0),
+    }
+}
+
+fn refusal(status: u16, json: &Value) -> Answer {
+    let told = json["status"]
+        .as_u64()
+        .and_then(|status| u16::try_from(status).ok());
+    Answer::Refused(Refusal {
+        status: told.unwrap_or(status),
+        code: json["code"].as_str().unwrap_or_default().to_owned(),
+        has_place: json["position"].is_u64() && json["place_kept_ms"].is_u64(),
+        is_without_effect: json["outcome"] == "nothing_done",
+    })
+}

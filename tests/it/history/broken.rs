@@ -1,0 +1,238 @@
+//! The judge put to the test: it accepts a history in which all is well, and rejects the same history after one thing in
+//! it was changed, by the name of the promise that this breaks.
+
+mod valid;
+
+use super::judge::{Rule, judge};
+use super::record::{Action, Answer, ClockStep, Effect, End, History, Micros, Mode, SECOND, Told};
+use valid::{ANN, BEN, CID, DEE, EVA, FAY, MS, claim, granted, outage, refused, valid, view};
+
+#[track_caller]
+fn assert_broken(rule: Rule, breaks: impl FnOnce(&mut History)) {
+    let mut history = valid();
+    breaks(&mut history);
+    let (found, _) = judge(&history);
+    let rules: Vec<_> = found.iter().map(|violation| violation.rule).collect();
+    assert!(rules.contains(&rule), "{rule:?} is not among {found:#?}");
+}
+
+fn refused_at(history: &mut History, claim: usize, sent: Micros, code: &str) {
+    let status = if code == "claim_ended" { 409 } else { 412 };
+    history.ask(claim, Action::Renew, sent, sent + 10, refused(status, code));
+}
+
+#[test]
+fn a_history_in_which_all_is_well_is_accepted() {
+    let (found, counts) = judge(&valid());
+    assert!(found.is_empty(), "{found:#?}");
+    assert_eq!(counts.grants, 7);
+    assert_eq!(counts.ordered_pairs, 1, "Cid after Ben");
+    assert_eq!((counts.waiters, counts.streams, counts.renewals), (1, 1, 1));
+}
+
+#[test]
+fn a_second_holder_is_rejected() {
+    // Cid is told of a lease while Ann has not let go.
+    assert_broken(Rule::Overlap, |history| {
+        let cid = history.request(CID, 0);
+        cid.arrivals[0].0 = 1_900 * MS;
+        cid.end = Some((1_900 * MS, End::Answered));
+    });
+}
+
+#[test]
+fn a_lease_that_a_closed_stream_took_along_is_no_excuse_for_a_second_holder() {
+    // A plain request took the lease over before the stream was closed.
+    assert_broken(Rule::Overlap, |history| {
+        let again = granted(&[("a", 200)], false, 0);
+        history.ask(BEN, Action::Acquire { wait: 0 }, 2_100, 2_110, again);
+    });
+}
+
+#[test]
+fn a_permit_too_many_and_another_limit_are_rejected() {
+    assert_broken(Rule::Permits, |history| {
+        for claim in [DEE, EVA] {
+            history.claims[claim].mode = Mode::Shared {
+                limit: Some(2),
+                permits: 1 + u32::from(claim == EVA),
+            };
+        }
+    });
+    assert_broken(Rule::DifferingLimits, |history| {
+        history.claims[EVA].mode = Mode::Shared {
+            limit: Some(3),
+            permits: 1,
+        };
+    });
+}
+
+#[test]
+fn a_lock_that_is_granted_before_its_time_is_rejected() {
+    assert_broken(Rule::Cooling, |history| {
+        history.claims[ANN].min_hold = 3 * SECOND
+    });
+}
+
+#[test]
+fn a_smaller_fence_and_a_shared_fence_are_rejected() {
+    assert_broken(Rule::FenceOrder, |history| {
+        history.fence(ANN, 0, 250);
+        history.fence(ANN, 1, 250);
+        let late = granted(&[("a", 240)], true, 0);
+        history.ask(CID, Action::Acquire { wait: 0 }, 3_100, 3_110, late);
+    });
+    assert_broken(Rule::SharedFence, |history| history.fence(CID, 0, 200));
+}
+
+#[test]
+fn a_fence_that_goes_back_is_rejected_though_all_data_were_lost() {
+    assert_broken(Rule::FenceOrder, |history| {
+        history.outages.push(outage(Effect::Loss, 2_100, 2_200));
+        history.claims.push(claim("gus", &["a"], Mode::Exclusive));
+        let lower = granted(&[("a", 50)], true, 0);
+        history.ask(6, Action::Acquire { wait: 0 }, 8_000, 8_010, lower);
+    });
+}
+
+#[test]
+fn a_waiter_that_overtakes_is_rejected_also_after_an_outage_of_the_store() {
+    let overtakes = |history: &mut History| {
+        history.fence(BEN, 0, 400);
+        let ben = history.request(BEN, 0);
+        ben.arrivals[1].0 = 3_100 * MS;
+        ben.end = Some((3_500 * MS, End::HungUp));
+    };
+    assert_broken(Rule::Fifo, overtakes);
+    assert_broken(Rule::Fifo, |history| {
+        overtakes(history);
+        history.outages.push(outage(Effect::Away, 1_600, 1_900));
+    });
+}
+
+#[test]
+fn a_lease_that_is_lost_too_early_is_rejected() {
+    assert_broken(Rule::EarlyLoss, |history| {
+        refused_at(history, DEE, 2_000, "lease_expired")
+    });
+    // Nobody was told, but an observer saw that it was gone.
+    assert_broken(Rule::EarlyLoss, |history| {
+        history
+            .views
+            .push(view("s", 2_000 * MS, &[("eva", 200)], &[]));
+    });
+}
+
+#[test]
+fn a_claim_that_comes_back_and_a_renewal_that_makes_a_lease_are_rejected() {
+    assert_broken(Rule::Resurrection, |history| {
+        let again = granted(&[("a", 500)], true, 0);
+        history.ask(CID, Action::Acquire { wait: 0 }, 4_000, 4_010, again);
+    });
+    assert_broken(Rule::Resurrection, |history| {
+        history.ask(
+            DEE,
+            Action::Renew,
+            9_000,
+            9_010,
+            granted(&[("s", 100)], false, 0),
+        );
+    });
+}
+
+#[test]
+fn a_part_of_several_locks_is_rejected() {
+    assert_broken(Rule::PartialGrant, |history| {
+        *history.answer(FAY, 0) = granted(&[("p", 100)], true, 0);
+    });
+    assert_broken(Rule::PartialGrant, |history| {
+        history.views[2].holders.clear()
+    });
+}
+
+#[test]
+fn what_nobody_owns_is_rejected() {
+    assert_broken(Rule::Orphan, |history| {
+        history.left_over.push("a".to_owned())
+    });
+    // Ben's stream was closed two seconds and more before.
+    assert_broken(Rule::UnownedHold, |history| {
+        history
+            .views
+            .push(view("a", 6_000 * MS, &[("ben", 200)], &[]));
+    });
+    assert_broken(Rule::UnownedHold, |history| {
+        history.claims.push(claim("gus", &["a"], Mode::Exclusive));
+        let refused = refused(423, "lock_held");
+        history.ask(6, Action::Acquire { wait: 0 }, 1_000, 1_010, refused);
+        history
+            .views
+            .push(view("a", 12_000 * MS, &[("gus", 900)], &[]));
+    });
+}
+
+#[test]
+fn a_free_lock_that_a_waiter_does_not_get_is_rejected() {
+    assert_broken(Rule::Ghost, |history| {
+        history.claims.push(claim("gus", &["a"], Mode::Exclusive));
+        let wait = Action::Acquire { wait: 9 * SECOND };
+        history.ask(6, wait, 5_000, 14_000, refused(423, "wait_timeout"));
+        let views = (0..20).map(|turn| view("a", (7_000 + turn * 150) * MS, &[], &["gus"]));
+        history.views.extend(views);
+    });
+}
+
+#[test]
+fn a_grant_that_no_watcher_was_told_of_is_rejected() {
+    assert_broken(Rule::LostEvent, |history| {
+        history.watches[0].told.remove(2);
+    });
+    // What begins after a reset has to be told, whatever was missed before.
+    assert_broken(Rule::LostEvent, |history| {
+        let told = &mut history.watches[0].told;
+        told.retain(|(_, told)| !matches!(told, Told::Acquired { .. }));
+        told.insert(1, (1_150 * MS, Told::Reset));
+    });
+}
+
+#[test]
+fn a_dead_grant_a_late_one_and_a_failure_without_a_reason_are_rejected() {
+    assert_broken(Rule::DeadGrant, |history| {
+        if let Answer::Granted { leases, .. } = history.answer(DEE, 0) {
+            leases[0].expires_in = 0;
+        }
+    });
+    assert_broken(Rule::Late, |history| {
+        history.request(CID, 0).action = Action::Acquire { wait: SECOND };
+    });
+    assert_broken(Rule::WrongFailure, |history| {
+        *history.answer(DEE, 0) = refused(500, "internal");
+    });
+    assert_broken(Rule::WrongFailure, |history| {
+        *history.answer(DEE, 0) = refused(503, "store_unavailable");
+    });
+}
+
+#[test]
+fn a_clock_that_jumps_ends_what_it_ends_and_no_more() {
+    let history = |by: i64| {
+        let mut history = valid();
+        history.clock_steps.push(ClockStep {
+            before: 300 * MS,
+            after: 310 * MS,
+            by,
+        });
+        // Dee's lease was to last until 5.1 s.
+        refused_at(&mut history, DEE, 2_000, "lease_expired");
+        history
+    };
+    let is_rejected = |by: i64| {
+        let (found, _) = judge(&history(by));
+        found
+            .iter()
+            .any(|violation| violation.rule == Rule::EarlyLoss)
+    };
+    assert!(!is_rejected(60_000_000), "a jump by a minute ends it");
+    assert!(is_rejected(1_000_000), "a jump by a second does not");
+    assert!(is_rejected(-60_000_000), "a jump back does not, either");
+}

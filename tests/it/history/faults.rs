@@ -1,0 +1,249 @@
+//! The faults, one after the other in an order from the seed. Each reports what it really did: a fault without an effect
+//! that could be observed does not count.
+
+mod network;
+mod processes;
+mod redis;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::chance::Chance;
+use super::fleet::{Fleet, Store};
+use super::record::{Effect, Micros, Outage};
+use super::recorder::Recorder;
+
+/// A fault that can be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fault {
+    KillProcess,
+    PauseProcess,
+    KillRedis,
+    LoseRedis,
+    PauseRedis,
+    LoseBoth,
+    Cut,
+    Stall,
+    LoseAnswers,
+    LoseRequests,
+    LateDelivery,
+    FlushAll,
+    Replaced,
+    Clock,
+    ScriptFlush,
+    FullMemory,
+    LostPubSub,
+}
+
+impl Fault {
+    pub(super) const ALL: [Self; 17] = [
+        Self::KillProcess,
+        Self::PauseProcess,
+        Self::KillRedis,
+        Self::LoseRedis,
+        Self::PauseRedis,
+        Self::LoseBoth,
+        Self::Cut,
+        Self::Stall,
+        Self::LoseAnswers,
+        Self::LoseRequests,
+        Self::LateDelivery,
+        Self::FlushAll,
+        Self::Replaced,
+        Self::Clock,
+        Self::ScriptFlush,
+        Self::FullMemory,
+        Self::LostPubSub,
+    ];
+
+    /// What it is called on the command line, and what it does.
+    pub(super) fn described(self) -> (&'static str, &'static str) {
+        match self {
+            Self::KillProcess => ("kill-process", "a process is killed and started again"),
+            Self::PauseProcess => ("pause-process", "a process stands still for 0.1 to 6 s"),
+            Self::KillRedis => (
+                "kill-redis",
+                "Redis is killed and comes back with what it had on disk",
+            ),
+            Self::LoseRedis => (
+                "lose-redis",
+                "Redis is killed and comes back with an empty disk",
+            ),
+            Self::PauseRedis => ("pause-redis", "Redis stands still for 0.1 to 5 s"),
+            Self::LoseBoth => (
+                "lose-both",
+                "Redis is lost together with one process, killed or paused",
+            ),
+            Self::Cut => (
+                "cut",
+                "a process cannot reach Redis, and its connections are cut",
+            ),
+            Self::Stall => (
+                "stall",
+                "nothing passes between a process and Redis for a while",
+            ),
+            Self::LoseAnswers => ("lose-answers", "commands arrive, their answers do not"),
+            Self::LoseRequests => ("lose-requests", "commands do not arrive"),
+            Self::LateDelivery => (
+                "late-delivery",
+                "commands arrive 0.5 to 3 s after their connection was cut",
+            ),
+            Self::FlushAll => ("flushall", "Redis is emptied while it runs"),
+            Self::Replaced => (
+                "replaced",
+                "Redis is replaced by a replica that lags behind",
+            ),
+            Self::Clock => (
+                "clock",
+                "the clock of Redis steps by 1 s, 60 s or 1 h and back again",
+            ),
+            Self::ScriptFlush => ("script-flush", "Redis forgets the scripts, again and again"),
+            Self::FullMemory => ("full-memory", "Redis has no memory left for a while"),
+            Self::LostPubSub => ("lost-pubsub", "subscriptions are cut again and again"),
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        self.described().0
+    }
+
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|fault| fault.name() == name)
+    }
+
+    /// Whether it makes sense without a Redis.
+    pub(super) fn is_for_memory(self) -> bool {
+        self == Self::PauseProcess
+    }
+}
+
+/// What a fault did: when, to whom, and how it was seen.
+struct Struck {
+    process: Option<usize>,
+    effect: Effect,
+    from: Micros,
+    until: Micros,
+    ends_process: bool,
+    /// How much of it was observed; 0 if it had no effect.
+    observed: u64,
+}
+
+/// What each fault did in a run: how often it was tried, how often it had an effect, and how much of it was observed.
+pub(super) type Effects = BTreeMap<Fault, (usize, usize, u64)>;
+
+/// Everything that strikes.
+pub(super) struct Nemesis<'a> {
+    pub(super) fleet: &'a mut Fleet,
+    pub(super) recorder: Recorder,
+    pub(super) chance: Chance,
+    pub(super) effects: Effects,
+    /// When data were lost last, or a process was. Not everything may be lost within a moment: then nobody knows.
+    last_loss: Micros,
+}
+
+impl<'a> Nemesis<'a> {
+    pub(super) fn new(fleet: &'a mut Fleet, recorder: Recorder, chance: Chance) -> Self {
+        Self {
+            fleet,
+            recorder,
+            chance,
+            effects: Effects::new(),
+            last_loss: 0,
+        }
+    }
+
+    /// Lets one fault happen, from its beginning to its end.
+    pub(super) async fn strike(&mut self, fault: Fault) {
+        self.keep_a_memory(fault).await;
+        let struck = match fault {
+            Fault::KillProcess => self.kill_process().await,
+            Fault::PauseProcess => self.pause_process().await,
+            Fault::LoseBoth => self.lose_both().await,
+            Fault::KillRedis => self.kill_redis(false).await,
+            Fault::LoseRedis => self.kill_redis(true).await,
+            Fault::PauseRedis => self.pause_redis().await,
+            Fault::FlushAll => self.flush_all().await,
+            Fault::Replaced => self.replaced().await,
+            Fault::Clock => self.clock().await,
+            Fault::ScriptFlush => self.script_flush().await,
+            Fault::FullMemory => self.full_memory().await,
+            Fault::LostPubSub => self.lost_pubsub().await,
+            Fault::Cut
+            | Fault::Stall
+            | Fault::LoseAnswers
+            | Fault::LoseRequests
+            | Fault::LateDelivery => self.network(fault).await,
+        };
+        let sum = self.effects.entry(fault).or_default();
+        sum.0 += 1;
+        sum.1 += usize::from(struck.observed > 0);
+        sum.2 += struck.observed;
+        if struck.ends_process || struck.effect == Effect::Loss {
+            self.last_loss = struck.until;
+        }
+        if fault == Fault::Clock {
+            // A clock that is off is no outage; its steps are recorded by themselves.
+            return;
+        }
+        self.recorder.outage(Outage {
+            fault: fault.name(),
+            process: struck.process,
+            from: struck.from,
+            until: struck.until,
+            effect: struck.effect,
+            ends_process: struck.ends_process,
+        });
+    }
+
+    /// Whoever loses Redis and every process, one after the other in a moment, loses all knowledge of leases. What is
+    /// promised is about the loss of Redis and one process; so what can forget waits until the others know of the last loss.
+    async fn keep_a_memory(&self, fault: Fault) {
+        const KNOWN: Micros = 4_000_000;
+        let forgets = match fault {
+            Fault::KillProcess
+            | Fault::LoseBoth
+            | Fault::LoseRedis
+            | Fault::FlushAll
+            | Fault::Replaced
+            | Fault::KillRedis => true,
+            Fault::PauseProcess
+            | Fault::PauseRedis
+            | Fault::Cut
+            | Fault::Stall
+            | Fault::LoseAnswers
+            | Fault::LoseRequests
+            | Fault::LateDelivery
+            | Fault::Clock
+            | Fault::ScriptFlush
+            | Fault::FullMemory
+            | Fault::LostPubSub => false,
+        };
+        if forgets && self.last_loss > 0 {
+            let ready = self.last_loss + KNOWN;
+            let left = ready.saturating_sub(self.recorder.now());
+            sleep(Duration::from_micros(left)).await;
+        }
+    }
+
+    fn store(&self) -> &Store {
+        self.fleet.store.as_ref().expect("the fault is for Redis")
+    }
+
+    fn any_process(&mut self) -> usize {
+        self.chance.index(self.fleet.processes.len())
+    }
+
+    /// Ends a fault that began at this moment, now.
+    fn struck(&self, from: Micros, effect: Effect, observed: u64) -> Struck {
+        Struck {
+            process: None,
+            effect,
+            from,
+            until: self.recorder.now(),
+            ends_process: false,
+            observed,
+        }
+    }
+}

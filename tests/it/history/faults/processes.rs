@@ -1,0 +1,79 @@
+//! Processes that are killed or stand still.
+
+use nix::sys::signal::Signal;
+use tokio::time::sleep;
+
+use super::super::record::Effect;
+use super::{Nemesis, Struck};
+
+impl Nemesis<'_> {
+    pub(super) async fn kill_process(&mut self) -> Struck {
+        let process = self.any_process();
+        let away = self.chance.millis(50, 2_500);
+        let before = self.fleet.processes[process].pid();
+        let from = self.recorder.now();
+        self.fleet.kill(process);
+        sleep(away).await;
+        self.fleet.restart(process);
+        let is_another = self.fleet.processes[process].pid() != before;
+        Struck {
+            process: Some(process),
+            ends_process: true,
+            ..self.struck(from, Effect::Away, u64::from(is_another))
+        }
+    }
+
+    pub(super) async fn pause_process(&mut self) -> Struck {
+        let process = self.any_process();
+        let away = self.chance.millis(100, 6_000);
+        let from = self.recorder.now();
+        self.fleet.processes[process].signal(Signal::SIGSTOP);
+        sleep(away).await;
+        let is_stopped = self.fleet.is_stopped(process);
+        self.fleet.processes[process].signal(Signal::SIGCONT);
+        Struck {
+            process: Some(process),
+            ..self.struck(from, Effect::Away, u64::from(is_stopped))
+        }
+    }
+
+    /// Redis is lost with all that it knows, and a process with it: killed, or paused until the others have gone on.
+    pub(super) async fn lose_both(&mut self) -> Struck {
+        let process = self.any_process();
+        let (redis_away, process_away) = (
+            self.chance.millis(50, 800),
+            self.chance.millis(2_500, 5_000),
+        );
+        let kills = self.chance.percent(50);
+        let before = self.run_id().await;
+        let from = self.recorder.now();
+        if kills {
+            self.fleet.kill(process);
+        } else {
+            self.fleet.processes[process].signal(Signal::SIGSTOP);
+        }
+        let store = self.fleet.store.as_mut().expect("the fault is for Redis");
+        store.redis.kill();
+        store.redis.forget();
+        sleep(redis_away).await;
+        store.redis.restart().await;
+        let mut loss = self.struck(from, Effect::Loss, 0);
+        loss.observed = u64::from(self.run_id().await != before);
+        sleep(process_away).await;
+        if kills {
+            self.fleet.restart(process);
+        } else {
+            self.fleet.processes[process].signal(Signal::SIGCONT);
+        }
+        // The process was away for longer than the store was.
+        self.recorder.outage(super::Outage {
+            fault: "lose-both: the process",
+            process: Some(process),
+            from,
+            until: self.recorder.now(),
+            effect: Effect::Away,
+            ends_process: kills,
+        });
+        loss
+    }
+}

@@ -1,0 +1,149 @@
+//! The processes under test, each behind a network of its own, and the Redis that they share.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::clock::Clock;
+use super::record::Micros;
+use super::recorder::micros;
+use crate::process::Serving;
+use crate::support::proxy::Proxy;
+use crate::support::redis_server::{Persistence, RedisOptions, RedisServer};
+use crate::waiters::client::Addresses;
+
+/// For how long places are kept.
+pub(super) const PLACE_KEPT: Duration = Duration::from_secs(3);
+
+/// Nothing is written to the log for each of thousands of refusals.
+const ARGUMENTS: [&str; 6] = [
+    "--waiting-place-kept",
+    "3s",
+    "--server-drain-delay",
+    "0s",
+    "--log-requests",
+    "off",
+];
+
+/// Processes and their store.
+pub(super) struct Fleet {
+    pub(super) processes: Vec<Serving>,
+    pub(super) addresses: Addresses,
+    /// None for `memory:`.
+    pub(super) store: Option<Store>,
+}
+
+/// A Redis, and the way to it of each process.
+pub(super) struct Store {
+    pub(super) redis: RedisServer,
+    /// One for each process, and one that no fault of the network strikes.
+    pub(super) proxies: Vec<Proxy>,
+    pub(super) clock: Option<Clock>,
+    pub(super) persistence: Persistence,
+}
+
+impl Fleet {
+    /// One process with a store of its own.
+    pub(super) fn in_memory() -> Self {
+        let mut fleet = Self {
+            processes: Vec::new(),
+            addresses: Addresses::default(),
+            store: None,
+        };
+        let process = fleet.launch(0);
+        fleet.processes.push(process);
+        fleet
+    }
+
+    /// So many processes on a Redis.
+    pub(super) async fn on_redis(count: usize, persistence: Persistence, has_clock: bool) -> Self {
+        let clock = has_clock.then(Clock::build);
+        let redis = RedisServer::start(options(persistence, clock.as_ref())).await;
+        let mut proxies = Vec::new();
+        for _ in 0..=count {
+            proxies.push(Proxy::start(redis.address()).await);
+        }
+        let store = Store {
+            redis,
+            proxies,
+            clock,
+            persistence,
+        };
+        let mut fleet = Self {
+            processes: Vec::new(),
+            addresses: Addresses::default(),
+            store: Some(store),
+        };
+        for number in 0..count {
+            let process = fleet.launch(number);
+            fleet.processes.push(process);
+        }
+        fleet
+    }
+
+    fn launch(&self, number: usize) -> Serving {
+        let store = self.store.as_ref().map_or_else(
+            || "memory:".to_owned(),
+            |store| format!("redis://{}", store.proxies[number].address()),
+        );
+        let arguments = [&["--store", &store][..], &ARGUMENTS].concat();
+        let process = tokio::task::block_in_place(|| Serving::start(&arguments));
+        let address = process.url.strip_prefix("http://").expect("an address");
+        self.addresses
+            .set(number, address.parse().expect("an address"));
+        process
+    }
+
+    /// Ends a process as a crash does.
+    pub(super) fn kill(&mut self, process: usize) {
+        self.processes[process].signal(Signal::SIGKILL);
+        tokio::task::block_in_place(|| self.processes[process].wait());
+    }
+
+    /// Starts a process again that was killed.
+    pub(super) fn restart(&mut self, process: usize) {
+        self.processes[process] = self.launch(process);
+    }
+
+    /// Whether the system has really stopped a process.
+    pub(super) fn is_stopped(&self, process: usize) -> bool {
+        let path = format!("/proc/{}/stat", self.processes[process].pid());
+        let stat = std::fs::read_to_string(path).unwrap_or_default();
+        stat.rsplit(") ")
+            .next()
+            .is_some_and(|rest| rest.starts_with('T'))
+    }
+
+    /// The processes that ended though nobody killed them.
+    pub(super) fn crashed(&mut self) -> Vec<usize> {
+        let processes = self.processes.iter_mut().enumerate();
+        let ended = processes.filter_map(|(number, process)| process.has_ended().then_some(number));
+        ended.collect()
+    }
+}
+
+impl Store {
+    /// A way to Redis that stays the same when Redis is replaced.
+    pub(super) fn own_way(&self) -> SocketAddr {
+        self.proxies.last().expect("there is one more").address()
+    }
+
+    /// Another Redis of the same kind.
+    pub(super) async fn another(&self) -> RedisServer {
+        RedisServer::start(options(self.persistence, self.clock.as_ref())).await
+    }
+}
+
+fn options(persistence: Persistence, clock: Option<&Clock>) -> RedisOptions {
+    RedisOptions {
+        persistence,
+        environment: clock.map(Clock::environment).unwrap_or_default(),
+        ..RedisOptions::default()
+    }
+}
+
+/// [`PLACE_KEPT`] as it is recorded.
+pub(super) fn place_kept() -> Micros {
+    micros(PLACE_KEPT)
+}

@@ -1,0 +1,327 @@
+//! The judge: pure rules over a recorded history. It knows nothing but what HTTP clients saw, and when the faults were
+//! active.
+//!
+//! What is exempt is said where it is exempt, by a constant with its reason. Fences are never exempt.
+
+mod events;
+mod exclusion;
+mod fences;
+mod leases;
+mod life;
+mod queues;
+mod trouble;
+
+use std::collections::BTreeMap;
+
+use super::record::{Action, Answer, Effect, History, Micros, Mode, Request, SECOND};
+use leases::{Grant, Lasting};
+
+/// The longest time in which a process is taken for dead, looks at its queues again and has asked the store: the silence
+/// of three seconds, one look, and an operation that was under way.
+const SETTLING: Micros = 5 * SECOND;
+
+/// From how long before a violation on faults are told of.
+const ABOUT: Micros = 12 * SECOND;
+
+/// A promise that can be seen broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rule {
+    /// Two conflicting leases never overlap, as their holders see it.
+    Overlap,
+    /// Those who share a lock never have more permits than its limit.
+    Permits,
+    /// Those who share a lock agree on its limit.
+    DifferingLimits,
+    /// A lock is not granted before its `min_hold` or `lock_delay` is over.
+    Cooling,
+    /// A later grant of a lock has a larger fence.
+    FenceOrder,
+    /// No two grants of a lock share a fence.
+    SharedFence,
+    /// Waiters are granted in the order in which they were certainly queued.
+    Fifo,
+    /// A lease lives as long as was said, unless its own claim ends it or it is evicted.
+    EarlyLoss,
+    /// What ended is not granted again within a minute, and no renewal makes a lease.
+    Resurrection,
+    /// Several locks are granted together or not at all.
+    PartialGrant,
+    /// When all clients have stopped, every lock becomes free.
+    Orphan,
+    /// A lock is not held for a claim that was refused, or whose stream was closed.
+    UnownedHold,
+    /// A free lock that somebody waits for is granted within two seconds.
+    Ghost,
+    /// A watcher is told of every grant, or that it may have missed some.
+    LostEvent,
+    /// A grant has time left when it is reported.
+    DeadGrant,
+    /// An answer comes before the end of the wait, or a moment after.
+    Late,
+    /// Nothing is answered with a failure that no fault explains.
+    WrongFailure,
+}
+
+/// A broken promise and what shows it.
+#[derive(Clone, Debug)]
+pub(super) struct Violation {
+    pub(super) rule: Rule,
+    pub(super) at: Micros,
+    pub(super) what: String,
+}
+
+/// How much there was to judge.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) requests: usize,
+    pub(super) grants: usize,
+    pub(super) renewals: usize,
+    pub(super) streams: usize,
+    pub(super) take_overs: usize,
+    pub(super) waiters: usize,
+    pub(super) ordered_pairs: usize,
+    pub(super) events: usize,
+    pub(super) resets: usize,
+    pub(super) views: usize,
+}
+
+impl Counts {
+    /// Adds those of another round.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.grants += other.grants;
+        self.renewals += other.renewals;
+        self.streams += other.streams;
+        self.take_overs += other.take_overs;
+        self.waiters += other.waiters;
+        self.ordered_pairs += other.ordered_pairs;
+        self.events += other.events;
+        self.resets += other.resets;
+        self.views += other.views;
+    }
+}
+
+/// The history, arranged for the rules.
+pub(super) struct Evidence<'a> {
+    history: &'a History,
+    /// The requests of each claim, in the order of sending.
+    by_claim: Vec<Vec<usize>>,
+    /// Every lease that somebody was told of.
+    grants: Vec<Grant<'a>>,
+    /// The grants of each lock.
+    by_name: BTreeMap<&'a str, Vec<usize>>,
+    claim_of: BTreeMap<&'a str, usize>,
+}
+
+/// The faults that were active a little before or at this moment, for people to read.
+fn about(history: &History, at: Micros) -> String {
+    let seconds = |at: Micros| at as f64 / 1e6;
+    let mut text = String::new();
+    let from = at.saturating_sub(ABOUT);
+    for outage in history
+        .outages
+        .iter()
+        .filter(|outage| outage.overlaps(from, at + SECOND))
+    {
+        let process = outage
+            .process
+            .map_or_else(String::new, |process| format!(" at process {process}"));
+        let (from, until) = (seconds(outage.from), seconds(outage.until));
+        text += &format!(
+            "\n    {}{process} from {from:.3} to {until:.3}",
+            outage.fault
+        );
+    }
+    let steps = history.clock_steps.iter();
+    for step in steps.filter(|step| step.after > from && step.before < at + SECOND) {
+        let (by, when) = (step.by as f64 / 1e6, seconds(step.before));
+        text += &format!("\n    the clock steps by {by} s at {when:.3}");
+    }
+    text
+}
+
+/// Judges a history.
+pub(super) fn judge(history: &History) -> (Vec<Violation>, Counts) {
+    let evidence = Evidence::of(history);
+    let mut counts = evidence.counts();
+    let mut found = Vec::new();
+    exclusion::judge(&evidence, &mut found);
+    fences::judge(&evidence, &mut found);
+    queues::judge(&evidence, &mut found, &mut counts);
+    life::judge(&evidence, &mut found);
+    trouble::judge(&evidence, &mut found);
+    events::judge(&evidence, &mut found);
+    for violation in &mut found {
+        violation.what += &about(history, violation.at);
+    }
+    found.sort_by_key(|violation| (violation.rule, violation.at));
+    (found, counts)
+}
+
+impl<'a> Evidence<'a> {
+    fn of(history: &'a History) -> Self {
+        let mut by_claim = vec![Vec::new(); history.claims.len()];
+        for (index, request) in history.requests.iter().enumerate() {
+            if let Some(claim) = request.claim {
+                by_claim[claim].push(index);
+            }
+        }
+        let owners = history.claims.iter().enumerate();
+        let mut evidence = Self {
+            history,
+            by_claim,
+            grants: Vec::new(),
+            by_name: BTreeMap::new(),
+            claim_of: owners
+                .map(|(index, claim)| (claim.owner.as_str(), index))
+                .collect(),
+        };
+        evidence.grants = leases::grants(&evidence);
+        for (index, grant) in evidence.grants.iter().enumerate() {
+            evidence.by_name.entry(grant.name).or_default().push(index);
+        }
+        evidence
+    }
+
+    /// The requests of a claim.
+    fn requests_of(&self, claim: usize) -> impl DoubleEndedIterator<Item = &'a Request> {
+        let requests = &self.history.requests;
+        self.by_claim[claim].iter().map(|index| &requests[*index])
+    }
+
+    /// Whether data of Redis may have been lost at some moment of this time.
+    fn has_loss(&self, from: Micros, until: Micros) -> bool {
+        let losses = self.outages_with(Effect::Loss);
+        losses.into_iter().any(|(a, b)| a <= until && from <= b)
+    }
+
+    /// The times of all outages with this effect.
+    fn outages_with(&self, effect: Effect) -> Vec<(Micros, Micros)> {
+        let outages = self.history.outages.iter();
+        let outages = outages.filter(|outage| outage.effect == effect);
+        outages.map(|outage| (outage.from, outage.until)).collect()
+    }
+
+    /// Whether the clock of Redis was changed in this time; forward only, or in any direction.
+    fn has_clock_step(&self, from: Micros, until: Micros, only_forward: bool) -> bool {
+        let mut steps = self.history.clock_steps.iter();
+        steps.any(|step| {
+            step.before <= until && from <= step.after && (step.by > 0 || !only_forward)
+        })
+    }
+
+    /// Whether a fault explains that the process did not do its work in this time. A fault explains a little more than
+    /// its own time: see [`SETTLING`].
+    fn is_struck(&self, process: usize, from: Micros, until: Micros) -> bool {
+        let mut outages = self.history.outages.iter();
+        outages.any(|outage| outage.strikes(process, from.saturating_sub(SETTLING), until))
+    }
+
+    fn counts(&self) -> Counts {
+        let history = self.history;
+        let requests = || history.requests.iter();
+        let told = || history.watches.iter().flat_map(|watch| &watch.told);
+        let is_event = |told: &super::record::Told| {
+            use super::record::Told::{Acquired, Other};
+            matches!(told, Acquired { .. } | Other)
+        };
+        let streams = |claim: usize| {
+            let holds = self.requests_of(claim);
+            let is_hold = |request: &&Request| {
+                matches!(request.action, Action::Hold { .. }) && request.is_granted()
+            };
+            holds.filter(is_hold).count()
+        };
+        let streams: Vec<_> = (0..history.claims.len()).map(streams).collect();
+        Counts {
+            requests: history.requests.len(),
+            grants: self.grants.len(),
+            renewals: requests()
+                .filter(|request| request.action == Action::Renew && request.is_granted())
+                .count(),
+            streams: streams.iter().sum(),
+            take_overs: streams.iter().map(|count| count.saturating_sub(1)).sum(),
+            events: told().filter(|(_, told)| is_event(told)).count(),
+            resets: told()
+                .filter(|(_, told)| *told == super::record::Told::Reset)
+                .count(),
+            views: history.views.len(),
+            ..Counts::default()
+        }
+    }
+}
+
+/// Whether two claims may not hold the same lock at once, whatever the permits.
+fn conflicts(one: Mode, other: Mode) -> bool {
+    one == Mode::Exclusive || other == Mode::Exclusive
+}
+
+impl Violation {
+    fn new(rule: Rule, at: Micros, what: String) -> Self {
+        Self { rule, at, what }
+    }
+}
+
+/// The names of what a refusal or a grant is, for people to read.
+pub(super) fn shown(request: &Request) -> String {
+    let seconds = |at: Micros| format!("{:.3}", at as f64 / 1e6);
+    let mut text = format!(
+        "{:?} of {} at process {}, sent {}",
+        request.action,
+        request.names.join("+"),
+        request.process,
+        seconds(request.sent)
+    );
+    let skipped = request.arrivals.len().saturating_sub(4);
+    for (at, answer) in request.arrivals.iter().skip(skipped) {
+        let answer = match answer {
+            Answer::Refused(refusal) => format!("{} {}", refusal.status, refusal.code),
+            Answer::Granted { leases, is_new, .. } => {
+                let lease = |lease: &super::record::Lease| {
+                    format!("{} for {}", lease.fence, seconds(lease.expires_in))
+                };
+                let leases: Vec<_> = leases.iter().map(lease).collect();
+                format!("granted(new {is_new}) {}", leases.join(", "))
+            }
+            other @ (Answer::Queued | Answer::Freed | Answer::Evicted(_)) => format!("{other:?}"),
+        };
+        text += &format!("; {} {answer}", seconds(*at));
+    }
+    if let Some((at, end)) = request.end {
+        text += &format!("; {end:?} {}", seconds(at));
+    }
+    text
+}
+
+/// The requests of a claim, for people to read.
+fn story(evidence: &Evidence<'_>, claim: usize) -> String {
+    let terms = &evidence.history.claims[claim];
+    let mut text = format!(
+        "\n    {} wants {} {:?} for {} ms{}{}{}",
+        terms.owner,
+        terms.names.join("+"),
+        terms.mode,
+        terms.lease / 1_000,
+        if terms.is_fair { "" } else { " unfair" },
+        if terms.min_hold > 0 { " min_hold" } else { "" },
+        if terms.lock_delay > 0 {
+            " lock_delay"
+        } else {
+            ""
+        },
+    );
+    for request in evidence.requests_of(claim).take(12) {
+        text += &format!("\n      {}", shown(request));
+    }
+    text
+}
+
+/// The part of a lease's time that is certain, by the number of its grant.
+fn lasting<'a>(evidence: &'a Evidence<'_>, grants: &'a [usize]) -> Vec<(usize, &'a Lasting)> {
+    let of_grant = |index: &usize| {
+        let index = *index;
+        let lasting = evidence.grants[index].lasting.iter();
+        lasting.map(move |lasting| (index, lasting))
+    };
+    grants.iter().flat_map(of_grant).collect()
+}

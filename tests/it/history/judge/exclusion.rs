@@ -1,0 +1,159 @@
+//! Who held a lock at the same time, and who got it while it was closed.
+
+use std::collections::BTreeMap;
+
+use super::super::record::{Action, Answer, Micros, Mode};
+use super::{Evidence, Rule, Violation, conflicts, lasting, story};
+
+/// A lease in its certain time.
+#[derive(Clone, Copy)]
+struct Holding {
+    grant: usize,
+    claim: usize,
+    mode: Mode,
+    from: Micros,
+    until: Micros,
+}
+
+pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
+    for (name, grants) in &evidence.by_name {
+        let mut holdings: Vec<_> = lasting(evidence, grants)
+            .into_iter()
+            .map(|(grant, lasting)| Holding {
+                grant,
+                claim: evidence.grants[grant].claim,
+                mode: lasting.mode,
+                from: lasting.from,
+                until: lasting.known_until,
+            })
+            .filter(|holding| holding.from < holding.until)
+            .collect();
+        holdings.sort_unstable_by_key(|holding| holding.from);
+        overlaps(evidence, name, &holdings, found);
+        for grant in grants {
+            cooling(evidence, *grant, grants, found);
+        }
+    }
+}
+
+fn overlaps(evidence: &Evidence<'_>, name: &str, holdings: &[Holding], found: &mut Vec<Violation>) {
+    let mut current: Vec<Holding> = Vec::new();
+    let mut reported = Vec::new();
+    for holding in holdings {
+        current.retain(|other| other.until > holding.from);
+        let others = current.iter().filter(|other| other.claim != holding.claim);
+        let wrong = others
+            .clone()
+            .find_map(|other| Some((wrong(*other, *holding)?, Some(other.claim))));
+        let wrong = wrong.or_else(|| Some((too_many(others, *holding)?, None)));
+        if let Some((rule, other)) = wrong
+            && !reported.contains(&(rule, holding.claim))
+        {
+            reported.push((rule, holding.claim));
+            let with = other.map_or_else(String::new, |other| story(evidence, other));
+            let fence = evidence.grants[holding.grant].fence;
+            let what = format!(
+                "{name}, fence {fence}:{with}{}",
+                story(evidence, holding.claim)
+            );
+            found.push(Violation::new(rule, holding.from, what));
+        }
+        current.push(*holding);
+    }
+}
+
+/// Why two may not hold at once.
+fn wrong(one: Holding, other: Holding) -> Option<Rule> {
+    if conflicts(one.mode, other.mode) {
+        return Some(Rule::Overlap);
+    }
+    let limits = [one, other].map(|holding| limit(holding.mode));
+    (limits[0] != limits[1]).then_some(Rule::DifferingLimits)
+}
+
+/// Whether one more takes more permits than there are.
+fn too_many<'a>(others: impl Iterator<Item = &'a Holding>, holding: Holding) -> Option<Rule> {
+    let limit = u64::from(limit(holding.mode)?);
+    let mut taken: BTreeMap<usize, u64> = BTreeMap::new();
+    for holding in others.copied().chain([holding]) {
+        if let Mode::Shared { permits, .. } = holding.mode {
+            taken.insert(holding.claim, permits.into());
+        }
+    }
+    (taken.values().sum::<u64>() > limit).then_some(Rule::Permits)
+}
+
+fn limit(mode: Mode) -> Option<u32> {
+    match mode {
+        Mode::Exclusive => None,
+        Mode::Shared { limit, .. } => limit,
+    }
+}
+
+/// Nobody else gets a lock before the `min_hold` of a released lease or the `lock_delay` of an expired one is over. Only
+/// leases that exclude each other are looked at: among shared ones it is the permits that stay taken.
+fn cooling(evidence: &Evidence<'_>, index: usize, grants: &[usize], found: &mut Vec<Violation>) {
+    let grant = &evidence.grants[index];
+    let terms = &evidence.history.claims[grant.claim];
+    let Some((closed_until, evicted_by)) = closed(evidence, index) else {
+        return;
+    };
+    for other in grants {
+        let other = &evidence.grants[*other];
+        let others = &evidence.history.claims[other.claim];
+        if other.claim == grant.claim
+            || other.fence <= grant.fence
+            || other.told >= closed_until
+            || other.asked < evicted_by
+            || !conflicts(terms.mode, others.mode)
+            // A clock that jumps, or data that are lost, end what they end.
+            || evidence.has_clock_step(grant.asked, other.told, false)
+            || evidence.has_loss(grant.asked, other.told)
+        {
+            continue;
+        }
+        let what = format!(
+            "{}:{}{}",
+            grant.name,
+            story(evidence, grant.claim),
+            story(evidence, other.claim)
+        );
+        found.push(Violation::new(Rule::Cooling, other.told, what));
+    }
+}
+
+/// Until when the lock of a lease is certainly closed, and from when others have to keep to it.
+fn closed(evidence: &Evidence<'_>, index: usize) -> Option<(Micros, Micros)> {
+    let grant = &evidence.grants[index];
+    let terms = &evidence.history.claims[grant.claim];
+    let steps_down = |mode: Mode| mode != terms.mode;
+    if grant.lasting.iter().any(|lasting| steps_down(lasting.mode)) {
+        return None;
+    }
+    let evictions = evidence
+        .history
+        .requests
+        .iter()
+        .filter(|request| request.action == Action::Evict && request.names[0] == grant.name);
+    let mut evictions = evictions.filter(|request| request.ended() >= grant.asked);
+    let mut requests = evidence.requests_of(grant.claim);
+    let may_be_released = requests.any(|request| {
+        request.action == Action::Release || matches!(request.action, Action::Hold { .. })
+    });
+    match evictions.next() {
+        Some(eviction) if terms.lock_delay > 0 => match eviction.last() {
+            Some(Answer::Evicted(fences)) if fences.contains(&grant.fence) => {
+                let answered = eviction.first_arrival()?;
+                Some((eviction.sent + terms.lock_delay, answered))
+            }
+            _ => None,
+        },
+        Some(_) => None,
+        None if terms.min_hold > 0 && may_be_released => Some((grant.asked + terms.min_hold, 0)),
+        None if terms.lock_delay > 0 && !may_be_released => {
+            let last = grant.lasting.iter().map(|lasting| lasting.until).max()?;
+            Some((last + terms.lock_delay, 0))
+        }
+        None => None,
+    }
+}

@@ -1,0 +1,348 @@
+//! The order of waiters, and free locks that nobody is given.
+
+use std::collections::BTreeMap;
+
+use super::super::record::{Action, Answer, Effect, End, Micros, Mode, SECOND, View};
+use super::{Counts, Evidence, Grant, Rule, SETTLING, Violation, story};
+
+/// A free lock is granted to somebody who waits within this time.
+const GHOST: Micros = 2 * SECOND;
+
+/// A claim that moves is certainly where it moved to after this time, if no fault is about.
+const ARRIVAL: Micros = SECOND;
+
+/// A wait that is about to end may have ended already for the process.
+const NEARLY_OVER: Micros = SECOND / 2;
+
+/// A refusal that is on its way: whoever gets it later may have been out of the queue before.
+const REFUSAL_UNDER_WAY: Micros = 2 * SECOND;
+
+/// A place that is kept for a while is not tried to the last second.
+const PLACE_MARGIN: Micros = SECOND;
+
+/// The grace after lost data is the longest lease that may be alive and at least an interval between two looks and a
+/// second; then come two operations that may take long.
+const GRACE_BESIDE: Micros = 8 * SECOND;
+
+/// A claim that waited.
+struct Waiter {
+    claim: usize,
+    /// It was certainly in the queue by then.
+    queued: Micros,
+    /// When it was there, at which process, and from when it was certainly heard of.
+    attached: Vec<Attachment>,
+    /// It may have left the queue by then.
+    left: Micros,
+}
+
+struct Attachment {
+    process: usize,
+    from: Micros,
+    /// From then on the process certainly knew.
+    sure: Micros,
+    until: Micros,
+    /// It was refused then, for another reason than the end of its wait.
+    refused: Option<Micros>,
+}
+
+pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>, counts: &mut Counts) {
+    let mut views: BTreeMap<&str, Vec<&View>> = BTreeMap::new();
+    for view in &evidence.history.views {
+        views.entry(&view.name).or_default().push(view);
+    }
+    for (name, grants) in &evidence.by_name {
+        let seen = views.get(name).map_or(&[][..], Vec::as_slice);
+        let waiters = waiters(evidence, name, seen);
+        counts.waiters += waiters.len();
+        for grant in grants {
+            let grant = &evidence.grants[*grant];
+            if evidence.history.claims[grant.claim].is_fair {
+                order(evidence, grant, grants, &waiters, found, counts);
+            }
+        }
+    }
+    for (name, seen) in &mut views {
+        seen.sort_unstable_by_key(|view| view.at);
+        ghosts(evidence, name, seen, found);
+    }
+}
+
+/// The claims that certainly stood in the queue of a lock.
+fn waiters(evidence: &Evidence<'_>, name: &str, views: &[&View]) -> Vec<Waiter> {
+    let mut heads: BTreeMap<usize, Micros> = BTreeMap::new();
+    for view in views {
+        let head = view
+            .head
+            .as_deref()
+            .and_then(|head| evidence.claim_of.get(head));
+        if let Some(claim) = head {
+            let first = heads.entry(*claim).or_insert(view.at);
+            *first = view.at.min(*first);
+        }
+    }
+    let claims = evidence.history.claims.iter().enumerate();
+    claims
+        .filter(|(_, claim)| claim.is_fair && claim.names.iter().any(|own| own == name))
+        .filter_map(|(claim, _)| waiter(evidence, claim, heads.get(&claim).copied()))
+        .collect()
+}
+
+fn waiter(evidence: &Evidence<'_>, claim: usize, seen: Option<Micros>) -> Option<Waiter> {
+    let mut queued = seen;
+    let mut attached = Vec::new();
+    let mut left = Micros::MAX;
+    for request in evidence.requests_of(claim) {
+        if request.action == Action::Release {
+            left = left.min(request.sent);
+        }
+        if !request.asks() {
+            continue;
+        }
+        let told = request
+            .arrivals
+            .iter()
+            .find_map(|(at, answer)| match answer {
+                Answer::Queued => Some(*at),
+                Answer::Refused(refusal) if refusal.has_place => Some(*at),
+                _ => None,
+            });
+        queued = [queued, told].into_iter().flatten().min();
+        let refusal = request.refusal();
+        attached.push(Attachment {
+            process: request.process,
+            from: request.sent,
+            sure: told.unwrap_or(Micros::MAX).min(request.sent + ARRIVAL),
+            until: request
+                .ended()
+                .min(request.deadline().saturating_sub(NEARLY_OVER))
+                .saturating_sub(
+                    NEARLY_OVER
+                        * u64::from(request.end.is_some_and(|(_, end)| end != End::Answered)),
+                ),
+            refused: refusal
+                .filter(|(_, refusal)| !refusal.has_place)
+                .map(|(at, _)| at),
+        });
+    }
+    Some(Waiter {
+        claim,
+        queued: queued?,
+        attached,
+        left,
+    })
+}
+
+/// Nobody who came later is granted while an earlier one stands there.
+fn order(
+    evidence: &Evidence<'_>,
+    grant: &Grant<'_>,
+    grants: &[usize],
+    waiters: &[Waiter],
+    found: &mut Vec<Violation>,
+    counts: &mut Counts,
+) {
+    let mut asks = evidence
+        .requests_of(grant.claim)
+        .filter(|request| request.asks());
+    let Some(came) = asks.next().map(|request| request.sent) else {
+        return;
+    };
+    let from = begun(evidence, grant, grants);
+    for waiter in waiters {
+        if waiter.claim == grant.claim || waiter.queued >= came {
+            continue;
+        }
+        let own = grants.iter().map(|index| &evidence.grants[*index]);
+        let own = own.filter(|own| own.claim == waiter.claim);
+        let granted = own.map(|own| own.fence).min();
+        if granted.is_some_and(|fence| fence < grant.fence) {
+            // The wait of the earlier one went on when the later one came.
+            let told = evidence.requests_of(waiter.claim);
+            let told = told.filter(|request| request.is_granted());
+            let told = told
+                .filter_map(|request| request.arrivals.last())
+                .map(|(at, _)| *at);
+            counts.ordered_pairs += usize::from(told.min().is_some_and(|told| told > came));
+            continue;
+        }
+        if was_there(evidence, waiter, from, grant.told) {
+            let stories = [waiter.claim, grant.claim].map(|claim| story(evidence, claim));
+            let what = format!(
+                "{}: the first was queued by {:.3}, the second was granted {} between {:.3} and {:.3}:{}",
+                grant.name,
+                waiter.queued as f64 / 1e6,
+                grant.fence,
+                from as f64 / 1e6,
+                grant.told as f64 / 1e6,
+                stories.concat()
+            );
+            found.push(Violation::new(Rule::Fifo, grant.told, what));
+        }
+    }
+}
+
+/// The lease did not begin before this: neither before it was asked for, nor before an exclusive one with a smaller
+/// fence was about to be released.
+fn begun(evidence: &Evidence<'_>, grant: &Grant<'_>, grants: &[usize]) -> Micros {
+    let earlier = grants.iter().map(|index| &evidence.grants[*index]);
+    let earlier =
+        earlier.filter(|earlier| earlier.fence < grant.fence && earlier.told < grant.told);
+    let ends = earlier.flat_map(|earlier| {
+        let exclusive = earlier.lasting.iter();
+        let exclusive = exclusive.filter(|lasting| lasting.mode == Mode::Exclusive);
+        let ends = exclusive.map(|lasting| lasting.known_until.min(grant.told));
+        ends.chain([earlier.asked])
+    });
+    ends.max().unwrap_or(0).max(grant.asked)
+}
+
+/// Whether a waiter certainly stood in the queue all this time, with somebody there for it at a process that could work.
+fn was_there(evidence: &Evidence<'_>, waiter: &Waiter, from: Micros, until: Micros) -> bool {
+    if waiter.left <= until {
+        return false;
+    }
+    let is_refused = |refused: Micros| refused >= from && refused <= until + REFUSAL_UNDER_WAY;
+    if waiter
+        .attached
+        .iter()
+        .filter_map(|one| one.refused)
+        .any(is_refused)
+    {
+        return false;
+    }
+    let covers = |one: &&Attachment| {
+        one.sure <= from && until < one.until && !own_outage(evidence, one.process, from, until)
+    };
+    waiter.attached.iter().any(|one| covers(&one)) && kept_its_place(evidence, waiter, from)
+}
+
+/// Whether something struck this process and not all of them. What strikes all of them is no excuse: the order of those
+/// who wait survives any outage of the store.
+fn own_outage(evidence: &Evidence<'_>, process: usize, from: Micros, until: Micros) -> bool {
+    let mut outages = evidence.history.outages.iter();
+    outages.any(|outage| {
+        outage.process == Some(process)
+            && outage.effect != Effect::Slower
+            && outage.overlaps(from.saturating_sub(SETTLING), until)
+    })
+}
+
+/// Whether it was never away for so long, since it was queued, that its place could be forgotten.
+fn kept_its_place(evidence: &Evidence<'_>, waiter: &Waiter, until: Micros) -> bool {
+    let kept = evidence
+        .history
+        .bounds
+        .place_kept
+        .saturating_sub(PLACE_MARGIN);
+    let mut there_until = waiter.queued;
+    for one in &waiter.attached {
+        if one.from > until {
+            break;
+        }
+        if one.from > there_until {
+            // What nobody is there for can be lost with the store, or with the process that was to keep it.
+            let away = (there_until, one.from);
+            let mut outages = evidence.history.outages.iter();
+            let is_struck = outages.any(|outage| {
+                outage.effect != Effect::Slower
+                    && outage.overlaps(away.0.saturating_sub(SETTLING), away.1 + SETTLING)
+            });
+            if away.1 - away.0 > kept || is_struck || evidence.has_clock_step(away.0, away.1, false)
+            {
+                return false;
+            }
+        }
+        // A process that was killed or cut off while the claim was with it has forgotten it, or could not say so.
+        there_until = there_until.max(one.until);
+    }
+    true
+}
+
+/// Runs of views in which a lock is free and waited for, and nobody is granted it.
+fn ghosts(evidence: &Evidence<'_>, name: &str, views: &[&View], found: &mut Vec<Violation>) {
+    let grants = evidence.by_name.get(name).map_or(&[][..], Vec::as_slice);
+    let mut since: Option<&View> = None;
+    let mut is_reported = false;
+    for view in views {
+        let waits = view.is_free && view.queue_length > 0 && head_is_there(evidence, view);
+        let granted = since.is_some_and(|first| {
+            let mut grants = grants.iter().map(|index| &evidence.grants[*index]);
+            grants.any(|grant| {
+                grant.told >= first.sent && grant.asked <= view.at && grant.told <= view.at + SECOND
+            })
+        });
+        if !waits || granted || is_excused(evidence, view) {
+            since = None;
+            is_reported = false;
+            continue;
+        }
+        let first = *since.get_or_insert(view);
+        if view.sent > first.at + GHOST
+            && !is_reported
+            && somebody_waits(evidence, name, first, view)
+        {
+            is_reported = true;
+            let head = view.head.as_deref().unwrap_or_default();
+            let told = evidence
+                .claim_of
+                .get(head)
+                .map(|claim| story(evidence, *claim));
+            let what = format!(
+                "{name} is free from {:.3} to {:.3}, {} wait, the first is {head}:{}",
+                first.at as f64 / 1e6,
+                view.sent as f64 / 1e6,
+                view.queue_length,
+                told.unwrap_or_default()
+            );
+            found.push(Violation::new(Rule::Ghost, view.sent, what));
+        }
+    }
+}
+
+/// A claim on several locks may keep a free one for itself while it waits for another.
+fn head_is_there(evidence: &Evidence<'_>, view: &View) -> bool {
+    let head = view
+        .head
+        .as_deref()
+        .and_then(|head| evidence.claim_of.get(head));
+    head.is_some_and(|claim| evidence.history.claims[*claim].names.len() == 1)
+}
+
+/// Whether somebody was there all the time who could have had the lock.
+fn somebody_waits(evidence: &Evidence<'_>, name: &str, first: &View, last: &View) -> bool {
+    let mut requests = evidence.history.requests.iter();
+    requests.any(|request| {
+        request.asks()
+            && request.names == [name]
+            && request.sent + ARRIVAL < first.at
+            && request.ended().min(request.deadline()) > last.at + NEARLY_OVER
+            && !evidence.is_struck(request.process, first.at, last.at)
+    })
+}
+
+/// While a store is away or waits for what it may have forgotten, nothing is granted, and that is right.
+fn is_excused(evidence: &Evidence<'_>, view: &View) -> bool {
+    let outages = &evidence.history.outages;
+    let is_near = |from: Micros, until: Micros| from <= view.at && view.sent <= until;
+    outages.iter().any(|outage| {
+        let settled = match outage.effect {
+            Effect::Loss => grace_end(evidence, outage.from, outage.until),
+            Effect::Away | Effect::Full | Effect::Slower => outage.until + SETTLING,
+        };
+        is_near(outage.from, settled)
+    }) || evidence
+        .history
+        .clock_steps
+        .iter()
+        .any(|step| is_near(step.before, step.after + SETTLING))
+}
+
+/// When the grace after a loss of data is over at the latest: every lease that was told of has ended.
+pub(super) fn grace_end(evidence: &Evidence<'_>, from: Micros, until: Micros) -> Micros {
+    let told = evidence.grants.iter().filter(|grant| grant.told <= until);
+    let longest = told.map(|grant| grant.latest_end).max().unwrap_or(from);
+    let lasting = evidence.grants.iter().filter(|grant| grant.told <= until);
+    let ttl = lasting.map(|grant| grant.latest_end - grant.told.min(grant.latest_end));
+    let ttl = ttl.max().unwrap_or(0);
+    longest.max(until + ttl) + GRACE_BESIDE
+}

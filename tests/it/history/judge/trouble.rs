@@ -1,0 +1,129 @@
+//! Answers that come too late, and failures that no fault explains.
+
+use super::super::record::{Action, Answer, Effect, End, Micros, Outage, Refusal, Request, SECOND};
+use super::queues::grace_end;
+use super::{Evidence, Rule, SETTLING, Violation, shown, story};
+
+/// An operation of the store may take so long before its outcome is called unknown.
+const OPERATION: Micros = 2 * SECOND;
+
+/// What the service refuses in the ordinary course of things.
+const ORDINARY: [&str; 15] = [
+    "lock_held",
+    "lock_cooling",
+    "wait_timeout",
+    "limit_mismatch",
+    "upgrade_unsupported",
+    "claim_mismatch",
+    "claim_ended",
+    "lease_released",
+    "lease_expired",
+    "lease_lost",
+    "lease_evicted",
+    "token_unknown",
+    "too_many_waiters",
+    "store_unavailable",
+    "recovering",
+];
+
+pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
+    for request in &evidence.history.requests {
+        late(evidence, request, found);
+        for (at, answer) in &request.arrivals {
+            if let Answer::Refused(refusal) = answer
+                && is_wrong(evidence, request, *at, refusal)
+            {
+                let told = request
+                    .claim
+                    .map_or_else(|| shown(request), |claim| story(evidence, claim));
+                let what = format!("{} {}: {told}", refusal.status, refusal.code);
+                found.push(Violation::new(Rule::WrongFailure, *at, what));
+            }
+        }
+    }
+}
+
+/// A wait ends with its deadline. Pauses and outages of its process make it later by themselves and by an operation that
+/// was under way.
+fn late(evidence: &Evidence<'_>, request: &Request, found: &mut Vec<Violation>) {
+    let is_answer = |answer: &Answer| matches!(answer, Answer::Granted { .. } | Answer::Refused(_));
+    let answered = match request.action {
+        Action::Hold { .. } => return,
+        Action::Acquire { .. }
+        | Action::Renew
+        | Action::StepDown
+        | Action::Release
+        | Action::StepBack
+        | Action::Evict => request
+            .arrivals
+            .iter()
+            .find(|(_, answer)| is_answer(answer)),
+    };
+    let gave_up = request.end.filter(|(_, end)| *end == End::GaveUp);
+    let Some(at) = answered.map(|(at, _)| *at).or(gave_up.map(|(at, _)| at)) else {
+        return;
+    };
+    let mut outages = evidence.history.outages.iter();
+    let is_struck = outages.any(|outage| {
+        let until = Outage {
+            until: outage.until + SETTLING,
+            ..outage.clone()
+        };
+        until.strikes(request.process, request.sent, at)
+    });
+    // Requests without a wait may take as long as an operation of the store.
+    let waits = request.deadline() > request.sent;
+    let allowed = if waits { 0 } else { OPERATION };
+    if !is_struck && at > request.deadline() + allowed + evidence.history.bounds.late {
+        found.push(Violation::new(Rule::Late, at, shown(request)));
+    }
+}
+
+fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Refusal) -> bool {
+    if !ORDINARY.contains(&refusal.code.as_str()) {
+        return true;
+    }
+    let mut outages = evidence.history.outages.iter();
+    match refusal.code.as_str() {
+        "store_unavailable" => {
+            let is_release = request.action == Action::Release;
+            // A lease that is over before it can be told of is not told of: its outcome is called unknown.
+            let lease = request
+                .claim
+                .map(|claim| evidence.history.claims[claim].lease);
+            if lease.is_some_and(|lease| request.asks() && at > request.sent + lease) {
+                return false;
+            }
+            !outages.any(|outage| match outage.effect {
+                Effect::Away | Effect::Loss => {
+                    strikes_until(outage, outage.until + SETTLING, request, at)
+                }
+                // A release works when memory is full.
+                Effect::Full => !is_release && strikes_until(outage, outage.until, request, at),
+                Effect::Slower => false,
+            })
+        }
+        "recovering" => {
+            let is_after_a_step = evidence.history.clock_steps.iter().any(|step| {
+                step.before <= at && request.sent <= grace_end(evidence, step.before, step.after)
+            });
+            !is_after_a_step
+                && !outages.any(|outage| match outage.effect {
+                    Effect::Away | Effect::Loss => {
+                        let over = grace_end(evidence, outage.from, outage.until);
+                        strikes_until(outage, over, request, at)
+                    }
+                    Effect::Full | Effect::Slower => false,
+                })
+        }
+        _ => false,
+    }
+}
+
+fn strikes_until(outage: &Outage, until: Micros, request: &Request, at: Micros) -> bool {
+    let longer = Outage {
+        until,
+        ..outage.clone()
+    };
+    longer.strikes(request.process, request.sent, at)
+}

@@ -1,0 +1,165 @@
+//! What a run is to do, as it is asked for on the command line of `scripts/history`.
+
+use std::time::Duration;
+
+use super::faults::Fault;
+use crate::support::redis_server::Persistence;
+
+/// What a run is to do.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) seed: u64,
+    pub(super) time: Duration,
+    pub(super) faults: Vec<Fault>,
+    pub(super) is_redis: bool,
+    pub(super) processes: usize,
+    pub(super) clients: usize,
+    /// What Redis keeps on disk; by the seed, if nothing is said.
+    pub(super) persistence: Option<Persistence>,
+    pub(super) ttl_max: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            time: Duration::from_secs(60),
+            faults: Vec::new(),
+            is_redis: true,
+            processes: 3,
+            clients: 14,
+            persistence: None,
+            ttl_max: Duration::from_secs(15),
+        }
+    }
+}
+
+impl Options {
+    /// Reads `--name value` pairs.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let mut options = Self::default();
+        let mut words = text.split_whitespace();
+        let mut faults = "all";
+        while let Some(name) = words.next() {
+            let value = words
+                .next()
+                .ok_or_else(|| format!("{name} needs a value"))?;
+            let number = || {
+                value
+                    .parse::<u64>()
+                    .map_err(|_| format!("{name} {value}: no number"))
+            };
+            let count = || number().map(|number| usize::try_from(number).unwrap_or(1).max(1));
+            match name {
+                "--seed" => options.seed = number()?,
+                "--seconds" => options.time = Duration::from_secs(number()?.max(1)),
+                "--faults" => faults = value,
+                "--processes" => options.processes = count()?.min(9),
+                "--clients" => options.clients = count()?.min(200),
+                "--ttl-max" => options.ttl_max = Duration::from_secs(number()?.max(1)),
+                "--store" if value == "redis" || value == "memory" => {
+                    options.is_redis = value == "redis";
+                }
+                "--persistence" if value == "always" => {
+                    options.persistence = Some(Persistence::AofAlways);
+                }
+                "--persistence" if value == "none" => {
+                    options.persistence = Some(Persistence::Nothing);
+                }
+                _ => return Err(format!("{name} {value} is not known")),
+            }
+        }
+        if !options.is_redis {
+            options.processes = 1;
+        }
+        options.faults = options.named(faults)?;
+        Ok(options)
+    }
+
+    /// The faults of this name: one, several with commas, `all` that make sense, or `none`.
+    fn named(&self, names: &str) -> Result<Vec<Fault>, String> {
+        let makes_sense = |fault: &Fault| {
+            (self.is_redis || fault.is_for_memory())
+                && (self.processes > 1 || *fault != Fault::LoseBoth)
+        };
+        match names {
+            "none" => Ok(Vec::new()),
+            "all" => Ok(Fault::ALL.into_iter().filter(makes_sense).collect()),
+            names => names
+                .split(',')
+                .map(|name| {
+                    let fault =
+                        Fault::named(name).ok_or_else(|| format!("there is no fault {name:?}"))?;
+                    let senseless =
+                        format!("{name} makes no sense with this store and so many processes");
+                    makes_sense(&fault).then_some(fault).ok_or(senseless)
+                })
+                .collect(),
+        }
+    }
+
+    /// The command that repeats one round.
+    pub(super) fn command(&self, seed: u64, time: Duration) -> String {
+        let faults: Vec<_> = self.faults.iter().map(|fault| fault.name()).collect();
+        let faults = if faults.is_empty() {
+            "none".to_owned()
+        } else {
+            faults.join(",")
+        };
+        let store = if self.is_redis { "redis" } else { "memory" };
+        let persistence = match self.persistence {
+            Some(Persistence::AofAlways) => " --persistence always",
+            Some(Persistence::AofEverySecond) => " --persistence everysec",
+            Some(Persistence::Nothing) => " --persistence none",
+            None => "",
+        };
+        format!(
+            "scripts/history --seed {seed} --seconds {} --faults {faults} --store {store} --processes {} --clients {} --ttl-max {}{persistence}",
+            time.as_secs(),
+            self.processes,
+            self.clients,
+            self.ttl_max.as_secs()
+        )
+    }
+
+    /// What Redis keeps on disk in a round: everything in two of three.
+    pub(super) fn persistence(&self, seed: u64) -> Persistence {
+        let by_seed = if seed.is_multiple_of(3) {
+            Persistence::Nothing
+        } else {
+            Persistence::AofAlways
+        };
+        self.persistence.unwrap_or(by_seed)
+    }
+}
+
+#[test]
+fn options_are_read_and_written() {
+    let options = Options::parse("--seed 7 --seconds 20 --faults cut,clock --persistence none");
+    let options = options.expect("they are fine");
+    assert_eq!(options.faults, [Fault::Cut, Fault::Clock]);
+    let command = options.command(options.seed, options.time);
+    let again = Options::parse(
+        command
+            .strip_prefix("scripts/history")
+            .expect("it begins so"),
+    );
+    assert_eq!(
+        again.expect("they are fine").command(7, options.time),
+        command
+    );
+    for wrong in [
+        "--faults tea",
+        "--seed x",
+        "--store file",
+        "--seed",
+        "--store memory --faults cut",
+    ] {
+        assert!(Options::parse(wrong).is_err(), "{wrong}");
+    }
+    let memory = Options::parse("--store memory").expect("they are fine");
+    assert_eq!(
+        (memory.faults, memory.processes),
+        (vec![Fault::PauseProcess], 1)
+    );
+}

@@ -1,0 +1,134 @@
+//! What a run found, for people to read, and whether it passed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::judge::{Counts, Rule};
+use super::options::Options;
+use super::run::{Report, Round, kept};
+
+/// With fewer grants a second than this, a run has shown nothing.
+const GRANTS_MIN: f64 = 1.5;
+
+/// How many violations of a rule are written out.
+const SHOWN: usize = 2;
+
+/// One line about a round.
+pub(super) fn line(round: &Round) -> String {
+    let mut rules: BTreeMap<Rule, usize> = BTreeMap::new();
+    for violation in &round.violations {
+        *rules.entry(violation.rule).or_default() += 1;
+    }
+    format!(
+        "seed {}, {:?}: {} violations {rules:?}; {:?}",
+        round.seed,
+        round.time,
+        round.violations.len(),
+        round.counts
+    )
+}
+
+impl Report {
+    /// Everything, and why the run did not pass if it did not.
+    pub(super) fn text(&self, options: &Options) -> (String, Option<String>) {
+        let mut text = String::new();
+        let seeds: Vec<_> = self
+            .rounds
+            .iter()
+            .map(|round| round.seed.to_string())
+            .collect();
+        let redis = if options.is_redis {
+            let first = options.persistence(options.seed);
+            format!(
+                "redis {} that keeps {} (first round)",
+                self.redis_version,
+                kept(first)
+            )
+        } else {
+            "memory".to_owned()
+        };
+        let version = env!("CARGO_PKG_VERSION");
+        let _ = writeln!(
+            text,
+            "leasehold {version}, {redis}, {} processes, seeds {}",
+            options.processes,
+            seeds.join(" ")
+        );
+        let counts = self.sum();
+        let _ = writeln!(text, "{counts:#?}");
+        for (fault, (tried, effective, observed)) in &self.effects {
+            let name = fault.name();
+            let _ = writeln!(
+                text,
+                "fault {name}: {tried} times, {effective} with effect, {observed} observed"
+            );
+        }
+        for round in &self.rounds {
+            Self::violations(&mut text, options, round);
+        }
+        (text, self.failure(options, &counts))
+    }
+
+    fn violations(text: &mut String, options: &Options, round: &Round) {
+        let mut shown: BTreeMap<Rule, usize> = BTreeMap::new();
+        for violation in &round.violations {
+            let shown = shown.entry(violation.rule).or_default();
+            *shown += 1;
+            if *shown <= SHOWN {
+                let at = violation.at as f64 / 1e6;
+                let _ = writeln!(
+                    text,
+                    "\n{:?} at {at:.3} (seed {}): {}",
+                    violation.rule, round.seed, violation.what
+                );
+            }
+        }
+        if !round.violations.is_empty() {
+            let command = options.command(round.seed, round.time);
+            let _ = writeln!(
+                text,
+                "\nseed {}: {:?}; to repeat: {command}",
+                round.seed, shown
+            );
+        }
+    }
+
+    fn sum(&self) -> Counts {
+        let mut sum = Counts::default();
+        for round in &self.rounds {
+            sum.add(&round.counts);
+        }
+        sum
+    }
+
+    fn failure(&self, options: &Options, counts: &Counts) -> Option<String> {
+        let violations: usize = self.rounds.iter().map(|round| round.violations.len()).sum();
+        if violations > 0 {
+            return Some(format!("{violations} violations"));
+        }
+        if let Some(round) = self.rounds.iter().find(|round| !round.crashed.is_empty()) {
+            return Some(format!(
+                "seed {}: processes {:?} ended by themselves",
+                round.seed, round.crashed
+            ));
+        }
+        if let Some(round) = self.rounds.iter().find(|round| !round.is_finished) {
+            return Some(format!(
+                "seed {}: a client did not come to its end",
+                round.seed
+            ));
+        }
+        for fault in &options.faults {
+            if self
+                .effects
+                .get(fault)
+                .is_none_or(|(_, effective, _)| *effective == 0)
+            {
+                return Some(format!("invalid: {} had no effect", fault.name()));
+            }
+        }
+        let seconds = options.time.as_secs_f64();
+        let is_enough = counts.grants as f64 >= GRANTS_MIN * seconds;
+        (!is_enough).then(|| format!("invalid: only {} grants in {seconds} s", counts.grants))
+    }
+}

@@ -1,0 +1,243 @@
+//! One run: rounds of at most a minute, each with processes and a Redis of its own, so that what is recorded stays small.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::actor::connect;
+use super::chance::Chance;
+use super::faults::{Effects, Fault, Nemesis};
+use super::fleet::{self, Fleet};
+use super::judge::{Counts, Violation, judge};
+use super::observe;
+use super::options::Options;
+use super::plan::{KEPT, PAIR, SINGLE};
+use super::record::{Bounds, Effect, Micros};
+use super::recorder::Recorder;
+use super::scenes::{self, Stage};
+use crate::support::redis_server::Persistence;
+use crate::waiters::http1::Request;
+
+/// How long a round lasts at the most, its faults' own time aside.
+const ROUND: Duration = Duration::from_secs(60);
+
+/// What clients are allowed to finish when the time is over: two waits of which nobody answered the end.
+const FINISH: Duration = Duration::from_secs(60);
+
+/// How much later than promised an answer may be on a machine that runs other tests meanwhile, without optimisation.
+const BUSY: Micros = 1_500_000;
+
+/// The part of the random numbers that belongs to the faults; the others belong to clients.
+const FAULTS_PART: u64 = 1 << 32;
+
+/// What a run found.
+#[derive(Default)]
+pub(super) struct Report {
+    pub(super) rounds: Vec<Round>,
+    pub(super) effects: Effects,
+    pub(super) redis_version: String,
+}
+
+/// What a round found.
+pub(super) struct Round {
+    pub(super) seed: u64,
+    pub(super) time: Duration,
+    pub(super) counts: Counts,
+    pub(super) violations: Vec<Violation>,
+    pub(super) crashed: Vec<usize>,
+    /// Whether every client came to its end.
+    pub(super) is_finished: bool,
+}
+
+/// Runs rounds until the time is over.
+pub(super) async fn run(options: &Options) -> Report {
+    let mut report = Report::default();
+    let mut left = options.time;
+    let mut seed = options.seed;
+    while left > Duration::ZERO {
+        let time = left.min(ROUND);
+        let round = round(options, seed, time, &mut report).await;
+        println!("{}", super::report::line(&round));
+        report.rounds.push(round);
+        left = left.saturating_sub(time);
+        seed += 1;
+    }
+    report
+}
+
+async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report) -> Round {
+    let mut fleet = if options.is_redis {
+        let has_clock = options.faults.contains(&Fault::Clock);
+        let persistence = options.persistence(seed);
+        Fleet::on_redis(options.processes, persistence, has_clock).await
+    } else {
+        Fleet::in_memory()
+    };
+    if let Some(store) = &fleet.store {
+        report.redis_version = store.redis.info("server", "redis_version").await;
+    }
+    let recorder = Recorder::new(Bounds {
+        place_kept: fleet::place_kept(),
+        late: Bounds::default().late + BUSY,
+    });
+    let (end_clients, clients_over) = watch::channel(false);
+    let (end_observers, observers_over) = watch::channel(false);
+    let stage = Stage {
+        recorder: recorder.clone(),
+        addresses: fleet.addresses.clone(),
+        processes: options.processes,
+        ttl_max: options.ttl_max,
+        seed,
+        over: clients_over,
+    };
+    let mut clients = JoinSet::new();
+    for number in 0..options.clients {
+        clients.spawn(scenes::client(stage.clone(), number, false));
+        // Half as many keep locks for long.
+        if number.is_multiple_of(2) {
+            let number = options.clients + number;
+            clients.spawn(scenes::client(stage.clone(), number, true));
+        }
+    }
+    let stage = Stage {
+        over: observers_over,
+        ..stage
+    };
+    let mut observers = observers(&stage, &fleet);
+    let effects = strike(options, &mut fleet, &recorder, seed, time).await;
+    add(&mut report.effects, effects);
+    end_clients.send_replace(true);
+    let finished = timeout(FINISH, async {
+        while clients.join_next().await.is_some() {}
+    });
+    let is_finished = finished.await.is_ok();
+    let ended = recorder.now();
+    let left_over = left_over(&stage, options, &recorder).await;
+    end_observers.send_replace(true);
+    drop(
+        timeout(FINISH, async {
+            while observers.join_next().await.is_some() {}
+        })
+        .await,
+    );
+    let mut history = recorder.history();
+    (history.ended, history.left_over) = (ended, left_over);
+    let (violations, counts) = judge(&history);
+    Round {
+        seed,
+        time,
+        counts,
+        violations,
+        crashed: fleet.crashed(),
+        is_finished,
+    }
+}
+
+/// Those who only look, and those who notice when the machine is slow.
+fn observers(stage: &Stage, fleet: &Fleet) -> JoinSet<()> {
+    let mut observers = JoinSet::new();
+    for number in 0..2 {
+        observers.spawn(observe::watcher(stage.clone(), number));
+    }
+    observers.spawn(observe::observer(stage.clone(), 0));
+    observers.spawn(observe::pulse(stage.clone()));
+    if let Some(store) = &fleet.store {
+        observers.spawn(observe::store_pulse(stage.clone(), store.own_way()));
+    }
+    observers
+}
+
+/// Lets the faults happen, every one of them at least once, until the time is over.
+async fn strike(
+    options: &Options,
+    fleet: &mut Fleet,
+    recorder: &Recorder,
+    seed: u64,
+    time: Duration,
+) -> Effects {
+    let end = Instant::now() + time;
+    let chance = Chance::new(seed, FAULTS_PART);
+    let mut nemesis = Nemesis::new(fleet, recorder.clone(), chance);
+    if !options.faults.is_empty() {
+        sleep(Duration::from_secs(1)).await;
+        let mut order = options.faults.clone();
+        nemesis.chance.shuffle(&mut order);
+        for turn in 0.. {
+            if turn >= order.len() && Instant::now() >= end {
+                break;
+            }
+            nemesis.strike(order[turn % order.len()]).await;
+            let pause = nemesis.chance.millis(200, 2_000);
+            sleep(pause).await;
+        }
+    }
+    let effects = std::mem::take(&mut nemesis.effects);
+    tokio::time::sleep_until(end).await;
+    effects
+}
+
+fn add(sum: &mut Effects, more: Effects) {
+    for (fault, (tried, effective, observed)) in more {
+        let sum = sum.entry(fault).or_default();
+        *sum = (sum.0 + tried, sum.1 + effective, sum.2 + observed);
+    }
+}
+
+/// The locks that are not free when every lease, everything that keeps a lock closed, and every grace has to be over.
+async fn left_over(stage: &Stage, options: &Options, recorder: &Recorder) -> Vec<String> {
+    let has_loss = recorder
+        .history()
+        .outages
+        .iter()
+        .any(|outage| outage.effect == Effect::Loss);
+    // The longest lease and its lock_delay; a second lease's time where Redis may still wait for what it has forgotten.
+    let leases = if has_loss {
+        2 * options.ttl_max
+    } else {
+        options.ttl_max
+    };
+    let patience = leases + fleet::PLACE_KEPT + Duration::from_secs(8);
+    let give_up = Instant::now() + patience;
+    loop {
+        let mut left = Vec::new();
+        for name in SINGLE.iter().chain(&PAIR).chain(&KEPT) {
+            if !is_free(stage, name).await {
+                left.push((*name).to_owned());
+            }
+        }
+        if left.is_empty() || Instant::now() > give_up {
+            return left;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn is_free(stage: &Stage, name: &str) -> bool {
+    let path = format!("/locks/{name}");
+    let request = Request {
+        method: "GET",
+        path: &path,
+        token: None,
+        body: "",
+    };
+    let Ok(mut connection) = connect(&stage.addresses, 0).await else {
+        return false;
+    };
+    let answer = timeout(Duration::from_secs(4), connection.ask(request)).await;
+    let Ok(Ok(answer)) = answer else {
+        return false;
+    };
+    let lock = answer.json();
+    lock["state"] == "free" && lock["queue_length"] == 0
+}
+
+/// Says what Redis keeps on disk.
+pub(super) fn kept(persistence: Persistence) -> &'static str {
+    match persistence {
+        Persistence::Nothing => "nothing",
+        Persistence::AofEverySecond => "everything, within a second",
+        Persistence::AofAlways => "everything, at once",
+    }
+}

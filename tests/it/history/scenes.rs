@@ -1,0 +1,266 @@
+//! What clients do: each takes one claim after the other through a scene, until the run is over.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::actor::{Actor, Heard, Held};
+use super::chance::Chance;
+use super::plan::{Ending, Plan, Scene};
+use super::record::{Action, Answer};
+use super::recorder::Recorder;
+use crate::waiters::client::Addresses;
+
+/// What all clients of a run share.
+#[derive(Clone)]
+pub(super) struct Stage {
+    pub(super) recorder: Recorder,
+    pub(super) addresses: Addresses,
+    pub(super) processes: usize,
+    pub(super) ttl_max: Duration,
+    pub(super) seed: u64,
+    /// Set once: then clients finish what they are about and begin nothing new.
+    pub(super) over: tokio::sync::watch::Receiver<bool>,
+}
+
+/// One client, until the run is over.
+pub(super) async fn client(stage: Stage, number: usize, keeps: bool) {
+    let mut chance = Chance::new(stage.seed, number as u64);
+    let mut turn = 0;
+    while !*stage.over.borrow() {
+        turn += 1;
+        let draw = if keeps { Plan::draw_keeper } else { Plan::draw };
+        let plan = draw(&mut chance, stage.processes, stage.ttl_max);
+        let owner = format!("c{number}-{turn}");
+        let mut actor = Actor::new(&plan, owner, &stage.recorder, &stage.addresses);
+        play(&mut actor, &plan).await;
+        sleep(plan.pause).await;
+    }
+}
+
+async fn play(actor: &mut Actor<'_>, plan: &Plan) {
+    let [here, there, elsewhere] = plan.processes;
+    let wait = plan.terms.wait;
+    match plan.scene {
+        Scene::Plain { .. } => {
+            if holds(actor.acquire(here, wait).await.as_ref()) {
+                plain(actor, plan).await;
+            } else {
+                again_or_leave(actor, plan).await;
+            }
+        }
+        Scene::HangUp { after, away } => {
+            let answered = actor.acquire_and_hang_up(here, wait, after).await;
+            if let Some(away) = away.filter(|_| answered.is_none()) {
+                sleep(away).await;
+                if !holds(actor.acquire(there, wait).await.as_ref()) {
+                    return again_or_leave(actor, plan).await;
+                }
+            }
+            // Who hung up and does not come back may have been granted the lock for all it knows.
+            if answered.is_some() || away.is_some() {
+                sleep(plan.hold).await;
+                release(actor, elsewhere).await;
+            }
+        }
+        Scene::Keep => {
+            if holds(actor.acquire(here, wait).await.as_ref()) {
+                sleep(plan.hold).await;
+            }
+            release(actor, there).await;
+        }
+        Scene::Move { after, cuts } => moves(actor, plan, after, cuts).await,
+        Scene::Stream { ending } => streams(actor, plan, ending).await,
+        Scene::Evict => {
+            sleep(plan.hold).await;
+            actor.act(here, Action::Evict).await;
+        }
+    }
+}
+
+fn holds(answer: Option<&Answer>) -> bool {
+    matches!(answer, Some(Answer::Granted { .. }))
+}
+
+/// A claim that was not granted is tried once more with the same token, or leaves the queue.
+async fn again_or_leave(actor: &mut Actor<'_>, plan: &Plan) {
+    if actor.token.is_none() {
+        return;
+    }
+    let [_, there, elsewhere] = plan.processes;
+    if plan.hold.as_millis().is_multiple_of(2)
+        && holds(actor.acquire(there, plan.terms.wait).await.as_ref())
+    {
+        sleep(plan.hold).await;
+    }
+    release(actor, elsewhere).await;
+}
+
+/// Releases, and asks again where it is unknown whether that was done.
+async fn release(actor: &mut Actor<'_>, process: usize) {
+    for turn in 0..3 {
+        match actor.act(process + turn, Action::Release).await {
+            Some(Answer::Refused(refusal)) if refusal.status >= 500 => {}
+            Some(_) => return,
+            None => {}
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Holds, and says it again in every way there is.
+async fn plain(actor: &mut Actor<'_>, plan: &Plan) {
+    let Scene::Plain {
+        renewals,
+        repeats,
+        returns,
+        reenters,
+        steps_down,
+        abandons,
+    } = plan.scene
+    else {
+        return;
+    };
+    let [here, there, elsewhere] = plan.processes;
+    let began = Instant::now();
+    if repeats {
+        actor.acquire(there, Duration::ZERO).await;
+    }
+    if reenters {
+        actor.reenter(here, 2).await;
+        actor.act(there, Action::StepBack).await;
+    }
+    if steps_down {
+        actor.act(here, Action::StepDown).await;
+    }
+    for turn in 0..renewals {
+        sleep(plan.hold / u32::try_from(renewals).expect("few")).await;
+        actor
+            .act([here, there, elsewhere][turn % 3], Action::Renew)
+            .await;
+    }
+    if abandons {
+        // Another second after its end, a renewal must not bring it back.
+        sleep(plan.terms.ttl + Duration::from_secs(1)).await;
+        actor.act(there, Action::Renew).await;
+        return;
+    }
+    sleep(plan.hold.saturating_sub(began.elapsed())).await;
+    release(actor, elsewhere).await;
+    if returns {
+        actor.acquire(there, Duration::ZERO).await;
+        actor.act(here, Action::Renew).await;
+    }
+}
+
+/// Waits at one process and posts its token again at another one while the first request is open, or just cut.
+async fn moves(actor: &mut Actor<'_>, plan: &Plan, after: Duration, cuts: bool) {
+    let [here, there, elsewhere] = plan.processes;
+    let wait = plan.terms.wait;
+    // A stream is told that it is queued, so its place is certain.
+    if plan.terms.names.len() > 1 || cuts {
+        if actor.acquire_and_hang_up(here, wait, after).await.is_none() {
+            actor.acquire(there, wait).await;
+        }
+        sleep(plan.hold).await;
+        return release(actor, elsewhere).await;
+    }
+    let Some(mut first) = actor.hold(here, wait).await else {
+        return;
+    };
+    let heard = first.listen(after, false).await;
+    match heard {
+        Heard::Over => {}
+        Heard::Queued | Heard::Holds => {
+            let there_holds = actor.hold(there, wait);
+            if let Some(mut second) = there_holds.await {
+                let (old, new) = tokio::join!(
+                    first.listen(wait.max(plan.hold), true),
+                    second.listen(wait, true)
+                );
+                if old == Heard::Holds && new == Heard::Queued {
+                    second.listen(plan.hold, false).await;
+                }
+                sleep(plan.hold).await;
+                end(second, new);
+            }
+            end(first, heard);
+        }
+    }
+    release(actor, elsewhere).await;
+}
+
+fn end(held: Held, heard: Heard) {
+    if heard != Heard::Over {
+        held.close();
+    }
+}
+
+/// Holds by a stream until it is closed or taken over.
+async fn streams(actor: &mut Actor<'_>, plan: &Plan, ending: Ending) {
+    let [here, there, elsewhere] = plan.processes;
+    let Some(mut first) = actor.hold(here, plan.terms.wait).await else {
+        return;
+    };
+    let mut heard = first.listen(plan.terms.wait, true).await;
+    if heard == Heard::Holds && first.listen(plan.hold, false).await == Heard::Over {
+        heard = Heard::Over;
+    }
+    if heard != Heard::Holds || ending == Ending::Closed {
+        return end(first, heard);
+    }
+    match ending {
+        Ending::Closed => first.close(),
+        Ending::TakenOver | Ending::TakenOverBriefly(_) => {
+            let Some(mut second) = actor.hold(there, plan.terms.wait).await else {
+                return end(first, heard);
+            };
+            let told = second.listen(Duration::from_secs(2), true).await;
+            if let Ending::TakenOverBriefly(after) = ending {
+                sleep(Duration::from_millis(after)).await;
+                end(second, told);
+                return first_told(first).await;
+            }
+            first_told(first).await;
+            match told {
+                Heard::Holds => keeps(actor, second, plan, elsewhere).await,
+                Heard::Queued | Heard::Over => end(second, told),
+            }
+        }
+        Ending::Posted | Ending::Put => {
+            let taken = match ending {
+                Ending::Put => actor.act(there, Action::Renew).await,
+                _ => actor.acquire(there, Duration::ZERO).await,
+            };
+            first_told(first).await;
+            if holds(taken.as_ref()) {
+                sleep(plan.hold).await;
+                actor.act(elsewhere, Action::Renew).await;
+            }
+            release(actor, elsewhere).await;
+        }
+    }
+}
+
+/// The stream that was taken over may still say something before it is closed.
+async fn first_told(mut first: Held) {
+    let heard = first.listen(Duration::from_millis(20), false).await;
+    end(first, heard);
+}
+
+/// The stream that took over goes on holding after the first one was closed.
+async fn keeps(actor: &mut Actor<'_>, mut second: Held, plan: &Plan, elsewhere: usize) {
+    let heard = second
+        .listen(plan.hold.max(Duration::from_millis(50)), false)
+        .await;
+    if heard == Heard::Over {
+        return;
+    }
+    if plan.hold.as_millis().is_multiple_of(3) {
+        actor.act(elsewhere, Action::Renew).await;
+        second.close();
+        release(actor, elsewhere).await;
+    } else {
+        second.close();
+    }
+}

@@ -1,0 +1,122 @@
+//! Server-sent events over HTTP/1.1, read from the socket, so that it is known exactly when each arrived.
+
+use std::io;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::Instant;
+
+use crate::waiters::http1::{Answer, Connection};
+
+/// What a request for a stream got.
+pub(super) enum Opened {
+    Stream(Stream),
+    /// A refusal.
+    Answer(Answer),
+}
+
+/// A stream that goes on.
+pub(super) struct Stream {
+    connection: Connection,
+    /// What came out of the chunks and is no whole event yet.
+    text: Vec<u8>,
+}
+
+/// One event.
+#[derive(Debug)]
+pub(super) struct Event {
+    pub(super) id: Option<String>,
+    pub(super) kind: String,
+    pub(super) data: Value,
+    pub(super) at: Instant,
+}
+
+/// Sends a request for a stream and waits for the head of the answer.
+pub(super) async fn open(
+    mut connection: Connection,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> io::Result<Opened> {
+    let length = body.len();
+    let text = format!(
+        "{method} {path} HTTP/1.1\r\nHost: leasehold\r\nAccept: text/event-stream\r\n{headers}\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    connection.stream.write_all(text.as_bytes()).await?;
+    // The answer of a stream has no length, so what is taken here is its head.
+    let answer = connection.answer().await?;
+    Ok(match answer.status {
+        200 => Opened::Stream(Stream {
+            connection,
+            text: Vec::new(),
+        }),
+        _ => Opened::Answer(answer),
+    })
+}
+
+impl Stream {
+    /// The next event; none when the stream has come to its end.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when this is dropped: what has arrived is kept.
+    pub(super) async fn next(&mut self) -> io::Result<Option<Event>> {
+        loop {
+            while let Some(block) = take_through(&mut self.text, b"\n\n") {
+                if let Some(event) = event(&block) {
+                    return Ok(Some(event));
+                }
+            }
+            match take_chunk(&mut self.connection.received)? {
+                Some(chunk) if chunk.is_empty() => return Ok(None),
+                Some(chunk) => self.text.extend(chunk),
+                None => {
+                    let Connection { stream, received } = &mut self.connection;
+                    if stream.read_buf(received).await? == 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Takes everything up to the end of the pattern.
+fn take_through(text: &mut Vec<u8>, pattern: &[u8]) -> Option<Vec<u8>> {
+    let windows = text.windows(pattern.len());
+    let at = windows.into_iter().position(|window| window == pattern)?;
+    Some(text.drain(..at + pattern.len()).collect())
+}
+
+/// Takes one whole chunk of a body; the last one is empty.
+fn take_chunk(received: &mut Vec<u8>) -> io::Result<Option<Vec<u8>>> {
+    let Some(line) = received.windows(2).position(|two| two == b"\r\n") else {
+        return Ok(None);
+    };
+    let size = std::str::from_utf8(&received[..line]).map_err(io::Error::other)?;
+    let size = usize::from_str_radix(size.trim(), 16).map_err(io::Error::other)?;
+    let end = line + 2 + size + 2;
+    if received.len() < end {
+        return Ok(None);
+    }
+    let chunk = received.drain(..end).skip(line + 2).take(size).collect();
+    Ok(Some(chunk))
+}
+
+/// The event of a block of lines; none if it is a comment.
+fn event(block: &[u8]) -> Option<Event> {
+    let text = String::from_utf8_lossy(block);
+    let field = |name: &str| {
+        let mut lines = text.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.map(|value| value.trim_start().to_owned())
+    };
+    Some(Event {
+        id: field("id"),
+        kind: field("event")?,
+        data: serde_json::from_str(&field("data").unwrap_or_default()).unwrap_or_default(),
+        at: Instant::now(),
+    })
+}
