@@ -316,8 +316,6 @@ mod memory_alone {
             a_lease_that_ran_out_is_known_to_its_successor_for_a_minute
             every_kind_of_ending_is_remembered_for_a_minute_and_no_longer
             a_table_of_forgotten_claims_has_room_again;
-        waiting:
-            a_process_that_asks_for_nothing_any_more_is_passed_over;
     }
 }
 

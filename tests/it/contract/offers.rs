@@ -315,6 +315,10 @@ pub(super) async fn however_a_lock_opens_it_is_kept_for_a_moment_and_no_longer(b
         locks.push((way, lock));
     }
     bench.outlast(OFFER).await;
+    for (_, lock) in &locks {
+        assert_behind_waiters(bench.acquire(&rival(lock)).await);
+    }
+    bench.outlast(LAST_CALL).await;
     for (way, lock) in locks {
         let answer = bench.acquire(&rival(&lock)).await;
         assert!(

@@ -380,19 +380,3 @@ pub(super) async fn a_withdrawn_attempt_that_arrives_late_does_not_come_to_wait(
     assert_eq!(bench.queue(lock_of(&holding)).await, Queue::default());
     bench.waiting(&late.claim).await;
 }
-
-/// Where the queue lives in the process itself, all of it is silent together.
-pub(super) async fn a_process_that_asks_for_nothing_any_more_is_passed_over(bench: &Bench) {
-    const MOMENT: std::time::Duration = std::time::Duration::from_millis(1);
-    let holding = claim();
-    bench.granted(&holding).await;
-    let mut silent = Waiter::new(rival(&holding)).with(|stand| stand.look_every = SHORT);
-    bench.waits(&mut silent).await;
-    bench.advance(SHORT * 3 - MOMENT).await;
-    assert_eq!(bench.queue(lock_of(&holding)).await.length, 1);
-    bench.advance(MOMENT).await;
-    assert_eq!(bench.queue(lock_of(&holding)).await.length, 0);
-    // It was slow, not dead: the place is kept.
-    bench.waits(&mut silent).await;
-    assert_eq!(bench.queue(lock_of(&holding)).await.length, 1);
-}
