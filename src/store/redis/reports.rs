@@ -106,7 +106,8 @@ impl RedisStore {
     ) -> Result<(), StoreError> {
         let Some(ttl) = ttl else { return Ok(()) };
         if !self.recovery.use_ttl(ttl) {
-            self.share(ttl, deadline).await?;
+            // Rare, and not to make every request larger.
+            Box::pin(self.share(ttl, deadline)).await?;
         }
         // Those who noticed a loss since may have learnt of this TTL only later, and do not wait for so long.
         if epoch != self.recovery.epoch() {
