@@ -54,7 +54,8 @@ async fn a_short_history_on_redis_breaks_no_promise() {
     .await;
 }
 
-/// The same in memory, where a process can only stand still.
+/// The same in memory, where a process can only stand still. It shows what a stream with `min_hold` does that was taken
+/// over, and one that takes over and is closed at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_short_history_in_memory_breaks_no_promise() {
     check("--seed 1 --seconds 5 --ttl-max 3 --store memory --faults all").await;

@@ -13,10 +13,7 @@ pub(super) const SINGLE: [&str; 4] = ["one/a", "one/b", "share/a", "share/b"];
 pub(super) const PAIR: [&str; 2] = ["pair/a", "pair/b"];
 
 /// The locks that are held for long and asked for by few: no process but one may have heard of a lease when it is lost.
-pub(super) const KEPT: [&str; 10] = [
-    "kept/0", "kept/1", "kept/2", "kept/3", "kept/4", "kept/5", "kept/6", "kept/7", "kept/8",
-    "kept/9",
-];
+pub(super) const KEPT: [&str; 6] = ["kept/0", "kept/1", "kept/2", "kept/3", "kept/4", "kept/5"];
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -129,13 +126,30 @@ impl Plan {
     /// Draws one for a client that keeps locks for long.
     pub(super) fn draw_keeper(chance: &mut Chance, processes: usize, ttl_max: Duration) -> Self {
         let most = u64::try_from(ttl_max.as_millis()).expect("short");
-        let wait = if chance.percent(20) {
-            chance.millis(200, 2_000)
+        // Many meet at one of the locks, where the queue is long.
+        let name = if chance.percent(50) {
+            KEPT[0]
         } else {
-            Duration::ZERO
+            chance.pick(&KEPT)
+        };
+        let (scene, wait) = match chance.below(10) {
+            0..3 => (Scene::Keep, Duration::ZERO),
+            3 => (Scene::Keep, chance.millis(200, 2_000)),
+            // So long that a process that does not look any more after its waiters is found out.
+            4..7 => {
+                let after = chance.millis(100, 1_000);
+                (
+                    Scene::Move { after, cuts: false },
+                    chance.millis(6_000, 12_000),
+                )
+            }
+            _ => {
+                let ending = Ending::Closed;
+                (Scene::Stream { ending }, chance.millis(6_000, 12_000))
+            }
         };
         let terms = Terms {
-            names: vec![chance.pick(&KEPT).to_owned()],
+            names: vec![name.to_owned()],
             mode: Mode::Exclusive,
             ttl: chance.millis(most / 3, most),
             wait,
@@ -148,7 +162,7 @@ impl Plan {
         Self {
             hold: chance.millis(most / 10, most / 2),
             terms,
-            scene: Scene::Keep,
+            scene,
             processes: [(); 3].map(|()| chance.index(processes)),
             pause: chance.millis(20, 300),
             token: chance.token(),
