@@ -166,7 +166,7 @@ impl LockService {
             let (sent, deadline) = inner.start();
             let answer = inner.store.renew(&names, token, change, deadline).await;
             inner.metrics.renew(sent.elapsed(), &answer);
-            Ok(age::renewed(answer?, &names, sent))
+            age::renewed(answer?, sent)
         })
         .await
     }
@@ -194,7 +194,7 @@ impl LockService {
             inner.metrics.release(sent.elapsed(), &answer);
             inner.queues.call(token);
             let released = answer?.into_iter();
-            Ok(released.map(|one| age::released(one, sent)).collect())
+            released.map(|one| age::released(one, sent)).collect()
         })
         .await
     }

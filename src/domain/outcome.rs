@@ -15,8 +15,8 @@ pub enum Acquired {
     Replayed(Vec<Lease>),
     /// The claim stands in the queue of each lock. Only for a claim that asked to.
     Waiting(Waiting),
-    /// The client has asked again since, at another process, and the claim waits there. Only for a claim that said where it
-    /// stands; nothing changed.
+    /// The client has asked again since: the claim waits at another process, or holds by a later request. Only for a claim
+    /// that said where it stands; nothing changed.
     Superseded,
     /// Something is in the way; nothing changed. Never for a claim that asked to wait.
     Blocked(Vec<Blockade>),
@@ -29,7 +29,7 @@ pub enum Acquired {
         /// How many wait.
         queue_length: u64,
     },
-    /// The time until which the claim might have been granted from its place is over; it does not stand there any more.
+    /// The time until which this request might have been granted from its place is over; nothing changed.
     Overdue,
     /// The claim has ended before; a token is good for one claim.
     Ended(Lost),

@@ -23,6 +23,9 @@ pub struct Stand {
     /// Whether nobody waits at this process before this claim. Whoever the store has there was left behind by a request
     /// that is over, perhaps by a message that arrived late.
     pub is_head: bool,
+    /// Whether a claim that takes leases over may take over its own, should it hold already. A request that has waited may
+    /// only if it is the later one: else its client has asked again elsewhere, and holds by that request.
+    pub takes_over: bool,
 }
 
 impl Stand {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::{Lease, LockNames, Lost, NotHolder, Released, Renewed};
+use crate::domain::{Lease, Released, Renewal, Renewed};
 use crate::store::{Fault, StoreError};
 
 /// What a lease is reported in.
@@ -19,45 +19,38 @@ pub(super) fn acquired(
         .into_iter()
         .map(|lease| age(lease, sent))
         .collect::<Option<_>>()
-        .ok_or_else(|| {
-            StoreError::unknown(Fault::Timeout, "a lease ended before it could be reported")
-        })
+        .ok_or_else(over)
 }
 
-/// A renewal that is over before it could be reported is none.
-pub(super) fn renewed(renewed: Renewed, names: &LockNames, sent: Instant) -> Renewed {
-    let Renewed::Extended(mut renewals) = renewed else {
-        return renewed;
+fn over() -> StoreError {
+    StoreError::unknown(
+        Fault::Timeout,
+        "a lease may have ended before it could be reported",
+    )
+}
+
+/// Renewed leases. One that may be over before it could be reported is not reported; but it need not be over, because the
+/// renewal was carried out at some moment since it was sent.
+pub(super) fn renewed(renewed: Renewed, sent: Instant) -> Result<Renewed, StoreError> {
+    let Renewed::Extended(renewals) = renewed else {
+        return Ok(renewed);
     };
-    let mut over = Vec::new();
-    for (renewal, name) in renewals.iter_mut().zip(names.iter()) {
-        match age(renewal.lease.clone(), sent) {
-            Some(lease) => renewal.lease = lease,
-            None => over.push(Lost {
-                name: name.clone(),
-                how: NotHolder::Expired,
-            }),
-        }
-    }
-    if over.is_empty() {
-        Renewed::Extended(renewals)
-    } else {
-        Renewed::NotHolder(over)
-    }
+    let aged = renewals.into_iter().map(|renewal| {
+        let lease = age(renewal.lease, sent).ok_or_else(over)?;
+        Ok(Renewal { lease, ..renewal })
+    });
+    aged.collect::<Result<_, _>>().map(Renewed::Extended)
 }
 
-/// A claim that holds on, unless its lease is over by now.
-pub(super) fn released(released: Released, sent: Instant) -> Released {
-    match released {
-        Released::SteppedBack(lease) => age(lease, sent).map_or(
-            Released::NotHolder(NotHolder::Expired),
-            Released::SteppedBack,
-        ),
+/// The same for a claim that holds on.
+pub(super) fn released(released: Released, sent: Instant) -> Result<Released, StoreError> {
+    Ok(match released {
+        Released::SteppedBack(lease) => Released::SteppedBack(age(lease, sent).ok_or_else(over)?),
         released @ (Released::Freed { .. }
         | Released::LeftQueue
         | Released::Repeated
         | Released::NotHolder(_)) => released,
-    }
+    })
 }
 
 /// Counts the remaining time from before the request was sent, by this machine's monotonic clock: the lease was

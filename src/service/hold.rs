@@ -287,7 +287,7 @@ impl Holding {
             .renew(&claim.names, claim.token, change, deadline.min(until))
             .await;
         inner.metrics.renew(sent.elapsed(), &answer);
-        Ok(match age::renewed(answer?, &claim.names, sent) {
+        Ok(match age::renewed(answer?, sent)? {
             Renewed::Extended(renewals) => renewals
                 .into_iter()
                 .next()

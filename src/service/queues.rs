@@ -220,6 +220,20 @@ impl Queues {
         }
     }
 
+    /// The waiter was granted its claim: later requests for it take the lease over, and earlier ones leave it alone.
+    pub(super) fn granted(&self, waiter: &Waiter) {
+        let state = self.lock();
+        let same = state
+            .attached
+            .get(&waiter.claim.token)
+            .into_iter()
+            .flatten();
+        let later = same.filter(|other| {
+            other.number > waiter.number && other.claim.names == waiter.claim.names
+        });
+        later.for_each(|other| other.inherit());
+    }
+
     /// The lock is offered to its first waiter here.
     pub(super) fn offered(&self, name: &LockName) -> Wakes {
         let mut wakes = Wakes::default();

@@ -17,6 +17,8 @@ pub(super) struct Waiter {
     /// Keeps one wake-up for a waiter that is busy; what it is about is looked up, so one is enough.
     wake: Notify,
     is_gone: AtomicBool,
+    /// An earlier request of this process for the same claim was granted, which this one takes over.
+    is_heir: AtomicBool,
     /// When it is to ask whatever its place in the line.
     called: Mutex<Option<Instant>>,
 }
@@ -32,6 +34,7 @@ impl Waiter {
             number,
             wake: Notify::new(),
             is_gone: AtomicBool::new(false),
+            is_heir: AtomicBool::new(false),
             called: Mutex::default(),
         }
     }
@@ -58,6 +61,16 @@ impl Waiter {
         let at = *called;
         called.take_if(|at| *at <= now);
         at
+    }
+
+    /// An earlier request for the same claim was granted.
+    pub(super) fn inherit(&self) {
+        self.is_heir.store(true, Ordering::Release);
+    }
+
+    /// Whether it may take over what its claim holds though it has waited.
+    pub(super) fn is_heir(&self) -> bool {
+        self.is_heir.load(Ordering::Acquire)
     }
 
     /// Whether nobody waits for its answer any more.

@@ -154,6 +154,7 @@ impl Wait {
             waiters_max: inner.waiting.waiters_per_lock_max,
             tells_position: self.tells.is_some(),
             is_head: inner.queues.is_head(&self.waiter),
+            takes_over: !self.has_stood() || self.waiter.is_heir(),
         }
     }
 
@@ -219,8 +220,8 @@ impl Wait {
         self.tell(waiting.position);
     }
 
-    /// The claim waits at another process now, because its client has asked there. This request stays until its client is gone
-    /// or its time is over, and keeps nobody waiting meanwhile.
+    /// The client has asked again elsewhere, where the claim waits or holds now. This request stays until its client is gone or
+    /// its time is over, and keeps nobody waiting meanwhile.
     fn step_aside(&mut self) {
         self.queues().step_aside(&self.waiter, self.standing);
         self.standing = Standing::Aside;

@@ -139,6 +139,7 @@ on_every_store! {
         a_lease_is_let_go_by_the_last_stream_that_took_it_over
         a_lease_that_is_taken_over_by_a_deeper_claim_is_let_go_by_it
         a_lease_of_a_plain_request_is_taken_over_by_a_stream
+        a_request_that_waited_leaves_alone_what_a_later_one_holds
         a_request_of_another_kind_makes_a_lease_independent_of_streams
         a_lease_that_is_let_go_keeps_its_lock_closed_for_its_min_hold_and_no_longer
         a_takeover_that_is_undone_closes_the_lock_and_a_grant_does_not
@@ -223,7 +224,7 @@ on_every_store! {
         a_parked_claim_leaves_the_queue_by_release
         a_parked_claim_cannot_be_changed
         a_claim_that_does_not_wait_cannot_be_parked
-        a_request_whose_time_is_over_does_not_stand_any_more
+        a_request_whose_time_is_over_keeps_its_place
         a_request_whose_time_is_over_is_not_granted
         each_request_for_a_claim_has_its_own_time;
     sharing:

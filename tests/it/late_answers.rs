@@ -8,14 +8,14 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use leasehold::domain::{
     Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockState,
-    LockView, NotHolder, Parked, Released, Renewed, Rollback, Stand, Token,
+    LockView, Parked, Released, Renewed, Rollback, Stand, Token,
 };
 use leasehold::service::{LockService, Outcome};
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::bench::{LONG, claim, deadline, lock_of, not_holder, only, ttl};
+use crate::support::bench::{LONG, claim, deadline, lock_of, only, ttl};
 use crate::support::stores;
 
 const NO_WAIT: Duration = Duration::ZERO;
@@ -188,7 +188,10 @@ async fn a_lease_with_less_than_a_millisecond_left_is_over() {
         ..Change::default()
     };
     let renewed = service.renew(held.names.clone(), held.token, brief).await;
-    assert_eq!(renewed.unwrap(), not_holder(&held, NotHolder::Expired));
+    assert!(
+        matches!(renewed, Err(StoreError::Unknown { .. })),
+        "{renewed:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,8 +211,9 @@ async fn what_a_lease_has_left_is_counted_from_before_it_was_asked_for() {
     answer.undelivered.delivered();
 }
 
+/// It was carried out at some moment since it was asked for, so the lease may be alive: to call it expired could be wrong.
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_ended_on_its_way_back_is_none() {
+async fn a_renewal_that_may_have_ended_on_its_way_back_is_unclear() {
     let (service, store) = late_by(Duration::from_millis(150));
     let held = lasting(LONG);
     store
@@ -221,11 +225,11 @@ async fn a_renewal_that_ended_on_its_way_back_is_none() {
         ttl: Some(ttl(Duration::from_millis(100))),
         ..Change::default()
     };
-    let renewed = service
-        .renew(held.names.clone(), held.token, brief)
-        .await
-        .unwrap();
-    assert_eq!(renewed, not_holder(&held, NotHolder::Expired));
+    let renewed = service.renew(held.names.clone(), held.token, brief).await;
+    assert!(
+        matches!(renewed, Err(StoreError::Unknown { .. })),
+        "{renewed:?}"
+    );
 }
 
 /// The client hangs up while the store is on its way: the grant is made all the same, and then given back.

@@ -55,6 +55,9 @@ impl Wait {
             Err(_) => None,
         };
         self.answered(sent, expires_in, false);
+        if expires_in.is_some() {
+            self.queues().granted(&self.waiter);
+        }
         let Left { is_last, wakes } = self.leave();
         if self.was_unsure && expires_in.is_none() {
             // An ask whose answer was lost may arrive after this answer, and must not be granted then.

@@ -29,10 +29,10 @@ impl Table {
             // The short way, which most claims go: nobody holds the locks, waits for them, or keeps them closed.
             return self.grant(claim, attempt, now);
         }
-        if let Some(answer) = self.known(claim, attempt, now) {
+        if let Some(answer) = self.known(claim, attempt, stand, now) {
             return Ok(answer);
         }
-        if let Some(answer) = stand.and_then(|stand| self.overdue(claim, stand, now)) {
+        if let Some(answer) = stand.and_then(|stand| Self::overdue(stand, now)) {
             return Ok(answer);
         }
         if stand.is_some() {
@@ -65,12 +65,20 @@ impl Table {
     }
 
     /// The answers that depend on nothing but what the claim is already.
-    fn known(&mut self, claim: &Claim, attempt: Attempt, now: Moment) -> Option<Acquired> {
+    fn known(
+        &mut self,
+        claim: &Claim,
+        attempt: Attempt,
+        stand: Option<&Stand>,
+        now: Moment,
+    ) -> Option<Acquired> {
+        let leaves_alone = claim.takes_over && stand.is_some_and(|stand| !stand.takes_over);
         let mut not_held = claim
             .names
             .iter()
             .filter(|name| !self.is_held_by(claim, name));
         match not_held.next() {
+            None if leaves_alone && !self.is_by(claim, attempt) => Some(Acquired::Superseded),
             None => Some(self.again(claim, attempt, now)),
             Some(first) if not_held.count() + 1 < claim.names.len() => {
                 let name = first.clone();
@@ -86,6 +94,15 @@ impl Table {
         self.locks
             .get(name)
             .is_some_and(|lock| lock.holds.get(claim.token).is_some())
+    }
+
+    /// Whether the claim holds its locks by this attempt.
+    fn is_by(&self, claim: &Claim, attempt: Attempt) -> bool {
+        claim.names.iter().any(|name| {
+            let holds = self.locks.get(name).map(|lock| &lock.holds);
+            let hold = holds.and_then(|holds| holds.get(claim.token));
+            hold.is_some_and(|hold| hold.may_be_withdrawn_by(attempt))
+        })
     }
 
     /// A lock that the claim waits for otherwise than it says now.

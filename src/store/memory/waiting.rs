@@ -14,17 +14,9 @@ use crate::store::StoreError;
 
 impl Table {
     /// The claim may not be granted any more if its time is over.
-    pub(super) fn overdue(
-        &mut self,
-        claim: &Claim,
-        stand: &Stand,
-        now: Moment,
-    ) -> Option<Acquired> {
-        if now.timestamp() <= stand.place?.until? {
-            return None;
-        }
-        self.step_out(claim);
-        Some(Acquired::Overdue)
+    pub(super) fn overdue(stand: &Stand, now: Moment) -> Option<Acquired> {
+        let is_over = now.timestamp() > stand.place?.until?;
+        is_over.then_some(Acquired::Overdue)
     }
 
     /// Takes the claim out of the waiters. Its place is kept as long as it was to be kept anyhow.

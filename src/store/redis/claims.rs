@@ -171,7 +171,7 @@ impl RedisStore {
             (place.sequence.to_string(), until.unwrap_or_default())
         });
         format!(
-            "{} {} {} {} {} {} {} {sequence} {until}",
+            "{} {} {} {} {} {} {} {} {sequence} {until}",
             self.messages.process(),
             millis(stand.remembered()),
             millis(stand.silence_max() + OUTAGE),
@@ -179,6 +179,7 @@ impl RedisStore {
             stand.waiters_max,
             u8::from(stand.tells_position),
             u8::from(stand.is_head),
+            u8::from(stand.takes_over),
         )
     }
 

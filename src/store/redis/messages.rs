@@ -242,6 +242,10 @@ impl Shared {
                 listener.offered(&name);
             }
         } else if channel == self.events {
+            // What arrives before everybody knows that this process wants events again may have gaps. A reset is about it.
+            if !self.delivery.borrow().is_sure {
+                return;
+            }
             if let Some(event) = std::str::from_utf8(payload).ok().and_then(event) {
                 listener.event(event);
             }

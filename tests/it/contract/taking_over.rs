@@ -8,8 +8,8 @@ use leasehold::domain::{
 
 use super::expiry::assert_told;
 use crate::support::bench::{
-    Bench, LONG, SHORT, at_depth, claim, claim_on_all, deadline, for_short, fresh_name, in_mode,
-    leases_granted, lock_of, lost, names, permits, rival,
+    Bench, LONG, SHORT, Waiter, at_depth, claim, claim_on_all, deadline, for_short, fresh_name,
+    in_mode, leases_granted, lock_of, lost, names, permits, rival,
 };
 
 /// So many attempts of a claim that hung up are refused if they arrive late.
@@ -113,6 +113,35 @@ async fn only_the_last_stream_lets_go(first: &Bench, second: &Bench) {
 
 pub(super) async fn a_lease_is_let_go_by_the_last_stream_that_took_it_over(bench: &Bench) {
     only_the_last_stream_lets_go(bench, bench).await;
+}
+
+/// A stream that waited finds its claim held by a later request of its client. Were it to take the lease over, its own
+/// connection, of which nobody knows yet that it is dead, would end the lease of the living one.
+pub(super) async fn a_request_that_waited_leaves_alone_what_a_later_one_holds(bench: &Bench) {
+    for held in [claim(), in_mode(&claim(), permits(3, 3))] {
+        bench.granted(&held).await;
+        let mut waiting = Waiter::new(streaming(&rival(&held)));
+        bench.waits(&mut waiting).await;
+        bench.release(&held).await;
+        let later = granted(bench, &waiting.claim).await;
+        waiting.stand.takes_over = false;
+        assert_eq!(bench.ask(&mut waiting).await, Acquired::Superseded);
+        bench.close(&waiting.claim, waiting.attempt).await;
+        assert_holds(bench, &waiting.claim).await;
+        // The later of two requests of one process takes over what the earlier one was granted.
+        waiting.stand.takes_over = true;
+        waiting.attempt = Attempt::random();
+        let answer = bench.ask(&mut waiting).await;
+        assert!(matches!(answer, Acquired::Replayed(_)), "{answer:?}");
+        // From then on it may ask as often as it has to.
+        waiting.stand.takes_over = false;
+        let answer = bench.ask(&mut waiting).await;
+        assert!(matches!(answer, Acquired::Replayed(_)), "{answer:?}");
+        bench.close(&waiting.claim, later).await;
+        assert_holds(bench, &waiting.claim).await;
+        bench.close(&waiting.claim, waiting.attempt).await;
+        assert_free(bench, &waiting.claim).await;
+    }
 }
 
 pub(super) async fn a_lease_is_taken_over_at_another_process(bench: &Bench) {

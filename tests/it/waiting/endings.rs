@@ -317,6 +317,7 @@ async fn a_wait_goes_on_that_the_store_takes_for_over() {
         waiters_max: 10,
         tells_position: false,
         is_head: false,
+        takes_over: true,
     };
     let asked = store
         .store

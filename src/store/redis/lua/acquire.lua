@@ -7,8 +7,8 @@
 --   place had been lost; 6 ended:
 --   number of the lock, mark; 7 recovering; 8 a fencing counter went back; 9 a fencing counter is used up; 10 the attempt
 --   was withdrawn; 11 claimed otherwise before, 12 held by several: number; 13 another limit: number, limit; 14 too many
---   waiters: number, how many; 15 overdue; 16 it came too late, and nothing was done: now_us; 17 the claim waits at another
---   process since.
+--   waiters: number, how many; 15 overdue; 16 it came too late, and nothing was done: now_us; 17 the client has asked
+--   again since, elsewhere.
 --   The short way packs its answer, a table costs Redis as much as a command: 1 granted: the compact record, which begins
 --   so; 3 replayed, 4 blocked by one holder: now_ms, its compact record
 local kept_ms, not_after = ARGV[1], ARGV[2]

@@ -3,8 +3,8 @@ local locks, count = {}, #KEYS / 4
 local wait
 if stand ~= '' then
     wait = {}
-    wait.process, wait.keep_ms, wait.line_ms, wait.wait_ms, wait.waiters_max, wait.tells, wait.is_head, wait.sequence, wait.until_ms =
-        string.match(stand, '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) (%d*) (%d*)$')
+    wait.process, wait.keep_ms, wait.line_ms, wait.wait_ms, wait.waiters_max, wait.tells, wait.is_head, wait.takes_over, wait.sequence, wait.until_ms =
+        string.match(stand, '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) (%d) (%d*) (%d*)$')
 end
 
 -- The process asks, so its waiters go on standing there.
@@ -85,6 +85,10 @@ if held == count then
         if was_told and (has_limit ~= limit or has_permits ~= permits) then
             return { attempt, has_limit ~= '' and limit == '' and 12 or 11, number }
         end
+        local has_had_turn = it.turns and string.find(it.turns, attempt, 1, true)
+        if was_told and takes_over == '1' and wait and wait.takes_over == '0' and not has_had_turn then
+            return { attempt, 17 }
+        end
     end
     local answer = { attempt, was_told and 3 or 1, now_ms }
     for _, it in ipairs(locks) do
@@ -126,7 +130,8 @@ for number, it in ipairs(locks) do
 end
 local first_block, look_in_ms = nil, nil
 if wait and wait.until_ms ~= '' and now_ms > tonumber(wait.until_ms) then
-    return for_good(15)
+    -- It must not be granted any more, but it may stand there: the clock may have been set forward.
+    return { attempt, 15 }
 end
 if wait and wait.sequence ~= '' then
     -- The client has asked elsewhere since, and waits there: this request must not take the place back.

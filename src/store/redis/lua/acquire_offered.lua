@@ -3,7 +3,7 @@
 local _, _, identity, last_fence_seen, stand = unpack(ARGV)
 local process, line_ms, sequence, waits_until_ms
 if #ARGV == 5 and has_stood then
-    process, line_ms, sequence, waits_until_ms = string.match(stand, '^(%x+) %d+ (%d+) %d+ %d+ %d %d (%d+) (%d+)$')
+    process, line_ms, sequence, waits_until_ms = string.match(stand, '^(%x+) %d+ (%d+) %d+ %d+ %d %d %d (%d+) (%d+)$')
 end
 if sequence and tonumber(waits_until_ms) >= now_ms then
     local lock, fence, ended, ticket = unpack(KEYS)

@@ -94,10 +94,13 @@ fn reports<'a>(evidence: &Evidence<'a>, claim: usize) -> Vec<Report<'a>> {
                 waited,
             } = answer
             {
-                let base = if is_first {
-                    request.sent + waited
-                } else {
-                    written(evidence, request, before, *at)
+                let base = match (is_first, &request.action) {
+                    (true, Action::Hold { .. }) => {
+                        (request.sent + waited).min(at.saturating_sub(EVENT_UNDER_WAY))
+                    }
+                    (true, _) => request.sent + waited,
+                    (false, _) if was_busy(evidence, claim, *index, *at) => request.sent,
+                    (false, _) => written(evidence, request, before, *at),
                 };
                 reports.extend(leases.iter().map(|lease| Report {
                     request: *index,
@@ -114,6 +117,15 @@ fn reports<'a>(evidence: &Evidence<'a>, claim: usize) -> Vec<Report<'a>> {
         }
     }
     reports
+}
+
+/// Whether the client waited for another answer just then, and read its stream only afterwards.
+fn was_busy(evidence: &Evidence<'_>, claim: usize, index: usize, at: Micros) -> bool {
+    evidence.by_claim[claim].iter().any(|other| {
+        let request = &evidence.history.requests[*other];
+        let answered = request.first_arrival().unwrap_or(Micros::MAX);
+        *other != index && request.sent < at && answered + EVENT_UNDER_WAY > at
+    })
 }
 
 /// When an event of a stream was written, at the earliest: just now, or after the event before it if the process stood

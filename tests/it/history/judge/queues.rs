@@ -210,8 +210,15 @@ fn was_there(evidence: &Evidence<'_>, waiter: &Waiter, from: Micros, until: Micr
     {
         return false;
     }
+    // A client that has asked again, elsewhere, waits by its last request alone.
     let covers = |one: &&Attachment| {
-        one.sure <= from && until < one.until && !own_outage(evidence, one.process, from, until)
+        let was_superseded = |later: &Attachment| {
+            later.process != one.process && one.from < later.from && later.from <= until
+        };
+        one.sure <= from
+            && until < one.until
+            && !own_outage(evidence, one.process, from, until)
+            && !waiter.attached.iter().any(was_superseded)
     };
     waiter.attached.iter().any(|one| covers(&one)) && kept_its_place(evidence, waiter, from)
 }
@@ -330,11 +337,14 @@ fn is_excused(evidence: &Evidence<'_>, view: &View) -> bool {
             Effect::Away | Effect::Full | Effect::Slower => outage.until + SETTLING,
         };
         is_near(outage.from, settled)
-    }) || evidence
-        .history
-        .clock_steps
-        .iter()
-        .any(|step| is_near(step.before, step.after + SETTLING))
+    }) || evidence.history.clock_steps.iter().any(|step| {
+        // A clock that was set forward has ended leases early, which is waited out as a loss of them is.
+        let settled = match step.by > 0 {
+            true => grace_end(evidence, step.before, step.after),
+            false => step.after + SETTLING,
+        };
+        is_near(step.before, settled)
+    })
 }
 
 /// When the grace after a loss of data is over at the latest: every lease that was told of has ended.

@@ -35,6 +35,7 @@ impl Waiter {
                 waiters_max: 1_000,
                 tells_position: true,
                 is_head: false,
+                takes_over: true,
             },
         }
     }
