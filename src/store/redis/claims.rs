@@ -47,6 +47,8 @@ impl RedisStore {
                 "the store is configured so that it would lose leases",
             ));
         }
+        self.recovery.renew_if_long_away();
+        let asked = Instant::now();
         let digests = digests(&claim.names, claim.token);
         // Read once the connection is there: getting it is what may find out that the data were lost.
         let command = || self.acquire_call(claim, &digests, attempt, stand, deadline);
@@ -61,7 +63,7 @@ impl RedisStore {
             is_unsure |= had_lost_tries;
             let acquired = match reply {
                 AcquireReply::Told(acquired) => {
-                    self.report_acquired(acquired, claim, epoch, deadline)
+                    self.report_acquired(acquired, claim, epoch, asked, deadline)
                         .await?
                 }
                 AcquireReply::Recovering => Acquired::Recovering {
@@ -278,8 +280,9 @@ impl RedisStore {
         let read = |reply: Reply, connection: &Connection| {
             Ok((answers::renewed(reply, names)?, connection.epoch))
         };
+        let asked = Instant::now();
         let (renewed, epoch) = self.run(script, request, deadline, command, read).await?;
-        self.report_renewed(renewed, epoch, deadline).await
+        self.report_renewed(renewed, epoch, asked, deadline).await
     }
 
     pub(super) async fn release(

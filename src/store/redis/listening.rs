@@ -95,6 +95,7 @@ impl Listening {
                     None => return Ok(()),
                 },
                 () = self.shared.reconnect.notified() => return Ok(()),
+                () = self.shared.look.notified() => self.look(),
                 changed = delivery.changed() => {
                     let Ok(()) = changed else { return Ok(()) };
                     let now = *delivery.borrow_and_update();
@@ -126,6 +127,18 @@ impl Listening {
                 }
             }
         }
+    }
+
+    /// Looks at Redis at once: what was found out may not be seen any more when the next request looks, such as a step of the
+    /// clock that is set right again.
+    fn look(&self) {
+        let pool = Weak::clone(&self.pool);
+        tokio::spawn(async move {
+            if let Some(pool) = pool.upgrade() {
+                // What cannot be reached is looked at by whoever reaches it.
+                let _ = pool.connect(Instant::now() + COMMAND_TIMEOUT).await;
+            }
+        });
     }
 
     async fn subscribe(&self, sink: &mut PubSubSink, is_wanted: bool) -> RedisResult<()> {

@@ -45,6 +45,8 @@ pub(super) struct Shared {
     pub(super) connected_at: Mutex<Option<Instant>>,
     /// The connection leads elsewhere than those of the requests.
     pub(super) reconnect: Notify,
+    /// Another process has found something out about Redis, which is to be looked at here, too.
+    pub(super) look: Notify,
     pub(super) demand: EventDemand,
     pub(super) delivery: watch::Sender<Delivery>,
     pub(super) may_not_subscribe: AtomicBool,
@@ -74,6 +76,7 @@ impl Messages {
             fleet,
             connected_at: Mutex::new(None),
             reconnect: Notify::new(),
+            look: Notify::new(),
             demand: EventDemand::default(),
             delivery: watch::Sender::default(),
             may_not_subscribe: AtomicBool::new(false),
@@ -257,6 +260,9 @@ impl Shared {
             self.demand.announced();
         } else if channel == self.recovery {
             self.fleet.on_message(payload);
+            if payload == b"verify" {
+                self.look.notify_one();
+            }
         }
     }
 

@@ -266,8 +266,8 @@ impl ManageConnection for Manager {
             Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         };
         match &opened {
-            Ok(_) => self.recovery.is_back(),
-            Err(_) => self.recovery.is_away(began),
+            Ok(_) => self.recovery.is_connected(),
+            Err(_) => self.recovery.is_not_connected(began),
         }
         *self.refusal.lock().expect(UNPOISONED) = opened.as_ref().err().cloned();
         opened

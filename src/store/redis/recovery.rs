@@ -143,6 +143,7 @@ impl Recovery {
             let is_lost = known.lost_epoch.is_some() && known.lost_epoch == known.data_epoch;
             command.arg(known.revision).arg(u8::from(is_lost));
         }
+        command.arg(u8::from(self.outage.is_long()));
         let known_ms = self.fleet.longest_ttl.known_ms(Instant::now());
         command
             .arg(used_ms)
@@ -197,7 +198,8 @@ impl Recovery {
             self.fleet.renew_connections();
         }
         // An epoch that began with the clock as it is now has taken the step into account.
-        if latest_us.is_some_and(|latest_us| answer.epoch <= latest_us) {
+        let takes_into_account = |latest_us| is_new_epoch && answer.epoch > latest_us;
+        if latest_us.is_some_and(|latest_us| !takes_into_account(latest_us)) {
             tracing::warn!("the clock of the store was set forward; leases may have ended early");
             known.lost_epoch = Some(answer.epoch);
         }
@@ -250,14 +252,38 @@ impl Recovery {
 
     /// Redis has answered.
     pub(super) fn is_back(&self) {
-        if let Some(until) = self.outage.is_over() {
-            self.fleet.wait_until(until);
+        self.outage.is_over();
+    }
+
+    /// A connection was opened, and what is behind it was looked at.
+    pub(super) fn is_connected(&self) {
+        self.outage.verified();
+        self.outage.is_over();
+    }
+
+    /// No connection could be opened. Those that there are may lead to a Redis that the address does not lead to any more.
+    pub(super) fn is_not_connected(&self, since: Instant) {
+        self.outage.noticed(since);
+        if self.outage.is_unverifiable(since) {
+            self.fleet.renew_connections();
+        }
+    }
+
+    /// After a long outage no connection is used that may be left from before: only a new one is asked whether all were away.
+    pub(super) fn renew_if_long_away(&self) {
+        if self.outage.distrusts() {
+            self.fleet.renew_connections();
         }
     }
 
     /// Whether waiters that cannot be heard may be passed over: Redis was not away of late, so they could have been.
     pub(super) fn passes_over(&self) -> bool {
         !self.outage.is_recent()
+    }
+
+    /// Whether Redis's clock, which showed this time when it answered what was asked at that moment, was set back.
+    pub(super) fn is_behind(&self, redis_us: u64, asked: Instant) -> bool {
+        redis_us < self.clock.earliest_us(asked)
     }
 
     /// Whether Redis's clock, which showed this time just now, was set forward.

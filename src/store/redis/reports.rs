@@ -8,7 +8,7 @@ use super::pool::{self, Connection};
 use super::scripts::{self, Reply};
 use super::{RedisStore, keys};
 use crate::domain::{
-    Acquired, Attempt, Claim, Lease, Place, Renewed, Rollback, Timestamp, Waiting,
+    Acquired, Attempt, Claim, Holder, Lease, Place, Renewed, Rollback, Timestamp, Waiting,
 };
 use crate::store::{Fault, StoreError};
 
@@ -22,6 +22,7 @@ impl RedisStore {
         mut acquired: Acquired,
         claim: &Claim,
         epoch: u64,
+        asked: Instant,
         deadline: Instant,
     ) -> Result<Acquired, StoreError> {
         let longest = match &mut acquired {
@@ -30,7 +31,10 @@ impl RedisStore {
                     let fence = grant.lease.holder.fence;
                     self.recovery.granted(name.bucket(), fence, epoch);
                 }
-                longest(grants.iter().map(|grant| &grant.lease))
+                let longest = longest(grants.iter().map(|grant| &grant.lease));
+                // The lock stays closed for longer than the lease lasts.
+                let lasts = |ttl| ttl + claim.lock_delay.unwrap_or_default();
+                longest.map(lasts).max(claim.min_hold)
             }
             Acquired::Reentered(leases) | Acquired::Replayed(leases) => longest(leases.iter()),
             Acquired::Waiting(waiting) => {
@@ -45,6 +49,10 @@ impl RedisStore {
             | Acquired::Ended(_)
             | Acquired::Recovering { .. } => None,
         };
+        if let Acquired::Granted(grants) = &acquired {
+            let leases = grants.iter().map(|grant| &grant.lease);
+            self.check_clock(leases, asked, deadline).await?;
+        }
         self.report(longest, epoch, deadline).await?;
         Ok(acquired)
     }
@@ -87,14 +95,65 @@ impl RedisStore {
         &self,
         renewed: Renewed,
         epoch: u64,
+        asked: Instant,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
+        if let Renewed::Extended(renewals) = &renewed {
+            let leases = renewals.iter().map(|renewal| &renewal.lease);
+            self.check_clock(leases, asked, deadline).await?;
+        }
         let longest = match &renewed {
             Renewed::Extended(renewals) => longest(renewals.iter().map(|renewal| &renewal.lease)),
             Renewed::NotHolder(_) | Renewed::Contradicts(_) => None,
         };
         self.report(longest, epoch, deadline).await?;
         Ok(renewed)
+    }
+
+    /// These leases count from Redis's time just now. When that was set back, they would end early should it be set right:
+    /// all processes must know of the step before anybody relies on them, so that each of them notices the next one.
+    async fn check_clock<'a>(
+        &self,
+        mut leases: impl Iterator<Item = &'a Lease>,
+        asked: Instant,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        let Some(Holder {
+            expires_at,
+            expires_in,
+            ..
+        }) = leases.next().map(|lease| &lease.holder)
+        else {
+            return Ok(());
+        };
+        let left_ms = u64::try_from(expires_in.as_millis()).unwrap_or(u64::MAX);
+        // Rounded up, as Redis counts in milliseconds here.
+        let redis_us = (expires_at.unix_ms().saturating_sub(left_ms) + 1) * 1_000;
+        match self.recovery.is_behind(redis_us, asked) {
+            true => Box::pin(self.tell_of_step_back(deadline)).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn tell_of_step_back(&self, deadline: Instant) -> Result<(), StoreError> {
+        tracing::warn!("the clock of the store was set back");
+        let looked = self.pool.connect(deadline).await;
+        let mut connection = looked.map_err(|failure| failure.into_error(true))?;
+        let telling = async {
+            let verify = redis::cmd("PUBLISH")
+                .arg(self.messages.recovery_channel())
+                .arg("verify")
+                .to_owned();
+            // Redis may answer a moment before it sends what it was told to publish; then it answers the next command later.
+            for command in [verify, redis::cmd("PING")] {
+                connection.socket().send_packed_command(&command).await?;
+            }
+            redis::RedisResult::Ok(())
+        };
+        match timeout_at(deadline, telling).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(may_be_lost()),
+        }
     }
 
     /// Leases are about to be reported, the longest of which lasts for `ttl`.

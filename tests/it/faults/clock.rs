@@ -185,3 +185,34 @@ async fn a_clock_that_goes_back_keeps_no_lock_for_a_process_that_is_gone() {
     let granted = replica.acquire_within(&next, Duration::from_secs(15)).await;
     assert!(matches!(granted, Ok(Outcome::Granted(_))), "{granted:?}");
 }
+
+/// Leases that are granted meanwhile end when the clock is set right. No process may miss that because both steps lie
+/// between two of its looks.
+#[tokio::test]
+async fn a_clock_that_goes_back_and_is_set_right_ends_no_lease_for_anybody_else() {
+    let server = redis_with_a_movable_clock().await;
+    server.move_clock(AN_HOUR);
+    let holding = Replica::open(&server.database(0)).await;
+    let other = Replica::open(&server.database(0)).await;
+    holding.surveys.abort();
+    other.surveys.abort();
+    holding.granted(&lasting_for(TTL, claim())).await;
+    other.granted(&lasting_for(TTL, claim())).await;
+    server.move_clock(Duration::ZERO);
+    let held = lasting_for(TTL, claim());
+    // The request that finds out is answered that its outcome is unclear.
+    let lease = eventually("it is granted", async || {
+        match holding.acquire(&held).await.ok()? {
+            Outcome::Granted(leases) | Outcome::Replayed(leases) => Some(only(leases)),
+            _ => None,
+        }
+    })
+    .await;
+    let held_until = Instant::now() + lease.holder.expires_in;
+    // The other process is told, and asks nothing that would show when it has looked. A quarter of a second is the least
+    // time between two steps that is promised to be noticed.
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    server.move_clock(AN_HOUR);
+    let granted = other.granted_not_before(&rival(&held), held_until).await;
+    assert!(granted.holder.fence > lease.holder.fence);
+}

@@ -1,25 +1,28 @@
 -- Compares what a process knows about the data with what the data say; begins a new epoch where leases may be lost.
 -- KEYS: node, longest_ttl, grace
--- ARGV: request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, used_ttl_ms, known_ttl_ms, settle_ms, empty_start_ms, events, recovery, wake
+-- ARGV: request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms, settle_ms, empty_start_ms, events, recovery, wake
 -- Returns: request, now_us, epoch, revision, longest TTL in ms, ms that new grants still wait, how many are subscribed to
 --   the channel of events, how many to the caller's own
 local node, longest_ttl, grace = KEYS[1], KEYS[2], KEYS[3]
-local request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, used_ttl_ms, known_ttl_ms, settle_ms,
-    empty_start_ms, events, recovery, wake =
+local request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms,
+    settle_ms, empty_start_ms, events, recovery, wake =
     ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10],
-    ARGV[11], ARGV[12], ARGV[13], ARGV[14]
+    ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15]
 
 -- The node is a hash without expiry: epoch, when this history of the data began (µs); run_id, the Redis process that was
 -- met last; promoted_from, whose replica that was, if any; durable, whether every acknowledged write was on disk then and
--- there was no replica; revision, how often the data were looked at.
+-- there was no replica; revision, how often the data were looked at; and looked_ms, when that was last.
 -- The fencing counter of a bucket that was never used in an epoch is the negated epoch. So a counter that is missing, or
 -- that names another epoch, shows a loss to every script that grants.
 local BUCKETS = 1024
 -- How long a TTL counts as being in use after the last lease that has it.
 local IN_USE_MS = 3600000
+-- If nobody has looked for so long when a process comes back that could not reach Redis, all were away: Redis may have
+-- forgotten who waits, and grants nothing until they could be heard. Else that process alone was away.
+local AWAY_MS, HEARD_WITHIN_MS = 3000, 3000
 
 local now_us = now()
-local data = redis.call('HMGET', node, 'epoch', 'run_id', 'durable', 'revision', 'promoted_from')
+local data = redis.call('HMGET', node, 'epoch', 'run_id', 'durable', 'revision', 'promoted_from', 'looked_ms')
 local epoch, longest_ms = data[1], tonumber(redis.call('GET', longest_ttl) or 0)
 local subscribers = redis.call('PUBSUB', 'NUMSUB', events, recovery, wake)
 local used_ms, known_ms, settle = tonumber(used_ttl_ms), tonumber(known_ttl_ms), tonumber(settle_ms)
@@ -72,11 +75,19 @@ if begins or data[2] ~= run_id or data[3] ~= is_durable or data[5] ~= promoted_f
     redis.call('HSET', node, 'run_id', run_id, 'durable', is_durable, 'promoted_from', promoted_from)
 end
 local revision = math.max(tonumber(known_revision), tonumber(data[4] or 0)) + 1
-redis.pcall('HSET', node, 'revision', revision)
+local now_ms = math.floor(now_us / 1000)
+if was_away == '1' and now_ms - (tonumber(data[6]) or 0) >= AWAY_MS then
+    wait_ms = math.max(wait_ms, HEARD_WITHIN_MS)
+end
+redis.pcall('HSET', node, 'revision', revision, 'looked_ms', now_ms)
 
 -- The value is what the key was to last: a clock that steps back must not make it last longer.
 local granted_ms = tonumber(redis.call('GET', grace) or 0)
-local left_ms = math.max(0, math.min(redis.call('PTTL', grace), granted_ms))
+local left_ms = math.max(0, redis.call('PTTL', grace))
+if left_ms > granted_ms then
+    redis.call('PEXPIRE', grace, granted_ms)
+    left_ms = granted_ms
+end
 -- What rounding adds need not be announced.
 local is_news = begins or wait_ms > left_ms + 2
 if wait_ms > left_ms then

@@ -19,8 +19,9 @@ const DRIFT: u64 = 1_000;
 #[derive(Debug)]
 pub(in crate::store::redis) struct RedisClock {
     base: Instant,
-    /// Redis's time at `base` at the latest, in microseconds.
+    /// Redis's time at `base` at the latest and at the earliest, in microseconds.
     origin_us: AtomicU64,
+    floor_us: AtomicU64,
     /// When that was found out, in microseconds after `base`.
     sampled_us: AtomicU64,
     /// By how much the clock was set since the first sample, in milliseconds.
@@ -41,6 +42,7 @@ impl RedisClock {
         Self {
             base: Instant::now(),
             origin_us: AtomicU64::new(0),
+            floor_us: AtomicU64::new(0),
             sampled_us: AtomicU64::new(0),
             shift_ms: AtomicI64::new(0),
             last: Mutex::new(None),
@@ -52,6 +54,13 @@ impl RedisClock {
         let at_us = self.micros(at);
         let drift_us = at_us.saturating_sub(self.sampled_us.load(Ordering::Relaxed)) / DRIFT;
         self.origin_us.load(Ordering::Relaxed) + at_us + drift_us + TOLERANCE_US
+    }
+
+    /// The earliest that Redis's clock may show at a moment, in microseconds, unless it was set back.
+    pub(super) fn earliest_us(&self, at: Instant) -> u64 {
+        let at_us = self.micros(at);
+        let drift_us = at_us.saturating_sub(self.sampled_us.load(Ordering::Relaxed)) / DRIFT;
+        (self.floor_us.load(Ordering::Relaxed) + at_us).saturating_sub(drift_us + TOLERANCE_US)
     }
 
     /// By how much the clock was set since the first sample, in milliseconds.
@@ -72,6 +81,8 @@ impl RedisClock {
         let latest_us = self.latest_us(answered);
         let origin_us = redis_us.saturating_sub(self.micros(asked));
         self.origin_us.store(origin_us, Ordering::Relaxed);
+        let floor_us = redis_us.saturating_sub(self.micros(answered));
+        self.floor_us.store(floor_us, Ordering::Relaxed);
         self.sampled_us.store(self.micros(asked), Ordering::Relaxed);
         let before = before?;
         let is_ahead = redis_us > latest_us;

@@ -1,16 +1,19 @@
 //! Whether Redis was away of late, as far as this process has noticed. Those who wait must be heard again before anybody
 //! is granted past them: Redis may have been away for longer than it remembers who waits.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long the processes get to be heard once Redis is back. Longer than any of them pauses between two tries.
-const HEARD_WITHIN: Duration = Duration::from_secs(3);
+/// For how long nobody is passed over once Redis is back: processes come back one after the other.
+const RECENT: Duration = Duration::from_secs(8);
 /// From this length on Redis may have forgotten who waits. It remembers that for six seconds, of which a request that was not
 /// answered in time may not have noticed the first two.
 const FORGETS_AFTER: Duration = Duration::from_secs(3);
+
+/// So long a process goes on with the connections that it has while it cannot open another one.
+const VERIFIED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Moments are milliseconds after `base`; 0 for none.
 #[derive(Debug)]
@@ -20,6 +23,10 @@ pub(super) struct Outage {
     since_ms: AtomicU64,
     /// Until when the last outage counts as recent.
     recent_until_ms: AtomicU64,
+    /// Since when no connection could be opened.
+    unverified_since_ms: AtomicU64,
+    /// Whether connections from before this outage are not used any more.
+    is_distrusted: AtomicBool,
 }
 
 impl Outage {
@@ -28,6 +35,8 @@ impl Outage {
             base: Instant::now(),
             since_ms: AtomicU64::new(0),
             recent_until_ms: AtomicU64::new(0),
+            unverified_since_ms: AtomicU64::new(0),
+            is_distrusted: AtomicBool::new(false),
         }
     }
 
@@ -41,17 +50,39 @@ impl Outage {
         self.prolong(Instant::now());
     }
 
-    /// Something was answered. Says until when nothing new may be granted, if Redis may have forgotten who waits.
-    pub(super) fn is_over(&self) -> Option<Instant> {
-        if self.since_ms.load(Ordering::Relaxed) == 0 {
-            return None;
+    /// Something was answered.
+    pub(super) fn is_over(&self) {
+        if self.since_ms.load(Ordering::Relaxed) > 0 {
+            self.since_ms.store(0, Ordering::SeqCst);
+            self.is_distrusted.store(false, Ordering::SeqCst);
+            self.prolong(Instant::now());
         }
-        let since_ms = self.since_ms.swap(0, Ordering::SeqCst);
-        let now = Instant::now();
-        self.prolong(now);
-        let lasted_ms = self.ms_of(now).saturating_sub(since_ms);
-        let has_forgotten = since_ms > 0 && lasted_ms >= ms(FORGETS_AFTER);
-        has_forgotten.then(|| now + HEARD_WITHIN)
+    }
+
+    /// Whether nothing has been answered for so long that Redis may have forgotten who waits.
+    pub(super) fn is_long(&self) -> bool {
+        let since_ms = self.since_ms.load(Ordering::Relaxed);
+        since_ms > 0 && self.ms_of(Instant::now()).saturating_sub(since_ms) >= ms(FORGETS_AFTER)
+    }
+
+    /// Whether connections from before must not be used any more, because the outage has become long. Says so once.
+    pub(super) fn distrusts(&self) -> bool {
+        self.is_long() && !self.is_distrusted.swap(true, Ordering::SeqCst)
+    }
+
+    /// A connection was opened.
+    pub(super) fn verified(&self) {
+        self.unverified_since_ms.store(0, Ordering::SeqCst);
+    }
+
+    /// No connection could be opened, which was tried from `since` on. Says whether that has been so for so long that those
+    /// that there are may lead to another Redis than the address.
+    pub(super) fn is_unverifiable(&self, since: Instant) -> bool {
+        let since_ms = self.ms_of(since);
+        let unverified = &self.unverified_since_ms;
+        let first = unverified.compare_exchange(0, since_ms, Ordering::SeqCst, Ordering::SeqCst);
+        let first_ms = first.err().unwrap_or(since_ms);
+        self.ms_of(Instant::now()).saturating_sub(first_ms) >= ms(VERIFIED_WITHIN)
     }
 
     /// Whether somebody who waits may not have been heard since the last outage.
@@ -61,7 +92,7 @@ impl Outage {
     }
 
     fn prolong(&self, now: Instant) {
-        let until_ms = self.ms_of(now + HEARD_WITHIN);
+        let until_ms = self.ms_of(now + RECENT);
         self.recent_until_ms.fetch_max(until_ms, Ordering::SeqCst);
     }
 
@@ -81,29 +112,29 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_outage_is_recent_until_all_had_time_to_be_heard() {
+    async fn an_outage_is_recent_until_all_had_time_to_come_back() {
         let outage = Outage::new();
         assert!(!outage.is_recent());
         outage.noticed(Instant::now());
         advance(Duration::from_secs(2)).await;
-        assert_eq!(outage.is_over(), None);
-        advance(HEARD_WITHIN - Duration::from_millis(1)).await;
+        outage.is_over();
+        advance(RECENT - Duration::from_millis(1)).await;
         assert!(outage.is_recent());
         advance(Duration::from_millis(1)).await;
         assert!(!outage.is_recent());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_a_long_outage_nothing_is_granted_until_all_had_time_to_be_heard() {
+    async fn an_outage_is_long_from_its_first_request_on() {
         let outage = Outage::new();
         let began = Instant::now();
         advance(Duration::from_secs(2)).await;
         outage.noticed(began);
-        advance(Duration::from_millis(500)).await;
         outage.noticed(Instant::now());
-        advance(Duration::from_millis(500)).await;
-        assert_eq!(outage.is_over(), Some(Instant::now() + HEARD_WITHIN));
-        // One end is enough.
-        assert_eq!(outage.is_over(), None);
+        assert!(!outage.is_long());
+        advance(Duration::from_secs(1)).await;
+        assert!(outage.is_long());
+        outage.is_over();
+        assert!(!outage.is_long());
     }
 }
