@@ -16,10 +16,12 @@ use crate::server::{Drained, Server, Workers};
 use crate::service::metrics::LockMetrics;
 use crate::service::{self, LockService};
 use crate::store::{self, StoreError};
-use crate::telemetry::{self, Metrics};
+use crate::telemetry::{self, LogWriter, Metrics};
 
 /// How often samples are sorted into buckets in a process that nobody scrapes.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// How long the end of the process waits for whoever reads the log to take the last lines.
+const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why serving did not start.
 #[derive(Debug, thiserror::Error)]
@@ -38,30 +40,36 @@ pub(super) enum ServeError {
 
 pub(super) fn run(sources: &Sources) -> Result<ExitCode, Failure> {
     let (config, _) = Config::load(sources)?;
-    telemetry::init_logging(&config.log).expect("this is the only log of the process");
+    let log = telemetry::init_logging(&config.log).map_err(ServeError::System)?;
+    let served = run_until_stopped(&config, &log);
+    log.flush(LOG_FLUSH_TIMEOUT);
+    Ok(served?)
+}
+
+fn run_until_stopped(config: &Config, log: &LogWriter) -> Result<ExitCode, ServeError> {
     // This thread accepts connections and looks after the process; the workers serve.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()
-        .map_err(ServeError::System)?;
-    let code = runtime.block_on(until_stopped(&config))?;
+        .build()?;
+    let code = runtime.block_on(until_stopped(config, log))?;
     // What still runs after a second signal is not waited for.
     runtime.shutdown_background();
     Ok(code)
 }
 
 /// Serves until the first signal and the drain that follows, or until the second signal, whichever is first.
-async fn until_stopped(config: &Config) -> Result<ExitCode, ServeError> {
+async fn until_stopped(config: &Config, log: &LogWriter) -> Result<ExitCode, ServeError> {
     let signals = StopSignals::listen()?;
     let draining = Draining::new();
     tokio::select! {
-        served = serve(config, draining.clone()) => served.map(|()| ExitCode::SUCCESS),
+        served = serve(config, log, draining.clone()) => served.map(|()| ExitCode::SUCCESS),
         insisted = signals.announce(draining) => Ok(ExitCode::from(insisted.exit_code())),
     }
 }
 
-async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
+async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(), ServeError> {
     let metrics = Arc::new(Metrics::with_buckets(&buckets()));
+    count_dropped_lines(&metrics, log.clone());
     let store = store::open(config).await?;
     let service = LockService::new(
         store,
@@ -92,7 +100,7 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
     );
     let workers = Workers::start().map_err(ServeError::System)?;
     workers.on_each(|| service.clone().warm_up());
-    announce(config, server.local_addr());
+    announce(config, log.clone(), server.local_addr());
     let drained = tokio::select! {
         drained = server.run(
             http::router(app),
@@ -113,6 +121,14 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
         }
     }
     Ok(())
+}
+
+fn count_dropped_lines(metrics: &Metrics, log: LogWriter) {
+    metrics.sampled_counter(
+        "leasehold_log_lines_dropped_total",
+        "Log lines that were dropped because stdout was not read as fast as they came.",
+        move || log.dropped(),
+    );
 }
 
 /// Every family of histograms with its buckets.
@@ -168,14 +184,14 @@ async fn drain(service: &LockService, draining: &Draining) -> Infallible {
 }
 
 /// Says that the port is open: to a person in a few lines, to machines in one.
-fn announce(config: &Config, address: SocketAddr) {
+fn announce(config: &Config, mut log: LogWriter, address: SocketAddr) {
     let (version, store) = (env!("CARGO_PKG_VERSION"), &config.store);
     if telemetry::is_text(&config.log) && io::stdout().is_terminal() {
         let banner = format!(
             "leasehold {version}\n  locks   http://{address}/locks\n  docs    http://{address}/docs\n  store   {store}\n"
         );
-        // The service is no worse for a banner that nobody could read.
-        let _ = io::stdout().write_all(banner.as_bytes());
+        // By way of the log, because a terminal that is stopped (Ctrl-S) would stop the start.
+        let _ = log.write_all(banner.as_bytes());
     } else {
         tracing::info!(url = %format_args!("http://{address}"), %store, version, "listening");
     }
