@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Failure;
+use super::{Failure, key_files};
 use crate::config::{Auth, Config, Sources, StoreUrl};
 use crate::domain::Bounds;
-use crate::http::{self, ApiKey, App, RequestLog};
+use crate::http::{self, Access, App, Failures, KeyRing, KnownHosts, RequestLog};
 use crate::server::shutdown::{self, Draining, StopSignals};
 use crate::server::{Drained, Server, Workers};
 use crate::service::metrics::LockMetrics;
@@ -92,8 +92,10 @@ async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(
             f64::from(u32::try_from(open.count()).unwrap_or(u32::MAX))
         },
     );
+    let access = access(config);
     let app = app(
         config,
+        access.clone(),
         service.clone(),
         draining.clone(),
         Arc::clone(&metrics),
@@ -110,6 +112,7 @@ async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(
         never = upkeep(&metrics) => match never {},
         never = service.survey(config.redis.survey_interval) => match never {},
         never = drain(&service, &draining) => match never {},
+        never = follow_keys(config, &access, &metrics) => match never {},
     };
     // What goes on in the background goes on there.
     service.shut_down(config.operation_timeout).await;
@@ -140,7 +143,13 @@ fn buckets() -> Vec<(&'static str, &'static [f64])> {
 }
 
 /// The one place where service and http are put together.
-fn app(config: &Config, service: LockService, draining: Draining, metrics: Arc<Metrics>) -> App {
+fn app(
+    config: &Config,
+    access: Access,
+    service: LockService,
+    draining: Draining,
+    metrics: Arc<Metrics>,
+) -> App {
     let settings = http::Settings {
         bounds: Bounds {
             ttl_default: config.lease.ttl_default,
@@ -151,10 +160,8 @@ fn app(config: &Config, service: LockService, draining: Draining, metrics: Arc<M
         },
         body_bytes_max: config.server.body_bytes_max,
         body_timeout: config.server.body_timeout,
-        api_key: match &config.auth {
-            Auth::Open => None,
-            Auth::Key(key) => Some(ApiKey::new(key.expose().as_bytes())),
-        },
+        access,
+        is_metrics_open: config.auth_config.is_metrics_open,
         request_log: RequestLog {
             mode: config.log.requests,
             slow: config.log.slow,
@@ -166,6 +173,28 @@ fn app(config: &Config, service: LockService, draining: Draining, metrics: Arc<M
         build: telemetry::BUILD,
     };
     App::new(service, metrics, draining, settings)
+}
+
+/// Who may call, in the words of `http`.
+fn access(config: &Config) -> Access {
+    match &config.auth {
+        Auth::Open => Access::Open(KnownHosts::new(config.listen, config.server.hosts.clone())),
+        Auth::Keys(keys) => Access::Keys(
+            KeyRing::new(key_files::roles(keys)),
+            Failures::new(config.auth_config.failures_max),
+        ),
+    }
+}
+
+/// Keeps the keys up to date where there are any.
+async fn follow_keys(config: &Config, access: &Access, metrics: &Metrics) -> Infallible {
+    let counts = key_files::Counts::new(metrics);
+    if let (Auth::Keys(keys), Access::Keys(ring, _)) = (&config.auth, access) {
+        let interval = config.auth_config.reread_interval;
+        key_files::follow(keys.clone(), ring.clone(), interval, counts).await
+    } else {
+        std::future::pending().await
+    }
 }
 
 async fn upkeep(metrics: &Metrics) -> Infallible {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::auth::ApiKey;
+use super::auth::Access;
 use super::measure::HttpMetrics;
 use crate::config::LogRequests;
 use crate::domain::Bounds;
@@ -35,8 +35,10 @@ pub struct Settings {
     pub body_bytes_max: usize,
     /// How long a request body may take to arrive.
     pub body_timeout: Duration,
-    /// Guards the locks and the metrics, where there is one.
-    pub api_key: Option<ApiKey>,
+    /// Who may look at and change locks.
+    pub access: Access,
+    /// Whether the metrics need no key though locks do.
+    pub is_metrics_open: bool,
     /// Which requests are logged.
     pub request_log: RequestLog,
     /// The kind of store, for `/version`: never its address.

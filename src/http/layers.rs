@@ -7,22 +7,26 @@ mod request_id;
 
 use std::any::Any;
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
-use axum::http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HeaderValue};
+use axum::http::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
 use axum::http::{Method, StatusCode, Version};
-use axum::response::Response;
-use futures_util::future::{BoxFuture, TryFutureExt as _};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::future::{BoxFuture, TryFutureExt as _, ready};
 use metrics::Counter;
 use tokio::time::Instant;
 use tower::Service;
 use tower_http::catch_panic::{CatchPanic, ResponseForPanic};
 
 use super::app::App;
+use super::auth;
 use super::problem::{self, Code, Problem};
 use super::route::Route;
 pub(super) use request_id::RequestId;
@@ -48,6 +52,7 @@ struct Asked {
     version: Version,
     route: Option<Route>,
     request_id: RequestId,
+    peer: Option<SocketAddr>,
 }
 
 /// What came of it.
@@ -94,6 +99,10 @@ impl Service<Request> for Front {
         let started = Instant::now();
         let app = self.app.clone();
         let asked = Asked::of(&mut request);
+        if let Err(problem) = app.settings().access.screen(&request, asked.route) {
+            let response = finished(&app, &asked, started, problem.into_response());
+            return Box::pin(ready(Ok(response)));
+        }
         let in_flight = app.http_metrics().begin();
         // Not an async block: what is moved into one and awaited there takes its room twice.
         let answer = self.routes.call(request).map_ok(move |response| {
@@ -130,6 +139,9 @@ fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) 
     let Waited(waited) = response.extensions_mut().remove().unwrap_or_default();
     let problem = response.extensions_mut().remove::<Problem>();
     if let Some(problem) = &problem {
+        if let Some(reason) = problem.access_refusal() {
+            app.http_metrics().refused(reason);
+        }
         // Of what the router has added, the length is that of no body, but the methods that there are have to be told.
         let allow = response.headers_mut().remove(ALLOW);
         response = problem.render(asked.request_id.as_str());
@@ -159,6 +171,8 @@ fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) 
 fn finish(asked: &Asked, problem: Option<&Problem>, response: &mut Response) {
     let headers = response.headers_mut();
     headers.insert(request_id::HEADER, asked.request_id.header());
+    // Without it, browsers may take an answer for a page or a script because of what a client wrote into it.
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers
         .entry(CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-store"));
@@ -185,6 +199,7 @@ impl Asked {
             path: path.into(),
             version: request.version(),
             request_id,
+            peer: auth::peer(request.extensions()),
         }
     }
 }

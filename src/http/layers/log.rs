@@ -15,7 +15,7 @@ use crate::http::route::Route;
 /// What the client can mend is no news for the operator, so a 4xx is `info`, and so is that a process stops which was told
 /// to; any other 503 is a warning, a 500 an error.
 pub(super) fn request(settings: &RequestLog, asked: &Asked, answered: &Answered<'_>) {
-    if settings.mode == LogRequests::Off {
+    if settings.mode == LogRequests::Off || answered.problem.is_some_and(Problem::is_unlogged) {
         return;
     }
     // Waiting is what the client asked for.
@@ -63,6 +63,7 @@ macro_rules! event {
         let problem = answered.problem;
         tracing::$level!(
             request_id = asked.request_id.as_str(),
+            peer = asked.peer.map(tracing::field::display),
             method = asked.method.as_str(),
             route = asked.route.map_or("other", Route::template),
             lock.name = lock.as_ref().map(tracing::field::display),

@@ -1,5 +1,6 @@
 //! `POST /locks/{name}` as a stream: the lock is held for as long as the connection lives.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use super::{LOCK_TOKEN, secret};
 use crate::config::LogRequests;
 use crate::domain::{Claim, Lease, LockName, Lost};
 use crate::http::app::App;
+use crate::http::auth;
 use crate::http::layers::RequestId;
 use crate::http::problem::Problem;
 use crate::http::sse::{Event, Events};
@@ -37,6 +39,7 @@ pub(super) async fn hold(app: &App, parts: &Parts, asked: Asked) -> Result<Respo
         request_id: parts.extensions.get().cloned().unwrap_or_default(),
         started: Instant::now(),
         was_draining: app.is_draining(),
+        peer: auth::peer(&parts.extensions),
         is_logged: app.settings().request_log.mode != LogRequests::Off,
     };
     // Cancellation safety: dropped here or later, the stream gives the lock back or steps out of the queue.
@@ -77,6 +80,7 @@ struct Teller {
     request_id: RequestId,
     started: Instant,
     was_draining: bool,
+    peer: Option<SocketAddr>,
     is_logged: bool,
 }
 
@@ -126,6 +130,7 @@ impl Teller {
         if self.is_logged {
             tracing::info!(
                 request_id = self.request_id.as_str(),
+                peer = self.peer.map(tracing::field::display),
                 lock.name = %self.name,
                 outcome = problem.code().as_str(),
                 cause = problem.cause(),
