@@ -17,6 +17,7 @@ mod layers;
 mod locks;
 mod measure;
 pub mod openapi;
+mod peers;
 mod problem;
 mod route;
 mod sse;

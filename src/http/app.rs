@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::auth::Access;
 use super::measure::HttpMetrics;
+use super::peers::PeerCounts;
 use crate::config::LogRequests;
 use crate::domain::Bounds;
 use crate::server::shutdown::Draining;
@@ -24,6 +25,8 @@ struct Inner {
     http_metrics: HttpMetrics,
     draining: Draining,
     settings: Settings,
+    /// Refusals that anybody can bring about, for the log.
+    refusals: PeerCounts,
 }
 
 /// What is configured about HTTP.
@@ -73,6 +76,7 @@ impl App {
                 http_metrics,
                 draining,
                 settings,
+                refusals: PeerCounts::default(),
             }),
         }
     }
@@ -91,6 +95,10 @@ impl App {
 
     pub(super) fn settings(&self) -> &Settings {
         &self.inner.settings
+    }
+
+    pub(super) fn refusals(&self) -> &PeerCounts {
+        &self.inner.refusals
     }
 
     pub(super) fn is_draining(&self) -> bool {

@@ -7,13 +7,12 @@ mod browsers;
 mod failures;
 mod keys;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
-use axum::extract::{ConnectInfo, Request};
+use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{Extensions, Method};
 
 use super::app::App;
+use super::layers::Requester;
 use super::problem::{AccessRefusal, Problem};
 use super::route::Route;
 pub use browsers::KnownHosts;
@@ -115,7 +114,8 @@ pub(super) async fn admit(app: App, mut request: Request) -> Result<Request, Pro
             Some(_) => "the API key is not the right one",
             None => "this needs an API key; send it as \"Authorization: Bearer <key>\"",
         };
-        return Err(failures.refuse(peer_ip(request.extensions()), detail));
+        let requester = Requester::find(request.extensions());
+        return Err(failures.refuse(requester.ip(), detail));
     };
     let principal = Principal { role };
     if !principal.may(Action::of(request.method())) {
@@ -124,17 +124,6 @@ pub(super) async fn admit(app: App, mut request: Request) -> Result<Request, Pro
     }
     request.extensions_mut().insert(principal);
     Ok(request)
-}
-
-/// The other end of the connection: a client, or the proxy in front of it.
-pub(super) fn peer(extensions: &Extensions) -> Option<SocketAddr> {
-    let peer = extensions.get::<ConnectInfo<SocketAddr>>();
-    peer.map(|ConnectInfo(peer)| *peer)
-}
-
-fn peer_ip(extensions: &Extensions) -> IpAddr {
-    // Requests that came over no connection are those of tests, and are all of one peer.
-    peer(extensions).map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip())
 }
 
 /// What follows the scheme, whose name may be written in any case (RFC 9110, 11.1).

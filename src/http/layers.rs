@@ -4,10 +4,10 @@
 
 mod log;
 mod request_id;
+mod requester;
 
 use std::any::Any;
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -26,10 +26,10 @@ use tower::Service;
 use tower_http::catch_panic::{CatchPanic, ResponseForPanic};
 
 use super::app::App;
-use super::auth;
 use super::problem::{self, Code, Problem};
 use super::route::Route;
 pub(super) use request_id::RequestId;
+pub(super) use requester::Requester;
 
 /// How long a request waited in a queue, on its way from the handler to the log: a long poll is not slow.
 #[derive(Clone, Copy, Default)]
@@ -51,8 +51,7 @@ struct Asked {
     path: Box<str>,
     version: Version,
     route: Option<Route>,
-    request_id: RequestId,
-    peer: Option<SocketAddr>,
+    requester: Requester,
 }
 
 /// What came of it.
@@ -144,7 +143,7 @@ fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) 
         }
         // Of what the router has added, the length is that of no body, but the methods that there are have to be told.
         let allow = response.headers_mut().remove(ALLOW);
-        response = problem.render(asked.request_id.as_str());
+        response = problem.render(asked.requester.request_id.as_str());
         response
             .headers_mut()
             .extend(allow.map(|allow| (ALLOW, allow)));
@@ -163,14 +162,14 @@ fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) 
     };
     app.http_metrics()
         .answered(&asked.method, asked.route, answered.status, answered.took);
-    log::request(&app.settings().request_log, asked, &answered);
+    log::request(app, asked, &answered);
     response
 }
 
 /// The headers that every answer has.
 fn finish(asked: &Asked, problem: Option<&Problem>, response: &mut Response) {
     let headers = response.headers_mut();
-    headers.insert(request_id::HEADER, asked.request_id.header());
+    headers.insert(request_id::HEADER, asked.requester.request_id.header());
     // Without it, browsers may take an answer for a page or a script because of what a client wrote into it.
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers
@@ -189,17 +188,14 @@ fn finish(asked: &Asked, problem: Option<&Problem>, response: &mut Response) {
 
 impl Asked {
     fn of(request: &mut Request) -> Self {
-        let request_id = RequestId::of(request.headers());
-        // For handlers that tell problems within their body.
-        request.extensions_mut().insert(request_id.clone());
+        let requester = Requester::of(request);
         let path = request.uri().path();
         Self {
             method: request.method().clone(),
             route: Route::of(path),
             path: path.into(),
             version: request.version(),
-            request_id,
-            peer: auth::peer(request.extensions()),
+            requester,
         }
     }
 }

@@ -48,8 +48,6 @@ struct Parts {
     waited: Duration,
     /// For the metrics, if it is about who sent the request.
     access_refusal: Option<AccessRefusal>,
-    /// Whether it is one of too many of its kind to have a line each.
-    is_unlogged: bool,
 }
 
 /// What some codes carry beside the members of RFC 9457.
@@ -81,7 +79,6 @@ impl Problem {
             cause: None,
             waited: Duration::ZERO,
             access_refusal: None,
-            is_unlogged: false,
         }))
     }
 

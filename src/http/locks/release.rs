@@ -14,9 +14,9 @@ use crate::domain::{
     HoldCount, InvalidField, Lease, LockName, LockNames, Lost, Owner, Released, Token,
 };
 use crate::http::app::App;
-use crate::http::auth::{self, Role};
+use crate::http::auth::Role;
 use crate::http::extract::{self, Fields};
-use crate::http::layers::RequestId;
+use crate::http::layers::Requester;
 use crate::http::problem::Problem;
 use crate::http::wire::{Evicted, HolderView, json};
 
@@ -144,9 +144,10 @@ async fn evict(
     }
     fields.finish(&RELEASE_FIELDS)?;
     let holders = app.service().evict(name.clone(), reason.clone()).await?;
+    let requester = Requester::find(&parts.extensions);
     tracing::info!(
-        request_id = parts.extensions.get::<RequestId>().map(RequestId::as_str),
-        peer = auth::peer(&parts.extensions).map(tracing::field::display),
+        request_id = requester.request_id.as_str(),
+        peer = requester.peer.map(tracing::field::display),
         role = role.map(Role::label),
         lock.name = %name,
         outcome = "evicted",

@@ -30,6 +30,14 @@ impl AccessRefusal {
         Self::UnknownHost,
     ];
 
+    /// Whether anybody can be refused so, key or no key, and as often as they like.
+    pub(in crate::http) fn is_anybodys(self) -> bool {
+        match self {
+            Self::Unauthorized | Self::RateLimited | Self::CrossSite | Self::UnknownHost => true,
+            Self::Role => false,
+        }
+    }
+
     /// The label in the metrics.
     pub(in crate::http) fn label(self) -> &'static str {
         match self {
@@ -62,22 +70,6 @@ impl Problem {
         detail: impl Into<Cow<'static, str>>,
     ) -> Self {
         Self::new(Code::Forbidden, detail).refused_for(reason)
-    }
-
-    /// Leaves it out of the log, because there are many alike.
-    pub(in crate::http) fn unlogged(mut self) -> Self {
-        self.0.is_unlogged = true;
-        self
-    }
-
-    /// Adds what the log must know and the client may not.
-    pub(in crate::http) fn because(mut self, cause: String) -> Self {
-        self.0.cause = Some(cause);
-        self
-    }
-
-    pub(in crate::http) fn is_unlogged(&self) -> bool {
-        self.0.is_unlogged
     }
 
     /// Why it was refused, if that is because of who sent it.

@@ -291,14 +291,30 @@ async fn many_requests_without_a_key_have_few_lines() {
         settings.access = Access::Keys(ring, Failures::new(10));
         settings.request_log.mode = LogRequests::All;
     });
-    for _ in 0..1_000 {
-        api.send(from_peer(post("/locks/a"))).await;
+    // What is open to all can be asked for wrongly as well.
+    for request in ["/locks/a", "/nothing", "/livez", "/problems"]
+        .into_iter()
+        .cycle()
+        .take(1_000)
+    {
+        assert!(api.send(from_peer(post(request))).await.status >= 400);
     }
     let lines = log.requests();
     let numbers = [1, 2, 3, 4, 5, 8, 16, 32, 64, 128, 256, 512];
     assert_eq!(lines.len(), numbers.len(), "{}", log.text());
     for ((_, fields), number) in lines.iter().zip(numbers) {
-        let cause = format!("refusal {number} of this peer within a minute");
-        assert_eq!(fields["cause"], cause);
+        assert_eq!(fields["peer_refusals"], number);
     }
+}
+
+/// The script of a page can send very many.
+#[tokio::test]
+async fn what_a_page_of_another_site_sends_has_few_lines() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new();
+    for _ in 0..100 {
+        let request = post("/locks/a").header("sec-fetch-site", "cross-site");
+        assert_eq!(api.send(from_peer(request)).await.status, 403);
+    }
+    assert_eq!(log.requests().len(), 9, "{}", log.text());
 }
