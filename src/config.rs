@@ -18,7 +18,7 @@ mod waiting;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub use auth::Auth;
+pub use auth::{API_KEY_CHARS_MAX, Auth, AuthConfig, Key, Keys};
 pub use error::{ConfigError, Origin};
 pub use layers::Sources;
 pub use log::{LogConfig, LogFormat, LogRequests};
@@ -37,6 +37,8 @@ pub struct Config {
     pub store: StoreUrl,
     /// Who may call.
     pub auth: Auth,
+    /// What else there is to know about who calls.
+    pub auth_config: AuthConfig,
     /// The deadline of one store operation.
     pub operation_timeout: Duration,
     /// Bounds of what a claim may ask for.
@@ -71,6 +73,8 @@ pub struct LeaseConfig {
 /// Sockets and shutdown.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
+    /// Host names by which the service is known, beside `localhost`.
+    pub hosts: Vec<String>,
     /// How many connections may be open at once.
     pub connections_max: usize,
     /// From the opening of a connection to the whole head of its first request.
@@ -123,6 +127,7 @@ impl Config {
             listen,
             store,
             auth: Auth::parse(settings, listen)?,
+            auth_config: AuthConfig::parse(settings)?,
             operation_timeout: settings.positive("operation_timeout")?,
             lease: LeaseConfig::parse(settings)?,
             waiting: WaitingConfig::parse(settings)?,
@@ -179,6 +184,7 @@ impl LeaseConfig {
 impl ServerConfig {
     fn parse(settings: &Settings) -> Result<Self, ConfigError> {
         Ok(Self {
+            hosts: hosts(settings)?,
             connections_max: connections_max(settings)?,
             header_read_timeout: settings.positive("server.header_read_timeout")?,
             idle_timeout: settings.positive("server.idle_timeout")?,
@@ -196,6 +202,22 @@ fn listen(settings: &Settings) -> Result<SocketAddr, ConfigError> {
         let problem = format!("\"{text}\" is not an address with a port; write 127.0.0.1:7625, 0.0.0.0:7625 or [::]:7625");
         settings.invalid("listen", problem)
     })
+}
+
+/// A list of names in one text, so that it can be a flag and a variable, too.
+fn hosts(settings: &Settings) -> Result<Vec<String>, ConfigError> {
+    let names = settings.text("server.hosts").split(',').map(str::trim);
+    let names = names.filter(|name| !name.is_empty()).map(|name| {
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        if name.bytes().all(is_name) {
+            return Ok(name.to_owned());
+        }
+        let problem = format!(
+            "\"{name}\" is no host name; write names without ports, like locks.example,ci-7"
+        );
+        Err(settings.invalid("server.hosts", problem))
+    });
+    names.collect()
 }
 
 /// The semaphore behind the limit has a largest value of its own, far above what a system can open.

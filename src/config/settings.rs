@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::error::{ConfigError, Origin};
 use super::keys::{self, Key};
 use super::layers::{self, Setting, Sources};
-use super::secret::Secret;
+use super::secret::{self, Secret};
 use super::store;
 use crate::domain::duration;
 
@@ -140,16 +140,8 @@ impl Settings {
             );
             return Err(ConfigError::invalid(&file.origin, &file_key.name, problem));
         }
-        let path = Path::new(&file.value);
-        let mut contents = std::fs::read_to_string(path).map_err(|error| {
-            let problem = format!("{}: cannot be read: {error}", path.display());
-            ConfigError::invalid(&file.origin, &file_key.name, problem)
-        })?;
-        trim_newline(&mut contents);
-        if contents.is_empty() {
-            let problem = format!("{}: is empty; write the secret into it", path.display());
-            return Err(ConfigError::invalid(&file.origin, &file_key.name, problem));
-        }
+        let contents = secret::read(Path::new(&file.value))
+            .map_err(|problem| ConfigError::invalid(&file.origin, &file_key.name, problem))?;
         let secret = self.setting_mut(key);
         secret.value = contents;
         secret.origin = file.origin;
@@ -195,13 +187,4 @@ fn strongest(gathered: &[Setting], key: &Key) -> Setting {
 
 fn default_of(name: &str) -> &'static str {
     keys::find(name).map_or("", |key| &key.default)
-}
-
-fn trim_newline(text: &mut String) {
-    if text.ends_with('\n') {
-        text.pop();
-        if text.ends_with('\r') {
-            text.pop();
-        }
-    }
 }

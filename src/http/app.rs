@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::auth::ApiKey;
+use super::auth::Access;
 use super::measure::HttpMetrics;
+use super::peers::PeerCounts;
 use crate::config::LogRequests;
 use crate::domain::Bounds;
 use crate::server::shutdown::Draining;
@@ -24,6 +25,8 @@ struct Inner {
     http_metrics: HttpMetrics,
     draining: Draining,
     settings: Settings,
+    /// Refusals that anybody can bring about, for the log.
+    refusals: PeerCounts,
 }
 
 /// What is configured about HTTP.
@@ -35,8 +38,10 @@ pub struct Settings {
     pub body_bytes_max: usize,
     /// How long a request body may take to arrive.
     pub body_timeout: Duration,
-    /// Guards the locks and the metrics, where there is one.
-    pub api_key: Option<ApiKey>,
+    /// Who may look at and change locks.
+    pub access: Access,
+    /// Whether the metrics need no key though locks do.
+    pub is_metrics_open: bool,
     /// Which requests are logged.
     pub request_log: RequestLog,
     /// The kind of store, for `/version`: never its address.
@@ -71,6 +76,7 @@ impl App {
                 http_metrics,
                 draining,
                 settings,
+                refusals: PeerCounts::default(),
             }),
         }
     }
@@ -89,6 +95,10 @@ impl App {
 
     pub(super) fn settings(&self) -> &Settings {
         &self.inner.settings
+    }
+
+    pub(super) fn refusals(&self) -> &PeerCounts {
+        &self.inner.refusals
     }
 
     pub(super) fn is_draining(&self) -> bool {

@@ -9,6 +9,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderVa
 use axum::response::Response;
 use utoipa_swagger_ui::Config;
 
+use super::html;
 use super::openapi;
 use super::problem::Problem;
 
@@ -52,6 +53,9 @@ pub(super) async fn asset(request: Request) -> Result<Response, Problem> {
         HeaderValue::try_from(file.content_type).expect("media types are printable ASCII");
     let mut response = Response::new(Body::from(file.bytes.into_owned()));
     let headers = response.headers_mut();
+    if content_type.as_bytes().starts_with(b"text/html") {
+        html::confine(headers, html::OWN_SCRIPTS);
+    }
     headers.insert(CONTENT_TYPE, content_type);
     if file.gzpipped {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{ConnectInfo, Request};
 use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -126,6 +126,7 @@ impl Protocol {
                 has_asked.store(true, Ordering::Relaxed);
                 let mut request = request.map(Body::new);
                 request.extensions_mut().insert(patience.clone());
+                request.extensions_mut().insert(ConnectInfo(peer));
                 app.clone().call(request)
             }
         });

@@ -4,6 +4,7 @@
 
 mod accept;
 mod bodies;
+mod browsers;
 mod delivery;
 mod events;
 mod fields;

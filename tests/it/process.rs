@@ -65,6 +65,11 @@ impl Serving {
         }
     }
 
+    /// The next line of the log.
+    pub(crate) fn next_line(&mut self) -> serde_json::Value {
+        next_line(&self.lines).expect("the log ended too early")
+    }
+
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }

@@ -15,7 +15,7 @@ use super::{LOCK_TOKEN, secret};
 use crate::config::LogRequests;
 use crate::domain::{Claim, Lease, LockName, Lost};
 use crate::http::app::App;
-use crate::http::layers::RequestId;
+use crate::http::layers::Requester;
 use crate::http::problem::Problem;
 use crate::http::sse::{Event, Events};
 use crate::http::wire::{Grant, Standing};
@@ -34,7 +34,7 @@ pub(super) async fn hold(app: &App, parts: &Parts, asked: Asked) -> Result<Respo
     let teller = Teller {
         name: claim.names[0].clone(),
         claim: Arc::clone(&claim),
-        request_id: parts.extensions.get().cloned().unwrap_or_default(),
+        requester: Requester::find(&parts.extensions),
         started: Instant::now(),
         was_draining: app.is_draining(),
         is_logged: app.settings().request_log.mode != LogRequests::Off,
@@ -74,7 +74,7 @@ pub(super) async fn hold(app: &App, parts: &Parts, asked: Asked) -> Result<Respo
 struct Teller {
     name: LockName,
     claim: Arc<Claim>,
-    request_id: RequestId,
+    requester: Requester,
     started: Instant,
     was_draining: bool,
     is_logged: bool,
@@ -125,13 +125,14 @@ impl Teller {
     fn problem(&self, event: &'static str, problem: &Problem) -> Event {
         if self.is_logged {
             tracing::info!(
-                request_id = self.request_id.as_str(),
+                request_id = self.requester.request_id.as_str(),
+                peer = self.requester.peer.map(tracing::field::display),
                 lock.name = %self.name,
                 outcome = problem.code().as_str(),
                 cause = problem.cause(),
                 "The stream of a claim ended."
             );
         }
-        Event::new(event, &problem.body(self.request_id.as_str()))
+        Event::new(event, &problem.body(self.requester.request_id.as_str()))
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
@@ -13,7 +14,9 @@ use crate::domain::{
     HoldCount, InvalidField, Lease, LockName, LockNames, Lost, Owner, Released, Token,
 };
 use crate::http::app::App;
+use crate::http::auth::Role;
 use crate::http::extract::{self, Fields};
+use crate::http::layers::Requester;
 use crate::http::problem::Problem;
 use crate::http::wire::{Evicted, HolderView, json};
 
@@ -31,7 +34,7 @@ pub(in crate::http) async fn release(
     let name = lock_name(parts.uri.path())?;
     let mut fields = extract::fields(&parts, body, app.settings()).await?;
     if fields.flag("force")?.unwrap_or(false) {
-        return evict(&app, &parts.headers, name, fields).await;
+        return evict(&app, &parts, name, fields).await;
     }
     if fields.text("reason")?.is_some() {
         return Err(Problem::field("reason", "goes with force=true only"));
@@ -128,11 +131,12 @@ fn not_held(named: Named, mut lost: Vec<Lost>) -> Problem {
 /// Takes the lock away from whoever holds it. A token has no say in that, but one that is sent has to be one.
 async fn evict(
     app: &App,
-    headers: &HeaderMap,
+    parts: &Parts,
     name: LockName,
     mut fields: Fields,
 ) -> Result<Response, Problem> {
-    presented_token(headers, &mut fields)?;
+    let role = app.settings().access.permit_eviction(&parts.extensions)?;
+    presented_token(&parts.headers, &mut fields)?;
     let reason = reason(&fields.text("reason")?.unwrap_or_default())?;
     if fields.number("hold_count")?.is_some() {
         let problem = "means nothing with force=true; leave it out";
@@ -140,7 +144,11 @@ async fn evict(
     }
     fields.finish(&RELEASE_FIELDS)?;
     let holders = app.service().evict(name.clone(), reason.clone()).await?;
+    let requester = Requester::find(&parts.extensions);
     tracing::info!(
+        request_id = requester.request_id.as_str(),
+        peer = requester.peer.map(tracing::field::display),
+        role = role.map(Role::label),
         lock.name = %name,
         outcome = "evicted",
         holders = holders.len(),

@@ -15,12 +15,14 @@ use crate::http::problem::{Code, ProblemBody};
 const REQUEST_ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
 /// What may be wrong with any request about locks, and with the service while it is answered.
-pub(super) const OF_EVERY_LOCK_ROUTE: [Code; 5] = [
+pub(super) const OF_EVERY_LOCK_ROUTE: [Code; 7] = [
     Code::InvalidField,
     Code::UnknownField,
     Code::MalformedBody,
     Code::TokenInQuery,
     Code::Unauthorized,
+    Code::Forbidden,
+    Code::RateLimited,
 ];
 /// What may be wrong with a body.
 pub(super) const OF_BODIES: [Code; 3] = [
@@ -176,6 +178,7 @@ fn members_of(code: Code) -> Value {
             "token": TOKEN, "position": 2, "queue_length": 3, "place_kept_ms": 10_000,
             "holders": [holder_example()], "holders_total": 1, "retry_after_ms": 0,
         }),
+        "rate_limited" => json!({"retry_after_ms": 42_000}),
         "too_many_waiters" => json!({"queue_length": 10_000, "retry_after_ms": 1_000}),
         "draining" => json!({
             "outcome": "nothing_done", "token": TOKEN, "position": 2, "queue_length": 3, "place_kept_ms": 10_000,
