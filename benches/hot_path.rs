@@ -149,6 +149,10 @@ async fn serve(store: &str) -> TcpStream {
         },
         body_bytes_max: config.server.body_bytes_max,
         body_timeout: config.server.body_timeout,
+        answer_bytes_max: config.server.answer_bytes_max,
+        operations_max: config.server.operations_max,
+        renewals_max: config.server.renewals_max,
+        admission_timeout: config.operation_timeout,
         api_key: None,
         request_log: RequestLog {
             mode: config.log.requests,

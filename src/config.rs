@@ -9,8 +9,10 @@ mod error;
 pub mod keys;
 mod layers;
 mod log;
+mod network;
 mod redis;
 mod secret;
+mod server;
 mod settings;
 mod store;
 mod waiting;
@@ -22,8 +24,10 @@ pub use auth::Auth;
 pub use error::{ConfigError, Origin};
 pub use layers::Sources;
 pub use log::{LogConfig, LogFormat, LogRequests};
+pub use network::AddressBlock;
 pub use redis::RedisConfig;
 pub use secret::Secret;
+pub use server::{ServerConfig, half};
 pub use settings::Settings;
 pub use store::{RedisAddress, StoreUrl};
 pub use waiting::WaitingConfig;
@@ -66,25 +70,6 @@ pub struct LeaseConfig {
     pub max_hold_max: Duration,
     /// The longest pause after a lease that expired.
     pub lock_delay_max: Duration,
-}
-
-/// Sockets and shutdown.
-#[derive(Debug, Clone)]
-pub struct ServerConfig {
-    /// How many connections may be open at once.
-    pub connections_max: usize,
-    /// From the opening of a connection to the whole head of its first request.
-    pub header_read_timeout: Duration,
-    /// From an answer to the whole head of the next request.
-    pub idle_timeout: Duration,
-    /// From the head of a request to the end of its body.
-    pub body_timeout: Duration,
-    /// The largest request body.
-    pub body_bytes_max: usize,
-    /// From readiness going false to the closing of the listener.
-    pub drain_delay: Duration,
-    /// From the closing of the listener to the cutting of connections.
-    pub drain_timeout: Duration,
 }
 
 /// The `memory:` store.
@@ -176,39 +161,12 @@ impl LeaseConfig {
     }
 }
 
-impl ServerConfig {
-    fn parse(settings: &Settings) -> Result<Self, ConfigError> {
-        Ok(Self {
-            connections_max: connections_max(settings)?,
-            header_read_timeout: settings.positive("server.header_read_timeout")?,
-            idle_timeout: settings.positive("server.idle_timeout")?,
-            body_timeout: settings.positive("server.body_timeout")?,
-            body_bytes_max: settings.count("server.body_bytes_max")?,
-            drain_delay: settings.duration("server.drain_delay")?,
-            drain_timeout: settings.duration("server.drain_timeout")?,
-        })
-    }
-}
-
 fn listen(settings: &Settings) -> Result<SocketAddr, ConfigError> {
     let text = settings.text("listen");
     text.parse().map_err(|_| {
         let problem = format!("\"{text}\" is not an address with a port; write 127.0.0.1:7625, 0.0.0.0:7625 or [::]:7625");
         settings.invalid("listen", problem)
     })
-}
-
-/// The semaphore behind the limit has a largest value of its own, far above what a system can open.
-fn connections_max(settings: &Settings) -> Result<usize, ConfigError> {
-    const LIMIT: usize = 1_000_000;
-    let count = settings.count("server.connections_max")?;
-    if count > LIMIT {
-        return Err(settings.invalid(
-            "server.connections_max",
-            format!("{count} is more than {LIMIT}"),
-        ));
-    }
-    Ok(count)
 }
 
 fn in_order(settings: &Settings, low: &str, high: &str) -> Result<(), ConfigError> {

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Failure;
-use crate::config::{Auth, Config, Sources, StoreUrl};
+use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
 use crate::domain::Bounds;
 use crate::http::{self, ApiKey, App, RequestLog};
+use crate::limits::Refusals;
 use crate::server::shutdown::{self, Draining, StopSignals};
-use crate::server::{Drained, Server, Workers};
+use crate::server::{Drained, Server, Workers, descriptors};
 use crate::service::metrics::LockMetrics;
 use crate::service::{self, LockService};
 use crate::store::{self, StoreError};
@@ -20,6 +21,8 @@ use crate::telemetry::{self, Metrics};
 
 /// How often samples are sorted into buckets in a process that nobody scrapes.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// How many connections the address for probes and metrics may have: more than there are probes.
+const ADMIN_CONNECTIONS: usize = 128;
 
 /// Why serving did not start.
 #[derive(Debug, thiserror::Error)]
@@ -69,11 +72,10 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
         config.waiting.clone(),
         LockMetrics::new(&metrics),
     );
-    let bound = Server::bind(&config.server, config.listen);
-    let server = bound.map_err(|error| ServeError::Bind {
-        address: config.listen,
-        error,
-    })?;
+    let server_config = fitted(config)?;
+    let refusals = Refusals::new(&metrics);
+    let server = bind(&server_config, config.listen, &refusals)?;
+    let admin = admin(config, &refusals)?;
     let open = server.open_connections();
     metrics.sampled_gauge(
         "leasehold_open_connections",
@@ -92,6 +94,7 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
     );
     let workers = Workers::start().map_err(ServeError::System)?;
     workers.on_each(|| service.clone().warm_up());
+    let serve_admin = serve_admin(admin, app.clone());
     announce(config, server.local_addr());
     let drained = tokio::select! {
         drained = server.run(
@@ -102,6 +105,7 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
         never = upkeep(&metrics) => match never {},
         never = service.survey(config.redis.survey_interval) => match never {},
         never = drain(&service, &draining) => match never {},
+        never = serve_admin => match never {},
     };
     // What goes on in the background goes on there.
     service.shut_down(config.operation_timeout).await;
@@ -113,6 +117,65 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
         }
     }
     Ok(())
+}
+
+/// The settings of the server, with no more connections than the system has files for.
+fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
+    let mut server = config.server.clone();
+    let of_store = match config.store {
+        StoreUrl::Memory => 0,
+        // Each thread and the one that accepts have a pool, and one connection more that listens.
+        StoreUrl::Redis(_) => (Workers::threads() + 1) * (config.redis.connections + 1),
+    };
+    let reserved = of_store + server.admin_listen.map_or(0, |_| ADMIN_CONNECTIONS);
+    let fitting = descriptors::connections_that_fit(server.connections_max, reserved)?;
+    if fitting < server.connections_max {
+        tracing::warn!(
+            connections_max = fitting,
+            configured = server.connections_max,
+            "the system allows too few open files for server.connections_max, which is lowered; raise the limit (ulimit -n, \
+             LimitNOFILE)"
+        );
+        server.connections_max = fitting;
+    }
+    Ok(server)
+}
+
+fn bind(
+    config: &ServerConfig,
+    address: SocketAddr,
+    refusals: &Refusals,
+) -> Result<Server, ServeError> {
+    let bound = Server::bind_counted(config, address, refusals.clone());
+    bound.map_err(|error| ServeError::Bind { address, error })
+}
+
+/// The server of the second address, if there is one.
+fn admin(config: &Config, refusals: &Refusals) -> Result<Option<Server>, ServeError> {
+    let Some(address) = config.server.admin_listen else {
+        return Ok(None);
+    };
+    let limited = ServerConfig {
+        connections_max: ADMIN_CONNECTIONS,
+        connections_per_peer_max: None,
+        ..config.server.clone()
+    };
+    let server = bind(&limited, address, refusals)?;
+    let url = format!("http://{}", server.local_addr());
+    tracing::info!(url, "probes and metrics are served apart");
+    Ok(Some(server))
+}
+
+/// Serves probes and metrics for as long as the process lives, on the thread that accepts: however busy the others are,
+/// it is not.
+async fn serve_admin(server: Option<Server>, app: App) -> Infallible {
+    if let Some(server) = server {
+        let router = http::admin_router(app);
+        server
+            .run(router, Workers::here(), std::future::pending())
+            .await;
+    }
+    std::future::pending().await
 }
 
 /// Every family of histograms with its buckets.
@@ -135,6 +198,10 @@ fn app(config: &Config, service: LockService, draining: Draining, metrics: Arc<M
         },
         body_bytes_max: config.server.body_bytes_max,
         body_timeout: config.server.body_timeout,
+        answer_bytes_max: config.server.answer_bytes_max,
+        operations_max: config.server.operations_max,
+        renewals_max: config.server.renewals_max,
+        admission_timeout: config.operation_timeout,
         api_key: match &config.auth {
             Auth::Open => None,
             Auth::Key(key) => Some(ApiKey::new(key.expose().as_bytes())),

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::admission::Admission;
 use super::auth::ApiKey;
 use super::measure::HttpMetrics;
 use crate::config::LogRequests;
 use crate::domain::Bounds;
+use crate::limits::{Budget, Refusals};
 use crate::server::shutdown::Draining;
 use crate::service::LockService;
 use crate::telemetry::{Build, Metrics};
@@ -24,6 +26,9 @@ struct Inner {
     http_metrics: HttpMetrics,
     draining: Draining,
     settings: Settings,
+    refusals: Refusals,
+    admission: Admission,
+    answer_bytes: Budget,
 }
 
 /// What is configured about HTTP.
@@ -35,6 +40,14 @@ pub struct Settings {
     pub body_bytes_max: usize,
     /// How long a request body may take to arrive.
     pub body_timeout: Duration,
+    /// How many bytes of large answers may be under way.
+    pub answer_bytes_max: usize,
+    /// How many operations may be under way, renewals and releases not counted.
+    pub operations_max: usize,
+    /// How many renewals and releases may be under way.
+    pub renewals_max: usize,
+    /// How long an operation waits for its turn.
+    pub admission_timeout: Duration,
     /// Guards the locks and the metrics, where there is one.
     pub api_key: Option<ApiKey>,
     /// Which requests are logged.
@@ -64,8 +77,16 @@ impl App {
         settings: Settings,
     ) -> Self {
         let http_metrics = HttpMetrics::new(Arc::clone(&metrics));
+        let admission = Admission::new(
+            settings.operations_max,
+            settings.renewals_max,
+            settings.admission_timeout,
+        );
         Self {
             inner: Arc::new(Inner {
+                refusals: Refusals::new(&metrics),
+                admission,
+                answer_bytes: Budget::new(settings.answer_bytes_max),
                 service,
                 metrics,
                 http_metrics,
@@ -89,6 +110,19 @@ impl App {
 
     pub(super) fn settings(&self) -> &Settings {
         &self.inner.settings
+    }
+
+    pub(super) fn refusals(&self) -> &Refusals {
+        &self.inner.refusals
+    }
+
+    pub(super) fn admission(&self) -> &Admission {
+        &self.inner.admission
+    }
+
+    /// The bytes of large answers that are under way.
+    pub(super) fn answer_bytes(&self) -> &Budget {
+        &self.inner.answer_bytes
     }
 
     pub(super) fn is_draining(&self) -> bool {

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows what a handler does.
 
+mod large;
 mod log;
 mod request_id;
 
@@ -15,8 +16,8 @@ use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
 use axum::http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HeaderValue};
 use axum::http::{Method, StatusCode, Version};
-use axum::response::Response;
-use futures_util::future::{BoxFuture, TryFutureExt as _};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::future::{self, BoxFuture, TryFutureExt as _};
 use metrics::Counter;
 use tokio::time::Instant;
 use tower::Service;
@@ -25,6 +26,7 @@ use tower_http::catch_panic::{CatchPanic, ResponseForPanic};
 use super::app::App;
 use super::problem::{self, Code, Problem};
 use super::route::Route;
+use crate::server::{OverLimit, Peer};
 pub(super) use request_id::RequestId;
 
 /// How long a request waited in a queue, on its way from the handler to the log: a long poll is not slow.
@@ -48,6 +50,7 @@ struct Asked {
     version: Version,
     route: Option<Route>,
     request_id: RequestId,
+    peer: Option<Peer>,
 }
 
 /// What came of it.
@@ -94,6 +97,10 @@ impl Service<Request> for Front {
         let started = Instant::now();
         let app = self.app.clone();
         let asked = Asked::of(&mut request);
+        if let Some(OverLimit(limit)) = request.extensions().get() {
+            let response = Problem::over_limit(*limit).into_response();
+            return Box::pin(future::ready(Ok(finished(&app, &asked, started, response))));
+        }
         let in_flight = app.http_metrics().begin();
         // Not an async block: what is moved into one and awaited there takes its room twice.
         let answer = self.routes.call(request).map_ok(move |response| {
@@ -128,19 +135,15 @@ impl ResponseForPanic for Net {
 /// Writes the problem if the answer is one, and tells figures and log.
 fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) -> Response {
     let Waited(waited) = response.extensions_mut().remove().unwrap_or_default();
-    let problem = response.extensions_mut().remove::<Problem>();
+    let mut problem = response.extensions_mut().remove::<Problem>();
     if let Some(problem) = &problem {
-        // Of what the router has added, the length is that of no body, but the methods that there are have to be told.
-        let allow = response.headers_mut().remove(ALLOW);
-        response = problem.render(asked.request_id.as_str());
-        response
-            .headers_mut()
-            .extend(allow.map(|allow| (ALLOW, allow)));
-        if asked.method == Method::HEAD {
-            let length = response.body().size_hint().lower();
-            response.headers_mut().insert(CONTENT_LENGTH, length.into());
-            *response.body_mut() = Body::empty();
-        }
+        response = rendered(problem, asked, &mut response);
+    }
+    if let Err(limit) = large::admit(app, asked.peer.as_ref(), &mut response) {
+        app.refusals().count(limit);
+        let refusal = Problem::over_limit(limit);
+        response = rendered(&refusal, asked, &mut response);
+        problem = Some(refusal);
     }
     finish(asked, problem.as_ref(), &mut response);
     let answered = Answered {
@@ -153,6 +156,21 @@ fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) 
         .answered(&asked.method, asked.route, answered.status, answered.took);
     log::request(&app.settings().request_log, asked, &answered);
     response
+}
+
+/// The answer that says what went wrong.
+fn rendered(problem: &Problem, asked: &Asked, response: &mut Response) -> Response {
+    // Of what the router has added, the length is that of no body, but the methods that there are have to be told.
+    let allow = response.headers_mut().remove(ALLOW);
+    let mut rendered = problem.render(asked.request_id.as_str());
+    let headers = rendered.headers_mut();
+    headers.extend(allow.map(|allow| (ALLOW, allow)));
+    if asked.method == Method::HEAD {
+        let length = rendered.body().size_hint().lower();
+        rendered.headers_mut().insert(CONTENT_LENGTH, length.into());
+        *rendered.body_mut() = Body::empty();
+    }
+    rendered
 }
 
 /// The headers that every answer has.
@@ -185,6 +203,7 @@ impl Asked {
             path: path.into(),
             version: request.version(),
             request_id,
+            peer: request.extensions().get().cloned(),
         }
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::Inner;
 use crate::domain::{Attempt, Claim, Parked};
+use crate::limits::Slot;
 use crate::store::StoreError;
 
 /// Between two tries; doubled up to [`PAUSE_MAX`].
@@ -18,10 +19,19 @@ const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// Takes back whatever `attempt` was granted.
-    pub(super) fn withdraw_in_background(self: &Arc<Self>, claim: Arc<Claim>, attempt: Attempt) {
+    /// Takes back whatever `attempt` was granted. Until then it takes up room, so that requests whose clients are gone
+    /// cannot pile up.
+    pub(super) fn withdraw_in_background(
+        self: &Arc<Self>,
+        claim: Arc<Claim>,
+        attempt: Attempt,
+        slot: Slot,
+    ) {
         let inner = Arc::clone(self);
-        self.in_background(async move { inner.withdraw(&claim, attempt).await });
+        self.in_background(async move {
+            inner.withdraw(&claim, attempt).await;
+            drop(slot);
+        });
     }
 
     /// Takes back whatever `attempt` was granted, however often that takes.

@@ -16,6 +16,7 @@ use super::waiter::Caller;
 use super::waiting::Wait;
 use super::{Inner, age};
 use crate::domain::{Change, Claim, Lease, NotHolder, Position, Renewed, Withdrawable};
+use crate::limits::Slot;
 use crate::store::StoreError;
 
 /// Between two tries to renew; doubled each time.
@@ -75,11 +76,16 @@ struct Holding {
 }
 
 impl Inner {
-    pub(super) fn hold(self: &Arc<Self>, claim: Arc<Claim>, wait: Option<Duration>) -> Hold {
+    pub(super) fn hold(
+        self: &Arc<Self>,
+        claim: Arc<Claim>,
+        wait: Option<Duration>,
+        slot: Slot,
+    ) -> Hold {
         // One at a time: who does not listen in time is not renewed for.
         let (tells, events) = mpsc::channel(1);
         let holding = Holding {
-            request: Request::new(self, claim),
+            request: Request::new(self, claim, slot),
             tells,
         };
         let inner = Arc::clone(self);

@@ -1,9 +1,6 @@
 //! A grant on its way to the client that asked for it.
 
-use std::sync::Arc;
-
-use super::Inner;
-use crate::domain::{Attempt, Claim};
+use super::acquire::Request;
 
 /// Holds on to a new grant until it is delivered. Dropped before, it gives the grant back.
 ///
@@ -11,7 +8,7 @@ use crate::domain::{Attempt, Claim};
 /// been told of before.
 #[derive(Debug)]
 pub struct Undelivered {
-    grant: Option<(Arc<Inner>, Arc<Claim>, Attempt)>,
+    grant: Option<Box<Request>>,
 }
 
 impl Undelivered {
@@ -20,10 +17,10 @@ impl Undelivered {
         Self { grant: None }
     }
 
-    /// What this attempt was granted.
-    pub(super) fn grant(inner: &Arc<Inner>, claim: &Arc<Claim>, attempt: Attempt) -> Self {
+    /// What this request was granted.
+    pub(super) fn grant(request: &Request) -> Self {
         Self {
-            grant: Some((Arc::clone(inner), Arc::clone(claim), attempt)),
+            grant: Some(Box::new(request.clone())),
         }
     }
 
@@ -35,9 +32,16 @@ impl Undelivered {
 
 impl Drop for Undelivered {
     fn drop(&mut self) {
-        if let Some((inner, claim, attempt)) = self.grant.take() {
+        if let Some(request) = self.grant.take() {
+            let Request {
+                inner,
+                claim,
+                attempt,
+                slot,
+                ..
+            } = *request;
             inner.metrics.undelivered();
-            inner.withdraw_in_background(claim, attempt);
+            inner.withdraw_in_background(claim, attempt, slot);
         }
     }
 }

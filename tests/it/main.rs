@@ -13,6 +13,7 @@
     reason = "a test names the answer that it expects; every other fails it, also those that are added later"
 )]
 
+mod abuse;
 mod api;
 mod cli;
 mod config;
@@ -22,6 +23,7 @@ mod examples;
 mod faults;
 mod fencing;
 mod late_answers;
+mod limits;
 mod main_job;
 mod model;
 mod openapi;

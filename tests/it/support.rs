@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod ear;
+pub(crate) mod http2;
 pub(crate) mod proxy;
 pub(crate) mod redis_server;
 pub(crate) mod stores;

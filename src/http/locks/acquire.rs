@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
+use axum::http::Extensions;
 use axum::response::Response;
 
 use super::claim::{self, Asked};
 use super::grant::{GrantAnswer, Granted};
 use super::{EVENT_STREAM, Named, hold, lock_name, lock_names, preferred, presented_token};
 use crate::domain::{Claim, Lease, Token};
+use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::extract;
 use crate::http::layers::Waited;
@@ -54,8 +56,8 @@ pub(in crate::http) async fn acquire(
         return Box::pin(hold::hold(&app, &parts, asked)).await;
     }
     // While it waits, a request keeps nothing of its head, and with it the buffer of 8 KiB that this was read into.
-    drop(parts);
-    answered(&app, form, Named::InPath, asked).await
+    let extensions = parts.extensions;
+    answered(&app, form, Named::InPath, asked, extensions).await
 }
 
 /// `POST /locks`
@@ -70,8 +72,8 @@ pub(in crate::http) async fn acquire_several(
     let bounds = &app.settings().bounds;
     let asked = claim::asked(names, token, fields, &ACQUIRE_SEVERAL_FIELDS, bounds)?;
     let form = preferred(&parts.headers, &["application/json", "text/plain"]);
-    drop(parts);
-    answered(&app, form, Named::InField, asked).await
+    let extensions = parts.extensions;
+    answered(&app, form, Named::InField, asked, extensions).await
 }
 
 async fn answered(
@@ -79,11 +81,14 @@ async fn answered(
     form: &'static str,
     named: Named,
     asked: Asked,
+    extensions: Extensions,
 ) -> Result<Response, Problem> {
+    let service = app.admit(Operation::Ask, &extensions).await?;
+    drop(extensions);
     let claim = Arc::new(asked.claim);
     let was_draining = app.is_draining();
     let wait = asked.wait.unwrap_or_default();
-    let answer = app.service().acquire(Arc::clone(&claim), wait).await;
+    let answer = service.acquire(Arc::clone(&claim), wait).await;
     let AcquireAnswer {
         outcome,
         waited,

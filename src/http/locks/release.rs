@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
@@ -12,6 +13,7 @@ use super::{Named, lock_name, lock_names, names_missing, presented_token};
 use crate::domain::{
     HoldCount, InvalidField, Lease, LockName, LockNames, Lost, Owner, Released, Token,
 };
+use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::extract::{self, Fields};
 use crate::http::problem::Problem;
@@ -31,7 +33,7 @@ pub(in crate::http) async fn release(
     let name = lock_name(parts.uri.path())?;
     let mut fields = extract::fields(&parts, body, app.settings()).await?;
     if fields.flag("force")?.unwrap_or(false) {
-        return evict(&app, &parts.headers, name, fields).await;
+        return evict(&app, &parts, name, fields).await;
     }
     if fields.text("reason")?.is_some() {
         return Err(Problem::field("reason", "goes with force=true only"));
@@ -39,10 +41,8 @@ pub(in crate::http) async fn release(
     let (token, hold_count) = asked(&parts.headers, fields, &RELEASE_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let names = LockNames::from(name);
-    let released = app
-        .service()
-        .release(names.clone(), token, hold_count)
-        .await?;
+    let service = app.admit(Operation::Keep, &parts.extensions).await?;
+    let released = service.release(names.clone(), token, hold_count).await?;
     answered(Named::InPath, &names, token, released)
 }
 
@@ -61,10 +61,8 @@ pub(in crate::http) async fn release_several(
     let (token, hold_count) = asked(&parts.headers, fields, &RELEASE_SEVERAL_FIELDS)?;
     let names = names.ok_or_else(names_missing)?;
     let token = token.ok_or_else(Problem::token_missing)?;
-    let released = app
-        .service()
-        .release(names.clone(), token, hold_count)
-        .await?;
+    let service = app.admit(Operation::Keep, &parts.extensions).await?;
+    let released = service.release(names.clone(), token, hold_count).await?;
     answered(Named::InField, &names, token, released)
 }
 
@@ -128,18 +126,19 @@ fn not_held(named: Named, mut lost: Vec<Lost>) -> Problem {
 /// Takes the lock away from whoever holds it. A token has no say in that, but one that is sent has to be one.
 async fn evict(
     app: &App,
-    headers: &HeaderMap,
+    parts: &Parts,
     name: LockName,
     mut fields: Fields,
 ) -> Result<Response, Problem> {
-    presented_token(headers, &mut fields)?;
+    presented_token(&parts.headers, &mut fields)?;
     let reason = reason(&fields.text("reason")?.unwrap_or_default())?;
     if fields.number("hold_count")?.is_some() {
         let problem = "means nothing with force=true; leave it out";
         return Err(Problem::field("hold_count", problem));
     }
     fields.finish(&RELEASE_FIELDS)?;
-    let holders = app.service().evict(name.clone(), reason.clone()).await?;
+    let service = app.admit(Operation::Keep, &parts.extensions).await?;
+    let holders = service.evict(name.clone(), reason.clone()).await?;
     tracing::info!(
         lock.name = %name,
         outcome = "evicted",

@@ -137,6 +137,10 @@ fn settings() -> Settings {
         },
         body_bytes_max: 65_536,
         body_timeout: Duration::from_secs(10),
+        answer_bytes_max: 32 * 1024 * 1024,
+        operations_max: 1_024,
+        renewals_max: 1_024,
+        admission_timeout: Duration::from_secs(2),
         api_key: None,
         request_log: RequestLog {
             mode: LogRequests::Failed,

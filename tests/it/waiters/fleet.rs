@@ -18,7 +18,7 @@ const PLACE_KEPT: &str = "2s";
 
 /// No survey disturbs the counting of commands, nothing is written to the log for each of thousands of refusals, and a crowd
 /// on a busy machine is not told that the store is slow.
-const ARGUMENTS: [&str; 12] = [
+const ARGUMENTS: [&str; 14] = [
     "--operation-timeout",
     "10s",
     "--waiting-wait-max",
@@ -30,6 +30,8 @@ const ARGUMENTS: [&str; 12] = [
     "--log-requests",
     "off",
     "--server-connections-max",
+    "15000",
+    "--server-connections-per-peer-max",
     "15000",
 ];
 
