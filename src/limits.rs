@@ -171,6 +171,8 @@ pub struct PeerLimits {
     pub requests: Budget,
     /// Bytes of large answers.
     pub answer_bytes: Budget,
+    /// Bytes of large bodies of requests.
+    pub body_bytes: Budget,
     /// Operations of the store, renewals and releases not counted.
     pub operations: Gate,
     /// Renewals and releases.
@@ -194,6 +196,10 @@ pub enum Limit {
     WriteTimeout,
     /// The time in which a peer has to take the whole of an answer.
     AnswerTimeout,
+    /// The bytes of large bodies that one peer address is sending.
+    BodyBytesPerPeer,
+    /// The bytes of large bodies that all are sending.
+    BodyBytes,
     /// The bytes of large answers under way to one peer address.
     AnswerBytesPerPeer,
     /// The bytes of large answers under way to all.
@@ -210,7 +216,7 @@ pub enum Limit {
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
         Self::RequestsPerPeer,
@@ -218,6 +224,8 @@ impl Limit {
         Self::HeadTimeout,
         Self::WriteTimeout,
         Self::AnswerTimeout,
+        Self::BodyBytesPerPeer,
+        Self::BodyBytes,
         Self::AnswerBytesPerPeer,
         Self::AnswerBytes,
         Self::OperationsPerPeer,
@@ -237,6 +245,8 @@ impl Limit {
             Self::HeadTimeout => "head_timeout",
             Self::WriteTimeout => "write_timeout",
             Self::AnswerTimeout => "answer_timeout",
+            Self::BodyBytesPerPeer => "body_bytes_per_peer",
+            Self::BodyBytes => "body_bytes",
             Self::AnswerBytesPerPeer => "answer_bytes_per_peer",
             Self::AnswerBytes => "answer_bytes",
             Self::OperationsPerPeer => "operations_per_peer",

@@ -198,6 +198,7 @@ fn app(config: &Config, service: LockService, draining: Draining, metrics: Arc<M
         },
         body_bytes_max: config.server.body_bytes_max,
         body_timeout: config.server.body_timeout,
+        body_bytes_total_max: config.server.body_bytes_total_max,
         answer_bytes_max: config.server.answer_bytes_max,
         operations_max: config.server.operations_max,
         renewals_max: config.server.renewals_max,

@@ -39,6 +39,8 @@ pub struct ServerConfig {
     pub body_timeout: Duration,
     /// The largest request body.
     pub body_bytes_max: usize,
+    /// How many bytes of large request bodies may be under way at once.
+    pub body_bytes_total_max: usize,
     /// How long a peer may take nothing of an answer that is there for it.
     pub write_timeout: Duration,
     /// How long a peer may take for the whole of an answer that has an end.
@@ -76,6 +78,7 @@ impl ServerConfig {
             idle_timeout: settings.positive("server.idle_timeout")?,
             body_timeout: settings.positive("server.body_timeout")?,
             body_bytes_max: settings.count("server.body_bytes_max")?,
+            body_bytes_total_max: settings.count("server.body_bytes_total_max")?,
             write_timeout: settings.positive("server.write_timeout")?,
             answer_timeout: settings.positive("server.answer_timeout")?,
             answer_bytes_max,

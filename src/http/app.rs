@@ -29,6 +29,7 @@ struct Inner {
     refusals: Refusals,
     admission: Admission,
     answer_bytes: Budget,
+    body_bytes: Budget,
 }
 
 /// What is configured about HTTP.
@@ -40,6 +41,8 @@ pub struct Settings {
     pub body_bytes_max: usize,
     /// How long a request body may take to arrive.
     pub body_timeout: Duration,
+    /// How many bytes of large request bodies may be under way.
+    pub body_bytes_total_max: usize,
     /// How many bytes of large answers may be under way.
     pub answer_bytes_max: usize,
     /// How many operations may be under way, renewals and releases not counted.
@@ -87,6 +90,7 @@ impl App {
                 refusals: Refusals::new(&metrics),
                 admission,
                 answer_bytes: Budget::new(settings.answer_bytes_max),
+                body_bytes: Budget::new(settings.body_bytes_total_max),
                 service,
                 metrics,
                 http_metrics,
@@ -118,6 +122,11 @@ impl App {
 
     pub(super) fn admission(&self) -> &Admission {
         &self.inner.admission
+    }
+
+    /// The bytes of large request bodies that are under way.
+    pub(super) fn body_bytes(&self) -> &Budget {
+        &self.inner.body_bytes
     }
 
     /// The bytes of large answers that are under way.

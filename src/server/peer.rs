@@ -68,6 +68,7 @@ struct Shares {
     connections: usize,
     requests: usize,
     answer_bytes: usize,
+    body_bytes: usize,
     operations: usize,
     renewals: usize,
 }
@@ -93,6 +94,7 @@ impl Peers {
                 connections: config.connections_of_peer(),
                 requests: half(config.requests_max),
                 answer_bytes: half(config.answer_bytes_max),
+                body_bytes: half(config.body_bytes_total_max),
                 operations: half(config.operations_max),
                 renewals: half(config.renewals_max),
             },
@@ -145,6 +147,7 @@ impl Peers {
             connections: Budget::new(shares.connections),
             requests: Budget::new(shares.requests),
             answer_bytes: Budget::new(shares.answer_bytes),
+            body_bytes: Budget::new(shares.body_bytes),
             operations: Gate::new(shares.operations),
             renewals: Gate::new(shares.renewals),
         });

@@ -14,7 +14,7 @@ mod deadlines;
 mod draining;
 mod fleet;
 mod hang_ups;
-mod http1;
+pub(crate) mod http1;
 mod kills;
 mod messages;
 mod order;

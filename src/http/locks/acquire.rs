@@ -44,7 +44,7 @@ pub(in crate::http) async fn acquire(
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let name = lock_name(parts.uri.path())?;
-    let mut fields = extract::fields(&parts, body, app.settings()).await?;
+    let mut fields = extract::fields(&parts, body, &app).await?;
     let token = presented_token(&parts.headers, &mut fields)?.unwrap_or_else(Token::random);
     let names = Some(name.into());
     let bounds = &app.settings().bounds;
@@ -66,7 +66,7 @@ pub(in crate::http) async fn acquire_several(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let mut fields = extract::fields(&parts, body, app.settings()).await?;
+    let mut fields = extract::fields(&parts, body, &app).await?;
     let token = presented_token(&parts.headers, &mut fields)?.unwrap_or_else(Token::random);
     let names = lock_names(&mut fields)?;
     let bounds = &app.settings().bounds;

@@ -31,7 +31,7 @@ pub(in crate::http) async fn release(
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let name = lock_name(parts.uri.path())?;
-    let mut fields = extract::fields(&parts, body, app.settings()).await?;
+    let mut fields = extract::fields(&parts, body, &app).await?;
     if fields.flag("force")?.unwrap_or(false) {
         return evict(&app, &parts, name, fields).await;
     }
@@ -52,7 +52,7 @@ pub(in crate::http) async fn release_several(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let mut fields = extract::fields(&parts, body, app.settings()).await?;
+    let mut fields = extract::fields(&parts, body, &app).await?;
     if fields.flag("force")?.unwrap_or(false) {
         let problem = "takes one lock at a time, at its own path";
         return Err(Problem::field("force", problem));

@@ -27,7 +27,7 @@ pub(in crate::http) async fn renew(
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let names = LockNames::from(lock_name(parts.uri.path())?);
-    let fields = extract::fields(&parts, body, app.settings()).await?;
+    let fields = extract::fields(&parts, body, &app).await?;
     let (token, change) = asked(&app, &parts.headers, fields, &RENEW_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let service = app.admit(Operation::Keep, &parts.extensions).await?;
@@ -41,7 +41,7 @@ pub(in crate::http) async fn renew_several(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let mut fields = extract::fields(&parts, body, app.settings()).await?;
+    let mut fields = extract::fields(&parts, body, &app).await?;
     let names = lock_names(&mut fields)?;
     let (token, change) = asked(&app, &parts.headers, fields, &RENEW_SEVERAL_FIELDS)?;
     let names = names.ok_or_else(names_missing)?;

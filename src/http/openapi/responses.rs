@@ -29,7 +29,12 @@ pub(super) const OF_BODIES: [Code; 3] = [
     Code::UnsupportedMediaType,
 ];
 /// What may keep the service from answering.
-pub(super) const OF_THE_SERVICE: [Code; 2] = [Code::Internal, Code::StoreUnavailable];
+pub(super) const OF_THE_SERVICE: [Code; 4] = [
+    Code::Internal,
+    Code::StoreUnavailable,
+    Code::RateLimited,
+    Code::Overloaded,
+];
 
 /// An answer with JSON of a named schema.
 pub(super) fn of<T: ToSchema>(description: &str, example: Option<Value>) -> ResponseBuilder {
@@ -185,6 +190,9 @@ fn members_of(code: Code) -> Value {
         "claim_ended" => json!({"ended": "released"}),
         "lease_evicted" => json!({"reason": "maintenance"}),
         "store_unavailable" => json!({"outcome": "unknown", "retry_after_ms": 1_000}),
+        "rate_limited" | "overloaded" => {
+            json!({"outcome": "nothing_done", "retry_after_ms": 1_000})
+        }
         "recovering" => json!({"outcome": "nothing_done", "retry_after_ms": 12_000}),
         _ => json!({}),
     }

@@ -97,7 +97,8 @@ impl Problem {
             Limit::ConnectionsPerPeer
             | Limit::RequestsPerPeer
             | Limit::OperationsPerPeer
-            | Limit::RenewalsPerPeer => (
+            | Limit::RenewalsPerPeer
+            | Limit::BodyBytesPerPeer => (
                 Code::RateLimited,
                 "this address has as many requests under way as one address may have",
             ),
@@ -111,6 +112,7 @@ impl Problem {
             ),
             Limit::ConnectionsReserved
             | Limit::Requests
+            | Limit::BodyBytes
             | Limit::HeadTimeout
             | Limit::WriteTimeout
             | Limit::AnswerTimeout

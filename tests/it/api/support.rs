@@ -137,6 +137,7 @@ fn settings() -> Settings {
         },
         body_bytes_max: 65_536,
         body_timeout: Duration::from_secs(10),
+        body_bytes_total_max: 16 * 1024 * 1024,
         answer_bytes_max: 32 * 1024 * 1024,
         operations_max: 1_024,
         renewals_max: 1_024,

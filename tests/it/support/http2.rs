@@ -12,7 +12,6 @@ pub(crate) const HEADERS: u8 = 1;
 pub(crate) const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
-pub(crate) const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 
 const ACK: u8 = 1;
