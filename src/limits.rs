@@ -52,13 +52,16 @@ impl Budget {
     /// use, because it would otherwise be refused for ever.
     #[must_use]
     pub fn take(&self, amount: usize) -> Option<Taken> {
-        let admit = |used: usize| {
-            let sum = used.saturating_add(amount);
-            (used == 0 || sum <= self.0.max).then_some(sum)
-        };
+        let admit = |used: usize| self.fits(used, amount).then(|| used.saturating_add(amount));
         let used = &self.0.used;
         let taken = used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit);
         taken.is_ok().then(|| self.taken(amount))
+    }
+
+    /// Whether there is room for the amount now.
+    #[must_use]
+    pub fn has_room(&self, amount: usize) -> bool {
+        self.fits(self.used(), amount)
     }
 
     /// Takes the amount whether there is room for it or not.
@@ -66,6 +69,10 @@ impl Budget {
     pub fn take_anyway(&self, amount: usize) -> Taken {
         self.0.used.fetch_add(amount, Ordering::Relaxed);
         self.taken(amount)
+    }
+
+    fn fits(&self, used: usize, amount: usize) -> bool {
+        used == 0 || used.saturating_add(amount) <= self.0.max
     }
 
     fn taken(&self, amount: usize) -> Taken {

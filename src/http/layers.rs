@@ -97,8 +97,14 @@ impl Service<Request> for Front {
         let started = Instant::now();
         let app = self.app.clone();
         let asked = Asked::of(&mut request);
-        if let Some(OverLimit(limit)) = request.extensions().get() {
-            let response = Problem::over_limit(*limit).into_response();
+        let over_limit = match request.extensions().get() {
+            Some(OverLimit(limit)) => Some(*limit),
+            None => large::expect(&app, &asked)
+                .inspect_err(|limit| app.refusals().count(*limit))
+                .err(),
+        };
+        if let Some(limit) = over_limit {
+            let response = Problem::over_limit(limit).into_response();
             return Box::pin(future::ready(Ok(finished(&app, &asked, started, response))));
         }
         let in_flight = app.http_metrics().begin();

@@ -70,9 +70,9 @@ impl Socket {
 
     fn timed_out(&self, limit: Limit) -> io::Error {
         self.refusals.count(limit);
-        let what = match limit {
-            Limit::HeadTimeout => "the head of a request did not arrive in time",
-            _ => "the peer did not read its answers in time",
+        let what = match limit == Limit::HeadTimeout {
+            true => "the head of a request did not arrive in time",
+            false => "the peer did not read its answers in time",
         };
         io::Error::new(io::ErrorKind::TimedOut, what)
     }

@@ -10,6 +10,7 @@ mod fields;
 mod guard;
 mod health;
 mod life;
+mod limits;
 mod listing;
 mod logs;
 mod names;

@@ -5,15 +5,42 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody as _};
+use axum::http::Method;
 use axum::response::Response;
 use http_body::{Frame, SizeHint};
 
+use super::Asked;
 use crate::http::app::App;
+use crate::http::route::Route;
 use crate::limits::{Limit, Taken};
 use crate::server::{Peer, SharedBytes};
 
 /// Smaller answers are many, and are bounded by the number of requests.
 const LARGE_BYTES: u64 = 16 * 1024;
+
+/// What a large answer may be expected to have before it is made.
+const EXPECTED_BYTES: usize = 64 * 1024;
+
+/// Whether there may be room for the large answer of this request, so that nothing is made that cannot be sent: what a
+/// client does not read, it is not to be given more of.
+pub(super) fn expect(app: &App, asked: &Asked) -> Result<(), Limit> {
+    let is_large = match asked.route {
+        Some(Route::Metrics) => true,
+        Some(Route::Locks) => asked.method == Method::GET,
+        _ => false,
+    };
+    if !is_large {
+        return Ok(());
+    }
+    let peer = asked.peer.as_ref().and_then(Peer::limits);
+    if peer.is_some_and(|peer| !peer.answer_bytes.has_room(EXPECTED_BYTES)) {
+        return Err(Limit::AnswerBytesPerPeer);
+    }
+    match app.answer_bytes().has_room(EXPECTED_BYTES) {
+        true => Ok(()),
+        false => Err(Limit::AnswerBytes),
+    }
+}
 
 /// Makes a large answer take up room, or says which limit is in the way.
 pub(super) fn admit(app: &App, peer: Option<&Peer>, response: &mut Response) -> Result<(), Limit> {

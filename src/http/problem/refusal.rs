@@ -122,10 +122,11 @@ impl Problem {
                 "this process has as many requests under way as it may have",
             ),
         };
-        let outcome = match limit {
-            // The answer was there, so whatever it tells of has come about.
-            Limit::AnswerBytesPerPeer | Limit::AnswerBytes => Outcome::Unknown,
-            _ => Outcome::NothingDone,
+        // Where only the answer is refused, what it was to tell of has come about.
+        let is_done = matches!(limit, Limit::AnswerBytesPerPeer | Limit::AnswerBytes);
+        let outcome = match is_done {
+            true => Outcome::Unknown,
+            false => Outcome::NothingDone,
         };
         let mut refusal = Self::new(code, detail);
         refusal.0.extras.outcome = Some(outcome);

@@ -10,7 +10,7 @@ use crate::limits::{connect_from, is_answered, peer};
 /// One client once took all of them in half a second, and pods were restarted.
 #[tokio::test]
 async fn one_peer_that_takes_all_connections_is_only_in_its_own_way() {
-    let attacked = Attacked::start(&["--server-connections-max", "400"]);
+    let attacked = Attacked::start(&["--server-connections-max", "400"]).await;
     let bystander = attacked.bystander();
     let mut kept = Vec::new();
     for _ in 0..450 {
@@ -34,7 +34,8 @@ async fn probes_are_answered_though_peers_together_take_all_connections() {
         "100",
         "--server-admin-listen",
         "127.0.0.1:0",
-    ]);
+    ])
+    .await;
     let bystander = attacked.bystander();
     let mut kept = Vec::new();
     for from in [1, 2] {
@@ -60,7 +61,7 @@ async fn probes_are_answered_though_peers_together_take_all_connections() {
 #[tokio::test]
 async fn connections_that_stall_within_the_preface_cost_no_time() {
     const CONNECTIONS: usize = 500;
-    let attacked = Attacked::start(&["--server-header-read-timeout", "10m"]);
+    let attacked = Attacked::start(&["--server-header-read-timeout", "10m"]).await;
     let mut stalled = Vec::new();
     for _ in 0..CONNECTIONS {
         let mut stream = connect(attacked.address).await;
@@ -85,7 +86,8 @@ async fn long_heads_and_bodies_that_do_not_end_take_what_their_limits_allow() {
         "3s",
         "--server-body-bytes-total-max",
         "1048576",
-    ]);
+    ])
+    .await;
     let bystander = attacked.bystander();
     let before = attacked.memory();
     let mut streams = Vec::new();

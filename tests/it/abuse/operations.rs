@@ -1,6 +1,8 @@
 //! Operations: requests that are given up as soon as they are made, and claims by the thousand.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::{Attacked, MIB, ask};
 use crate::support::eventually_within;
@@ -15,7 +17,8 @@ async fn streams_that_are_reset_at_once_do_not_pile_up() {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
     let store = format!("redis://{}", redis.address());
     let operations = OPERATIONS.to_string();
-    let attacked = Attacked::start(&["--store", &store, "--server-operations-max", &operations]);
+    let attacked =
+        Attacked::start(&["--store", &store, "--server-operations-max", &operations]).await;
     let bystander = attacked.bystander();
     let before = attacked.memory();
     let end = Instant::now() + Duration::from_secs(3);
@@ -84,7 +87,8 @@ async fn a_store_that_stands_still_is_not_asked_by_more_than_may() {
         "4",
         "--operation-timeout",
         "1s",
-    ]);
+    ])
+    .await;
     redis.pause();
     let mut client = Http2::open(attacked.address, 65_535).await.unwrap();
     for number in 0..60 {
@@ -106,7 +110,7 @@ async fn a_store_that_stands_still_is_not_asked_by_more_than_may() {
 #[tokio::test]
 async fn a_thousand_waiters_of_one_address_wait() {
     const WAITERS: usize = 1_000;
-    let attacked = Attacked::start(&[]);
+    let attacked = Attacked::start(&[]).await;
     let mut holder = Connection::open(attacked.address).await.unwrap();
     let request = |token, body, method| Request {
         method,

@@ -95,7 +95,7 @@ async fn the_settings_of_the_manifest_fit_into_its_memory() {
         })
         .collect();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let attacked = Attacked::start(&flags);
+    let attacked = Attacked::start(&flags).await;
     let bystander = attacked.bystander();
     let mut taken = Vec::new();
     let mut most = 0;

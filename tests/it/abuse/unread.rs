@@ -15,7 +15,7 @@ const STREAMS: usize = 100;
 #[tokio::test]
 async fn files_that_nobody_reads_take_no_memory_and_end() {
     const CONNECTIONS: usize = 10;
-    let attacked = Attacked::start(&["--server-write-timeout", "2s"]);
+    let attacked = Attacked::start(&["--server-write-timeout", "2s"]).await;
     let bystander = attacked.bystander();
     let before = attacked.memory();
     let mut clients = Vec::new();
@@ -47,7 +47,7 @@ async fn files_that_nobody_reads_take_no_memory_and_end() {
 #[tokio::test]
 async fn connections_whose_answers_are_not_read_are_closed() {
     const CONNECTIONS: usize = 40;
-    let attacked = Attacked::start(&["--server-write-timeout", "2s"]);
+    let attacked = Attacked::start(&["--server-write-timeout", "2s"]).await;
     let bystander = attacked.bystander();
     let mut streams = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -73,7 +73,8 @@ async fn large_answers_that_nobody_reads_are_bounded_in_bytes() {
         "1048576",
         "--server-write-timeout",
         "10m",
-    ]);
+    ])
+    .await;
     let bystander = attacked.bystander();
     let mut client = Http2::open(attacked.address, 0).await.unwrap();
     for number in 0..80 {

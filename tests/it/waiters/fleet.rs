@@ -3,15 +3,12 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::MutexGuard;
 
 use super::client::{Addresses, Client};
 use crate::process::Serving;
-use crate::support::eventually_within;
 use crate::support::redis_server::{RedisOptions, RedisServer};
-
-/// One fleet at a time: each keeps the whole machine busy.
-static TURN: Mutex<()> = Mutex::const_new(());
+use crate::support::{TURN, eventually_within};
 
 /// For how long places are kept, where a test does not need it otherwise. It is brief, so that a test can see the end.
 const PLACE_KEPT: &str = "2s";
