@@ -42,7 +42,7 @@ pub(in crate::http) async fn acquire(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let name = lock_name(parts.uri.path())?;
     let mut fields = extract::fields(&parts, body, &app).await?;
     let token = presented_token(&parts.headers, &mut fields)?.unwrap_or_else(Token::random);
@@ -56,7 +56,8 @@ pub(in crate::http) async fn acquire(
         return Box::pin(hold::hold(&app, &parts, asked)).await;
     }
     // While it waits, a request keeps nothing of its head, and with it the buffer of 8 KiB that this was read into.
-    let extensions = parts.extensions;
+    let extensions = std::mem::take(&mut parts.extensions);
+    drop(parts);
     answered(&app, form, Named::InPath, asked, extensions).await
 }
 
@@ -65,14 +66,15 @@ pub(in crate::http) async fn acquire_several(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let mut fields = extract::fields(&parts, body, &app).await?;
     let token = presented_token(&parts.headers, &mut fields)?.unwrap_or_else(Token::random);
     let names = lock_names(&mut fields)?;
     let bounds = &app.settings().bounds;
     let asked = claim::asked(names, token, fields, &ACQUIRE_SEVERAL_FIELDS, bounds)?;
     let form = preferred(&parts.headers, &["application/json", "text/plain"]);
-    let extensions = parts.extensions;
+    let extensions = std::mem::take(&mut parts.extensions);
+    drop(parts);
     answered(&app, form, Named::InField, asked, extensions).await
 }
 
