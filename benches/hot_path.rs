@@ -151,6 +151,11 @@ async fn serve(store: &str) -> TcpStream {
         body_timeout: config.server.body_timeout,
         access: Access::open(),
         is_metrics_open: false,
+        body_bytes_total_max: config.server.body_bytes_total_max,
+        answer_bytes_max: config.server.answer_bytes_max,
+        operations_max: config.server.operations_max,
+        renewals_max: config.server.renewals_max,
+        admission_timeout: config.operation_timeout,
         request_log: RequestLog {
             mode: config.log.requests,
             slow: config.log.slow,

@@ -9,8 +9,10 @@ mod error;
 pub mod keys;
 mod layers;
 mod log;
+mod network;
 mod redis;
 mod secret;
+mod server;
 mod settings;
 mod store;
 mod waiting;
@@ -22,8 +24,10 @@ pub use auth::{API_KEY_CHARS_MAX, Auth, AuthConfig, Key, Keys};
 pub use error::{ConfigError, Origin};
 pub use layers::Sources;
 pub use log::{LogConfig, LogFormat, LogRequests};
+pub use network::AddressBlock;
 pub use redis::RedisConfig;
 pub use secret::Secret;
+pub use server::{ServerConfig, half};
 pub use settings::Settings;
 pub use store::{RedisAddress, StoreUrl};
 pub use waiting::WaitingConfig;
@@ -68,27 +72,6 @@ pub struct LeaseConfig {
     pub max_hold_max: Duration,
     /// The longest pause after a lease that expired or was evicted; at most a minute.
     pub lock_delay_max: Duration,
-}
-
-/// Sockets and shutdown.
-#[derive(Debug, Clone)]
-pub struct ServerConfig {
-    /// Host names by which the service is known, beside `localhost`.
-    pub hosts: Vec<String>,
-    /// How many connections may be open at once.
-    pub connections_max: usize,
-    /// From the opening of a connection to the whole head of its first request.
-    pub header_read_timeout: Duration,
-    /// From an answer to the whole head of the next request.
-    pub idle_timeout: Duration,
-    /// From the head of a request to the end of its body.
-    pub body_timeout: Duration,
-    /// The largest request body.
-    pub body_bytes_max: usize,
-    /// From readiness going false to the closing of the listener.
-    pub drain_delay: Duration,
-    /// From the closing of the listener to the cutting of connections.
-    pub drain_timeout: Duration,
 }
 
 /// The `memory:` store.
@@ -181,21 +164,6 @@ impl LeaseConfig {
     }
 }
 
-impl ServerConfig {
-    fn parse(settings: &Settings) -> Result<Self, ConfigError> {
-        Ok(Self {
-            hosts: hosts(settings)?,
-            connections_max: connections_max(settings)?,
-            header_read_timeout: settings.positive("server.header_read_timeout")?,
-            idle_timeout: settings.positive("server.idle_timeout")?,
-            body_timeout: settings.positive("server.body_timeout")?,
-            body_bytes_max: settings.count("server.body_bytes_max")?,
-            drain_delay: settings.duration("server.drain_delay")?,
-            drain_timeout: settings.duration("server.drain_timeout")?,
-        })
-    }
-}
-
 fn listen(settings: &Settings) -> Result<SocketAddr, ConfigError> {
     let text = settings.text("listen");
     text.parse().map_err(|_| {
@@ -204,23 +172,6 @@ fn listen(settings: &Settings) -> Result<SocketAddr, ConfigError> {
     })
 }
 
-/// A list of names in one text, so that it can be a flag and a variable, too.
-fn hosts(settings: &Settings) -> Result<Vec<String>, ConfigError> {
-    let names = settings.text("server.hosts").split(',').map(str::trim);
-    let names = names.filter(|name| !name.is_empty()).map(|name| {
-        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-        if name.bytes().all(is_name) {
-            return Ok(name.to_owned());
-        }
-        let problem = format!(
-            "\"{name}\" is no host name; write names without ports, like locks.example,ci-7"
-        );
-        Err(settings.invalid("server.hosts", problem))
-    });
-    names.collect()
-}
-
-/// The semaphore behind the limit has a largest value of its own, far above what a system can open.
 /// A store remembers an ended lease for a minute, and what keeps its lock closed after that no longer.
 fn lock_delay_max(settings: &Settings) -> Result<Duration, ConfigError> {
     const LIMIT: Duration = Duration::from_secs(60);
@@ -235,18 +186,6 @@ fn lock_delay_max(settings: &Settings) -> Result<Duration, ConfigError> {
         return Err(settings.invalid(name, problem));
     }
     Ok(lock_delay)
-}
-
-fn connections_max(settings: &Settings) -> Result<usize, ConfigError> {
-    const LIMIT: usize = 1_000_000;
-    let count = settings.count("server.connections_max")?;
-    if count > LIMIT {
-        return Err(settings.invalid(
-            "server.connections_max",
-            format!("{count} is more than {LIMIT}"),
-        ));
-    }
-    Ok(count)
 }
 
 fn in_order(settings: &Settings, low: &str, high: &str) -> Result<(), ConfigError> {

@@ -4,6 +4,7 @@
 //! Sockets, timeouts of connections and shutdown are the server's affair.
 
 mod accept;
+mod admission;
 mod app;
 mod auth;
 mod docs;
@@ -48,6 +49,19 @@ pub fn router(app: App) -> Front {
     Front::new(app, routes)
 }
 
+/// What operators and their machines ask for, for an address of its own: probes, figures and the version.
+pub fn admin_router(app: App) -> Front {
+    let figures = match app.settings().is_metrics_open {
+        true => metrics(),
+        false => with_key(&app, metrics()),
+    };
+    let routes = figures
+        .merge(probes())
+        .fallback(async || Problem::not_found())
+        .with_state(app.clone());
+    Front::new(app, routes)
+}
+
 /// What needs a key where one is configured: everything that shows or changes locks.
 fn guarded(app: &App) -> Router<App> {
     let lock = get(locks::inspect)
@@ -70,6 +84,11 @@ fn guarded(app: &App) -> Router<App> {
         false => routes.merge(metrics()),
     };
     let routes = routes.method_not_allowed_fallback(async || Problem::method_not_allowed());
+    with_key(app, routes)
+}
+
+/// The routes, behind a key where one is configured.
+fn with_key(app: &App, routes: Router<App>) -> Router<App> {
     match &app.settings().access {
         Access::Keys(..) => {
             let app = app.clone();
@@ -92,16 +111,23 @@ fn open(app: &App) -> Router<App> {
         false => Router::new(),
     };
     routes
+        .merge(probes())
         .route(Route::Index.pattern(), get(index::index))
-        .route(Route::Livez.pattern(), get(health::livez))
-        .route(Route::Readyz.pattern(), get(health::readyz))
-        .route(Route::Healthz.pattern(), get(health::readyz))
-        .route(Route::Version.pattern(), get(index::version))
         .route(Route::OpenApi.pattern(), get(docs::openapi))
         .route(Route::Docs.pattern(), get(docs::redirect))
         .route("/docs/", get(docs::asset))
         .route("/docs/{*asset}", get(docs::asset))
         .route(Route::Problems.pattern(), get(problem::pages::list))
         .route(Route::Problem.pattern(), get(problem::pages::page))
+        .method_not_allowed_fallback(async || Problem::method_not_allowed())
+}
+
+/// What probes ask for.
+fn probes() -> Router<App> {
+    Router::new()
+        .route(Route::Livez.pattern(), get(health::livez))
+        .route(Route::Readyz.pattern(), get(health::readyz))
+        .route(Route::Healthz.pattern(), get(health::readyz))
+        .route(Route::Version.pattern(), get(index::version))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
 }

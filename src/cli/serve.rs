@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Failure, key_files};
-use crate::config::{Auth, Config, Sources, StoreUrl};
+use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
 use crate::domain::Bounds;
 use crate::http::{self, Access, App, Failures, KeyRing, KnownHosts, RequestLog};
+use crate::limits::Refusals;
 use crate::server::shutdown::{self, Draining, StopSignals};
-use crate::server::{Drained, Server, Workers};
+use crate::server::{Drained, Server, Workers, descriptors};
 use crate::service::metrics::LockMetrics;
 use crate::service::{self, LockService};
 use crate::store::{self, StoreError};
@@ -22,6 +23,8 @@ use crate::telemetry::{self, LogWriter, Metrics};
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the end of the process waits for whoever reads the log to take the last lines.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// How many connections the address for probes and metrics may have: more than there are probes.
+const ADMIN_CONNECTIONS: usize = 128;
 
 /// Why serving did not start.
 #[derive(Debug, thiserror::Error)]
@@ -77,11 +80,10 @@ async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(
         config.waiting.clone(),
         LockMetrics::new(&metrics),
     );
-    let bound = Server::bind(&config.server, config.listen);
-    let server = bound.map_err(|error| ServeError::Bind {
-        address: config.listen,
-        error,
-    })?;
+    let server_config = fitted(config)?;
+    let refusals = Refusals::new(&metrics);
+    let server = bind(&server_config, config.listen, &refusals)?;
+    let admin = admin(config, &refusals)?;
     let open = server.open_connections();
     metrics.sampled_gauge(
         "leasehold_open_connections",
@@ -102,6 +104,7 @@ async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(
     );
     let workers = Workers::start().map_err(ServeError::System)?;
     workers.on_each(|| service.clone().warm_up());
+    let serve_admin = serve_admin(admin, app.clone());
     announce(config, log.clone(), server.local_addr());
     let drained = tokio::select! {
         drained = server.run(
@@ -113,6 +116,7 @@ async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(
         never = service.survey(config.redis.survey_interval) => match never {},
         never = drain(&service, &draining) => match never {},
         never = follow_keys(config, &access, &metrics) => match never {},
+        never = serve_admin => match never {},
     };
     // What goes on in the background goes on there.
     service.shut_down(config.operation_timeout).await;
@@ -132,6 +136,65 @@ fn count_dropped_lines(metrics: &Metrics, log: LogWriter) {
         "Log lines that were dropped because stdout was not read as fast as they came.",
         move || log.dropped(),
     );
+}
+
+/// The settings of the server, with no more connections than the system has files for.
+fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
+    let mut server = config.server.clone();
+    let of_store = match config.store {
+        StoreUrl::Memory => 0,
+        // Each thread and the one that accepts have a pool, and one connection more that listens.
+        StoreUrl::Redis(_) => (Workers::threads() + 1) * (config.redis.connections + 1),
+    };
+    let reserved = of_store + server.admin_listen.map_or(0, |_| ADMIN_CONNECTIONS);
+    let fitting = descriptors::connections_that_fit(server.connections_max, reserved)?;
+    if fitting < server.connections_max {
+        tracing::warn!(
+            connections_max = fitting,
+            configured = server.connections_max,
+            "the system allows too few open files for server.connections_max, which is lowered; raise the limit (ulimit -n, \
+             LimitNOFILE)"
+        );
+        server.connections_max = fitting;
+    }
+    Ok(server)
+}
+
+fn bind(
+    config: &ServerConfig,
+    address: SocketAddr,
+    refusals: &Refusals,
+) -> Result<Server, ServeError> {
+    let bound = Server::bind_counted(config, address, refusals.clone());
+    bound.map_err(|error| ServeError::Bind { address, error })
+}
+
+/// The server of the second address, if there is one.
+fn admin(config: &Config, refusals: &Refusals) -> Result<Option<Server>, ServeError> {
+    let Some(address) = config.server.admin_listen else {
+        return Ok(None);
+    };
+    let limited = ServerConfig {
+        connections_max: ADMIN_CONNECTIONS,
+        connections_per_peer_max: None,
+        ..config.server.clone()
+    };
+    let server = bind(&limited, address, refusals)?;
+    let url = format!("http://{}", server.local_addr());
+    tracing::info!(url, "probes and metrics are served apart");
+    Ok(Some(server))
+}
+
+/// Serves probes and metrics for as long as the process lives, on the thread that accepts: however busy the others are,
+/// it is not.
+async fn serve_admin(server: Option<Server>, app: App) -> Infallible {
+    if let Some(server) = server {
+        let router = http::admin_router(app);
+        server
+            .run(router, Workers::here(), std::future::pending())
+            .await;
+    }
+    std::future::pending().await
 }
 
 /// Every family of histograms with its buckets.
@@ -162,6 +225,11 @@ fn app(
         body_timeout: config.server.body_timeout,
         access,
         is_metrics_open: config.auth_config.is_metrics_open,
+        body_bytes_total_max: config.server.body_bytes_total_max,
+        answer_bytes_max: config.server.answer_bytes_max,
+        operations_max: config.server.operations_max,
+        renewals_max: config.server.renewals_max,
+        admission_timeout: config.operation_timeout,
         request_log: RequestLog {
             mode: config.log.requests,
             slow: config.log.slow,

@@ -80,6 +80,18 @@ impl Settings {
             .ok_or_else(|| self.invalid(name, problem()))
     }
 
+    /// A whole number, which may be 0 where the file of defaults says what that means.
+    pub(super) fn whole(&self, name: &str) -> Result<usize, ConfigError> {
+        let text = self.text(name);
+        let problem = || {
+            format!(
+                "\"{text}\" is not a whole number; write one like {}",
+                default_of(name)
+            )
+        };
+        text.parse().map_err(|_| self.invalid(name, problem()))
+    }
+
     pub(super) fn boolean(&self, name: &str) -> Result<bool, ConfigError> {
         self.choice(name, &[("true", true), ("false", false)])
     }

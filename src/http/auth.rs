@@ -115,7 +115,7 @@ pub(super) async fn admit(app: App, mut request: Request) -> Result<Request, Pro
             None => "this needs an API key; send it as \"Authorization: Bearer <key>\"",
         };
         let requester = Requester::find(request.extensions());
-        return Err(failures.refuse(requester.ip(), detail));
+        return Err(failures.refuse(&requester, detail));
     };
     let principal = Principal { role };
     if !principal.may(Action::of(request.method())) {

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows what a handler does.
 
+mod large;
 mod log;
 mod request_id;
 mod requester;
@@ -28,6 +29,8 @@ use tower_http::catch_panic::{CatchPanic, ResponseForPanic};
 use super::app::App;
 use super::problem::{self, Code, Problem};
 use super::route::Route;
+use crate::limits::Limit;
+use crate::server::OverLimit;
 pub(super) use request_id::RequestId;
 pub(super) use requester::Requester;
 
@@ -98,7 +101,16 @@ impl Service<Request> for Front {
         let started = Instant::now();
         let app = self.app.clone();
         let asked = Asked::of(&mut request);
-        if let Err(problem) = app.settings().access.screen(&request, asked.route) {
+        let refusal = match request.extensions().get() {
+            Some(OverLimit(limit)) => Some(Problem::over_limit(*limit)),
+            None => app
+                .settings()
+                .access
+                .screen(&request, asked.route)
+                .and_then(|()| large::expect(&app, &asked).map_err(|limit| over(&app, limit)))
+                .err(),
+        };
+        if let Some(problem) = refusal {
             let response = finished(&app, &asked, started, problem.into_response());
             return Box::pin(ready(Ok(response)));
         }
@@ -136,22 +148,18 @@ impl ResponseForPanic for Net {
 /// Writes the problem if the answer is one, and tells figures and log.
 fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) -> Response {
     let Waited(waited) = response.extensions_mut().remove().unwrap_or_default();
-    let problem = response.extensions_mut().remove::<Problem>();
+    let mut problem = response.extensions_mut().remove::<Problem>();
     if let Some(problem) = &problem {
         if let Some(reason) = problem.access_refusal() {
             app.http_metrics().refused(reason);
         }
-        // Of what the router has added, the length is that of no body, but the methods that there are have to be told.
-        let allow = response.headers_mut().remove(ALLOW);
-        response = problem.render(asked.requester.request_id.as_str());
-        response
-            .headers_mut()
-            .extend(allow.map(|allow| (ALLOW, allow)));
-        if asked.method == Method::HEAD {
-            let length = response.body().size_hint().lower();
-            response.headers_mut().insert(CONTENT_LENGTH, length.into());
-            *response.body_mut() = Body::empty();
-        }
+        response = rendered(problem, asked, &mut response);
+    }
+    let peer = asked.requester.peer.as_ref();
+    if let Err(limit) = large::admit(app, peer, &mut response) {
+        let refusal = over(app, limit);
+        response = rendered(&refusal, asked, &mut response);
+        problem = Some(refusal);
     }
     finish(asked, problem.as_ref(), &mut response);
     let answered = Answered {
@@ -164,6 +172,26 @@ fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) 
         .answered(&asked.method, asked.route, answered.status, answered.took);
     log::request(app, asked, &answered);
     response
+}
+
+fn over(app: &App, limit: Limit) -> Problem {
+    app.refusals().count(limit);
+    Problem::over_limit(limit)
+}
+
+/// The answer that says what went wrong.
+fn rendered(problem: &Problem, asked: &Asked, response: &mut Response) -> Response {
+    // Of what the router has added, the length is that of no body, but the methods that there are have to be told.
+    let allow = response.headers_mut().remove(ALLOW);
+    let mut rendered = problem.render(asked.requester.request_id.as_str());
+    let headers = rendered.headers_mut();
+    headers.extend(allow.map(|allow| (ALLOW, allow)));
+    if asked.method == Method::HEAD {
+        let length = rendered.body().size_hint().lower();
+        rendered.headers_mut().insert(CONTENT_LENGTH, length.into());
+        *rendered.body_mut() = Body::empty();
+    }
+    rendered
 }
 
 /// The headers that every answer has.

@@ -12,6 +12,7 @@ mod flow_control;
 mod guard;
 mod health;
 mod life;
+mod limits;
 mod listing;
 mod logs;
 mod names;

@@ -152,6 +152,9 @@ fn every_key_is_read() {
             ("log.level", _) => "debug".to_owned(),
             ("log.format", _) => "json".to_owned(),
             ("log.requests", _) => "all".to_owned(),
+            ("server.trusted_proxies", _) => "192.0.2.0/24".to_owned(),
+            ("server.admin_listen", _) => "127.0.0.1:2".to_owned(),
+            ("server.answer_bytes_max", _) => "2097152".to_owned(),
             // On its own it changes nothing on a loopback address, so it is changed to something refused.
             ("auth", _) => {
                 assert!(

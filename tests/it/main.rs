@@ -24,6 +24,7 @@ mod faults;
 mod fencing;
 mod history;
 mod late_answers;
+mod limits;
 mod main_job;
 mod model;
 mod openapi;

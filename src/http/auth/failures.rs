@@ -1,8 +1,7 @@
 //! Requests without a valid key: a peer that sends many is told to slow down. A valid key is never refused because of them,
 //! since many clients may share one address.
 
-use std::net::IpAddr;
-
+use crate::http::layers::Requester;
 use crate::http::peers::PeerCounts;
 use crate::http::problem::Problem;
 
@@ -23,10 +22,11 @@ impl Failures {
         }
     }
 
-    /// Counts the failure and puts it into words.
-    pub(super) fn refuse(&self, peer: IpAddr, detail: &'static str) -> Problem {
-        let counted = self.counts.count(peer);
-        if counted.count <= self.per_minute_max {
+    /// Counts the failure and puts it into words. A trusted proxy sends those of many clients, none of which is to slow down
+    /// because of another.
+    pub(super) fn refuse(&self, requester: &Requester, detail: &'static str) -> Problem {
+        let counted = self.counts.count(requester.ip());
+        if requester.is_trusted_proxy() || counted.count <= self.per_minute_max {
             Problem::unauthorized(detail)
         } else {
             Problem::rate_limited(counted.over_in)

@@ -31,7 +31,7 @@ pub(super) fn request(app: &App, asked: &Asked, answered: &Answered<'_>) {
         return;
     }
     let peer_refusals = match is_anybodys(app, asked, answered) {
-        true => Some(app.refusals().count(asked.requester.ip()).count),
+        true => Some(app.peer_refusals().count(asked.requester.ip()).count),
         false => None,
     };
     if peer_refusals.is_some_and(|count| count > LOGGED_EACH && !count.is_power_of_two()) {
@@ -66,6 +66,10 @@ fn is_anybodys(app: &App, asked: &Asked, answered: &Answered<'_>) -> bool {
     if let Some(reason) = answered.problem.and_then(Problem::access_refusal) {
         return reason.is_anybodys();
     }
+    let code = answered.problem.map(Problem::code);
+    if matches!(code, Some(Code::RateLimited | Code::Overloaded)) {
+        return true;
+    }
     let asks_for_keys = matches!(app.settings().access, Access::Keys(..));
     let is_open = asked.route.is_none_or(Route::shows_no_lock);
     asks_for_keys && is_open && answered.status.is_client_error()
@@ -90,7 +94,7 @@ macro_rules! event {
         let problem = answered.problem;
         tracing::$level!(
             request_id = asked.requester.request_id.as_str(),
-            peer = asked.requester.peer.map(tracing::field::display),
+            peer = asked.requester.address().map(tracing::field::display),
             method = asked.method.as_str(),
             route = asked.route.map_or("other", Route::template),
             lock.name = lock.as_ref().map(tracing::field::display),

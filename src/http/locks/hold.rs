@@ -14,6 +14,7 @@ use super::claim::Asked;
 use super::{LOCK_TOKEN, secret};
 use crate::config::LogRequests;
 use crate::domain::{Claim, Lease, LockName, Lost};
+use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::layers::Requester;
 use crate::http::problem::Problem;
@@ -40,8 +41,13 @@ pub(super) async fn hold(app: &App, parts: &Parts, asked: Asked) -> Result<Respo
         is_logged: app.settings().request_log.mode != LogRequests::Off,
     };
     // Cancellation safety: dropped here or later, the stream gives the lock back or steps out of the queue.
-    let mut told = Box::pin(app.service().hold(Arc::clone(&claim), asked.wait));
-    let first = match told.next().await {
+    let slot = app.slot(Operation::Ask, &parts.extensions).await?;
+    let service = app.service().within(slot.clone());
+    let mut told = Box::pin(service.hold(Arc::clone(&claim), asked.wait));
+    let first = told.next().await;
+    // From here on it waits or holds. Dropped before, it takes up room until it has let go.
+    slot.release();
+    let first = match first {
         Some(HoldEvent::Refused(refused)) => return Err(teller.refusal(refused)),
         Some(HoldEvent::Draining) | None => {
             return Err(Problem::stream_draining(claim.token));
@@ -126,7 +132,7 @@ impl Teller {
         if self.is_logged {
             tracing::info!(
                 request_id = self.requester.request_id.as_str(),
-                peer = self.requester.peer.map(tracing::field::display),
+                peer = self.requester.address().map(tracing::field::display),
                 lock.name = %self.name,
                 outcome = problem.code().as_str(),
                 cause = problem.cause(),

@@ -31,7 +31,12 @@ pub(super) const OF_BODIES: [Code; 3] = [
     Code::UnsupportedMediaType,
 ];
 /// What may keep the service from answering.
-pub(super) const OF_THE_SERVICE: [Code; 2] = [Code::Internal, Code::StoreUnavailable];
+pub(super) const OF_THE_SERVICE: [Code; 4] = [
+    Code::Internal,
+    Code::StoreUnavailable,
+    Code::RateLimited,
+    Code::Overloaded,
+];
 
 /// An answer with JSON of a named schema.
 pub(super) fn of<T: ToSchema>(description: &str, example: Option<Value>) -> ResponseBuilder {
@@ -178,7 +183,6 @@ fn members_of(code: Code) -> Value {
             "token": TOKEN, "position": 2, "queue_length": 3, "place_kept_ms": 10_000,
             "holders": [holder_example()], "holders_total": 1, "retry_after_ms": 0,
         }),
-        "rate_limited" => json!({"retry_after_ms": 42_000}),
         "too_many_waiters" => json!({"queue_length": 10_000, "retry_after_ms": 1_000}),
         "draining" => json!({
             "outcome": "nothing_done", "token": TOKEN, "position": 2, "queue_length": 3, "place_kept_ms": 10_000,
@@ -188,6 +192,9 @@ fn members_of(code: Code) -> Value {
         "claim_ended" => json!({"ended": "released"}),
         "lease_evicted" => json!({"reason": "maintenance"}),
         "store_unavailable" => json!({"outcome": "unknown", "retry_after_ms": 1_000}),
+        "rate_limited" | "overloaded" => {
+            json!({"outcome": "nothing_done", "retry_after_ms": 1_000})
+        }
         "recovering" => json!({"outcome": "nothing_done", "retry_after_ms": 12_000}),
         _ => json!({}),
     }

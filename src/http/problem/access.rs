@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use super::body::Outcome;
 use super::{Code, Problem};
 
 /// Why a request was refused because of who sent it.
@@ -59,7 +60,9 @@ impl Problem {
     /// There were too many requests without a valid key.
     pub(in crate::http) fn rate_limited(retry_after: Duration) -> Self {
         let detail = "too many requests without a valid API key came from this address; one with a valid key is still answered";
-        Self::new(Code::RateLimited, detail)
+        let mut refusal = Self::new(Code::RateLimited, detail);
+        refusal.0.extras.outcome = Some(Outcome::NothingDone);
+        refusal
             .refused_for(AccessRefusal::RateLimited)
             .retry_after(retry_after)
     }

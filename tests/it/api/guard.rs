@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use axum::extract::ConnectInfo;
 use leasehold::http::{Access, Failures, KeyRing, Role};
+use leasehold::server::Peer;
 
 use super::support::{Answer, Api, Call, call, delete, get, post};
 
@@ -34,7 +34,8 @@ fn with_key(request: Call, key: &str) -> Call {
 }
 
 fn from(request: Call, ip: [u8; 4]) -> Call {
-    request.extension(ConnectInfo(SocketAddr::new(IpAddr::from(ip), 40_000)))
+    let address = SocketAddr::new(IpAddr::from(ip), 40_000);
+    request.extension(Peer::unlimited(address))
 }
 
 #[tokio::test]
@@ -206,6 +207,16 @@ async fn a_peer_without_a_key_is_told_to_slow_down_and_hurts_nobody_else() {
     tokio::time::advance(Duration::from_secs(60)).await;
     let later = api.send(from(post("/locks/a"), one)).await;
     assert_eq!(later.status, 401);
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_is_not_told_to_slow_down_for_what_its_clients_send() {
+    let api = guarded();
+    let proxy = Peer::unlimited(([192, 0, 2, 1], 40_000).into()).trusted();
+    for _ in 0..=FAILURES_MAX {
+        let answer = api.send(post("/locks/a").extension(proxy.clone())).await;
+        assert_eq!(answer.status, 401);
+    }
 }
 
 #[tokio::test]

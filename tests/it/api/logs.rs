@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::extract::ConnectInfo;
 use leasehold::config::LogRequests;
 use leasehold::http::{Access, Failures, KeyRing, Role};
+use leasehold::server::Peer;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -248,7 +248,7 @@ async fn a_probe_that_fails_is_not_logged_as_fine() {
 
 fn from_peer(request: Call) -> Call {
     let peer: SocketAddr = ([192, 0, 2, 7], 40_000).into();
-    request.extension(ConnectInfo(peer))
+    request.extension(Peer::unlimited(peer))
 }
 
 #[tokio::test]

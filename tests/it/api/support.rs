@@ -139,6 +139,11 @@ fn settings() -> Settings {
         body_timeout: Duration::from_secs(10),
         access: Access::open(),
         is_metrics_open: false,
+        body_bytes_total_max: 16 * 1024 * 1024,
+        answer_bytes_max: 32 * 1024 * 1024,
+        operations_max: 1_024,
+        renewals_max: 1_024,
+        admission_timeout: Duration::from_secs(2),
         request_log: RequestLog {
             mode: LogRequests::Failed,
             slow: Duration::from_secs(1),
