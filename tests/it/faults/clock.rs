@@ -3,16 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::domain::{Acquired, Claim, Released};
 use leasehold::service::Outcome;
 use tokio::time::Instant;
 
 use super::{Replica, lasting, lasting_for};
-use crate::support::bench::{claim, lock_of, only, rival};
+use crate::support::bench::{
+    READ, Waiter, claim, deadline, in_mode, lock_of, only, permits, rival,
+};
 use crate::support::eventually;
 use crate::support::redis_server::{RedisOptions, RedisServer};
+use crate::support::stores;
 
 /// Longer than the least time that new grants wait after a loss, and short enough to be waited out.
 const TTL: Duration = Duration::from_secs(5);
+
+/// Soon over.
+const BRIEF: Duration = Duration::from_secs(2);
 
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
@@ -99,4 +106,82 @@ async fn a_redis_that_answers_late_has_not_jumped() {
     })
     .await;
     assert!(matches!(answer, Outcome::Granted(_)), "{answer:?}");
+}
+
+/// A lease of every kind, whose holder is gone or releases it.
+fn of_every_kind() -> Vec<Claim> {
+    let brief = || lasting_for(BRIEF, claim());
+    let min_hold = Some(BRIEF);
+    let max_hold = Some(BRIEF);
+    vec![
+        brief(),
+        in_mode(&brief(), READ),
+        in_mode(&brief(), permits(2, 3)),
+        Claim {
+            min_hold,
+            ..brief()
+        },
+        Claim {
+            max_hold,
+            ..brief()
+        },
+        Claim {
+            min_hold,
+            ..in_mode(&brief(), READ)
+        },
+    ]
+}
+
+/// What was written before the clock went back ends an hour later than it should, by the clock as it is now.
+#[tokio::test]
+async fn a_clock_that_goes_back_closes_no_lock_for_longer_than_its_settings_say() {
+    let server = redis_with_a_movable_clock().await;
+    server.move_clock(AN_HOUR);
+    let replica = Replica::open(&server.database(0)).await;
+    let (left, released) = (of_every_kind(), of_every_kind());
+    for claim in left.iter().chain(&released) {
+        replica.granted(claim).await;
+    }
+    server.move_clock(Duration::ZERO);
+    for claim in &released {
+        let answer = replica.release(claim).await;
+        assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
+    }
+    for claim in left.iter().chain(&released) {
+        let next = rival(claim);
+        eventually("the lock can be had", async || {
+            let answer = replica.acquire(&next).await.ok()?;
+            matches!(answer, Outcome::Granted(_)).then_some(())
+        })
+        .await;
+    }
+}
+
+/// The process that the lock was offered to is gone, and the offer seems to last for another hour.
+#[tokio::test]
+async fn a_clock_that_goes_back_keeps_no_lock_for_a_process_that_is_gone() {
+    let server = redis_with_a_movable_clock().await;
+    server.move_clock(AN_HOUR);
+    let address = server.database(0);
+    let config = stores::redis_config();
+    let gone = stores::redis_store(&address, &config)
+        .await
+        .expect("it opens");
+    let replica = Replica::open(&address).await;
+    let held = lasting(claim());
+    replica.granted(&held).await;
+    let waiting = Waiter::new(rival(&held));
+    let asked = gone.acquire(
+        &waiting.claim,
+        waiting.attempt,
+        Some(&waiting.stand),
+        deadline(),
+    );
+    assert!(matches!(asked.await, Ok(Acquired::Waiting(_))));
+    drop(gone);
+    replica.release(&held).await.expect("the store answers");
+    server.move_clock(Duration::ZERO);
+    let next = rival(&held);
+    let granted = replica.acquire_within(&next, Duration::from_secs(15)).await;
+    assert!(matches!(granted, Ok(Outcome::Granted(_))), "{granted:?}");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{LockState, Released};
+use leasehold::domain::{LockState, Mode, Released};
 use leasehold::service::Outcome;
 use leasehold::store::StoreError;
 use tokio::time::Instant;
@@ -239,4 +239,56 @@ async fn a_slow_network_delays_and_changes_nothing() {
     // A slow answer costs no connection.
     let opened = network.proxy.accepted();
     assert!(opened <= CONNECTIONS_IN_ALL, "{opened} connections");
+}
+
+/// A request that is sent while commands are held back, and sent again once the connection was cut. The first try arrives
+/// a second after the answer.
+async fn tried_twice<T>(network: &Network, request: impl Future<Output = T>) -> T {
+    network.proxy.hold_back();
+    let cuts = async {
+        // Long enough to be sent, and the deadline of the request is far.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        network.proxy.deliver_late(Duration::from_secs(1));
+    };
+    let (answer, ()) = tokio::join!(request, cuts);
+    answer
+}
+
+#[tokio::test]
+async fn a_refused_request_whose_first_try_arrives_late_is_not_granted() {
+    let network = Network::start().await;
+    for mode in [Mode::Exclusive, READ] {
+        let holding = lasting(claim());
+        network.beside.granted(&holding).await;
+        let refused = in_mode(&lasting(rival(&holding)), mode);
+        let late = network.proxy.late();
+        let answer = tried_twice(&network, network.behind.acquire(&refused)).await;
+        assert!(matches!(answer, Ok(Outcome::Blocked(_))), "{answer:?}");
+        network.beside.release(&holding).await.expect("it is well");
+        eventually("the first try arrives", async || {
+            (network.proxy.late() > late).then_some(())
+        })
+        .await;
+        let view = network.beside.service.inspect(lock_of(&holding)).await;
+        assert_eq!(view.expect("it is well").state, LockState::Free);
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_whose_first_try_arrives_late_leaves_nothing_behind() {
+    let network = Network::start().await;
+    let holding = lasting(claim());
+    network.beside.granted(&holding).await;
+    let waiting = lasting(rival(&holding));
+    let wait = Duration::from_millis(700);
+    let answer = tried_twice(&network, network.behind.acquire_within(&waiting, wait)).await;
+    assert!(matches!(answer, Ok(Outcome::TimedOut(_))), "{answer:?}");
+    eventually("the first try arrives", async || {
+        (network.proxy.late() > 0).then_some(())
+    })
+    .await;
+    network.beside.release(&holding).await.expect("it is well");
+    let view = network.beside.service.inspect(lock_of(&holding)).await;
+    let view = view.expect("it is well");
+    assert_eq!((view.state, view.queue.length), (LockState::Free, 0));
 }
