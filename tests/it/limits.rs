@@ -15,7 +15,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::sockets::local;
 
-pub(crate) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n";
+pub(crate) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 /// A server that runs for as long as the test does.
 async fn serve(config: &ServerConfig, app: Router) -> (SocketAddr, OpenConnections) {
