@@ -66,6 +66,7 @@ fn is_anybodys(app: &App, asked: &Asked, answered: &Answered<'_>) -> bool {
     if let Some(reason) = answered.problem.and_then(Problem::access_refusal) {
         return reason.is_anybodys();
     }
+    // Limits refuse before a key is asked for.
     let code = answered.problem.map(Problem::code);
     if matches!(code, Some(Code::RateLimited | Code::Overloaded)) {
         return true;

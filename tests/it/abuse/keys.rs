@@ -21,6 +21,28 @@ fn serve(keys: &NamedTempFile) -> Serving {
 }
 
 #[tokio::test]
+async fn metrics_need_the_key_on_the_second_address_too_unless_they_are_open() {
+    let keys = file(KEY);
+    let path = keys.path().to_str().unwrap();
+    for (metrics, status) in [("key", 401), ("none", 200)] {
+        let serving = Serving::start(&[
+            "--api-key-file",
+            path,
+            "--auth-metrics",
+            metrics,
+            "--server-admin-listen",
+            "127.0.0.1:0",
+        ]);
+        for url in [&serving.url, &serving.admin_url] {
+            let answer = Client::new().get(format!("{url}/metrics")).send().await;
+            assert_eq!(answer.unwrap().status(), status, "{metrics}");
+        }
+        let answer = Client::new().get(format!("{}/livez", serving.admin_url));
+        assert_eq!(answer.send().await.unwrap().status(), 200);
+    }
+}
+
+#[tokio::test]
 async fn a_key_is_replaced_without_a_restart_and_half_a_write_locks_nobody_out() {
     let keys = file(KEY);
     let mut serving = serve(&keys);

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use leasehold::config::LogRequests;
 use leasehold::http::{Access, Failures, KeyRing, Role};
-use leasehold::server::Peer;
+use leasehold::limits::Limit;
+use leasehold::server::{OverLimit, Peer};
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -280,6 +281,25 @@ async fn a_refusal_and_an_eviction_say_who_asked() {
         (&"admin".into(), &"stuck".into())
     );
     assert!(!log.text().contains("s3cret"), "{}", log.text());
+}
+
+/// A limit refuses before anybody is asked for a key.
+#[tokio::test]
+async fn many_requests_over_a_limit_have_few_lines() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new();
+    for (limit, status) in [(Limit::RequestsPerPeer, 429), (Limit::Requests, 503)] {
+        for _ in 0..32 {
+            let request = from_peer(post("/locks/a")).extension(OverLimit(limit));
+            assert_eq!(api.send(request).await.status, status);
+        }
+    }
+    let numbers: Vec<_> = log
+        .requests()
+        .iter()
+        .map(|(_, fields)| fields["peer_refusals"].clone())
+        .collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 8, 16, 32, 64]);
 }
 
 /// The first have a line each, then the first of every doubling.
