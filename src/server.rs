@@ -25,8 +25,8 @@ use tokio::task::JoinSet;
 
 use connections::Protocol;
 pub use connections::{App, OpenConnections, OverLimit};
-pub use peer::Peer;
 use peer::Peers;
+pub use peer::{Peer, network_of};
 pub use workers::Workers;
 
 use crate::config::ServerConfig;

@@ -178,7 +178,7 @@ impl Peers {
     fn limits_of(&self, ip: IpAddr) -> Arc<PeerLimits> {
         // A map of weak references is whole whoever panicked.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = key(ip);
+        let key = network_of(ip);
         if let Some(limits) = known.peers.get(&key).and_then(Weak::upgrade) {
             return limits;
         }
@@ -193,9 +193,10 @@ impl Peers {
 }
 
 /// What counts as one peer. Whoever has one IPv6 address usually has 2^64 of them (RFC 6177).
-fn key(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V4(_) => ip,
+#[must_use]
+pub fn network_of(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => {
             let network = address.to_bits() >> 64 << 64;
             IpAddr::V6(network.into())
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_ipv6_network_are_one_peer() {
-        let key = |text: &str| key(text.parse::<IpAddr>().expect("an address").to_canonical());
+        let key = |text: &str| network_of(text.parse().expect("an address"));
         assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:1:2:3"));
         assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
         assert_ne!(key("192.0.2.1"), key("192.0.2.2"));
