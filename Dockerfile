@@ -3,6 +3,7 @@
 
 # The builder's tag is the Rust version of rust-toolchain.toml. That file itself is not in the build context: it also asks
 # for clippy and rustfmt, which rustup would download here for nothing.
+# A release names them with their digests, as image:tag@sha256:…; docs/how-to/build-the-image.md says how to find them.
 ARG BUILDER=docker.io/library/rust:1.95.0-bookworm
 ARG RUNTIME=gcr.io/distroless/cc-debian12:nonroot
 

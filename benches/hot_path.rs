@@ -22,7 +22,7 @@ use gungraun::{
 };
 use leasehold::config::{Config, Sources};
 use leasehold::domain::Bounds;
-use leasehold::http::{self, App, RequestLog, Settings};
+use leasehold::http::{self, Access, App, RequestLog, Settings};
 use leasehold::server::shutdown::Draining;
 use leasehold::server::{Server, Workers};
 use leasehold::service::LockService;
@@ -149,7 +149,13 @@ async fn serve(store: &str) -> TcpStream {
         },
         body_bytes_max: config.server.body_bytes_max,
         body_timeout: config.server.body_timeout,
-        api_key: None,
+        access: Access::open(),
+        is_metrics_open: false,
+        body_bytes_total_max: config.server.body_bytes_total_max,
+        answer_bytes_max: config.server.answer_bytes_max,
+        operations_max: config.server.operations_max,
+        renewals_max: config.server.renewals_max,
+        admission_timeout: config.operation_timeout,
         request_log: RequestLog {
             mode: config.log.requests,
             slow: config.log.slow,

@@ -4,6 +4,7 @@
 mod config;
 mod flags;
 mod healthcheck;
+mod key_files;
 mod openapi;
 mod serve;
 

@@ -9,8 +9,10 @@ mod error;
 pub mod keys;
 mod layers;
 mod log;
+mod network;
 mod redis;
 mod secret;
+mod server;
 mod settings;
 mod store;
 mod waiting;
@@ -18,12 +20,14 @@ mod waiting;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub use auth::Auth;
+pub use auth::{API_KEY_CHARS_MAX, Auth, AuthConfig, Key, Keys};
 pub use error::{ConfigError, Origin};
 pub use layers::Sources;
 pub use log::{LogConfig, LogFormat, LogRequests};
+pub use network::AddressBlock;
 pub use redis::RedisConfig;
 pub use secret::Secret;
+pub use server::{ServerConfig, half};
 pub use settings::Settings;
 pub use store::{RedisAddress, StoreUrl};
 pub use waiting::WaitingConfig;
@@ -37,6 +41,8 @@ pub struct Config {
     pub store: StoreUrl,
     /// Who may call.
     pub auth: Auth,
+    /// What else there is to know about who calls.
+    pub auth_config: AuthConfig,
     /// The deadline of one store operation.
     pub operation_timeout: Duration,
     /// Bounds of what a claim may ask for.
@@ -66,25 +72,6 @@ pub struct LeaseConfig {
     pub max_hold_max: Duration,
     /// The longest pause after a lease that expired or was evicted; at most a minute.
     pub lock_delay_max: Duration,
-}
-
-/// Sockets and shutdown.
-#[derive(Debug, Clone)]
-pub struct ServerConfig {
-    /// How many connections may be open at once.
-    pub connections_max: usize,
-    /// From the opening of a connection to the whole head of its first request.
-    pub header_read_timeout: Duration,
-    /// From an answer to the whole head of the next request.
-    pub idle_timeout: Duration,
-    /// From the head of a request to the end of its body.
-    pub body_timeout: Duration,
-    /// The largest request body.
-    pub body_bytes_max: usize,
-    /// From readiness going false to the closing of the listener.
-    pub drain_delay: Duration,
-    /// From the closing of the listener to the cutting of connections.
-    pub drain_timeout: Duration,
 }
 
 /// The `memory:` store.
@@ -123,6 +110,7 @@ impl Config {
             listen,
             store,
             auth: Auth::parse(settings, listen)?,
+            auth_config: AuthConfig::parse(settings)?,
             operation_timeout: settings.positive("operation_timeout")?,
             lease: LeaseConfig::parse(settings)?,
             waiting: WaitingConfig::parse(settings)?,
@@ -176,20 +164,6 @@ impl LeaseConfig {
     }
 }
 
-impl ServerConfig {
-    fn parse(settings: &Settings) -> Result<Self, ConfigError> {
-        Ok(Self {
-            connections_max: connections_max(settings)?,
-            header_read_timeout: settings.positive("server.header_read_timeout")?,
-            idle_timeout: settings.positive("server.idle_timeout")?,
-            body_timeout: settings.positive("server.body_timeout")?,
-            body_bytes_max: settings.count("server.body_bytes_max")?,
-            drain_delay: settings.duration("server.drain_delay")?,
-            drain_timeout: settings.duration("server.drain_timeout")?,
-        })
-    }
-}
-
 fn listen(settings: &Settings) -> Result<SocketAddr, ConfigError> {
     let text = settings.text("listen");
     text.parse().map_err(|_| {
@@ -198,7 +172,6 @@ fn listen(settings: &Settings) -> Result<SocketAddr, ConfigError> {
     })
 }
 
-/// The semaphore behind the limit has a largest value of its own, far above what a system can open.
 /// A store remembers an ended lease for a minute, and what keeps its lock closed after that no longer.
 fn lock_delay_max(settings: &Settings) -> Result<Duration, ConfigError> {
     const LIMIT: Duration = Duration::from_secs(60);
@@ -213,18 +186,6 @@ fn lock_delay_max(settings: &Settings) -> Result<Duration, ConfigError> {
         return Err(settings.invalid(name, problem));
     }
     Ok(lock_delay)
-}
-
-fn connections_max(settings: &Settings) -> Result<usize, ConfigError> {
-    const LIMIT: usize = 1_000_000;
-    let count = settings.count("server.connections_max")?;
-    if count > LIMIT {
-        return Err(settings.invalid(
-            "server.connections_max",
-            format!("{count} is more than {LIMIT}"),
-        ));
-    }
-    Ok(count)
 }
 
 fn in_order(settings: &Settings, low: &str, high: &str) -> Result<(), ConfigError> {

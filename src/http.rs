@@ -4,6 +4,7 @@
 //! Sockets, timeouts of connections and shutdown are the server's affair.
 
 mod accept;
+mod admission;
 mod app;
 mod auth;
 mod docs;
@@ -11,11 +12,13 @@ mod events;
 mod extract;
 mod grant_body;
 mod health;
+mod html;
 mod index;
 mod layers;
 mod locks;
 mod measure;
 pub mod openapi;
+mod peers;
 mod problem;
 mod route;
 mod sse;
@@ -26,7 +29,7 @@ use axum::middleware::map_request;
 use axum::routing::get;
 
 pub use app::{App, RequestLog, Settings};
-pub use auth::ApiKey;
+pub use auth::{Access, Failures, KeyRing, KnownHosts, Role};
 pub use layers::Front;
 pub use measure::BUCKETS;
 pub use problem::Code;
@@ -36,17 +39,30 @@ use problem::Problem;
 
 /// Every route of the service, ready to be served.
 ///
-/// From the outside in: [`Front`] (request id, rendering of problems, metrics, log, the net for panics), then the routes;
-/// what is guarded asks for the API key before anything of the request is read.
+/// From the outside in: [`Front`] (request id, what no browser may be made to send, rendering of problems, metrics, log, the
+/// net for panics), then the routes; what is guarded asks for a key before anything of the request is read.
 pub fn router(app: App) -> Front {
     let routes = guarded(&app)
-        .merge(open())
+        .merge(open(&app))
         .fallback(async || Problem::not_found())
         .with_state(app.clone());
     Front::new(app, routes)
 }
 
-/// What needs the API key where one is configured: everything that shows or changes locks.
+/// What operators and their machines ask for, for an address of its own: probes, figures and the version.
+pub fn admin_router(app: App) -> Front {
+    let figures = match app.settings().is_metrics_open {
+        true => metrics(),
+        false => with_key(&app, metrics()),
+    };
+    let routes = figures
+        .merge(probes())
+        .fallback(async || Problem::not_found())
+        .with_state(app.clone());
+    Front::new(app, routes)
+}
+
+/// What needs a key where one is configured: everything that shows or changes locks.
 fn guarded(app: &App) -> Router<App> {
     let lock = get(locks::inspect)
         .post(locks::acquire)
@@ -62,33 +78,56 @@ fn guarded(app: &App) -> Router<App> {
         // A slash too many is the commonest slip; no lock can be meant by it, because no name is empty. It is only
         // listed by: a variable that was empty must not change what several locks are asked for.
         .route("/locks/", get(locks::list))
-        .route(Route::Events.pattern(), get(events::events))
-        .route(Route::Metrics.pattern(), get(health::metrics))
-        .method_not_allowed_fallback(async || Problem::method_not_allowed());
-    match &app.settings().api_key {
-        Some(key) => {
-            let key = key.clone();
+        .route(Route::Events.pattern(), get(events::events));
+    let routes = match app.settings().is_metrics_open {
+        true => routes,
+        false => routes.merge(metrics()),
+    };
+    let routes = routes.method_not_allowed_fallback(async || Problem::method_not_allowed());
+    with_key(app, routes)
+}
+
+/// The routes, behind a key where one is configured.
+fn with_key(app: &App, routes: Router<App>) -> Router<App> {
+    match &app.settings().access {
+        Access::Keys(..) => {
+            let app = app.clone();
             routes.route_layer(map_request(move |request| {
-                auth::admit(key.clone(), request)
+                auth::admit(app.clone(), request)
             }))
         }
-        None => routes,
+        Access::Open(_) => routes,
     }
 }
 
+fn metrics() -> Router<App> {
+    Router::new().route(Route::Metrics.pattern(), get(health::metrics))
+}
+
 /// What anybody may see.
-fn open() -> Router<App> {
-    Router::new()
+fn open(app: &App) -> Router<App> {
+    let routes = match app.settings().is_metrics_open {
+        true => metrics(),
+        false => Router::new(),
+    };
+    routes
+        .merge(probes())
         .route(Route::Index.pattern(), get(index::index))
-        .route(Route::Livez.pattern(), get(health::livez))
-        .route(Route::Readyz.pattern(), get(health::readyz))
-        .route(Route::Healthz.pattern(), get(health::readyz))
-        .route(Route::Version.pattern(), get(index::version))
         .route(Route::OpenApi.pattern(), get(docs::openapi))
         .route(Route::Docs.pattern(), get(docs::redirect))
         .route("/docs/", get(docs::asset))
         .route("/docs/{*asset}", get(docs::asset))
         .route(Route::Problems.pattern(), get(problem::pages::list))
         .route(Route::Problem.pattern(), get(problem::pages::page))
+        .method_not_allowed_fallback(async || Problem::method_not_allowed())
+}
+
+/// What probes ask for.
+fn probes() -> Router<App> {
+    Router::new()
+        .route(Route::Livez.pattern(), get(health::livez))
+        .route(Route::Readyz.pattern(), get(health::readyz))
+        .route(Route::Healthz.pattern(), get(health::readyz))
+        .route(Route::Version.pattern(), get(index::version))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
 }

@@ -11,12 +11,13 @@
 //!   router that [`server`] serves.
 //!
 //! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`server`] (sockets,
-//! timeouts, shutdown) and [`telemetry`] (logs and metrics).
+//! timeouts, shutdown), [`limits`] (what may be in use at once) and [`telemetry`] (logs and metrics).
 
 pub mod cli;
 pub mod config;
 pub mod domain;
 pub mod http;
+pub mod limits;
 pub mod server;
 pub mod service;
 pub mod store;

@@ -1,9 +1,16 @@
 //! Sockets: the accept loop with the limits and timers that `axum::serve` does not have, and its orderly end.
 //! What is served is any [`App`]; nothing here knows a path.
 
+mod activity;
 mod connections;
+mod delivery;
+pub mod descriptors;
 pub mod patience;
+mod peer;
+mod protocol;
 pub mod shutdown;
+mod socket;
+mod streams;
 mod workers;
 
 use std::io;
@@ -17,10 +24,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use connections::Protocol;
-pub use connections::{App, OpenConnections};
+pub use connections::{App, OpenConnections, OverLimit};
+use peer::Peers;
+pub use peer::{Peer, network_of};
 pub use workers::Workers;
 
 use crate::config::ServerConfig;
+use crate::limits::{Refusals, Taken};
 
 /// Long enough for other connections to give descriptors back, short enough to be no outage.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -36,8 +46,19 @@ pub struct Server {
     local_addr: SocketAddr,
     protocol: Arc<Protocol>,
     permits: Arc<Semaphore>,
+    /// How many permits are kept for peers that have hardly any.
+    kept: usize,
+    peers: Peers,
+    refusals: Refusals,
     open: OpenConnections,
     drain_timeout: Duration,
+}
+
+/// A connection that was let in.
+struct Accepted {
+    stream: std::net::TcpStream,
+    peer: Peer,
+    counted: (OwnedSemaphorePermit, Taken),
 }
 
 /// How a server ended.
@@ -53,7 +74,7 @@ pub enum Drained {
 }
 
 impl Server {
-    /// Binds the address; connections queue up in the system until [`run`](Self::run).
+    /// Binds the address; connections queue up in the system until [`run`](Self::run). What limits refuse is not counted.
     ///
     /// # Errors
     ///
@@ -63,12 +84,32 @@ impl Server {
     ///
     /// Outside of a runtime that does input and output.
     pub fn bind(config: &ServerConfig, address: SocketAddr) -> io::Result<Self> {
+        Self::bind_counted(config, address, Refusals::uncounted())
+    }
+
+    /// As [`bind`](Self::bind), with a count of what limits refuse.
+    ///
+    /// # Errors
+    ///
+    /// When the address is not ours, is taken, or needs a privilege.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime that does input and output.
+    pub fn bind_counted(
+        config: &ServerConfig,
+        address: SocketAddr,
+        refusals: Refusals,
+    ) -> io::Result<Self> {
         let listener = listen(address)?;
         Ok(Self {
             local_addr: listener.local_addr()?,
             listener,
-            protocol: Arc::new(Protocol::new(config)),
+            protocol: Arc::new(Protocol::new(config, refusals.clone())),
             permits: Arc::new(Semaphore::new(config.connections_max)),
+            kept: config.connections_kept(),
+            peers: Peers::new(config),
+            refusals,
             open: OpenConnections::default(),
             drain_timeout: config.drain_timeout,
         })
@@ -100,14 +141,18 @@ impl Server {
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
-            let (permit, stream, peer) = tokio::select! {
+            let Accepted {
+                stream,
+                peer,
+                counted,
+            } = tokio::select! {
                 () = &mut shutdown => break,
                 accepted = self.accept() => accepted,
             };
             let (protocol, app, watcher) =
                 (Arc::clone(&self.protocol), app.clone(), graceful.watcher());
             let worker = workers.least_busy();
-            let guard = (permit, self.open.enter(), worker.open.enter());
+            let guard = (counted, self.open.enter(), worker.open.enter());
             let connection = async move {
                 match TcpStream::from_std(stream) {
                     Ok(stream) => protocol.serve(stream, peer, app, watcher).await,
@@ -124,13 +169,13 @@ impl Server {
         drain(graceful, connections, self.drain_timeout).await
     }
 
-    /// The next connection. The permit comes first: at the limit nothing is accepted, and the system's queue, which
-    /// has a limit too, is what makes callers wait.
+    /// The next connection that may come in. The permit comes first: at the limit nothing is accepted, and the system's
+    /// queue, which has a limit too, is what makes callers wait. Whoever has its share already is closed at once.
     ///
     /// # Cancel safety
     ///
     /// Nothing is lost: a connection not yet accepted stays in the system's queue.
-    async fn accept(&self) -> (OwnedSemaphorePermit, std::net::TcpStream, SocketAddr) {
+    async fn accept(&self) -> Accepted {
         let permit = Arc::clone(&self.permits)
             .acquire_owned()
             .await
@@ -138,12 +183,28 @@ impl Server {
         let mut is_told = false;
         loop {
             match self.listener.accept().await {
-                Ok((stream, peer)) => match prepared(stream) {
-                    Ok(stream) => return (permit, stream, peer),
-                    Err(error) => {
-                        tracing::debug!(%peer, %error, "a connection ended before it began");
+                Ok((stream, address)) => {
+                    let is_reserve = self.permits.available_permits() < self.kept;
+                    let (peer, taken) = match self.peers.connect(address, is_reserve) {
+                        Ok(connected) => connected,
+                        Err(limit) => {
+                            self.refusals.count(limit);
+                            continue;
+                        }
+                    };
+                    match prepared(stream) {
+                        Ok(stream) => {
+                            return Accepted {
+                                stream,
+                                peer,
+                                counted: (permit, taken),
+                            };
+                        }
+                        Err(error) => {
+                            tracing::debug!(peer = %address, %error, "a connection ended before it began");
+                        }
                     }
-                },
+                }
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     // Told once until it is over: at this pace the log would fill up with it.
@@ -156,6 +217,11 @@ impl Server {
         }
     }
 }
+
+/// Says of an answer that it shares its bytes with others, so that it costs no memory of its own however long it takes.
+/// Whoever makes the answer leaves it among its extensions.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedBytes;
 
 /// As [`TcpListener::bind`], with room for more who wait.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

@@ -36,6 +36,7 @@ use crate::domain::{
     Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockView, Released, Renewed,
     Token,
 };
+use crate::limits::Slot;
 use crate::store::{ListQuery, LockStore, StoreError, StoreHealth};
 use acquire::Request;
 pub use answer::{AcquireAnswer, Crowd, Outcome, Unserved};
@@ -58,6 +59,8 @@ const LIST_TIMEOUTS: u32 = 10;
 #[derive(Clone, Debug)]
 pub struct LockService {
     inner: Arc<Inner>,
+    /// The room that the next operation takes up, in a clone that is made for it.
+    slot: Slot,
 }
 
 #[derive(Debug)]
@@ -106,7 +109,16 @@ impl LockService {
                 held,
                 wants_events: tokio::sync::Mutex::new(false),
             }),
+            slot: Slot::default(),
         }
+    }
+
+    /// The same service for one operation, which keeps the slot until it has come to its end: also when its caller is
+    /// gone, and until a grant that nobody received has been given back. A claim that begins to wait releases it.
+    #[must_use]
+    pub fn within(&self, slot: Slot) -> Self {
+        let inner = Arc::clone(&self.inner);
+        Self { inner, slot }
     }
 
     /// Grants its locks to the claim, or waits for them in line for up to `wait`, or says what is in the way.
@@ -124,7 +136,7 @@ impl LockService {
         wait: Duration,
     ) -> Result<AcquireAnswer, StoreError> {
         let (inner, wait) = (&self.inner, wait.min(self.inner.waiting.wait_max));
-        let request = Request::new(inner, claim);
+        let request = Request::new(inner, claim, self.slot.clone());
         if wait.is_zero() {
             return self.to_the_end(request.at_once(None)).await;
         }
@@ -239,7 +251,7 @@ impl LockService {
     /// # Cancel safety
     /// When the stream is dropped, at any point, the lock is released or the claim leaves the queue.
     pub fn hold(&self, claim: Arc<Claim>, wait: Option<Duration>) -> Hold {
-        self.inner.hold(claim, wait)
+        self.inner.hold(claim, wait, self.slot.clone())
     }
 
     /// What happens to locks from now on, or since the event `after`, as it happens. What begins after the future has
@@ -317,7 +329,7 @@ impl LockService {
         &self,
         operation: impl Future<Output = T> + Send + 'static,
     ) -> Detached<T> {
-        Detached::new(operation, self.inner.background.clone())
+        Detached::new(operation, self.inner.background.clone(), self.slot.clone())
     }
 }
 

@@ -4,7 +4,7 @@
 pub mod logging;
 pub mod metrics;
 
-pub use logging::{init_logging, is_text};
+pub use logging::{LogWriter, init_logging, is_text};
 pub use metrics::Metrics;
 
 /// What was built, for metrics and `/version`.

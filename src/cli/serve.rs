@@ -7,19 +7,24 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Failure;
-use crate::config::{Auth, Config, Sources, StoreUrl};
+use super::{Failure, key_files};
+use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
 use crate::domain::Bounds;
-use crate::http::{self, ApiKey, App, RequestLog};
+use crate::http::{self, Access, App, Failures, KeyRing, KnownHosts, RequestLog};
+use crate::limits::Refusals;
 use crate::server::shutdown::{self, Draining, StopSignals};
-use crate::server::{Drained, Server, Workers};
+use crate::server::{Drained, Server, Workers, descriptors};
 use crate::service::metrics::LockMetrics;
 use crate::service::{self, LockService};
 use crate::store::{self, StoreError};
-use crate::telemetry::{self, Metrics};
+use crate::telemetry::{self, LogWriter, Metrics};
 
 /// How often samples are sorted into buckets in a process that nobody scrapes.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// How long the end of the process waits for whoever reads the log to take the last lines.
+const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// How many connections the address for probes and metrics may have: more than there are probes.
+const ADMIN_CONNECTIONS: usize = 128;
 
 /// Why serving did not start.
 #[derive(Debug, thiserror::Error)]
@@ -38,30 +43,36 @@ pub(super) enum ServeError {
 
 pub(super) fn run(sources: &Sources) -> Result<ExitCode, Failure> {
     let (config, _) = Config::load(sources)?;
-    telemetry::init_logging(&config.log).expect("this is the only log of the process");
+    let log = telemetry::init_logging(&config.log).map_err(ServeError::System)?;
+    let served = run_until_stopped(&config, &log);
+    log.flush(LOG_FLUSH_TIMEOUT);
+    Ok(served?)
+}
+
+fn run_until_stopped(config: &Config, log: &LogWriter) -> Result<ExitCode, ServeError> {
     // This thread accepts connections and looks after the process; the workers serve.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()
-        .map_err(ServeError::System)?;
-    let code = runtime.block_on(until_stopped(&config))?;
+        .build()?;
+    let code = runtime.block_on(until_stopped(config, log))?;
     // What still runs after a second signal is not waited for.
     runtime.shutdown_background();
     Ok(code)
 }
 
 /// Serves until the first signal and the drain that follows, or until the second signal, whichever is first.
-async fn until_stopped(config: &Config) -> Result<ExitCode, ServeError> {
+async fn until_stopped(config: &Config, log: &LogWriter) -> Result<ExitCode, ServeError> {
     let signals = StopSignals::listen()?;
     let draining = Draining::new();
     tokio::select! {
-        served = serve(config, draining.clone()) => served.map(|()| ExitCode::SUCCESS),
+        served = serve(config, log, draining.clone()) => served.map(|()| ExitCode::SUCCESS),
         insisted = signals.announce(draining) => Ok(ExitCode::from(insisted.exit_code())),
     }
 }
 
-async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
+async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(), ServeError> {
     let metrics = Arc::new(Metrics::with_buckets(&buckets()));
+    count_dropped_lines(&metrics, log.clone());
     let store = store::open(config).await?;
     let service = LockService::new(
         store,
@@ -69,11 +80,10 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
         config.waiting.clone(),
         LockMetrics::new(&metrics),
     );
-    let bound = Server::bind(&config.server, config.listen);
-    let server = bound.map_err(|error| ServeError::Bind {
-        address: config.listen,
-        error,
-    })?;
+    let server_config = fitted(config)?;
+    let refusals = Refusals::new(&metrics);
+    let server = bind(&server_config, config.listen, &refusals)?;
+    let admin = admin(config, &refusals)?;
     let open = server.open_connections();
     metrics.sampled_gauge(
         "leasehold_open_connections",
@@ -84,15 +94,18 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
             f64::from(u32::try_from(open.count()).unwrap_or(u32::MAX))
         },
     );
+    let access = access(config);
     let app = app(
         config,
+        access.clone(),
         service.clone(),
         draining.clone(),
         Arc::clone(&metrics),
     );
     let workers = Workers::start().map_err(ServeError::System)?;
     workers.on_each(|| service.clone().warm_up());
-    announce(config, server.local_addr());
+    let serve_admin = serve_admin(admin, app.clone());
+    announce(config, log.clone(), server.local_addr());
     let drained = tokio::select! {
         drained = server.run(
             http::router(app),
@@ -102,6 +115,8 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
         never = upkeep(&metrics) => match never {},
         never = service.survey(config.redis.survey_interval) => match never {},
         never = drain(&service, &draining) => match never {},
+        never = follow_keys(config, &access, &metrics) => match never {},
+        never = serve_admin => match never {},
     };
     // What goes on in the background goes on there.
     service.shut_down(config.operation_timeout).await;
@@ -115,6 +130,73 @@ async fn serve(config: &Config, draining: Draining) -> Result<(), ServeError> {
     Ok(())
 }
 
+fn count_dropped_lines(metrics: &Metrics, log: LogWriter) {
+    metrics.sampled_counter(
+        "leasehold_log_lines_dropped_total",
+        "Log lines that were dropped because stdout was not read as fast as they came.",
+        move || log.dropped(),
+    );
+}
+
+/// The settings of the server, with no more connections than the system has files for.
+fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
+    let mut server = config.server.clone();
+    let of_store = match config.store {
+        StoreUrl::Memory => 0,
+        // Each thread and the one that accepts have a pool, and one connection more that listens.
+        StoreUrl::Redis(_) => (Workers::threads() + 1) * (config.redis.connections + 1),
+    };
+    let reserved = of_store + server.admin_listen.map_or(0, |_| ADMIN_CONNECTIONS);
+    let fitting = descriptors::connections_that_fit(server.connections_max, reserved)?;
+    if fitting < server.connections_max {
+        tracing::warn!(
+            connections_max = fitting,
+            configured = server.connections_max,
+            "the system allows too few open files for server.connections_max, which is lowered; raise the limit (ulimit -n, \
+             LimitNOFILE)"
+        );
+        server.connections_max = fitting;
+    }
+    Ok(server)
+}
+
+fn bind(
+    config: &ServerConfig,
+    address: SocketAddr,
+    refusals: &Refusals,
+) -> Result<Server, ServeError> {
+    let bound = Server::bind_counted(config, address, refusals.clone());
+    bound.map_err(|error| ServeError::Bind { address, error })
+}
+
+/// The server of the second address, if there is one.
+fn admin(config: &Config, refusals: &Refusals) -> Result<Option<Server>, ServeError> {
+    let Some(address) = config.server.admin_listen else {
+        return Ok(None);
+    };
+    let limited = ServerConfig {
+        connections_max: ADMIN_CONNECTIONS,
+        connections_per_peer_max: None,
+        ..config.server.clone()
+    };
+    let server = bind(&limited, address, refusals)?;
+    let url = format!("http://{}", server.local_addr());
+    tracing::info!(url, "probes and metrics are served apart");
+    Ok(Some(server))
+}
+
+/// Serves probes and metrics for as long as the process lives, on the thread that accepts: however busy the others are,
+/// it is not.
+async fn serve_admin(server: Option<Server>, app: App) -> Infallible {
+    if let Some(server) = server {
+        let router = http::admin_router(app);
+        server
+            .run(router, Workers::here(), std::future::pending())
+            .await;
+    }
+    std::future::pending().await
+}
+
 /// Every family of histograms with its buckets.
 fn buckets() -> Vec<(&'static str, &'static [f64])> {
     service::metrics::BUCKETS
@@ -124,7 +206,13 @@ fn buckets() -> Vec<(&'static str, &'static [f64])> {
 }
 
 /// The one place where service and http are put together.
-fn app(config: &Config, service: LockService, draining: Draining, metrics: Arc<Metrics>) -> App {
+fn app(
+    config: &Config,
+    access: Access,
+    service: LockService,
+    draining: Draining,
+    metrics: Arc<Metrics>,
+) -> App {
     let settings = http::Settings {
         bounds: Bounds {
             ttl_default: config.lease.ttl_default,
@@ -135,10 +223,13 @@ fn app(config: &Config, service: LockService, draining: Draining, metrics: Arc<M
         },
         body_bytes_max: config.server.body_bytes_max,
         body_timeout: config.server.body_timeout,
-        api_key: match &config.auth {
-            Auth::Open => None,
-            Auth::Key(key) => Some(ApiKey::new(key.expose().as_bytes())),
-        },
+        access,
+        is_metrics_open: config.auth_config.is_metrics_open,
+        body_bytes_total_max: config.server.body_bytes_total_max,
+        answer_bytes_max: config.server.answer_bytes_max,
+        operations_max: config.server.operations_max,
+        renewals_max: config.server.renewals_max,
+        admission_timeout: config.operation_timeout,
         request_log: RequestLog {
             mode: config.log.requests,
             slow: config.log.slow,
@@ -150,6 +241,28 @@ fn app(config: &Config, service: LockService, draining: Draining, metrics: Arc<M
         build: telemetry::BUILD,
     };
     App::new(service, metrics, draining, settings)
+}
+
+/// Who may call, in the words of `http`.
+fn access(config: &Config) -> Access {
+    match &config.auth {
+        Auth::Open => Access::Open(KnownHosts::new(config.listen, config.server.hosts.clone())),
+        Auth::Keys(keys) => Access::Keys(
+            KeyRing::new(key_files::roles(keys)),
+            Failures::new(config.auth_config.failures_max),
+        ),
+    }
+}
+
+/// Keeps the keys up to date where there are any.
+async fn follow_keys(config: &Config, access: &Access, metrics: &Metrics) -> Infallible {
+    let counts = key_files::Counts::new(metrics);
+    if let (Auth::Keys(keys), Access::Keys(ring, _)) = (&config.auth, access) {
+        let interval = config.auth_config.reread_interval;
+        key_files::follow(keys.clone(), ring.clone(), interval, counts).await
+    } else {
+        std::future::pending().await
+    }
 }
 
 async fn upkeep(metrics: &Metrics) -> Infallible {
@@ -168,14 +281,14 @@ async fn drain(service: &LockService, draining: &Draining) -> Infallible {
 }
 
 /// Says that the port is open: to a person in a few lines, to machines in one.
-fn announce(config: &Config, address: SocketAddr) {
+fn announce(config: &Config, mut log: LogWriter, address: SocketAddr) {
     let (version, store) = (env!("CARGO_PKG_VERSION"), &config.store);
     if telemetry::is_text(&config.log) && io::stdout().is_terminal() {
         let banner = format!(
             "leasehold {version}\n  locks   http://{address}/locks\n  docs    http://{address}/docs\n  store   {store}\n"
         );
-        // The service is no worse for a banner that nobody could read.
-        let _ = io::stdout().write_all(banner.as_bytes());
+        // By way of the log, because a terminal that is stopped (Ctrl-S) would stop the start.
+        let _ = log.write_all(banner.as_bytes());
     } else {
         tracing::info!(url = %format_args!("http://{address}"), %store, version, "listening");
     }

@@ -19,6 +19,8 @@ pub struct LogConfig {
     pub requests: LogRequests,
     /// From what duration a request counts as slow.
     pub slow: Duration,
+    /// How many bytes of log may wait to be written.
+    pub buffer_bytes_max: usize,
 }
 
 /// How lines are written.
@@ -60,6 +62,7 @@ impl LogConfig {
             format: settings.choice("log.format", &formats)?,
             requests: settings.choice("log.requests", &requests)?,
             slow: settings.duration("log.slow")?,
+            buffer_bytes_max: settings.count("log.buffer_bytes_max")?,
         })
     }
 }

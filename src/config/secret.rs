@@ -1,6 +1,7 @@
 //! A text that must not be seen. It is not erased from memory on drop: what holds the process's memory holds Redis too.
 
 use std::fmt;
+use std::path::Path;
 
 /// A secret; `Debug` and `Display` print `***`.
 #[derive(Clone, PartialEq, Eq)]
@@ -27,5 +28,30 @@ impl fmt::Debug for Secret {
 impl fmt::Display for Secret {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("***")
+    }
+}
+
+/// Reads a secret from its file; one newline at its end is not part of it.
+///
+/// # Errors
+///
+/// Says what is wrong with the file, in one line.
+pub(super) fn read(path: &Path) -> Result<String, String> {
+    let shown = path.display();
+    let mut contents = std::fs::read_to_string(path)
+        .map_err(|error| format!("{shown}: cannot be read: {error}"))?;
+    trim_newline(&mut contents);
+    if contents.is_empty() {
+        return Err(format!("{shown}: is empty; write the secret into it"));
+    }
+    Ok(contents)
+}
+
+fn trim_newline(text: &mut String) {
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
     }
 }

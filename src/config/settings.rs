@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::error::{ConfigError, Origin};
 use super::keys::{self, Key};
 use super::layers::{self, Setting, Sources};
-use super::secret::Secret;
+use super::secret::{self, Secret};
 use super::store;
 use crate::domain::duration;
 
@@ -80,6 +80,18 @@ impl Settings {
             .ok_or_else(|| self.invalid(name, problem()))
     }
 
+    /// A whole number, which may be 0 where the file of defaults says what that means.
+    pub(super) fn whole(&self, name: &str) -> Result<usize, ConfigError> {
+        let text = self.text(name);
+        let problem = || {
+            format!(
+                "\"{text}\" is not a whole number; write one like {}",
+                default_of(name)
+            )
+        };
+        text.parse().map_err(|_| self.invalid(name, problem()))
+    }
+
     pub(super) fn boolean(&self, name: &str) -> Result<bool, ConfigError> {
         self.choice(name, &[("true", true), ("false", false)])
     }
@@ -140,16 +152,8 @@ impl Settings {
             );
             return Err(ConfigError::invalid(&file.origin, &file_key.name, problem));
         }
-        let path = Path::new(&file.value);
-        let mut contents = std::fs::read_to_string(path).map_err(|error| {
-            let problem = format!("{}: cannot be read: {error}", path.display());
-            ConfigError::invalid(&file.origin, &file_key.name, problem)
-        })?;
-        trim_newline(&mut contents);
-        if contents.is_empty() {
-            let problem = format!("{}: is empty; write the secret into it", path.display());
-            return Err(ConfigError::invalid(&file.origin, &file_key.name, problem));
-        }
+        let contents = secret::read(Path::new(&file.value))
+            .map_err(|problem| ConfigError::invalid(&file.origin, &file_key.name, problem))?;
         let secret = self.setting_mut(key);
         secret.value = contents;
         secret.origin = file.origin;
@@ -195,13 +199,4 @@ fn strongest(gathered: &[Setting], key: &Key) -> Setting {
 
 fn default_of(name: &str) -> &'static str {
     keys::find(name).map_or("", |key| &key.default)
-}
-
-fn trim_newline(text: &mut String) {
-    if text.ends_with('\n') {
-        text.pop();
-        if text.ends_with('\r') {
-            text.pop();
-        }
-    }
 }

@@ -178,7 +178,7 @@ impl HoldCount {
     }
 }
 
-/// Free text that says who holds; at most 256 bytes without control characters. Proves nothing.
+/// Free text that says who holds; at most 256 bytes, of which none hides or forges others. Proves nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner(Box<str>);
 
@@ -189,7 +189,7 @@ impl Owner {
     /// Checks an `owner`.
     ///
     /// # Errors
-    /// Too long, or with control characters, which would forge lines in terminals and logs.
+    /// Too long, or with characters that would forge lines in terminals and logs, or make text look like another one.
     pub fn new(text: &str) -> Result<Self, InvalidField> {
         let problem = if text.len() > Self::BYTES_MAX {
             format!(
@@ -199,6 +199,8 @@ impl Owner {
             )
         } else if let Some(letter) = text.chars().find(|letter| letter.is_control()) {
             format!("the control character {letter:?} is not allowed")
+        } else if let Some(letter) = text.chars().find(|letter| is_deceptive(*letter)) {
+            format!("the character {letter:?} changes how text is shown and is not allowed")
         } else {
             return Ok(Self(text.into()));
         };
@@ -208,11 +210,26 @@ impl Owner {
         })
     }
 
+    /// Takes text that a store wrote down earlier, possibly under other rules.
+    #[must_use]
+    pub fn from_store(text: &str) -> Self {
+        Self(text.into())
+    }
+
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Whether a character breaks lines or turns the direction of what follows, without being a control character. With them,
+/// "backup" can be shown as another name, and what stands after it in a table or a log as something else.
+fn is_deceptive(letter: char) -> bool {
+    matches!(
+        letter,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }
 
 /// The text of a JSON object of at most 4 KiB, kept byte for byte as the client wrote it.

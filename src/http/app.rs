@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::auth::ApiKey;
+use super::admission::Admission;
+use super::auth::Access;
 use super::measure::HttpMetrics;
+use super::peers::PeerCounts;
 use crate::config::LogRequests;
 use crate::domain::Bounds;
+use crate::limits::{Budget, Refusals};
 use crate::server::shutdown::Draining;
 use crate::service::LockService;
 use crate::telemetry::{Build, Metrics};
@@ -24,6 +27,12 @@ struct Inner {
     http_metrics: HttpMetrics,
     draining: Draining,
     settings: Settings,
+    /// Refusals that anybody can bring about, for the log.
+    peer_refusals: PeerCounts,
+    refusals: Refusals,
+    admission: Admission,
+    answer_bytes: Budget,
+    body_bytes: Budget,
 }
 
 /// What is configured about HTTP.
@@ -35,8 +44,20 @@ pub struct Settings {
     pub body_bytes_max: usize,
     /// How long a request body may take to arrive.
     pub body_timeout: Duration,
-    /// Guards the locks and the metrics, where there is one.
-    pub api_key: Option<ApiKey>,
+    /// How many bytes of large request bodies may be under way.
+    pub body_bytes_total_max: usize,
+    /// How many bytes of large answers may be under way.
+    pub answer_bytes_max: usize,
+    /// How many operations may be under way, renewals and releases not counted.
+    pub operations_max: usize,
+    /// How many renewals and releases may be under way.
+    pub renewals_max: usize,
+    /// How long an operation waits for its turn.
+    pub admission_timeout: Duration,
+    /// Who may look at and change locks.
+    pub access: Access,
+    /// Whether the metrics need no key though locks do.
+    pub is_metrics_open: bool,
     /// Which requests are logged.
     pub request_log: RequestLog,
     /// The kind of store, for `/version`: never its address.
@@ -64,13 +85,23 @@ impl App {
         settings: Settings,
     ) -> Self {
         let http_metrics = HttpMetrics::new(Arc::clone(&metrics));
+        let admission = Admission::new(
+            settings.operations_max,
+            settings.renewals_max,
+            settings.admission_timeout,
+        );
         Self {
             inner: Arc::new(Inner {
+                refusals: Refusals::new(&metrics),
+                admission,
+                answer_bytes: Budget::new(settings.answer_bytes_max),
+                body_bytes: Budget::new(settings.body_bytes_total_max),
                 service,
                 metrics,
                 http_metrics,
                 draining,
                 settings,
+                peer_refusals: PeerCounts::default(),
             }),
         }
     }
@@ -89,6 +120,28 @@ impl App {
 
     pub(super) fn settings(&self) -> &Settings {
         &self.inner.settings
+    }
+
+    pub(super) fn peer_refusals(&self) -> &PeerCounts {
+        &self.inner.peer_refusals
+    }
+
+    pub(super) fn refusals(&self) -> &Refusals {
+        &self.inner.refusals
+    }
+
+    pub(super) fn admission(&self) -> &Admission {
+        &self.inner.admission
+    }
+
+    /// The bytes of large request bodies that are under way.
+    pub(super) fn body_bytes(&self) -> &Budget {
+        &self.inner.body_bytes
+    }
+
+    /// The bytes of large answers that are under way.
+    pub(super) fn answer_bytes(&self) -> &Budget {
+        &self.inner.answer_bytes
     }
 
     pub(super) fn is_draining(&self) -> bool {

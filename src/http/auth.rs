@@ -1,53 +1,129 @@
-//! Who may come in: one API key for everybody, where one is configured. What the key opens is not decided here.
+//! Who may do what. This is the one place that decides it: a key has a role, a role allows actions, and without any key
+//! only browsers are looked at. Where keys come from is the configuration's affair.
+//!
+//! Rules for some names only, and other proofs of identity than keys, would be members of [`Principal`].
 
-use std::fmt;
+mod browsers;
+mod failures;
+mod keys;
 
 use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
-use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
+use axum::http::{Extensions, Method};
 
-use super::problem::Problem;
+use super::app::App;
+use super::layers::Requester;
+use super::problem::{AccessRefusal, Problem};
+use super::route::Route;
+pub use browsers::KnownHosts;
+pub use failures::Failures;
+pub use keys::{KeyRing, Role};
 
-/// The API key, of which only the SHA-256 is kept.
-#[derive(Clone)]
-pub struct ApiKey {
-    digest: [u8; 32],
+/// Who may call.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// Everybody who reaches the address may do everything, but not by way of the browser of somebody else.
+    Open(KnownHosts),
+    /// Whoever presents a key may do what its role allows. No browser adds a key by itself, so that pages of other sites
+    /// need no further check.
+    Keys(KeyRing, Failures),
 }
 
-impl ApiKey {
-    /// Remembers the key by its digest.
+/// What a request wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Look at locks, events and metrics.
+    Read,
+    /// Acquire, renew and release.
+    Change,
+    /// Take a lock away from its holders.
+    Evict,
+}
+
+/// Who sent a request, as far as it has proved it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Principal {
+    role: Role,
+}
+
+impl Access {
+    /// Everybody may do everything, under any host name.
     #[must_use]
-    pub fn new(key: &[u8]) -> Self {
-        Self {
-            digest: Sha256::digest(key).into(),
+    pub fn open() -> Self {
+        Self::Open(KnownHosts::any())
+    }
+
+    /// Refuses what nobody without a key may send; keys are asked for later, by the routes that need one.
+    pub(super) fn screen(&self, request: &Request, route: Option<Route>) -> Result<(), Problem> {
+        match self {
+            Self::Open(hosts) => browsers::screen(hosts, request, route),
+            Self::Keys(..) => Ok(()),
         }
     }
 
-    /// Digests are compared, and in constant time, so that the time of an answer tells nothing about the key, not
-    /// even its length.
-    fn is(&self, presented: &[u8]) -> bool {
-        let presented: [u8; 32] = Sha256::digest(presented).into();
-        self.digest.ct_eq(&presented).into()
+    /// Whether the sender may evict, which only the fields of a request show that it wants to. Returns the sender's role.
+    pub(super) fn permit_eviction(&self, extensions: &Extensions) -> Result<Option<Role>, Problem> {
+        let Self::Keys(keys, _) = self else {
+            return Ok(None);
+        };
+        match extensions.get::<Principal>() {
+            Some(principal) if principal.may(Action::Evict) => Ok(Some(principal.role)),
+            _ if keys.has(Role::Admin) => Err(Problem::forbidden(
+                AccessRefusal::Role,
+                "taking a lock away from its holders needs the admin_key",
+            )),
+            _ => Err(Problem::forbidden(
+                AccessRefusal::Role,
+                "taking a lock away from its holders needs an admin key, and this service has none; configure admin_key_file \
+                 (LEASEHOLD_ADMIN_KEY_FILE) or admin_key (LEASEHOLD_ADMIN_KEY)",
+            )),
+        }
     }
 }
 
-impl fmt::Debug for ApiKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
+impl Principal {
+    /// Roles are steps: each may do what those below it may.
+    fn may(self, action: Action) -> bool {
+        let needed = match action {
+            Action::Read => Role::Reader,
+            Action::Change => Role::Client,
+            Action::Evict => Role::Admin,
+        };
+        self.role >= needed
     }
 }
 
-/// Lets a request pass that carries the key.
-pub(super) async fn admit(key: ApiKey, request: Request) -> Result<Request, Problem> {
+impl Action {
+    fn of(method: &Method) -> Self {
+        match *method {
+            Method::GET | Method::HEAD => Self::Read,
+            _ => Self::Change,
+        }
+    }
+}
+
+/// Lets a request pass whose key allows what its method does, and notes who sent it.
+pub(super) async fn admit(app: App, mut request: Request) -> Result<Request, Problem> {
+    let Access::Keys(keys, failures) = &app.settings().access else {
+        return Ok(request);
+    };
     let presented = request.headers().get(AUTHORIZATION);
-    match presented.and_then(|value| bearer(value.as_bytes())) {
-        Some(presented) if key.is(presented) => Ok(request),
-        Some(_) => Err(Problem::unauthorized("the API key is not the right one")),
-        None => Err(Problem::unauthorized(
-            "this needs an API key; send it as \"Authorization: Bearer <key>\"",
-        )),
+    let presented = presented.and_then(|value| bearer(value.as_bytes()));
+    let Some(role) = presented.and_then(|key| keys.role_of(key)) else {
+        let detail = match presented {
+            Some(_) => "the API key is not the right one",
+            None => "this needs an API key; send it as \"Authorization: Bearer <key>\"",
+        };
+        let requester = Requester::find(request.extensions());
+        return Err(failures.refuse(&requester, detail));
+    };
+    let principal = Principal { role };
+    if !principal.may(Action::of(request.method())) {
+        let detail = "this key may only read; acquiring, renewing and releasing need the api_key";
+        return Err(Problem::forbidden(AccessRefusal::Role, detail));
     }
+    request.extensions_mut().insert(principal);
+    Ok(request)
 }
 
 /// What follows the scheme, whose name may be written in any case (RFC 9110, 11.1).

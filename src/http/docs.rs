@@ -1,5 +1,8 @@
 //! `/openapi.json` and `/docs`: the document, and Swagger UI out of the binary. No page here refers to another host.
+//!
+//! Every answer shares the bytes of its file: a copy for each would let a client that reads nothing fill the memory.
 
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use axum::body::{Body, Bytes};
@@ -9,8 +12,10 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderVa
 use axum::response::Response;
 use utoipa_swagger_ui::Config;
 
+use super::html;
 use super::openapi;
 use super::problem::Problem;
+use crate::server::SharedBytes;
 
 /// The document never changes while the process lives.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| openapi::json().into());
@@ -26,7 +31,7 @@ static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
 
 /// `GET /openapi.json`
 pub(super) async fn openapi() -> Response {
-    let mut response = Response::new(Body::from(DOCUMENT.clone()));
+    let mut response = shared(DOCUMENT.clone());
     let content_type = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
@@ -50,8 +55,15 @@ pub(super) async fn asset(request: Request) -> Result<Response, Problem> {
     let file = found.ok().flatten().ok_or_else(Problem::not_found)?;
     let content_type =
         HeaderValue::try_from(file.content_type).expect("media types are printable ASCII");
-    let mut response = Response::new(Body::from(file.bytes.into_owned()));
+    let mut response = match file.bytes {
+        Cow::Borrowed(bytes) => shared(Bytes::from_static(bytes)),
+        // The one file that is made, of less than a kilobyte.
+        Cow::Owned(bytes) => Response::new(Body::from(bytes)),
+    };
     let headers = response.headers_mut();
+    if content_type.as_bytes().starts_with(b"text/html") {
+        html::confine(headers, html::OWN_SCRIPTS);
+    }
     headers.insert(CONTENT_TYPE, content_type);
     if file.gzpipped {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -61,4 +73,11 @@ pub(super) async fn asset(request: Request) -> Result<Response, Problem> {
         HeaderValue::from_static("public, max-age=3600"),
     );
     Ok(response)
+}
+
+/// An answer whose bytes all answers share.
+fn shared(bytes: Bytes) -> Response {
+    let mut response = Response::new(Body::from(bytes));
+    response.extensions_mut().insert(SharedBytes);
+    response
 }

@@ -14,7 +14,7 @@ use axum::body::Body;
 use axum::http::Uri;
 use axum::http::request::Parts;
 
-use super::app::Settings;
+use super::app::App;
 use super::problem::Problem;
 use fields::Entry;
 
@@ -22,13 +22,9 @@ use fields::Entry;
 ///
 /// # Errors
 /// The body or the query string cannot be read.
-pub(super) async fn fields(
-    parts: &Parts,
-    body: Body,
-    settings: &Settings,
-) -> Result<Fields, Problem> {
+pub(super) async fn fields(parts: &Parts, body: Body, app: &App) -> Result<Fields, Problem> {
     let mut entries = query(&parts.uri)?;
-    let body = body::read(body, settings).await?;
+    let body = body::read(body, &parts.extensions, app).await?;
     if !body.is_empty() {
         body::parse(&parts.headers, &body, &mut entries)?;
     }

@@ -2,8 +2,10 @@
 //!
 //! Nothing here knows what a handler does.
 
+mod large;
 mod log;
 mod request_id;
+mod requester;
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -13,10 +15,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
-use axum::http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HeaderValue};
+use axum::http::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
 use axum::http::{Method, StatusCode, Version};
-use axum::response::Response;
-use futures_util::future::{BoxFuture, TryFutureExt as _};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::future::{BoxFuture, TryFutureExt as _, ready};
 use metrics::Counter;
 use tokio::time::Instant;
 use tower::Service;
@@ -25,7 +29,10 @@ use tower_http::catch_panic::{CatchPanic, ResponseForPanic};
 use super::app::App;
 use super::problem::{self, Code, Problem};
 use super::route::Route;
+use crate::limits::Limit;
+use crate::server::OverLimit;
 pub(super) use request_id::RequestId;
+pub(super) use requester::Requester;
 
 /// How long a request waited in a queue, on its way from the handler to the log: a long poll is not slow.
 #[derive(Clone, Copy, Default)]
@@ -47,7 +54,7 @@ struct Asked {
     path: Box<str>,
     version: Version,
     route: Option<Route>,
-    request_id: RequestId,
+    requester: Requester,
 }
 
 /// What came of it.
@@ -94,6 +101,19 @@ impl Service<Request> for Front {
         let started = Instant::now();
         let app = self.app.clone();
         let asked = Asked::of(&mut request);
+        let refusal = match request.extensions().get() {
+            Some(OverLimit(limit)) => Some(Problem::over_limit(*limit)),
+            None => app
+                .settings()
+                .access
+                .screen(&request, asked.route)
+                .and_then(|()| large::expect(&app, &asked).map_err(|limit| over(&app, limit)))
+                .err(),
+        };
+        if let Some(problem) = refusal {
+            let response = finished(&app, &asked, started, problem.into_response());
+            return Box::pin(ready(Ok(response)));
+        }
         let in_flight = app.http_metrics().begin();
         // Not an async block: what is moved into one and awaited there takes its room twice.
         let answer = self.routes.call(request).map_ok(move |response| {
@@ -128,19 +148,18 @@ impl ResponseForPanic for Net {
 /// Writes the problem if the answer is one, and tells figures and log.
 fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) -> Response {
     let Waited(waited) = response.extensions_mut().remove().unwrap_or_default();
-    let problem = response.extensions_mut().remove::<Problem>();
+    let mut problem = response.extensions_mut().remove::<Problem>();
     if let Some(problem) = &problem {
-        // Of what the router has added, the length is that of no body, but the methods that there are have to be told.
-        let allow = response.headers_mut().remove(ALLOW);
-        response = problem.render(asked.request_id.as_str());
-        response
-            .headers_mut()
-            .extend(allow.map(|allow| (ALLOW, allow)));
-        if asked.method == Method::HEAD {
-            let length = response.body().size_hint().lower();
-            response.headers_mut().insert(CONTENT_LENGTH, length.into());
-            *response.body_mut() = Body::empty();
+        if let Some(reason) = problem.access_refusal() {
+            app.http_metrics().refused(reason);
         }
+        response = rendered(problem, asked, &mut response);
+    }
+    let peer = asked.requester.peer.as_ref();
+    if let Err(limit) = large::admit(app, peer, &mut response) {
+        let refusal = over(app, limit);
+        response = rendered(&refusal, asked, &mut response);
+        problem = Some(refusal);
     }
     finish(asked, problem.as_ref(), &mut response);
     let answered = Answered {
@@ -151,14 +170,36 @@ fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) 
     };
     app.http_metrics()
         .answered(&asked.method, asked.route, answered.status, answered.took);
-    log::request(&app.settings().request_log, asked, &answered);
+    log::request(app, asked, &answered);
     response
+}
+
+fn over(app: &App, limit: Limit) -> Problem {
+    app.refusals().count(limit);
+    Problem::over_limit(limit)
+}
+
+/// The answer that says what went wrong.
+fn rendered(problem: &Problem, asked: &Asked, response: &mut Response) -> Response {
+    // Of what the router has added, the length is that of no body, but the methods that there are have to be told.
+    let allow = response.headers_mut().remove(ALLOW);
+    let mut rendered = problem.render(asked.requester.request_id.as_str());
+    let headers = rendered.headers_mut();
+    headers.extend(allow.map(|allow| (ALLOW, allow)));
+    if asked.method == Method::HEAD {
+        let length = rendered.body().size_hint().lower();
+        rendered.headers_mut().insert(CONTENT_LENGTH, length.into());
+        *rendered.body_mut() = Body::empty();
+    }
+    rendered
 }
 
 /// The headers that every answer has.
 fn finish(asked: &Asked, problem: Option<&Problem>, response: &mut Response) {
     let headers = response.headers_mut();
-    headers.insert(request_id::HEADER, asked.request_id.header());
+    headers.insert(request_id::HEADER, asked.requester.request_id.header());
+    // Without it, browsers may take an answer for a page or a script because of what a client wrote into it.
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers
         .entry(CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-store"));
@@ -175,16 +216,14 @@ fn finish(asked: &Asked, problem: Option<&Problem>, response: &mut Response) {
 
 impl Asked {
     fn of(request: &mut Request) -> Self {
-        let request_id = RequestId::of(request.headers());
-        // For handlers that tell problems within their body.
-        request.extensions_mut().insert(request_id.clone());
+        let requester = Requester::of(request);
         let path = request.uri().path();
         Self {
             method: request.method().clone(),
             route: Route::of(path),
             path: path.into(),
             version: request.version(),
-            request_id,
+            requester,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::http::{Method, StatusCode};
 use metrics::{Counter, Gauge, Histogram};
 
+use super::problem::AccessRefusal;
 use super::route::Route;
 use crate::telemetry::Metrics;
 
@@ -25,13 +26,14 @@ const METHODS: [&str; 10] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "_OTHER",
 ];
 /// Every status that a route answers with.
-const STATUSES: [(u16, &str); 18] = [
+const STATUSES: [(u16, &str); 19] = [
     (200, "200"),
     (201, "201"),
     (204, "204"),
     (303, "303"),
     (400, "400"),
     (401, "401"),
+    (403, "403"),
     (404, "404"),
     (405, "405"),
     (408, "408"),
@@ -53,6 +55,7 @@ pub(super) struct HttpMetrics {
     requests: Box<[OnceLock<Histogram>]>,
     in_flight: Gauge,
     panics: Counter,
+    refused: [Counter; AccessRefusal::ALL.len()],
 }
 
 /// A request that is being answered; counted until it is dropped.
@@ -73,8 +76,20 @@ impl HttpMetrics {
                 "Requests whose handler panicked; must stay 0.",
                 &[],
             ),
+            refused: AccessRefusal::ALL.map(|reason| {
+                registry.counter(
+                    "leasehold_access_refusals_total",
+                    "Requests that were refused because of who sent them, or how often.",
+                    &[("reason", reason.label())],
+                )
+            }),
             registry,
         }
+    }
+
+    /// Counts a request that was refused because of who sent it.
+    pub(super) fn refused(&self, reason: AccessRefusal) {
+        self.refused[reason as usize].increment(1);
     }
 
     /// Counts the panics of handlers.

@@ -121,7 +121,8 @@ fn components() -> Components {
     let key = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .description(Some(
-            "The API key, where the service is configured with one.",
+            "A key, where the service is configured with keys. The read key is good for GET and HEAD, the API key for \
+             everything but evictions, the admin key for all.",
         ));
     let mut schemas = Vec::new();
     collect::<Grant<'_>>(&mut schemas);

@@ -4,6 +4,7 @@
 //!
 //! A handler returns a [`Problem`]; the outermost layer writes it, because only there is the request id known.
 
+mod access;
 mod body;
 mod code;
 pub(super) mod pages;
@@ -23,6 +24,7 @@ use crate::domain::{
     Blockade, Holders, InvalidField, InvalidName, InvalidToken, LockName, Lost, Token, duration,
 };
 use crate::store::StoreError;
+pub(super) use access::AccessRefusal;
 pub(super) use body::ProblemBody;
 use body::{Blocked, Ended, LostLock, Outcome};
 pub use code::Code;
@@ -44,6 +46,8 @@ struct Parts {
     cause: Option<String>,
     /// How long the request waited in a queue; for the log.
     waited: Duration,
+    /// For the metrics, if it is about who sent the request.
+    access_refusal: Option<AccessRefusal>,
 }
 
 /// What some codes carry beside the members of RFC 9457.
@@ -74,6 +78,7 @@ impl Problem {
             extras: Extras::default(),
             cause: None,
             waited: Duration::ZERO,
+            access_refusal: None,
         }))
     }
 
@@ -89,10 +94,6 @@ impl Problem {
             Code::MethodNotAllowed,
             "this path does not take this method; the Allow header lists those that it takes",
         )
-    }
-
-    pub(super) fn unauthorized(detail: &'static str) -> Self {
-        Self::new(Code::Unauthorized, detail)
     }
 
     pub(super) fn malformed(detail: impl Into<Cow<'static, str>>) -> Self {

@@ -78,6 +78,22 @@ impl Route {
         }
     }
 
+    /// Whether it neither shows nor changes any lock, so that anybody may look at it.
+    pub(super) fn shows_no_lock(self) -> bool {
+        match self {
+            Self::Lock | Self::Locks | Self::Events | Self::Metrics => false,
+            Self::Index
+            | Self::Livez
+            | Self::Readyz
+            | Self::Healthz
+            | Self::Version
+            | Self::OpenApi
+            | Self::Docs
+            | Self::Problems
+            | Self::Problem => true,
+        }
+    }
+
     /// Which route a path belongs to; none where the path is unknown.
     ///
     /// The router decides what is served; this only names it, for figures and logs, without what the client wrote.

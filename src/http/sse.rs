@@ -20,6 +20,8 @@ use crate::server::patience::Impatience;
 
 /// Tells proxies such as nginx to pass on what comes as it comes.
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+/// What ends a line of an event stream.
+const LINE_BREAKS: [char; 2] = ['\n', '\r'];
 /// A comment, which clients skip.
 const COMMENT: &[u8] = b":\n\n";
 
@@ -27,10 +29,15 @@ const COMMENT: &[u8] = b":\n\n";
 pub(super) struct Event(String);
 
 impl Event {
-    /// An event with data of JSON, which has no line breaks.
+    /// An event with data of JSON in one line.
     pub(super) fn new(event: &str, data: &impl Serialize) -> Self {
-        let data =
+        let mut data =
             serde_json::to_string(data).expect("events have string keys and no failing serializer");
+        // Metadata is passed on as a client wrote it, line breaks between its members included, and each of them would end
+        // the line. Within a string JSON has none, so that a space instead changes nothing.
+        if data.contains(LINE_BREAKS) {
+            data = data.replace(LINE_BREAKS, " ");
+        }
         Self(format!("event: {event}\ndata: {data}\n\n"))
     }
 

@@ -1,36 +1,44 @@
 //! One connection: how it is spoken to, and when it has been quiet for too long. What is served is not known here.
 
 use std::convert::Infallible;
-use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
+use futures_util::future::TryFutureExt as _;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tower::Service;
 
+use super::activity::Activity;
+use super::delivery::{Answer, UnderWay};
 use super::patience::{Patience, PatientStream};
+use super::peer::Peer;
+use super::protocol::{Beginning, beginning};
+use super::socket::{Deadlines, Socket};
+use super::streams::{self, StreamExecutor};
 use crate::config::ServerConfig;
+use crate::limits::{Budget, Limit, Refusals};
 
 /// As much as a body has by default. `DELETE` takes up to 64 names in its query string, and they have 48 KiB when every
 /// byte of them is percent-encoded. It bounds what a connection may fill; a buffer grows only with what arrives.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-const STREAMS_MAX: u32 = 100;
-/// What a client of HTTP/2 begins with.
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How soon a preface that came in pieces is looked at again.
-const PIECES_PAUSE: Duration = Duration::from_millis(5);
+/// How many streams may have been reset by the peer before they were looked at, and by us for errors of the peer, until
+/// the connection is closed (CVE-2023-44487, CVE-2025-8671).
+const RESET_STREAMS_MAX: usize = 50;
+/// What may arrive of the bodies of one connection before it is read. The largest body is as large by default.
+const RECEIVE_WINDOW: u32 = 64 * 1024;
+/// What h2 may keep of one answer. It is given no more than a few pieces at a time anyway.
+const SEND_BUFFER: usize = 64 * 1024;
 /// A dead HTTP/2 peer is noticed within twice this time.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
@@ -74,35 +82,60 @@ impl<S> App for S where
 {
 }
 
-/// The protocol settings that all connections share.
+/// A request that is over this limit. Handlers find it among the extensions of the request, and refuse it.
+#[derive(Clone, Copy, Debug)]
+pub struct OverLimit(pub Limit);
+
+/// What all connections share: the settings of the protocols, and the limits.
 pub(super) struct Protocol {
     http1: http1::Builder,
-    http2: http2::Builder<TokioExecutor>,
+    http2: http2::Builder<StreamExecutor>,
     first_request_timeout: Duration,
+    idle_timeout: Duration,
+    deadlines: Deadlines,
+    requests: Budget,
+    refusals: Refusals,
 }
 
 impl Protocol {
-    pub(super) fn new(config: &ServerConfig) -> Self {
+    pub(super) fn new(config: &ServerConfig, refusals: Refusals) -> Self {
         let mut http1 = http1::Builder::new();
         // hyper runs this timer from one answer to the next request's head, idleness included. With the time that a
-        // head may take it would close every kept connection under its proxy, hence the longer one. The number of
-        // headers stays at hyper's 100: any other number costs an allocation for each request.
+        // head may take it would close every kept connection under its proxy, hence the longer one; the shorter one is the
+        // socket's. The number of headers stays at hyper's 100: any other number costs an allocation for each request.
         http1
             .timer(TokioTimer::new())
             .header_read_timeout(config.idle_timeout)
             .keep_alive(true)
             .max_buf_size(HEAD_BYTES_MAX);
-        let mut http2 = http2::Builder::new(TokioExecutor::new());
+        let mut http2 = http2::Builder::new(StreamExecutor {
+            write_timeout: config.write_timeout,
+            answer_timeout: config.answer_timeout,
+            refusals: refusals.clone(),
+        });
         http2
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_INTERVAL)
-            .max_concurrent_streams(STREAMS_MAX)
+            .max_concurrent_streams(config.http2_streams_max)
+            .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
+            .max_local_error_reset_streams(RESET_STREAMS_MAX)
+            .initial_stream_window_size(RECEIVE_WINDOW)
+            .initial_connection_window_size(4 * RECEIVE_WINDOW)
+            .max_send_buf_size(SEND_BUFFER)
             .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).expect("64 KiB fit"));
         Self {
             http1,
             http2,
             first_request_timeout: config.header_read_timeout,
+            idle_timeout: config.idle_timeout,
+            deadlines: Deadlines {
+                head: Some(config.header_read_timeout),
+                write: config.write_timeout,
+                answer: Some(config.answer_timeout),
+            },
+            requests: Budget::new(config.requests_max),
+            refusals,
         }
     }
 
@@ -112,83 +145,126 @@ impl Protocol {
     /// dropped here, whichever protocol it was going to speak.
     pub(super) async fn serve(
         &self,
-        stream: TcpStream,
-        peer: SocketAddr,
+        mut stream: TcpStream,
+        peer: Peer,
         app: impl App,
         watcher: Watcher,
     ) {
         let deadline = Instant::now() + self.first_request_timeout;
-        let has_asked = Arc::new(AtomicBool::new(false));
-        let patience = Patience::default();
-        let service = service_fn({
-            let (has_asked, patience) = (Arc::clone(&has_asked), patience.clone());
-            move |request: Request<Incoming>| {
-                has_asked.store(true, Ordering::Relaxed);
-                let mut request = request.map(Body::new);
-                request.extensions_mut().insert(patience.clone());
-                app.clone().call(request)
+        let address = peer.address();
+        let Beginning { is_http2, read } = match timeout_at(deadline, beginning(&mut stream)).await
+        {
+            Ok(Ok(beginning)) => beginning,
+            Ok(Err(error)) => {
+                return tracing::debug!(peer = %address, %error, "a connection said nothing");
             }
-        });
-        let is_http2 = match timeout_at(deadline, begins_with_preface(&stream)).await {
-            Ok(Ok(is_http2)) => is_http2,
-            Ok(Err(error)) => return tracing::debug!(%peer, %error, "a connection said nothing"),
-            Err(_) => {
-                return tracing::debug!(%peer, "closed a connection that said nothing in time");
-            }
+            Err(_) => return self.said_nothing(),
         };
-        let stream = TokioIo::new(PatientStream::new(stream, patience));
+        let activity = Arc::<Activity>::default();
+        let patience = Patience::default();
+        let deadlines = match is_http2 {
+            false => self.deadlines,
+            // Of HTTP/2, whose requests and answers go side by side, each stream has deadlines of its own.
+            true => Deadlines {
+                head: None,
+                answer: None,
+                ..self.deadlines
+            },
+        };
+        let stream = PatientStream::new(stream, patience.clone());
+        let refusals = self.refusals.clone();
+        let socket = Socket::new(stream, read, deadlines, Arc::clone(&activity), refusals);
+        let socket = TokioIo::new(socket);
+        let service = service_fn({
+            let activity = Arc::clone(&activity);
+            move |request| self.answer(request, &activity, &patience, &peer, app.clone())
+        });
         let served = if is_http2 {
-            let connection = self.http2.serve_connection(stream, service);
+            let connection = self.http2.serve_connection(socket, service);
             // On the heap, because most connections are not of this kind and need not have room for one.
             let mut connection = Box::pin(watcher.watch(connection));
-            in_time(connection.as_mut(), deadline, &has_asked).await
+            match self.in_time(connection.as_mut(), deadline, &activity).await {
+                Some(served) => served,
+                None => self.until_idle(connection.as_mut(), &activity).await,
+            }
         } else {
-            let connection = self.http1.serve_connection(stream, service);
-            let connection = std::pin::pin!(watcher.watch(connection));
-            in_time(connection, deadline, &has_asked).await
+            let connection = self.http1.serve_connection(socket, service);
+            let mut connection = std::pin::pin!(watcher.watch(connection));
+            match self.in_time(connection.as_mut(), deadline, &activity).await {
+                Some(served) => served,
+                None => connection.await,
+            }
         };
         if let Err(error) = served {
             // Peers that vanish and peers that speak nonsense are everyday life on an open port.
-            tracing::debug!(%peer, %error, "a connection ended with an error");
+            tracing::debug!(peer = %address, %error, "a connection ended with an error");
         }
     }
-}
 
-/// Whether the first bytes are those of HTTP/2 without encryption (RFC 9113, 3.4). They are only looked at: hyper finds
-/// them where they were, and reads a request in one piece, into one buffer of 8 KiB rather than one of 16.
-///
-/// # Cancel safety
-///
-/// Nothing is lost.
-async fn begins_with_preface(stream: &TcpStream) -> io::Result<bool> {
-    let mut first = [0; PREFACE.len()];
-    loop {
-        let length = stream.peek(&mut first).await?;
-        if length == 0 || !PREFACE.starts_with(&first[..length]) {
-            return Ok(false);
-        }
-        if length == PREFACE.len() {
-            return Ok(true);
-        }
-        // What was looked at stays ready to be read, so there is nothing to wait on. Hardly ever does a preface come in
-        // pieces.
-        tokio::time::sleep(PIECES_PAUSE).await;
+    /// Answers one request, which counts until its answer is complete.
+    fn answer<A: App>(
+        &self,
+        request: Request<Incoming>,
+        activity: &Arc<Activity>,
+        patience: &Patience,
+        peer: &Peer,
+        mut app: A,
+    ) -> impl Future<Output = Result<axum::http::Response<Answer>, Infallible>> + Send + use<A>
+    {
+        let mut request = request.map(Body::new);
+        let extensions = request.extensions_mut();
+        extensions.insert(patience.clone());
+        extensions.insert(peer.clone());
+        let taken = peer.begin_request(&self.requests).map_err(|limit| {
+            self.refusals.count(limit);
+            extensions.insert(OverLimit(limit));
+        });
+        let under_way = UnderWay::new(activity, taken.ok());
+        // Not an async block: what is moved into one and awaited there takes its room twice.
+        app.call(request).map_ok(move |response| {
+            response.map(|body| Answer::new(body, under_way, streams::delivery()))
+        })
     }
-}
 
-/// Serves to the end, if the first request comes in time. The connection is pinned by the caller, because a future that is
-/// moved into another takes its room twice.
-async fn in_time(
-    mut connection: Pin<&mut impl Future<Output = hyper::Result<()>>>,
-    deadline: Instant,
-    has_asked: &AtomicBool,
-) -> hyper::Result<()> {
-    match timeout_at(deadline, connection.as_mut()).await {
-        Ok(served) => served,
-        Err(_) if has_asked.load(Ordering::Relaxed) => connection.await,
-        Err(_) => {
-            tracing::debug!("closed a connection that sent no request in time");
-            Ok(())
+    fn said_nothing(&self) {
+        self.refusals.count(Limit::HeadTimeout);
+        tracing::debug!("closed a connection that sent no request in time");
+    }
+
+    /// Serves until the first request has to be there. `None` says that it is, and that there is more to serve. The
+    /// connection is pinned by the caller, because a future that is moved into another takes its room twice.
+    async fn in_time(
+        &self,
+        connection: Pin<&mut impl Future<Output = hyper::Result<()>>>,
+        deadline: Instant,
+        activity: &Activity,
+    ) -> Option<hyper::Result<()>> {
+        match timeout_at(deadline, connection).await {
+            Ok(served) => Some(served),
+            Err(_) if activity.begun() > 0 => None,
+            Err(_) => {
+                self.said_nothing();
+                Some(Ok(()))
+            }
+        }
+    }
+
+    /// Serves until nothing was asked for a while: answered PINGs keep a connection of HTTP/2 alive, but not in use.
+    async fn until_idle(
+        &self,
+        mut connection: Pin<&mut impl Future<Output = hyper::Result<()>>>,
+        activity: &Activity,
+    ) -> hyper::Result<()> {
+        let mut begun = activity.begun();
+        loop {
+            if let Ok(served) = timeout(self.idle_timeout, connection.as_mut()).await {
+                return served;
+            }
+            if !activity.is_answering() && activity.begun() == begun {
+                tracing::debug!("closed a connection of HTTP/2 that was idle");
+                return Ok(());
+            }
+            begun = activity.begun();
         }
     }
 }

@@ -1,4 +1,7 @@
 //! How the process is asked to stop, and how the rest of it hears: signals, and the flag that readiness reads.
+//!
+//! SIGHUP stops as SIGTERM does. There is no configuration to load again, and without a handler the closing of a terminal
+//! would end the process without a drain. Under `nohup`, which has the signal ignored, it stays ignored.
 //! Closing connections is the server's business.
 
 use std::io;
@@ -58,6 +61,8 @@ pub enum Stop {
     Interrupt,
     /// SIGTERM, from whoever supervises the process.
     Terminate,
+    /// SIGHUP, from a terminal that was closed.
+    HangUp,
 }
 
 impl Stop {
@@ -66,6 +71,7 @@ impl Stop {
         match self {
             Self::Interrupt => 130,
             Self::Terminate => 143,
+            Self::HangUp => 129,
         }
     }
 }
@@ -74,6 +80,7 @@ impl Stop {
 pub struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
+    hang_up: Option<Signal>,
 }
 
 impl StopSignals {
@@ -86,6 +93,10 @@ impl StopSignals {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            hang_up: match is_ignored(SignalKind::hangup()) {
+                true => None,
+                false => Some(signal(SignalKind::hangup())?),
+            },
         })
     }
 
@@ -94,6 +105,7 @@ impl StopSignals {
         tokio::select! {
             _ = self.interrupt.recv() => Stop::Interrupt,
             _ = self.terminate.recv() => Stop::Terminate,
+            () = received(self.hang_up.as_mut()) => Stop::HangUp,
         }
     }
 
@@ -110,6 +122,24 @@ impl StopSignals {
         let _: Result<(), _> = tokio::time::timeout(ECHO, echoes).await;
         self.next().await
     }
+}
+
+/// Completes with the next signal, or never where it is not listened to.
+async fn received(signal: Option<&mut Signal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether whoever started the process wants it to ignore the signal. Where the system does not tell, it is not so.
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
 }
 
 /// Completes `delay` after the stop was announced: the time in which load balancers notice that readiness fails, while

@@ -40,13 +40,18 @@ impl Workers {
     ///
     /// When the system has no thread to give, or nothing to wait on.
     pub fn start() -> io::Result<Self> {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
         let alive = watch::Sender::new(());
-        let all = (0..PER_CORE * cores).map(|index| Worker::start(index, alive.subscribe()));
+        let all = (0..Self::threads()).map(|index| Worker::start(index, alive.subscribe()));
         Ok(Self {
             all: all.collect::<io::Result<_>>()?,
             _alive: alive,
         })
+    }
+
+    /// How many threads [`start`](Self::start) makes.
+    #[must_use]
+    pub fn threads() -> usize {
+        PER_CORE * thread::available_parallelism().map_or(1, NonZero::get)
     }
 
     /// No threads: the runtime that this is called in serves by itself.

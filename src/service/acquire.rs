@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::answer::{AcquireAnswer, Crowd, Outcome};
 use super::{Inner, Undelivered, age};
 use crate::domain::{Acquired, Attempt, Claim, Lease, Stand};
+use crate::limits::Slot;
 use crate::store::{Fault, StoreError};
 
 /// One request for a claim.
@@ -17,15 +18,18 @@ pub(super) struct Request {
     pub(super) claim: Arc<Claim>,
     pub(super) attempt: Attempt,
     pub(super) began: Instant,
+    /// The room that the request takes up until it waits, or until its outcome is delivered or taken back.
+    pub(super) slot: Slot,
 }
 
 impl Request {
-    pub(super) fn new(inner: &Arc<Inner>, claim: Arc<Claim>) -> Self {
+    pub(super) fn new(inner: &Arc<Inner>, claim: Arc<Claim>, slot: Slot) -> Self {
         Self {
             inner: Arc::clone(inner),
             claim,
             attempt: Attempt::random(),
             began: Instant::now(),
+            slot,
         }
     }
 
@@ -54,8 +58,8 @@ impl Request {
             (Ok(acquired), _) => self.answer(acquired, sent, Duration::ZERO, false),
             (Err(error), _) => {
                 if matches!(error, StoreError::Unknown { .. }) {
-                    let (claim, ttl) = (Arc::clone(&self.claim), self.claim.ttl.get());
-                    self.inner.withdraw_in_background(claim, self.attempt, ttl);
+                    let ttl = self.claim.ttl.get();
+                    self.clone().withdraw_in_background(ttl);
                 }
                 Err(error)
             }
@@ -90,7 +94,7 @@ impl Request {
         };
         // Cancellation safety: from here on, whatever drops the answer gives the grant back.
         let undelivered = match untold_for {
-            Some(ttl) => Undelivered::grant(&self.inner, &self.claim, self.attempt, ttl),
+            Some(ttl) => Undelivered::grant(self, ttl),
             None => Undelivered::nothing(),
         };
         Ok(AcquireAnswer {

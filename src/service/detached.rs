@@ -6,6 +6,8 @@ use std::task::{Context, Poll};
 use futures_util::future::BoxFuture;
 use tokio_util::task::TaskTracker;
 
+use crate::limits::Slot;
+
 /// A future that, dropped before its end, goes on as a task of its own.
 ///
 /// A store operation must not be cut in the middle by a client that hangs up: whether it took place would be unknown,
@@ -13,16 +15,20 @@ use tokio_util::task::TaskTracker;
 pub(super) struct Detached<T: Send + 'static> {
     operation: Option<BoxFuture<'static, T>>,
     background: TaskTracker,
+    /// The operation counts until its end, wherever that is.
+    slot: Slot,
 }
 
 impl<T: Send + 'static> Detached<T> {
     pub(super) fn new(
         operation: impl Future<Output = T> + Send + 'static,
         background: TaskTracker,
+        slot: Slot,
     ) -> Self {
         Self {
             operation: Some(Box::pin(operation)),
             background,
+            slot,
         }
     }
 }
@@ -53,6 +59,11 @@ impl<T: Send + 'static> Drop for Detached<T> {
         if let (Some(operation), Ok(runtime)) =
             (self.operation.take(), tokio::runtime::Handle::try_current())
         {
+            let slot = std::mem::take(&mut self.slot);
+            let operation = async move {
+                operation.await;
+                drop(slot);
+            };
             self.background.spawn_on(operation, &runtime);
         }
     }

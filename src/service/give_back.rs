@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Inner;
+use super::acquire::Request;
 use crate::domain::{Attempt, Claim, Parked, Rollback};
 use crate::store::StoreError;
 
@@ -17,20 +18,21 @@ use crate::store::StoreError;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-impl Inner {
-    /// Takes back whatever `attempt` was granted.
-    pub(super) fn withdraw_in_background(
-        self: &Arc<Self>,
-        claim: Arc<Claim>,
-        attempt: Attempt,
-        ttl: Duration,
-    ) {
-        let inner = Arc::clone(self);
-        self.in_background(async move {
-            inner.roll_back(&claim, attempt, Rollback::Undo, ttl).await;
+impl Request {
+    /// Takes back whatever this request was granted or took over, which lasts for `ttl`. Until then it takes up room, so that
+    /// requests whose clients are gone cannot pile up.
+    pub(super) fn withdraw_in_background(self, ttl: Duration) {
+        let inner = Arc::clone(&self.inner);
+        inner.in_background(async move {
+            let (claim, attempt) = (&self.claim, self.attempt);
+            let undo = self.inner.roll_back(claim, attempt, Rollback::Undo, ttl);
+            undo.await;
+            drop(self.slot);
         });
     }
+}
 
+impl Inner {
     /// Takes back whatever `attempt` was granted, however often that takes.
     pub(super) async fn withdraw(&self, claim: &Claim, attempt: Attempt) {
         self.roll_back(claim, attempt, Rollback::Undo, claim.ttl.get())

@@ -17,6 +17,7 @@ use super::waiter::Caller;
 use super::waiting::Wait;
 use super::{Inner, Undelivered, age};
 use crate::domain::{Change, Claim, Lease, NotHolder, Position, Renewed, Withdrawable};
+use crate::limits::Slot;
 use crate::store::StoreError;
 
 /// Between two tries to renew; doubled each time.
@@ -140,7 +141,12 @@ impl Tells {
 }
 
 impl Inner {
-    pub(super) fn hold(self: &Arc<Self>, claim: Arc<Claim>, wait: Option<Duration>) -> Hold {
+    pub(super) fn hold(
+        self: &Arc<Self>,
+        claim: Arc<Claim>,
+        wait: Option<Duration>,
+        slot: Slot,
+    ) -> Hold {
         // One at a time: who does not listen in time is not renewed for.
         let (tells, events) = mpsc::channel(1);
         let claim = Arc::new(Claim {
@@ -150,7 +156,7 @@ impl Inner {
         let holding = Holding {
             // Before the lock is asked for, so that no eviction is missed.
             held: self.held.register(claim.names.clone()),
-            request: Request::new(self, claim),
+            request: Request::new(self, claim, slot),
             tells: Tells(tells),
         };
         let inner = Arc::clone(self);

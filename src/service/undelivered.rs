@@ -1,10 +1,8 @@
 //! A grant on its way to the client that asked for it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::Inner;
-use crate::domain::{Attempt, Claim};
+use super::acquire::Request;
 
 /// Holds on to a new grant until it is delivered. Dropped before, it gives the grant back.
 ///
@@ -12,7 +10,7 @@ use crate::domain::{Attempt, Claim};
 /// somebody has been told of before.
 #[derive(Debug)]
 pub struct Undelivered {
-    grant: Option<(Arc<Inner>, Arc<Claim>, Attempt, Duration)>,
+    grant: Option<Box<(Request, Duration)>>,
 }
 
 impl Undelivered {
@@ -21,15 +19,10 @@ impl Undelivered {
         Self { grant: None }
     }
 
-    /// What this attempt was granted or took over, which lasts for `ttl`.
-    pub(super) fn grant(
-        inner: &Arc<Inner>,
-        claim: &Arc<Claim>,
-        attempt: Attempt,
-        ttl: Duration,
-    ) -> Self {
+    /// What this request was granted or took over, which lasts for `ttl`.
+    pub(super) fn grant(request: &Request, ttl: Duration) -> Self {
         Self {
-            grant: Some((Arc::clone(inner), Arc::clone(claim), attempt, ttl)),
+            grant: Some(Box::new((request.clone(), ttl))),
         }
     }
 
@@ -41,9 +34,10 @@ impl Undelivered {
 
 impl Drop for Undelivered {
     fn drop(&mut self) {
-        if let Some((inner, claim, attempt, ttl)) = self.grant.take() {
-            inner.metrics.undelivered();
-            inner.withdraw_in_background(claim, attempt, ttl);
+        if let Some(grant) = self.grant.take() {
+            let (request, ttl) = *grant;
+            request.inner.metrics.undelivered();
+            request.withdraw_in_background(ttl);
         }
     }
 }

@@ -105,6 +105,10 @@ impl Wait {
                     if let Some(end) = self.hear(sent, answer) {
                         return end;
                     }
+                    // It waits, which takes up no room, unless it is only there to leave the queue.
+                    if !self.waiter.is_gone() {
+                        self.request.slot.release();
+                    }
                 }
                 Asked::Cut(under_way) => return Err(self.abandon(under_way)),
             }

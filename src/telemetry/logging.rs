@@ -1,14 +1,16 @@
 //! The log: one line for each event on stdout, text for people and JSON for machines. The request line is made in
 //! `http`; nothing here knows requests.
 
+mod writer;
+
 use std::io::{self, IsTerminal as _};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::util::TryInitError;
 
 use crate::config::{LogConfig, LogFormat};
+pub use writer::LogWriter;
 
 /// Whether lines will be text, which is also whether a person is probably looking.
 pub fn is_text(config: &LogConfig) -> bool {
@@ -19,19 +21,24 @@ pub fn is_text(config: &LogConfig) -> bool {
     }
 }
 
-/// Installs the log for the whole process.
+/// Installs the log for the whole process, and returns its writer, to be flushed before the process ends.
 ///
 /// JSON lines are flat: `timestamp` (RFC 3339), `level`, `message`, the fields of the event, `target`.
 ///
 /// # Errors
 ///
+/// When the system has no thread for the writer.
+///
+/// # Panics
+///
 /// When the process already has a log.
-pub fn init_logging(config: &LogConfig) -> Result<(), TryInitError> {
+pub fn init_logging(config: &LogConfig) -> io::Result<LogWriter> {
+    let writer = LogWriter::start(io::stdout(), config.buffer_bytes_max)?;
     let filter =
         EnvFilter::try_new(&config.level).expect("the configuration has parsed this filter");
     let registry = tracing_subscriber::registry().with(filter);
-    let layer = tracing_subscriber::fmt::layer().with_writer(io::stdout);
-    if is_text(config) {
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer.clone());
+    let installed = if is_text(config) {
         registry
             .with(layer.with_ansi(io::stdout().is_terminal()))
             .try_init()
@@ -42,5 +49,7 @@ pub fn init_logging(config: &LogConfig) -> Result<(), TryInitError> {
             .with_current_span(false)
             .with_span_list(false);
         registry.with(layer).try_init()
-    }
+    };
+    installed.expect("this is the only log of the process");
+    Ok(writer)
 }

@@ -25,11 +25,8 @@ pub struct Metrics {
     sampled: Mutex<Vec<Sampled>>,
 }
 
-/// A gauge that is read only when somebody asks.
-struct Sampled {
-    gauge: Gauge,
-    read: Box<dyn Fn() -> f64 + Send>,
-}
+/// Brings a figure that is kept elsewhere up to date; called only when somebody asks for the metrics.
+type Sampled = Box<dyn Fn() + Send>;
 
 impl Metrics {
     /// A registry whose histograms have the buckets [`SECONDS`].
@@ -97,14 +94,19 @@ impl Metrics {
         labels: &[(&'static str, &str)],
         read: impl Fn() -> f64 + Send + 'static,
     ) {
-        let sampled = Sampled {
-            gauge: self.gauge(name, help, labels),
-            read: Box::new(read),
-        };
-        self.sampled
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(sampled);
+        let gauge = self.gauge(name, help, labels);
+        self.sample(Box::new(move || gauge.set(read())));
+    }
+
+    /// A counter that is kept elsewhere, and read whenever the metrics are; its name ends with `_total`.
+    pub fn sampled_counter(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        read: impl Fn() -> u64 + Send + 'static,
+    ) {
+        let counter = self.counter(name, help, &[]);
+        self.sample(Box::new(move || counter.absolute(read())));
     }
 
     /// A histogram. Asking again gives the same one.
@@ -135,10 +137,17 @@ impl Metrics {
             .unwrap_or_else(PoisonError::into_inner)
             .iter()
         {
-            sampled.gauge.set((sampled.read)());
+            sampled();
         }
         self.handle.run_upkeep();
         self.handle.render()
+    }
+
+    fn sample(&self, sampled: Sampled) {
+        self.sampled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(sampled);
     }
 
     fn describe_process(&self) {

@@ -4,6 +4,7 @@
 
 mod accept;
 mod bodies;
+mod browsers;
 mod delivery;
 mod events;
 mod fields;
@@ -11,6 +12,7 @@ mod flow_control;
 mod guard;
 mod health;
 mod life;
+mod limits;
 mod listing;
 mod logs;
 mod names;

@@ -49,7 +49,13 @@ fn help_begins_with_examples_and_explains_every_key() {
 
 #[test]
 fn secrets_have_no_flag() {
-    for flag in ["--api-key", "--redis-password"] {
+    for flag in [
+        "--api-key",
+        "--api-key-next",
+        "--admin-key",
+        "--read-key",
+        "--redis-password",
+    ] {
         assert_eq!(
             output(&[flag, "0123456789abcdef"]).status.code(),
             Some(64),

@@ -10,6 +10,7 @@ use leasehold::config::{Auth, Config, ConfigError, Settings, Sources, StoreUrl, 
 use tempfile::{NamedTempFile, TempDir};
 
 pub(crate) const KEY: &str = "0123456789abcdef";
+pub(crate) const OTHER_KEY: &str = "fedcba9876543210";
 
 pub(crate) fn file(text: &str) -> NamedTempFile {
     let mut file = NamedTempFile::new().unwrap();
@@ -130,9 +131,12 @@ fn every_key_is_documented_by_a_sentence() {
 #[test]
 fn every_key_is_read() {
     let secret = file(&format!("{KEY}\n"));
+    let other_secret = file(OTHER_KEY);
     let url = file("redis://elsewhere");
     let path = |file: &NamedTempFile| file.path().to_str().unwrap().to_owned();
     let (default, _) = from_environment(&[]).unwrap();
+    // Further keys mean something only where there is one.
+    let (with_key, _) = from_environment(&[("LEASEHOLD_API_KEY", KEY)]).unwrap();
     for key in keys::all() {
         let value = match (key.name.as_str(), key.kind) {
             ("listen", _) => "127.0.0.1:1".to_owned(),
@@ -140,11 +144,17 @@ fn every_key_is_read() {
             ("store_file", _) => path(&url),
             ("api_key", _) => KEY.to_owned(),
             ("api_key_file" | "redis.password_file", _) => path(&secret),
+            ("api_key_next" | "admin_key" | "read_key", _) => OTHER_KEY.to_owned(),
+            ("api_key_next_file" | "admin_key_file" | "read_key_file", _) => path(&other_secret),
+            ("auth_metrics", _) => "none".to_owned(),
             ("redis.accept_eviction_policy", _) => "volatile-lru".to_owned(),
             ("lease.ttl_min", _) => "1s".to_owned(),
             ("log.level", _) => "debug".to_owned(),
             ("log.format", _) => "json".to_owned(),
             ("log.requests", _) => "all".to_owned(),
+            ("server.trusted_proxies", _) => "192.0.2.0/24".to_owned(),
+            ("server.admin_listen", _) => "127.0.0.1:2".to_owned(),
+            ("server.answer_bytes_max", _) => "2097152".to_owned(),
             // On its own it changes nothing on a loopback address, so it is changed to something refused.
             ("auth", _) => {
                 assert!(
@@ -157,7 +167,14 @@ fn every_key_is_read() {
             (_, keys::Kind::Integer) => "77".to_owned(),
             (_, keys::Kind::Boolean) => "true".to_owned(),
         };
-        let (changed, _) = from_environment(&[(&key.variable(), &value)]).unwrap();
+        let is_further_key = value == OTHER_KEY || value == path(&other_secret);
+        let (default, given) = match is_further_key {
+            true => (&with_key, Some(("LEASEHOLD_API_KEY", KEY))),
+            false => (&default, None),
+        };
+        let variable = key.variable();
+        let given = given.into_iter().chain([(&*variable, &*value)]);
+        let (changed, _) = from_environment(&given.collect::<Vec<_>>()).unwrap();
         assert_ne!(
             format!("{changed:?}"),
             format!("{default:?}"),
@@ -345,4 +362,15 @@ fn how_long_and_how_many_may_wait_has_bounds() {
         "LEASEHOLD_WAITING_WAITERS_PER_LOCK_MAX",
         "5000000000",
     )]));
+}
+
+#[test]
+fn host_names_are_a_list_without_ports() {
+    let (config, _) =
+        from_environment(&[("LEASEHOLD_SERVER_HOSTS", "locks.example, ci-7,")]).unwrap();
+    assert_eq!(config.server.hosts, ["locks.example", "ci-7"]);
+    for wrong in ["locks:7625", "http://locks", "a b", "*"] {
+        let error = complaint(from_environment(&[("LEASEHOLD_SERVER_HOSTS", wrong)]));
+        assert!(error.contains("is no host name"), "{error}");
+    }
 }

@@ -12,6 +12,7 @@ const METRICS_PAGE: &str = include_str!("../../docs/reference/metrics.md");
 const REDIS_PAGE: &str = include_str!("../../docs/how-to/redis.md");
 const DOCKERFILE: &str = include_str!("../../Dockerfile");
 const USERS: &str = include_str!("../../k8s/overlays/dev/users.acl");
+const OVERLAY: &str = include_str!("../../k8s/overlays/dev/kustomization.yaml");
 const ENVIRONMENT: &str = include_str!("../../k8s/base/leasehold.env");
 
 /// The kind of each family of metrics, and its samples as they are exposed.
@@ -154,6 +155,14 @@ fn checked(variables: &[(&str, String)]) -> Output {
     command.output().unwrap()
 }
 
+/// What the overlay for trying it has under this key of its Secret.
+fn secret_of_overlay(key: &str) -> &'static str {
+    let literal = format!("- {key}=");
+    let mut lines = OVERLAY.lines();
+    let value = lines.find_map(|line| line.trim_start().strip_prefix(&literal));
+    value.unwrap_or_else(|| panic!("the overlay has no {key}"))
+}
+
 #[test]
 fn the_environment_of_the_manifests_is_accepted() {
     let secrets = tempfile::tempdir().unwrap();
@@ -163,7 +172,7 @@ fn the_environment_of_the_manifests_is_accepted() {
         .map(|(name, value)| match value.rsplit_once("/secrets/") {
             Some((_, file)) => {
                 let path = secrets.path().join(file);
-                std::fs::write(&path, "only-for-trying-it\n").unwrap();
+                std::fs::write(&path, secret_of_overlay(file)).unwrap();
                 (name, path.to_str().unwrap().to_owned())
             }
             None => (name, value.to_owned()),

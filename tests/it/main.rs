@@ -13,6 +13,7 @@
     reason = "a test names the answer that it expects; every other fails it, also those that are added later"
 )]
 
+mod abuse;
 mod api;
 mod cli;
 mod config;
@@ -23,6 +24,7 @@ mod faults;
 mod fencing;
 mod history;
 mod late_answers;
+mod limits;
 mod main_job;
 mod model;
 mod openapi;

@@ -24,13 +24,22 @@ pub(crate) struct Serving {
     lines: Receiver<String>,
     /// The address, as a URL without a path.
     pub(crate) url: String,
+    /// The address of probes and metrics, if there is one.
+    pub(crate) admin_url: String,
+    /// The log until it was listening.
+    pub(crate) lines_so_far: Vec<serde_json::Value>,
 }
 
 impl Serving {
     /// Starts a server on a port that the system chooses, and returns when it says that it is listening.
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut command = leasehold(&["--listen", "127.0.0.1:0", "--log-format", "json"]);
+        Self::start_as(leasehold(&[]), arguments)
+    }
+
+    /// As [`start`](Self::start), by a command that runs the binary with the arguments that it is given.
+    pub(crate) fn start_as(mut command: Command, arguments: &[&str]) -> Self {
         let mut child = command
+            .args(["--listen", "127.0.0.1:0", "--log-format", "json"])
             .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
@@ -41,9 +50,19 @@ impl Serving {
             child,
             lines,
             url: String::new(),
+            admin_url: String::new(),
+            lines_so_far: Vec::new(),
         };
-        let listening = serving.wait_for_line("listening");
-        serving.url = listening["url"].as_str().unwrap().to_owned();
+        while serving.url.is_empty() {
+            let line = next_line(&serving.lines).expect("the log ended too early");
+            let url = line["url"].as_str().unwrap_or_default().to_owned();
+            match line["message"].as_str() {
+                Some("listening") => serving.url = url,
+                Some("probes and metrics are served apart") => serving.admin_url = url,
+                _ => {}
+            }
+            serving.lines_so_far.push(line);
+        }
         serving
     }
 
@@ -63,6 +82,11 @@ impl Serving {
                 return line;
             }
         }
+    }
+
+    /// The next line of the log.
+    pub(crate) fn next_line(&mut self) -> serde_json::Value {
+        next_line(&self.lines).expect("the log ended too early")
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {

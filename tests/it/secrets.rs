@@ -2,7 +2,7 @@
 
 use leasehold::config::{Auth, Config, Sources};
 
-use crate::config::{KEY, complaint, environment, file, from_environment};
+use crate::config::{KEY, OTHER_KEY, complaint, environment, file, from_environment};
 
 #[test]
 fn an_open_address_needs_a_key_or_an_explicit_none() {
@@ -16,7 +16,7 @@ fn an_open_address_needs_a_key_or_an_explicit_none() {
         ("LEASEHOLD_API_KEY", KEY),
     ])
     .unwrap();
-    assert!(matches!(config.auth, Auth::Key(key) if key.expose() == KEY));
+    assert!(matches!(config.auth, Auth::Keys(keys) if keys.api.secret.expose() == KEY));
     let (config, _) = from_environment(&[
         ("LEASEHOLD_LISTEN", "[::]:7625"),
         ("LEASEHOLD_AUTH", "none"),
@@ -44,11 +44,68 @@ fn a_short_key_is_refused_without_being_quoted() {
 }
 
 #[test]
+fn every_key_has_to_be_fit_and_its_own() {
+    let with =
+        |name: &str, value: &str| from_environment(&[("LEASEHOLD_API_KEY", KEY), (name, value)]);
+    for name in [
+        "LEASEHOLD_API_KEY_NEXT",
+        "LEASEHOLD_ADMIN_KEY",
+        "LEASEHOLD_READ_KEY",
+    ] {
+        let error = complaint(with(name, "hunter2"));
+        assert!(error.contains("shorter than 16") && !error.contains("hunter2"));
+        let error = complaint(with(name, &"x".repeat(513)));
+        assert!(error.contains("longer than 512"), "{error}");
+        let error = complaint(with(name, "a key with some spaces"));
+        assert!(error.contains("header cannot carry"), "{error}");
+        let error = complaint(from_environment(&[(name, OTHER_KEY)]));
+        assert!(error.contains("without an api_key"), "{error}");
+        with(name, OTHER_KEY).unwrap();
+    }
+    for name in ["LEASEHOLD_ADMIN_KEY", "LEASEHOLD_READ_KEY"] {
+        let error = complaint(with(name, KEY));
+        assert!(error.contains("is the same as api_key") && !error.contains(KEY));
+    }
+    with("LEASEHOLD_API_KEY_NEXT", KEY).unwrap();
+}
+
+#[test]
+fn keys_are_read_again_from_their_files_and_only_if_they_are_fit() {
+    let (api, admin) = (file(KEY), file(OTHER_KEY));
+    let (config, _) = from_environment(&[
+        ("LEASEHOLD_API_KEY_FILE", api.path().to_str().unwrap()),
+        ("LEASEHOLD_ADMIN_KEY_FILE", admin.path().to_str().unwrap()),
+    ])
+    .unwrap();
+    let Auth::Keys(keys) = config.auth else {
+        panic!("there are keys");
+    };
+    assert_eq!(keys.reread().unwrap(), keys);
+    std::fs::write(api.path(), "another-key-than-before\n").unwrap();
+    let reread = keys.reread().unwrap();
+    assert_eq!(reread.api.secret.expose(), "another-key-than-before");
+    for (unfit, told) in [
+        ("short", "api_key: is shorter"),
+        ("", "is empty"),
+        (OTHER_KEY, "is the same as api_key"),
+    ] {
+        std::fs::write(api.path(), unfit).unwrap();
+        let problem = keys.reread().unwrap_err();
+        assert!(
+            problem.contains(told) && !problem.contains(OTHER_KEY),
+            "{problem}"
+        );
+    }
+    drop(api);
+    assert!(keys.reread().unwrap_err().contains("cannot be read"));
+}
+
+#[test]
 fn a_secret_file_loses_one_newline_and_no_more() {
     let secret = file(&format!("{KEY}\n"));
     let (config, settings) =
         from_environment(&[("LEASEHOLD_API_KEY_FILE", secret.path().to_str().unwrap())]).unwrap();
-    assert!(matches!(config.auth, Auth::Key(key) if key.expose() == KEY));
+    assert!(matches!(config.auth, Auth::Keys(keys) if keys.api.secret.expose() == KEY));
     assert_eq!(
         settings.origin("api_key").to_string(),
         "environment LEASEHOLD_API_KEY_FILE"
@@ -76,7 +133,7 @@ fn a_secret_given_twice_in_one_layer_is_refused_and_in_two_the_stronger_wins() {
         flags: Vec::new(),
     };
     let (config, _) = Config::load(&sources).unwrap();
-    assert!(matches!(config.auth, Auth::Key(key) if key.expose() == KEY));
+    assert!(matches!(config.auth, Auth::Keys(keys) if keys.api.secret.expose() == KEY));
 }
 
 #[test]

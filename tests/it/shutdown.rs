@@ -168,3 +168,25 @@ async fn draining_is_heard_by_those_who_wait_and_by_those_who_come_later() {
     draining.begun().await;
     assert!(draining.has_begun());
 }
+
+/// A terminal that is closed takes its processes along; they are to end as well as by any other signal.
+#[tokio::test]
+async fn on_sighup_the_process_drains_and_ends_well() {
+    let mut serving = Serving::start(&["--server-drain-delay", "0s"]);
+    serving.signal(Signal::SIGHUP);
+    serving.wait_for_line("stopped");
+    assert_eq!(serving.wait().code(), Some(0));
+}
+
+/// `nohup` asks for that by having the signal ignored.
+#[tokio::test]
+async fn a_sighup_that_is_ignored_stays_ignored() {
+    let mut nohup = std::process::Command::new("sh");
+    nohup.args(["-c", "trap '' HUP && exec \"$0\" \"$@\""]);
+    nohup.arg(env!("CARGO_BIN_EXE_leasehold"));
+    let serving = Serving::start_as(nohup, &[]);
+    for _ in 0..3 {
+        serving.signal(Signal::SIGHUP);
+        assert_eq!(status(&format!("{}/readyz", serving.url)).await, 200);
+    }
+}

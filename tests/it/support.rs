@@ -2,13 +2,18 @@
 
 pub(crate) mod bench;
 pub(crate) mod ear;
+pub(crate) mod http2;
 pub(crate) mod proxy;
 pub(crate) mod redis_server;
 pub(crate) mod stores;
 
 use std::time::Duration;
 
+use tokio::sync::Mutex;
 use tokio::time::Instant;
+
+/// Those who keep the whole machine busy do so one at a time.
+pub(crate) static TURN: Mutex<()> = Mutex::const_new(());
 
 /// How long something that must happen may take before the test gives up. Generous: it only costs when a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);

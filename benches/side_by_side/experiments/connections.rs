@@ -20,10 +20,12 @@ const IN_TURN: [usize; 2] = [10, 10_000];
 /// So many requests in a turn, and so many turns in a round of the plan.
 const TURN: usize = 200;
 const TURNS: usize = 3;
-const AMPLE: [&str; 4] = [
+const AMPLE: [&str; 6] = [
     "--memory-locks-max",
     "20000000",
     "--server-connections-max",
+    "15000",
+    "--server-connections-per-peer-max",
     "15000",
 ];
 

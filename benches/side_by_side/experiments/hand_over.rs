@@ -125,6 +125,7 @@ impl Crowd {
     async fn gather(store: &str, lines: usize, waiters: usize) -> Self {
         let flags = [
             ["--server-connections-max", "15000"],
+            ["--server-connections-per-peer-max", "15000"],
             ["--waiting-wait-max", "1h"],
             ["--waiting-waiters-per-lock-max", "15000"],
             ["--log-requests", "off"],

@@ -44,6 +44,7 @@ async fn park(store: &str, count: usize, locks: usize) -> (f64, f64) {
     let limit = (count + SPARE).to_string();
     let flags = [
         ["--server-connections-max", &limit],
+        ["--server-connections-per-peer-max", &limit],
         ["--waiting-waiters-max", &limit],
         ["--waiting-waiters-per-lock-max", &limit],
         ["--waiting-wait-max", "1h"],

@@ -1,14 +1,20 @@
 //! The body of a request: how long it may be and take, and whether it is JSON or a form.
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{Extensions, HeaderMap};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::fields::Entry;
 use super::{form, json};
-use crate::http::app::Settings;
+use crate::http::app::App;
+use crate::http::layers::Requester;
 use crate::http::problem::Problem;
+use crate::limits::{Limit, Taken};
+use crate::server::Peer;
+
+/// Smaller bodies are many, and are bounded by the number of requests.
+const LARGE_BYTES: usize = 16 * 1024;
 
 /// What `Content-Type` announces.
 enum Announced {
@@ -17,15 +23,29 @@ enum Announced {
 }
 
 /// Reads the whole body. Without one, it costs nothing: no timer, no copy.
-pub(super) async fn read(body: Body, settings: &Settings) -> Result<Bytes, Problem> {
+pub(super) async fn read(body: Body, extensions: &Extensions, app: &App) -> Result<Bytes, Problem> {
     if body.is_end_stream() {
         return Ok(Bytes::new());
     }
+    let settings = app.settings();
     let bytes_max = settings.body_bytes_max;
     // A body that is announced as too large is refused before it is sent, which `Expect: 100-continue` is made for.
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(Problem::body_too_large(bytes_max));
     }
+    let length = body
+        .size_hint()
+        .upper()
+        .and_then(|length| usize::try_from(length).ok());
+    let length = length.unwrap_or(bytes_max);
+    // Counted until the body is here: what is made of it is a request, and those are counted too.
+    let _taken = (length > LARGE_BYTES)
+        .then(|| room(length, extensions, app))
+        .transpose()
+        .map_err(|limit| {
+            app.refusals().count(limit);
+            Problem::over_limit(limit)
+        })?;
     let whole = Limited::new(body, bytes_max).collect();
     match tokio::time::timeout(settings.body_timeout, whole).await {
         Ok(Ok(whole)) => Ok(whole.to_bytes()),
@@ -33,6 +53,20 @@ pub(super) async fn read(body: Body, settings: &Settings) -> Result<Bytes, Probl
         Ok(Err(_)) => Err(Problem::malformed("the body ended before it was complete")),
         Err(_) => Err(Problem::body_timeout(settings.body_timeout)),
     }
+}
+
+/// Room for a large body, or the limit that is in the way.
+fn room(
+    length: usize,
+    extensions: &Extensions,
+    app: &App,
+) -> Result<(Taken, Option<Taken>), Limit> {
+    let peer = Requester::peer_in(extensions).and_then(Peer::limits);
+    let of_peer = peer
+        .map(|peer| peer.body_bytes.take(length).ok_or(Limit::BodyBytesPerPeer))
+        .transpose()?;
+    let of_all = app.body_bytes().take(length).ok_or(Limit::BodyBytes)?;
+    Ok((of_all, of_peer))
 }
 
 /// Appends the fields of a body.

@@ -5,16 +5,22 @@ use axum::http::StatusCode;
 use super::{Answered, Asked};
 use crate::config::LogRequests;
 use crate::domain::LockName;
-use crate::http::app::RequestLog;
+use crate::http::app::App;
+use crate::http::auth::Access;
 use crate::http::locks::lock_name;
 use crate::http::problem::{Code, Problem};
 use crate::http::route::Route;
+
+/// Of what those without a key can bring about, how many of a peer have a line each within a minute. Of the rest only those
+/// have one whose number is a power of two, and say so.
+const LOGGED_EACH: u32 = 5;
 
 /// Writes the line, if the settings ask for it.
 ///
 /// What the client can mend is no news for the operator, so a 4xx is `info`, and so is that a process stops which was told
 /// to; any other 503 is a warning, a 500 an error.
-pub(super) fn request(settings: &RequestLog, asked: &Asked, answered: &Answered<'_>) {
+pub(super) fn request(app: &App, asked: &Asked, answered: &Answered<'_>) {
+    let settings = &app.settings().request_log;
     if settings.mode == LogRequests::Off {
         return;
     }
@@ -24,6 +30,13 @@ pub(super) fn request(settings: &RequestLog, asked: &Asked, answered: &Answered<
     if !is_slow && !is_failed && settings.mode == LogRequests::Failed {
         return;
     }
+    let peer_refusals = match is_anybodys(app, asked, answered) {
+        true => Some(app.peer_refusals().count(asked.requester.ip()).count),
+        false => None,
+    };
+    if peer_refusals.is_some_and(|count| count > LOGGED_EACH && !count.is_power_of_two()) {
+        return;
+    }
     let lock = (asked.route == Some(Route::Lock))
         .then(|| lock_name(&asked.path).ok())
         .flatten();
@@ -31,6 +44,7 @@ pub(super) fn request(settings: &RequestLog, asked: &Asked, answered: &Answered<
         asked,
         answered,
         lock,
+        peer_refusals,
     };
     let is_draining = answered.problem.map(Problem::code) == Some(Code::Draining);
     if answered.status == StatusCode::INTERNAL_SERVER_ERROR {
@@ -46,10 +60,27 @@ pub(super) fn request(settings: &RequestLog, asked: &Asked, answered: &Answered<
     }
 }
 
+/// Whether those who have no key could bring this about, and so fill the log: where keys are asked for, also what is wrong
+/// with requests for what is open to all.
+fn is_anybodys(app: &App, asked: &Asked, answered: &Answered<'_>) -> bool {
+    if let Some(reason) = answered.problem.and_then(Problem::access_refusal) {
+        return reason.is_anybodys();
+    }
+    // Limits refuse before a key is asked for.
+    let code = answered.problem.map(Problem::code);
+    if matches!(code, Some(Code::RateLimited | Code::Overloaded)) {
+        return true;
+    }
+    let asks_for_keys = matches!(app.settings().access, Access::Keys(..));
+    let is_open = asked.route.is_none_or(Route::shows_no_lock);
+    asks_for_keys && is_open && answered.status.is_client_error()
+}
+
 struct Line<'a> {
     asked: &'a Asked,
     answered: &'a Answered<'a>,
     lock: Option<LockName>,
+    peer_refusals: Option<u32>,
 }
 
 /// The same fields at every level: tracing fixes the level of an event when it is compiled.
@@ -59,10 +90,12 @@ macro_rules! event {
             asked,
             answered,
             lock,
+            peer_refusals,
         } = $line;
         let problem = answered.problem;
         tracing::$level!(
-            request_id = asked.request_id.as_str(),
+            request_id = asked.requester.request_id.as_str(),
+            peer = asked.requester.address().map(tracing::field::display),
             method = asked.method.as_str(),
             route = asked.route.map_or("other", Route::template),
             lock.name = lock.as_ref().map(tracing::field::display),
@@ -71,6 +104,7 @@ macro_rules! event {
             duration_ms = answered.took.as_micros() as f64 / 1_000.0,
             wait_ms =
                 (!answered.waited.is_zero()).then(|| answered.waited.as_micros() as f64 / 1_000.0),
+            peer_refusals,
             cause = problem.and_then(|problem| problem.cause()),
             "{}",
             $sentence

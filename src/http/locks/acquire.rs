@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::Version;
+use axum::http::{Extensions, Version};
 use axum::response::Response;
 
 use super::claim::{self, Asked};
 use super::grant::{GrantAnswer, Granted};
 use super::{EVENT_STREAM, Named, hold, lock_name, lock_names, preferred, presented_token};
 use crate::domain::{Claim, Lease, Token};
+use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::extract;
 use crate::http::layers::Waited;
@@ -41,9 +42,9 @@ pub(in crate::http) async fn acquire(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let name = lock_name(parts.uri.path())?;
-    let mut fields = extract::fields(&parts, body, app.settings()).await?;
+    let mut fields = extract::fields(&parts, body, &app).await?;
     let token = presented_token(&parts.headers, &mut fields)?.unwrap_or_else(Token::random);
     let names = Some(name.into());
     let bounds = &app.settings().bounds;
@@ -60,8 +61,9 @@ pub(in crate::http) async fn acquire(
         version: parts.version,
     };
     // While it waits, a request keeps nothing of its head, and with it the buffer of 8 KiB that this was read into.
+    let extensions = std::mem::take(&mut parts.extensions);
     drop(parts);
-    answered(&app, format, asked).await
+    answered(&app, format, asked, extensions).await
 }
 
 /// `POST /locks`
@@ -69,8 +71,8 @@ pub(in crate::http) async fn acquire_several(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let mut fields = extract::fields(&parts, body, app.settings()).await?;
+    let (mut parts, body) = request.into_parts();
+    let mut fields = extract::fields(&parts, body, &app).await?;
     let token = presented_token(&parts.headers, &mut fields)?.unwrap_or_else(Token::random);
     let names = lock_names(&mut fields)?;
     let bounds = &app.settings().bounds;
@@ -81,8 +83,9 @@ pub(in crate::http) async fn acquire_several(
         named: Named::InField,
         version: parts.version,
     };
+    let extensions = std::mem::take(&mut parts.extensions);
     drop(parts);
-    answered(&app, format, asked).await
+    answered(&app, format, asked, extensions).await
 }
 
 /// How an answer is written.
@@ -92,16 +95,23 @@ struct Format {
     version: Version,
 }
 
-async fn answered(app: &App, format: Format, asked: Asked) -> Result<Response, Problem> {
+async fn answered(
+    app: &App,
+    format: Format,
+    asked: Asked,
+    extensions: Extensions,
+) -> Result<Response, Problem> {
     let Format {
         form,
         named,
         version,
     } = format;
+    let service = app.admit(Operation::Ask, &extensions).await?;
+    drop(extensions);
     let claim = Arc::new(asked.claim);
     let was_draining = app.is_draining();
     let wait = asked.wait.unwrap_or_default();
-    let answer = app.service().acquire(Arc::clone(&claim), wait).await;
+    let answer = service.acquire(Arc::clone(&claim), wait).await;
     let AcquireAnswer {
         outcome,
         waited,

@@ -14,8 +14,9 @@ use super::claim::Asked;
 use super::{LOCK_TOKEN, secret};
 use crate::config::LogRequests;
 use crate::domain::{Claim, Lease, LockName, Lost};
+use crate::http::admission::Operation;
 use crate::http::app::App;
-use crate::http::layers::RequestId;
+use crate::http::layers::Requester;
 use crate::http::problem::Problem;
 use crate::http::sse::{Event, Events};
 use crate::http::wire::{Grant, Standing};
@@ -34,14 +35,19 @@ pub(super) async fn hold(app: &App, parts: &Parts, asked: Asked) -> Result<Respo
     let teller = Teller {
         name: claim.names[0].clone(),
         claim: Arc::clone(&claim),
-        request_id: parts.extensions.get().cloned().unwrap_or_default(),
+        requester: Requester::find(&parts.extensions),
         started: Instant::now(),
         was_draining: app.is_draining(),
         is_logged: app.settings().request_log.mode != LogRequests::Off,
     };
     // Cancellation safety: dropped here or later, the stream gives the lock back or steps out of the queue.
-    let mut told = Box::pin(app.service().hold(Arc::clone(&claim), asked.wait));
-    let first = match told.next().await {
+    let slot = app.slot(Operation::Ask, &parts.extensions).await?;
+    let service = app.service().within(slot.clone());
+    let mut told = Box::pin(service.hold(Arc::clone(&claim), asked.wait));
+    let first = told.next().await;
+    // From here on it waits or holds. Dropped before, it takes up room until it has let go.
+    slot.release();
+    let first = match first {
         Some(HoldEvent::Refused(refused)) => return Err(teller.refusal(refused)),
         Some(HoldEvent::Draining) | None => {
             return Err(Problem::stream_draining(claim.token));
@@ -74,7 +80,7 @@ pub(super) async fn hold(app: &App, parts: &Parts, asked: Asked) -> Result<Respo
 struct Teller {
     name: LockName,
     claim: Arc<Claim>,
-    request_id: RequestId,
+    requester: Requester,
     started: Instant,
     was_draining: bool,
     is_logged: bool,
@@ -125,13 +131,14 @@ impl Teller {
     fn problem(&self, event: &'static str, problem: &Problem) -> Event {
         if self.is_logged {
             tracing::info!(
-                request_id = self.request_id.as_str(),
+                request_id = self.requester.request_id.as_str(),
+                peer = self.requester.address().map(tracing::field::display),
                 lock.name = %self.name,
                 outcome = problem.code().as_str(),
                 cause = problem.cause(),
                 "The stream of a claim ended."
             );
         }
-        Event::new(event, &problem.body(self.request_id.as_str()))
+        Event::new(event, &problem.body(self.requester.request_id.as_str()))
     }
 }

@@ -5,6 +5,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::Response;
 
 use super::{EVENT_STREAM, lock_name, preferred};
+use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::events;
 use crate::http::extract;
@@ -23,7 +24,8 @@ pub(in crate::http) async fn inspect(
     if is_watch && request.method() != Method::HEAD {
         return events::of_lock(&app, name, request.headers(), request.extensions()).await;
     }
-    let view = app.service().inspect(&name).await?;
+    let service = app.admit(Operation::Ask, request.extensions()).await?;
+    let view = service.inspect(&name).await?;
     Ok(json(
         StatusCode::OK,
         "application/json",

@@ -5,6 +5,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 
 use crate::domain::LockName;
+use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::extract;
 use crate::http::problem::Problem;
@@ -37,7 +38,8 @@ pub(in crate::http) async fn list(
         after: after(&page_token)?,
         page_size: page_size.map_or(PAGE_SIZE_DEFAULT, capped).into(),
     };
-    let listing = app.service().list(&query).await?;
+    let service = app.admit(Operation::Ask, request.extensions()).await?;
+    let listing = service.list(&query).await?;
     let page = LockPage {
         locks: listing.locks.iter().map(LockBody::new).collect(),
         next_page_token: listing

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
@@ -12,8 +13,11 @@ use super::{Named, lock_name, lock_names, names_missing, presented_token};
 use crate::domain::{
     HoldCount, InvalidField, Lease, LockName, LockNames, Lost, Owner, Released, Token,
 };
+use crate::http::admission::Operation;
 use crate::http::app::App;
+use crate::http::auth::Role;
 use crate::http::extract::{self, Fields};
+use crate::http::layers::Requester;
 use crate::http::problem::Problem;
 use crate::http::wire::{Evicted, HolderView, json};
 
@@ -29,9 +33,9 @@ pub(in crate::http) async fn release(
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let name = lock_name(parts.uri.path())?;
-    let mut fields = extract::fields(&parts, body, app.settings()).await?;
+    let mut fields = extract::fields(&parts, body, &app).await?;
     if fields.flag("force")?.unwrap_or(false) {
-        return evict(&app, &parts.headers, name, fields).await;
+        return evict(&app, &parts, name, fields).await;
     }
     if fields.text("reason")?.is_some() {
         return Err(Problem::field("reason", "goes with force=true only"));
@@ -39,10 +43,8 @@ pub(in crate::http) async fn release(
     let (token, hold_count) = asked(&parts.headers, fields, &RELEASE_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let names = LockNames::from(name);
-    let released = app
-        .service()
-        .release(names.clone(), token, hold_count)
-        .await?;
+    let service = app.admit(Operation::Keep, &parts.extensions).await?;
+    let released = service.release(names.clone(), token, hold_count).await?;
     answered(Named::InPath, &names, token, released)
 }
 
@@ -52,7 +54,7 @@ pub(in crate::http) async fn release_several(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let mut fields = extract::fields(&parts, body, app.settings()).await?;
+    let mut fields = extract::fields(&parts, body, &app).await?;
     if fields.flag("force")?.unwrap_or(false) {
         let problem = "takes one lock at a time, at its own path";
         return Err(Problem::field("force", problem));
@@ -61,10 +63,8 @@ pub(in crate::http) async fn release_several(
     let (token, hold_count) = asked(&parts.headers, fields, &RELEASE_SEVERAL_FIELDS)?;
     let names = names.ok_or_else(names_missing)?;
     let token = token.ok_or_else(Problem::token_missing)?;
-    let released = app
-        .service()
-        .release(names.clone(), token, hold_count)
-        .await?;
+    let service = app.admit(Operation::Keep, &parts.extensions).await?;
+    let released = service.release(names.clone(), token, hold_count).await?;
     answered(Named::InField, &names, token, released)
 }
 
@@ -128,19 +128,25 @@ fn not_held(named: Named, mut lost: Vec<Lost>) -> Problem {
 /// Takes the lock away from whoever holds it. A token has no say in that, but one that is sent has to be one.
 async fn evict(
     app: &App,
-    headers: &HeaderMap,
+    parts: &Parts,
     name: LockName,
     mut fields: Fields,
 ) -> Result<Response, Problem> {
-    presented_token(headers, &mut fields)?;
+    let role = app.settings().access.permit_eviction(&parts.extensions)?;
+    presented_token(&parts.headers, &mut fields)?;
     let reason = reason(&fields.text("reason")?.unwrap_or_default())?;
     if fields.number("hold_count")?.is_some() {
         let problem = "means nothing with force=true; leave it out";
         return Err(Problem::field("hold_count", problem));
     }
     fields.finish(&RELEASE_FIELDS)?;
-    let holders = app.service().evict(name.clone(), reason.clone()).await?;
+    let service = app.admit(Operation::Keep, &parts.extensions).await?;
+    let holders = service.evict(name.clone(), reason.clone()).await?;
+    let requester = Requester::find(&parts.extensions);
     tracing::info!(
+        request_id = requester.request_id.as_str(),
+        peer = requester.address().map(tracing::field::display),
+        role = role.map(Role::label),
         lock.name = %name,
         outcome = "evicted",
         holders = holders.len(),

@@ -10,6 +10,7 @@ use super::claim;
 use super::grant::{GrantAnswer, Granted};
 use super::{Named, lock_name, lock_names, names_missing, presented_token};
 use crate::domain::{Change, Lease, LockNames, Renewed, Token};
+use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::extract::{self, Fields};
 use crate::http::problem::Problem;
@@ -26,10 +27,11 @@ pub(in crate::http) async fn renew(
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let names = LockNames::from(lock_name(parts.uri.path())?);
-    let fields = extract::fields(&parts, body, app.settings()).await?;
+    let fields = extract::fields(&parts, body, &app).await?;
     let (token, change) = asked(&app, &parts.headers, fields, &RENEW_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
-    let renewed = app.service().renew(names.clone(), token, change).await?;
+    let service = app.admit(Operation::Keep, &parts.extensions).await?;
+    let renewed = service.renew(names.clone(), token, change).await?;
     answered(Named::InPath, &names, token, renewed)
 }
 
@@ -39,12 +41,13 @@ pub(in crate::http) async fn renew_several(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let mut fields = extract::fields(&parts, body, app.settings()).await?;
+    let mut fields = extract::fields(&parts, body, &app).await?;
     let names = lock_names(&mut fields)?;
     let (token, change) = asked(&app, &parts.headers, fields, &RENEW_SEVERAL_FIELDS)?;
     let names = names.ok_or_else(names_missing)?;
     let token = token.ok_or_else(Problem::token_missing)?;
-    let renewed = app.service().renew(names.clone(), token, change).await?;
+    let service = app.admit(Operation::Keep, &parts.extensions).await?;
+    let renewed = service.renew(names.clone(), token, change).await?;
     answered(Named::InField, &names, token, renewed)
 }
 

@@ -206,7 +206,8 @@ fn of_claims(name: &str) -> Option<ObjectBuilder> {
              claim, the claim's own for a renewal.",
         ),
         "owner" => short(
-            "Who holds, for everybody to read; at most 256 bytes without control characters. Proves nothing.",
+            "Who holds, for everybody to read; at most 256 bytes without control characters, and without those that turn the \
+             direction of text. Proves nothing.",
         ),
         "metadata" => ObjectBuilder::new()
             .schema_type(Type::Object)

@@ -121,8 +121,8 @@ fn release() -> OperationBuilder {
     let codes = with_a_body(&[&NOT_HOLDER]).filter(|code| *code != Code::ClaimEnded);
     of_locks("release", "Release a lock")
         .description(Some(
-            "Ends the claim, whether it holds or waits, or steps it back to `hold_count`. With `force`, takes the lock away from whoever holds \
-             it. The fields may be sent in a body too, but none is needed.",
+            "Ends the claim, whether it holds or waits, or steps it back to `hold_count`. With `force`, \
+             and the admin key where there are keys, takes the lock away from whoever holds it. The fields may be sent in a body too, but none is needed.",
         ))
         .parameter(fields::name())
         .parameter(fields::token_header("The token of the claim; not with `force`."))
@@ -159,6 +159,8 @@ fn reading(operation: OperationBuilder, responses: ResponsesBuilder) -> Operatio
         Code::MalformedBody,
         Code::TokenInQuery,
         Code::Unauthorized,
+        Code::Forbidden,
+        Code::RateLimited,
     ];
     operation
         .parameter(fields::name())

@@ -15,12 +15,14 @@ use crate::http::problem::{Code, ProblemBody};
 const REQUEST_ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
 /// What may be wrong with any request about locks, and with the service while it is answered.
-pub(super) const OF_EVERY_LOCK_ROUTE: [Code; 5] = [
+pub(super) const OF_EVERY_LOCK_ROUTE: [Code; 7] = [
     Code::InvalidField,
     Code::UnknownField,
     Code::MalformedBody,
     Code::TokenInQuery,
     Code::Unauthorized,
+    Code::Forbidden,
+    Code::RateLimited,
 ];
 /// What may be wrong with a body.
 pub(super) const OF_BODIES: [Code; 3] = [
@@ -29,7 +31,12 @@ pub(super) const OF_BODIES: [Code; 3] = [
     Code::UnsupportedMediaType,
 ];
 /// What may keep the service from answering.
-pub(super) const OF_THE_SERVICE: [Code; 2] = [Code::Internal, Code::StoreUnavailable];
+pub(super) const OF_THE_SERVICE: [Code; 4] = [
+    Code::Internal,
+    Code::StoreUnavailable,
+    Code::RateLimited,
+    Code::Overloaded,
+];
 
 /// An answer with JSON of a named schema.
 pub(super) fn of<T: ToSchema>(description: &str, example: Option<Value>) -> ResponseBuilder {
@@ -185,6 +192,9 @@ fn members_of(code: Code) -> Value {
         "claim_ended" => json!({"ended": "released"}),
         "lease_evicted" => json!({"reason": "maintenance"}),
         "store_unavailable" => json!({"outcome": "unknown", "retry_after_ms": 1_000}),
+        "rate_limited" | "overloaded" => {
+            json!({"outcome": "nothing_done", "retry_after_ms": 1_000})
+        }
         "recovering" => json!({"outcome": "nothing_done", "retry_after_ms": 12_000}),
         _ => json!({}),
     }

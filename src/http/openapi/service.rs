@@ -80,7 +80,10 @@ fn metrics() -> OperationBuilder {
     let responses = ResponsesBuilder::new().response("200", figures);
     plain("metrics", "Figures for Prometheus", alive())
         .securities(Some(guarded()))
-        .responses(refusals(responses, [Code::Unauthorized]))
+        .responses(refusals(
+            responses,
+            [Code::Unauthorized, Code::Forbidden, Code::RateLimited],
+        ))
 }
 
 fn docs() -> OperationBuilder {

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use super::{Code, Problem};
 use crate::http::accept;
+use crate::http::html;
 use crate::http::wire::json;
 
 /// What a problem means and what to do about it.
@@ -94,6 +95,9 @@ fn written(headers: &HeaderMap, page: &Page) -> Response {
         _ => return json(StatusCode::OK, "application/json", page),
     };
     let mut response = Response::new(Body::from(body));
+    if content_type.starts_with("text/html") {
+        html::confine(response.headers_mut(), html::TEXT_ONLY);
+    }
     response
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::body::{Ended, Outcome};
 use super::{Code, Problem};
 use crate::domain::{Blockade, Blocker, Contradiction, Holders, Lost, NotHolder, Token};
+use crate::limits::Limit;
 use crate::service::{Crowd, Unserved};
 
 /// How often a held lock is worth asking for, at the least, in however long a lease it is held.
@@ -87,6 +88,48 @@ impl Problem {
                 format!("{waiters} claims wait on this process, which is as many as may"),
             ),
         };
+        refusal.retry_after(RETRY_CROWDED)
+    }
+
+    /// One peer, or all together, have too much under way.
+    pub(in crate::http) fn over_limit(limit: Limit) -> Self {
+        let (code, detail) = match limit {
+            Limit::ConnectionsPerPeer
+            | Limit::RequestsPerPeer
+            | Limit::OperationsPerPeer
+            | Limit::RenewalsPerPeer
+            | Limit::BodyBytesPerPeer => (
+                Code::RateLimited,
+                "this address has as many requests under way as one address may have",
+            ),
+            Limit::AnswerBytesPerPeer => (
+                Code::RateLimited,
+                "the answers to this address that it has not read are as large as they may be",
+            ),
+            Limit::AnswerBytes => (
+                Code::Overloaded,
+                "the answers of this process that nobody has read are as large as they may be",
+            ),
+            Limit::ConnectionsReserved
+            | Limit::Requests
+            | Limit::BodyBytes
+            | Limit::HeadTimeout
+            | Limit::WriteTimeout
+            | Limit::AnswerTimeout
+            | Limit::Operations
+            | Limit::Renewals => (
+                Code::Overloaded,
+                "this process has as many requests under way as it may have",
+            ),
+        };
+        // Where only the answer is refused, what it was to tell of has come about.
+        let is_done = matches!(limit, Limit::AnswerBytesPerPeer | Limit::AnswerBytes);
+        let outcome = match is_done {
+            true => Outcome::Unknown,
+            false => Outcome::NothingDone,
+        };
+        let mut refusal = Self::new(code, detail);
+        refusal.0.extras.outcome = Some(outcome);
         refusal.retry_after(RETRY_CROWDED)
     }
 

@@ -174,7 +174,7 @@ pub(super) fn inspected(mut reply: Reply) -> Result<(LockState, Queue), Malforme
     let permits = reply.number()?;
     let head = Waiter {
         mode: mode(&limit, permits)?,
-        owner: Owner::new(&reply.text()?).map_err(|_| Malformed)?,
+        owner: Owner::from_store(&reply.text()?),
         since,
     };
     let head = Some(head);
@@ -328,7 +328,7 @@ fn lease(mut reply: Reply, now_ms: u64) -> Result<Lease, Malformed> {
         None => HoldCount::ONE,
         Some(count) => HoldCount::new(count).map_err(|_| Malformed)?,
     };
-    let owner = Owner::new(&reply.text()?).map_err(|_| Malformed)?;
+    let owner = Owner::from_store(&reply.text()?);
     let metadata = match reply.text()?.as_str() {
         "" => None,
         text => Some(Metadata::from_json_object(text).map_err(|_| Malformed)?),

@@ -320,7 +320,7 @@ fn event(text: &str) -> Option<LockEvent> {
         at: Timestamp::from_unix_ms(at_us / 1_000),
         fence: fence.parse().ok().and_then(Fence::new),
         expires_at: until_ms.map(Timestamp::from_unix_ms),
-        owner: Owner::new(owner).ok()?,
+        owner: Owner::from_store(owner),
     })
 }
 

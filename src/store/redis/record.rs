@@ -81,7 +81,7 @@ fn lease(record: &[u8], now_ms: Option<u64>) -> Result<Lease, Malformed> {
     let ttl = Ttl::from_store(Duration::from_millis(number(ttl)));
     let left_ms = until_ms.saturating_sub(now_ms.unwrap_or(acquired_ms));
     let holder = Holder {
-        owner: Owner::new(owner).map_err(|_| Malformed)?,
+        owner: Owner::from_store(owner),
         metadata: None,
         mode: Mode::Exclusive,
         fence: Fence::new(granted_us).ok_or(Malformed)?,

@@ -2,11 +2,16 @@
 //!
 //! The frames are written by hand, because client libraries grant room by themselves.
 
+use std::time::Duration;
+
+use leasehold::config::ServerConfig;
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::sockets::Server;
-use super::support::get;
+use super::support::{Api, get};
+use crate::sockets::config;
 
 /// An answer of `text/plain`: a token and the end of its line.
 const ANSWER_LEN: u32 = 37;
@@ -37,6 +42,21 @@ struct Frame {
 impl Client {
     /// Asks for a lock, with room for so much of the answer.
     async fn acquire(server: &Server, name: &str, room: u32) -> Self {
+        let path = format!("/locks/{name}?ttl=1h");
+        Self::begin(server, &path, END_STREAM, room).await
+    }
+
+    /// Asks for several locks, whose answer is many frames of data.
+    async fn acquire_several(server: &Server, room: u32) -> Self {
+        let names: Vec<_> = (0..8).map(|number| format!("large/{number}")).collect();
+        let metadata = json!({"text": "x".repeat(3_000)});
+        let body = json!({"names": names, "metadata": metadata, "ttl": "1h"}).to_string();
+        let mut client = Self::begin(server, "/locks", 0, room).await;
+        client.send(DATA, END_STREAM, STREAM, body.as_bytes()).await;
+        client
+    }
+
+    async fn begin(server: &Server, path: &str, flags: u8, room: u32) -> Self {
         let connected = TcpStream::connect(server.address).await;
         let mut client = Self(connected.expect("a connection"));
         let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -44,14 +64,17 @@ impl Client {
         // SETTINGS_INITIAL_WINDOW_SIZE.
         let settings = [&[0, 4], &room.to_be_bytes()[..]].concat();
         client.send(SETTINGS, 0, 0, &settings).await;
+        let accept: &[u8] = match path {
+            "/locks" => b"application/json",
+            _ => b"text/plain",
+        };
         // `:method: POST` and `:scheme: http` are in the static table, as are the names of the others.
-        let path = format!("/locks/{name}?ttl=1h");
         let fields = [
             [&[0x83, 0x86, 0x04, path.len() as u8], path.as_bytes()].concat(),
             [&[0x01, 1], &b"x"[..]].concat(),
-            [&[0x0f, 19 - 15, 10], &b"text/plain"[..]].concat(),
+            [&[0x0f, 19 - 15, accept.len() as u8], accept].concat(),
         ];
-        let flags = END_STREAM | END_HEADERS;
+        let flags = flags | END_HEADERS;
         client.send(HEADERS, flags, STREAM, &fields.concat()).await;
         client
     }
@@ -104,6 +127,30 @@ impl Client {
         }
     }
 
+    /// Reads everything, and returns how much that was.
+    async fn reads_all(&mut self) -> usize {
+        let mut received = 0;
+        loop {
+            let frame = self.frame().await;
+            if frame.stream == STREAM && frame.kind == DATA {
+                received += frame.payload.len();
+                if frame.flags & END_STREAM != 0 {
+                    return received;
+                }
+            }
+        }
+    }
+
+    /// Reads until the server resets the stream.
+    async fn is_reset(&mut self) {
+        loop {
+            let frame = self.frame().await;
+            if frame.stream == STREAM && frame.kind == RST_STREAM {
+                return;
+            }
+        }
+    }
+
     /// Has no more use for the answer, on a connection that lives on.
     async fn resets(&mut self) {
         let cancel = 8_u32.to_be_bytes();
@@ -151,6 +198,36 @@ async fn a_grant_that_its_client_makes_room_for_is_delivered() {
     client.resets().await;
     drop(client);
     assert_stays_held(&server, "a").await;
+}
+
+#[tokio::test]
+async fn a_grant_that_its_client_does_not_read_in_time_is_given_back() {
+    let config = ServerConfig {
+        write_timeout: Duration::from_millis(50),
+        ..config()
+    };
+    let server = Server::configured(Api::new(), &config).await;
+    for room in [0, 1, ANSWER_LEN - 1] {
+        let mut client = Client::acquire(&server, "a", room).await;
+        client.is_reset().await;
+        server.api.is_soon("a", "free").await;
+    }
+}
+
+#[tokio::test]
+async fn a_large_grant_is_given_back_unless_all_of_it_was_read() {
+    let server = Server::start().await;
+    for room in [0, 10, 20_000] {
+        let mut client = Client::acquire_several(&server, room).await;
+        client.reads(room).await;
+        server.api.is_soon("large/7", "held").await;
+        client.resets().await;
+        server.api.is_soon("large/7", "free").await;
+    }
+    let mut client = Client::acquire_several(&server, 60_000).await;
+    assert!(client.reads_all().await > 24_000);
+    drop(client);
+    assert_stays_held(&server, "large/7").await;
 }
 
 /// Lets the tasks run that would give back. They need no time, only their turn.

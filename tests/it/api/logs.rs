@@ -1,14 +1,18 @@
 //! What is logged of a request, and what never is.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::config::LogRequests;
+use leasehold::http::{Access, Failures, KeyRing, Role};
+use leasehold::limits::Limit;
+use leasehold::server::{OverLimit, Peer};
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::support::{Api, Told, delete, get, post, put};
+use super::support::{Api, Call, Told, delete, get, post, put};
 
 /// What was logged, as JSON lines.
 #[derive(Clone, Default)]
@@ -213,11 +217,11 @@ async fn a_stream_that_loses_its_lock_is_logged_with_its_request() {
     told.expect("acquired").await;
     api.send(delete("/locks/a?force=true")).await;
     told.expect("lost").await;
-    let (_, fields) = &log.requests()[0];
-    assert_eq!(
-        (&fields["request_id"], &fields["outcome"]),
-        (&"job-7".into(), &"lease_evicted".into())
-    );
+    let requests = log.requests();
+    let is_lost = |fields: &&serde_json::Value| fields["outcome"] == "lease_evicted";
+    let fields = requests.iter().map(|(_, fields)| fields).find(is_lost);
+    let fields = fields.expect("a line");
+    assert_eq!(fields["request_id"], "job-7");
     assert_eq!(fields["lock.name"], "a");
 }
 
@@ -241,4 +245,96 @@ async fn a_probe_that_fails_is_not_logged_as_fine() {
         (level.as_str(), &fields["outcome"]),
         ("WARN", &"unavailable".into())
     );
+}
+
+fn from_peer(request: Call) -> Call {
+    let peer: SocketAddr = ([192, 0, 2, 7], 40_000).into();
+    request.extension(Peer::unlimited(peer))
+}
+
+#[tokio::test]
+async fn a_refusal_and_an_eviction_say_who_asked() {
+    let (log, _guard) = Log::capture();
+    let api = Api::with(|settings| {
+        let ring = KeyRing::new([(Role::Admin, "s3cret")]);
+        settings.access = Access::Keys(ring, Failures::new(60));
+    });
+    api.send(from_peer(post("/locks/a")).header("x-request-id", "job-7"))
+        .await;
+    let evict = from_peer(delete("/locks/a?force=true&reason=stuck"))
+        .header("x-request-id", "job-8")
+        .header("authorization", "Bearer s3cret");
+    assert_eq!(api.send(evict).await.status, 200);
+    let [(_, refused), (_, evicted)] = &log.requests()[..] else {
+        panic!("{}", log.text());
+    };
+    for (fields, request_id, outcome) in [
+        (refused, "job-7", "unauthorized"),
+        (evicted, "job-8", "evicted"),
+    ] {
+        assert_eq!(fields["peer"], "192.0.2.7:40000");
+        assert_eq!(fields["request_id"], request_id);
+        assert_eq!(fields["outcome"], outcome);
+    }
+    assert_eq!(
+        (&evicted["role"], &evicted["reason"]),
+        (&"admin".into(), &"stuck".into())
+    );
+    assert!(!log.text().contains("s3cret"), "{}", log.text());
+}
+
+/// A limit refuses before anybody is asked for a key.
+#[tokio::test]
+async fn many_requests_over_a_limit_have_few_lines() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new();
+    for (limit, status) in [(Limit::RequestsPerPeer, 429), (Limit::Requests, 503)] {
+        for _ in 0..32 {
+            let request = from_peer(post("/locks/a")).extension(OverLimit(limit));
+            assert_eq!(api.send(request).await.status, status);
+        }
+    }
+    let numbers: Vec<_> = log
+        .requests()
+        .iter()
+        .map(|(_, fields)| fields["peer_refusals"].clone())
+        .collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 8, 16, 32, 64]);
+}
+
+/// The first have a line each, then the first of every doubling.
+#[tokio::test]
+async fn many_requests_without_a_key_have_few_lines() {
+    let (log, _guard) = Log::capture();
+    let api = Api::with(|settings| {
+        let ring = KeyRing::new([(Role::Client, "s3cret")]);
+        settings.access = Access::Keys(ring, Failures::new(10));
+        settings.request_log.mode = LogRequests::All;
+    });
+    // What is open to all can be asked for wrongly as well.
+    for request in ["/locks/a", "/nothing", "/livez", "/problems"]
+        .into_iter()
+        .cycle()
+        .take(1_000)
+    {
+        assert!(api.send(from_peer(post(request))).await.status >= 400);
+    }
+    let lines = log.requests();
+    let numbers = [1, 2, 3, 4, 5, 8, 16, 32, 64, 128, 256, 512];
+    assert_eq!(lines.len(), numbers.len(), "{}", log.text());
+    for ((_, fields), number) in lines.iter().zip(numbers) {
+        assert_eq!(fields["peer_refusals"], number);
+    }
+}
+
+/// The script of a page can send very many.
+#[tokio::test]
+async fn what_a_page_of_another_site_sends_has_few_lines() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new();
+    for _ in 0..100 {
+        let request = post("/locks/a").header("sec-fetch-site", "cross-site");
+        assert_eq!(api.send(from_peer(request)).await.status, 403);
+    }
+    assert_eq!(log.requests().len(), 9, "{}", log.text());
 }

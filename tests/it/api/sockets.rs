@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use leasehold::config::ServerConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -23,7 +24,11 @@ impl Server {
     }
 
     async fn of(api: Api) -> Self {
-        let server = leasehold::server::Server::bind(&config(), local());
+        Self::configured(api, &config()).await
+    }
+
+    pub(super) async fn configured(api: Api, config: &ServerConfig) -> Self {
+        let server = leasehold::server::Server::bind(config, local());
         let server = server.expect("a port");
         let address = server.local_addr();
         let mut task = JoinSet::new();

@@ -146,3 +146,17 @@ async fn the_head_of_a_stream_is_that_of_an_answer_that_never_ends() {
     };
     assert_snapshot!("hold_head", head.shape());
 }
+
+/// Metadata is kept byte for byte, and JSON may have line breaks between its members.
+#[tokio::test]
+async fn metadata_with_line_breaks_stays_within_its_event() {
+    let api = Api::new();
+    let body = "{\"metadata\":{\"a\":1,\n\n\"b\":\r\"x\u{2028}\\n\",\r\n\"c\":[]}}";
+    let expected = serde_json::json!({"a": 1, "b": "x\u{2028}\n", "c": []});
+    let mut holder = Told::of(api.open(hold("/locks/a").json(body)).await);
+    assert_eq!(holder.expect("acquired").await["metadata"], expected);
+    let watch = get("/locks/a").header("accept", "text/event-stream");
+    let mut watcher = Told::of(api.open(watch).await);
+    let state = watcher.expect("state").await;
+    assert_eq!(state["holders"][0]["metadata"], expected);
+}

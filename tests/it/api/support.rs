@@ -12,7 +12,7 @@ use axum::http::Response;
 use axum::http::{HeaderName, HeaderValue, Method, Request};
 use leasehold::config::{LogRequests, WaitingConfig};
 use leasehold::domain::Bounds;
-use leasehold::http::{App, BUCKETS, Front, RequestLog, Settings, router};
+use leasehold::http::{Access, App, BUCKETS, Front, RequestLog, Settings, router};
 use leasehold::server::shutdown::Draining;
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
@@ -137,7 +137,13 @@ fn settings() -> Settings {
         },
         body_bytes_max: 65_536,
         body_timeout: Duration::from_secs(10),
-        api_key: None,
+        access: Access::open(),
+        is_metrics_open: false,
+        body_bytes_total_max: 16 * 1024 * 1024,
+        answer_bytes_max: 32 * 1024 * 1024,
+        operations_max: 1_024,
+        renewals_max: 1_024,
+        admission_timeout: Duration::from_secs(2),
         request_log: RequestLog {
             mode: LogRequests::Failed,
             slow: Duration::from_secs(1),
@@ -184,6 +190,12 @@ impl Call {
         let value = HeaderValue::from_bytes(value.as_ref()).expect("a header value");
         let name = HeaderName::from_static(name);
         self.request.headers_mut().append(name, value);
+        self
+    }
+
+    /// What the server adds to a request, such as the address of the peer.
+    pub(crate) fn extension<T: Clone + Send + Sync + 'static>(mut self, extension: T) -> Self {
+        self.request.extensions_mut().insert(extension);
         self
     }
 

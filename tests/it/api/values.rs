@@ -89,6 +89,40 @@ async fn a_value_out_of_its_bounds_is_refused_and_the_message_has_the_bounds() {
     .await;
 }
 
+/// Bidirectional controls and the line breaks of Unicode make text look like another one, wherever it is shown.
+#[tokio::test]
+async fn text_that_is_shown_to_others_has_nothing_that_changes_how_it_is_shown() {
+    let api = Api::new();
+    let letters = [0x61c, 0x200e, 0x200f, 0x2028, 0x2029];
+    for letter in letters
+        .into_iter()
+        .chain(0x202a..=0x202e)
+        .chain(0x2066..=0x2069)
+    {
+        let letter = char::from_u32(letter).expect("a character");
+        let owner = format!("{{\"owner\":\"a{letter}b\"}}");
+        refused(
+            &api,
+            post("/locks/a").json(owner),
+            "invalid_field",
+            "owner",
+            "is shown",
+        )
+        .await;
+        let reason = format!("{{\"force\":true,\"reason\":\"a{letter}b\"}}");
+        refused(
+            &api,
+            delete("/locks/a").json(reason),
+            "invalid_field",
+            "reason",
+            "is shown",
+        )
+        .await;
+    }
+    let owner = post("/locks/a").json("{\"owner\":\"bücher-7 עברית 東京 👩‍🔧\"}");
+    assert_eq!(api.send(owner).await.status, 201);
+}
+
 #[tokio::test]
 async fn a_value_of_the_wrong_type_is_refused() {
     let api = Api::new();

@@ -41,7 +41,7 @@ pub(super) async fn open(
 ) -> io::Result<Opened> {
     let length = body.len();
     let text = format!(
-        "{method} {path} HTTP/1.1\r\nHost: leasehold\r\nAccept: text/event-stream\r\n{headers}\
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{headers}\
          Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     );
     connection.stream.write_all(text.as_bytes()).await?;

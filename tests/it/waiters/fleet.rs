@@ -3,22 +3,19 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::MutexGuard;
 
 use super::client::{Addresses, Client};
 use crate::process::Serving;
-use crate::support::eventually_within;
 use crate::support::redis_server::{RedisOptions, RedisServer};
-
-/// One fleet at a time: each keeps the whole machine busy.
-static TURN: Mutex<()> = Mutex::const_new(());
+use crate::support::{TURN, eventually_within};
 
 /// For how long places are kept, where a test does not need it otherwise. It is brief, so that a test can see the end.
 const PLACE_KEPT: &str = "2s";
 
 /// No survey disturbs the counting of commands, nothing is written to the log for each of thousands of refusals, and a crowd
 /// on a busy machine is not told that the store is slow.
-const ARGUMENTS: [&str; 12] = [
+const ARGUMENTS: [&str; 14] = [
     "--operation-timeout",
     "10s",
     "--waiting-wait-max",
@@ -30,6 +27,8 @@ const ARGUMENTS: [&str; 12] = [
     "--log-requests",
     "off",
     "--server-connections-max",
+    "15000",
+    "--server-connections-per-peer-max",
     "15000",
 ];
 

@@ -70,7 +70,7 @@ impl Connection {
         };
         let (length, body) = (request.body.len(), request.body);
         let text = format!(
-            "{method} {path} HTTP/1.1\r\nHost: leasehold\r\n{token}Content-Type: {kind}\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{token}Content-Type: {kind}\r\n\
              Content-Length: {length}\r\n\r\n{body}"
         );
         self.stream.write_all(text.as_bytes()).await

@@ -15,6 +15,8 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct BrokenStore {
     pub(crate) error: Option<StoreError>,
+    /// It answers no acquire at all.
+    pub(crate) is_silent: bool,
     pub(crate) health: StoreHealth,
 }
 
@@ -23,6 +25,7 @@ impl BrokenStore {
     pub(crate) fn failing(error: StoreError) -> Self {
         Self {
             error: Some(error),
+            is_silent: false,
             health: StoreHealth::default(),
         }
     }
@@ -31,7 +34,16 @@ impl BrokenStore {
     pub(crate) fn recovering() -> Self {
         Self {
             error: None,
+            is_silent: false,
             health: StoreHealth::default(),
+        }
+    }
+
+    /// A store that answers no acquire, and fails so otherwise.
+    pub(crate) fn silent(error: StoreError) -> Self {
+        Self {
+            is_silent: true,
+            ..Self::failing(error)
         }
     }
 
@@ -39,6 +51,7 @@ impl BrokenStore {
     pub(crate) fn in_health(health: StoreHealth) -> Self {
         Self {
             error: None,
+            is_silent: false,
             health,
         }
     }
@@ -57,6 +70,9 @@ impl LockStore for BrokenStore {
         _: Option<&'a Stand>,
         _: Instant,
     ) -> StoreFuture<'a, Acquired> {
+        if self.is_silent {
+            return std::future::pending().boxed();
+        }
         if self.error.is_some() {
             return self.fail();
         }

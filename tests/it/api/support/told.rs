@@ -71,7 +71,9 @@ impl Told {
 
 fn read(block: &str) -> Option<Event> {
     let field = |name: &str| {
-        let lines = block.lines().filter_map(|line| line.split_once(": "));
+        // Either letter ends a line, as in a browser.
+        let lines = block.split(['\n', '\r']);
+        let lines = lines.filter_map(|line| line.split_once(": "));
         let mut values = lines.filter(|(field, _)| *field == name);
         values.next().map(|(_, value)| value.to_owned())
     };

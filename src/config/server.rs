@@ -1,0 +1,171 @@
+//! Sockets, their limits and shutdown. What happens at a limit is the business of `server` and `service`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::error::ConfigError;
+use super::network::AddressBlock;
+use super::settings::Settings;
+
+/// Far above what a system can open or a process needs, and small enough for every counter behind a limit.
+const COUNT_MAX: usize = 1_000_000;
+/// The largest answer is a few megabytes, and below this only one at a time would fit.
+const ANSWER_BYTES_MIN: usize = 1024 * 1024;
+/// What the counter of a connection of HTTP/2 can hold.
+const STREAMS_MAX: usize = 10_000;
+
+/// Sockets, their limits and shutdown.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Host names by which the service is known, beside `localhost`.
+    pub hosts: Vec<String>,
+    /// How many connections may be open at once.
+    pub connections_max: usize,
+    /// How many of them may come from one peer address; `None` for half of them.
+    pub connections_per_peer_max: Option<usize>,
+    /// How many of them are kept for peers that have hardly any.
+    pub connections_reserved: usize,
+    /// Peers that speak for many clients, for which no limit of a single peer holds.
+    pub trusted_proxies: Vec<AddressBlock>,
+    /// A second address, which serves probes and metrics only.
+    pub admin_listen: Option<SocketAddr>,
+    /// How many requests a connection of HTTP/2 may carry at once.
+    pub http2_streams_max: u32,
+    /// How many requests may be without a complete answer at once.
+    pub requests_max: usize,
+    /// From the opening of a connection, or the first byte of a request, to the end of its head.
+    pub header_read_timeout: Duration,
+    /// From an answer to the whole head of the next request.
+    pub idle_timeout: Duration,
+    /// From the head of a request to the end of its body.
+    pub body_timeout: Duration,
+    /// The largest request body.
+    pub body_bytes_max: usize,
+    /// How many bytes of large request bodies may be under way at once.
+    pub body_bytes_total_max: usize,
+    /// How long a peer may take nothing of an answer that is there for it.
+    pub write_timeout: Duration,
+    /// How long a peer may take for the whole of an answer that has an end.
+    pub answer_timeout: Duration,
+    /// How many bytes of large answers may be under way at once.
+    pub answer_bytes_max: usize,
+    /// How many operations may be under way at once, renewals and releases not counted.
+    pub operations_max: usize,
+    /// How many renewals and releases may be under way at once.
+    pub renewals_max: usize,
+    /// From readiness going false to the closing of the listener.
+    pub drain_delay: Duration,
+    /// From the closing of the listener to the cutting of connections.
+    pub drain_timeout: Duration,
+}
+
+impl ServerConfig {
+    pub(super) fn parse(settings: &Settings) -> Result<Self, ConfigError> {
+        let answer_bytes_max = settings.count("server.answer_bytes_max")?;
+        if answer_bytes_max < ANSWER_BYTES_MIN {
+            let problem =
+                format!("{answer_bytes_max} is out of range; use {ANSWER_BYTES_MIN} or more");
+            return Err(settings.invalid("server.answer_bytes_max", problem));
+        }
+        let streams = bounded(settings, "server.http2_streams_max", STREAMS_MAX)?;
+        Ok(Self {
+            hosts: hosts(settings)?,
+            connections_max: bounded(settings, "server.connections_max", COUNT_MAX)?,
+            connections_per_peer_max: share(settings, "server.connections_per_peer_max")?,
+            connections_reserved: settings.whole("server.connections_reserved")?,
+            trusted_proxies: blocks(settings, "server.trusted_proxies")?,
+            admin_listen: admin_listen(settings)?,
+            http2_streams_max: u32::try_from(streams).expect("it is below the limit"),
+            requests_max: bounded(settings, "server.requests_max", COUNT_MAX)?,
+            header_read_timeout: settings.positive("server.header_read_timeout")?,
+            idle_timeout: settings.positive("server.idle_timeout")?,
+            body_timeout: settings.positive("server.body_timeout")?,
+            body_bytes_max: settings.count("server.body_bytes_max")?,
+            body_bytes_total_max: settings.count("server.body_bytes_total_max")?,
+            write_timeout: settings.positive("server.write_timeout")?,
+            answer_timeout: settings.positive("server.answer_timeout")?,
+            answer_bytes_max,
+            operations_max: bounded(settings, "server.operations_max", COUNT_MAX)?,
+            renewals_max: bounded(settings, "server.renewals_max", COUNT_MAX)?,
+            drain_delay: settings.duration("server.drain_delay")?,
+            drain_timeout: settings.duration("server.drain_timeout")?,
+        })
+    }
+
+    /// How many connections one peer address may have.
+    #[must_use]
+    pub fn connections_of_peer(&self) -> usize {
+        let half = half(self.connections_max);
+        self.connections_per_peer_max.unwrap_or(half)
+    }
+
+    /// How many connections are kept for peers that have hardly any: never so many that others find no room.
+    #[must_use]
+    pub fn connections_kept(&self) -> usize {
+        self.connections_reserved.min(self.connections_max / 4)
+    }
+}
+
+/// What one peer may have of a limit for all.
+#[must_use]
+pub fn half(all: usize) -> usize {
+    all.div_ceil(2)
+}
+
+fn bounded(settings: &Settings, name: &str, max: usize) -> Result<usize, ConfigError> {
+    let count = settings.count(name)?;
+    if count > max {
+        return Err(settings.invalid(name, format!("{count} is more than {max}")));
+    }
+    Ok(count)
+}
+
+/// A count of which 0 means that there is none of its own.
+fn share(settings: &Settings, name: &str) -> Result<Option<usize>, ConfigError> {
+    let count = settings.whole(name)?;
+    Ok((count > 0).then_some(count))
+}
+
+/// A list of names in one text, so that it can be a flag and a variable, too.
+fn hosts(settings: &Settings) -> Result<Vec<String>, ConfigError> {
+    let names = settings.text("server.hosts").split(',').map(str::trim);
+    let names = names.filter(|name| !name.is_empty()).map(|name| {
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        if name.bytes().all(is_name) {
+            return Ok(name.to_owned());
+        }
+        let problem = format!(
+            "\"{name}\" is no host name; write names without ports, like locks.example,ci-7"
+        );
+        Err(settings.invalid("server.hosts", problem))
+    });
+    names.collect()
+}
+
+fn blocks(settings: &Settings, name: &str) -> Result<Vec<AddressBlock>, ConfigError> {
+    let texts = settings.text(name).split(',').map(str::trim);
+    let blocks = texts.filter(|text| !text.is_empty()).map(|text| {
+        AddressBlock::parse(text).ok_or_else(|| {
+            let problem = format!(
+                "\"{text}\" is neither an address nor a block of them; write \"10.0.0.0/8, 192.0.2.7\""
+            );
+            settings.invalid(name, problem)
+        })
+    });
+    blocks.collect()
+}
+
+fn admin_listen(settings: &Settings) -> Result<Option<SocketAddr>, ConfigError> {
+    let name = "server.admin_listen";
+    let text = settings.text(name);
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let address = text.parse().map_err(|_| {
+        let problem = format!(
+            "\"{text}\" is not an address with a port; write 127.0.0.1:7626 or 0.0.0.0:7626"
+        );
+        settings.invalid(name, problem)
+    })?;
+    Ok(Some(address))
+}

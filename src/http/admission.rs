@@ -1,0 +1,86 @@
+//! Room for operations of the store: what one peer and all together may have under way, and a share for renewals and
+//! releases that nothing else can take. Who is let in keeps its room until the operation is over.
+
+use std::time::Duration;
+
+use axum::http::Extensions;
+use tokio::time::Instant;
+
+use super::app::App;
+use super::layers::Requester;
+use super::problem::Problem;
+use crate::limits::{Gate, Limit, Slot};
+use crate::server::Peer;
+use crate::service::LockService;
+
+/// What an operation does, as far as its room is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    /// It asks for something or looks at something.
+    Ask,
+    /// It keeps a lease or ends one: whoever cannot do that loses a lock, or blocks it.
+    Keep,
+}
+
+/// The room that there is for all.
+#[derive(Debug)]
+pub(super) struct Admission {
+    ask: Gate,
+    keep: Gate,
+    /// How long an operation waits for its turn.
+    patience: Duration,
+}
+
+impl Admission {
+    pub(super) fn new(operations_max: usize, renewals_max: usize, patience: Duration) -> Self {
+        Self {
+            ask: Gate::new(operations_max),
+            keep: Gate::new(renewals_max),
+            patience,
+        }
+    }
+}
+
+impl App {
+    /// The service for one operation, as soon as there is room for it.
+    ///
+    /// # Errors
+    /// There was none in time.
+    pub(super) async fn admit(
+        &self,
+        operation: Operation,
+        extensions: &Extensions,
+    ) -> Result<LockService, Problem> {
+        let slot = self.slot(operation, extensions).await?;
+        Ok(self.service().within(slot))
+    }
+
+    /// Room for one operation.
+    ///
+    /// # Errors
+    /// There was none in time.
+    pub(super) async fn slot(
+        &self,
+        operation: Operation,
+        extensions: &Extensions,
+    ) -> Result<Slot, Problem> {
+        let admission = self.admission();
+        let peer = Requester::peer_in(extensions).and_then(Peer::limits);
+        let deadline = Instant::now() + admission.patience;
+        let (of_all, of_peer) = match operation {
+            Operation::Ask => (
+                (&admission.ask, Limit::Operations),
+                peer.map(|peer| (peer, &peer.operations, Limit::OperationsPerPeer)),
+            ),
+            Operation::Keep => (
+                (&admission.keep, Limit::Renewals),
+                peer.map(|peer| (peer, &peer.renewals, Limit::RenewalsPerPeer)),
+            ),
+        };
+        let slot = Slot::take(of_all, of_peer, deadline).await;
+        slot.map_err(|limit| {
+            self.refusals().count(limit);
+            Problem::over_limit(limit)
+        })
+    }
+}

@@ -1,0 +1,93 @@
+//! The keys that are valid now, by their digests, and the role of each. They can be replaced while requests are served.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use crate::config::API_KEY_CHARS_MAX;
+
+/// What a key allows. Each role may do what those before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Look at locks, events and metrics.
+    Reader,
+    /// Acquire, renew and release.
+    Client,
+    /// Take locks away from their holders.
+    Admin,
+}
+
+impl Role {
+    /// The role in the log.
+    pub(in crate::http) fn label(self) -> &'static str {
+        match self {
+            Self::Reader => "reader",
+            Self::Client => "client",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// The keys that are valid now. Clones share them.
+#[derive(Clone)]
+pub struct KeyRing(Arc<RwLock<Vec<Key>>>);
+
+/// One key, of which only the SHA-256 is kept.
+struct Key {
+    role: Role,
+    digest: [u8; 32],
+}
+
+impl KeyRing {
+    /// A ring of these keys.
+    #[must_use]
+    pub fn new<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = (Role, K)>) -> Self {
+        Self(Arc::new(RwLock::new(digests(keys))))
+    }
+
+    /// From now on, these keys are valid and no others.
+    pub fn replace<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = (Role, K)>) {
+        let keys = digests(keys);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
+    }
+
+    /// Digests are compared, all of them and in constant time, so that the time of an answer tells nothing about any key,
+    /// not even its length.
+    pub(super) fn role_of(&self, presented: &[u8]) -> Option<Role> {
+        // No key is so long, and hashing what is would be work that anybody could order.
+        if presented.len() > API_KEY_CHARS_MAX {
+            return None;
+        }
+        let presented: [u8; 32] = Sha256::digest(presented).into();
+        let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let mut found = None;
+        for key in keys.iter() {
+            if bool::from(key.digest.ct_eq(&presented)) {
+                found = Some(key.role);
+            }
+        }
+        found
+    }
+
+    /// Whether any key has this role.
+    pub(super) fn has(&self, role: Role) -> bool {
+        let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        keys.iter().any(|key| key.role == role)
+    }
+}
+
+impl fmt::Debug for KeyRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+fn digests<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = (Role, K)>) -> Vec<Key> {
+    let keys = keys.into_iter().map(|(role, key)| Key {
+        role,
+        digest: Sha256::digest(key).into(),
+    });
+    keys.collect()
+}

@@ -1,0 +1,114 @@
+//! How often something happened within a minute, for each peer. However many peers there are, it takes no more memory than
+//! for some thousands. What is counted, and what follows from it, is decided elsewhere.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::server::network_of;
+
+/// For how long events are counted together.
+const WINDOW: Duration = Duration::from_secs(60);
+/// How many peers are counted apart; further ones are counted together.
+const PEERS_MAX: usize = 4_096;
+/// How often peers whose window is over are looked for while there is no room.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The counts of one kind of event. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PeerCounts(Arc<Mutex<Counts>>);
+
+/// How often it happened within the minute, this time included.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    pub(super) count: u32,
+    /// When counting begins anew.
+    pub(super) over_in: Duration,
+}
+
+impl PeerCounts {
+    pub(super) fn count(&self, peer: IpAddr) -> Counted {
+        let now = Instant::now();
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let window = counts.count(network_of(peer), now);
+        Counted {
+            count: window.count,
+            over_in: (window.began_at + WINDOW).saturating_duration_since(now),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    peers: HashMap<IpAddr, Window>,
+    /// Of all peers for which there is no room.
+    others: Option<Window>,
+    swept_at: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    began_at: Instant,
+    count: u32,
+}
+
+impl Counts {
+    fn count(&mut self, peer: IpAddr, now: Instant) -> Window {
+        if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&peer) {
+            self.sweep(now);
+        }
+        let has_room = self.peers.len() < PEERS_MAX || self.peers.contains_key(&peer);
+        let fresh = Window {
+            began_at: now,
+            count: 0,
+        };
+        let window = if has_room {
+            self.peers.entry(peer).or_insert(fresh)
+        } else {
+            self.others.get_or_insert(fresh)
+        };
+        if window.is_over(now) {
+            *window = fresh;
+        }
+        window.count = window.count.saturating_add(1);
+        *window
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        let is_recent = |swept_at: Instant| now.duration_since(swept_at) < SWEEP_INTERVAL;
+        if !self.swept_at.is_some_and(is_recent) {
+            self.swept_at = Some(now);
+            self.peers.retain(|_, window| !window.is_over(now));
+        }
+    }
+}
+
+impl Window {
+    fn is_over(self, now: Instant) -> bool {
+        now.duration_since(self.began_at) >= WINDOW
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_peers_than_there_is_room_for_are_counted_together() {
+        let (mut counts, now) = (Counts::default(), Instant::now());
+        let peer = |number: u32| IpAddr::V4(number.into());
+        let many = u32::try_from(PEERS_MAX).expect("a small number");
+        for number in 0..many {
+            assert_eq!(counts.count(peer(number), now).count, 1);
+        }
+        assert_eq!(counts.count(peer(many), now).count, 1);
+        assert_eq!(counts.count(peer(many + 1), now).count, 2);
+        assert_eq!(counts.count(peer(0), now).count, 2, "it has its own count");
+        let later = now + WINDOW;
+        assert_eq!(counts.count(peer(many), later).count, 1);
+        assert_eq!(counts.peers.len(), 1, "those that are over are gone");
+    }
+}

@@ -1,0 +1,42 @@
+//! What a connection is doing, for those who decide whether it may go on: its socket, its requests and its answers.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// The state of one connection, shared by its socket and its requests.
+#[derive(Debug, Default)]
+pub(super) struct Activity {
+    /// How many requests have begun, ever.
+    begun: AtomicUsize,
+    /// How many of them have no complete answer.
+    answering: AtomicUsize,
+    /// Whether one of the answers has no end of its own.
+    is_stream: AtomicBool,
+}
+
+impl Activity {
+    pub(super) fn begin(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.answering.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn end(&self) {
+        self.answering.fetch_sub(1, Ordering::Relaxed);
+        self.is_stream.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn begun(&self) -> usize {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_answering(&self) -> bool {
+        self.answering.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn begin_stream(&self) {
+        self.is_stream.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_stream(&self) -> bool {
+        self.is_stream.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,227 @@
+//! The socket of a connection with the deadlines that hyper does not have: for every head, and for an answer that is not
+//! read. They end the connection with an error, and with it everything that it keeps in memory.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::activity::Activity;
+use super::patience::PatientStream;
+use crate::limits::{Limit, Refusals};
+
+/// How long a peer may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadlines {
+    /// From the first byte of a head to its end; `None` where requests do not come one after the other.
+    pub(super) head: Option<Duration>,
+    /// Between two moments at which it takes something of an answer.
+    pub(super) write: Duration,
+    /// For the whole of an answer; `None` where answers do not go one after the other.
+    pub(super) answer: Option<Duration>,
+}
+
+/// A socket whose peer has to keep to deadlines.
+pub(super) struct Socket {
+    stream: PatientStream,
+    /// What was read before it was known which protocol it belongs to.
+    replayed: Vec<u8>,
+    deadlines: Deadlines,
+    activity: Arc<Activity>,
+    refusals: Refusals,
+    has_part_of_head: bool,
+    /// How many requests had begun when something was read last.
+    begun: usize,
+    head_ends: Option<Pin<Box<Sleep>>>,
+    unread: Option<Box<Unread>>,
+}
+
+/// Something was not taken by the system, because the peer does not read.
+struct Unread {
+    since: Instant,
+    has_progressed: bool,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Socket {
+    pub(super) fn new(
+        stream: PatientStream,
+        replayed: Vec<u8>,
+        deadlines: Deadlines,
+        activity: Arc<Activity>,
+        refusals: Refusals,
+    ) -> Self {
+        Self {
+            stream,
+            replayed,
+            deadlines,
+            activity,
+            refusals,
+            has_part_of_head: false,
+            begun: 0,
+            head_ends: None,
+            unread: None,
+        }
+    }
+
+    fn timed_out(&self, limit: Limit) -> io::Error {
+        self.refusals.count(limit);
+        let what = match limit == Limit::HeadTimeout {
+            true => "the head of a request did not arrive in time",
+            false => "the peer did not read its answers in time",
+        };
+        io::Error::new(io::ErrorKind::TimedOut, what)
+    }
+
+    /// What was read belongs to a head, unless a request begins with it or is under way.
+    fn has_read(&mut self) {
+        self.begun = self.activity.begun();
+        self.has_part_of_head = true;
+    }
+
+    /// Nothing more has come. Whether that was for too long is only of interest while a head is on its way.
+    fn waits_for_head(&mut self, context: &mut Context<'_>) -> Option<io::Error> {
+        if self.activity.is_answering() || self.activity.begun() != self.begun {
+            self.has_part_of_head = false;
+        }
+        let (Some(within), true) = (self.deadlines.head, self.has_part_of_head) else {
+            self.head_ends = None;
+            return None;
+        };
+        let ends = || Box::pin(sleep_until(Instant::now() + within));
+        let timer = self.head_ends.get_or_insert_with(ends);
+        let is_over = timer.as_mut().poll(context).is_ready();
+        is_over.then(|| self.timed_out(Limit::HeadTimeout))
+    }
+
+    /// What came of writing. While nothing is taken, time runs.
+    fn written(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            if let Some(unread) = &mut self.unread {
+                unread.has_progressed = true;
+            }
+            return written;
+        }
+        let ends = match self.deadlines.answer {
+            Some(within) if !self.activity.is_stream() => Some(within),
+            Some(_) | None => None,
+        };
+        let within = self.deadlines.write;
+        let unread = self.unread.get_or_insert_with(|| {
+            let first = ends.map_or(within, |ends| within.min(ends));
+            Box::new(Unread::new(first))
+        });
+        let limit = unread.limit(context, within, ends);
+        match limit {
+            Some(limit) => Poll::Ready(Err(self.timed_out(limit))),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Unread {
+    fn new(within: Duration) -> Self {
+        let since = Instant::now();
+        Self {
+            since,
+            has_progressed: false,
+            timer: Box::pin(sleep_until(since + within)),
+        }
+    }
+
+    /// The limit that the peer has reached, if it has.
+    fn limit(
+        &mut self,
+        context: &mut Context<'_>,
+        within: Duration,
+        ends: Option<Duration>,
+    ) -> Option<Limit> {
+        let end = ends.map(|within| self.since + within);
+        if std::mem::take(&mut self.has_progressed) {
+            let next = Instant::now() + within;
+            let next = end.map_or(next, |end| next.min(end));
+            self.timer.as_mut().reset(next);
+        }
+        if self.timer.as_mut().poll(context).is_pending() {
+            return None;
+        }
+        let is_at_end = end.is_some_and(|end| end <= Instant::now());
+        Some(if is_at_end {
+            Limit::AnswerTimeout
+        } else {
+            Limit::WriteTimeout
+        })
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.replayed.is_empty() {
+            let count = self.replayed.len().min(buffer.remaining());
+            buffer.put_slice(&self.replayed[..count]);
+            self.replayed.drain(..count);
+            self.has_read();
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        match read {
+            Poll::Ready(_) => {
+                if buffer.filled().len() > before {
+                    self.has_read();
+                }
+                read
+            }
+            Poll::Pending => match self.waits_for_head(context) {
+                Some(error) => Poll::Ready(Err(error)),
+                None => Poll::Pending,
+            },
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.written(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.written(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// Nothing is kept here: who flushes has written everything, and the peer has caught up.
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.unread = None;
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

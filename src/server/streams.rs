@@ -1,0 +1,124 @@
+//! The streams of HTTP/2, each a task that ends when its peer takes nothing of its answer for too long. A stream that
+//! ends is reset, and what h2 keeps for it is given up. Answered PINGs and the progress of other streams do not count.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::rt::Executor;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::delivery::Delivery;
+use crate::limits::{Limit, Refusals};
+
+tokio::task_local! {
+    /// How far the answer has come of the stream whose task is running.
+    static DELIVERY: Arc<Delivery>;
+}
+
+/// How far the answer has come of the stream whose task this is called in; none outside of such a task.
+pub(super) fn delivery() -> Option<Arc<Delivery>> {
+    DELIVERY.try_with(Arc::clone).ok()
+}
+
+/// Starts streams.
+#[derive(Clone, Debug)]
+pub(super) struct StreamExecutor {
+    pub(super) write_timeout: Duration,
+    pub(super) answer_timeout: Duration,
+    pub(super) refusals: Refusals,
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Executor<F> for StreamExecutor {
+    fn execute(&self, stream: F) {
+        let delivery = Arc::<Delivery>::default();
+        let watched = Watched {
+            stream: Some(Box::pin(stream)),
+            delivery: Arc::clone(&delivery),
+            executor: self.clone(),
+            unread: None,
+        };
+        tokio::spawn(DELIVERY.scope(delivery, watched));
+    }
+}
+
+/// A stream whose answer has to be read.
+struct Watched<F> {
+    stream: Option<Pin<Box<F>>>,
+    delivery: Arc<Delivery>,
+    executor: StreamExecutor,
+    unread: Option<Unread>,
+}
+
+/// Something was given out that was not written.
+struct Unread {
+    since: Instant,
+    written: usize,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl<F: Future> Future for Watched<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let watched = &mut *self;
+        let Some(stream) = &mut watched.stream else {
+            return Poll::Ready(());
+        };
+        if stream.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        let Some(limit) = watched.limit(context) else {
+            return Poll::Pending;
+        };
+        watched.executor.refusals.count(limit);
+        tracing::debug!(
+            limit = limit.label(),
+            "reset a stream whose answer was not read"
+        );
+        // Dropped before its end, the stream is reset.
+        watched.stream = None;
+        Poll::Ready(())
+    }
+}
+
+impl<F> Watched<F> {
+    /// The limit that the peer has reached, if it has.
+    fn limit(&mut self, context: &mut Context<'_>) -> Option<Limit> {
+        if !self.delivery.is_unread() {
+            self.unread = None;
+            return None;
+        }
+        let within = self.executor.write_timeout;
+        let whole = self.executor.answer_timeout;
+        let written = self.delivery.written();
+        let unread = self
+            .unread
+            .get_or_insert_with(|| Unread::new(written, within.min(whole)));
+        let end = unread.since + whole;
+        while unread.timer.as_mut().poll(context).is_ready() {
+            let now = Instant::now();
+            if end <= now {
+                return Some(Limit::AnswerTimeout);
+            }
+            if unread.written == written {
+                return Some(Limit::WriteTimeout);
+            }
+            unread.written = written;
+            unread.timer.as_mut().reset(end.min(now + within));
+        }
+        None
+    }
+}
+
+impl Unread {
+    fn new(written: usize, within: Duration) -> Self {
+        let since = Instant::now();
+        Self {
+            since,
+            written,
+            timer: Box::pin(sleep_until(since + within)),
+        }
+    }
+}

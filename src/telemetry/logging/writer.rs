@@ -1,0 +1,162 @@
+//! The writer behind the log: lines go into a bounded buffer, and a thread of its own writes them out. What a line says,
+//! and where it goes, is not known here.
+//!
+//! Whoever logs never waits for the reader of the log: when the buffer is full, the line is dropped and counted. A pipe
+//! that nobody reads would otherwise stop the threads that serve, one by one, and with them every renewal.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use tracing_subscriber::fmt::MakeWriter;
+
+/// The writing end. Cloning is cheap; all clones share the buffer.
+#[derive(Clone, Debug)]
+pub struct LogWriter {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    buffer: Mutex<Buffer>,
+    /// Signalled when the buffer or its state has changed, for the thread and for whoever flushes.
+    changed: Condvar,
+    bytes_max: usize,
+    dropped: AtomicU64,
+    /// The thread that writes out. What it has to say about lines that were dropped is never dropped itself.
+    own_thread: OnceLock<ThreadId>,
+}
+
+#[derive(Debug, Default)]
+struct Buffer {
+    /// Whole lines that wait for the thread.
+    pending: Vec<u8>,
+    lines: u64,
+    /// Whether the thread has taken lines that it has not finished writing.
+    is_writing: bool,
+}
+
+impl LogWriter {
+    /// Starts the thread that writes to `output`. Up to `bytes_max` wait for it, and as many may be on their way out.
+    ///
+    /// # Errors
+    ///
+    /// When the system has no thread to give.
+    pub fn start(output: impl Write + Send + 'static, bytes_max: usize) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            buffer: Mutex::default(),
+            changed: Condvar::new(),
+            bytes_max,
+            dropped: AtomicU64::new(0),
+            own_thread: OnceLock::new(),
+        });
+        let writer = Arc::clone(&shared);
+        // It is never joined: blocked in a write that nobody reads, it ends with the process.
+        thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || writer.write_out(output))?;
+        Ok(Self { shared })
+    }
+
+    /// How many lines were dropped so far, because the buffer was full or the output failed.
+    pub fn dropped(&self) -> u64 {
+        self.shared.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Waits until everything logged so far is written out, or until the time is over.
+    pub fn flush(&self, timeout: Duration) {
+        let buffer = self.shared.lock();
+        let is_busy = |buffer: &mut Buffer| buffer.is_writing || !buffer.pending.is_empty();
+        // What a reader does not take within the time is lost with the process; that is what the deadline means.
+        let _ = self
+            .shared
+            .changed
+            .wait_timeout_while(buffer, timeout, is_busy);
+    }
+
+    fn append(&self, line: &[u8]) {
+        let shared = &self.shared;
+        let mut buffer = shared.lock();
+        let is_full = buffer.pending.len() + line.len() > shared.bytes_max;
+        if is_full && !shared.is_own_thread() {
+            shared.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let was_empty = buffer.pending.is_empty();
+        buffer.pending.extend_from_slice(line);
+        buffer.lines += 1;
+        drop(buffer);
+        if was_empty {
+            shared.changed.notify_all();
+        }
+    }
+}
+
+/// The log layer hands over each event as one whole line.
+impl Write for LogWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.append(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+impl Shared {
+    /// A panic while the lock was held leaves at worst half a line behind.
+    fn lock(&self) -> MutexGuard<'_, Buffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_own_thread(&self) -> bool {
+        self.own_thread.get() == Some(&thread::current().id())
+    }
+
+    fn write_out(&self, mut output: impl Write) {
+        self.own_thread.get_or_init(|| thread::current().id());
+        let (mut batch, mut reported) = (Vec::new(), 0);
+        loop {
+            let lines = self.take(&mut batch);
+            let written = output.write_all(&batch).and_then(|()| output.flush());
+            batch.clear();
+            if written.is_err() {
+                // There is no other place to say so than the metric.
+                self.dropped.fetch_add(lines, Ordering::Relaxed);
+            }
+            let dropped = self.dropped.load(Ordering::Relaxed);
+            if written.is_ok() && dropped > reported {
+                // The reader is back. The line goes through the log itself, so that it has the form of all others.
+                tracing::warn!(
+                    lines = dropped - reported,
+                    "Log lines were dropped, because they were not read as fast as they were written."
+                );
+                reported = dropped;
+            }
+            self.lock().is_writing = false;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for lines, swaps them into the empty batch, and says how many they are.
+    fn take(&self, batch: &mut Vec<u8>) -> u64 {
+        let buffer = self.lock();
+        let has_none = |buffer: &mut Buffer| buffer.pending.is_empty();
+        let waited = self.changed.wait_while(buffer, has_none);
+        let mut buffer = waited.unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut buffer.pending, batch);
+        buffer.is_writing = true;
+        std::mem::take(&mut buffer.lines)
+    }
+}

@@ -1,0 +1,99 @@
+//! What is refused because too much is under way, and how.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use insta::assert_snapshot;
+use leasehold::store::{Fault, StoreError};
+use tokio::task::JoinHandle;
+
+use super::support::{Answer, Api, BrokenStore, get, post, put};
+use crate::support::eventually;
+
+const TOKEN: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+
+/// A store that answers no acquire, of which one may be under way.
+fn api() -> Api {
+    let error = StoreError::Unavailable {
+        fault: Fault::Io,
+        detail: "it is gone".into(),
+    };
+    Api::on(Arc::new(BrokenStore::silent(error)), |settings| {
+        settings.operations_max = 1;
+        settings.renewals_max = 1;
+        settings.admission_timeout = Duration::from_millis(50);
+    })
+}
+
+/// An acquire that is under way when this returns.
+async fn stuck(api: &Api) -> JoinHandle<Answer> {
+    let stuck = api.begin(post("/locks/a"));
+    eventually("it is under way", async || {
+        let metrics = api.send(get("/metrics")).await;
+        // The acquire, and the question itself.
+        let is_under_way = metrics
+            .text()
+            .contains("leasehold_http_requests_in_flight 2");
+        is_under_way.then_some(())
+    })
+    .await;
+    stuck
+}
+
+#[tokio::test]
+async fn an_operation_too_many_is_refused_and_nothing_is_done() {
+    let api = api();
+    let _stuck = stuck(&api).await;
+    let refused = api.send(post("/locks/b")).await;
+    assert_eq!(refused.refusal(), (503, "overloaded".to_owned()));
+    assert_eq!(refused.header("retry-after"), "1");
+    assert_snapshot!("overloaded", refused.shape());
+    let reading = api.send(get("/locks/b")).await;
+    assert_eq!(reading.refusal(), (503, "overloaded".to_owned()));
+    let metrics = api.send(get("/metrics")).await;
+    let series = "leasehold_refused_total{limit=\"operations\"} ";
+    let line = metrics
+        .text()
+        .lines()
+        .find_map(|line| line.strip_prefix(series))
+        .map(str::to_owned);
+    assert!(line.unwrap().parse::<f64>().unwrap() >= 2.0);
+}
+
+#[tokio::test]
+async fn acquires_leave_the_share_of_renewals_alone() {
+    let api = api();
+    let _stuck = stuck(&api).await;
+    let renewed = api.send(put("/locks/a").token(TOKEN)).await;
+    assert_eq!(
+        renewed.refusal(),
+        (503, "store_unavailable".to_owned()),
+        "the store was asked"
+    );
+    assert_eq!(api.send(get("/livez")).await.status, 200);
+}
+
+/// The client of the operation is gone, and yet it is under way.
+#[tokio::test]
+async fn an_operation_whose_client_is_gone_counts_until_it_has_ended() {
+    let api = api();
+    let stuck = stuck(&api).await;
+    stuck.abort();
+    assert!(stuck.await.is_err());
+    for _ in 0..3 {
+        let refused = api.send(post("/locks/b")).await;
+        assert_eq!(refused.refusal(), (503, "overloaded".to_owned()));
+    }
+}
+
+/// Whoever waits has nothing under way.
+#[tokio::test]
+async fn claims_that_wait_take_up_no_room() {
+    let api = Api::with(|settings| settings.operations_max = 1);
+    api.token_of("/locks/a").await;
+    let first = api.queue(post("/locks/a?wait=30s"), "a", 1).await;
+    let second = api.queue(post("/locks/a?wait=30s"), "a", 2).await;
+    api.token_of("/locks/b").await;
+    first.abort();
+    second.abort();
+}

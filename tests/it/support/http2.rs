@@ -1,0 +1,133 @@
+//! A client of HTTP/2 that does what no library would: it closes its windows, resets what it asked for, and answers
+//! PINGs while it reads nothing. It writes frames (RFC 9113) by hand and knows of HPACK only how to write a plain head.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
+
+const ACK: u8 = 1;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+const INITIAL_WINDOW_SIZE: [u8; 2] = [0, 4];
+const CANCEL: u32 = 8;
+
+/// A frame that was received.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Frame {
+    pub(crate) fn ends_stream(&self) -> bool {
+        matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
+    }
+}
+
+/// One connection.
+pub(crate) struct Http2 {
+    stream: TcpStream,
+    next: u32,
+}
+
+impl Http2 {
+    /// Connects, with so large a window for each answer.
+    pub(crate) async fn open(address: SocketAddr, window: u32) -> io::Result<Self> {
+        Self::over(TcpStream::connect(address).await?, window).await
+    }
+
+    /// Begins on a connection.
+    pub(crate) async fn over(mut stream: TcpStream, window: u32) -> io::Result<Self> {
+        stream
+            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            .await?;
+        let mut connection = Self { stream, next: 1 };
+        let setting = [&INITIAL_WINDOW_SIZE[..], &window.to_be_bytes()].concat();
+        connection.send(SETTINGS, 0, 0, &setting).await?;
+        Ok(connection)
+    }
+
+    /// Asks, without a body, and returns the number of the stream.
+    pub(crate) async fn ask(&mut self, method: &str, path: &str) -> io::Result<u32> {
+        let id = self.next;
+        self.next += 2;
+        // Of the static table: 2 is the name :method, 6 is ":scheme: http", 4 the name :path, 1 the name :authority.
+        let mut head = literal(2, method);
+        head.push(0x80 | 6);
+        head.extend(literal(4, path));
+        head.extend(literal(1, "localhost"));
+        self.send(HEADERS, END_STREAM | END_HEADERS, id, &head)
+            .await?;
+        Ok(id)
+    }
+
+    pub(crate) async fn reset(&mut self, id: u32) -> io::Result<()> {
+        self.send(RST_STREAM, 0, id, &CANCEL.to_be_bytes()).await
+    }
+
+    /// Opens the window of a stream, or with 0 that of the connection.
+    pub(crate) async fn widen(&mut self, id: u32, bytes: u32) -> io::Result<()> {
+        self.send(WINDOW_UPDATE, 0, id, &bytes.to_be_bytes()).await
+    }
+
+    /// The next frame that is no PING and no SETTINGS, both of which are answered.
+    pub(crate) async fn next(&mut self) -> io::Result<Frame> {
+        loop {
+            let frame = self.read().await?;
+            match frame.kind {
+                PING if frame.flags & ACK == 0 => {
+                    self.send(PING, ACK, 0, &frame.payload).await?;
+                }
+                SETTINGS if frame.flags & ACK == 0 => self.send(SETTINGS, ACK, 0, &[]).await?,
+                PING | SETTINGS | WINDOW_UPDATE => {}
+                _ => return Ok(frame),
+            }
+        }
+    }
+
+    async fn read(&mut self) -> io::Result<Frame> {
+        let mut head = [0; 9];
+        self.stream.read_exact(&mut head).await?;
+        let [l0, l1, l2, kind, flags, s0, s1, s2, s3] = head;
+        let length = u32::from_be_bytes([0, l0, l1, l2]) as usize;
+        let mut payload = vec![0; length];
+        self.stream.read_exact(&mut payload).await?;
+        let stream = u32::from_be_bytes([s0, s1, s2, s3]);
+        Ok(Frame {
+            kind,
+            flags,
+            stream,
+            payload,
+        })
+    }
+
+    async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> io::Result<()> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        let mut frame = length[1..].to_vec();
+        frame.extend([kind, flags]);
+        frame.extend(stream.to_be_bytes());
+        frame.extend(payload);
+        self.stream.write_all(&frame).await
+    }
+}
+
+/// A header whose name is in the static table and whose value is written out, and remembered by nobody.
+fn literal(name: u8, value: &str) -> Vec<u8> {
+    let length = u8::try_from(value.len())
+        .ok()
+        .filter(|length| *length < 127);
+    let mut field = vec![name, length.expect("a short value")];
+    field.extend(value.as_bytes());
+    field
+}
