@@ -191,7 +191,7 @@ fn memory_acquire(mut rig: Rig) -> Rig {
     rig
 }
 
-#[library_benchmark(config = at_most(47_000))]
+#[library_benchmark(config = at_most(48_000))]
 #[bench::one(Rig::memory().held())]
 fn memory_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");
