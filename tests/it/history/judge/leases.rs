@@ -207,7 +207,8 @@ fn mode(evidence: &Evidence<'_>, claim: usize, asked: &Request) -> (Mode, Micros
     };
     let mode = evidence.history.claims[claim].mode;
     let mut requests = evidence.requests_of(claim);
-    let down = requests.find(|request| request.action == Action::StepDown);
+    let down =
+        requests.find(|request| request.action == Action::StepDown && request.refusal().is_none());
     match down {
         Some(down) if asked.sent >= down.sent => (READ, Micros::MAX),
         Some(down) => (mode, down.sent),
