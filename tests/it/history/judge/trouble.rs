@@ -94,14 +94,19 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
             if lease.is_some_and(|lease| request.asks() && at > request.sent + lease) {
                 return false;
             }
-            !outages.any(|outage| match outage.effect {
-                Effect::Away | Effect::Loss => {
-                    strikes_until(outage, outage.until + SETTLING, request, at)
-                }
-                // A release works when memory is full.
-                Effect::Full => !is_release && strikes_until(outage, outage.until, request, at),
-                Effect::Slower => false,
-            })
+            // What was granted while processes tell each other of a step of the clock is of unclear outcome.
+            let is_at_a_step =
+                evidence.has_clock_step(request.sent.saturating_sub(SETTLING), at, false)
+                    && !is_release;
+            !is_at_a_step
+                && !outages.any(|outage| match outage.effect {
+                    Effect::Away | Effect::Loss => {
+                        strikes_until(outage, outage.until + SETTLING, request, at)
+                    }
+                    // A release works when memory is full.
+                    Effect::Full => !is_release && strikes_until(outage, outage.until, request, at),
+                    Effect::Slower => false,
+                })
         }
         "recovering" => {
             let is_after_a_step = evidence.history.clock_steps.iter().any(|step| {
