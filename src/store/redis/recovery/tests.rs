@@ -1,0 +1,136 @@
+//! What a process makes of the answers of the store about its data. How they come about is tested with real servers.
+
+use super::*;
+use crate::domain::LockName;
+
+const EPOCH: u64 = 1_795_219_506_257_721;
+const SECOND: Duration = Duration::from_secs(1);
+
+fn recovery() -> Recovery {
+    let config = RedisConfig {
+        connections: 1,
+        connect_timeout: SECOND,
+        username: None,
+        password: None,
+        accept_eviction_policy: None,
+        grace_on_empty_start: false,
+        survey_interval: SECOND,
+    };
+    let fleet = Arc::new(FleetState::new(config.survey_interval));
+    let messages = Arc::new(Messages::new(1, 0, Arc::clone(&fleet)));
+    Recovery::new(&config, SECOND * 3600, fleet, messages)
+}
+
+/// What is answered so long after the beginning of `EPOCH`.
+fn answer(epoch: u64, after: Duration) -> Answer {
+    Answer {
+        now_us: EPOCH + u64::try_from(after.as_micros()).expect("a short time"),
+        epoch,
+        revision: 1,
+        longest_ttl_ms: 0,
+        grace_left: Duration::ZERO,
+        watchers: 0,
+        listeners: 1,
+    }
+}
+
+fn redis(run_id: &str) -> Facts {
+    Facts::of_process(run_id)
+}
+
+/// A process that has met a Redis.
+fn acquainted() -> (Recovery, Instant) {
+    let (recovery, start) = (recovery(), Instant::now());
+    let epoch = recovery.apply(&redis("a"), &answer(EPOCH, Duration::ZERO), start, start);
+    assert_eq!(epoch, Some(recovery.epoch()));
+    (recovery, start)
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_changes_as_long_as_the_data_stay() {
+    let (recovery, start) = acquainted();
+    let (before, later) = (recovery.epoch(), start + SECOND);
+    let same = answer(EPOCH, SECOND);
+    assert_eq!(
+        recovery.apply(&redis("a"), &same, later, later),
+        Some(before)
+    );
+    assert_eq!(recovery.grace_left(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_epoch_ends_connections_and_forgets_fences() {
+    let (recovery, start) = acquainted();
+    let bucket = LockName::parse(b"a").expect("a name").bucket();
+    let fence = Fence::new(EPOCH + 1_000).expect("a fence");
+    recovery.granted(bucket, fence, recovery.epoch());
+    assert_eq!(recovery.last_fence(bucket), fence.get().cast_signed());
+    let (before, later) = (recovery.epoch(), start + SECOND);
+    let lost = Answer {
+        grace_left: SECOND * 30,
+        ..answer(EPOCH + 1_000_000, SECOND)
+    };
+    recovery.apply(&redis("a"), &lost, later, later);
+    assert!(recovery.epoch() > before);
+    assert_eq!(
+        recovery.last_fence(bucket),
+        -(EPOCH + 1_000_000).cast_signed()
+    );
+    assert!(recovery.grace_left() >= Some(SECOND * 30));
+}
+
+/// The data are the same; the connections are not.
+#[tokio::test(start_paused = true)]
+async fn another_process_with_the_same_data_ends_connections_alone() {
+    let (recovery, start) = acquainted();
+    let (before, later) = (recovery.epoch(), start + SECOND);
+    recovery.apply(&redis("b"), &answer(EPOCH, SECOND), later, later);
+    assert!(recovery.epoch() > before);
+    assert_eq!(recovery.grace_left(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_was_overtaken_by_a_loss_is_asked_for_again() {
+    let (recovery, start) = acquainted();
+    let later = start + SECOND;
+    recovery.apply(&redis("a"), &answer(EPOCH + 5, SECOND), later, later);
+    let early = answer(EPOCH, SECOND / 2);
+    assert_eq!(
+        recovery.apply(&redis("a"), &early, start + SECOND / 2, later),
+        None
+    );
+    assert_eq!(recovery.data_epoch(), EPOCH + 5);
+}
+
+/// Until the store knows of it.
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_is_declared_is_told_before_a_connection_is_used() {
+    let (recovery, start) = acquainted();
+    let before = recovery.epoch();
+    recovery.declare_lost(before);
+    recovery.declare_lost(before);
+    assert_eq!(recovery.epoch(), before + 1, "of many, one is enough");
+    let later = start + SECOND;
+    let same = answer(EPOCH, SECOND);
+    assert_eq!(recovery.apply(&redis("a"), &same, later, later), None);
+    let new = answer(EPOCH + 1_000_000, SECOND);
+    let told = recovery.apply(&redis("a"), &new, later, later);
+    assert_eq!(told, Some(recovery.epoch()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_jumped_is_a_loss_unless_the_epoch_began_after_it() {
+    let (recovery, start) = acquainted();
+    let later = start + SECOND;
+    let jumped = SECOND * 3600;
+    assert!(recovery.is_ahead(EPOCH + 3_600_000_000));
+    assert!(!recovery.is_ahead(EPOCH + 400_000));
+    let same = answer(EPOCH, jumped);
+    assert_eq!(recovery.apply(&redis("a"), &same, later, later), None);
+
+    let (recovery, start) = acquainted();
+    let later = start + SECOND;
+    let new = answer(EPOCH + 3_599_000_000, jumped);
+    let told = recovery.apply(&redis("a"), &new, later, later);
+    assert_eq!(told, Some(recovery.epoch()));
+}
