@@ -1,4 +1,4 @@
-//! A clock of Redis that can be stepped while it runs, by a library that is loaded before it (`clock.c`).
+//! A clock of Redis that can be stepped while it runs, by a library that is loaded before it (`support/clock_shim.c`).
 
 use std::io::{Seek as _, Write as _};
 use std::process::Command;
@@ -20,7 +20,7 @@ impl Clock {
             directory,
             offset_us: Mutex::new(0),
         };
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/history/clock.c");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/clock_shim.c");
         let built = Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-o", &clock.library(), source])
             .output()
@@ -36,7 +36,10 @@ impl Clock {
 
     /// What a Redis is started with.
     pub(super) fn environment(&self) -> Vec<(&'static str, String)> {
-        vec![("LD_PRELOAD", self.library()), ("SKEW_FILE", self.file())]
+        vec![
+            ("LD_PRELOAD", self.library()),
+            ("CLOCK_OFFSET_FILE", self.file()),
+        ]
     }
 
     /// Steps the clock.
