@@ -128,8 +128,9 @@ impl RedisStore {
         let (mut evicted, mut next) = (Vec::new(), Some(0));
         while let Some(cursor) = next {
             let request = pool::request_id();
+            let mark = keys::evicted(name, request);
             let command = || {
-                let mut command = pool::call(script, &[&lock], request);
+                let mut command = pool::call(script, &[&lock, &mark], request);
                 command.arg(reason).arg(cursor);
                 command.arg(self.messages.evictions_channel());
                 command.arg(self.messages.channel());

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::config::RedisAddress;
-use leasehold::domain::{Change, Claim, Lease, LockState, NotHolder, Released, Renewed};
+use leasehold::domain::{Change, Claim, Holder, Lease, LockState, NotHolder, Released, Renewed};
 use leasehold::service::{LockService, Outcome};
 use leasehold::store::{LockStore, StoreError};
 use tokio::task::AbortHandle;
@@ -120,6 +120,11 @@ impl Replica {
         let names = claim.names.clone();
         let released = self.service.release(names, claim.token, None).await?;
         Ok(only(released))
+    }
+
+    async fn evict(&self, claim: &Claim) -> Result<Vec<Holder>, StoreError> {
+        let (name, reason) = (lock_of(claim).clone(), "stuck".to_owned());
+        self.service.evict(name, reason).await
     }
 
     /// Waits until nobody holds the claim's lock.

@@ -28,6 +28,11 @@ pub(super) fn ticket(name: &LockName, claim: &ClaimDigest) -> Vec<u8> {
     of_claim(name, 't', claim)
 }
 
+/// What a request evicted that may be sent again.
+pub(super) fn evicted(name: &LockName, request: u64) -> String {
+    format!("lh:1:{{{}}}:v:{request:016x}", name.bucket().index())
+}
+
 fn of_claim(name: &LockName, kind: char, claim: &ClaimDigest) -> Vec<u8> {
     let mut key = format!("lh:1:{{{}}}:{kind}:", name.bucket().index()).into_bytes();
     key.extend_from_slice(record::claim(claim));

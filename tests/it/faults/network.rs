@@ -292,3 +292,50 @@ async fn a_waiter_whose_first_try_arrives_late_leaves_nothing_behind() {
     let view = view.expect("it is well");
     assert_eq!((view.state, view.queue.length), (LockState::Free, 0));
 }
+
+#[tokio::test]
+async fn an_eviction_whose_first_try_arrives_late_leaves_the_next_holder_alone() {
+    let network = Network::start().await;
+    for mode in [Mode::Exclusive, READ] {
+        let evicted = in_mode(&lasting(claim()), mode);
+        network.beside.granted(&evicted).await;
+        let late = network.proxy.late();
+        let holders = tried_twice(&network, network.behind.evict(&evicted)).await;
+        assert_eq!(holders.expect("the second try is answered").len(), 1);
+        let next = in_mode(&lasting(rival(&evicted)), mode);
+        network.beside.granted(&next).await;
+        eventually("the first try arrives", async || {
+            (network.proxy.late() > late).then_some(())
+        })
+        .await;
+        network.beside.assert_holds(&next).await;
+    }
+}
+
+/// The answer to the first try is lost. The second must not end the lease of whoever came to hold meanwhile, and says whom the
+/// first one evicted.
+#[tokio::test]
+async fn an_eviction_that_is_repeated_evicts_nobody_else_and_answers_as_before() {
+    let network = Network::start().await;
+    // So that Redis knows the script.
+    let nobody = network.beside.evict(&claim()).await;
+    nobody.expect("the network is well");
+    let evicted = lasting(claim());
+    let fence = network.beside.granted(&evicted).await;
+    let next = lasting(rival(&evicted));
+    network.proxy.swallow_replies();
+    let request = network.behind.evict(&evicted);
+    let others = async {
+        eventually("the eviction arrives", async || {
+            let answer = network.beside.acquire(&next).await;
+            matches!(answer, Ok(Outcome::Granted(_))).then_some(())
+        })
+        .await;
+        network.proxy.pass_replies();
+    };
+    let (holders, ()) = tokio::join!(request, others);
+    let holders = holders.expect("the second try is answered");
+    let fences: Vec<_> = holders.iter().map(|holder| holder.fence.get()).collect();
+    assert_eq!(fences, [fence]);
+    network.beside.assert_holds(&next).await;
+}

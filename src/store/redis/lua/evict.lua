@@ -1,12 +1,19 @@
 -- Takes a lock away from those who hold it, a bounded number at a time.
--- KEYS: lock
+-- KEYS: lock, evicted
 -- ARGV: request, reason, cursor, evictions, channel
 -- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, then the leases
-local lock = KEYS[1]
+local lock, evicted = KEYS[1], KEYS[2]
 local request, reason, cursor, evictions, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 -- About so many: a small set comes whole, and a step may find a few more.
 local EVICTED_AT_ONCE = 500
+
+-- A request may be sent again because its first answer was lost, and the first try may arrive after the answer to the
+-- second. Only one of them evicts; the others get its answer.
+local before = redis.call('GET', evicted)
+if before then
+    return cmsgpack.unpack(before)
+end
 
 local now_us, now_ms = now()
 local it = read(lock, now_ms)
@@ -51,4 +58,7 @@ if answer[4] then
     redis.pcall('PUBLISH', evictions, name)
 end
 offer(it, now_ms)
+-- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+redis.call('DEL', evicted)
+redis.call('SET', evicted, cmsgpack.pack(answer), 'PX', REMEMBERED_MS)
 return answer
