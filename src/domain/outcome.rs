@@ -229,6 +229,17 @@ pub enum NotHolder {
     Unknown,
 }
 
+impl NotHolder {
+    /// Whether the lease ended because its time was over, and not because somebody ended it.
+    #[must_use]
+    pub fn ran_out(&self) -> bool {
+        match self {
+            Self::Expired | Self::Lost => true,
+            Self::Evicted { .. } | Self::Released | Self::Unknown => false,
+        }
+    }
+}
+
 /// A lock as everybody may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockView {

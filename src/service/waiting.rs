@@ -17,7 +17,7 @@ use super::hold::{HoldEvent, Tells};
 use super::jitter;
 use super::queues::{Answered, Queues, Standing};
 use super::waiter::Waiter;
-use crate::domain::{Acquired, Place, Position, Stand, Waiting};
+use crate::domain::{Acquired, Attempt, Place, Position, Rollback, Stand, Waiting};
 use crate::store::StoreError;
 use stopping::Stopped;
 
@@ -102,6 +102,14 @@ impl Wait {
         loop {
             match self.ask().await {
                 Asked::Answered(sent, answer) => {
+                    let answer = if self.may_have_held(&answer) {
+                        match self.begin_anew().await {
+                            Ok(()) => continue,
+                            Err(error) => Err(error),
+                        }
+                    } else {
+                        answer
+                    };
                     if let Some(end) = self.hear(sent, answer) {
                         return end;
                     }
@@ -136,6 +144,32 @@ impl Wait {
             Ok((sent, answer)) => Asked::Answered(sent, answer),
             Err(_) => Asked::Cut(under_way),
         }
+    }
+
+    /// Whether the claim may have ended by a lease of this very request that ran out: the answer that granted it was lost.
+    fn may_have_held(&self, answer: &Result<Acquired, StoreError>) -> bool {
+        let ran_out = matches!(answer, Ok(Acquired::Ended(lost)) if lost.how.ran_out());
+        ran_out && self.was_unsure && !self.waiter.is_gone()
+    }
+
+    /// Goes on waiting as one that was never granted anything. What this request did before is withdrawn, and asks of it that
+    /// are late are refused; so another attempt asks from now on. A claim that ended otherwise is found to have ended again.
+    async fn begin_anew(&mut self) -> Result<(), StoreError> {
+        let Request {
+            inner,
+            claim,
+            attempt,
+            ..
+        } = &mut self.request;
+        let (_, deadline) = inner.start();
+        let deadline = self.limit.map_or(deadline, |limit| limit.min(deadline));
+        let withdrawn = inner
+            .store
+            .withdraw(claim, *attempt, Rollback::Undo, deadline);
+        withdrawn.await?;
+        *attempt = Attempt::random();
+        self.was_unsure = false;
+        Ok(())
     }
 
     fn stand(&mut self) -> Stand {

@@ -124,6 +124,9 @@ on_every_store! {
         a_withdrawn_grant_does_not_close_the_lock
         a_grant_withdrawn_after_it_ran_out_closes_nothing
         a_grant_withdrawn_after_it_ran_out_is_nothing_to_its_successor
+        a_grant_withdrawn_after_another_got_the_lock_leaves_the_token_usable
+        a_shared_grant_withdrawn_after_it_ran_out_keeps_no_permits
+        a_renewed_grant_that_ran_out_cannot_be_withdrawn
         a_grant_that_a_second_attempt_was_told_of_stays
         a_grant_that_a_second_attempt_deepened_stays
         a_grant_that_was_renewed_stays
@@ -357,6 +360,7 @@ mod redis_alone {
             a_lease_that_is_taken_over_again_and_again_does_not_grow;
         withdraw:
             a_withdrawn_attempt_that_arrives_late_is_not_granted
+            an_attempt_withdrawn_after_it_ran_out_that_arrives_late_is_not_granted
             a_withdrawn_attempt_does_not_take_what_it_is_offered
             a_withdrawal_that_came_first_leaves_the_token_usable
             a_withdrawn_attempt_is_remembered_for_a_minute

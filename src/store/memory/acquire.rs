@@ -6,7 +6,7 @@ use super::lock::Obstacle;
 use super::table::Table;
 use crate::domain::{
     Acquired, Attempt, Claim, Contradiction, EventKind, Fence, Grant, Lease, LockName, Lost, Mode,
-    NotHolder, Stand,
+    Stand,
 };
 use crate::store::{Fault, StoreError};
 
@@ -192,8 +192,7 @@ impl Table {
             self.signals.event(EventKind::Acquired, name, &hold, now);
             lock.admit(hold);
             if let Some(before) = before {
-                self.endings
-                    .remember(name, before.token, NotHolder::Lost, before.until);
+                self.endings.lose(name, before.token);
             }
             self.touch(name);
         }

@@ -53,6 +53,13 @@ impl Endings {
         self.insert(name, hold.token, ending);
     }
 
+    /// Another claim was granted the lock of one whose lease ran out.
+    pub(super) fn lose(&mut self, name: &LockName, token: Token) {
+        if let Some(ending) = self.endings.get_mut(&(name.clone(), token)) {
+            ending.how = NotHolder::Lost;
+        }
+    }
+
     /// Forgets that what this attempt was granted ran out. Says which grant that was.
     pub(super) fn withdraw(
         &mut self,

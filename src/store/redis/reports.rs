@@ -76,6 +76,10 @@ impl RedisStore {
             | Acquired::Replayed(_)
             | Acquired::Superseded
             | Acquired::Overdue => Ok(acquired),
+            Acquired::Ended(lost) if lost.how.ran_out() => {
+                let detail = "an earlier try may have been granted, and its lease have run out";
+                Err(StoreError::unknown(Fault::Timeout, detail))
+            }
             Acquired::Blocked(_)
             | Acquired::Contradicts(_)
             | Acquired::TooManyWaiters { .. }

@@ -1,7 +1,7 @@
 //! Laws of withdrawal: a grant that nobody was told of is undone, and one that somebody was told of stays.
 
 use leasehold::domain::{
-    Acquired, Attempt, Change, Claim, LockState, NotHolder, Renewed, Withdrawable,
+    Acquired, Attempt, Blocker, Change, Claim, LockState, NotHolder, Renewed, Withdrawable,
 };
 
 use leasehold::store::REMEMBERED;
@@ -9,8 +9,8 @@ use leasehold::store::REMEMBERED;
 use super::expiry::after_expiry_in;
 use super::waiting::held_and_waited_for;
 use crate::support::bench::{
-    Bench, LONG, SHORT, assert_held, at_depth, claim, deadline, ended, for_short, leases_granted,
-    lock_of, rival,
+    Bench, LONG, SHORT, assert_held, at_depth, blocker, claim, deadline, ended, for_short, in_mode,
+    leases_granted, lock_of, permits, rival,
 };
 
 /// Grants the lock to the claim by an attempt that is returned.
@@ -60,6 +60,68 @@ pub(super) async fn a_grant_withdrawn_after_it_ran_out_is_nothing_to_its_success
     let answer = bench.acquire(&rival(&claim)).await;
     assert_eq!(after_expiry_in(answer), None);
     assert_held(&bench.acquire(&claim).await);
+}
+
+/// The client waits on and was told of nothing, so it must not be told that its claim has ended.
+pub(super) async fn a_grant_withdrawn_after_another_got_the_lock_leaves_the_token_usable(
+    bench: &Bench,
+) {
+    let claim = for_short(&claim());
+    let attempt = granted_to(bench, &claim).await;
+    bench.outlast(SHORT).await;
+    let next = rival(&claim);
+    bench.granted(&next).await;
+    // Of another attempt nobody knows whether its client was told.
+    let told = ended(&claim, NotHolder::Lost);
+    assert_eq!(bench.acquire(&claim).await, told);
+    bench.withdraw(&claim, attempt).await;
+    assert_held(&bench.acquire(&claim).await);
+    bench.freed(&next).await;
+    bench.granted(&claim).await;
+}
+
+pub(super) async fn an_attempt_withdrawn_after_it_ran_out_that_arrives_late_is_not_granted(
+    bench: &Bench,
+) {
+    let before = Attempt::random();
+    let claim = for_short(&claim());
+    bench.withdraw(&claim, before).await;
+    let attempt = granted_to(bench, &claim).await;
+    bench.outlast(SHORT).await;
+    let next = rival(&claim);
+    bench.granted(&next).await;
+    bench.withdraw(&claim, attempt).await;
+    bench.freed(&next).await;
+    for attempt in [before, attempt] {
+        let late = bench.attempt(&claim, attempt).await;
+        assert!(!matches!(late, Ok(Acquired::Granted(_))), "{late:?}");
+    }
+}
+
+pub(super) async fn a_shared_grant_withdrawn_after_it_ran_out_keeps_no_permits(bench: &Bench) {
+    let claim = Claim {
+        lock_delay: Some(LONG),
+        ..in_mode(&for_short(&claim()), permits(1, 1))
+    };
+    let attempt = granted_to(bench, &claim).await;
+    bench.outlast(SHORT).await;
+    // Whoever asks clears away what ran out.
+    let next = in_mode(&rival(&claim), permits(1, 1));
+    let blocker = blocker(bench.acquire(&next).await);
+    assert!(matches!(blocker, Blocker::Cooling { .. }), "{blocker:?}");
+    bench.withdraw(&claim, attempt).await;
+    bench.granted(&next).await;
+}
+
+pub(super) async fn a_renewed_grant_that_ran_out_cannot_be_withdrawn(bench: &Bench) {
+    let claim = for_short(&claim());
+    let attempt = granted_to(bench, &claim).await;
+    bench.renewed(&claim, None).await;
+    bench.outlast(SHORT).await;
+    bench.granted(&rival(&claim)).await;
+    bench.withdraw(&claim, attempt).await;
+    let told = ended(&claim, NotHolder::Lost);
+    assert_eq!(bench.acquire(&claim).await, told);
 }
 
 pub(super) async fn a_grant_that_a_second_attempt_was_told_of_stays(bench: &Bench) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::domain::{Acquired, Attempt, Blocker, LockState, Position};
-use leasehold::service::Outcome;
+use leasehold::service::{LockService, Outcome};
 use leasehold::store::{LockStore as _, StoreError};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -12,7 +12,7 @@ use super::staged::{Fate, Staged};
 use super::{
     LONG_WAIT, Waiting, assert_at_once, assert_idle, held, releases, rivals, settle, takes, view,
 };
-use crate::support::bench::{deadline, rival};
+use crate::support::bench::{SHORT, deadline, for_short, rival};
 
 const WAIT: Duration = Duration::from_secs(5);
 
@@ -42,6 +42,71 @@ async fn a_wait_that_is_over_tells_how_far_it_has_come_and_keeps_the_place() {
     releases(&service, &first).await;
     again.granted().await;
     assert!(!later.answer.is_finished(), "it came later");
+}
+
+/// A waiter that was granted its lock while every answer to it was lost, until the lease was over.
+async fn granted_unknown(service: &LockService, store: &Staged) -> Waiting {
+    let holder = held(service).await;
+    let claim = Arc::new(for_short(&rival(&holder)));
+    let waiting = Waiting::standing(service, &claim, LONG_WAIT).await;
+    store.next([Fate::Lost]);
+    releases(service, &holder).await;
+    settle().await;
+    assert!(matches!(
+        view(service, &claim).await.state,
+        LockState::Held(_)
+    ));
+    store.goes_silent(true);
+    sleep(SHORT * 2).await;
+    waiting
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_whose_lease_ran_out_before_it_was_told_of_it_waits_on() {
+    let (service, store) = Staged::service();
+    let waiting = granted_unknown(&service, &store).await;
+    store.goes_silent(false);
+    waiting.granted().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_whose_lease_went_to_another_before_it_was_told_of_it_waits_on() {
+    let (service, store) = Staged::service();
+    let waiting = granted_unknown(&service, &store).await;
+    let other = rival(&waiting.claim);
+    let asked = store
+        .store
+        .acquire(&other, Attempt::random(), None, deadline());
+    assert!(matches!(asked.await, Ok(Acquired::Granted(_))));
+    store.goes_silent(false);
+    sleep(Duration::from_secs(3)).await;
+    assert!(!waiting.answer.is_finished(), "another claim holds");
+    releases(&service, &other).await;
+    waiting.granted().await;
+}
+
+/// Its own lease has nothing to do with how this claim ended.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_whose_claim_ended_otherwise_meanwhile_is_told_so() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(for_short(&rival(&holder)));
+    let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    store.goes_silent(true);
+    sleep(Duration::from_secs(1)).await;
+    let released = store
+        .store
+        .release(&holder.names, holder.token, None, deadline());
+    released.await.unwrap();
+    // A repeated post through another process, whose client was told and let the lease run out.
+    let asked = store
+        .store
+        .acquire(&claim, Attempt::random(), None, deadline());
+    assert!(matches!(asked.await, Ok(Acquired::Granted(_))));
+    sleep(SHORT * 2).await;
+    store.goes_silent(false);
+    let outcome = waiting.outcome().await;
+    assert!(matches!(outcome, Outcome::Ended(_)), "{outcome:?}");
 }
 
 #[tokio::test(start_paused = true)]

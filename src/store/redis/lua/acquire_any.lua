@@ -48,12 +48,11 @@ for number = 1, count do
         held, was_told = held + 1, false
     else
         local mark = redis.call('GET', it.ended)
-        if mark then
-            if string.sub(mark, 1, 1) ~= 'c' then
-                return for_good(6, number, mark)
-            elseif string.find(mark, attempt, 2, true) then
-                return { attempt, 10 }
-            end
+        local has_ended = how_ended(mark)
+        if has_ended then
+            return for_good(6, number, has_ended)
+        elseif mark and string.find(mark, attempt, 2, true) then
+            return { attempt, 10 }
         end
         held = held + (it.record and 1 or 0)
     end
@@ -276,7 +275,8 @@ for _, it in ipairs(locks) do
         held_before_ms = math.max(it.until_ms - it.acquired_ms, 0)
         local remembered_ms = it.until_ms + REMEMBERED_MS - now_ms
         if remembered_ms > 0 then
-            redis.call('SET', ended_key(it, it.holder), LOST, 'PX', remembered_ms)
+            local before = it.compact and { it.attempt, false, it.compact[1] } or redis.call('HMGET', it.key, 'r', 'j', 'f')
+            mark_run_out(it, it.holder, LOST, untold_attempt(before[1], before[2]), before[3], 0, remembered_ms)
         end
         if channel ~= '' then
             spread(it)

@@ -19,7 +19,9 @@
 -- more), '1', the claim (16), the owner, the TTL in ms (4), the fencing token, which such a grant takes from the clock (8),
 -- and the end (6). The short ways know that form, and what only looks at a lock; what changes the record makes a hash of it.
 -- A mark of an ended claim is a string: one of those below, v<reason> evicted, or c<attempts>: not ended, but these
--- attempts, at most WITHDRAWN_MAX, were withdrawn, and are refused should their requests arrive late.
+-- attempts, at most WITHDRAWN_MAX, were withdrawn, and are refused should their requests arrive late. As long as nobody but
+-- the attempt that made the grant was told of a lease that ran out, its mark goes on with the attempt (8), the fencing
+-- token (8), the permits (4) and the withdrawn attempts: the withdrawal of that attempt makes the claim one that never held.
 -- A record outlives its lease by REMEMBERED_MS, so that the claim can be told that it expired.
 --
 -- The keys that a script is not given share the slot of the lock that it is given.
@@ -250,6 +252,24 @@ local function shift_holders(it, now_ms)
     end
 end
 
+-- Marks a claim whose lease ran out. `attempt` made the grant, as long as nobody else was told of it.
+local function mark_run_out(it, claim, how, attempt, fence, permits, keep_ms)
+    local ended = ended_key(it, claim)
+    local mark = how
+    if attempt then
+        local before = redis.call('GET', ended) or ''
+        local withdrawn = string.sub(before, 1, 1) == 'c' and string.sub(before, 2) or ''
+        local lease = struct.pack('>I8I4', tonumber(fence), tonumber(permits))
+        mark = how .. attempt .. lease .. withdrawn
+    end
+    redis.call('SET', ended, mark, 'PX', keep_ms)
+end
+
+-- The attempt that made a grant, as long as nobody else was told of it.
+local function untold_attempt(attempt, turns)
+    return attempt and attempt ~= NOBODY and string.sub(turns or attempt, 1, 8) == attempt and attempt
+end
+
 -- Clears away holders whose leases ran out.
 local function reap(it, now_us, now_ms, channel)
     shift_holders(it, now_ms)
@@ -257,7 +277,7 @@ local function reap(it, now_us, now_ms, channel)
     for _, member in ipairs(over) do
         local claim = string.sub(member, 1, 16)
         local record = holder_key(it, claim)
-        local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd', 'f')
+        local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd', 'f', 'r', 'j')
         local open_ms = 0
         if lease[1] then
             local until_ms = tonumber(lease[1])
@@ -265,7 +285,8 @@ local function reap(it, now_us, now_ms, channel)
             -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
             redis.call('DEL', record)
             if until_ms + REMEMBERED_MS > now_ms then
-                redis.call('SET', ended_key(it, claim), EXPIRED, 'PX', until_ms + REMEMBERED_MS - now_ms)
+                mark_run_out(it, claim, EXPIRED, untold_attempt(lease[6], lease[7]), lease[5],
+                    string.sub(member, 17), until_ms + REMEMBERED_MS - now_ms)
             end
             open_ms = closed_until(tonumber(lease[2]), until_ms, lease[3], lease[4])
         end
@@ -293,16 +314,21 @@ local function record_of(it, claim, now_ms)
     return false, 'n'
 end
 
+-- How a claim ended by its mark, or nothing if it has not.
+local function how_ended(mark)
+    local kind = mark and string.sub(mark, 1, 1)
+    if kind == 'v' then
+        return mark
+    end
+    return kind ~= 'c' and kind
+end
+
 -- Why a claim does not hold the lock: it expired, or its mark, or u unknown.
 local function why_not(how, ended)
     if how == EXPIRED then
         return how
     end
-    local mark = redis.call('GET', ended)
-    if mark and string.sub(mark, 1, 1) ~= 'c' then
-        return mark
-    end
-    return 'u'
+    return how_ended(redis.call('GET', ended)) or 'u'
 end
 
 -- For how long nobody holds the lock and it stays closed all the same; 0 or less if it is open.

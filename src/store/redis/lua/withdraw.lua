@@ -31,6 +31,20 @@ local function roll_back(it, record, claim)
     offer(it, now_ms)
 end
 
+-- A claim whose lease ran out before anybody was told of it never held: gives back what the lease keeps taken, and
+-- returns the mark of a claim that has not ended.
+local function forget_run_out(it, mark)
+    local fence, permits = struct.unpack('>I8I4', string.sub(mark, 10, 21))
+    local kept = struct.pack('>I8I8', 0, fence)
+    kept = kept .. permits
+    if it.limit and redis.call('ZSCORE', holders_key(it), kept) then
+        give_back(it, kept, 0, now_ms)
+        close_if_left(it)
+        offer(it, now_ms)
+    end
+    return 'c' .. string.sub(mark, 22)
+end
+
 for number = 1, #KEYS / 2 do
     local it, ended, claim = read(KEYS[number * 2 - 1], now_ms), KEYS[number * 2], ARGV[3 + number]
     local record = it.limit and holder_key(it, claim)
@@ -43,6 +57,9 @@ for number = 1, #KEYS / 2 do
     end
     -- One attempt may ask many times: an ask that is late must not be granted what another one was.
     local mark = redis.call('GET', ended) or 'c'
+    if is_close == '0' and string.find(mark, '^[23]') and string.sub(mark, 2, 9) == attempt then
+        mark = forget_run_out(it, mark)
+    end
     if string.sub(mark, 1, 1) == 'c' and not string.find(mark, attempt, 2, true) then
         local attempts = string.sub(mark, 2) .. attempt
         redis.call('SET', ended, 'c' .. string.sub(attempts, -8 * WITHDRAWN_MAX), 'PX', REMEMBERED_MS)
