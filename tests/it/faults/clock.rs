@@ -216,3 +216,28 @@ async fn a_clock_that_goes_back_and_is_set_right_ends_no_lease_for_anybody_else(
     let granted = other.granted_not_before(&rival(&held), held_until).await;
     assert!(granted.holder.fence > lease.holder.fence);
 }
+
+/// The grace is written down as a time of Redis's clock.
+#[tokio::test]
+async fn a_clock_that_goes_back_makes_nobody_wait_longer_after_a_loss() {
+    let server = redis_with_a_movable_clock().await;
+    server.move_clock(AN_HOUR);
+    let replica = Replica::open(&server.database(0)).await;
+    let held = lasting_for(TTL, claim());
+    let lease = replica.lease(&held).await;
+    let held_until = Instant::now() + lease.holder.expires_in;
+    server.command(&["FLUSHALL"]).await;
+    let next = rival(&held);
+    let answer = replica.acquire(&next).await;
+    assert!(
+        matches!(answer, Ok(Outcome::Recovering { .. })),
+        "{answer:?}"
+    );
+    server.move_clock(Duration::ZERO);
+    let fresh = Replica::open(&server.database(0)).await;
+    let elsewhere = claim();
+    tokio::join!(
+        replica.granted_not_before(&next, held_until),
+        fresh.granted_not_before(&elsewhere, held_until),
+    );
+}

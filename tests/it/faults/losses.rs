@@ -136,6 +136,37 @@ async fn emptied_under_live_connections_it_grants_nothing_that_is_held() {
     other.granted_not_before(&rival(&held), held_until).await;
 }
 
+/// Leases are not all that keeps a lock from others.
+#[tokio::test]
+async fn what_stays_closed_after_a_lease_is_waited_for() {
+    let brief = lasting_for(TTL / 5, claim());
+    let min_hold = Claim {
+        min_hold: Some(TTL),
+        ..brief.clone()
+    };
+    let lock_delay = Claim {
+        lock_delay: Some(TTL - TTL / 5),
+        ..brief
+    };
+    for closing in [min_hold, lock_delay] {
+        let server = durable_redis().await;
+        let holding = Replica::open(&server.database(0)).await;
+        let other = Replica::open(&server.database(0)).await;
+        all_listen(&server, 2).await;
+        for replica in [&holding, &other] {
+            replica.surveys.abort();
+        }
+        let closed_until = Instant::now() + TTL;
+        holding.granted(&closing).await;
+        if closing.min_hold.is_some() {
+            holding.release(&closing).await.expect("the store answers");
+        }
+        server.command(&["FLUSHALL"]).await;
+        let next = lasting(rival(&closing));
+        other.granted_not_before(&next, closed_until).await;
+    }
+}
+
 /// Only the counter of one bucket, in which the other process has never granted anything.
 #[tokio::test]
 async fn a_counter_that_is_missing_is_a_loss_for_everybody() {

@@ -11,9 +11,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::{Replica, durable_redis};
+use super::{Replica, durable_redis, lasting};
 use crate::support::bench::{claim, lock_of, rival, ttl};
 use crate::support::eventually;
+use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 
 const WAITERS: usize = 8;
@@ -159,4 +160,44 @@ async fn a_pause_of_redis_keeps_the_order() {
     sleep(Duration::from_secs(4)).await;
     server.resume();
     queue.assert_order().await;
+}
+
+/// Nobody waits for one process that is cut off, and its waiter is in its place again when it is back.
+#[tokio::test]
+async fn a_process_that_is_away_alone_is_passed_over_until_it_is_back() {
+    let server = durable_redis().await;
+    let network = Proxy::start(server.address()).await;
+    let away = Arc::new(Replica::open(&network.database(0)).await);
+    let here = Arc::new(Replica::open(&server.database(0)).await);
+    let holding = lasting(claim());
+    here.granted(&holding).await;
+    let (tells, mut granted) = mpsc::unbounded_channel();
+    for (number, replica) in [&away, &here, &here].into_iter().enumerate() {
+        let (replica, waiter, tells) = (Arc::clone(replica), rival(&holding), tells.clone());
+        tokio::spawn(async move {
+            let answer = replica.acquire_within(&waiter, WAIT).await;
+            assert!(matches!(answer, Ok(Outcome::Granted(_))), "{answer:?}");
+            tells.send((number, waiter)).expect("the test listens");
+        });
+        eventually("it stands in the queue", async || {
+            let view = here.service.inspect(lock_of(&holding)).await.ok()?;
+            (view.queue.length as usize == number + 1).then_some(())
+        })
+        .await;
+    }
+    network.stall(true);
+    here.release(&holding).await.expect("the store answers");
+    let (first, second) = granted.recv().await.expect("somebody is granted it");
+    assert_eq!(first, 1, "nobody waits for the process that is away");
+    network.stall(false);
+    eventually("it is back in its place", async || {
+        let view = here.service.inspect(lock_of(&holding)).await.ok()?;
+        (view.queue.length == 2).then_some(())
+    })
+    .await;
+    here.release(&second).await.expect("the store answers");
+    let (next, third) = granted.recv().await.expect("somebody is granted it");
+    assert_eq!(next, 0, "it came first");
+    here.release(&third).await.expect("the store answers");
+    assert_eq!(granted.recv().await.expect("the last one").0, 2);
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold::service::Outcome;
 use tokio::time::Instant;
 
 use super::{Replica, all_listen, durable_redis, lasting, lasting_for};
@@ -138,4 +139,24 @@ async fn no_connection_stays_where_the_address_pointed_before() {
     replica
         .granted_not_before(&lasting(claim()), held_until)
         .await;
+}
+
+/// Nobody can tell whether the address still leads there.
+#[tokio::test]
+async fn connections_are_given_up_while_no_new_one_can_be_opened() {
+    let server = durable_redis().await;
+    let address = Proxy::start(server.address()).await;
+    let replica = Replica::open(&address.database(0)).await;
+    replica.granted(&lasting(claim())).await;
+    address.refuse(true);
+    eventually("it is not granted any more", async || {
+        replica.acquire(&lasting(claim())).await.err()
+    })
+    .await;
+    address.refuse(false);
+    eventually("it is granted again", async || {
+        let answer = replica.acquire(&lasting(claim())).await.ok()?;
+        matches!(answer, Outcome::Granted(_)).then_some(())
+    })
+    .await;
 }
