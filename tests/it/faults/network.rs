@@ -9,7 +9,7 @@ use leasehold::store::StoreError;
 use tokio::time::Instant;
 
 use super::{Replica, durable_redis, lasting, lasting_claims};
-use crate::support::bench::{READ, claim, deadline, in_mode, lock_of, rival};
+use crate::support::bench::{READ, claim, deadline, for_short, in_mode, lock_of, rival};
 use crate::support::ear::Ear;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
@@ -72,6 +72,32 @@ async fn a_grant_whose_answer_was_lost_is_taken_back() {
     network.beside.becomes_free(&claim).await;
     // The token is as good as before.
     eventually("the network is well", async || {
+        let answer = network.behind.acquire(&claim).await.ok()?;
+        matches!(answer, Outcome::Granted(_)).then_some(())
+    })
+    .await;
+}
+
+/// The second try finds that the claim has ended, by a lease that nobody was told of.
+#[tokio::test]
+async fn a_grant_that_ran_out_before_its_request_was_repeated_does_not_end_the_claim() {
+    let network = Network::start().await;
+    let claim = for_short(&claim());
+    network.proxy.swallow_replies();
+    let runs_out = async {
+        for is_held in [true, false] {
+            eventually("it is granted, and runs out", async || {
+                let view = network.beside.service.inspect(lock_of(&claim)).await.ok()?;
+                (matches!(view.state, LockState::Held(_)) == is_held).then_some(())
+            })
+            .await;
+        }
+        network.proxy.pass_replies();
+    };
+    let (answer, ()) = tokio::join!(network.behind.acquire(&claim), runs_out);
+    assert_unknown(answer);
+    let claim = lasting(claim);
+    eventually("the token is as good as before", async || {
         let answer = network.behind.acquire(&claim).await.ok()?;
         matches!(answer, Outcome::Granted(_)).then_some(())
     })
