@@ -140,6 +140,19 @@ fn a_claim_that_comes_back_and_a_renewal_that_makes_a_lease_are_rejected() {
     });
 }
 
+/// What was told counts from before the store was asked, and the store answered late.
+#[test]
+fn a_renewal_after_the_end_that_was_told_late_is_accepted() {
+    let mut history = valid();
+    if let Answer::Granted { leases, .. } = history.answer(DEE, 0) {
+        leases[0].expires_in = SECOND;
+    }
+    let renewed = granted(&[("s", 100)], false, 0);
+    history.ask(DEE, Action::Renew, 3_000, 3_010, renewed);
+    let (found, _) = judge(&history);
+    assert!(found.is_empty(), "{found:#?}");
+}
+
 #[test]
 fn a_part_of_several_locks_is_rejected() {
     assert_broken(Rule::PartialGrant, |history| {

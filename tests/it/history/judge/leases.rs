@@ -26,7 +26,7 @@ pub(super) struct Grant<'a> {
     pub(super) asked: Micros,
     /// The lease had begun by then.
     pub(super) told: Micros,
-    /// No report says that it lasts longer than this.
+    /// It did not last longer, by what anybody was told: a report that was late says less than what the store knows.
     pub(super) latest_end: Micros,
     /// The times in which it certainly lasted.
     pub(super) lasting: Vec<Lasting>,
@@ -156,7 +156,7 @@ fn grant<'a>(
         told: reports.iter().map(|report| report.at).min().unwrap_or(0),
         latest_end: reports
             .iter()
-            .map(|report| report.at + report.expires_in)
+            .map(|report| report.at + report.expires_in.max(evidence.history.claims[claim].lease))
             .max()
             .unwrap_or(0),
         lasting: reports

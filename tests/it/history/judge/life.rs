@@ -108,7 +108,10 @@ fn resurrected(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Violation>
             match answer {
                 Answer::Granted { leases, .. } => {
                     first_granted = first_granted.min(*at);
-                    let end = leases.iter().map(|lease| at + lease.expires_in).max();
+                    // What is told counts from before the store was asked; the store counts from when it did it.
+                    let full = evidence.history.claims[claim].lease;
+                    let told = leases.iter().map(|lease| lease.expires_in.max(full)).max();
+                    let end = told.map(|told| at + told);
                     lasts_until = lasts_until.map(|until| until.max(end.unwrap_or(0)));
                 }
                 Answer::Freed
