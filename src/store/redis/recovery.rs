@@ -152,7 +152,8 @@ impl Recovery {
             .arg(self.grace_on_empty_start.as_millis() as u64)
             .arg(self.messages.events_channel())
             .arg(self.messages.recovery_channel())
-            .arg(self.messages.wake_channel());
+            .arg(self.messages.wake_channel())
+            .arg(self.clock.reached_us());
         let asked = Instant::now();
         let value = pool::evaluate(connection, script, &command).await?;
         let answered = Instant::now();
@@ -201,6 +202,10 @@ impl Recovery {
         let takes_into_account = |latest_us| is_new_epoch && answer.epoch > latest_us;
         if latest_us.is_some_and(|latest_us| !takes_into_account(latest_us)) {
             tracing::warn!("the clock of the store was set forward; leases may have ended early");
+            known.lost_epoch = Some(answer.epoch);
+        }
+        if is_new_epoch && answer.epoch < self.clock.reached_us() {
+            // Whoever began it did not know that larger fences were given before the clock was set back.
             known.lost_epoch = Some(answer.epoch);
         }
         known.data_epoch = Some(answer.epoch);

@@ -241,3 +241,25 @@ async fn a_clock_that_goes_back_makes_nobody_wait_longer_after_a_loss() {
         fresh.granted_not_before(&elsewhere, held_until),
     );
 }
+
+/// The counters of the fencing tokens are lost, and the clock is behind those that were given.
+#[tokio::test]
+async fn a_loss_after_the_clock_went_back_leaves_the_fences_in_order() {
+    let server = redis_with_a_movable_clock().await;
+    server.move_clock(AN_HOUR);
+    let replicas = [
+        Replica::open(&server.database(0)).await,
+        Replica::open(&server.database(0)).await,
+    ];
+    let held = lasting_for(BRIEF, claim());
+    let before = replicas[0].granted(&held).await;
+    server.move_clock(Duration::ZERO);
+    server.command(&["FLUSHALL"]).await;
+    let now = Instant::now();
+    for replica in &replicas {
+        let next = rival(&held);
+        let lease = replica.granted_not_before(&next, now).await;
+        assert!(lease.holder.fence.get() > before);
+        replica.release(&next).await.expect("the store answers");
+    }
+}

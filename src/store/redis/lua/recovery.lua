@@ -1,13 +1,13 @@
 -- Compares what a process knows about the data with what the data say; begins a new epoch where leases may be lost.
 -- KEYS: node, longest_ttl, grace
--- ARGV: request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms, settle_ms, empty_start_ms, events, recovery, wake
+-- ARGV: request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms, settle_ms, empty_start_ms, events, recovery, wake, reached_us
 -- Returns: request, now_us, epoch, revision, longest TTL in ms, ms that new grants still wait, how many are subscribed to
 --   the channel of events, how many to the caller's own
 local node, longest_ttl, grace = KEYS[1], KEYS[2], KEYS[3]
 local request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms,
-    settle_ms, empty_start_ms, events, recovery, wake =
+    settle_ms, empty_start_ms, events, recovery, wake, reached_us =
     ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10],
-    ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15]
+    ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16]
 
 -- The node is a hash without expiry: epoch, when this history of the data began (µs); run_id, the Redis process that was
 -- met last; promoted_from, whose replica that was, if any; durable, whether every acknowledged write was on disk then and
@@ -52,7 +52,8 @@ end
 -- HDEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
 redis.pcall('HDEL', node, '')
 if begins then
-    local later_than = math.max(tonumber(epoch) or 0, tonumber(known_epoch) or 0)
+    -- Nothing is granted a fence below the epoch, so it comes after all that the clock showed before it was set back.
+    local later_than = math.max(tonumber(epoch) or 0, tonumber(known_epoch) or 0, tonumber(reached_us))
     epoch = string.format('%.0f', math.max(now_us, later_than + 1))
     local counters, missing = {}, {}
     for bucket = 1, BUCKETS do

@@ -26,6 +26,8 @@ pub(in crate::store::redis) struct RedisClock {
     sampled_us: AtomicU64,
     /// By how much the clock was set since the first sample, in milliseconds.
     shift_ms: AtomicI64,
+    /// What the clock had reached at the most when it was set back, in microseconds; 0 if it never was.
+    reached_us: AtomicU64,
     last: Mutex<Option<Sample>>,
 }
 
@@ -45,6 +47,7 @@ impl RedisClock {
             floor_us: AtomicU64::new(0),
             sampled_us: AtomicU64::new(0),
             shift_ms: AtomicI64::new(0),
+            reached_us: AtomicU64::new(0),
             last: Mutex::new(None),
         }
     }
@@ -68,6 +71,11 @@ impl RedisClock {
         self.shift_ms.load(Ordering::Relaxed)
     }
 
+    /// The latest time that the clock may have shown before it was set back, in microseconds; 0 if it never was.
+    pub(super) fn reached_us(&self) -> u64 {
+        self.reached_us.load(Ordering::Relaxed)
+    }
+
     /// Takes note of Redis's time. If its clock was set forward since the last sample, says the latest time that it would
     /// show otherwise.
     pub(super) fn observe(&self, redis_us: u64, asked: Instant, answered: Instant) -> Option<u64> {
@@ -86,7 +94,11 @@ impl RedisClock {
         self.sampled_us.store(self.micros(asked), Ordering::Relaxed);
         let before = before?;
         let is_ahead = redis_us > latest_us;
-        if is_ahead || redis_us < before.earliest_us(asked) {
+        let is_behind = redis_us < before.earliest_us(asked);
+        if is_behind {
+            self.reached_us.fetch_max(latest_us, Ordering::Relaxed);
+        }
+        if is_ahead || is_behind {
             let expected_us = before.redis_us + micros_between(before.asked, asked);
             let step_us = redis_us.cast_signed() - expected_us.cast_signed();
             self.shift_ms.fetch_add(step_us / 1_000, Ordering::Relaxed);
@@ -133,7 +145,7 @@ mod tests {
         let (clock, start) = clock();
         let minute = start + MILLI * 60_000;
         assert_eq!(clock.observe(NOON_US + 60_000_000, minute, minute), None);
-        assert_eq!(clock.shift_ms(), 0);
+        assert_eq!((clock.shift_ms(), clock.reached_us()), (0, 0));
     }
 
     /// However long the process or Redis stood still: the answer was on its way meanwhile.
@@ -175,6 +187,11 @@ mod tests {
         let redis_us = NOON_US + 1_000_000 - 3_600_000_000;
         assert_eq!(clock.observe(redis_us, later, later), None);
         assert_eq!(clock.shift_ms(), -3_600_000);
+        let reached_us = NOON_US + 1_000_000;
+        assert!((reached_us..reached_us + 1_000_000).contains(&clock.reached_us()));
+        let minute = later + MILLI * 60_000;
+        assert_eq!(clock.observe(redis_us + 60_000_000, minute, minute), None);
+        assert!(clock.reached_us() < reached_us + 1_000_000);
     }
 
     #[test]
