@@ -154,8 +154,8 @@ impl Inner {
             ..Arc::unwrap_or_clone(claim)
         });
         let holding = Holding {
-            // Before the lock is asked for, so that no eviction is missed.
-            held: self.held.register(claim.names.clone()),
+            // Before the lock is asked for, so that nothing is missed that ends the lease.
+            held: self.held.register(claim.names.clone(), claim.token),
             request: Request::new(self, claim, slot),
             tells: Tells(tells),
         };
@@ -248,7 +248,7 @@ impl Holding {
             tokio::select! {
                 () = self.tells.closed() => return End::Closed { ttl },
                 () = draining.cancelled() => return self.tell_last(HoldEvent::Draining).await,
-                () = self.held.evicted() => {}
+                () = self.held.ended() => {}
                 () = tokio::time::sleep(rest.min(left)) => {}
             }
             if until <= Instant::now() {
