@@ -1,49 +1,29 @@
 //! HTTP/2 clients that grant little room for an answer or none: what they have no room for was not delivered.
-//!
-//! The frames are written by hand, because client libraries grant room by themselves.
 
 use std::time::Duration;
 
 use leasehold::config::ServerConfig;
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
 use super::sockets::Server;
 use super::support::{Api, get};
 use crate::sockets::config;
+use crate::support::http2::{DATA, Frame, HEADERS, Http2, RST_STREAM};
 
 /// An answer of `text/plain`: a token and the end of its line.
 const ANSWER_LEN: u32 = 37;
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const WINDOW_UPDATE: u8 = 8;
-
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-
-/// The only request of a connection.
-const STREAM: u32 = 1;
-
 /// A connection with one request, whose answer is read frame by frame.
-struct Client(TcpStream);
-
-/// A frame as it arrives.
-struct Frame {
-    kind: u8,
-    flags: u8,
+struct Client {
+    connection: Http2,
     stream: u32,
-    payload: Vec<u8>,
 }
 
 impl Client {
     /// Asks for a lock, with room for so much of the answer.
     async fn acquire(server: &Server, name: &str, room: u32) -> Self {
         let path = format!("/locks/{name}?ttl=1h");
-        Self::begin(server, &path, END_STREAM, room).await
+        Self::begin(server, "text/plain", &path, "", room).await
     }
 
     /// Asks for several locks, whose answer is many frames of data.
@@ -51,52 +31,26 @@ impl Client {
         let names: Vec<_> = (0..8).map(|number| format!("large/{number}")).collect();
         let metadata = json!({"text": "x".repeat(3_000)});
         let body = json!({"names": names, "metadata": metadata, "ttl": "1h"}).to_string();
-        let mut client = Self::begin(server, "/locks", 0, room).await;
-        client.send(DATA, END_STREAM, STREAM, body.as_bytes()).await;
-        client
+        Self::begin(server, "application/json", "/locks", &body, room).await
     }
 
-    async fn begin(server: &Server, path: &str, flags: u8, room: u32) -> Self {
-        let connected = TcpStream::connect(server.address).await;
-        let mut client = Self(connected.expect("a connection"));
-        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-        client.0.write_all(preface).await.expect("sent");
-        // SETTINGS_INITIAL_WINDOW_SIZE.
-        let settings = [&[0, 4], &room.to_be_bytes()[..]].concat();
-        client.send(SETTINGS, 0, 0, &settings).await;
-        let accept: &[u8] = match path {
-            "/locks" => b"application/json",
-            _ => b"text/plain",
-        };
-        // `:method: POST` and `:scheme: http` are in the static table, as are the names of the others.
-        let fields = [
-            [&[0x83, 0x86, 0x04, path.len() as u8], path.as_bytes()].concat(),
-            [&[0x01, 1], &b"x"[..]].concat(),
-            [&[0x0f, 19 - 15, accept.len() as u8], accept].concat(),
-        ];
-        let flags = flags | END_HEADERS;
-        client.send(HEADERS, flags, STREAM, &fields.concat()).await;
-        client
+    async fn begin(server: &Server, accept: &str, path: &str, body: &str, room: u32) -> Self {
+        let connection = Http2::open(server.address, room).await;
+        let mut connection = connection.expect("a connection");
+        let stream = connection.ask_for(accept, "POST", path, body).await;
+        Self {
+            stream: stream.expect("sent"),
+            connection,
+        }
     }
 
-    async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let len = &(payload.len() as u32).to_be_bytes()[1..];
-        let head = [len, &[kind, flags], &stream.to_be_bytes()].concat();
-        let frame = [&head, payload].concat();
-        self.0.write_all(&frame).await.expect("sent");
-    }
-
+    /// The next frame of the answer.
     async fn frame(&mut self) -> Frame {
-        let mut head = [0; 9];
-        self.0.read_exact(&mut head).await.expect("a frame");
-        let [a, b, c, kind, flags, stream @ ..] = head;
-        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
-        self.0.read_exact(&mut payload).await.expect("a payload");
-        Frame {
-            kind,
-            flags,
-            stream: u32::from_be_bytes(stream),
-            payload,
+        loop {
+            let frame = self.connection.next().await.expect("a frame");
+            if frame.stream == self.stream {
+                return frame;
+            }
         }
     }
 
@@ -105,26 +59,19 @@ impl Client {
         let (mut is_answered, mut received) = (false, 0);
         while !is_answered || received < len as usize {
             let frame = self.frame().await;
-            if frame.stream == STREAM {
-                assert!([HEADERS, DATA].contains(&frame.kind), "{}", frame.kind);
-                assert_eq!(frame.flags & END_STREAM, 0, "there is more to come");
-                is_answered = true;
-                received += usize::from(frame.kind == DATA) * frame.payload.len();
-            }
+            assert!([HEADERS, DATA].contains(&frame.kind), "{}", frame.kind);
+            assert!(!frame.ends_stream(), "there is more to come");
+            is_answered = true;
+            received += usize::from(frame.kind == DATA) * frame.payload.len();
         }
         assert_eq!(received, len as usize);
     }
 
     /// Reads the end of an answer of which nothing is missing.
     async fn reads_the_end(&mut self) {
-        loop {
-            let frame = self.frame().await;
-            if frame.stream == STREAM {
-                let is_empty = frame.kind == DATA && frame.payload.is_empty();
-                assert!(is_empty && frame.flags & END_STREAM != 0);
-                return;
-            }
-        }
+        let frame = self.frame().await;
+        let is_empty = frame.kind == DATA && frame.payload.is_empty();
+        assert!(is_empty && frame.ends_stream());
     }
 
     /// Reads everything, and returns how much that was.
@@ -132,29 +79,30 @@ impl Client {
         let mut received = 0;
         loop {
             let frame = self.frame().await;
-            if frame.stream == STREAM && frame.kind == DATA {
+            if frame.kind == DATA {
                 received += frame.payload.len();
-                if frame.flags & END_STREAM != 0 {
-                    return received;
-                }
+            }
+            if frame.ends_stream() {
+                return received;
             }
         }
+    }
+
+    /// Makes room for so much more.
+    async fn makes_room(&mut self, len: u32) {
+        let widened = self.connection.widen(self.stream, len).await;
+        widened.expect("sent");
     }
 
     /// Reads until the server resets the stream.
     async fn is_reset(&mut self) {
-        loop {
-            let frame = self.frame().await;
-            if frame.stream == STREAM && frame.kind == RST_STREAM {
-                return;
-            }
-        }
+        while self.frame().await.kind != RST_STREAM {}
     }
 
     /// Has no more use for the answer, on a connection that lives on.
     async fn resets(&mut self) {
-        let cancel = 8_u32.to_be_bytes();
-        self.send(RST_STREAM, 0, STREAM, &cancel).await;
+        let reset = self.connection.reset(self.stream).await;
+        reset.expect("sent");
     }
 }
 
@@ -191,8 +139,7 @@ async fn a_grant_that_its_client_makes_room_for_is_delivered() {
     let server = Server::start().await;
     let mut client = Client::acquire(&server, "a", 10).await;
     client.reads(10).await;
-    let more = (ANSWER_LEN - 10).to_be_bytes();
-    client.send(WINDOW_UPDATE, 0, STREAM, &more).await;
+    client.makes_room(ANSWER_LEN - 10).await;
     client.reads(ANSWER_LEN - 10).await;
     client.reads_the_end().await;
     client.resets().await;
