@@ -79,7 +79,8 @@ impl Stream for Hold {
 }
 
 impl Told {
-    /// The event as it is when it is taken, which may be long after it was sent. None if its lease is over.
+    /// The event as it is when it is taken, which may be long after it was sent; it may still have to wait for room then, see
+    /// `server::delivery`. None if its lease is over.
     fn by_now(self) -> Option<HoldEvent> {
         let Self(since, event) = self;
         Some(match event {

@@ -1,13 +1,14 @@
 //! HTTP/2 clients that grant little room for an answer or none: what they have no room for was not delivered.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold::config::ServerConfig;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::sockets::Server;
-use super::support::{Api, get};
+use super::support::{Api, Event, get};
 use crate::sockets::config;
+use crate::support::eventually;
 use crate::support::http2::{DATA, Frame, HEADERS, Http2, RST_STREAM};
 
 /// An answer of `text/plain`: a token and the end of its line.
@@ -32,6 +33,11 @@ impl Client {
         let metadata = json!({"text": "x".repeat(3_000)});
         let body = json!({"names": names, "metadata": metadata, "ttl": "1h"}).to_string();
         Self::begin(server, "application/json", "/locks", &body, room).await
+    }
+
+    /// Asks for a stream that holds a lock for as long as it lives, with room for so much of it.
+    async fn hold(server: &Server, path: &str, room: u32) -> Self {
+        Self::begin(server, "text/event-stream", path, "", room).await
     }
 
     async fn begin(server: &Server, accept: &str, path: &str, body: &str, room: u32) -> Self {
@@ -72,6 +78,22 @@ impl Client {
         let frame = self.frame().await;
         let is_empty = frame.kind == DATA && frame.payload.is_empty();
         assert!(is_empty && frame.ends_stream());
+    }
+
+    /// Reads so many events of a stream.
+    async fn reads_events(&mut self, count: usize) -> Vec<Event> {
+        let (mut text, mut events) = (String::new(), Vec::new());
+        while events.len() < count {
+            let frame = self.frame().await;
+            if frame.kind == DATA {
+                text += std::str::from_utf8(&frame.payload).expect("events are UTF-8");
+            }
+            while let Some((block, rest)) = text.split_once("\n\n") {
+                events.extend(Event::read(block));
+                text = rest.to_owned();
+            }
+        }
+        events
     }
 
     /// Reads everything, and returns how much that was.
@@ -175,6 +197,60 @@ async fn a_large_grant_is_given_back_unless_all_of_it_was_read() {
     assert!(client.reads_all().await > 24_000);
     drop(client);
     assert_stays_held(&server, "large/7").await;
+}
+
+/// The service renews meanwhile, for a while at least, and nobody can tell the client when the event was written.
+#[tokio::test]
+async fn an_event_that_found_no_room_arrives_late_and_what_is_so_by_then_follows_at_once() {
+    let server = Server::start().await;
+    let sent = SystemTime::now();
+    let mut client = Client::hold(&server, "/locks/a?ttl=3s", 0).await;
+    server.api.is_soon("a", "held").await;
+    let end = async || {
+        let lock = server.api.send(get("/locks/a")).await.json();
+        lock["holders"][0]["expires_at"].clone()
+    };
+    let first_end = end().await;
+    eventually("the lease is renewed", async || {
+        (end().await != first_end).then_some(())
+    })
+    .await;
+    client.makes_room(10_000).await;
+    let [late, next] = &client.reads_events(2).await[..] else {
+        panic!("two events");
+    };
+    assert_eq!((&late.kind[..], &next.kind[..]), ("acquired", "renewed"));
+    assert_eq!(late.data["expires_at"], first_end, "as when it was written");
+    assert!(at(&next.data) > at(&late.data));
+    // Counted from when the request was sent, what is said of the lease is right however late it is read.
+    let millis = |field: &str| {
+        let millis = late.data[field].as_u64().expect("a number");
+        Duration::from_millis(millis)
+    };
+    let counted = sent + millis("waited_ms") + millis("expires_in_ms");
+    assert!(counted <= at(&late.data) + Duration::from_millis(1));
+}
+
+/// When the lease of a grant ends.
+fn at(grant: &Value) -> SystemTime {
+    let text = grant["expires_at"].as_str().expect("a time");
+    humantime::parse_rfc3339(text).expect("a time of RFC 3339")
+}
+
+/// So no event waits for room longer than that.
+#[tokio::test]
+async fn a_stream_that_is_not_read_in_time_lets_go() {
+    let config = ServerConfig {
+        write_timeout: Duration::from_millis(50),
+        ..config()
+    };
+    let server = Server::configured(Api::new(), &config).await;
+    for room in [0, 1, 100] {
+        let mut client = Client::hold(&server, "/locks/a?ttl=1h", room).await;
+        server.api.is_soon("a", "held").await;
+        client.is_reset().await;
+        server.api.is_soon("a", "free").await;
+    }
 }
 
 /// Lets the tasks run that would give back. They need no time, only their turn.
