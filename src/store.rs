@@ -16,8 +16,8 @@ use tokio::time::Instant;
 
 use crate::config::{Config, StoreUrl};
 use crate::domain::{
-    Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockEvent, LockName, LockNames,
-    LockView, Parked, Released, Renewed, Rollback, Stand, Token,
+    Acquired, Attempt, Change, Claim, ClaimDigest, HoldCount, Holder, Listing, LockEvent, LockName,
+    LockNames, LockView, Parked, Released, Renewed, Rollback, Stand, Token,
 };
 
 /// How long an ended claim is remembered, so that a late or repeated request with its token finds out.
@@ -169,6 +169,9 @@ pub trait Listener: Send + Sync + fmt::Debug {
 
     /// Whoever held the lock was evicted, by any process. Those who hold leases for others ask what is left of them.
     fn evicted(&self, name: &LockName);
+
+    /// A request released a lease of this claim that a stream may hold, at any process. The stream asks what is left of it.
+    fn released(&self, name: &LockName, claim: ClaimDigest);
 
     /// Something happened to a lock.
     fn event(&self, event: LockEvent);

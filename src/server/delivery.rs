@@ -1,8 +1,9 @@
 //! The body of an answer on its way to the peer. Over HTTP/2 it goes out in pieces, each of which says when it was
 //! written, and it ends only when all of them were; so whoever runs the stream can tell that nobody reads it.
 //!
-//! hyper does not poll a body whose stream has no window, and h2 keeps what it was given for as long as the connection
-//! lives. Both are why a body cannot have a deadline by itself: `streams` has it.
+//! hyper takes one frame of a body before it waits for a window, and does not poll the body meanwhile; h2 keeps what it was
+//! given for as long as the connection lives. Both are why a body cannot have a deadline by itself: `streams` has it. They
+//! are also why what a frame says of a lease may be old when it is written, by as much as that deadline at the most.
 
 use std::pin::Pin;
 use std::sync::Arc;

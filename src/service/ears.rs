@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::events::Events;
 use super::held::HeldByStreams;
 use super::queues::Queues;
-use crate::domain::{LockEvent, LockName};
+use crate::domain::{ClaimDigest, LockEvent, LockName};
 use crate::store::Listener;
 
 /// The listener of one service. It knows no store, so store and service do not keep each other alive.
@@ -23,6 +23,10 @@ impl Listener for Ears {
 
     fn evicted(&self, name: &LockName) {
         self.held.evicted(name);
+    }
+
+    fn released(&self, name: &LockName, claim: ClaimDigest) {
+        self.held.released(name, claim);
     }
 
     fn event(&self, event: LockEvent) {

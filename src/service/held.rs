@@ -1,11 +1,12 @@
-//! Which streams of this process hold, or are about to hold, which locks, so that they learn of an eviction at once.
+//! Which streams of this process hold, or are about to hold, which locks, so that they learn at once of an eviction, and of
+//! a release by another request.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::domain::{LockName, LockNames};
+use crate::domain::{ClaimDigest, LockName, LockNames, Token};
 
 /// The streams of each lock, by numbers of their own. There is an entry for each lock of a stream, and none when the stream
 /// has ended.
@@ -14,8 +15,14 @@ pub(super) struct HeldByStreams(Mutex<Streams>);
 
 #[derive(Debug, Default)]
 struct Streams {
-    by_name: BTreeMap<(LockName, u64), Arc<Notify>>,
+    by_name: BTreeMap<(LockName, u64), Entry>,
     last_number: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    claim: ClaimDigest,
+    stream: Arc<Notify>,
 }
 
 /// A stream among those of its locks, for as long as the value lives.
@@ -25,18 +32,21 @@ pub(super) struct HeldByStream {
     names: LockNames,
     number: u64,
     /// Keeps one notification for a stream that is busy: that it has to ask again is all there is to know.
-    evicted: Arc<Notify>,
+    ended: Arc<Notify>,
 }
 
 impl HeldByStreams {
-    pub(super) fn register(self: &Arc<Self>, names: LockNames) -> HeldByStream {
-        let evicted = Arc::new(Notify::new());
+    pub(super) fn register(self: &Arc<Self>, names: LockNames, token: Token) -> HeldByStream {
+        let ended = Arc::new(Notify::new());
         let number = self.with(|streams| {
             streams.last_number += 1;
             let number = streams.last_number;
             for name in names.iter() {
-                let entry = (name.clone(), number);
-                streams.by_name.insert(entry, Arc::clone(&evicted));
+                let entry = Entry {
+                    claim: token.digest(name),
+                    stream: Arc::clone(&ended),
+                };
+                streams.by_name.insert((name.clone(), number), entry);
             }
             number
         });
@@ -44,16 +54,27 @@ impl HeldByStreams {
             registry: Arc::clone(self),
             names,
             number,
-            evicted,
+            ended,
         }
     }
 
     /// Makes the streams that hold the lock ask what is left of their leases.
     pub(super) fn evicted(&self, name: &LockName) {
+        self.notify(name, |_| true);
+    }
+
+    /// Makes the streams that hold the lock by this claim do so.
+    pub(super) fn released(&self, name: &LockName, claim: ClaimDigest) {
+        self.notify(name, |entry| entry.claim == claim);
+    }
+
+    fn notify(&self, name: &LockName, concerns: impl Fn(&Entry) -> bool) {
         self.with(|streams| {
             let of_lock = (name.clone(), 0)..=(name.clone(), u64::MAX);
-            for (_, stream) in streams.by_name.range(of_lock) {
-                stream.notify_one();
+            for (_, entry) in streams.by_name.range(of_lock) {
+                if concerns(entry) {
+                    entry.stream.notify_one();
+                }
             }
         });
     }
@@ -64,12 +85,12 @@ impl HeldByStreams {
 }
 
 impl HeldByStream {
-    /// Completes when one of the locks was taken from its holders since the last time.
+    /// Completes when one of the leases was taken away or released since the last time.
     ///
     /// # Cancel safety
-    /// An eviction is not lost when the future is dropped.
-    pub(super) async fn evicted(&self) {
-        self.evicted.notified().await;
+    /// What ended a lease is not lost when the future is dropped.
+    pub(super) async fn ended(&self) {
+        self.ended.notified().await;
     }
 }
 
@@ -94,21 +115,24 @@ mod tests {
     }
 
     #[test]
-    fn the_streams_of_a_lock_hear_of_its_evictions_and_leave_nothing_behind() {
+    fn the_streams_of_a_lock_hear_what_ends_their_leases_and_leave_nothing_behind() {
         let registry = Arc::new(HeldByStreams::default());
         let several = LockNames::several(vec![name("a"), name("b")]).expect("two names");
+        let [first, second] = [Token::random(), Token::random()];
         let streams = [
-            registry.register(several),
-            registry.register(name("b").into()),
+            registry.register(several, first),
+            registry.register(name("b").into(), second),
         ];
         let [of_both, of_one] = &streams;
-        let is_told = |stream: &HeldByStream| stream.evicted().now_or_never().is_some();
+        let is_told = |stream: &HeldByStream| stream.ended().now_or_never().is_some();
         registry.evicted(&name("a"));
         assert!(is_told(of_both) && !is_told(of_one));
         registry.evicted(&name("b"));
         registry.evicted(&name("b"));
         assert!(is_told(of_both) && is_told(of_one));
         assert!(!is_told(of_both), "twice is told once");
+        registry.released(&name("b"), second.digest(&name("b")));
+        assert!(is_told(of_one) && !is_told(of_both));
         drop(streams);
         registry.with(|streams| assert!(streams.by_name.is_empty()));
     }

@@ -79,7 +79,8 @@ impl Stream for Hold {
 }
 
 impl Told {
-    /// The event as it is when it is taken, which may be long after it was sent. None if its lease is over.
+    /// The event as it is when it is taken, which may be long after it was sent; it may still have to wait for room then, see
+    /// `server::delivery`. None if its lease is over.
     fn by_now(self) -> Option<HoldEvent> {
         let Self(since, event) = self;
         Some(match event {
@@ -154,8 +155,8 @@ impl Inner {
             ..Arc::unwrap_or_clone(claim)
         });
         let holding = Holding {
-            // Before the lock is asked for, so that no eviction is missed.
-            held: self.held.register(claim.names.clone()),
+            // Before the lock is asked for, so that nothing is missed that ends the lease.
+            held: self.held.register(claim.names.clone(), claim.token),
             request: Request::new(self, claim, slot),
             tells: Tells(tells),
         };
@@ -248,7 +249,7 @@ impl Holding {
             tokio::select! {
                 () = self.tells.closed() => return End::Closed { ttl },
                 () = draining.cancelled() => return self.tell_last(HoldEvent::Draining).await,
-                () = self.held.evicted() => {}
+                () = self.held.ended() => {}
                 () = tokio::time::sleep(rest.min(left)) => {}
             }
             if until <= Instant::now() {

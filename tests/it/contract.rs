@@ -93,7 +93,8 @@ on_every_store! {
         a_repeated_release_is_recognised
         a_repeated_release_leaves_the_next_holder_alone
         a_released_claim_cannot_be_acquired_again
-        a_released_claim_cannot_be_renewed;
+        a_released_claim_cannot_be_renewed
+        a_release_of_what_a_stream_may_hold_is_told_and_no_other;
     expiry:
         a_lease_that_ran_out_frees_the_lock
         a_lease_that_ran_out_is_expired_while_nobody_came_after
@@ -352,7 +353,8 @@ mod redis_alone {
             a_claim_leaves_the_queue_by_release_on_any_process
             a_newcomer_on_another_process_does_not_overtake
             events_of_one_process_are_heard_on_all
-            an_eviction_is_heard_of_on_all;
+            an_eviction_is_heard_of_on_all
+            the_release_of_a_stream_is_heard_of_on_all;
         taking_over:
             a_lease_is_taken_over_at_another_process
             a_late_repeat_of_a_stream_that_was_taken_over_from_changes_nothing

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Change, Claim, Released};
+use leasehold::domain::{Acquired, Change, Claim, Mode, Released};
 use leasehold::service::Outcome;
 use leasehold::store::LockStore;
 use tokio::task::JoinSet;
@@ -109,6 +109,34 @@ async fn an_operation_is_one_command() {
             "publish",
         ] {
             assert_eq!(carried_out.get(other), None, "{other}");
+        }
+    }
+}
+
+/// What a stream holds is told to the processes within that command, and nothing is told of anything else.
+#[tokio::test]
+async fn a_release_sends_a_message_only_if_a_stream_may_hold_the_lease() {
+    let redis = RedisServer::start(RedisOptions::forgetful()).await;
+    let store = store(&redis).await;
+    for mode in [Mode::Exclusive, READ] {
+        let claim = in_mode(&claim(), mode);
+        for (takes_over, messages) in [(false, None), (true, Some(&10))] {
+            live(&*store, rival(&claim)).await;
+            reset(&redis).await;
+            for _ in 0..10 {
+                let streaming = rival(&claim);
+                live(
+                    &*store,
+                    Claim {
+                        takes_over,
+                        ..streaming
+                    },
+                )
+                .await;
+            }
+            let carried_out = carried_out(&redis).await;
+            assert_eq!(carried_out["evalsha"], 30);
+            assert_eq!(carried_out.get("publish"), messages, "{mode:?}");
         }
     }
 }

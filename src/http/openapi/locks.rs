@@ -36,7 +36,7 @@ pub(super) const REFUSED: [Code; 11] = [
 pub(super) const NOT_HOLDER: [Code; 7] = [
     Code::InvalidName,
     Code::TokenMissing,
-    Code::ClaimEnded,
+    Code::LeaseReleased,
     Code::LeaseExpired,
     Code::LeaseLost,
     Code::LeaseEvicted,
@@ -118,7 +118,7 @@ fn release() -> OperationBuilder {
             bare("Released; or released before, within the last minute; or out of the queue."),
         )
         .response("200", held_or_evicted);
-    let codes = with_a_body(&[&NOT_HOLDER]).filter(|code| *code != Code::ClaimEnded);
+    let codes = with_a_body(&[&NOT_HOLDER]).filter(|code| *code != Code::LeaseReleased);
     of_locks("release", "Release a lock")
         .description(Some(
             "Ends the claim, whether it holds or waits, or steps it back to `hold_count`. With `force`, \

@@ -10,6 +10,7 @@ use super::locks::{
 use super::responses::{bare, of, refusals, token_header};
 use super::{Described, fields};
 use crate::http::locks::{ACQUIRE_SEVERAL_FIELDS, RELEASE_SEVERAL_FIELDS, RENEW_SEVERAL_FIELDS};
+use crate::http::problem::Code;
 use crate::http::route::Route;
 use crate::http::wire::Grants;
 
@@ -77,6 +78,7 @@ fn release() -> OperationBuilder {
             bare("Released, out of the queue, or released before, within the last minute."),
         )
         .response("200", grants("Stepped back to `hold_count`."));
+    let codes = with_a_body(&[&NOT_HOLDER]).filter(|code| *code != Code::LeaseReleased);
     of_locks("release_several", "Release several locks")
         .description(Some(
             "Ends the claim on each of the locks. If some are lost, the others are released all the same, and `lost` \
@@ -85,7 +87,7 @@ fn release() -> OperationBuilder {
         .parameter(fields::names())
         .parameter(fields::token_header("The token of the claim."))
         .parameters(Some(fields::query(&RELEASE_SEVERAL_FIELDS[1..])))
-        .responses(refusals(responses, with_a_body(&[&NOT_HOLDER])))
+        .responses(refusals(responses, codes))
 }
 
 fn grants(description: &str) -> ResponseBuilder {

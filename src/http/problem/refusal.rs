@@ -203,7 +203,9 @@ impl Problem {
             NotHolder::Evicted { .. } => {
                 "an operator took the lock away; stop what the lock protects"
             }
-            NotHolder::Released => return Self::claim_ended(lost),
+            NotHolder::Released => {
+                "the claim was released with this token before; stop what the lock protects"
+            }
             NotHolder::Unknown => {
                 "no claim of this lock is known by this token; it never held the lock, or ended over a minute ago"
             }
@@ -270,7 +272,7 @@ pub(super) fn code_of(how: &NotHolder) -> Code {
         NotHolder::Expired => Code::LeaseExpired,
         NotHolder::Lost => Code::LeaseLost,
         NotHolder::Evicted { .. } => Code::LeaseEvicted,
-        NotHolder::Released => Code::ClaimEnded,
+        NotHolder::Released => Code::LeaseReleased,
         NotHolder::Unknown => Code::TokenUnknown,
     }
 }

@@ -16,6 +16,8 @@ pub(super) struct Hold {
     pub(super) mode: Mode,
     pub(super) fence: Fence,
     rollback_right: RollbackRight,
+    /// Whether a stream holds it, or has held it.
+    pub(super) is_of_stream: bool,
     pub(super) acquired: Instant,
     pub(super) until: Instant,
     pub(super) hold_count: HoldCount,
@@ -45,6 +47,7 @@ impl Hold {
             mode: claim.mode,
             fence,
             rollback_right: RollbackRight::Grantee(attempt),
+            is_of_stream: claim.takes_over,
             acquired: now.instant,
             until: now.instant,
             hold_count: claim.hold_count,
@@ -67,6 +70,7 @@ impl Hold {
                 false => RollbackRight::Nobody,
             };
         }
+        self.is_of_stream |= claim.takes_over;
         let is_deeper = claim.hold_count > self.hold_count;
         self.hold_count = self.hold_count.max(claim.hold_count);
         is_deeper

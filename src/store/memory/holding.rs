@@ -95,6 +95,9 @@ impl Table {
         let kept = lock.holds.get(token)?.kept_after_release();
         let hold = lock.end(token, kept, now)?;
         self.signals.event(EventKind::Released, name, &hold, now);
+        if hold.is_of_stream {
+            self.signals.released(name, token);
+        }
         self.endings
             .remember(name, token, NotHolder::Released, now.instant);
         self.touch(name);

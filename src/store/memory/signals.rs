@@ -2,7 +2,7 @@
 
 use super::clock::Moment;
 use super::hold::Hold;
-use crate::domain::{EventKind, LockEvent, LockName, Owner};
+use crate::domain::{ClaimDigest, EventKind, LockEvent, LockName, Owner, Token};
 use crate::store::Listener;
 
 /// What is still to be told.
@@ -17,6 +17,7 @@ pub(super) struct Signals {
 pub(super) enum Signal {
     Offered(LockName),
     Evicted(LockName),
+    Released(LockName, ClaimDigest),
     Event(LockEvent),
 }
 
@@ -25,6 +26,7 @@ impl Signal {
         match self {
             Self::Offered(name) => listener.offered(&name),
             Self::Evicted(name) => listener.evicted(&name),
+            Self::Released(name, claim) => listener.released(&name, claim),
             Self::Event(event) => listener.event(event),
         }
     }
@@ -45,6 +47,12 @@ impl Signals {
 
     pub(super) fn evicted(&mut self, name: &LockName) {
         self.waiting.push(Signal::Evicted(name.clone()));
+    }
+
+    /// A lease that a stream may hold was released by a request.
+    pub(super) fn released(&mut self, name: &LockName, token: Token) {
+        let signal = Signal::Released(name.clone(), token.digest(name));
+        self.waiting.push(signal);
     }
 
     /// Something happened to a lease.

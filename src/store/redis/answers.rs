@@ -33,6 +33,8 @@ pub(super) struct ReleaseReply {
     /// Whether this process may have been offered the lock and told by nothing else: the answer says so, or the claim was
     /// released before, perhaps by this very request, whose first answer was lost.
     pub(super) may_be_offered: bool,
+    /// Whether a stream may have held what was released, now or before.
+    pub(super) may_be_of_stream: bool,
 }
 
 /// One step of an eviction.
@@ -120,15 +122,19 @@ pub(super) fn released(mut reply: Reply, names: &LockNames) -> Result<ReleaseRep
         return Ok(ReleaseReply {
             released: vec![Released::Freed { held_for }],
             may_be_offered: packed.code() == Some(b'2'),
+            may_be_of_stream: false,
         });
     }
     let now_ms = reply.number()?;
+    let mut is_of_stream = false;
     let each = names.iter().map(|_| {
         let mut item = reply.list()?;
         match item.number()? {
-            1 => Ok(Released::Freed {
-                held_for: item.millis()?,
-            }),
+            1 => {
+                let held_for = item.millis()?;
+                is_of_stream |= item.number()? == 1;
+                Ok(Released::Freed { held_for })
+            }
             2 => Ok(Released::SteppedBack(lease(item.list()?, now_ms)?)),
             3 => Ok(Released::LeftQueue),
             0 => Ok(Released::by_other(mark(&item.text()?)?)),
@@ -136,8 +142,10 @@ pub(super) fn released(mut reply: Reply, names: &LockNames) -> Result<ReleaseRep
         }
     });
     let released = each.collect::<Result<Vec<_>, _>>()?;
+    let is_repeated = released.contains(&Released::Repeated);
     Ok(ReleaseReply {
-        may_be_offered: released.contains(&Released::Repeated),
+        may_be_offered: is_repeated,
+        may_be_of_stream: is_of_stream || is_repeated,
         released,
     })
 }

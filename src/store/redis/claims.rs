@@ -296,7 +296,7 @@ impl RedisStore {
         let digests = digests(names, token);
         let command = || {
             let mut command = call(script, names, &digests);
-            add_claimants(&mut command, request, &digests, self.messages.process());
+            add_claimants(&mut command, request, &digests, self.messages.releaser());
             match (hold_count, self.messages.channel()) {
                 (None, "") => {}
                 (None, channel) => {
@@ -310,13 +310,18 @@ impl RedisStore {
         };
         let read = |reply: Reply, _: &Connection| answers::released(reply, names);
         let answer = self.run(script, request, deadline, command, read).await;
-        let may_be_offered = match &answer {
-            Ok(reply) => reply.may_be_offered,
+        let (may_be_offered, may_be_of_stream) = match &answer {
+            Ok(reply) => (reply.may_be_offered, reply.may_be_of_stream),
             // What a lost answer said, nobody knows.
-            Err(error) => matches!(error, StoreError::Unknown { .. }),
+            Err(StoreError::Unknown { .. }) => (true, true),
+            Err(StoreError::Unavailable { .. }) => (false, false),
         };
         if may_be_offered {
             self.messages.may_be_offered(names);
+        }
+        // The message on the channel may be lost or late.
+        if may_be_of_stream {
+            self.messages.released(names, &digests);
         }
         answer.map(|reply| reply.released)
     }

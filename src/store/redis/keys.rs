@@ -54,6 +54,11 @@ pub(super) fn evictions_channel(database: u32) -> String {
     format!("lh:1:evictions:{database}")
 }
 
+/// The channel on which it is told to the same processes that such a lease was released. `release_any.lua` makes the same.
+pub(super) fn releases_channel(database: u32) -> String {
+    format!("lh:1:releases:{database}")
+}
+
 /// The channel on which processes tell each other that somebody has come to watch.
 pub(super) fn watch_channel(database: u32) -> String {
     format!("lh:1:watch:{database}")
@@ -107,7 +112,7 @@ mod tests {
         assert_eq!(lock(&name("orders/42")), "lh:1:{41}:l:orders/42");
         assert_eq!(fence(name("orders/42").bucket()), "lh:1:{41}:f");
         assert_eq!(
-            ended(&name("a"), &ClaimDigest([65; 32])),
+            ended(&name("a"), &ClaimDigest([65; ClaimDigest::LEN])),
             [b"lh:1:{192}:e:".as_slice(), &[65; 16]].concat()
         );
     }

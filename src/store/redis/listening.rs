@@ -71,6 +71,7 @@ impl Listening {
         pubsub.subscribe(&self.shared.wake).await?;
         pubsub.subscribe(&self.shared.watch).await?;
         pubsub.subscribe(&self.shared.evictions).await?;
+        pubsub.subscribe(&self.shared.releases).await?;
         pubsub.subscribe(&self.shared.recovery).await?;
         Ok(pubsub)
     }

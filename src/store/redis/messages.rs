@@ -20,7 +20,9 @@ use super::keys;
 use super::listening::Listening;
 use super::pool::Pool;
 use super::recovery::FleetState;
-use crate::domain::{EventKind, Fence, LockEvent, LockName, LockNames, Owner, Timestamp};
+use crate::domain::{
+    ClaimDigest, EventKind, Fence, LockEvent, LockName, LockNames, Owner, Timestamp,
+};
 use crate::store::{Finding, Listener};
 
 pub(super) const UNPOISONED: &str = "nobody panics while holding it";
@@ -35,10 +37,12 @@ pub(super) struct Messages {
 /// What the task that hears and those who ask know together.
 pub(super) struct Shared {
     process: String,
+    releaser: String,
     pub(super) wake: String,
     pub(super) events: String,
     pub(super) watch: String,
     pub(super) evictions: String,
+    pub(super) releases: String,
     pub(super) recovery: String,
     fleet: Arc<FleetState>,
     /// Since when this process hears, over the connection that it has.
@@ -68,10 +72,12 @@ impl Messages {
         let process = format!("{process:016x}");
         let shared = Shared {
             wake: keys::wake_channel(&process),
+            releaser: format!("{process}{database}"),
             process,
             events: keys::events_channel(database),
             watch: keys::watch_channel(database),
             evictions: keys::evictions_channel(database),
+            releases: keys::releases_channel(database),
             recovery: keys::recovery_channel(database),
             fleet,
             connected_at: Mutex::new(None),
@@ -91,6 +97,12 @@ impl Messages {
     /// The name under which this process waits.
     pub(super) fn process(&self) -> &str {
         &self.shared.process
+    }
+
+    /// What a release has to know of this process: the name under which it waits, and the number of the database, by which
+    /// the script finds the channel of releases.
+    pub(super) fn releaser(&self) -> &str {
+        &self.shared.releaser
     }
 
     /// The channel on which scripts tell events; empty while nobody watches.
@@ -115,6 +127,14 @@ impl Messages {
     pub(super) fn evicted(&self, name: &LockName) {
         if let Some((listener, _)) = self.attached.get() {
             listener.evicted(name);
+        }
+    }
+
+    /// This process has released claims that streams may hold, or may have.
+    pub(super) fn released(&self, names: &LockNames, claims: &[ClaimDigest]) {
+        if let Some((listener, _)) = self.attached.get() {
+            let claims = names.iter().zip(claims);
+            claims.for_each(|(name, claim)| listener.released(name, *claim));
         }
     }
 
@@ -255,6 +275,12 @@ impl Shared {
         } else if channel == self.evictions {
             if let Ok(name) = LockName::parse(payload) {
                 listener.evicted(&name);
+            }
+        } else if channel == self.releases {
+            if let Some((claim, name)) = payload.split_first_chunk()
+                && let Ok(name) = LockName::parse(name)
+            {
+                listener.released(&name, ClaimDigest(*claim));
             }
         } else if channel == self.watch {
             self.demand.announced();

@@ -10,16 +10,13 @@ use crate::domain::{
     Attempt, ClaimDigest, Fence, HoldCount, Holder, Lease, Mode, Owner, Timestamp, Ttl,
 };
 
-/// How many bytes of a claim's digest Redis gets to know. Nobody finds a token to half a SHA-256 either, and two claims
-/// have the same half as rarely as two random UUIDs are equal; what Redis keeps of every claim that ended is as much smaller.
-const CLAIM_LEN: usize = 16;
 /// The attempt, and the code that makes of a new record the answer that it was granted.
 const HEAD_LEN: usize = 9;
 const MILLIS_LEN: usize = 6;
 
 /// What scripts know a claim by.
 pub(super) fn claim(digest: &ClaimDigest) -> &[u8] {
-    &digest.0[..CLAIM_LEN]
+    &digest.0
 }
 
 /// The beginning of a new record.
@@ -31,7 +28,7 @@ pub(super) fn identity(attempt: Attempt, digest: &ClaimDigest, owner: &Owner) ->
     identity
 }
 
-/// A request, the claim that makes it, and the process that passes it on where that matters.
+/// A request, the claim that makes it, and what the script has to know of the process that passes it on.
 pub(super) fn claimant(request: u64, digest: &ClaimDigest, process: &str) -> Vec<u8> {
     [&request.to_be_bytes(), claim(digest), process.as_bytes()].concat()
 }
@@ -71,7 +68,7 @@ impl Packed {
 
 /// The lease in a record after its head.
 fn lease(record: &[u8], now_ms: Option<u64>) -> Result<Lease, Malformed> {
-    let (_, rest) = record.split_at_checked(CLAIM_LEN).ok_or(Malformed)?;
+    let (_, rest) = record.split_at_checked(ClaimDigest::LEN).ok_or(Malformed)?;
     let (rest, until) = rest.split_last_chunk::<MILLIS_LEN>().ok_or(Malformed)?;
     let (rest, granted) = rest.split_last_chunk::<8>().ok_or(Malformed)?;
     let (owner, ttl) = rest.split_last_chunk::<4>().ok_or(Malformed)?;
@@ -111,7 +108,7 @@ mod tests {
     /// As `acquire.lua` puts it together.
     fn record(owner: &str) -> Vec<u8> {
         let owner = Owner::new(owner).expect("a short text");
-        let mut record = identity(Attempt(7), &ClaimDigest([65; 32]), &owner);
+        let mut record = identity(Attempt(7), &ClaimDigest([65; ClaimDigest::LEN]), &owner);
         record.extend_from_slice(&60_000_u32.to_be_bytes());
         record.extend_from_slice(&GRANTED_US.to_be_bytes());
         record.extend_from_slice(&UNTIL_MS.to_be_bytes()[2..]);

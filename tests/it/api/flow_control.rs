@@ -1,49 +1,30 @@
 //! HTTP/2 clients that grant little room for an answer or none: what they have no room for was not delivered.
-//!
-//! The frames are written by hand, because client libraries grant room by themselves.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold::config::ServerConfig;
-use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use serde_json::{Value, json};
 
 use super::sockets::Server;
-use super::support::{Api, get};
+use super::support::{Api, Event, get};
 use crate::sockets::config;
+use crate::support::eventually;
+use crate::support::http2::{DATA, Frame, HEADERS, Http2, RST_STREAM};
 
 /// An answer of `text/plain`: a token and the end of its line.
 const ANSWER_LEN: u32 = 37;
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const WINDOW_UPDATE: u8 = 8;
-
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-
-/// The only request of a connection.
-const STREAM: u32 = 1;
-
 /// A connection with one request, whose answer is read frame by frame.
-struct Client(TcpStream);
-
-/// A frame as it arrives.
-struct Frame {
-    kind: u8,
-    flags: u8,
+struct Client {
+    connection: Http2,
     stream: u32,
-    payload: Vec<u8>,
 }
 
 impl Client {
     /// Asks for a lock, with room for so much of the answer.
     async fn acquire(server: &Server, name: &str, room: u32) -> Self {
         let path = format!("/locks/{name}?ttl=1h");
-        Self::begin(server, &path, END_STREAM, room).await
+        Self::begin(server, "text/plain", &path, "", room).await
     }
 
     /// Asks for several locks, whose answer is many frames of data.
@@ -51,52 +32,31 @@ impl Client {
         let names: Vec<_> = (0..8).map(|number| format!("large/{number}")).collect();
         let metadata = json!({"text": "x".repeat(3_000)});
         let body = json!({"names": names, "metadata": metadata, "ttl": "1h"}).to_string();
-        let mut client = Self::begin(server, "/locks", 0, room).await;
-        client.send(DATA, END_STREAM, STREAM, body.as_bytes()).await;
-        client
+        Self::begin(server, "application/json", "/locks", &body, room).await
     }
 
-    async fn begin(server: &Server, path: &str, flags: u8, room: u32) -> Self {
-        let connected = TcpStream::connect(server.address).await;
-        let mut client = Self(connected.expect("a connection"));
-        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-        client.0.write_all(preface).await.expect("sent");
-        // SETTINGS_INITIAL_WINDOW_SIZE.
-        let settings = [&[0, 4], &room.to_be_bytes()[..]].concat();
-        client.send(SETTINGS, 0, 0, &settings).await;
-        let accept: &[u8] = match path {
-            "/locks" => b"application/json",
-            _ => b"text/plain",
-        };
-        // `:method: POST` and `:scheme: http` are in the static table, as are the names of the others.
-        let fields = [
-            [&[0x83, 0x86, 0x04, path.len() as u8], path.as_bytes()].concat(),
-            [&[0x01, 1], &b"x"[..]].concat(),
-            [&[0x0f, 19 - 15, accept.len() as u8], accept].concat(),
-        ];
-        let flags = flags | END_HEADERS;
-        client.send(HEADERS, flags, STREAM, &fields.concat()).await;
-        client
+    /// Asks for a stream that holds a lock for as long as it lives, with room for so much of it.
+    async fn hold(server: &Server, path: &str, room: u32) -> Self {
+        Self::begin(server, "text/event-stream", path, "", room).await
     }
 
-    async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let len = &(payload.len() as u32).to_be_bytes()[1..];
-        let head = [len, &[kind, flags], &stream.to_be_bytes()].concat();
-        let frame = [&head, payload].concat();
-        self.0.write_all(&frame).await.expect("sent");
+    async fn begin(server: &Server, accept: &str, path: &str, body: &str, room: u32) -> Self {
+        let connection = Http2::open(server.address, room).await;
+        let mut connection = connection.expect("a connection");
+        let stream = connection.ask_for(accept, "POST", path, body).await;
+        Self {
+            stream: stream.expect("sent"),
+            connection,
+        }
     }
 
+    /// The next frame of the answer.
     async fn frame(&mut self) -> Frame {
-        let mut head = [0; 9];
-        self.0.read_exact(&mut head).await.expect("a frame");
-        let [a, b, c, kind, flags, stream @ ..] = head;
-        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
-        self.0.read_exact(&mut payload).await.expect("a payload");
-        Frame {
-            kind,
-            flags,
-            stream: u32::from_be_bytes(stream),
-            payload,
+        loop {
+            let frame = self.connection.next().await.expect("a frame");
+            if frame.stream == self.stream {
+                return frame;
+            }
         }
     }
 
@@ -105,26 +65,35 @@ impl Client {
         let (mut is_answered, mut received) = (false, 0);
         while !is_answered || received < len as usize {
             let frame = self.frame().await;
-            if frame.stream == STREAM {
-                assert!([HEADERS, DATA].contains(&frame.kind), "{}", frame.kind);
-                assert_eq!(frame.flags & END_STREAM, 0, "there is more to come");
-                is_answered = true;
-                received += usize::from(frame.kind == DATA) * frame.payload.len();
-            }
+            assert!([HEADERS, DATA].contains(&frame.kind), "{}", frame.kind);
+            assert!(!frame.ends_stream(), "there is more to come");
+            is_answered = true;
+            received += usize::from(frame.kind == DATA) * frame.payload.len();
         }
         assert_eq!(received, len as usize);
     }
 
     /// Reads the end of an answer of which nothing is missing.
     async fn reads_the_end(&mut self) {
-        loop {
+        let frame = self.frame().await;
+        let is_empty = frame.kind == DATA && frame.payload.is_empty();
+        assert!(is_empty && frame.ends_stream());
+    }
+
+    /// Reads so many events of a stream.
+    async fn reads_events(&mut self, count: usize) -> Vec<Event> {
+        let (mut text, mut events) = (String::new(), Vec::new());
+        while events.len() < count {
             let frame = self.frame().await;
-            if frame.stream == STREAM {
-                let is_empty = frame.kind == DATA && frame.payload.is_empty();
-                assert!(is_empty && frame.flags & END_STREAM != 0);
-                return;
+            if frame.kind == DATA {
+                text += std::str::from_utf8(&frame.payload).expect("events are UTF-8");
+            }
+            while let Some((block, rest)) = text.split_once("\n\n") {
+                events.extend(Event::read(block));
+                text = rest.to_owned();
             }
         }
+        events
     }
 
     /// Reads everything, and returns how much that was.
@@ -132,29 +101,30 @@ impl Client {
         let mut received = 0;
         loop {
             let frame = self.frame().await;
-            if frame.stream == STREAM && frame.kind == DATA {
+            if frame.kind == DATA {
                 received += frame.payload.len();
-                if frame.flags & END_STREAM != 0 {
-                    return received;
-                }
+            }
+            if frame.ends_stream() {
+                return received;
             }
         }
+    }
+
+    /// Makes room for so much more.
+    async fn makes_room(&mut self, len: u32) {
+        let widened = self.connection.widen(self.stream, len).await;
+        widened.expect("sent");
     }
 
     /// Reads until the server resets the stream.
     async fn is_reset(&mut self) {
-        loop {
-            let frame = self.frame().await;
-            if frame.stream == STREAM && frame.kind == RST_STREAM {
-                return;
-            }
-        }
+        while self.frame().await.kind != RST_STREAM {}
     }
 
     /// Has no more use for the answer, on a connection that lives on.
     async fn resets(&mut self) {
-        let cancel = 8_u32.to_be_bytes();
-        self.send(RST_STREAM, 0, STREAM, &cancel).await;
+        let reset = self.connection.reset(self.stream).await;
+        reset.expect("sent");
     }
 }
 
@@ -191,8 +161,7 @@ async fn a_grant_that_its_client_makes_room_for_is_delivered() {
     let server = Server::start().await;
     let mut client = Client::acquire(&server, "a", 10).await;
     client.reads(10).await;
-    let more = (ANSWER_LEN - 10).to_be_bytes();
-    client.send(WINDOW_UPDATE, 0, STREAM, &more).await;
+    client.makes_room(ANSWER_LEN - 10).await;
     client.reads(ANSWER_LEN - 10).await;
     client.reads_the_end().await;
     client.resets().await;
@@ -228,6 +197,60 @@ async fn a_large_grant_is_given_back_unless_all_of_it_was_read() {
     assert!(client.reads_all().await > 24_000);
     drop(client);
     assert_stays_held(&server, "large/7").await;
+}
+
+/// The service renews meanwhile, for a while at least, and nobody can tell the client when the event was written.
+#[tokio::test]
+async fn an_event_that_found_no_room_arrives_late_and_what_is_so_by_then_follows_at_once() {
+    let server = Server::start().await;
+    let sent = SystemTime::now();
+    let mut client = Client::hold(&server, "/locks/a?ttl=3s", 0).await;
+    server.api.is_soon("a", "held").await;
+    let end = async || {
+        let lock = server.api.send(get("/locks/a")).await.json();
+        lock["holders"][0]["expires_at"].clone()
+    };
+    let first_end = end().await;
+    eventually("the lease is renewed", async || {
+        (end().await != first_end).then_some(())
+    })
+    .await;
+    client.makes_room(10_000).await;
+    let [late, next] = &client.reads_events(2).await[..] else {
+        panic!("two events");
+    };
+    assert_eq!((&late.kind[..], &next.kind[..]), ("acquired", "renewed"));
+    assert_eq!(late.data["expires_at"], first_end, "as when it was written");
+    assert!(at(&next.data) > at(&late.data));
+    // Counted from when the request was sent, what is said of the lease is right however late it is read.
+    let millis = |field: &str| {
+        let millis = late.data[field].as_u64().expect("a number");
+        Duration::from_millis(millis)
+    };
+    let counted = sent + millis("waited_ms") + millis("expires_in_ms");
+    assert!(counted <= at(&late.data) + Duration::from_millis(1));
+}
+
+/// When the lease of a grant ends.
+fn at(grant: &Value) -> SystemTime {
+    let text = grant["expires_at"].as_str().expect("a time");
+    humantime::parse_rfc3339(text).expect("a time of RFC 3339")
+}
+
+/// So no event waits for room longer than that.
+#[tokio::test]
+async fn a_stream_that_is_not_read_in_time_lets_go() {
+    let config = ServerConfig {
+        write_timeout: Duration::from_millis(50),
+        ..config()
+    };
+    let server = Server::configured(Api::new(), &config).await;
+    for room in [0, 1, 100] {
+        let mut client = Client::hold(&server, "/locks/a?ttl=1h", room).await;
+        server.api.is_soon("a", "held").await;
+        client.is_reset().await;
+        server.api.is_soon("a", "free").await;
+    }
 }
 
 /// Lets the tasks run that would give back. They need no time, only their turn.

@@ -101,16 +101,38 @@ async fn releasing_twice_is_answered_twice_with_204() {
     }
 }
 
+/// Nothing in it says so. What it undoes is the claim's own, and a new token is another claim.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_arrives_late_undoes_what_its_token_has_got_since() {
+    let api = Api::new();
+    let token = api.token_of("/locks/a").await;
+    let release = || delete("/locks/a").token(&token);
+    assert_eq!(api.send(release()).await.status, 204);
+    let again = api.send(post("/locks/a").token(&token)).await;
+    assert_eq!(again.refusal(), (409, "claim_ended".to_owned()));
+    tokio::time::advance(Duration::from_secs(61)).await;
+    assert_eq!(api.send(post("/locks/a").token(&token)).await.status, 201);
+    assert_eq!(api.send(release()).await.status, 204);
+    api.is_soon("a", "free").await;
+
+    let token = api.token_of("/locks/a?hold_count=2").await;
+    let steps_back = || delete("/locks/a?hold_count=1").token(&token);
+    assert_eq!(api.send(steps_back()).await.json()["hold_count"], 1);
+    let deeper = post("/locks/a?hold_count=2").token(&token);
+    assert_eq!(api.send(deeper).await.json()["hold_count"], 2);
+    assert_eq!(api.send(steps_back()).await.json()["hold_count"], 1);
+}
+
 #[tokio::test]
-async fn a_late_request_of_a_released_claim_is_told_that_it_ended() {
+async fn a_late_request_of_a_released_claim_is_told_that_it_was_released() {
     let api = Api::new();
     let token = api.token_of("/locks/a").await;
     api.send(delete("/locks/a").token(&token)).await;
     let posted = api.send(post("/locks/a").token(&token)).await;
     assert_snapshot!("claim_ended", posted.shape());
     let renewed = api.send(put("/locks/a").token(&token)).await;
-    assert_eq!(renewed.refusal(), (409, "claim_ended".to_owned()));
-    assert_eq!(renewed.json()["ended"], "released");
+    assert_eq!(renewed.status, 412);
+    assert_snapshot!("lease_released", renewed.shape());
 }
 
 #[tokio::test(start_paused = true)]

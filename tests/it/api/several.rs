@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use insta::assert_snapshot;
+use serde_json::json;
 
 use super::support::{Api, Call, call, delete, get, post, put, refused};
 
@@ -153,7 +154,9 @@ async fn several_locks_are_held_deeper_and_stepped_back_together() {
     assert_eq!(late.refusal(), (409, "claim_ended".to_owned()));
     assert_eq!(late.json()["name"], "a");
     let late = api.send(both("PUT").form("names=a&names=b")).await;
-    assert_eq!(late.refusal(), (409, "claim_ended".to_owned()));
+    assert_eq!(late.refusal(), (412, "lease_released".to_owned()));
+    let lost = ["a", "b"].map(|name| json!({"name": name, "code": "lease_released"}));
+    assert_eq!(late.json()["lost"], json!(lost));
 }
 
 #[tokio::test]
@@ -164,6 +167,10 @@ async fn one_of_several_locks_may_be_released_before_the_others() {
     assert_eq!(state(&api, "b").await, "held");
     let renewed = api.send(put("/locks/b").token(A)).await;
     assert_eq!(renewed.status, 200);
+    let renewed = api.send(both("PUT").form("names=a&names=b")).await;
+    assert_eq!(renewed.refusal(), (412, "lease_released".to_owned()));
+    let lost = json!([{"name": "a", "code": "lease_released"}]);
+    assert_eq!(renewed.json()["lost"], lost);
 }
 
 #[tokio::test]

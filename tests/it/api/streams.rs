@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use insta::assert_snapshot;
+use tokio::time::Instant;
 
 use super::support::{Answer, Api, Call, Told, delete, get, post};
 
@@ -104,6 +105,20 @@ async fn a_stream_that_loses_its_lock_says_why_and_ends() {
         (&"lease_evicted".into(), &"maintenance".into())
     );
     assert!(told.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_claim_is_released_elsewhere_says_so_at_once_and_ends() {
+    let api = Api::new();
+    let mut told = Told::of(api.open(hold("/locks/a?ttl=9s").token(A)).await);
+    told.expect("acquired").await;
+    let since = Instant::now();
+    let released = api.send(delete("/locks/a").token(A)).await;
+    assert_eq!(released.status, 204);
+    let problem = told.expect("lost").await;
+    assert_eq!(problem["code"], "lease_released");
+    assert!(told.next().await.is_none());
+    assert!(since.elapsed() < Duration::from_secs(3), "before it renews");
 }
 
 #[tokio::test(start_paused = true)]

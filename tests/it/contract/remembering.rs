@@ -142,7 +142,7 @@ pub(super) async fn every_kind_of_ending_is_kept_for_a_minute(bench: &Bench) {
         let name = lock_of(&claim);
         let bucket = name.bucket().index();
         let mut key = format!("lh:1:{{{bucket}}}:e:").into_bytes();
-        key.extend_from_slice(&claim.token.digest(name).0[..16]);
+        key.extend_from_slice(&claim.token.digest(name).0);
         if reason == NotHolder::Expired && claim.mode == Mode::Exclusive {
             key = format!("lh:1:{{{bucket}}}:l:{name}").into_bytes();
         }

@@ -366,3 +366,19 @@ pub(super) async fn an_eviction_is_heard_of_on_all(bench: &Bench) {
         .await;
     }
 }
+
+/// A stream of any process may hold what is released.
+pub(super) async fn the_release_of_a_stream_is_heard_of_on_all(bench: &Bench) {
+    let another = listening(bench).await;
+    let holding = Claim {
+        takes_over: true,
+        ..claim()
+    };
+    another.granted(&holding).await;
+    let name = lock_of(&holding);
+    bench.freed(&holding).await;
+    for process in [bench, &another] {
+        let told = process.heard().await;
+        assert!(told.releases_of(name, holding.token.digest(name)) > 0);
+    }
+}

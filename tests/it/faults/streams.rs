@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use leasehold::domain::{Claim, LockState, NotHolder, Released};
 use leasehold::service::{Hold, HoldEvent};
 
 use super::{Replica, durable_redis, forgetful_redis, lasting, lasting_claims};
-use crate::support::bench::{LONG, claim, in_mode, lock_of, permits};
+use crate::support::bench::{LONG, claim, in_mode, lock_of, permits, rival};
+use crate::support::redis_server::RedisServer;
 use crate::support::{PATIENCE, eventually};
 
 /// The next event, which comes sooner than any renewal of a lasting claim.
@@ -32,6 +33,16 @@ async fn evicted(mut hold: Hold) {
     let event = next(&mut hold).await;
     let is_evicted = matches!(event, Some(HoldEvent::Lost(NotHolder::Evicted { .. })));
     assert!(is_evicted, "{event:?}");
+}
+
+async fn both_hear_of(server: &RedisServer, channel: &str) {
+    eventually("both replicas have subscribed", async || {
+        let heard_by = server.command(&["PUBSUB", "NUMSUB", channel]).await;
+        let heard_by = redis::from_redis_value(heard_by);
+        let (_, heard_by): (String, u32) = heard_by.expect("a channel and a number");
+        (heard_by == 2).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -89,13 +100,7 @@ async fn an_eviction_reaches_the_streams_of_all_replicas_at_once() {
         Replica::open(&server.database(0)).await,
         Replica::open(&server.database(0)).await,
     ];
-    eventually("both hear of evictions", async || {
-        let channel = ["PUBSUB", "NUMSUB", "lh:1:evictions:0"];
-        let heard_by = redis::from_redis_value(server.command(&channel).await);
-        let (_, heard_by): (String, u32) = heard_by.expect("a channel and a number");
-        (heard_by == 2).then_some(())
-    })
-    .await;
+    both_hear_of(&server, "lh:1:evictions:0").await;
     let claim = in_mode(&lasting(claim()), permits(1, 3));
     let other = Claim {
         token: leasehold::domain::Token::random(),
@@ -110,20 +115,51 @@ async fn an_eviction_reaches_the_streams_of_all_replicas_at_once() {
 }
 
 #[tokio::test]
-async fn an_eviction_needs_no_right_to_channels() {
+async fn a_release_reaches_the_stream_of_another_replica_at_once() {
+    let server = forgetful_redis().await;
+    let [first, second] = [
+        Replica::open(&server.database(3)).await,
+        Replica::open(&server.database(3)).await,
+    ];
+    both_hear_of(&server, "lh:1:releases:3").await;
+    let claim = in_mode(&lasting(claim()), permits(1, 3));
+    let mut released = stream(&first, &claim).await;
+    let other = Claim {
+        token: leasehold::domain::Token::random(),
+        ..claim.clone()
+    };
+    let mut stays = stream(&first, &other).await;
+    let answer = second.release(&claim).await;
+    assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
+    let event = next(&mut released).await;
+    let is_released = matches!(event, Some(HoldEvent::Lost(NotHolder::Released)));
+    assert!(is_released, "{event:?}");
+    assert!(released.next().await.is_none());
+    assert!(stays.next().now_or_never().is_none());
+}
+
+#[tokio::test]
+async fn an_eviction_and_a_release_need_no_right_to_channels() {
     let server = forgetful_redis().await;
     server
         .command(&["ACL", "SETUSER", "default", "resetchannels"])
         .await;
     let replica = Replica::open(&server.database(0)).await;
     let claim = lasting(claim());
-    let stream = stream(&replica, &claim).await;
+    let held = stream(&replica, &claim).await;
     let evict = replica
         .service
         .evict(lock_of(&claim).clone(), String::new());
     assert_eq!(evict.await.expect("an answer").len(), 1);
-    evicted(stream).await;
+    evicted(held).await;
     replica.becomes_free(&claim).await;
+    let claim = lasting(rival(&claim));
+    let mut held = stream(&replica, &claim).await;
+    let answer = replica.release(&claim).await;
+    assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
+    let event = next(&mut held).await;
+    let is_released = matches!(event, Some(HoldEvent::Lost(NotHolder::Released)));
+    assert!(is_released, "{event:?}");
 }
 
 #[tokio::test]

@@ -17,8 +17,7 @@ fn assert_broken(rule: Rule, breaks: impl FnOnce(&mut History)) {
 }
 
 fn refused_at(history: &mut History, claim: usize, sent: Micros, code: &str) {
-    let status = if code == "claim_ended" { 409 } else { 412 };
-    history.ask(claim, Action::Renew, sent, sent + 10, refused(status, code));
+    history.ask(claim, Action::Renew, sent, sent + 10, refused(412, code));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use leasehold::domain::{EventKind, LockEvent, LockName};
+use leasehold::domain::{ClaimDigest, EventKind, LockEvent, LockName};
 use leasehold::store::Listener;
 
 /// Hears everything that a store tells one process.
@@ -16,6 +16,7 @@ pub(crate) struct Ear {
 struct Heard {
     offers: Vec<LockName>,
     evictions: Vec<LockName>,
+    releases: Vec<(LockName, ClaimDigest)>,
     events: Vec<LockEvent>,
     missed: usize,
     missed_events: usize,
@@ -37,6 +38,14 @@ impl Ear {
         let heard = self.heard();
         let evictions = heard.evictions.iter();
         evictions.filter(|evicted| *evicted == name).count()
+    }
+
+    /// How often it was told that a request released what a stream of this claim may hold.
+    pub(crate) fn releases_of(&self, name: &LockName, claim: ClaimDigest) -> usize {
+        let heard = self.heard();
+        let releases = heard.releases.iter();
+        let of_claim = releases.filter(|(of, by)| of == name && *by == claim);
+        of_claim.count()
     }
 
     /// What happened to the lock, in the order in which it was told.
@@ -74,6 +83,10 @@ impl Listener for Ear {
 
     fn evicted(&self, name: &LockName) {
         self.heard().evictions.push(name.clone());
+    }
+
+    fn released(&self, name: &LockName, claim: ClaimDigest) {
+        self.heard().releases.push((name.clone(), claim));
     }
 
     fn event(&self, event: LockEvent) {

@@ -60,15 +60,31 @@ impl Http2 {
 
     /// Asks, without a body, and returns the number of the stream.
     pub(crate) async fn ask(&mut self, method: &str, path: &str) -> io::Result<u32> {
+        self.ask_for("*/*", method, path, "").await
+    }
+
+    /// Asks for an answer of this type, with a body of at most one frame, and returns the number of the stream.
+    pub(crate) async fn ask_for(
+        &mut self,
+        accept: &str,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> io::Result<u32> {
         let id = self.next;
         self.next += 2;
-        // Of the static table: 2 is the name :method, 6 is ":scheme: http", 4 the name :path, 1 the name :authority.
+        // Of the static table: 2 is the name :method, 6 is ":scheme: http", 4 the name :path, 1 the name :authority, 19 the
+        // name accept.
         let mut head = literal(2, method);
         head.push(0x80 | 6);
         head.extend(literal(4, path));
         head.extend(literal(1, "localhost"));
-        self.send(HEADERS, END_STREAM | END_HEADERS, id, &head)
-            .await?;
+        head.extend(literal(19, accept));
+        let end = if body.is_empty() { END_STREAM } else { 0 };
+        self.send(HEADERS, end | END_HEADERS, id, &head).await?;
+        if !body.is_empty() {
+            self.send(DATA, END_STREAM, id, body.as_bytes()).await?;
+        }
         Ok(id)
     }
 
@@ -127,7 +143,12 @@ fn literal(name: u8, value: &str) -> Vec<u8> {
     let length = u8::try_from(value.len())
         .ok()
         .filter(|length| *length < 127);
-    let mut field = vec![name, length.expect("a short value")];
+    // A number that does not fit into four bits goes on in the next byte.
+    let mut field = match name {
+        0..15 => vec![name],
+        _ => vec![15, name - 15],
+    };
+    field.push(length.expect("a short value"));
     field.extend(value.as_bytes());
     field
 }

@@ -157,6 +157,25 @@ async fn every_stream_is_told_at_once_that_one_of_its_locks_was_taken_away() {
     assert!(unconcerned.next().now_or_never().is_none());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_stream_is_told_at_once_that_its_claim_was_released_and_others_are_not() {
+    let (service, _) = Staged::service();
+    let reading = in_mode(&brief(), READ);
+    let mut hold = service.hold(Arc::new(reading.clone()), None);
+    acquired(&mut hold).await;
+    let mut unconcerned = service.hold(Arc::new(reader(&reading)), None);
+    acquired(&mut unconcerned).await;
+    let since = Instant::now();
+    releases(&service, &reading).await;
+    let event = hold.next().await;
+    let lost = matches!(event, Some(HoldEvent::Lost(NotHolder::Released)));
+    assert!(lost, "{event:?}");
+    assert!(hold.next().await.is_none());
+    settle().await;
+    assert_at_once(since);
+    assert!(unconcerned.next().now_or_never().is_none());
+}
+
 /// The message may be lost; then it is told by the next renewal.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_does_not_hear_of_its_eviction_finds_out() {

@@ -10,8 +10,8 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold::config::WaitingConfig;
 use leasehold::domain::{
-    Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockEvent, LockName, LockNames,
-    LockView, Parked, Place, Released, Renewed, Rollback, Stand, Token,
+    Acquired, Attempt, Change, Claim, ClaimDigest, HoldCount, Holder, Listing, LockEvent, LockName,
+    LockNames, LockView, Parked, Place, Released, Renewed, Rollback, Stand, Token,
 };
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
@@ -178,6 +178,13 @@ impl Listener for Offers {
         let listener = self.listener.lock().unwrap();
         if let (false, Some(listener)) = (self.are_lost.load(Ordering::Relaxed), &*listener) {
             listener.evicted(name);
+        }
+    }
+
+    fn released(&self, name: &LockName, claim: ClaimDigest) {
+        let listener = self.listener.lock().unwrap();
+        if let (false, Some(listener)) = (self.are_lost.load(Ordering::Relaxed), &*listener) {
+            listener.released(name, claim);
         }
     }
 

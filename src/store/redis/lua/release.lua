@@ -1,8 +1,8 @@
 -- Ends a claim on each of its locks, or steps it back to a smaller depth; a claim that waits leaves the queues.
 -- KEYS: for each lock: lock, ended
--- ARGV: for each lock: claimant and process, at the end: hold_count, channel
--- Returns: request, now_ms, and for each lock a code and more: 1 freed: ms that it was held; 2 stepped back: the lease;
---   3 left the queue; 0 not the holder: mark.
+-- ARGV: for each lock: claimant with process and database, at the end: hold_count, channel
+-- Returns: request, now_ms, and for each lock a code and more: 1 freed: ms that it was held, and 1 if a stream held it or
+--   has held it, else 0; 2 stepped back: the lease; 3 left the queue; 0 not the holder: mark.
 --   The short way packs its answer: code 1, or 2 if the lock is offered to the process that asks, which is told by nothing
 --   else; ms that it was held
 local call = redis.call
@@ -10,8 +10,9 @@ local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = (now_us - now_us % 1000) / 1000
 
--- The short way: the lock is held by this claim alone, nobody watches, and nothing closes it. A claimant is the
--- request and the claim; a compact record is told in lease.lua.
+-- The short way: the lock is held by this claim alone and by no stream, nobody watches, and nothing closes it. A
+-- claimant is the request (8 bytes), the claim (16) and here the process (16) and the number of the database; a compact
+-- record is told in lease.lua.
 if #KEYS == 2 and #ARGV == 1 then
     local lock, claimant = KEYS[1], ARGV[1]
     local record = call('MGET', lock)[1]
@@ -28,9 +29,9 @@ if #KEYS == 2 and #ARGV == 1 then
         end
     elseif not record then
         -- MGET takes a hash for nothing.
-        record = call('HMGET', lock, 'h', 'u', 'a', 'i', 'w')
+        record = call('HMGET', lock, 'h', 'u', 'a', 'i', 'w', 'j')
         local is_held = record[1] == string.sub(claimant, 9, 24) and tonumber(record[2]) > now_ms and not record[4]
-            and now_ms >= tonumber(record[3])
+            and now_ms >= tonumber(record[3]) and not record[6]
         local request, held = string.sub(claimant, 1, 8), is_held and struct.pack('>I6', now_ms - record[3])
         local last = record[5]
         if is_held and not last then
@@ -49,7 +50,7 @@ if #KEYS == 2 and #ARGV == 1 then
                 call('SET', KEYS[2], '1', 'PX', '60000')
                 call('HSET', lock, 'w', last, 'p', process, 'v', now_ms + 700, 'g', '700')
                 call('PEXPIRE', lock, '60000')
-                if process == string.sub(claimant, 25) then
+                if process == string.sub(claimant, 25, 40) then
                     return request .. '2' .. held
                 end
                 -- A user without the right to the channel has released the lock all the same.

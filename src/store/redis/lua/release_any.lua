@@ -7,7 +7,8 @@ local hold_count, channel = unpack(ARGV, #KEYS / 2 + 1)
 hold_count, channel = hold_count or '', channel or ''
 
 local function free(it, ended)
-    local lease = redis.call('HMGET', it.record, 'a', 'i', 'k', 'f')
+    local lease = redis.call('HMGET', it.record, 'a', 'i', 'k', 'f', 'j')
+    local is_of_stream = lease[5] and 1 or 0
     local acquired_ms = tonumber(lease[1])
     -- Both count from the grant, which lies in the future when the clock was set back since.
     local held_ms = math.max(now_ms - acquired_ms, 0)
@@ -23,8 +24,13 @@ local function free(it, ended)
         close_if_left(it)
     end
     redis.call('SET', ended, RELEASED, 'PX', REMEMBERED_MS)
+    if is_of_stream == 1 then
+        -- The stream learns of it at once. Without the right to channels it learns by its next renewal.
+        local _, name = parts(it)
+        redis.pcall('PUBLISH', 'lh:1:releases:' .. claimant(1, 41, -1), it.claim .. name)
+    end
     offer(it, now_ms)
-    return { 1, held_ms }
+    return { 1, held_ms, is_of_stream }
 end
 
 local function step_back(it)

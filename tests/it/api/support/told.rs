@@ -49,7 +49,7 @@ impl Told {
             let bytes = frame.into_data().expect("nothing but data");
             self.text += std::str::from_utf8(&bytes).expect("events are UTF-8");
             while let Some((block, rest)) = self.text.split_once("\n\n") {
-                let event = read(block);
+                let event = Event::read(block);
                 self.text = rest.to_owned();
                 match event {
                     Some(event) => self.events.push_back(event),
@@ -69,17 +69,20 @@ impl Told {
     }
 }
 
-fn read(block: &str) -> Option<Event> {
-    let field = |name: &str| {
-        // Either letter ends a line, as in a browser.
-        let lines = block.split(['\n', '\r']);
-        let lines = lines.filter_map(|line| line.split_once(": "));
-        let mut values = lines.filter(|(field, _)| *field == name);
-        values.next().map(|(_, value)| value.to_owned())
-    };
-    Some(Event {
-        kind: field("event")?,
-        id: field("id"),
-        data: serde_json::from_str(&field("data")?).expect("data is JSON"),
-    })
+impl Event {
+    /// What is written up to an empty line; none if it is a comment.
+    pub(crate) fn read(block: &str) -> Option<Self> {
+        let field = |name: &str| {
+            // Either letter ends a line, as in a browser.
+            let lines = block.split(['\n', '\r']);
+            let lines = lines.filter_map(|line| line.split_once(": "));
+            let mut values = lines.filter(|(field, _)| *field == name);
+            values.next().map(|(_, value)| value.to_owned())
+        };
+        Some(Self {
+            kind: field("event")?,
+            id: field("id"),
+            data: serde_json::from_str(&field("data")?).expect("data is JSON"),
+        })
+    }
 }
