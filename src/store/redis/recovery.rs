@@ -14,7 +14,7 @@ mod outage;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
@@ -210,7 +210,7 @@ impl Recovery {
         }
         known.data_epoch = Some(answer.epoch);
         known.revision = known.revision.max(answer.revision);
-        known.clock_offset_ms = clock_offset_ms(answer.now_us);
+        known.clock_offset_ms = clock::offset_ms(answer.now_us);
         known.facts = Some(facts.clone());
         let refusal = facts.refusal(self.accepted_policy.as_deref());
         self.is_refused.store(refusal.is_some(), Ordering::Relaxed);
@@ -382,19 +382,6 @@ impl Answer {
             listeners: reply.number()?,
         })
     }
-}
-
-/// For people only: no decision is made by this machine's wall clock.
-fn clock_offset_ms(now_us: u64) -> i64 {
-    let here = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_micros();
-    let (there, here) = (
-        i64::try_from(now_us).unwrap_or(i64::MAX),
-        i64::try_from(here).unwrap_or(i64::MAX),
-    );
-    there.saturating_sub(here) / 1_000
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
@@ -117,6 +118,19 @@ impl Sample {
         let passed_us = micros_between(self.answered, at);
         (self.redis_us + passed_us - passed_us / DRIFT).saturating_sub(TOLERANCE_US)
     }
+}
+
+/// By how much Redis's clock is ahead of this machine's. For people only: no decision is made by this machine's wall clock.
+pub(super) fn offset_ms(redis_us: u64) -> i64 {
+    let here = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_micros();
+    let (there, here) = (
+        i64::try_from(redis_us).unwrap_or(i64::MAX),
+        i64::try_from(here).unwrap_or(i64::MAX),
+    );
+    there.saturating_sub(here) / 1_000
 }
 
 fn micros_between(earlier: Instant, later: Instant) -> u64 {
