@@ -60,12 +60,16 @@ struct Known {
     lost_epoch: Option<u64>,
     /// When another epoch or another Redis was found. What was asked before says nothing about it.
     changed_at: Option<Instant>,
+    /// When the data were looked at last.
+    looked_at: Option<Instant>,
 }
 
 /// What the store said about the data.
 struct Answer {
     now_us: u64,
     epoch: u64,
+    /// Whether this question began the epoch.
+    begins: bool,
     revision: u64,
     longest_ttl_ms: u64,
     grace_left: Duration,
@@ -129,6 +133,7 @@ impl Recovery {
         let (script, request) = (&scripts::RECOVERY, pool::request_id());
         let node = [keys::NODE, keys::LONGEST_TTL, keys::GRACE];
         let used_ms = self.fleet.longest_ttl.used_ms();
+        let asked = Instant::now();
         let mut command = pool::call(script, &node, request);
         command
             .arg(&facts.run_id)
@@ -153,8 +158,7 @@ impl Recovery {
             .arg(self.messages.events_channel())
             .arg(self.messages.recovery_channel())
             .arg(self.messages.wake_channel())
-            .arg(self.clock.reached_us());
-        let asked = Instant::now();
+            .arg(self.clock.unset_us(asked));
         let value = pool::evaluate(connection, script, &command).await?;
         let answered = Instant::now();
         let answer = scripts::Reply::to(request, value).and_then(|reply| Answer::read(reply).ok());
@@ -204,8 +208,9 @@ impl Recovery {
             tracing::warn!("the clock of the store was set forward; leases may have ended early");
             known.lost_epoch = Some(answer.epoch);
         }
-        if is_new_epoch && answer.epoch < self.clock.reached_us() {
-            // Whoever began it did not know that larger fences were given before the clock was set back.
+        let looked_at = known.looked_at.replace(asked).filter(|_| !answer.begins);
+        let since = looked_at.unwrap_or(asked);
+        if is_new_epoch && self.clock.is_too_low(answer.epoch, answer.now_us, since) {
             known.lost_epoch = Some(answer.epoch);
         }
         known.data_epoch = Some(answer.epoch);
@@ -375,6 +380,7 @@ impl Answer {
         Ok(Self {
             now_us: reply.number()?,
             epoch: reply.number()?,
+            begins: reply.number()? == 1,
             revision: reply.number()?,
             longest_ttl_ms: reply.number()?,
             grace_left: reply.millis()?,

@@ -1,11 +1,11 @@
 -- Compares what a process knows about the data with what the data say; begins a new epoch where leases may be lost.
 -- KEYS: node, longest_ttl, grace
--- ARGV: request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms, settle_ms, empty_start_ms, events, recovery, wake, reached_us
--- Returns: request, now_us, epoch, revision, longest TTL in ms, ms that new grants still wait, how many are subscribed to
---   the channel of events, how many to the caller's own
+-- ARGV: request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms, settle_ms, empty_start_ms, events, recovery, wake, unset_us
+-- Returns: request, now_us, epoch, whether it begins with this, revision, longest TTL in ms, ms that new grants still
+--   wait, how many are subscribed to the channel of events, how many to the caller's own
 local node, longest_ttl, grace = KEYS[1], KEYS[2], KEYS[3]
 local request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms,
-    settle_ms, empty_start_ms, events, recovery, wake, reached_us =
+    settle_ms, empty_start_ms, events, recovery, wake, unset_us =
     ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10],
     ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16]
 
@@ -52,8 +52,9 @@ end
 -- HDEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
 redis.pcall('HDEL', node, '')
 if begins then
-    -- Nothing is granted a fence below the epoch, so it comes after all that the clock showed before it was set back.
-    local later_than = math.max(tonumber(epoch) or 0, tonumber(known_epoch) or 0, tonumber(reached_us))
+    -- Nothing is granted a fence below the epoch. So it comes after all that the clock would have shown by now, had it never
+    -- been set back.
+    local later_than = math.max(tonumber(epoch) or 0, tonumber(known_epoch) or 0, tonumber(unset_us))
     epoch = string.format('%.0f', math.max(now_us, later_than + 1))
     local counters, missing = {}, {}
     for bucket = 1, BUCKETS do
@@ -105,4 +106,4 @@ if used_ms > 0 and used_ms >= longest_ms then
     redis.pcall('SET', longest_ttl, used_ms, 'PX', used_ms + IN_USE_MS)
     longest_ms = used_ms
 end
-return { request, now_us, epoch, revision, longest_ms, left_ms, subscribers[2], subscribers[6] }
+return { request, now_us, epoch, begins and 1 or 0, revision, longest_ms, left_ms, subscribers[2], subscribers[6] }

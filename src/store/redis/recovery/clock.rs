@@ -27,8 +27,8 @@ pub(in crate::store::redis) struct RedisClock {
     sampled_us: AtomicU64,
     /// By how much the clock was set since the first sample, in milliseconds.
     shift_ms: AtomicI64,
-    /// What the clock had reached at the most when it was set back, in microseconds; 0 if it never was.
-    reached_us: AtomicU64,
+    /// What Redis's clock would have shown at `base` at the latest if it had not been set back since; 0 if it never was.
+    unset_us: AtomicU64,
     last: Mutex<Option<Sample>>,
 }
 
@@ -48,7 +48,7 @@ impl RedisClock {
             floor_us: AtomicU64::new(0),
             sampled_us: AtomicU64::new(0),
             shift_ms: AtomicI64::new(0),
-            reached_us: AtomicU64::new(0),
+            unset_us: AtomicU64::new(0),
             last: Mutex::new(None),
         }
     }
@@ -72,9 +72,29 @@ impl RedisClock {
         self.shift_ms.load(Ordering::Relaxed)
     }
 
-    /// The latest time that the clock may have shown before it was set back, in microseconds; 0 if it never was.
-    pub(super) fn reached_us(&self) -> u64 {
-        self.reached_us.load(Ordering::Relaxed)
+    /// What the clock would show at a moment at the latest if it had never been set back, in microseconds: no fencing token
+    /// was larger by then. 0 if it never was set back.
+    pub(super) fn unset_us(&self, at: Instant) -> u64 {
+        match self.unset_us.load(Ordering::Relaxed) {
+            0 => 0,
+            unset_us => unset_us + self.micros(at),
+        }
+    }
+
+    /// Takes note of an epoch that began at `since` at the earliest. Says whether larger fencing tokens may have been given before
+    /// it, because whoever began it does not know that the clock was set back.
+    pub(super) fn is_too_low(&self, epoch: u64, now_us: u64, since: Instant) -> bool {
+        let known_us = self.unset_us(since);
+        if epoch > now_us {
+            self.had_reached(epoch, since);
+        }
+        epoch < known_us
+    }
+
+    /// The clock, had it never been set back, had reached this time at a moment.
+    pub(super) fn had_reached(&self, redis_us: u64, at: Instant) {
+        let unset_us = redis_us.saturating_sub(self.micros(at));
+        self.unset_us.fetch_max(unset_us, Ordering::Relaxed);
     }
 
     /// Takes note of Redis's time. If its clock was set forward since the last sample, says the latest time that it would
@@ -97,7 +117,7 @@ impl RedisClock {
         let is_ahead = redis_us > latest_us;
         let is_behind = redis_us < before.earliest_us(asked);
         if is_behind {
-            self.reached_us.fetch_max(latest_us, Ordering::Relaxed);
+            self.had_reached(latest_us, answered);
         }
         if is_ahead || is_behind {
             let expected_us = before.redis_us + micros_between(before.asked, asked);
@@ -159,7 +179,7 @@ mod tests {
         let (clock, start) = clock();
         let minute = start + MILLI * 60_000;
         assert_eq!(clock.observe(NOON_US + 60_000_000, minute, minute), None);
-        assert_eq!((clock.shift_ms(), clock.reached_us()), (0, 0));
+        assert_eq!((clock.shift_ms(), clock.unset_us(minute)), (0, 0));
     }
 
     /// However long the process or Redis stood still: the answer was on its way meanwhile.
@@ -202,10 +222,12 @@ mod tests {
         assert_eq!(clock.observe(redis_us, later, later), None);
         assert_eq!(clock.shift_ms(), -3_600_000);
         let reached_us = NOON_US + 1_000_000;
-        assert!((reached_us..reached_us + 1_000_000).contains(&clock.reached_us()));
+        assert!((reached_us..reached_us + 1_000_000).contains(&clock.unset_us(later)));
+        // It goes on as it would have.
         let minute = later + MILLI * 60_000;
         assert_eq!(clock.observe(redis_us + 60_000_000, minute, minute), None);
-        assert!(clock.reached_us() < reached_us + 1_000_000);
+        let unset_us = clock.unset_us(minute);
+        assert!((reached_us + 60_000_000..reached_us + 61_000_000).contains(&unset_us));
     }
 
     #[test]

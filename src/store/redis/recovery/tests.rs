@@ -26,6 +26,7 @@ fn answer(epoch: u64, after: Duration) -> Answer {
     Answer {
         now_us: EPOCH + u64::try_from(after.as_micros()).expect("a short time"),
         epoch,
+        begins: false,
         revision: 1,
         longest_ttl_ms: 0,
         grace_left: Duration::ZERO,
