@@ -8,7 +8,6 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use super::fields::Entry;
 use super::{form, json};
 use crate::http::app::App;
-use crate::http::layers::Requester;
 use crate::http::problem::Problem;
 use crate::limits::{Limit, Taken};
 use crate::server::Peer;
@@ -61,7 +60,7 @@ fn room(
     extensions: &Extensions,
     app: &App,
 ) -> Result<(Taken, Option<Taken>), Limit> {
-    let peer = Requester::peer_in(extensions).and_then(Peer::limits);
+    let peer = extensions.get().and_then(Peer::limits);
     let of_peer = peer
         .map(|peer| peer.body_bytes.take(length).ok_or(Limit::BodyBytesPerPeer))
         .transpose()?;
