@@ -184,21 +184,21 @@ fn at_most(instructions: usize) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = at_most(47_000))]
+#[library_benchmark(config = at_most(47_500))]
 #[bench::one(Rig::memory())]
 fn memory_acquire(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "POST", "201");
     rig
 }
 
-#[library_benchmark(config = at_most(42_500))]
+#[library_benchmark(config = at_most(43_000))]
 #[bench::one(Rig::memory().held())]
 fn memory_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");
     rig
 }
 
-#[library_benchmark(config = at_most(30_200))]
+#[library_benchmark(config = at_most(30_500))]
 #[bench::one(Rig::memory().held())]
 fn memory_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
