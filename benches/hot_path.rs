@@ -184,42 +184,42 @@ fn at_most(instructions: usize) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = at_most(53_500))]
+#[library_benchmark(config = at_most(47_500))]
 #[bench::one(Rig::memory())]
 fn memory_acquire(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "POST", "201");
     rig
 }
 
-#[library_benchmark(config = at_most(48_000))]
+#[library_benchmark(config = at_most(43_000))]
 #[bench::one(Rig::memory().held())]
 fn memory_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");
     rig
 }
 
-#[library_benchmark(config = at_most(34_000))]
+#[library_benchmark(config = at_most(30_500))]
 #[bench::one(Rig::memory().held())]
 fn memory_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
     rig
 }
 
-#[library_benchmark(config = at_most(76_000))]
+#[library_benchmark(config = at_most(63_500))]
 #[bench::one(Rig::redis())]
 fn redis_acquire(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "POST", "201");
     rig
 }
 
-#[library_benchmark(config = at_most(64_500))]
+#[library_benchmark(config = at_most(57_000))]
 #[bench::one(Rig::redis().held())]
 fn redis_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");
     rig
 }
 
-#[library_benchmark(config = at_most(53_000))]
+#[library_benchmark(config = at_most(45_000))]
 #[bench::one(Rig::redis().held())]
 fn redis_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");

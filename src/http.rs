@@ -21,12 +21,14 @@ pub mod openapi;
 mod peers;
 mod problem;
 mod route;
+mod routes;
 mod sse;
 mod wire;
 
 use axum::Router;
 use axum::middleware::map_request;
 use axum::routing::get;
+use futures_util::future::ready;
 
 pub use app::{App, RequestLog, Settings};
 pub use auth::{Access, Failures, KeyRing, KnownHosts, Role};
@@ -36,6 +38,7 @@ pub use problem::Code;
 pub use route::Route;
 
 use problem::Problem;
+use routes::Routes;
 
 /// Every route of the service, ready to be served.
 ///
@@ -46,7 +49,7 @@ pub fn router(app: App) -> Front {
         .merge(open(&app))
         .fallback(async || Problem::not_found())
         .with_state(app.clone());
-    Front::new(app, routes)
+    Front::new(app.clone(), Routes::with_locks(routes, app))
 }
 
 /// What operators and their machines ask for, for an address of its own: probes, figures and the version.
@@ -59,7 +62,7 @@ pub fn admin_router(app: App) -> Front {
         .merge(probes())
         .fallback(async || Problem::not_found())
         .with_state(app.clone());
-    Front::new(app, routes)
+    Front::new(app, Routes::of(routes))
 }
 
 /// What needs a key where one is configured: everything that shows or changes locks.
@@ -93,7 +96,7 @@ fn with_key(app: &App, routes: Router<App>) -> Router<App> {
         Access::Keys(..) => {
             let app = app.clone();
             routes.route_layer(map_request(move |request| {
-                auth::admit(app.clone(), request)
+                ready(auth::admit(&app, request))
             }))
         }
         Access::Open(_) => routes,

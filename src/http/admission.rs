@@ -7,7 +7,6 @@ use axum::http::Extensions;
 use tokio::time::Instant;
 
 use super::app::App;
-use super::layers::Requester;
 use super::problem::Problem;
 use crate::limits::{Gate, Limit, Slot};
 use crate::server::Peer;
@@ -65,7 +64,7 @@ impl App {
         extensions: &Extensions,
     ) -> Result<Slot, Problem> {
         let admission = self.admission();
-        let peer = Requester::peer_in(extensions).and_then(Peer::limits);
+        let peer = extensions.get().and_then(Peer::limits);
         let deadline = Instant::now() + admission.patience;
         let (of_all, of_peer) = match operation {
             Operation::Ask => (

@@ -103,7 +103,7 @@ impl Action {
 }
 
 /// Lets a request pass whose key allows what its method does, and notes who sent it.
-pub(super) async fn admit(app: App, mut request: Request) -> Result<Request, Problem> {
+pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem> {
     let Access::Keys(keys, failures) = &app.settings().access else {
         return Ok(request);
     };

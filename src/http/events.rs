@@ -16,7 +16,7 @@ use super::problem::Problem;
 use super::sse::{self, Event, Events};
 use super::wire::{LockBody, LockEventBody};
 use crate::domain::LockName;
-use crate::server::patience::Patience;
+use crate::server::Peer;
 use crate::service::{Scope, WatchEvent};
 
 /// The fields of a request for events.
@@ -65,7 +65,7 @@ fn response(
     events: impl Stream<Item = Event> + Send + 'static,
     extensions: &Extensions,
 ) -> Response {
-    let patience = extensions.get::<Patience>();
+    let patience = extensions.get().map(Peer::patience);
     let impatience = patience.map(|patience| patience.limited_to(PATIENCE));
     // A stream ends when the process stops. Who has been told no id yet has nothing to go on from elsewhere.
     let events = events.chain(stream::once(async { told(WatchEvent::Reset) }));

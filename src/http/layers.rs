@@ -12,7 +12,6 @@ use std::convert::Infallible;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
 use axum::http::header::{
@@ -29,6 +28,7 @@ use tower_http::catch_panic::{CatchPanic, ResponseForPanic};
 use super::app::App;
 use super::problem::{self, Code, Problem};
 use super::route::Route;
+use super::routes::Routes;
 use crate::limits::Limit;
 use crate::server::OverLimit;
 pub(super) use request_id::RequestId;
@@ -72,11 +72,11 @@ struct Answered<'a> {
 #[derive(Clone)]
 pub struct Front {
     app: App,
-    routes: CatchPanic<Router, Net>,
+    routes: CatchPanic<Routes, Net>,
 }
 
 impl Front {
-    pub(super) fn new(app: App, routes: Router) -> Self {
+    pub(super) fn new(app: App, routes: Routes) -> Self {
         let net = Net {
             panics: app.http_metrics().panics(),
         };

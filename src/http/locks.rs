@@ -57,6 +57,9 @@ impl Named {
 /// UTF-8 in plain text, before a handler can say anything about it.
 pub(super) fn lock_name(path: &str) -> Result<LockName, InvalidName> {
     let encoded = path.strip_prefix("/locks/").unwrap_or_default();
+    if !encoded.contains('%') {
+        return LockName::parse(encoded.as_bytes());
+    }
     let bytes: Cow<'_, [u8]> = percent_decode_str(encoded).into();
     LockName::parse(&bytes)
 }
@@ -106,7 +109,7 @@ fn presented_token(headers: &HeaderMap, fields: &mut Fields) -> Result<Option<To
     let mut presented = field.as_deref().map(Token::parse).transpose()?;
     for value in headers.get_all(LOCK_TOKEN) {
         // Bytes outside of ASCII are in no UUID; the empty text is refused with the same words.
-        let token = Token::parse(value.to_str().unwrap_or_default().trim())?;
+        let token = Token::parse(value.to_str().unwrap_or_default().trim_ascii())?;
         if presented.is_some_and(|other| other != token) {
             let problem = "two different tokens are given; send one";
             return Err(Problem::field("token", problem));

@@ -98,18 +98,39 @@ impl Route {
     ///
     /// The router decides what is served; this only names it, for figures and logs, without what the client wrote.
     pub(super) fn of(path: &str) -> Option<Self> {
-        let (first, rest) = match path.strip_prefix('/')?.split_once('/') {
-            Some((first, rest)) => (first, rest),
-            None => (&path[1..], ""),
-        };
-        let has_more = !rest.is_empty();
-        Some(match first {
-            "locks" if has_more => Self::Lock,
-            "locks" => Self::Locks,
-            "docs" => Self::Docs,
-            "problems" if has_more => Self::Problem,
-            "problems" => Self::Problems,
+        let is_below = |root: &str| path.len() > root.len() && path.starts_with(root);
+        Some(match path {
+            _ if is_below("/locks/") => Self::Lock,
+            "/locks/" => Self::Locks,
+            _ if is_below("/problems/") => Self::Problem,
+            "/problems/" => Self::Problems,
+            _ if path.starts_with("/docs/") => Self::Docs,
             _ => return Self::ALL.into_iter().find(|route| route.template() == path),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_belongs_to_the_route_that_serves_it() {
+        for route in Route::ALL {
+            let path = route.template().replace("{name}", "a/b");
+            assert_eq!(Route::of(&path), Some(route), "{path}");
+        }
+        for (path, route) in [
+            ("/locks/", Route::Locks),
+            ("/locks//", Route::Lock),
+            ("/docs/", Route::Docs),
+            ("/docs/index.html", Route::Docs),
+            ("/problems/", Route::Problems),
+        ] {
+            assert_eq!(Route::of(path), Some(route), "{path}");
+        }
+        for path in ["", "*", "locks", "/locksmith", "/livez/", "/events/a"] {
+            assert_eq!(Route::of(path), None, "{path}");
+        }
     }
 }

@@ -21,7 +21,7 @@ use tower::Service;
 
 use super::activity::Activity;
 use super::delivery::{Answer, UnderWay};
-use super::patience::{Patience, PatientStream};
+use super::patience::PatientStream;
 use super::peer::Peer;
 use super::protocol::{Beginning, beginning};
 use super::socket::{Deadlines, Socket};
@@ -161,7 +161,6 @@ impl Protocol {
             Err(_) => return self.said_nothing(),
         };
         let activity = Arc::<Activity>::default();
-        let patience = Patience::default();
         let deadlines = match is_http2 {
             false => self.deadlines,
             // Of HTTP/2, whose requests and answers go side by side, each stream has deadlines of its own.
@@ -171,13 +170,13 @@ impl Protocol {
                 ..self.deadlines
             },
         };
-        let stream = PatientStream::new(stream, patience.clone());
+        let stream = PatientStream::new(stream, peer.patience().clone());
         let refusals = self.refusals.clone();
         let socket = Socket::new(stream, read, deadlines, Arc::clone(&activity), refusals);
         let socket = TokioIo::new(socket);
         let service = service_fn({
             let activity = Arc::clone(&activity);
-            move |request| self.answer(request, &activity, &patience, &peer, app.clone())
+            move |request| self.answer(request, &activity, &peer, app.clone())
         });
         let served = if is_http2 {
             let connection = self.http2.serve_connection(socket, service);
@@ -206,14 +205,12 @@ impl Protocol {
         &self,
         request: Request<Incoming>,
         activity: &Arc<Activity>,
-        patience: &Patience,
         peer: &Peer,
         mut app: A,
     ) -> impl Future<Output = Result<axum::http::Response<Answer>, Infallible>> + Send + use<A>
     {
         let mut request = request.map(Body::new);
         let extensions = request.extensions_mut();
-        extensions.insert(patience.clone());
         extensions.insert(peer.clone());
         let taken = peer.begin_request(&self.requests).map_err(|limit| {
             self.refusals.count(limit);

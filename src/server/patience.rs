@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// The patience with the peer of one connection. Handlers find it among the extensions of their request.
+/// The patience with the peer of one connection.
 ///
 /// Without limits it is the system's, which is a quarter of an hour: so long does a peer that vanished without closing
 /// the connection seem to be there.

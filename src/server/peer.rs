@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use super::patience::Patience;
 use crate::config::{AddressBlock, ServerConfig, half};
 use crate::limits::{Budget, Gate, Limit, PeerLimits, Taken};
 
@@ -18,6 +19,7 @@ pub struct Peer {
     address: SocketAddr,
     is_trusted_proxy: bool,
     limits: Arc<PeerLimits>,
+    patience: Patience,
 }
 
 impl Peer {
@@ -29,6 +31,7 @@ impl Peer {
             address,
             is_trusted_proxy: false,
             limits: Shares::of_all().limits(),
+            patience: Patience::default(),
         }
     }
 
@@ -58,6 +61,12 @@ impl Peer {
     #[must_use]
     pub fn limits(&self) -> Option<&Arc<PeerLimits>> {
         (!self.is_trusted_proxy).then_some(&self.limits)
+    }
+
+    /// How long it may leave unacknowledged what is sent to it on this connection.
+    #[must_use]
+    pub fn patience(&self) -> &Patience {
+        &self.patience
     }
 
     fn has_hardly_any(&self, of: &Budget) -> bool {
@@ -162,6 +171,7 @@ impl Peers {
             address,
             is_trusted_proxy: self.trusted_proxies.iter().any(|block| block.contains(ip)),
             limits: self.limits_of(ip),
+            patience: Patience::default(),
         };
         let own = &peer.limits.connections;
         if is_reserve && !peer.has_hardly_any(own) {

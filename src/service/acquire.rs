@@ -116,8 +116,8 @@ fn outcome(acquired: Acquired, sent: Instant) -> Result<Outcome, StoreError> {
             let leases = grants.into_iter().map(|grant| grant.lease);
             Outcome::Granted(age::acquired(leases, sent)?)
         }
-        Acquired::Reentered(leases) => Outcome::Reentered(age::acquired(leases, sent)?),
-        Acquired::Replayed(leases) => Outcome::Replayed(age::acquired(leases, sent)?),
+        Acquired::Reentered(leases) => Outcome::Reentered(age::acquired(leases.into_iter(), sent)?),
+        Acquired::Replayed(leases) => Outcome::Replayed(age::acquired(leases.into_iter(), sent)?),
         Acquired::Blocked(blocked_by) => Outcome::Blocked(blocked_by),
         Acquired::Contradicts(contradiction) => Outcome::Contradicts(contradiction),
         Acquired::TooManyWaiters { name, queue_length } => {

@@ -101,8 +101,8 @@ pub(super) fn screen(
 /// Browsers that do not say which site a request comes from say its origin, at least where it may change something.
 fn is_cross_site(request: &Request) -> bool {
     let headers = request.headers();
-    let mut sites = headers.get_all(SEC_FETCH_SITE).iter().peekable();
-    if sites.peek().is_some() {
+    if headers.contains_key(SEC_FETCH_SITE) {
+        let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
         return sites.any(|site| site != "same-origin" && site != "none");
     }
     headers.get_all(ORIGIN).iter().any(|origin| {

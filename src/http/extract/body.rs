@@ -8,7 +8,6 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use super::fields::Entry;
 use super::{form, json};
 use crate::http::app::App;
-use crate::http::layers::Requester;
 use crate::http::problem::Problem;
 use crate::limits::{Limit, Taken};
 use crate::server::Peer;
@@ -61,7 +60,7 @@ fn room(
     extensions: &Extensions,
     app: &App,
 ) -> Result<(Taken, Option<Taken>), Limit> {
-    let peer = Requester::peer_in(extensions).and_then(Peer::limits);
+    let peer = extensions.get().and_then(Peer::limits);
     let of_peer = peer
         .map(|peer| peer.body_bytes.take(length).ok_or(Limit::BodyBytesPerPeer))
         .transpose()?;
@@ -92,17 +91,21 @@ fn announced(headers: &HeaderMap) -> Result<Announced, Problem> {
     let Some(value) = headers.get(CONTENT_TYPE) else {
         return Ok(Announced::Form);
     };
-    let value = value.to_str().unwrap_or_default();
-    let (essence, _) = value.split_once(';').unwrap_or((value, ""));
-    let essence = essence.trim().to_ascii_lowercase();
-    match essence.as_str() {
-        "" | "application/x-www-form-urlencoded" => Ok(Announced::Form),
-        "application/json" => Ok(Announced::Json),
-        "multipart/form-data" => Err(Problem::unsupported_media_type(
+    let value = value.to_str().unwrap_or_default().as_bytes();
+    let essence = value.split(|&byte| byte == b';').next();
+    let essence = essence.unwrap_or_default().trim_ascii();
+    let is = |known: &str| essence.eq_ignore_ascii_case(known.as_bytes());
+    if essence.is_empty() || is("application/x-www-form-urlencoded") {
+        Ok(Announced::Form)
+    } else if is("application/json") {
+        Ok(Announced::Json)
+    } else if is("multipart/form-data") {
+        Err(Problem::unsupported_media_type(
             "multipart forms are not read; send a URL-encoded form (curl -d, not -F) or JSON",
-        )),
-        _ => Err(Problem::unsupported_media_type(
+        ))
+    } else {
+        Err(Problem::unsupported_media_type(
             "send a JSON object as application/json, or a form as application/x-www-form-urlencoded",
-        )),
+        ))
     }
 }

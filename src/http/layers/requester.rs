@@ -8,8 +8,7 @@ use axum::http::Extensions;
 use super::RequestId;
 use crate::server::Peer;
 
-/// The id of a request and its peer. Handlers find it among the extensions.
-#[derive(Clone, Default)]
+/// The id of a request and its peer. Handlers find both among the extensions.
 pub(in crate::http) struct Requester {
     pub(in crate::http) request_id: RequestId,
     /// A client, or the proxy in front of it; none in tests that have no connection.
@@ -17,26 +16,21 @@ pub(in crate::http) struct Requester {
 }
 
 impl Requester {
-    /// Takes what the server knows of the peer and leaves itself in its place: more extensions than there are would cost
-    /// each request a larger map.
+    /// Gives the request an id, which joins its peer among the extensions.
     pub(super) fn of(request: &mut Request) -> Self {
         let request_id = RequestId::of(request.headers());
         let extensions = request.extensions_mut();
-        let peer = extensions.remove::<Peer>();
-        let requester = Self { request_id, peer };
-        extensions.insert(requester.clone());
-        requester
+        extensions.insert(request_id.clone());
+        let peer = extensions.get().cloned();
+        Self { request_id, peer }
     }
 
     /// Who sent the request that has these extensions.
     pub(in crate::http) fn find(extensions: &Extensions) -> Self {
-        extensions.get().cloned().unwrap_or_default()
-    }
-
-    /// The peer of the request that has these extensions.
-    pub(in crate::http) fn peer_in(extensions: &Extensions) -> Option<&Peer> {
-        let requester = extensions.get::<Self>()?;
-        requester.peer.as_ref()
+        Self {
+            request_id: extensions.get().cloned().unwrap_or_default(),
+            peer: extensions.get().cloned(),
+        }
     }
 
     /// The address and port of the peer, for the log.

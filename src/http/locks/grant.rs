@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
+use axum::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use axum::http::{StatusCode, Version};
 use axum::response::Response;
 
@@ -12,6 +12,9 @@ use crate::domain::{Lease, LockName, Token};
 use crate::http::grant_body::GrantBody;
 use crate::http::wire::{Grant, Grants};
 use crate::service::Undelivered;
+
+/// As many headers as an answer has at the most, with those that every answer has: a map that grows is made anew.
+const HEADERS_MAX: usize = 9;
 
 /// Why the client holds the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +59,7 @@ impl GrantAnswer<'_> {
             *response.status_mut() = StatusCode::CREATED;
             if let Some((name, _)) = self.only() {
                 // Every letter of a lock name may stand in a path as it is.
-                let location = HeaderValue::try_from(format!("/locks/{name}"))
+                let location = HeaderValue::try_from(["/locks/", name.as_str()].concat())
                     .expect("lock names are printable ASCII");
                 response.headers_mut().insert(LOCATION, location);
             }
@@ -98,13 +101,14 @@ impl GrantAnswer<'_> {
     }
 
     fn response(&self, content_type: &'static str, body: Body) -> Response {
-        let mut response = Response::new(body);
-        let headers = response.headers_mut();
+        let mut headers = HeaderMap::with_capacity(HEADERS_MAX);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         if let Some((_, lease)) = self.only() {
             headers.insert(FENCING_TOKEN, lease.holder.fence.get().into());
         }
         headers.insert(LOCK_TOKEN, secret(self.token));
+        let mut response = Response::new(body);
+        *response.headers_mut() = headers;
         response
     }
 }

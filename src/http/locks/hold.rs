@@ -20,7 +20,7 @@ use crate::http::layers::Requester;
 use crate::http::problem::Problem;
 use crate::http::sse::{Event, Events};
 use crate::http::wire::{Grant, Standing};
-use crate::server::patience::Patience;
+use crate::server::Peer;
 use crate::service::{HoldEvent, Outcome};
 use crate::store::StoreError;
 
@@ -62,7 +62,8 @@ pub(super) async fn hold(app: &App, parts: &Parts, asked: Asked) -> Result<Respo
     let third_of_ttl = claim.ttl.get() / 3;
     let impatience = parts
         .extensions
-        .get::<Patience>()
+        .get()
+        .map(Peer::patience)
         .map(|patience| patience.limited_to(third_of_ttl.max(PATIENCE_MIN)));
     let events = stream::once(async { first })
         .chain(told)

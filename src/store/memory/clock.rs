@@ -21,9 +21,11 @@ impl Moment {
 
     /// What to call another moment, by its distance from this one.
     pub(super) fn timestamp_of(self, instant: Instant) -> Timestamp {
-        let ahead_us = micros(instant.saturating_duration_since(self.instant));
-        let behind_us = micros(self.instant.saturating_duration_since(instant));
-        Timestamp::from_unix_ms((self.unix_us + ahead_us - behind_us) / 1_000)
+        let unix_us = match instant.checked_duration_since(self.instant) {
+            Some(ahead) => self.unix_us + micros(ahead),
+            None => self.unix_us - micros(self.instant - instant),
+        };
+        Timestamp::from_unix_ms(unix_us / 1_000)
     }
 }
 

@@ -88,9 +88,11 @@ impl Endings {
     }
 
     fn insert(&mut self, name: &LockName, token: Token, ending: Ending) {
-        self.remove(name.clone(), token);
-        self.forgotten.insert((ending.until, name.clone(), token));
-        self.endings.insert((name.clone(), token), ending);
+        let until = ending.until;
+        if let Some(before) = self.endings.insert((name.clone(), token), ending) {
+            self.forgotten.remove(&(before.until, name.clone(), token));
+        }
+        self.forgotten.insert((until, name.clone(), token));
     }
 
     fn remove(&mut self, name: LockName, token: Token) {

@@ -3,6 +3,7 @@
 //! A step brings each lock that it is about up to the present first, so that what it finds there is so now, and leaves
 //! the locks that it touched for [`Table::settle`] to put in order.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -182,8 +183,11 @@ impl Table {
     /// Ends a step: locks that opened are offered, the timetable is put right, and what is free leaves no trace.
     pub(super) fn settle(&mut self, now: Moment) {
         while let Some(name) = self.touched.pop() {
-            self.offer(&name, now);
-            self.reschedule(&name);
+            let is_waited_for = self.reschedule(&name);
+            if is_waited_for {
+                self.offer(&name, now);
+                self.reschedule(&name);
+            }
         }
     }
 
@@ -210,11 +214,14 @@ impl Table {
         }
     }
 
-    fn reschedule(&mut self, name: &LockName) {
-        let Some(lock) = self.locks.get_mut(name) else {
-            return;
+    /// Puts the timetable right for one lock, which is forgotten if it is free. Says whether somebody waits for it.
+    fn reschedule(&mut self, name: &LockName) -> bool {
+        let Entry::Occupied(mut entry) = self.locks.entry(name.clone()) else {
+            return false;
         };
+        let lock = entry.get_mut();
         lock.line.take_if(|line| line.is_empty());
+        let is_waited_for = lock.line.is_some();
         let is_held = !lock.holds.is_empty();
         if is_held != lock.is_counted {
             lock.is_counted = is_held;
@@ -231,7 +238,8 @@ impl Table {
             }
         }
         if due.is_none() {
-            self.locks.remove(name);
+            entry.remove();
         }
+        is_waited_for
     }
 }

@@ -7,7 +7,7 @@ use redis::Cmd;
 use tokio::time::Instant;
 
 use super::answers::{self, AcquireReply};
-use super::pool::{self, Connection};
+use super::pool::{self, Connection, evalsha};
 use super::scripts::{self, Reply, Script};
 use super::{RedisStore, keys, record};
 use crate::domain::{
@@ -110,8 +110,7 @@ impl RedisStore {
         stand: Option<&Stand>,
         deadline: Instant,
     ) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&scripts::ACQUIRE.sha).arg(4 * digests.len());
+        let mut command = evalsha(&scripts::ACQUIRE, 4 * digests.len());
         for (name, digest) in claim.names.iter().zip(digests) {
             command
                 .arg(keys::lock(name))
@@ -194,8 +193,7 @@ impl RedisStore {
         let (script, request) = (&scripts::PARK, pool::request_id());
         let digests = digests(&claim.names, claim.token);
         let command = || {
-            let mut command = redis::cmd("EVALSHA");
-            command.arg(&script.sha).arg(digests.len());
+            let mut command = evalsha(script, digests.len());
             for name in claim.names.iter() {
                 command.arg(keys::lock(name));
             }
@@ -255,8 +253,7 @@ impl RedisStore {
             Some(Mode::Shared(_)) => "s",
         };
         let command = || {
-            let mut command = redis::cmd("EVALSHA");
-            command.arg(&script.sha).arg(digests.len());
+            let mut command = evalsha(script, digests.len());
             for name in names.iter() {
                 command.arg(keys::lock(name));
             }
@@ -329,8 +326,7 @@ impl RedisStore {
 
 /// The beginning of a call of a script that knows each lock by its record and the mark of the claim.
 fn call(script: &Script, names: &LockNames, digests: &[ClaimDigest]) -> Cmd {
-    let mut command = redis::cmd("EVALSHA");
-    command.arg(&script.sha).arg(2 * digests.len());
+    let mut command = evalsha(script, 2 * digests.len());
     for (name, digest) in names.iter().zip(digests) {
         command.arg(keys::lock(name)).arg(keys::ended(name, digest));
     }

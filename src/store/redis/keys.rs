@@ -10,33 +10,36 @@ use crate::domain::{Bucket, ClaimDigest, LockName};
 
 /// The lock's record: a hash.
 pub(super) fn lock(name: &LockName) -> String {
-    format!("lh:1:{{{}}}:l:{name}", name.bucket().index())
+    of_bucket(name.bucket(), "l:", name.as_str())
 }
 
 /// The bucket's fencing counter. Beside [`NODE`], these are the only keys that never expire.
 pub(super) fn fence(bucket: Bucket) -> String {
-    format!("lh:1:{{{}}}:f", bucket.index())
+    of_bucket(bucket, "f", "")
 }
 
 /// The mark of a claim that ended.
 pub(super) fn ended(name: &LockName, claim: &ClaimDigest) -> Vec<u8> {
-    of_claim(name, 'e', claim)
+    of_claim(name, "e:", claim)
 }
 
 /// What is known of a claim that waits.
 pub(super) fn ticket(name: &LockName, claim: &ClaimDigest) -> Vec<u8> {
-    of_claim(name, 't', claim)
+    of_claim(name, "t:", claim)
 }
 
 /// What a request evicted that may be sent again.
 pub(super) fn evicted(name: &LockName, request: u64) -> String {
-    format!("lh:1:{{{}}}:v:{request:016x}", name.bucket().index())
+    of_bucket(name.bucket(), "v:", &format!("{request:016x}"))
 }
 
-fn of_claim(name: &LockName, kind: char, claim: &ClaimDigest) -> Vec<u8> {
-    let mut key = format!("lh:1:{{{}}}:{kind}:", name.bucket().index()).into_bytes();
-    key.extend_from_slice(record::claim(claim));
-    key
+fn of_claim(name: &LockName, kind: &str, claim: &ClaimDigest) -> Vec<u8> {
+    let kind = of_bucket(name.bucket(), kind, "");
+    [kind.as_bytes(), record::claim(claim)].concat()
+}
+
+fn of_bucket(bucket: Bucket, kind: &str, rest: &str) -> String {
+    ["lh:1:{", &bucket.index().to_string(), "}:", kind, rest].concat()
 }
 
 /// The channel on which a process hears that a lock is offered to it. `queue.lua` makes the same.

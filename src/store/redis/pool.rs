@@ -290,15 +290,19 @@ pub(super) fn request_id() -> u64 {
     crate::domain::Attempt::random().0
 }
 
+/// The beginning of the call of a script with so many keys, which come next. It has room for what most calls are, because a
+/// command that grows is copied each time.
+pub(super) fn evalsha(script: &Script, keys: usize) -> Cmd {
+    let mut command = Cmd::with_capacity(16 + 2 * keys, 256 + 64 * keys);
+    command.arg("EVALSHA").arg(&script.sha).arg(keys);
+    command
+}
+
 /// The call of a script with its keys and the request's number, which every script takes first; for scripts without a
 /// claim.
 pub(super) fn call(script: &Script, keys: &[&str], request: u64) -> Cmd {
-    let mut command = redis::cmd("EVALSHA");
-    command
-        .arg(&script.sha)
-        .arg(keys.len())
-        .arg(keys)
-        .arg(&request.to_be_bytes());
+    let mut command = evalsha(script, keys.len());
+    command.arg(keys).arg(&request.to_be_bytes());
     command
 }
 

@@ -21,11 +21,14 @@ pub(super) fn claim(digest: &ClaimDigest) -> &[u8] {
 
 /// The beginning of a new record.
 pub(super) fn identity(attempt: Attempt, digest: &ClaimDigest, owner: &Owner) -> Vec<u8> {
-    let mut identity = attempt.0.to_be_bytes().to_vec();
-    identity.push(b'1');
-    identity.extend_from_slice(claim(digest));
-    identity.extend_from_slice(owner.as_str().as_bytes());
-    identity
+    let attempt = attempt.0.to_be_bytes();
+    [
+        attempt.as_slice(),
+        b"1",
+        claim(digest),
+        owner.as_str().as_bytes(),
+    ]
+    .concat()
 }
 
 /// A request, the claim that makes it, and what the script has to know of the process that passes it on.
