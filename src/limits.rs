@@ -180,8 +180,10 @@ pub struct PeerLimits {
     pub answer_bytes: Budget,
     /// Bytes of large bodies of requests.
     pub body_bytes: Budget,
-    /// Operations of the store, renewals and releases not counted.
+    /// Operations of the store, renewals, releases and listings not counted.
     pub operations: Gate,
+    /// Listings.
+    pub listings: Gate,
     /// Renewals and releases.
     pub renewals: Gate,
 }
@@ -213,17 +215,21 @@ pub enum Limit {
     AnswerBytes,
     /// The operations under way for one peer address.
     OperationsPerPeer,
-    /// The operations under way for all, renewals and releases not counted.
+    /// The operations under way for all, renewals, releases and listings not counted.
     Operations,
     /// The renewals and releases under way for one peer address.
     RenewalsPerPeer,
     /// The renewals and releases under way for all.
     Renewals,
+    /// The listings under way for one peer address.
+    ListingsPerPeer,
+    /// The listings under way for all.
+    Listings,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
         Self::RequestsPerPeer,
@@ -239,6 +245,8 @@ impl Limit {
         Self::Operations,
         Self::RenewalsPerPeer,
         Self::Renewals,
+        Self::ListingsPerPeer,
+        Self::Listings,
     ];
 
     /// The label of the metric.
@@ -260,6 +268,8 @@ impl Limit {
             Self::Operations => "operations",
             Self::RenewalsPerPeer => "renewals_per_peer",
             Self::Renewals => "renewals",
+            Self::ListingsPerPeer => "listings_per_peer",
+            Self::Listings => "listings",
         }
     }
 }

@@ -33,11 +33,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::WaitingConfig;
 use crate::domain::{
-    Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockView, Released, Renewed,
+    Change, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView, Released, Renewed,
     Token,
 };
 use crate::limits::Slot;
-use crate::store::{ListQuery, LockStore, StoreError, StoreHealth};
+use crate::store::{Deadlines, ListQuery, LockStore, StoreError, StoreHealth};
 use acquire::Request;
 pub use answer::{AcquireAnswer, Crowd, Outcome, Unserved};
 use detached::Detached;
@@ -52,8 +52,9 @@ use waiter::Caller;
 use waiting::Wait;
 pub use watch::{Scope, Watch, WatchEvent};
 
-/// A listing looks at every lock in many steps, so it gets the time of so many operations.
-const LIST_TIMEOUTS: u32 = 10;
+/// A listing looks at every lock in many steps, and an eviction may be one of very many holders: they get the time of so
+/// many operations.
+const LONG_TIMEOUTS: u32 = 25;
 
 /// The operations on locks, what tells of them, and what operators ask for. Cloning is cheap.
 #[derive(Clone, Debug)]
@@ -211,18 +212,18 @@ impl LockService {
         .await
     }
 
-    /// Takes the lock away from its holders, whoever they are, and returns them.
+    /// Takes the lock away from its holders, whoever they are, and says who they were.
     ///
     /// # Errors
-    /// The store could not answer.
+    /// The store could not answer, and nobody is known to have been evicted.
     ///
     /// # Cancel safety
     /// When the future is dropped, the operation still runs to its end.
-    pub async fn evict(&self, name: LockName, reason: String) -> Result<Vec<Holder>, StoreError> {
+    pub async fn evict(&self, name: LockName, reason: String) -> Result<Evicted, StoreError> {
         let inner = Arc::clone(&self.inner);
         self.to_the_end(async move {
-            let (sent, deadline) = inner.start();
-            let answer = inner.store.evict(&name, &reason, deadline).await;
+            let (sent, deadlines) = inner.start_long();
+            let answer = inner.store.evict(&name, &reason, deadlines).await;
             inner.metrics.evict(sent.elapsed(), &answer);
             answer
         })
@@ -340,6 +341,13 @@ impl Inner {
         (now, now + self.operation_timeout)
     }
 
+    /// When an operation of many steps starts, and how much time there is for it.
+    fn start_long(&self) -> (Instant, Deadlines) {
+        let (now, step) = (Instant::now(), self.operation_timeout);
+        let end = now + step * LONG_TIMEOUTS;
+        (now, Deadlines { step, end })
+    }
+
     /// What a lock is doing, and when it was asked.
     async fn inspect(&self, name: &LockName) -> (Instant, Result<LockView, StoreError>) {
         let (sent, deadline) = self.start();
@@ -349,9 +357,8 @@ impl Inner {
     }
 
     async fn list(&self, query: &ListQuery) -> (Instant, Result<Listing, StoreError>) {
-        let sent = Instant::now();
-        let deadline = sent + self.operation_timeout * LIST_TIMEOUTS;
-        let answer = self.store.list(query, deadline).await;
+        let (sent, deadlines) = self.start_long();
+        let answer = self.store.list(query, deadlines).await;
         self.metrics.list(sent.elapsed(), &answer);
         (sent, answer)
     }

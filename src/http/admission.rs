@@ -1,12 +1,12 @@
-//! Room for operations of the store: what one peer and all together may have under way, and a share for renewals and
-//! releases that nothing else can take. Who is let in keeps its room until the operation is over.
+//! Room for operations of the store: what one peer and all together may have under way, a share for renewals and releases
+//! that nothing else can take, and a small one for listings, which look at all locks. Who is let in keeps its room until the operation is over.
 
 use std::time::Duration;
 
 use axum::http::Extensions;
 use tokio::time::Instant;
 
-use super::app::App;
+use super::app::{App, Settings};
 use super::layers::Requester;
 use super::problem::Problem;
 use crate::limits::{Gate, Limit, Slot};
@@ -18,6 +18,8 @@ use crate::service::LockService;
 pub(super) enum Operation {
     /// It asks for something or looks at something.
     Ask,
+    /// It looks at all locks.
+    List,
     /// It keeps a lease or ends one: whoever cannot do that loses a lock, or blocks it.
     Keep,
 }
@@ -26,17 +28,19 @@ pub(super) enum Operation {
 #[derive(Debug)]
 pub(super) struct Admission {
     ask: Gate,
+    list: Gate,
     keep: Gate,
     /// How long an operation waits for its turn.
     patience: Duration,
 }
 
 impl Admission {
-    pub(super) fn new(operations_max: usize, renewals_max: usize, patience: Duration) -> Self {
+    pub(super) fn new(settings: &Settings) -> Self {
         Self {
-            ask: Gate::new(operations_max),
-            keep: Gate::new(renewals_max),
-            patience,
+            ask: Gate::new(settings.operations_max),
+            list: Gate::new(settings.listings_max),
+            keep: Gate::new(settings.renewals_max),
+            patience: settings.admission_timeout,
         }
     }
 }
@@ -71,6 +75,10 @@ impl App {
             Operation::Ask => (
                 (&admission.ask, Limit::Operations),
                 peer.map(|peer| (peer, &peer.operations, Limit::OperationsPerPeer)),
+            ),
+            Operation::List => (
+                (&admission.list, Limit::Listings),
+                peer.map(|peer| (peer, &peer.listings, Limit::ListingsPerPeer)),
             ),
             Operation::Keep => (
                 (&admission.keep, Limit::Renewals),

@@ -12,7 +12,7 @@ use metrics::{Counter, Histogram};
 
 use super::AcquireAnswer;
 use super::queues::Crowdedness;
-use crate::domain::{Acquired, Claim, Holder, NotHolder, Parked, Released, Renewed};
+use crate::domain::{Acquired, Claim, Evicted, NotHolder, Parked, Released, Renewed};
 use crate::store::{StoreError, StoreHealth};
 use crate::telemetry::Metrics;
 use acquire::AcquireMetrics;
@@ -88,7 +88,7 @@ impl LockMetrics {
             registry.counter("leasehold_withdrawals_total", help, &[("outcome", outcome)])
         };
         let held_for = |end| {
-            let help = "How long leases were held, by how they ended; expired ones count when the lock is granted again.";
+            let help = "How long leases were held, by how they ended; expired ones count when the lock is granted again, and 100 of an eviction.";
             registry.histogram(HOLD_DURATION, help, &[("end", end)])
         };
         let plain = |name, help| registry.counter(name, help, &[]);
@@ -209,10 +209,13 @@ impl LockMetrics {
         }
     }
 
-    pub(super) fn evict(&self, took: Duration, answer: &Result<Vec<Holder>, StoreError>) {
+    pub(super) fn evict(&self, took: Duration, answer: &Result<Evicted, StoreError>) {
         self.store.operation("evict", took, answer);
-        for holder in answer.iter().flatten() {
-            self.evicted.increment(1);
+        let Ok(Evicted { holders, .. }) = answer else {
+            return;
+        };
+        self.evicted.increment(holders.total);
+        for holder in &holders.told {
             // The store's own "now" is the end of the lease less what was left of it.
             let now_ms = holder
                 .expires_at

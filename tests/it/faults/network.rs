@@ -214,14 +214,47 @@ async fn a_slow_eviction_leaves_whoever_came_after_it_began() {
         assert!(left > 0, "it was not all done in one step");
         let name = lock_of(&lock).clone();
         let rest = network.beside.service.evict(name, String::new()).await;
-        assert_eq!(rest.expect("it is not slow").len() as u64, left);
+        assert_eq!(rest.expect("it is not slow").holders.total, left);
         network.beside.granted(&lock).await;
         left
     };
     let (evicted, left) = tokio::join!(evicting, overtaking);
-    let evicted = evicted.expect("slow and well").len() as u64;
+    let evicted = evicted.expect("slow and well").holders.total;
     assert_eq!(evicted, MANY - left);
     network.beside.assert_holds(&lock).await;
+}
+
+/// What the steps before the cut have done is told, and that it is not all.
+#[tokio::test]
+async fn an_eviction_that_is_cut_off_says_what_it_has_done() {
+    const MANY: u64 = 1_200;
+    let network = Network::start().await;
+    let lock = lasting(claim());
+    for _ in 0..MANY {
+        let reader = in_mode(&lasting(rival(&lock)), READ);
+        network.beside.granted(&reader).await;
+    }
+    network.proxy.delay_replies(Duration::from_millis(50));
+    let name = lock_of(&lock).clone();
+    let evicting = network.behind.service.evict(name, String::new());
+    let cutting = async {
+        eventually("the first steps are done", async || {
+            let view = network.beside.service.inspect(lock_of(&lock)).await;
+            let state = view.expect("it is not slow").state;
+            matches!(state, LockState::Held(holders) if holders.total < MANY - 200).then_some(())
+        })
+        .await;
+        network.proxy.refuse(true);
+        network.proxy.cut();
+    };
+    let (evicted, ()) = tokio::join!(evicting, cutting);
+    let evicted = evicted.expect("some are evicted");
+    assert!(!evicted.is_complete);
+    assert!(
+        (1..MANY).contains(&evicted.holders.total),
+        "{}",
+        evicted.holders.total
+    );
 }
 
 #[tokio::test]

@@ -1,20 +1,22 @@
 -- Takes a lock away from those who hold it, a bounded number at a time.
 -- KEYS: lock
--- ARGV: request, reason, cursor, evictions, channel
--- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, then the leases
+-- ARGV: request, reason, cursor, evictions, channel, told_max
+-- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, how many were evicted, then the leases
+--   of those that it tells of, at most told_max
 local lock = KEYS[1]
-local request, reason, cursor, evictions, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local request, reason, cursor, evictions, channel, told_max = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 -- About so many: a small set comes whole, and a step may find a few more.
-local EVICTED_AT_ONCE = 500
+local EVICTED_AT_ONCE = 100
 
 local now_us, now_ms = now()
 local it = read(lock, now_ms)
-local answer = { request, now_ms, '0' }
+local answer, told, evicted = { request, now_ms, '0', 0 }, {}, 0
 -- Whoever came to hold alone between two steps is not one of those who held when the eviction began.
 if cursor == '0' and it.holder and it.until_ms > now_ms then
     spread(it)
-    answer[4] = lease_in(it.key)
+    evicted = 1
+    tell_of(told, lease_in(it.key))
     tell(channel, now_us, 'evicted', it, it.key)
     local claim, delay_ms = it.holder, tonumber(it.lock_delay_ms) or 0
     -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
@@ -34,8 +36,9 @@ elseif it.limit then
         -- What only keeps its permits taken has no record.
         if lease[1] then
             local is_held = tonumber(lease[1]) > now_ms
-            if is_held then
-                answer[#answer + 1] = lease_in(record)
+            evicted = evicted + (is_held and 1 or 0)
+            if is_held and #told < tonumber(told_max) and told_bytes_left >= 0 then
+                tell_of(told, lease_in(record))
             end
             tell(channel, now_us, is_held and 'evicted' or 'expired', it, record)
             redis.call('DEL', record)
@@ -45,10 +48,14 @@ elseif it.limit then
     end
     close_if_left(it)
 end
-if answer[4] then
+if evicted > 0 then
     -- Streams that held the lock learn of it at once. Without the right to channels they learn by their next renewals.
     local _, name = parts(it)
     redis.pcall('PUBLISH', evictions, name)
 end
 offer(it, now_ms)
+answer[4] = evicted
+for _, lease in ipairs(told) do
+    answer[#answer + 1] = lease
+end
 return answer
