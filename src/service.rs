@@ -36,8 +36,8 @@ use crate::domain::{
     Change, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView, Released, Renewed,
     Token,
 };
-use crate::limits::Slot;
-use crate::store::{Deadlines, ListQuery, LockStore, StoreError, StoreHealth};
+use crate::limits::{Gate, Passed, Slot};
+use crate::store::{Deadlines, Fault, ListQuery, LockStore, StoreError, StoreHealth};
 use acquire::Request;
 pub use answer::{AcquireAnswer, Crowd, Outcome, Unserved};
 use detached::Detached;
@@ -56,6 +56,9 @@ pub use watch::{Scope, Watch, WatchEvent};
 /// many operations.
 const LONG_TIMEOUTS: u32 = 25;
 
+/// On how many locks together those claims may be that wait for several and ask at the same time.
+const SEVERAL_AT_ONCE: usize = 256;
+
 /// The operations on locks, what tells of them, and what operators ask for. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct LockService {
@@ -73,6 +76,9 @@ struct Inner {
     background: TaskTracker,
     draining: CancellationToken,
     queues: Arc<Queues>,
+    /// Through it goes what claims ask that wait for several locks. Nothing else bounds that, and each of them keeps the
+    /// store busy for as many times as long as a claim on one lock.
+    several: Gate,
     events: Arc<Events>,
     held: Arc<HeldByStreams>,
     /// Whether the store was asked to tell events. Whoever changes that is waited for by the next.
@@ -106,6 +112,7 @@ impl LockService {
                 background: TaskTracker::new(),
                 draining: CancellationToken::new(),
                 queues,
+                several: Gate::new(SEVERAL_AT_ONCE),
                 events,
                 held,
                 wants_events: tokio::sync::Mutex::new(false),
@@ -141,7 +148,7 @@ impl LockService {
         if wait.is_zero() {
             return self.to_the_end(request.at_once(None)).await;
         }
-        match inner.queues.enter(&request.claim) {
+        match request.enter() {
             Ok(waiter) => {
                 // Cancellation safety: dropped, the caller ends the wait, which goes on without this future.
                 let _caller = Caller(Arc::clone(&waiter));
@@ -154,10 +161,7 @@ impl LockService {
                 };
                 self.to_the_end(waiting.map(closed)).await
             }
-            Err(waiters) => {
-                let crowd = Crowd::Process { waiters };
-                self.to_the_end(request.at_once(Some(crowd))).await
-            }
+            Err(crowd) => self.to_the_end(request.at_once(Some(crowd))).await,
         }
     }
 
@@ -346,6 +350,22 @@ impl Inner {
         let (now, step) = (Instant::now(), self.operation_timeout);
         let end = now + step * LONG_TIMEOUTS;
         (now, Deadlines { step, end })
+    }
+
+    /// Waits for its turn with what a claim asks that waits. None for a claim on one lock, of which nobody has to wait.
+    async fn turn_of_several(
+        &self,
+        claim: &Claim,
+        deadline: Instant,
+    ) -> Result<Option<Passed>, StoreError> {
+        let locks = claim.names.len();
+        if locks == 1 {
+            return Ok(None);
+        }
+        let passed = self.several.pass(locks, deadline).await;
+        let detail = "other claims that wait for several locks had to be asked for first";
+        let error = || StoreError::unavailable(Fault::Timeout, detail);
+        passed.map(Some).ok_or_else(error)
     }
 
     /// What a lock is doing, and when it was asked.

@@ -16,8 +16,10 @@ use crate::service::LockService;
 /// What an operation does, as far as its room is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// It asks for something or looks at something.
+    /// It looks at something.
     Ask,
+    /// It asks for so many locks, and takes as many times as long as one lock takes.
+    Claim(usize),
     /// It looks at all locks.
     List,
     /// It keeps a lease or ends one: whoever cannot do that loses a lock, or blocks it.
@@ -72,7 +74,7 @@ impl App {
         let peer = Requester::peer_in(extensions).and_then(Peer::limits);
         let deadline = Instant::now() + admission.patience;
         let (of_all, of_peer) = match operation {
-            Operation::Ask => (
+            Operation::Ask | Operation::Claim(_) => (
                 (&admission.ask, Limit::Operations),
                 peer.map(|peer| (peer, &peer.operations, Limit::OperationsPerPeer)),
             ),
@@ -85,7 +87,11 @@ impl App {
                 peer.map(|peer| (peer, &peer.renewals, Limit::RenewalsPerPeer)),
             ),
         };
-        let slot = Slot::take(of_all, of_peer, deadline).await;
+        let counts = match operation {
+            Operation::Claim(locks) => locks,
+            Operation::Ask | Operation::List | Operation::Keep => 1,
+        };
+        let slot = Slot::take(of_all, of_peer, counts, deadline).await;
         slot.map_err(|limit| {
             self.refusals().count(limit);
             Problem::over_limit(limit)

@@ -115,6 +115,7 @@ impl Shares {
             body_bytes: Budget::new(self.body_bytes),
             operations: Gate::new(self.operations),
             listings: Gate::new(self.listings),
+            places: Budget::new(usize::MAX),
             renewals: Gate::new(self.renewals),
         })
     }

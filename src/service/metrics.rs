@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use metrics::{Counter, Histogram};
 
-use super::AcquireAnswer;
 use super::queues::Crowdedness;
+use super::{AcquireAnswer, Crowd};
 use crate::domain::{Acquired, Claim, Evicted, NotHolder, Parked, Released, Renewed};
+use crate::limits::{Limit, Refusals};
 use crate::store::{StoreError, StoreHealth};
 use crate::telemetry::Metrics;
 use acquire::AcquireMetrics;
@@ -69,6 +70,7 @@ pub struct LockMetrics {
     evicted: Counter,
     undelivered: Counter,
     store: StoreMetrics,
+    refusals: Refusals,
 }
 
 impl LockMetrics {
@@ -116,6 +118,7 @@ impl LockMetrics {
                 "Grants that were given back because the client was gone before the answer.",
             ),
             store: StoreMetrics::new(registry),
+            refusals: Refusals::new(registry),
         }
     }
 
@@ -158,6 +161,16 @@ impl LockMetrics {
     /// A stream is open for as long as what this returns lives.
     pub(super) fn open_stream(&self, stream: &'static str) -> Open {
         self.acquires.stream(stream)
+    }
+
+    /// A claim was kept from waiting.
+    pub(super) fn crowded(&self, crowd: &Crowd) {
+        match crowd {
+            // Each lock's own limit is counted with the answers.
+            Crowd::Lock { .. } => {}
+            Crowd::Process { .. } => self.refusals.count(Limit::Waiters),
+            Crowd::Peer => self.refusals.count(Limit::WaitersPerPeer),
+        }
     }
 
     pub(super) fn crowd(&self, crowdedness: Crowdedness) {

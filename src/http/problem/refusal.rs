@@ -85,7 +85,13 @@ impl Problem {
             }
             Crowd::Process { waiters } => Self::new(
                 Code::TooManyWaiters,
-                format!("{waiters} claims wait on this process, which is as many as may"),
+                format!(
+                    "{waiters} claims wait on this process, which is as many as may; one counts for each of its locks"
+                ),
+            ),
+            Crowd::Peer => Self::new(
+                Code::TooManyWaiters,
+                "as many claims of this address wait on this process as may; one counts for each of its locks",
             ),
         };
         refusal.retry_after(RETRY_CROWDED)
@@ -99,6 +105,7 @@ impl Problem {
             | Limit::OperationsPerPeer
             | Limit::RenewalsPerPeer
             | Limit::ListingsPerPeer
+            | Limit::WaitersPerPeer
             | Limit::BodyBytesPerPeer => (
                 Code::RateLimited,
                 "this address has as many requests under way as one address may have",
@@ -119,6 +126,7 @@ impl Problem {
             | Limit::AnswerTimeout
             | Limit::Operations
             | Limit::Listings
+            | Limit::Waiters
             | Limit::Renewals => (
                 Code::Overloaded,
                 "this process has as many requests under way as it may have",

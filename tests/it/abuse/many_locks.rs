@@ -1,9 +1,12 @@
 //! Claims on as many locks as a claim may be on: small requests for much work and large answers.
 
-use serde_json::json;
+use std::time::Duration;
+
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
 use super::{Attacked, MIB, connect};
+use crate::support::eventually_within;
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::waiters::http1::{Connection, Request};
 
@@ -22,9 +25,9 @@ fn several(body: &str) -> Request<'_> {
     }
 }
 
-async fn attacked(redis: &RedisServer) -> Attacked {
+async fn attacked(redis: &RedisServer, arguments: &[&str]) -> Attacked {
     let store = format!("redis://{}", redis.address());
-    Attacked::start(&["--store", &store]).await
+    Attacked::start(&[&["--store", &store], arguments].concat()).await
 }
 
 /// The answer to 651 bytes once had 26 MiB, and 40 of them that nobody read took more than a gigabyte.
@@ -33,7 +36,7 @@ async fn a_refused_claim_on_many_shared_locks_is_told_little() {
     const READERS: usize = 100;
     const UNREAD: usize = 40;
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
-    let attacked = attacked(&redis).await;
+    let attacked = attacked(&redis, &[]).await;
     let mut client = Connection::open(attacked.address).await.unwrap();
     let text = "x".repeat(4_000);
     let reads = json!({
@@ -70,4 +73,51 @@ async fn a_refused_claim_on_many_shared_locks_is_told_little() {
     bystander.noticed_nothing().await;
     let grown = attacked.memory().saturating_sub(before);
     assert!(grown < 96 * MIB, "{} MiB", grown / MIB);
+}
+
+/// Two thousand of them once made everybody else wait for seconds.
+#[tokio::test]
+async fn a_claim_that_waits_for_many_locks_takes_as_many_places() {
+    const WAITING: usize = 20;
+    const ASKING: usize = 200;
+    let places = (2 * WAITING * NAMES).to_string();
+    let redis = RedisServer::start(RedisOptions::forgetful()).await;
+    // A machine that is busy takes long for each, and none is to be refused for that.
+    let arguments = [
+        "--waiting-waiters-max",
+        &places,
+        "--operation-timeout",
+        "20s",
+    ];
+    let attacked = attacked(&redis, &arguments).await;
+    let mut holder = Connection::open(attacked.address).await.unwrap();
+    let held = json!({"names": names("wanted"), "ttl": "10m"}).to_string();
+    assert_eq!(holder.ask(several(&held)).await.unwrap().status, 201);
+    let bystander = attacked.bystander();
+    let wanted = json!({"names": names("wanted"), "wait": "50s"}).to_string();
+    let mut waiting = Vec::new();
+    for _ in 0..ASKING {
+        let mut client = Connection::open(attacked.address).await.unwrap();
+        client.send(several(&wanted)).await.unwrap();
+        waiting.push(client);
+    }
+    let refused = (ASKING - WAITING) as f64;
+    eventually_within(
+        Duration::from_secs(30),
+        "the others are refused",
+        async || {
+            let counted = attacked.refused("waiters_per_peer").await;
+            (counted >= refused).then_some(())
+        },
+    )
+    .await;
+    let (_, lock) = super::ask(attacked.address, "GET", "/locks/wanted/0", "")
+        .await
+        .unwrap();
+    let lock: Value = serde_json::from_str(&lock).unwrap();
+    assert!(
+        lock["queue_length"].as_u64() <= Some(WAITING as u64),
+        "{lock}"
+    );
+    bystander.noticed_nothing().await;
 }

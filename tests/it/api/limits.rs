@@ -14,12 +14,16 @@ const TOKEN: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
 /// A store that answers no acquire and no listing, of each of which one may be under way.
 fn api() -> Api {
+    api_with(1)
+}
+
+fn api_with(operations_max: usize) -> Api {
     let error = StoreError::Unavailable {
         fault: Fault::Io,
         detail: "it is gone".into(),
     };
     Api::on(Arc::new(BrokenStore::silent(error)), |settings| {
-        settings.operations_max = 1;
+        settings.operations_max = operations_max;
         settings.listings_max = 1;
         settings.renewals_max = 1;
         settings.admission_timeout = Duration::from_millis(50);
@@ -79,6 +83,20 @@ async fn a_listing_too_many_is_refused_and_others_are_let_alone() {
     let reading = api.send(get("/locks/b")).await;
     let asked = (503, "store_unavailable".to_owned());
     assert_eq!(reading.refusal(), asked, "the store was asked");
+}
+
+/// An acquire of several locks takes as many times as long, and counts as often.
+#[tokio::test]
+async fn an_acquire_of_several_locks_counts_for_each() {
+    let api = api_with(4);
+    let _stuck = stuck_in(&api, post("/locks").json(r#"{"names":["a","b","c"]}"#)).await;
+    let refused = api
+        .send(post("/locks").json(r#"{"names":["d","e"]}"#))
+        .await;
+    assert_eq!(refused.refusal(), (503, "overloaded".to_owned()));
+    let reading = api.send(get("/locks/d")).await;
+    let asked = (503, "store_unavailable".to_owned());
+    assert_eq!(reading.refusal(), asked, "there is room for one");
 }
 
 #[tokio::test]
