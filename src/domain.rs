@@ -13,6 +13,7 @@ pub mod name;
 pub mod names;
 pub mod outcome;
 pub mod queue;
+pub mod room;
 pub mod token;
 
 pub use claim::{Attempt, Bounds, Claim, HoldCount, InvalidField, Metadata, Owner, Ttl};
@@ -23,8 +24,9 @@ pub use mode::{Mode, Share};
 pub use name::{Bucket, InvalidName, LockName};
 pub use names::LockNames;
 pub use outcome::{
-    Acquired, Blockade, Blocker, Change, Contradiction, Grant, Listing, LockState, LockView, Lost,
-    NotHolder, Parked, Released, Renewal, Renewed, Rollback, Waiting, Withdrawable,
+    Acquired, Blockade, Blocker, Change, Contradiction, Evicted, Grant, Listing, LockState,
+    LockView, Lost, NotHolder, Parked, Released, Renewal, Renewed, Rollback, Waiting, Withdrawable,
 };
 pub use queue::{Place, Position, Queue, Stand, Waiter};
+pub use room::{AnswerRoom, PageRoom};
 pub use token::{ClaimDigest, InvalidToken, Token};

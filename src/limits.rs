@@ -52,7 +52,13 @@ impl Budget {
     /// use, because it would otherwise be refused for ever.
     #[must_use]
     pub fn take(&self, amount: usize) -> Option<Taken> {
-        let admit = |used: usize| self.fits(used, amount).then(|| used.saturating_add(amount));
+        self.take_within(self.0.max, amount)
+    }
+
+    /// Takes the amount if no more than `max` is in use then, by the same rule.
+    #[must_use]
+    pub fn take_within(&self, max: usize, amount: usize) -> Option<Taken> {
+        let admit = |used: usize| fits(used, amount, max).then(|| used.saturating_add(amount));
         let used = &self.0.used;
         let taken = used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit);
         taken.is_ok().then(|| self.taken(amount))
@@ -61,7 +67,7 @@ impl Budget {
     /// Whether there is room for the amount now.
     #[must_use]
     pub fn has_room(&self, amount: usize) -> bool {
-        self.fits(self.used(), amount)
+        fits(self.used(), amount, self.0.max)
     }
 
     /// Takes the amount whether there is room for it or not.
@@ -69,10 +75,6 @@ impl Budget {
     pub fn take_anyway(&self, amount: usize) -> Taken {
         self.0.used.fetch_add(amount, Ordering::Relaxed);
         self.taken(amount)
-    }
-
-    fn fits(&self, used: usize, amount: usize) -> bool {
-        used == 0 || used.saturating_add(amount) <= self.0.max
     }
 
     fn taken(&self, amount: usize) -> Taken {
@@ -83,6 +85,10 @@ impl Budget {
     }
 }
 
+fn fits(used: usize, amount: usize, max: usize) -> bool {
+    used == 0 || used.saturating_add(amount) <= max
+}
+
 impl Drop for Taken {
     fn drop(&mut self) {
         self.budget.0.used.fetch_sub(self.amount, Ordering::Relaxed);
@@ -91,7 +97,10 @@ impl Drop for Taken {
 
 /// A budget of operations, whose users wait in turn until there is room. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Gate(Arc<Semaphore>);
+pub struct Gate {
+    free: Arc<Semaphore>,
+    max: u32,
+}
 
 /// An operation that was let through a gate; it counts until this is dropped.
 #[derive(Debug)]
@@ -101,20 +110,26 @@ impl Gate {
     /// A gate through which so many may go at once.
     #[must_use]
     pub fn new(max: usize) -> Self {
-        Self(Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS))))
+        let max = max.min(Semaphore::MAX_PERMITS);
+        Self {
+            free: Arc::new(Semaphore::new(max)),
+            max: u32::try_from(max).unwrap_or(u32::MAX),
+        }
     }
 
-    /// Lets one through as soon as there is room, or returns `None` at the deadline.
+    /// Lets one through that counts for so many, as soon as there is room, or returns `None` at the deadline. Nobody counts
+    /// for more than may go through at once.
     ///
     /// # Cancel safety
     /// Whoever is dropped has not gone through.
-    pub async fn pass(&self, deadline: Instant) -> Option<Passed> {
-        match Arc::clone(&self.0).try_acquire_owned() {
+    pub async fn pass(&self, counts: usize, deadline: Instant) -> Option<Passed> {
+        let counts = u32::try_from(counts).map_or(self.max, |counts| counts.min(self.max));
+        match Arc::clone(&self.free).try_acquire_many_owned(counts) {
             Ok(permit) => return Some(Passed(permit)),
             Err(TryAcquireError::NoPermits | TryAcquireError::Closed) => {}
         }
-        let permit = timeout_at(deadline, Arc::clone(&self.0).acquire_owned()).await;
-        permit.ok()?.ok().map(Passed)
+        let permit = Arc::clone(&self.free).acquire_many_owned(counts);
+        timeout_at(deadline, permit).await.ok()?.ok().map(Passed)
     }
 }
 
@@ -132,7 +147,7 @@ struct Room {
 }
 
 impl Slot {
-    /// Takes room of the peer, which comes first so that nobody has to wait behind a greedy one, and of all.
+    /// Takes room for so many, of the peer, which comes first so that nobody has to wait behind a greedy one, and of all.
     ///
     /// # Errors
     /// There was no room until the deadline. This is the limit that was in the way.
@@ -142,23 +157,32 @@ impl Slot {
     pub async fn take(
         of_all: (&Gate, Limit),
         of_peer: Option<(&Arc<PeerLimits>, &Gate, Limit)>,
+        counts: usize,
         deadline: Instant,
     ) -> Result<Self, Limit> {
         let (all, limit_of_all) = of_all;
         let (peer, of_peer) = match of_peer {
             Some((peer, gate, limit)) => (
                 Some(Arc::clone(peer)),
-                Some(gate.pass(deadline).await.ok_or(limit)?),
+                Some(gate.pass(counts, deadline).await.ok_or(limit)?),
             ),
             None => (None, None),
         };
-        let of_all = all.pass(deadline).await.ok_or(limit_of_all)?;
+        let of_all = all.pass(counts, deadline).await.ok_or(limit_of_all)?;
         let room = Room {
             of_all,
             of_peer,
             peer,
         };
         Ok(Self(Some(Arc::new(Mutex::new(Some(room))))))
+    }
+
+    /// The peer for whom the operation is, while it takes up room.
+    #[must_use]
+    pub fn peer(&self) -> Option<Arc<PeerLimits>> {
+        let room = self.0.as_ref()?;
+        let room = room.lock().unwrap_or_else(PoisonError::into_inner);
+        room.as_ref()?.peer.clone()
     }
 
     /// Gives the room back before the operation is over, because it has begun to wait.
@@ -180,8 +204,12 @@ pub struct PeerLimits {
     pub answer_bytes: Budget,
     /// Bytes of large bodies of requests.
     pub body_bytes: Budget,
-    /// Operations of the store, renewals and releases not counted.
+    /// Operations of the store, renewals, releases and listings not counted.
     pub operations: Gate,
+    /// Listings.
+    pub listings: Gate,
+    /// Places in queues where claims wait, one for each lock of a claim. What it may have of them is known to the queues.
+    pub places: Budget,
     /// Renewals and releases.
     pub renewals: Gate,
 }
@@ -213,17 +241,25 @@ pub enum Limit {
     AnswerBytes,
     /// The operations under way for one peer address.
     OperationsPerPeer,
-    /// The operations under way for all, renewals and releases not counted.
+    /// The operations under way for all, renewals, releases and listings not counted.
     Operations,
     /// The renewals and releases under way for one peer address.
     RenewalsPerPeer,
     /// The renewals and releases under way for all.
     Renewals,
+    /// The listings under way for one peer address.
+    ListingsPerPeer,
+    /// The listings under way for all.
+    Listings,
+    /// The places where claims of one peer address wait.
+    WaitersPerPeer,
+    /// The places where claims wait.
+    Waiters,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 19] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
         Self::RequestsPerPeer,
@@ -239,6 +275,10 @@ impl Limit {
         Self::Operations,
         Self::RenewalsPerPeer,
         Self::Renewals,
+        Self::ListingsPerPeer,
+        Self::Listings,
+        Self::WaitersPerPeer,
+        Self::Waiters,
     ];
 
     /// The label of the metric.
@@ -260,6 +300,10 @@ impl Limit {
             Self::Operations => "operations",
             Self::RenewalsPerPeer => "renewals_per_peer",
             Self::Renewals => "renewals",
+            Self::ListingsPerPeer => "listings_per_peer",
+            Self::Listings => "listings",
+            Self::WaitersPerPeer => "waiters_per_peer",
+            Self::Waiters => "waiters",
         }
     }
 }

@@ -33,11 +33,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::WaitingConfig;
 use crate::domain::{
-    Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockView, Released, Renewed,
+    Change, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView, Released, Renewed,
     Token,
 };
-use crate::limits::Slot;
-use crate::store::{ListQuery, LockStore, StoreError, StoreHealth};
+use crate::limits::{Gate, Passed, Slot};
+use crate::store::{Deadlines, Fault, ListQuery, LockStore, StoreError, StoreHealth};
 use acquire::Request;
 pub use answer::{AcquireAnswer, Crowd, Outcome, Unserved};
 use detached::Detached;
@@ -52,8 +52,12 @@ use waiter::Caller;
 use waiting::Wait;
 pub use watch::{Scope, Watch, WatchEvent};
 
-/// A listing looks at every lock in many steps, so it gets the time of so many operations.
-const LIST_TIMEOUTS: u32 = 10;
+/// A listing looks at every lock in many steps, and an eviction may be one of very many holders: they get the time of so
+/// many operations.
+const LONG_TIMEOUTS: u32 = 25;
+
+/// On how many locks together those claims may be that wait for several and ask at the same time.
+const SEVERAL_AT_ONCE: usize = 256;
 
 /// The operations on locks, what tells of them, and what operators ask for. Cloning is cheap.
 #[derive(Clone, Debug)]
@@ -72,6 +76,9 @@ struct Inner {
     background: TaskTracker,
     draining: CancellationToken,
     queues: Arc<Queues>,
+    /// Through it goes what claims ask that wait for several locks. Nothing else bounds that, and each of them keeps the
+    /// store busy for as many times as long as a claim on one lock.
+    several: Gate,
     events: Arc<Events>,
     held: Arc<HeldByStreams>,
     /// Whether the store was asked to tell events. Whoever changes that is waited for by the next.
@@ -105,6 +112,7 @@ impl LockService {
                 background: TaskTracker::new(),
                 draining: CancellationToken::new(),
                 queues,
+                several: Gate::new(SEVERAL_AT_ONCE),
                 events,
                 held,
                 wants_events: tokio::sync::Mutex::new(false),
@@ -140,7 +148,7 @@ impl LockService {
         if wait.is_zero() {
             return self.to_the_end(request.at_once(None)).await;
         }
-        match inner.queues.enter(&request.claim) {
+        match request.enter() {
             Ok(waiter) => {
                 // Cancellation safety: dropped, the caller ends the wait, which goes on without this future.
                 let _caller = Caller(Arc::clone(&waiter));
@@ -153,10 +161,7 @@ impl LockService {
                 };
                 self.to_the_end(waiting.map(closed)).await
             }
-            Err(waiters) => {
-                let crowd = Crowd::Process { waiters };
-                self.to_the_end(request.at_once(Some(crowd))).await
-            }
+            Err(crowd) => self.to_the_end(request.at_once(Some(crowd))).await,
         }
     }
 
@@ -211,18 +216,18 @@ impl LockService {
         .await
     }
 
-    /// Takes the lock away from its holders, whoever they are, and returns them.
+    /// Takes the lock away from its holders, whoever they are, and says who they were.
     ///
     /// # Errors
-    /// The store could not answer.
+    /// The store could not answer, and nobody is known to have been evicted.
     ///
     /// # Cancel safety
     /// When the future is dropped, the operation still runs to its end.
-    pub async fn evict(&self, name: LockName, reason: String) -> Result<Vec<Holder>, StoreError> {
+    pub async fn evict(&self, name: LockName, reason: String) -> Result<Evicted, StoreError> {
         let inner = Arc::clone(&self.inner);
         self.to_the_end(async move {
-            let (sent, deadline) = inner.start();
-            let answer = inner.store.evict(&name, &reason, deadline).await;
+            let (sent, deadlines) = inner.start_long();
+            let answer = inner.store.evict(&name, &reason, deadlines).await;
             inner.metrics.evict(sent.elapsed(), &answer);
             answer
         })
@@ -340,6 +345,29 @@ impl Inner {
         (now, now + self.operation_timeout)
     }
 
+    /// When an operation of many steps starts, and how much time there is for it.
+    fn start_long(&self) -> (Instant, Deadlines) {
+        let (now, step) = (Instant::now(), self.operation_timeout);
+        let end = now + step * LONG_TIMEOUTS;
+        (now, Deadlines { step, end })
+    }
+
+    /// Waits for its turn with what a claim asks that waits. None for a claim on one lock, of which nobody has to wait.
+    async fn turn_of_several(
+        &self,
+        claim: &Claim,
+        deadline: Instant,
+    ) -> Result<Option<Passed>, StoreError> {
+        let locks = claim.names.len();
+        if locks == 1 {
+            return Ok(None);
+        }
+        let passed = self.several.pass(locks, deadline).await;
+        let detail = "other claims that wait for several locks had to be asked for first";
+        let error = || StoreError::unavailable(Fault::Timeout, detail);
+        passed.map(Some).ok_or_else(error)
+    }
+
     /// What a lock is doing, and when it was asked.
     async fn inspect(&self, name: &LockName) -> (Instant, Result<LockView, StoreError>) {
         let (sent, deadline) = self.start();
@@ -349,9 +377,8 @@ impl Inner {
     }
 
     async fn list(&self, query: &ListQuery) -> (Instant, Result<Listing, StoreError>) {
-        let sent = Instant::now();
-        let deadline = sent + self.operation_timeout * LIST_TIMEOUTS;
-        let answer = self.store.list(query, deadline).await;
+        let (sent, deadlines) = self.start_long();
+        let answer = self.store.list(query, deadlines).await;
         self.metrics.list(sent.elapsed(), &answer);
         (sent, answer)
     }

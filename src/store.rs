@@ -4,6 +4,7 @@
 //! How a store is chosen and what it needs is in [`open`].
 
 pub mod memory;
+mod pace;
 pub mod redis;
 
 use std::fmt;
@@ -16,8 +17,8 @@ use tokio::time::Instant;
 
 use crate::config::{Config, StoreUrl};
 use crate::domain::{
-    Acquired, Attempt, Change, Claim, ClaimDigest, HoldCount, Holder, Listing, LockEvent, LockName,
-    LockNames, LockView, Parked, Released, Renewed, Rollback, Stand, Token,
+    Acquired, Attempt, Change, Claim, ClaimDigest, Evicted, HoldCount, Listing, LockEvent,
+    LockName, LockNames, LockView, Parked, Released, Renewed, Rollback, Stand, Token,
 };
 
 /// How long an ended claim is remembered, so that a late or repeated request with its token finds out.
@@ -126,21 +127,21 @@ pub trait LockStore: Send + Sync + fmt::Debug {
         deadline: Instant,
     ) -> StoreFuture<'a, Vec<Released>>;
 
-    /// Takes the lock away from its holders and returns who they were, those first whose leases would have
-    /// ended first. They are told `reason` when they ask.
+    /// Takes the lock away from its holders, in as many steps as there is time for, and returns who they were. They are
+    /// told `reason` when they ask.
     fn evict<'a>(
         &'a self,
         name: &'a LockName,
         reason: &'a str,
-        deadline: Instant,
-    ) -> StoreFuture<'a, Vec<Holder>>;
+        deadlines: Deadlines,
+    ) -> StoreFuture<'a, Evicted>;
 
     /// What the lock is doing.
     fn inspect<'a>(&'a self, name: &'a LockName, deadline: Instant) -> StoreFuture<'a, LockView>;
 
     /// One page of the locks that are held or waited for, in the order of names: no lock twice, and none left out that
-    /// stays so.
-    fn list<'a>(&'a self, query: &'a ListQuery, deadline: Instant) -> StoreFuture<'a, Listing>;
+    /// stays so. All listings of a process take a small share of the store's time together, in small steps.
+    fn list<'a>(&'a self, query: &'a ListQuery, deadlines: Deadlines) -> StoreFuture<'a, Listing>;
 
     /// Looks after the store itself: checks what it stands on, drops what is due. Called every few seconds.
     fn survey(&self) -> BoxFuture<'_, ()>;
@@ -183,6 +184,23 @@ pub trait Listener: Send + Sync + fmt::Debug {
     fn missed_events(&self);
 }
 
+/// How much time there is for an operation of many steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// How long one step may take.
+    pub step: Duration,
+    /// By when all must be over.
+    pub end: Instant,
+}
+
+impl Deadlines {
+    /// By when a step must be over that begins now.
+    #[must_use]
+    pub fn of_step(&self) -> Instant {
+        self.end.min(Instant::now() + self.step)
+    }
+}
+
 /// Which page of which locks.
 #[derive(Clone, Debug)]
 pub struct ListQuery {
@@ -190,7 +208,7 @@ pub struct ListQuery {
     pub prefix: String,
     /// Only names after this one.
     pub after: Option<LockName>,
-    /// At most this many.
+    /// At most this many locks; fewer where the page has no room for them.
     pub page_size: usize,
 }
 

@@ -228,6 +228,7 @@ fn app(
         body_bytes_total_max: config.server.body_bytes_total_max,
         answer_bytes_max: config.server.answer_bytes_max,
         operations_max: config.server.operations_max,
+        listings_max: config.server.listings_max,
         renewals_max: config.server.renewals_max,
         admission_timeout: config.operation_timeout,
         request_log: RequestLog {

@@ -49,8 +49,10 @@ pub struct ServerConfig {
     pub answer_timeout: Duration,
     /// How many bytes of large answers may be under way at once.
     pub answer_bytes_max: usize,
-    /// How many operations may be under way at once, renewals and releases not counted.
+    /// How many operations may be under way at once, renewals, releases and listings not counted.
     pub operations_max: usize,
+    /// How many listings may be under way at once.
+    pub listings_max: usize,
     /// How many renewals and releases may be under way at once.
     pub renewals_max: usize,
     /// From readiness going false to the closing of the listener.
@@ -86,6 +88,7 @@ impl ServerConfig {
             answer_timeout: settings.positive("server.answer_timeout")?,
             answer_bytes_max,
             operations_max: bounded(settings, "server.operations_max", COUNT_MAX)?,
+            listings_max: bounded(settings, "server.listings_max", COUNT_MAX)?,
             renewals_max: bounded(settings, "server.renewals_max", COUNT_MAX)?,
             drain_delay: settings.duration("server.drain_delay")?,
             drain_timeout: settings.duration("server.drain_timeout")?,

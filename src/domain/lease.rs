@@ -43,18 +43,31 @@ pub struct Holder {
     pub expires_in: Duration,
 }
 
-/// All who hold a lock.
+impl Holder {
+    /// How many bytes of text the holder makes others read.
+    #[must_use]
+    pub fn text_bytes(&self) -> usize {
+        let metadata = self.metadata.as_ref().map_or("", Metadata::as_json);
+        self.owner.as_str().len() + metadata.len()
+    }
+}
+
+/// All who hold a lock, or held it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holders {
-    /// Those whose leases end first, at most [`Holders::TOLD_MAX`].
+    /// Those whose leases end first, as many as the answer has [room](super::AnswerRoom) for.
     pub told: Vec<Holder>,
     /// How many there are.
     pub total: u64,
 }
 
 impl Holders {
-    /// How many holders an answer tells of. A semaphore may have a million.
-    pub const TOLD_MAX: usize = 100;
+    /// Nobody.
+    #[must_use]
+    pub fn none() -> Self {
+        let told = Vec::new();
+        Self { told, total: 0 }
+    }
 }
 
 impl From<Holder> for Holders {

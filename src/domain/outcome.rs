@@ -265,7 +265,18 @@ pub enum LockState {
     },
 }
 
-/// One page of a listing, in the order of names.
+/// What came of an eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evicted {
+    /// Who was evicted; not necessarily all whose leases would have ended first are among those that are told of.
+    pub holders: Holders,
+    /// Whether all who held the lock when the eviction began hold it no more. Else there was no time for the rest, or the
+    /// store did not answer any more, and a few more may have been evicted.
+    pub is_complete: bool,
+}
+
+/// One page of a listing, in the order of names. It may have fewer locks than were asked for though others follow, so that
+/// it does not become too large.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     /// Locks that are held or waited for, and only those.

@@ -1,12 +1,12 @@
-//! Room for operations of the store: what one peer and all together may have under way, and a share for renewals and
-//! releases that nothing else can take. Who is let in keeps its room until the operation is over.
+//! Room for operations of the store: what one peer and all together may have under way, a share for renewals and releases
+//! that nothing else can take, and a small one for listings, which look at all locks. Who is let in keeps its room until the operation is over.
 
 use std::time::Duration;
 
 use axum::http::Extensions;
 use tokio::time::Instant;
 
-use super::app::App;
+use super::app::{App, Settings};
 use super::problem::Problem;
 use crate::limits::{Gate, Limit, Slot};
 use crate::server::Peer;
@@ -15,8 +15,12 @@ use crate::service::LockService;
 /// What an operation does, as far as its room is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// It asks for something or looks at something.
+    /// It looks at something.
     Ask,
+    /// It asks for so many locks, and takes as many times as long as one lock takes.
+    Claim(usize),
+    /// It looks at all locks.
+    List,
     /// It keeps a lease or ends one: whoever cannot do that loses a lock, or blocks it.
     Keep,
 }
@@ -25,17 +29,19 @@ pub(super) enum Operation {
 #[derive(Debug)]
 pub(super) struct Admission {
     ask: Gate,
+    list: Gate,
     keep: Gate,
     /// How long an operation waits for its turn.
     patience: Duration,
 }
 
 impl Admission {
-    pub(super) fn new(operations_max: usize, renewals_max: usize, patience: Duration) -> Self {
+    pub(super) fn new(settings: &Settings) -> Self {
         Self {
-            ask: Gate::new(operations_max),
-            keep: Gate::new(renewals_max),
-            patience,
+            ask: Gate::new(settings.operations_max),
+            list: Gate::new(settings.listings_max),
+            keep: Gate::new(settings.renewals_max),
+            patience: settings.admission_timeout,
         }
     }
 }
@@ -67,16 +73,24 @@ impl App {
         let peer = extensions.get().and_then(Peer::limits);
         let deadline = Instant::now() + admission.patience;
         let (of_all, of_peer) = match operation {
-            Operation::Ask => (
+            Operation::Ask | Operation::Claim(_) => (
                 (&admission.ask, Limit::Operations),
                 peer.map(|peer| (peer, &peer.operations, Limit::OperationsPerPeer)),
+            ),
+            Operation::List => (
+                (&admission.list, Limit::Listings),
+                peer.map(|peer| (peer, &peer.listings, Limit::ListingsPerPeer)),
             ),
             Operation::Keep => (
                 (&admission.keep, Limit::Renewals),
                 peer.map(|peer| (peer, &peer.renewals, Limit::RenewalsPerPeer)),
             ),
         };
-        let slot = Slot::take(of_all, of_peer, deadline).await;
+        let counts = match operation {
+            Operation::Claim(locks) => locks,
+            Operation::Ask | Operation::List | Operation::Keep => 1,
+        };
+        let slot = Slot::take(of_all, of_peer, counts, deadline).await;
         slot.map_err(|limit| {
             self.refusals().count(limit);
             Problem::over_limit(limit)

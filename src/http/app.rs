@@ -48,8 +48,10 @@ pub struct Settings {
     pub body_bytes_total_max: usize,
     /// How many bytes of large answers may be under way.
     pub answer_bytes_max: usize,
-    /// How many operations may be under way, renewals and releases not counted.
+    /// How many operations may be under way, renewals, releases and listings not counted.
     pub operations_max: usize,
+    /// How many listings may be under way.
+    pub listings_max: usize,
     /// How many renewals and releases may be under way.
     pub renewals_max: usize,
     /// How long an operation waits for its turn.
@@ -85,11 +87,7 @@ impl App {
         settings: Settings,
     ) -> Self {
         let http_metrics = HttpMetrics::new(Arc::clone(&metrics));
-        let admission = Admission::new(
-            settings.operations_max,
-            settings.renewals_max,
-            settings.admission_timeout,
-        );
+        let admission = Admission::new(&settings);
         Self {
             inner: Arc::new(Inner {
                 refusals: Refusals::new(&metrics),

@@ -23,7 +23,7 @@ use super::index::{Index, Version};
 use super::problem::ProblemBody;
 use super::problem::pages::{Page, Pages};
 use super::route::Route;
-use super::wire::{Evicted, Grant, Grants, LockBody, LockEventBody, LockPage, Standing};
+use super::wire::{EvictedBody, Grant, Grants, LockBody, LockEventBody, LockPage, Standing};
 
 /// How the API key is called in the document.
 const API_KEY: &str = "api_key";
@@ -129,7 +129,7 @@ fn components() -> Components {
     collect::<Grants<'_>>(&mut schemas);
     collect::<LockBody<'_>>(&mut schemas);
     collect::<LockPage<'_>>(&mut schemas);
-    collect::<Evicted<'_>>(&mut schemas);
+    collect::<EvictedBody<'_>>(&mut schemas);
     collect::<LockEventBody<'_>>(&mut schemas);
     collect::<Standing>(&mut schemas);
     collect::<ProblemBody<'_>>(&mut schemas);

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use crate::domain::{Metadata, Timestamp};
 pub(super) use event::{LockEventBody, Standing};
 pub(super) use grant::{Grant, Grants, HolderView, Mode};
-pub(super) use lock::{Evicted, LockBody, LockPage};
+pub(super) use lock::{EvictedBody, LockBody, LockPage};
 
 /// An answer of JSON.
 pub(super) fn json(

@@ -99,6 +99,7 @@ struct Shares {
     answer_bytes: usize,
     body_bytes: usize,
     operations: usize,
+    listings: usize,
     renewals: usize,
 }
 
@@ -110,6 +111,7 @@ impl Shares {
             answer_bytes: usize::MAX,
             body_bytes: usize::MAX,
             operations: usize::MAX,
+            listings: usize::MAX,
             renewals: usize::MAX,
         }
     }
@@ -121,6 +123,8 @@ impl Shares {
             answer_bytes: Budget::new(self.answer_bytes),
             body_bytes: Budget::new(self.body_bytes),
             operations: Gate::new(self.operations),
+            listings: Gate::new(self.listings),
+            places: Budget::new(usize::MAX),
             renewals: Gate::new(self.renewals),
         })
     }
@@ -149,6 +153,7 @@ impl Peers {
                 answer_bytes: half(config.answer_bytes_max),
                 body_bytes: half(config.body_bytes_total_max),
                 operations: half(config.operations_max),
+                listings: half(config.listings_max),
                 renewals: half(config.renewals_max),
             },
             trusted_proxies: config.trusted_proxies.clone(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::answer::{AcquireAnswer, Crowd, Outcome};
+use super::waiter::Waiter;
 use super::{Inner, Undelivered, age};
 use crate::domain::{Acquired, Attempt, Claim, Lease, Stand};
 use crate::limits::Slot;
@@ -33,13 +34,29 @@ impl Request {
         }
     }
 
+    /// Lets it in among those that wait, or says what keeps it out.
+    pub(super) fn enter(&self) -> Result<Arc<Waiter>, Crowd> {
+        let peer = self.slot.peer();
+        let entered = self.inner.queues.enter(&self.claim, peer.as_deref());
+        entered.inspect_err(|crowd| self.inner.metrics.crowded(crowd))
+    }
+
     /// Asks the store once, and says when that was.
     pub(super) async fn ask(self, stand: Option<Stand>) -> (Instant, Result<Acquired, StoreError>) {
-        let (sent, deadline) = self.inner.start();
+        let (mut sent, deadline) = self.inner.start();
+        let mut turn = None;
+        if stand.is_some() && self.claim.names.len() > 1 {
+            turn = match self.inner.turn_of_several(&self.claim, deadline).await {
+                Ok(turn) => turn,
+                Err(error) => return (sent, Err(error)),
+            };
+            sent = Instant::now();
+        }
         let store = &self.inner.store;
         let answer = store
             .acquire(&self.claim, self.attempt, stand.as_ref(), deadline)
             .await;
+        drop(turn);
         self.inner.metrics.asked(sent.elapsed(), &answer);
         (sent, answer)
     }

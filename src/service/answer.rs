@@ -72,9 +72,11 @@ pub enum Crowd {
     },
     /// This process has as many waiters as it may.
     Process {
-        /// How many there are.
+        /// How many there are, one on several locks counted for each.
         waiters: usize,
     },
+    /// The peer has as many waiters on this process as one peer may.
+    Peer,
 }
 
 /// A claim that left the queue without having been granted. Posted again in time, it stands where it stood.

@@ -61,11 +61,13 @@ impl Inner {
         claim: &Claim,
         deadline: Instant,
     ) -> Result<Parked, StoreError> {
+        let turn = self.turn_of_several(claim, deadline).await?;
         let sent = Instant::now();
         let parked = self
             .store
             .park(claim, self.waiting.place_kept, deadline)
             .await;
+        drop(turn);
         self.metrics.park(sent.elapsed(), &parked);
         // Whoever has come meanwhile with the same claim was put out of the queue too, and is to stand there again.
         self.queues.call(claim.token);

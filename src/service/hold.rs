@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::acquire::Request;
-use super::answer::{AcquireAnswer, Crowd, Outcome};
+use super::answer::{AcquireAnswer, Outcome};
 use super::held::HeldByStream;
 use super::waiter::Caller;
 use super::waiting::Wait;
@@ -186,12 +186,9 @@ impl Holding {
         let answer = if wait.is_some_and(|wait| wait.is_zero()) {
             self.request.clone().at_once(None).await
         } else {
-            match inner.queues.enter(&self.request.claim) {
+            match self.request.enter() {
                 Ok(waiter) => self.wait(Caller(waiter), wait).await,
-                Err(waiters) => {
-                    let crowd = Crowd::Process { waiters };
-                    self.request.clone().at_once(Some(crowd)).await
-                }
+                Err(crowd) => self.request.clone().at_once(Some(crowd)).await,
             }
         };
         let Grant {

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use metrics::{Counter, Histogram};
 
-use super::AcquireAnswer;
 use super::queues::Crowdedness;
-use crate::domain::{Acquired, Claim, Holder, NotHolder, Parked, Released, Renewed};
+use super::{AcquireAnswer, Crowd};
+use crate::domain::{Acquired, Claim, Evicted, NotHolder, Parked, Released, Renewed};
+use crate::limits::{Limit, Refusals};
 use crate::store::{StoreError, StoreHealth};
 use crate::telemetry::Metrics;
 use acquire::AcquireMetrics;
@@ -69,6 +70,7 @@ pub struct LockMetrics {
     evicted: Counter,
     undelivered: Counter,
     store: StoreMetrics,
+    refusals: Refusals,
 }
 
 impl LockMetrics {
@@ -88,7 +90,7 @@ impl LockMetrics {
             registry.counter("leasehold_withdrawals_total", help, &[("outcome", outcome)])
         };
         let held_for = |end| {
-            let help = "How long leases were held, by how they ended; expired ones count when the lock is granted again.";
+            let help = "How long leases were held, by how they ended; expired ones count when the lock is granted again, and 100 of an eviction.";
             registry.histogram(HOLD_DURATION, help, &[("end", end)])
         };
         let plain = |name, help| registry.counter(name, help, &[]);
@@ -116,6 +118,7 @@ impl LockMetrics {
                 "Grants that were given back because the client was gone before the answer.",
             ),
             store: StoreMetrics::new(registry),
+            refusals: Refusals::new(registry),
         }
     }
 
@@ -158,6 +161,16 @@ impl LockMetrics {
     /// A stream is open for as long as what this returns lives.
     pub(super) fn open_stream(&self, stream: &'static str) -> Open {
         self.acquires.stream(stream)
+    }
+
+    /// A claim was kept from waiting.
+    pub(super) fn crowded(&self, crowd: &Crowd) {
+        match crowd {
+            // Each lock's own limit is counted with the answers.
+            Crowd::Lock { .. } => {}
+            Crowd::Process { .. } => self.refusals.count(Limit::Waiters),
+            Crowd::Peer => self.refusals.count(Limit::WaitersPerPeer),
+        }
     }
 
     pub(super) fn crowd(&self, crowdedness: Crowdedness) {
@@ -209,10 +222,13 @@ impl LockMetrics {
         }
     }
 
-    pub(super) fn evict(&self, took: Duration, answer: &Result<Vec<Holder>, StoreError>) {
+    pub(super) fn evict(&self, took: Duration, answer: &Result<Evicted, StoreError>) {
         self.store.operation("evict", took, answer);
-        for holder in answer.iter().flatten() {
-            self.evicted.increment(1);
+        let Ok(Evicted { holders, .. }) = answer else {
+            return;
+        };
+        self.evicted.increment(holders.total);
+        for holder in &holders.told {
             // The store's own "now" is the end of the lease less what was left of it.
             let now_ms = holder
                 .expires_at

@@ -13,14 +13,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::Crowd;
 use super::jitter;
-use super::waiter::Waiter;
+use super::waiter::{Places, Waiter};
+use crate::config::half;
 use crate::domain::{Claim, LockName, Token};
+use crate::limits::{Budget, PeerLimits};
 pub(super) use line::Answered;
 use line::Line;
 pub(super) use wakes::Wakes;
 
-/// A process asks about its lines so rarely that this much lies between two of its asks.
+/// A process asks about its lines so rarely that this much lies between two of its asks, and as many times as much where an
+/// ask is about several locks.
 const BETWEEN_ASKS: Duration = Duration::from_millis(1);
 /// How often a waiter is told how far it has come, if it wants to know.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
@@ -36,7 +40,8 @@ const MISSED_SPREAD: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct Queues {
     look_every: Duration,
-    waiters_max: usize,
+    /// One for each lock of each waiter: so much is a waiter's work for the store.
+    places: Budget,
     state: Mutex<State>,
 }
 
@@ -46,6 +51,8 @@ struct State {
     /// Those who wait or are about to, by their tokens: a client may ask again before its first request has ended.
     attached: HashMap<Token, Vec<Arc<Waiter>>>,
     waiters: usize,
+    /// The places of those that wait for several locks.
+    places_of_several: usize,
     next_number: u64,
 }
 
@@ -81,20 +88,37 @@ impl Queues {
     pub(super) fn new(look_every: Duration, waiters_max: usize) -> Self {
         Self {
             look_every,
-            waiters_max,
+            places: Budget::new(waiters_max),
             state: Mutex::default(),
         }
     }
 
-    /// Lets a request in that is about to ask with a wish to wait, or says how many there are already.
-    pub(super) fn enter(&self, claim: &Arc<Claim>) -> Result<Arc<Waiter>, usize> {
+    /// Lets a request in that is about to ask with a wish to wait, or says what keeps it out. One peer has half of the
+    /// places at the most.
+    pub(super) fn enter(
+        &self,
+        claim: &Arc<Claim>,
+        peer: Option<&PeerLimits>,
+    ) -> Result<Arc<Waiter>, Crowd> {
+        let locks = claim.names.len();
+        let of_peer_max = half(self.places.max());
+        let of_peer = peer.map(|peer| {
+            peer.places
+                .take_within(of_peer_max, locks)
+                .ok_or(Crowd::Peer)
+        });
+        let of_peer = of_peer.transpose()?;
+        let waiters = self.places.used();
+        let of_all = self.places.take(locks);
+        let places = Places {
+            of_all: of_all.ok_or(Crowd::Process { waiters })?,
+            of_peer,
+        };
         let mut state = self.lock();
-        if state.waiters >= self.waiters_max {
-            return Err(state.waiters);
-        }
         state.waiters += 1;
+        state.places_of_several += places_of_several(claim);
         state.next_number += 1;
-        let waiter = Arc::new(Waiter::new(Arc::clone(claim), state.next_number));
+        let waiter = Arc::new(Waiter::new(Arc::clone(claim), state.next_number, places));
         let same = state.attached.entry(claim.token).or_default();
         // Nearly always it is the only one.
         same.reserve_exact(1);
@@ -204,6 +228,7 @@ impl Queues {
         let mut wakes = Wakes::default();
         let mut state = self.lock();
         state.waiters -= 1;
+        state.places_of_several -= places_of_several(&waiter.claim);
         state.step_out(waiter, standing, &mut wakes);
         let is_last = state.detach(waiter);
         Left { is_last, wakes }
@@ -264,8 +289,8 @@ impl Queues {
 
     /// How often waiters may ask who want to know how far they have come, each for itself.
     pub(super) fn tells_every(&self) -> Duration {
-        let waiters = u32::try_from(self.lock().waiters).unwrap_or(u32::MAX);
-        TOLD_EVERY.max(BETWEEN_ASKS * waiters)
+        let places = u32::try_from(self.places.used()).unwrap_or(u32::MAX);
+        TOLD_EVERY.max(BETWEEN_ASKS * places)
     }
 
     pub(super) fn crowdedness(&self) -> Crowdedness {
@@ -277,13 +302,23 @@ impl Queues {
     }
 
     fn look_every(&self, state: &State) -> Duration {
-        let lines = u32::try_from(state.lines.len()).unwrap_or(u32::MAX);
-        self.look_every.max(BETWEEN_ASKS * lines)
+        // The first of one line may ask about many others, too.
+        let asks = state.lines.len() + state.places_of_several;
+        let asks = u32::try_from(asks).unwrap_or(u32::MAX);
+        self.look_every.max(BETWEEN_ASKS * asks)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Each step leaves the lines whole, whatever its caller does afterwards.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The places of a claim if it waits for several locks.
+fn places_of_several(claim: &Claim) -> usize {
+    match claim.names.len() {
+        0 | 1 => 0,
+        several => several,
     }
 }
 

@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::domain::Claim;
+use crate::limits::Taken;
 
 /// One request that waits or is about to.
 #[derive(Debug)]
@@ -21,6 +22,16 @@ pub(super) struct Waiter {
     is_heir: AtomicBool,
     /// When it is to ask whatever its place in the line.
     called: Mutex<Option<Instant>>,
+    #[expect(dead_code, reason = "it is held, not read")]
+    places: Places,
+}
+
+/// The room that a waiter takes up among those of all and of its peer.
+#[derive(Debug)]
+#[expect(dead_code, reason = "it is held, not read")]
+pub(super) struct Places {
+    pub(super) of_all: Taken,
+    pub(super) of_peer: Option<Taken>,
 }
 
 /// The caller of a waiting request. Dropped, it is gone, and the request finds out at once.
@@ -28,7 +39,7 @@ pub(super) struct Waiter {
 pub(super) struct Caller(pub(super) Arc<Waiter>);
 
 impl Waiter {
-    pub(super) fn new(claim: Arc<Claim>, number: u64) -> Self {
+    pub(super) fn new(claim: Arc<Claim>, number: u64, places: Places) -> Self {
         Self {
             claim,
             number,
@@ -36,6 +47,7 @@ impl Waiter {
             is_gone: AtomicBool::new(false),
             is_heir: AtomicBool::new(false),
             called: Mutex::default(),
+            places,
         }
     }
 

@@ -20,19 +20,26 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
+use tokio::task::yield_now;
 use tokio::time::Instant;
 
-use super::{Finding, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth};
+use super::pace::Pace;
+use super::{
+    Deadlines, Finding, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
+};
 use crate::domain::{
-    Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockView,
-    Parked, Released, Renewed, Rollback, Stand, Token,
+    Acquired, AnswerRoom, Attempt, Change, Claim, Evicted, HoldCount, Holders, Listing, LockName,
+    LockNames, LockView, Parked, Released, Renewed, Rollback, Stand, Token,
 };
 use clock::{Clock, Moment};
-use table::Table;
+use table::{Page, Table};
 
 /// How many due entries one operation clears away beside its own work. An operation on one lock makes fewer, so they do
 /// not pile up; what operations on many locks leave is the survey's.
 const SWEPT_PER_OPERATION: usize = 4;
+
+/// How many holders one step of an eviction takes the lock from.
+const EVICTED_PER_STEP: usize = 256;
 
 /// Leases and queues in this process's memory.
 pub struct MemoryStore {
@@ -41,6 +48,8 @@ pub struct MemoryStore {
     telling: Mutex<()>,
     listener: OnceLock<Arc<dyn Listener>>,
     clock: Clock,
+    /// That of listings.
+    pace: Pace,
 }
 
 impl MemoryStore {
@@ -52,6 +61,7 @@ impl MemoryStore {
             telling: Mutex::new(()),
             listener: OnceLock::new(),
             clock: Clock::start(),
+            pace: Pace::default(),
         }
     }
 
@@ -87,6 +97,47 @@ impl MemoryStore {
         self.table
             .lock()
             .expect("no step panics while it holds the table")
+    }
+
+    async fn evict(
+        &self,
+        name: &LockName,
+        reason: &str,
+        deadlines: Deadlines,
+    ) -> Result<Evicted, StoreError> {
+        let mut room = AnswerRoom::for_locks(1);
+        let mut holders = Holders::none();
+        let tokens = self.step(|table, now| table.begin_eviction(name, now));
+        let mut is_complete = true;
+        for tokens in tokens.chunks(EVICTED_PER_STEP) {
+            if Instant::now() > deadlines.end {
+                is_complete = false;
+                break;
+            }
+            let evicted = self.step(|table, now| table.evict_some(name, tokens, reason, now));
+            holders.total += evicted.len() as u64;
+            let left = AnswerRoom::HOLDERS_MAX - holders.told.len();
+            holders
+                .told
+                .extend(room.take(evicted.into_iter().take(left)));
+            yield_now().await;
+        }
+        Ok(Evicted {
+            holders,
+            is_complete,
+        })
+    }
+
+    async fn list(&self, query: &ListQuery, deadlines: Deadlines) -> Result<Listing, StoreError> {
+        let mut page = Page::new(query);
+        while !page.is_over {
+            let step = async {
+                self.step(|table, now| table.list_some(query, &mut page, now));
+                Ok(((), None))
+            };
+            self.pace.step(deadlines.end, step).await?;
+        }
+        Ok(page.listing)
     }
 
     fn at_once<'a, T: Send + 'a>(
@@ -155,17 +206,17 @@ impl LockStore for MemoryStore {
         &'a self,
         name: &'a LockName,
         reason: &'a str,
-        _: Instant,
-    ) -> StoreFuture<'a, Vec<Holder>> {
-        self.at_once(|table, now| Ok(table.evict(name, reason, now)))
+        deadlines: Deadlines,
+    ) -> StoreFuture<'a, Evicted> {
+        self.evict(name, reason, deadlines).boxed()
     }
 
     fn inspect<'a>(&'a self, name: &'a LockName, _: Instant) -> StoreFuture<'a, LockView> {
         self.at_once(|table, now| Ok(table.inspect(name, now)))
     }
 
-    fn list<'a>(&'a self, query: &'a ListQuery, _: Instant) -> StoreFuture<'a, Listing> {
-        self.at_once(|table, now| Ok(table.list(query, now)))
+    fn list<'a>(&'a self, query: &'a ListQuery, deadlines: Deadlines) -> StoreFuture<'a, Listing> {
+        self.list(query, deadlines).boxed()
     }
 
     fn survey(&self) -> BoxFuture<'_, ()> {

@@ -19,6 +19,7 @@ mod record;
 mod recovery;
 mod reports;
 mod scripts;
+mod views;
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,11 +30,14 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::{Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth};
+use super::pace::Pace;
+use super::{
+    Deadlines, Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
+};
 use crate::config::{RedisAddress, RedisConfig};
 use crate::domain::{
-    Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockView,
-    Parked, Released, Renewed, Rollback, Stand, Token,
+    Acquired, AnswerRoom, Attempt, Change, Claim, Evicted, HoldCount, Holders, Listing, LockName,
+    LockNames, LockView, Parked, Released, Renewed, Rollback, Stand, Token,
 };
 use messages::Messages;
 use pool::Pool;
@@ -51,6 +55,8 @@ pub struct RedisStore {
     /// Held by the request that announces a TTL, so that of many with the same one is enough.
     announcing: tokio::sync::Mutex<()>,
     survey: Mutex<Survey>,
+    /// That of listings and counts.
+    pace: Pace,
 }
 
 /// What the last survey found out beside what is known of the data.
@@ -89,6 +95,7 @@ impl RedisStore {
             mismatches: AtomicU64::new(0),
             announcing: tokio::sync::Mutex::default(),
             survey: Mutex::default(),
+            pace: Pace::default(),
         };
         let look = store.look().await;
         store.tell(&look);
@@ -107,7 +114,7 @@ impl RedisStore {
         };
         let (state, queue) = self
             .run(script, request, deadline, command, |reply, _| {
-                answers::inspected(reply)
+                views::inspected(reply)
             })
             .await?;
         Ok(LockView {
@@ -121,19 +128,24 @@ impl RedisStore {
         &self,
         name: &LockName,
         reason: &str,
-        deadline: Instant,
-    ) -> Result<Vec<Holder>, StoreError> {
+        deadlines: Deadlines,
+    ) -> Result<Evicted, StoreError> {
         let script = &scripts::EVICT;
         let lock = keys::lock(name);
-        let (mut evicted, mut next) = (Vec::new(), Some(0));
+        let mut room = AnswerRoom::for_locks(1);
+        let (mut holders, mut next) = (Holders::none(), Some(0));
         while let Some(cursor) = next {
             let request = pool::request_id();
             let mark = keys::evicted(name, request);
+            let deadline = deadlines.of_step();
+            let told_max = AnswerRoom::HOLDERS_MAX - holders.told.len();
             let command = || {
                 let mut command = pool::call(script, &[&lock, &mark], request);
+                command.arg(self.recovery.not_after_us(deadline));
                 command.arg(reason).arg(cursor);
                 command.arg(self.messages.evictions_channel());
                 command.arg(self.messages.channel());
+                command.arg(told_max);
                 command
             };
             let step = self
@@ -141,16 +153,29 @@ impl RedisStore {
                     answers::evicted(reply)
                 })
                 .await;
+            let step = step.and_then(|step| {
+                step.ok_or_else(|| StoreError::unknown(Fault::Timeout, "it came too late"))
+            });
             // The message on the channel may be lost or late, and after a lost answer nobody knows.
-            if step.as_ref().map_or(true, |step| !step.holders.is_empty()) {
+            if step.as_ref().map_or(true, |step| step.count > 0) {
                 self.messages.evicted(name);
             }
-            let step = step?;
-            evicted.extend(step.holders);
+            let step = match step {
+                Ok(step) => step,
+                // What was done is to be told.
+                Err(_) if holders.total > 0 => break,
+                Err(error) => return Err(error),
+            };
+            holders.total += step.count;
+            holders.told.extend(room.take(step.told.into_iter()));
             next = step.next;
         }
-        evicted.sort_by_key(|holder| holder.expires_at);
-        Ok(evicted)
+        holders.told.sort_by_key(|holder| holder.expires_at);
+        let is_complete = next.is_none();
+        Ok(Evicted {
+            holders,
+            is_complete,
+        })
     }
 
     async fn want_events(&self, wanted: bool) {
@@ -287,17 +312,17 @@ impl LockStore for RedisStore {
         &'a self,
         name: &'a LockName,
         reason: &'a str,
-        deadline: Instant,
-    ) -> StoreFuture<'a, Vec<Holder>> {
-        Box::pin(self.evict(name, reason, deadline))
+        deadlines: Deadlines,
+    ) -> StoreFuture<'a, Evicted> {
+        Box::pin(self.evict(name, reason, deadlines))
     }
 
     fn inspect<'a>(&'a self, name: &'a LockName, deadline: Instant) -> StoreFuture<'a, LockView> {
         Box::pin(self.inspect(name, deadline))
     }
 
-    fn list<'a>(&'a self, query: &'a ListQuery, deadline: Instant) -> StoreFuture<'a, Listing> {
-        Box::pin(self.list(query, deadline))
+    fn list<'a>(&'a self, query: &'a ListQuery, deadlines: Deadlines) -> StoreFuture<'a, Listing> {
+        Box::pin(self.list(query, deadlines))
     }
 
     fn survey(&self) -> BoxFuture<'_, ()> {

@@ -7,6 +7,8 @@
 mod browsers;
 mod connections;
 mod keys;
+mod listings;
+mod many_locks;
 mod operations;
 mod process;
 mod unread;

@@ -4,6 +4,7 @@
 //! is added by one line in `on_every_store!`. The few laws that only make sense on one store are named apart.
 
 mod acquiring;
+mod bounds;
 mod events;
 mod eviction;
 mod expiry;
@@ -165,6 +166,11 @@ on_every_store! {
         a_page_starts_after_its_name_whether_that_is_held_or_not
         no_lock_is_missed_or_doubled_while_others_come_and_go
         the_locks_that_are_held_are_counted;
+    bounds:
+        an_answer_about_many_locks_tells_of_few_holders_of_each
+        an_answer_has_room_for_so_much_metadata
+        an_answer_about_many_locks_has_no_more_room_for_metadata
+        a_page_ends_where_it_has_no_more_room;
     order:
         every_grant_has_a_larger_fence_than_the_one_before
         a_fence_grows_on_grants_alone

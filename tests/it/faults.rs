@@ -5,6 +5,7 @@ mod clients;
 mod clock;
 mod crashes;
 mod events;
+mod late;
 mod losses;
 mod network;
 mod outages;
@@ -124,7 +125,8 @@ impl Replica {
 
     async fn evict(&self, claim: &Claim) -> Result<Vec<Holder>, StoreError> {
         let (name, reason) = (lock_of(claim).clone(), "stuck".to_owned());
-        self.service.evict(name, reason).await
+        let evicted = self.service.evict(name, reason).await?;
+        Ok(evicted.holders.told)
     }
 
     /// Waits until nobody holds the claim's lock.

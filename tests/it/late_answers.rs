@@ -7,12 +7,14 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use leasehold::domain::{
-    Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockState,
+    Acquired, Attempt, Change, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockState,
     LockView, Parked, Released, Renewed, Rollback, Stand, Token,
 };
 use leasehold::service::{LockService, Outcome};
 use leasehold::store::memory::MemoryStore;
-use leasehold::store::{ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth};
+use leasehold::store::{
+    Deadlines, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
+};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::bench::{LONG, claim, deadline, lock_of, only, ttl};
@@ -93,8 +95,8 @@ impl LockStore for LateStore {
         &'a self,
         name: &'a LockName,
         reason: &'a str,
-        by: Instant,
-    ) -> StoreFuture<'a, Vec<Holder>> {
+        by: Deadlines,
+    ) -> StoreFuture<'a, Evicted> {
         self.after(self.store.evict(name, reason, by))
     }
 
@@ -102,7 +104,7 @@ impl LockStore for LateStore {
         self.after(self.store.inspect(name, by))
     }
 
-    fn list<'a>(&'a self, query: &'a ListQuery, by: Instant) -> StoreFuture<'a, Listing> {
+    fn list<'a>(&'a self, query: &'a ListQuery, by: Deadlines) -> StoreFuture<'a, Listing> {
         self.after(self.store.list(query, by))
     }
 

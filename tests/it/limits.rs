@@ -2,6 +2,7 @@
 //! one of the test's own; what the whole binary endures is in `abuse`.
 
 mod heads;
+mod listings;
 mod peers;
 mod unread;
 

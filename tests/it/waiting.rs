@@ -3,6 +3,7 @@
 
 mod endings;
 mod holding;
+mod many_locks;
 mod queueing;
 mod rollback;
 mod staged;

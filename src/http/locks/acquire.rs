@@ -106,7 +106,8 @@ async fn answered(
         named,
         version,
     } = format;
-    let service = app.admit(Operation::Ask, &extensions).await?;
+    let operation = Operation::Claim(asked.claim.names.len());
+    let service = app.admit(operation, &extensions).await?;
     drop(extensions);
     let claim = Arc::new(asked.claim);
     let was_draining = app.is_draining();

@@ -38,7 +38,7 @@ pub(in crate::http) async fn list(
         after: after(&page_token)?,
         page_size: page_size.map_or(PAGE_SIZE_DEFAULT, capped).into(),
     };
-    let service = app.admit(Operation::Ask, request.extensions()).await?;
+    let service = app.admit(Operation::List, request.extensions()).await?;
     let listing = service.list(&query).await?;
     let page = LockPage {
         locks: listing.locks.iter().map(LockBody::new).collect(),

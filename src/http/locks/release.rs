@@ -19,7 +19,7 @@ use crate::http::auth::Role;
 use crate::http::extract::{self, Fields};
 use crate::http::layers::Requester;
 use crate::http::problem::Problem;
-use crate::http::wire::{Evicted, HolderView, json};
+use crate::http::wire::{EvictedBody, HolderView, json};
 
 /// The fields of a release.
 pub(in crate::http) const RELEASE_FIELDS: [&str; 4] = ["hold_count", "token", "force", "reason"];
@@ -141,7 +141,7 @@ async fn evict(
     }
     fields.finish(&RELEASE_FIELDS)?;
     let service = app.admit(Operation::Keep, &parts.extensions).await?;
-    let holders = service.evict(name.clone(), reason.clone()).await?;
+    let evicted = service.evict(name.clone(), reason.clone()).await?;
     let requester = Requester::find(&parts.extensions);
     tracing::info!(
         request_id = requester.request_id.as_str(),
@@ -149,16 +149,20 @@ async fn evict(
         role = role.map(Role::label),
         lock.name = %name,
         outcome = "evicted",
-        holders = holders.len(),
+        holders = evicted.holders.total,
+        is_complete = evicted.is_complete,
         reason,
         "The lock was taken from its holders."
     );
-    let evicted = HolderView::all(&holders);
-    Ok(json(
-        StatusCode::OK,
-        "application/json",
-        &Evicted { evicted },
-    ))
+    if !evicted.is_complete {
+        return Err(Problem::eviction_unfinished(name, &evicted.holders));
+    }
+    let (evicted, evicted_total) = HolderView::told(Some(&evicted.holders));
+    let body = EvictedBody {
+        evicted,
+        evicted_total,
+    };
+    Ok(json(StatusCode::OK, "application/json", &body))
 }
 
 /// A reason is free text under the rules of an owner, for the same reasons: it is shown and logged.

@@ -40,7 +40,8 @@ pub(in crate::http) struct Blocked<'a> {
     name: &'a str,
     /// What is in the way.
     state: InTheWay,
-    /// Who holds it; never a token. At most 100, those whose leases end first.
+    /// Who holds it; never a token. Those whose leases end first: at most 100 over all locks of the answer, and fewer where
+    /// their metadata would make it too large.
     #[schema(value_type = Vec<HolderView>)]
     holders: Vec<HolderView<'a>>,
     /// How many hold it.
@@ -147,7 +148,8 @@ pub(in crate::http) struct ProblemBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String)]
     pub(super) name: Option<&'a str>,
-    /// Who holds the lock; never a token. At most 100, those whose leases end first.
+    /// Who holds the lock; never a token. Those whose leases end first: at most 100 over all locks of the answer, and fewer
+    /// where their metadata would make it too large.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Vec<HolderView>)]
     pub(super) holders: Option<Vec<HolderView<'a>>>,
@@ -155,6 +157,10 @@ pub(in crate::http) struct ProblemBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64)]
     pub(super) holders_total: Option<u64>,
+    /// How many holders an eviction took the lock from before its time was over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u64)]
+    pub(super) evicted_total: Option<u64>,
     /// How many claims wait for the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::body::{Ended, Outcome};
 use super::{Code, Problem};
-use crate::domain::{Blockade, Blocker, Contradiction, Holders, Lost, NotHolder, Token};
+use crate::domain::{Blockade, Blocker, Contradiction, Holders, LockName, Lost, NotHolder, Token};
 use crate::limits::Limit;
 use crate::service::{Crowd, Unserved};
 
@@ -85,7 +85,13 @@ impl Problem {
             }
             Crowd::Process { waiters } => Self::new(
                 Code::TooManyWaiters,
-                format!("{waiters} claims wait on this process, which is as many as may"),
+                format!(
+                    "{waiters} claims wait on this process, which is as many as may; one counts for each of its locks"
+                ),
+            ),
+            Crowd::Peer => Self::new(
+                Code::TooManyWaiters,
+                "as many claims of this address wait on this process as may; one counts for each of its locks",
             ),
         };
         refusal.retry_after(RETRY_CROWDED)
@@ -98,6 +104,8 @@ impl Problem {
             | Limit::RequestsPerPeer
             | Limit::OperationsPerPeer
             | Limit::RenewalsPerPeer
+            | Limit::ListingsPerPeer
+            | Limit::WaitersPerPeer
             | Limit::BodyBytesPerPeer => (
                 Code::RateLimited,
                 "this address has as many requests under way as one address may have",
@@ -117,6 +125,8 @@ impl Problem {
             | Limit::WriteTimeout
             | Limit::AnswerTimeout
             | Limit::Operations
+            | Limit::Listings
+            | Limit::Waiters
             | Limit::Renewals => (
                 Code::Overloaded,
                 "this process has as many requests under way as it may have",
@@ -229,16 +239,25 @@ impl Problem {
         refusal
     }
 
+    /// Some holders of the lock were evicted, and then there was no time for the rest, or the store was gone.
+    pub(in crate::http) fn eviction_unfinished(name: LockName, evicted: &Holders) -> Self {
+        let count = evicted.total;
+        let detail = format!(
+            "{count} holders were evicted before the time was over, and others hold the lock still; evict again to go on"
+        );
+        let mut refusal = Self::new(Code::StoreUnavailable, detail);
+        refusal.0.extras.name = Some(name);
+        refusal.0.extras.evicted_total = Some(count);
+        refusal.0.extras.outcome = Some(Outcome::Unknown);
+        refusal.retry_after(RETRY_CROWDED)
+    }
+
     /// The members of the first lock in the way, and all of them.
     fn with_blockades(mut self, blocked_by: Vec<Blockade>) -> Self {
         if let Some(first) = blocked_by.first() {
-            let nobody = Holders {
-                told: Vec::new(),
-                total: 0,
-            };
             let holders = match &first.by {
                 Blocker::Holders(holders) => holders.clone(),
-                Blocker::Cooling { .. } | Blocker::Waiters => nobody,
+                Blocker::Cooling { .. } | Blocker::Waiters => Holders::none(),
             };
             self.0.extras.name = Some(first.name.clone());
             self.0.extras.holders = Some(holders);

@@ -14,7 +14,8 @@ pub(in crate::http) struct LockBody<'a> {
     name: &'a str,
     /// What it is doing.
     state: State,
-    /// Who holds it; never a token. At most 100, those whose leases end first.
+    /// Who holds it; never a token. Those whose leases end first: at most 100, and fewer where their metadata would make the
+    /// answer too large.
     #[schema(value_type = Vec<HolderView>)]
     holders: Vec<HolderView<'a>>,
     /// How many hold it.
@@ -106,8 +107,12 @@ pub(in crate::http) struct LockPage<'a> {
 
 /// Who was evicted.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct Evicted<'a> {
-    /// The former holders; none if nobody held the lock.
+#[schema(as = Evicted)]
+pub(in crate::http) struct EvictedBody<'a> {
+    /// The former holders; none if nobody held the lock. At most 100, and fewer where their metadata would make the answer
+    /// too large.
     #[schema(value_type = Vec<HolderView>)]
     pub(in crate::http) evicted: Vec<HolderView<'a>>,
+    /// How many were evicted.
+    pub(in crate::http) evicted_total: u64,
 }

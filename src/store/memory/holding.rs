@@ -140,12 +140,24 @@ impl Table {
         Some(Released::LeftQueue)
     }
 
-    pub(super) fn evict(&mut self, name: &LockName, reason: &str, now: Moment) -> Vec<Holder> {
+    /// Those who hold the lock, to be evicted in steps: whoever comes to hold it between two steps is not one of them.
+    pub(super) fn begin_eviction(&mut self, name: &LockName, now: Moment) -> Vec<Token> {
         self.catch_up(name, now);
-        let mut evicted = Vec::new();
-        while let Some(holder) = self.evict_one(name, reason, now) {
-            evicted.push(holder);
-        }
+        let lock = self.locks.get(name);
+        lock.map_or_else(Vec::new, |lock| lock.holds.tokens())
+    }
+
+    /// One step of an eviction: takes the lock away from some of its holders.
+    pub(super) fn evict_some(
+        &mut self,
+        name: &LockName,
+        tokens: &[Token],
+        reason: &str,
+        now: Moment,
+    ) -> Vec<Holder> {
+        self.catch_up(name, now);
+        let evict = |token: &Token| self.evict_one(name, *token, reason, now);
+        let evicted: Vec<_> = tokens.iter().filter_map(evict).collect();
         if !evicted.is_empty() {
             self.signals.evicted(name);
         }
@@ -153,10 +165,15 @@ impl Table {
         evicted
     }
 
-    fn evict_one(&mut self, name: &LockName, reason: &str, now: Moment) -> Option<Holder> {
+    fn evict_one(
+        &mut self,
+        name: &LockName,
+        token: Token,
+        reason: &str,
+        now: Moment,
+    ) -> Option<Holder> {
         let lock = self.locks.get_mut(name)?;
-        let first = lock.holds.first()?;
-        let (token, kept) = (first.token, first.kept_after_eviction(now));
+        let kept = lock.holds.get(token)?.kept_after_eviction(now);
         let hold = lock.end(token, kept, now)?;
         let reason = reason.to_owned();
         self.endings

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::clock::Moment;
 use super::hold::Hold;
-use crate::domain::{Holders, Token};
+use crate::domain::{AnswerRoom, Holders, Token};
 
 /// All holds on one lock.
 ///
@@ -97,22 +97,27 @@ impl Holds {
         self.remove(first.token)
     }
 
-    /// What everybody may see of them.
-    pub(super) fn told(&self, now: Moment) -> Holders {
+    /// What everybody may see of them, as far as an answer has room for it.
+    pub(super) fn told(&self, room: &mut AnswerRoom, now: Moment) -> Holders {
         match self {
-            Self::None => Holders {
-                told: Vec::new(),
-                total: 0,
+            Self::None => Holders::none(),
+            Self::One(hold) => Holders {
+                told: room.take(std::iter::once(hold.holder(now))),
+                total: 1,
             },
-            Self::One(hold) => hold.holder(now).into(),
             Self::Several(several) => Holders {
-                told: several
-                    .in_order()
-                    .take(Holders::TOLD_MAX)
-                    .map(|hold| hold.holder(now))
-                    .collect(),
+                told: room.take(several.in_order().map(|hold| hold.holder(now))),
                 total: several.holds.len() as u64,
             },
+        }
+    }
+
+    /// All of them, those first whose leases end first.
+    pub(super) fn tokens(&self) -> Vec<Token> {
+        match self {
+            Self::None => Vec::new(),
+            Self::One(hold) => vec![hold.token],
+            Self::Several(several) => several.ends.iter().map(|(_, token)| *token).collect(),
         }
     }
 }

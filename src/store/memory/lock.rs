@@ -9,7 +9,7 @@ use super::clock::Moment;
 use super::hold::Hold;
 use super::holds::Holds;
 use super::line::Line;
-use crate::domain::{Fence, LockName, LockState, LockView, Mode, Queue, Token};
+use crate::domain::{AnswerRoom, Fence, LockName, LockState, LockView, Mode, Queue, Token};
 use crate::store::REMEMBERED;
 
 /// What the table knows of a lock that is not simply free.
@@ -180,9 +180,9 @@ impl Lock {
         !self.holds.is_empty() || self.queue_length() > 0
     }
 
-    pub(super) fn state(&self, now: Moment) -> LockState {
+    pub(super) fn state(&self, room: &mut AnswerRoom, now: Moment) -> LockState {
         if !self.holds.is_empty() {
-            return LockState::Held(self.holds.told(now));
+            return LockState::Held(self.holds.told(room, now));
         }
         match self.kept.keys().next_back() {
             Some((until, _)) => LockState::Cooling {
@@ -195,7 +195,7 @@ impl Lock {
     pub(super) fn view(&self, name: &LockName, now: Moment) -> LockView {
         LockView {
             name: name.clone(),
-            state: self.state(now),
+            state: self.state(&mut AnswerRoom::for_locks(1), now),
             queue: self
                 .line
                 .as_ref()

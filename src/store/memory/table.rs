@@ -14,11 +14,14 @@ use super::endings::Endings;
 use super::line::Line;
 use super::lock::{Lock, Obstacle};
 use super::signals::Signals;
-use crate::domain::{Bucket, EventKind, Listing, LockName, LockState, LockView, Queue};
+use crate::domain::{Bucket, EventKind, Listing, LockName, LockState, LockView, PageRoom, Queue};
 use crate::store::{Fault, ListQuery, StoreError};
 
 /// How many locks that are due are looked at before one finds no room.
 const SWEPT_WHEN_FULL: usize = 256;
+
+/// How many locks one step of a listing looks at.
+const LISTED_PER_STEP: usize = 100;
 
 /// Locks, ended claims, and the timetable of what is due when.
 pub(super) struct Table {
@@ -35,6 +38,29 @@ pub(super) struct Table {
     touched: Vec<LockName>,
     held: u64,
     locks_max: usize,
+}
+
+/// A page that is being made, step by step.
+pub(super) struct Page {
+    pub(super) listing: Listing,
+    pub(super) is_over: bool,
+    room: PageRoom,
+    /// The last lock that was looked at.
+    after: Option<LockName>,
+}
+
+impl Page {
+    pub(super) fn new(query: &ListQuery) -> Self {
+        Self {
+            listing: Listing {
+                locks: Vec::new(),
+                next_after: None,
+            },
+            is_over: false,
+            room: PageRoom::for_locks(query.page_size),
+            after: None,
+        }
+    }
 }
 
 impl Table {
@@ -69,24 +95,27 @@ impl Table {
         }
     }
 
-    pub(super) fn list(&mut self, query: &ListQuery, now: Moment) -> Listing {
-        let mut locks: Vec<LockView> = Vec::new();
-        let mut after = query.after.clone();
-        while let Some(name) = self.next_name(&query.prefix, after.as_ref()) {
+    /// One step of a listing: looks at some locks after those of the steps before.
+    pub(super) fn list_some(&mut self, query: &ListQuery, page: &mut Page, now: Moment) {
+        for _ in 0..LISTED_PER_STEP {
+            let after = page.after.as_ref().or(query.after.as_ref());
+            let Some(name) = self.next_name(&query.prefix, after) else {
+                page.is_over = true;
+                return;
+            };
             self.catch_up(&name, now);
             let contended = self.locks.get(&name).filter(|lock| lock.is_contended());
             if let Some(lock) = contended {
-                if locks.len() == query.page_size {
-                    let next_after = locks.last().map(|last| last.name.clone());
-                    return Listing { locks, next_after };
+                let view = lock.view(&name, now);
+                if !page.room.take(&view) {
+                    page.listing.next_after =
+                        page.listing.locks.last().map(|last| last.name.clone());
+                    page.is_over = true;
+                    return;
                 }
-                locks.push(lock.view(&name, now));
+                page.listing.locks.push(view);
             }
-            after = Some(name);
-        }
-        Listing {
-            locks,
-            next_after: None,
+            page.after = Some(name);
         }
     }
 

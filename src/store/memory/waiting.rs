@@ -7,8 +7,8 @@ use super::line::{Line, Ticket};
 use super::lock::Obstacle;
 use super::table::Table;
 use crate::domain::{
-    Acquired, Blockade, Blocker, Claim, LockName, LockState, Parked, Place, Position, Stand,
-    Waiting,
+    Acquired, AnswerRoom, Blockade, Blocker, Claim, LockName, LockState, Parked, Place, Position,
+    Stand, Waiting,
 };
 use crate::store::StoreError;
 
@@ -156,10 +156,11 @@ impl Table {
         sequence: Option<u64>,
         now: Moment,
     ) -> Vec<Blockade> {
+        let mut room = AnswerRoom::for_locks(claim.names.len());
         let blockade = |name: &LockName| {
             let obstacle = self.obstacle(claim, sequence, name)?;
             let lock = self.locks.get(name)?;
-            let by = match (obstacle, lock.state(now)) {
+            let by = match (obstacle, lock.state(&mut room, now)) {
                 (Obstacle::Waiters, _) | (_, LockState::Free) => Blocker::Waiters,
                 (_, LockState::Held(holders)) => Blocker::Holders(holders),
                 (_, LockState::Cooling { free_in }) => Blocker::Cooling { free_in },

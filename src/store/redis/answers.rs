@@ -1,4 +1,5 @@
-//! What the answers of the scripts mean: one function for each script. How they are read item by item is in `scripts`.
+//! What the answers of the scripts mean: one function for each script. How they are read item by item is in `scripts`, and
+//! what is only looked at is read in `views`.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use super::scripts::{Malformed, Reply};
 use crate::domain::{
     Acquired, Blockade, Blocker, Claim, Contradiction, Fence, Grant, HoldCount, Holder, Holders,
     Lease, LockName, LockNames, LockState, Lost, Metadata, Mode, NotHolder, Owner, Parked, Place,
-    Position, Queue, Released, Renewal, Renewed, Share, Timestamp, Ttl, Waiter, Waiting,
+    Position, Released, Renewal, Renewed, Share, Timestamp, Ttl, Waiting,
 };
 
 /// What came of an acquire as far as the script knows.
@@ -39,7 +40,10 @@ pub(super) struct ReleaseReply {
 
 /// One step of an eviction.
 pub(super) struct Eviction {
-    pub(super) holders: Vec<Holder>,
+    /// How many were evicted.
+    pub(super) count: u64,
+    /// Those of them that the step tells of.
+    pub(super) told: Vec<Holder>,
     /// The cursor with which the next step goes on, if there is one.
     pub(super) next: Option<u64>,
 }
@@ -159,39 +163,19 @@ pub(super) fn parked(mut reply: Reply, names: &LockNames) -> Result<Parked, Malf
     })
 }
 
-pub(super) fn evicted(mut reply: Reply) -> Result<Eviction, Malformed> {
+/// None if the request came too late.
+pub(super) fn evicted(mut reply: Reply) -> Result<Option<Eviction>, Malformed> {
+    if reply.is_read() {
+        return Ok(None);
+    }
     let now_ms = reply.number()?;
-    let cursor = reply.number()?;
-    let mut holders = Vec::new();
+    let (cursor, count) = (reply.number()?, reply.number()?);
+    let mut told = Vec::new();
     while !reply.is_read() {
-        holders.push(lease(reply.list()?, now_ms)?.holder);
+        told.push(lease(reply.list()?, now_ms)?.holder);
     }
     let next = (cursor != 0).then_some(cursor);
-    Ok(Eviction { holders, next })
-}
-
-pub(super) fn inspected(mut reply: Reply) -> Result<(LockState, Queue), Malformed> {
-    let now_ms = reply.number()?;
-    let state = state(reply.list()?, now_ms)?;
-    let length = reply.number()?;
-    if reply.is_read() {
-        return Ok((state, Queue { length, head: None }));
-    }
-    let since = Timestamp::from_unix_ms(reply.number()? / 1_000);
-    let limit = reply.text()?;
-    let permits = reply.number()?;
-    let head = Waiter {
-        mode: mode(&limit, permits)?,
-        owner: Owner::from_store(&reply.text()?),
-        since,
-    };
-    let head = Some(head);
-    Ok((state, Queue { length, head }))
-}
-
-/// The next cursor, how many locks are held, and the keys found.
-pub(super) fn scanned(mut reply: Reply) -> Result<(u64, u64, Vec<Vec<u8>>), Malformed> {
-    Ok((reply.number()?, reply.number()?, reply.keys()?))
+    Ok(Some(Eviction { count, told, next }))
 }
 
 /// What the short way answers.
@@ -279,7 +263,7 @@ fn blockades(mut reply: Reply, names: &LockNames, now_ms: u64) -> Result<Vec<Blo
     Ok(blockades)
 }
 
-fn state(mut reply: Reply, now_ms: u64) -> Result<LockState, Malformed> {
+pub(super) fn state(mut reply: Reply, now_ms: u64) -> Result<LockState, Malformed> {
     match reply.text()?.as_str() {
         "f" => Ok(LockState::Free),
         "c" => Ok(LockState::Cooling {
@@ -358,7 +342,7 @@ fn lease(mut reply: Reply, now_ms: u64) -> Result<Lease, Malformed> {
 }
 
 /// The empty limit of a claim that is alone, 0 for a read lock, or a number.
-fn mode(limit_text: &str, permits: u64) -> Result<Mode, Malformed> {
+pub(super) fn mode(limit_text: &str, permits: u64) -> Result<Mode, Malformed> {
     if limit_text.is_empty() {
         return Ok(Mode::Exclusive);
     }

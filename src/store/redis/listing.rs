@@ -1,21 +1,27 @@
-//! What needs a look at every lock: pages of names, and the count of held locks.
+//! What needs a look at every lock: pages of names, and the count of held locks. It goes in small steps, at a pace that
+//! leaves nearly all of Redis' time to others.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures_util::stream::{FuturesOrdered, StreamExt};
 use tokio::time::Instant;
 
-use super::pool;
-use super::{RedisStore, answers, keys, scripts};
-use crate::domain::{Listing, LockState};
-use crate::store::{ListQuery, StoreError};
+use super::views::{self, Scanned};
+use super::{RedisStore, keys, pool, scripts};
+use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};
+use crate::store::{Deadlines, ListQuery, StoreError};
 
-/// How many keys one step of a scan looks at; a step keeps Redis busy for about a millisecond.
-const SCAN_STEP: usize = 1_000;
+/// How many keys one step of a scan looks at; a step keeps Redis busy for less than half a millisecond.
+const SCAN_STEP: usize = 200;
+/// How many locks one step looks at closely.
+const PAGE_STEP: usize = 32;
 /// Held locks are counted at most this often, and so rarely that counting takes at most a hundredth of Redis' time.
 const COUNT_EVERY: Duration = Duration::from_secs(30);
-const COUNT_SHARE: u32 = 100;
+/// A count has a tenth of Redis' time while it lasts.
+const COUNT_SHARE: u32 = 10;
+/// How long one step of a count may take, and a count of very many locks.
+const COUNT_STEP_TIMEOUT: Duration = Duration::from_secs(2);
+const COUNT_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl RedisStore {
     /// Looks at every lock once. SCAN returns all that stays, some of it twice; the set of the smallest names after the
@@ -23,10 +29,10 @@ impl RedisStore {
     pub(super) async fn list(
         &self,
         query: &ListQuery,
-        deadline: Instant,
+        deadlines: Deadlines,
     ) -> Result<Listing, StoreError> {
         let mut names = BTreeSet::new();
-        self.scan(&query.prefix, deadline, |key| {
+        self.scan(&query.prefix, deadlines, |key| {
             let Some(name) = keys::name_of(key) else {
                 return;
             };
@@ -40,48 +46,92 @@ impl RedisStore {
         .await?;
         let is_last = names.len() <= query.page_size;
         let names: Vec<_> = names.into_iter().take(query.page_size).collect();
-        let next_after = if is_last { None } else { names.last().cloned() };
-        let mut views: FuturesOrdered<_> = names
-            .iter()
-            .map(|name| self.inspect(name, deadline))
-            .collect();
-        let mut locks = Vec::with_capacity(names.len());
-        while let Some(view) = views.next().await {
-            let view = view?;
-            if matches!(view.state, LockState::Held(_)) || view.queue.length > 0 {
-                locks.push(view);
+        self.page(&names, is_last, deadlines).await
+    }
+
+    /// The page of these locks, as far as it has room for them.
+    async fn page(
+        &self,
+        mut names: &[LockName],
+        is_last: bool,
+        deadlines: Deadlines,
+    ) -> Result<Listing, StoreError> {
+        let mut room = PageRoom::for_locks(names.len());
+        let (mut locks, mut next_after) = (Vec::new(), None);
+        while !names.is_empty() {
+            let views = self
+                .views(&names[..names.len().min(PAGE_STEP)], deadlines)
+                .await?;
+            names = &names[views.len()..];
+            for view in views {
+                if matches!(view.state, LockState::Held(_)) || view.queue.length > 0 {
+                    if !room.take(&view) {
+                        return Ok(Listing { locks, next_after });
+                    }
+                    next_after = Some(view.name.clone());
+                    locks.push(view);
+                } else {
+                    next_after = Some(view.name);
+                }
             }
         }
+        if is_last {
+            next_after = None;
+        }
         Ok(Listing { locks, next_after })
+    }
+
+    /// The first of these locks, as many as one step tells of.
+    async fn views(
+        &self,
+        names: &[LockName],
+        deadlines: Deadlines,
+    ) -> Result<Vec<LockView>, StoreError> {
+        let (script, request) = (&scripts::PAGE, pool::request_id());
+        let locks: Vec<_> = names.iter().map(keys::lock).collect();
+        let locks: Vec<_> = locks.iter().map(String::as_str).collect();
+        let step = async {
+            let command = || pool::call(script, &locks, request);
+            let deadline = deadlines.of_step();
+            self.run(script, request, deadline, command, |reply, _| {
+                views::page(reply, names)
+            })
+            .await
+        };
+        self.pace.step(deadlines.end, step).await
     }
 
     /// Hands over the key of every lock that is held or waited for, some of them twice. Says how many are held.
     async fn scan(
         &self,
         prefix: &str,
-        deadline: Instant,
+        deadlines: Deadlines,
         mut each: impl FnMut(&[u8]),
     ) -> Result<u64, StoreError> {
+        let script = &scripts::SCAN;
         let pattern = keys::lock_pattern(prefix);
         let (mut cursor, mut held) = (0, 0);
         loop {
             let request = pool::request_id();
-            let command = || {
-                let mut command = pool::call(&scripts::SCAN, &[], request);
-                command.arg(cursor).arg(&pattern).arg(SCAN_STEP);
-                command
-            };
-            let (next, held_here, found) = self
-                .run(&scripts::SCAN, request, deadline, command, |reply, _| {
-                    answers::scanned(reply)
+            let step = async {
+                let command = || {
+                    let mut command = pool::call(script, &[], request);
+                    command.arg(cursor).arg(&pattern).arg(SCAN_STEP);
+                    command
+                };
+                let deadline = deadlines.of_step();
+                self.run(script, request, deadline, command, |reply, _| {
+                    views::scanned(reply)
                 })
-                .await?;
-            held += held_here;
-            found.iter().for_each(|key| each(key));
-            if next == 0 {
+                .await
+            };
+            let scanned: Scanned = self.pace.step(deadlines.end, step).await?;
+            held += scanned.held;
+            scanned.keys.iter().for_each(|key| each(key));
+            if scanned.next == 0 {
                 return Ok(held);
             }
-            cursor = next;
+            cursor = scanned.next;
         }
     }
 
@@ -97,7 +147,11 @@ impl RedisStore {
         {
             return;
         }
-        let counted = self.scan("", started + COUNT_EVERY, |_| {}).await;
+        let deadlines = Deadlines {
+            step: COUNT_STEP_TIMEOUT,
+            end: started + COUNT_TIMEOUT,
+        };
+        let counted = self.scan("", deadlines, |_| {}).await;
         let mut survey = self.survey.lock().expect("nobody panics while holding it");
         survey.next_count = Some(started + COUNT_EVERY.max(started.elapsed() * COUNT_SHARE));
         survey.held_locks = counted.ok();

@@ -39,6 +39,7 @@ script!(WITHDRAW: "clock" "lease" "queue" "withdraw");
 script!(EVICT: "clock" "lease" "queue" "evict");
 script!(INSPECT: "clock" "lease" "queue" "inspect");
 script!(SCAN: "clock" "lease" "scan");
+script!(PAGE: "clock" "lease" "queue" "page");
 script!(RECOVERY: "clock" "recovery");
 script!(ANNOUNCE: "announce");
 

@@ -185,7 +185,10 @@ async fn an_eviction_names_the_holders_and_tells_them_why() {
     assert_eq!(late.json()["ended"], "evicted");
     assert_eq!(late.json()["reason"], "maintenance at ten");
     let nobody = api.send(delete("/locks/a?force=true")).await;
-    assert_eq!((nobody.status, nobody.text()), (200, r#"{"evicted":[]}"#));
+    assert_eq!(
+        (nobody.status, nobody.text()),
+        (200, r#"{"evicted":[],"evicted_total":0}"#)
+    );
 }
 
 #[tokio::test(start_paused = true)]

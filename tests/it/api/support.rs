@@ -142,6 +142,7 @@ fn settings() -> Settings {
         body_bytes_total_max: 16 * 1024 * 1024,
         answer_bytes_max: 32 * 1024 * 1024,
         operations_max: 1_024,
+        listings_max: 4,
         renewals_max: 1_024,
         admission_timeout: Duration::from_secs(2),
         request_log: RequestLog {

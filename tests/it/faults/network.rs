@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{LockState, Mode, Released};
+use leasehold::domain::{LockState, Released};
 use leasehold::service::Outcome;
 use leasehold::store::StoreError;
 use tokio::time::Instant;
@@ -17,15 +17,15 @@ use crate::support::stores::{self, CONNECTIONS_IN_ALL};
 use crate::support::{PATIENCE, eventually};
 
 /// A replica behind a network that can fail, and one beside it that sees what is so.
-struct Network {
-    proxy: Proxy,
-    behind: Replica,
-    beside: Replica,
+pub(super) struct Network {
+    pub(super) proxy: Proxy,
+    pub(super) behind: Replica,
+    pub(super) beside: Replica,
     _server: RedisServer,
 }
 
 impl Network {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let server = durable_redis().await;
         let proxy = Proxy::start(server.address()).await;
         let behind = Replica::open(&proxy.database(0)).await;
@@ -240,14 +240,47 @@ async fn a_slow_eviction_leaves_whoever_came_after_it_began() {
         assert!(left > 0, "it was not all done in one step");
         let name = lock_of(&lock).clone();
         let rest = network.beside.service.evict(name, String::new()).await;
-        assert_eq!(rest.expect("it is not slow").len() as u64, left);
+        assert_eq!(rest.expect("it is not slow").holders.total, left);
         network.beside.granted(&lock).await;
         left
     };
     let (evicted, left) = tokio::join!(evicting, overtaking);
-    let evicted = evicted.expect("slow and well").len() as u64;
+    let evicted = evicted.expect("slow and well").holders.total;
     assert_eq!(evicted, MANY - left);
     network.beside.assert_holds(&lock).await;
+}
+
+/// What the steps before the cut have done is told, and that it is not all.
+#[tokio::test]
+async fn an_eviction_that_is_cut_off_says_what_it_has_done() {
+    const MANY: u64 = 1_200;
+    let network = Network::start().await;
+    let lock = lasting(claim());
+    for _ in 0..MANY {
+        let reader = in_mode(&lasting(rival(&lock)), READ);
+        network.beside.granted(&reader).await;
+    }
+    network.proxy.delay_replies(Duration::from_millis(50));
+    let name = lock_of(&lock).clone();
+    let evicting = network.behind.service.evict(name, String::new());
+    let cutting = async {
+        eventually("the first steps are done", async || {
+            let view = network.beside.service.inspect(lock_of(&lock)).await;
+            let state = view.expect("it is not slow").state;
+            matches!(state, LockState::Held(holders) if holders.total < MANY - 200).then_some(())
+        })
+        .await;
+        network.proxy.refuse(true);
+        network.proxy.cut();
+    };
+    let (evicted, ()) = tokio::join!(evicting, cutting);
+    let evicted = evicted.expect("some are evicted");
+    assert!(!evicted.is_complete);
+    assert!(
+        (1..MANY).contains(&evicted.holders.total),
+        "{}",
+        evicted.holders.total
+    );
 }
 
 #[tokio::test]
@@ -265,103 +298,4 @@ async fn a_slow_network_delays_and_changes_nothing() {
     // A slow answer costs no connection.
     let opened = network.proxy.accepted();
     assert!(opened <= CONNECTIONS_IN_ALL, "{opened} connections");
-}
-
-/// A request that is sent while commands are held back, and sent again once the connection was cut. The first try arrives
-/// a second after the answer.
-async fn tried_twice<T>(network: &Network, request: impl Future<Output = T>) -> T {
-    network.proxy.hold_back();
-    let cuts = async {
-        // Long enough to be sent, and the deadline of the request is far.
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        network.proxy.deliver_late(Duration::from_secs(1));
-    };
-    let (answer, ()) = tokio::join!(request, cuts);
-    answer
-}
-
-#[tokio::test]
-async fn a_refused_request_whose_first_try_arrives_late_is_not_granted() {
-    let network = Network::start().await;
-    for mode in [Mode::Exclusive, READ] {
-        let holding = lasting(claim());
-        network.beside.granted(&holding).await;
-        let refused = in_mode(&lasting(rival(&holding)), mode);
-        let late = network.proxy.late();
-        let answer = tried_twice(&network, network.behind.acquire(&refused)).await;
-        assert!(matches!(answer, Ok(Outcome::Blocked(_))), "{answer:?}");
-        network.beside.release(&holding).await.expect("it is well");
-        eventually("the first try arrives", async || {
-            (network.proxy.late() > late).then_some(())
-        })
-        .await;
-        let view = network.beside.service.inspect(lock_of(&holding)).await;
-        assert_eq!(view.expect("it is well").state, LockState::Free);
-    }
-}
-
-#[tokio::test]
-async fn a_waiter_whose_first_try_arrives_late_leaves_nothing_behind() {
-    let network = Network::start().await;
-    let holding = lasting(claim());
-    network.beside.granted(&holding).await;
-    let waiting = lasting(rival(&holding));
-    let wait = Duration::from_millis(700);
-    let answer = tried_twice(&network, network.behind.acquire_within(&waiting, wait)).await;
-    assert!(matches!(answer, Ok(Outcome::TimedOut(_))), "{answer:?}");
-    eventually("the first try arrives", async || {
-        (network.proxy.late() > 0).then_some(())
-    })
-    .await;
-    network.beside.release(&holding).await.expect("it is well");
-    let view = network.beside.service.inspect(lock_of(&holding)).await;
-    let view = view.expect("it is well");
-    assert_eq!((view.state, view.queue.length), (LockState::Free, 0));
-}
-
-#[tokio::test]
-async fn an_eviction_whose_first_try_arrives_late_leaves_the_next_holder_alone() {
-    let network = Network::start().await;
-    for mode in [Mode::Exclusive, READ] {
-        let evicted = in_mode(&lasting(claim()), mode);
-        network.beside.granted(&evicted).await;
-        let late = network.proxy.late();
-        let holders = tried_twice(&network, network.behind.evict(&evicted)).await;
-        assert_eq!(holders.expect("the second try is answered").len(), 1);
-        let next = in_mode(&lasting(rival(&evicted)), mode);
-        network.beside.granted(&next).await;
-        eventually("the first try arrives", async || {
-            (network.proxy.late() > late).then_some(())
-        })
-        .await;
-        network.beside.assert_holds(&next).await;
-    }
-}
-
-/// The answer to the first try is lost. The second must not end the lease of whoever came to hold meanwhile, and says whom the
-/// first one evicted.
-#[tokio::test]
-async fn an_eviction_that_is_repeated_evicts_nobody_else_and_answers_as_before() {
-    let network = Network::start().await;
-    // So that Redis knows the script.
-    let nobody = network.beside.evict(&claim()).await;
-    nobody.expect("the network is well");
-    let evicted = lasting(claim());
-    let fence = network.beside.granted(&evicted).await;
-    let next = lasting(rival(&evicted));
-    network.proxy.swallow_replies();
-    let request = network.behind.evict(&evicted);
-    let others = async {
-        eventually("the eviction arrives", async || {
-            let answer = network.beside.acquire(&next).await;
-            matches!(answer, Ok(Outcome::Granted(_))).then_some(())
-        })
-        .await;
-        network.proxy.pass_replies();
-    };
-    let (holders, ()) = tokio::join!(request, others);
-    let holders = holders.expect("the second try is answered");
-    let fences: Vec<_> = holders.iter().map(|holder| holder.fence.get()).collect();
-    assert_eq!(fences, [fence]);
-    network.beside.assert_holds(&next).await;
 }

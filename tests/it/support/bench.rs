@@ -16,7 +16,7 @@ use std::time::Duration;
 use leasehold::config::RedisConfig;
 use leasehold::domain::LockName;
 use leasehold::store::memory::MemoryStore;
-use leasehold::store::{LockStore, REMEMBERED};
+use leasehold::store::{Deadlines, LockStore, REMEMBERED};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -238,4 +238,12 @@ impl Bench {
 /// By when an operation that starts now must be over.
 pub(crate) fn deadline() -> Instant {
     Instant::now() + DEADLINE
+}
+
+/// The time for an operation of many steps that starts now.
+pub(crate) fn deadlines() -> Deadlines {
+    Deadlines {
+        step: DEADLINE,
+        end: deadline(),
+    }
 }

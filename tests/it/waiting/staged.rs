@@ -10,14 +10,14 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold::config::WaitingConfig;
 use leasehold::domain::{
-    Acquired, Attempt, Change, Claim, ClaimDigest, HoldCount, Holder, Listing, LockEvent, LockName,
-    LockNames, LockView, Parked, Place, Released, Renewed, Rollback, Stand, Token,
+    Acquired, Attempt, Change, Claim, ClaimDigest, Evicted, HoldCount, Listing, LockEvent,
+    LockName, LockNames, LockView, Parked, Place, Released, Renewed, Rollback, Stand, Token,
 };
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{
-    Fault, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
+    Deadlines, Fault, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
 };
 use leasehold::telemetry::Metrics;
 use tokio::time::{Instant, sleep};
@@ -288,8 +288,8 @@ impl LockStore for Staged {
         &'a self,
         name: &'a LockName,
         reason: &'a str,
-        by: Instant,
-    ) -> StoreFuture<'a, Vec<Holder>> {
+        by: Deadlines,
+    ) -> StoreFuture<'a, Evicted> {
         self.up(|| self.store.evict(name, reason, by))
     }
 
@@ -297,7 +297,7 @@ impl LockStore for Staged {
         self.up(|| self.store.inspect(name, by))
     }
 
-    fn list<'a>(&'a self, query: &'a ListQuery, by: Instant) -> StoreFuture<'a, Listing> {
+    fn list<'a>(&'a self, query: &'a ListQuery, by: Deadlines) -> StoreFuture<'a, Listing> {
         self.up(|| self.store.list(query, by))
     }
 

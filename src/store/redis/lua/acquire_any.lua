@@ -1,5 +1,6 @@
 -- Continues acquire_wishes.lua where its short way ends.
 local locks, count = {}, #KEYS / 4
+share_told(count)
 local wait
 if stand ~= '' then
     wait = {}

@@ -11,6 +11,11 @@ local function now()
     return now_us, math.floor(now_us / 1000)
 end
 
+-- How many microseconds have passed since then, unless the clock was set or Redis stops it for scripts.
+local function took(began_us)
+    return math.max(now() - began_us, 0)
+end
+
 -- How long a record is kept that describes a lease.
 local function keep_ms(now_ms, acquired_ms, until_ms, min_hold_ms)
     return math.max(until_ms + REMEMBERED_MS, acquired_ms + (tonumber(min_hold_ms) or 0)) - now_ms

@@ -1,27 +1,33 @@
 -- Takes a lock away from those who hold it, a bounded number at a time.
--- KEYS: lock, evicted
--- ARGV: request, reason, cursor, evictions, channel
--- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, then the leases
-local lock, evicted = KEYS[1], KEYS[2]
-local request, reason, cursor, evictions, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- KEYS: lock, mark
+-- ARGV: request, not_after, reason, cursor, evictions, channel, told_max
+-- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, how many were evicted, then the leases
+--   of those that it tells of, at most told_max; or the request alone if it came too late, and nothing was done
+local lock, mark = KEYS[1], KEYS[2]
+local request, not_after, reason, cursor, evictions, channel, told_max =
+    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
 -- About so many: a small set comes whole, and a step may find a few more.
-local EVICTED_AT_ONCE = 500
+local EVICTED_AT_ONCE = 100
 
 -- A request may be sent again because its first answer was lost, and the first try may arrive after the answer to the
--- second. Only one of them evicts; the others get its answer.
-local before = redis.call('GET', evicted)
+-- second. Only one of them evicts; the others get its answer. One that comes after its client was answered does nothing.
+local before = redis.call('GET', mark)
 if before then
     return cmsgpack.unpack(before)
 end
-
 local now_us, now_ms = now()
+if now_us > tonumber(not_after) then
+    return { request }
+end
+
 local it = read(lock, now_ms)
-local answer = { request, now_ms, '0' }
+local answer, told, evicted = { request, now_ms, '0', 0 }, {}, 0
 -- Whoever came to hold alone between two steps is not one of those who held when the eviction began.
 if cursor == '0' and it.holder and it.until_ms > now_ms then
     spread(it)
-    answer[4] = lease_in(it.key)
+    evicted = 1
+    tell_of(told, lease_in(it.key))
     tell(channel, now_us, 'evicted', it, it.key)
     local claim, delay_ms = it.holder, tonumber(it.lock_delay_ms) or 0
     -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
@@ -41,8 +47,9 @@ elseif it.limit then
         -- What only keeps its permits taken has no record.
         if lease[1] then
             local is_held = tonumber(lease[1]) > now_ms
-            if is_held then
-                answer[#answer + 1] = lease_in(record)
+            evicted = evicted + (is_held and 1 or 0)
+            if is_held and #told < tonumber(told_max) and told_bytes_left >= 0 then
+                tell_of(told, lease_in(record))
             end
             tell(channel, now_us, is_held and 'evicted' or 'expired', it, record)
             redis.call('DEL', record)
@@ -52,13 +59,17 @@ elseif it.limit then
     end
     close_if_left(it)
 end
-if answer[4] then
+if evicted > 0 then
     -- Streams that held the lock learn of it at once. Without the right to channels they learn by their next renewals.
     local _, name = parts(it)
     redis.pcall('PUBLISH', evictions, name)
 end
 offer(it, now_ms)
+answer[4] = evicted
+for _, lease in ipairs(told) do
+    answer[#answer + 1] = lease
+end
 -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
-redis.call('DEL', evicted)
-redis.call('SET', evicted, cmsgpack.pack(answer), 'PX', REMEMBERED_MS)
+redis.call('DEL', mark)
+redis.call('SET', mark, cmsgpack.pack(answer), 'PX', REMEMBERED_MS)
 return answer

@@ -1,7 +1,7 @@
 -- Tells what a lock is doing and who waits for it.
 -- KEYS: lock
 -- ARGV: request, channel
--- Returns: request, now_ms, what it is doing, how many wait, then of the first: sequence, limit, permits, owner
+-- Returns: request, now_ms, the lock as everybody may see it
 local lock = KEYS[1]
 local request, channel = ARGV[1], ARGV[2]
 
@@ -16,15 +16,4 @@ elseif channel ~= '' and it.holder and it.until_ms <= now_ms then
         tell(channel, now_us, 'expired', it, it.key)
     end
 end
-local answer = { request, now_ms, state(it, now_ms), 0 }
-if it.last then
-    answer[4] = lengths(it)
-    for _, process in ipairs(redis.call('ZRANGE', queue_key(it), 0, -1)) do
-        local first = redis.call('ZRANGE', line_key(it, process), 0, 0)
-        local ticket = first[1] and ticket_of(it, first[1])
-        if ticket then
-            return { request, now_ms, answer[3], answer[4], string.format('%.0f', ticket.sequence), ticket.limit, ticket.permits, ticket.owner }
-        end
-    end
-end
-return answer
+return { request, now_ms, view(it, now_ms) }

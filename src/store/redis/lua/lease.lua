@@ -26,8 +26,13 @@
 --
 -- The keys that a script is not given share the slot of the lock that it is given.
 
--- How many expired holders one script clears away, and of how many holders it tells.
-local REAPED_MAX, TOLD_MAX = 500, 100
+-- How many expired holders one script clears away.
+local REAPED_MAX = 500
+
+-- Of how many holders one answer tells, and with how many bytes of owners and metadata: over all of its locks together.
+local TOLD_MAX, TOLD_BYTES_MAX = 100, 65536
+-- Of how many holders of each lock the answer tells, and how many bytes it has left.
+local told_of_lock_max, told_bytes_left = TOLD_MAX, TOLD_BYTES_MAX
 
 -- How many withdrawn attempts of one claim are remembered, the latest, and how many that held a lease in turn. A client that
 -- hangs up again and again must not make a key grow.
@@ -339,28 +344,58 @@ local function closed_ms(it, now_ms)
     return (it.open_ms or 0) - now_ms
 end
 
+-- The answer is about so many locks, and tells as much of each.
+local function share_told(locks)
+    told_of_lock_max = math.max(math.floor(TOLD_MAX / locks), 1)
+end
+
+-- Adds a lease to those that the answer tells of. The first one that has no room ends that for all that follow, so that
+-- nothing more is read in vain.
+local function tell_of(leases, lease)
+    told_bytes_left = told_bytes_left - #(lease[6] or '') - #(lease[7] or '')
+    if told_bytes_left >= 0 then
+        leases[#leases + 1] = lease
+    end
+end
+
+-- How many share a lock, and those of them that the answer tells of.
+local function shared_by(it, now_ms)
+    local holders = holders_key(it)
+    local total = redis.call('ZCOUNT', holders, '(' .. now_ms, '+inf')
+    local leases, is_held = {}, false
+    for _, member in ipairs(redis.call('ZRANGEBYSCORE', holders, '(' .. now_ms, '+inf', 'LIMIT', 0, TOLD_MAX)) do
+        -- Most are passed by, so that they must not even become shorter texts.
+        if string.byte(member) == 0 and string.sub(member, 1, 8) == NOBODY then
+            total = total - 1
+        elseif not is_held or #leases < told_of_lock_max and told_bytes_left >= 0 then
+            local lease = lease_in(holder_key(it, string.sub(member, 1, 16)))
+            if not lease[1] then
+                total = total - 1
+            else
+                is_held = true
+                tell_of(leases, lease)
+            end
+        end
+    end
+    return is_held and total or 0, leases
+end
+
 -- What a lock is doing: h with how many hold it and the leases that end first, c with the ms that it stays closed, or f.
 local function state(it, now_ms)
     if it.holder and it.until_ms > now_ms then
-        return { 'h', 1, { it.compact or lease_in(it.key) } }
+        local leases = {}
+        if told_bytes_left >= 0 then
+            tell_of(leases, it.compact or lease_in(it.key))
+        end
+        return { 'h', 1, leases }
     end
     local left_ms = closed_ms(it, now_ms)
     if it.limit then
-        local holders = holders_key(it)
-        local total = redis.call('ZCOUNT', holders, '(' .. now_ms, '+inf')
-        local leases = {}
-        for _, member in ipairs(redis.call('ZRANGEBYSCORE', holders, '(' .. now_ms, '+inf', 'LIMIT', 0, TOLD_MAX)) do
-            local lease = lease_in(holder_key(it, string.sub(member, 1, 16)))
-            if lease[1] then
-                leases[#leases + 1] = lease
-            else
-                total = total - 1
-            end
-        end
-        if leases[1] then
+        local total, leases = shared_by(it, now_ms)
+        if total > 0 then
             return { 'h', total, leases }
         end
-        left_ms = (tonumber(redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')[2]) or 0) - now_ms
+        left_ms = (tonumber(redis.call('ZRANGE', holders_key(it), -1, -1, 'WITHSCORES')[2]) or 0) - now_ms
     end
     return left_ms > 0 and { 'c', left_ms } or { 'f' }
 end

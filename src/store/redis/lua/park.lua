@@ -5,6 +5,7 @@
 local request, process, keep_ms, limit, permits = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local _, now_ms = now()
+share_told(#KEYS)
 local position, length = '', 0
 local answer = { request, now_ms, position, length }
 for number = 1, #KEYS do

@@ -179,3 +179,22 @@ end
 local function blockade(it, number, admits, now_ms)
     return { number, it.last and lengths(it) or 0, admits and { 'f' } or state(it, now_ms) }
 end
+
+-- A lock as everybody may see it: what it is doing, how many wait, then of the first: sequence, limit, permits, owner.
+local function view(it, now_ms)
+    if not it.last then
+        return { state(it, now_ms), 0 }
+    end
+    local answer = { state(it, now_ms), (lengths(it)) }
+    for _, process in ipairs(redis.call('ZRANGE', queue_key(it), 0, -1)) do
+        local first = redis.call('ZRANGE', line_key(it, process), 0, 0)
+        local ticket = first[1] and ticket_of(it, first[1])
+        if ticket then
+            for _, field in ipairs({ string.format('%.0f', ticket.sequence), ticket.limit, ticket.permits, ticket.owner }) do
+                answer[#answer + 1] = field
+            end
+            break
+        end
+    end
+    return answer
+end

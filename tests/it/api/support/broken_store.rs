@@ -6,17 +6,21 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold::domain::{
-    Acquired, Attempt, Change, Claim, HoldCount, Holder, Listing, LockName, LockNames, LockView,
-    Parked, Released, Renewed, Rollback, Stand, Token,
+    Acquired, Attempt, Change, Claim, Evicted, HoldCount, Holders, Listing, LockName, LockNames,
+    LockView, Parked, Released, Renewed, Rollback, Stand, Token,
 };
-use leasehold::store::{ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth};
+use leasehold::store::{
+    Deadlines, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
+};
 use tokio::time::Instant;
 
 #[derive(Debug)]
 pub(crate) struct BrokenStore {
     pub(crate) error: Option<StoreError>,
-    /// It answers no acquire at all.
+    /// It answers no acquire and no listing at all.
     pub(crate) is_silent: bool,
+    /// It gives up an eviction after so many.
+    pub(crate) evicted: Option<u64>,
     pub(crate) health: StoreHealth,
 }
 
@@ -26,6 +30,7 @@ impl BrokenStore {
         Self {
             error: Some(error),
             is_silent: false,
+            evicted: None,
             health: StoreHealth::default(),
         }
     }
@@ -35,11 +40,20 @@ impl BrokenStore {
         Self {
             error: None,
             is_silent: false,
+            evicted: None,
             health: StoreHealth::default(),
         }
     }
 
-    /// A store that answers no acquire, and fails so otherwise.
+    /// A store that gives up an eviction after so many.
+    pub(crate) fn evicting(count: u64) -> Self {
+        Self {
+            evicted: Some(count),
+            ..Self::recovering()
+        }
+    }
+
+    /// A store that answers no acquire and no listing, and fails so otherwise.
     pub(crate) fn silent(error: StoreError) -> Self {
         Self {
             is_silent: true,
@@ -52,6 +66,7 @@ impl BrokenStore {
         Self {
             error: None,
             is_silent: false,
+            evicted: None,
             health,
         }
     }
@@ -114,20 +129,27 @@ impl LockStore for BrokenStore {
         self.fail()
     }
 
-    fn evict<'a>(
-        &'a self,
-        _: &'a LockName,
-        _: &'a str,
-        _: Instant,
-    ) -> StoreFuture<'a, Vec<Holder>> {
-        self.fail()
+    fn evict<'a>(&'a self, _: &'a LockName, _: &'a str, _: Deadlines) -> StoreFuture<'a, Evicted> {
+        let Some(total) = self.evicted else {
+            return self.fail();
+        };
+        let told = Vec::new();
+        let holders = Holders { told, total };
+        let evicted = Evicted {
+            holders,
+            is_complete: false,
+        };
+        ready(Ok(evicted)).boxed()
     }
 
     fn inspect<'a>(&'a self, _: &'a LockName, _: Instant) -> StoreFuture<'a, LockView> {
         self.fail()
     }
 
-    fn list<'a>(&'a self, _: &'a ListQuery, _: Instant) -> StoreFuture<'a, Listing> {
+    fn list<'a>(&'a self, _: &'a ListQuery, _: Deadlines) -> StoreFuture<'a, Listing> {
+        if self.is_silent {
+            return std::future::pending().boxed();
+        }
         self.fail()
     }
 

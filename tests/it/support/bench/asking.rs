@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use leasehold::domain::{
-    Acquired, Attempt, Change, Claim, Holder, Lease, Listing, LockName, LockState, LockView, Mode,
-    Parked, Queue, Released, Renewal, Renewed, Rollback,
+    Acquired, Attempt, Change, Claim, Holder, Holders, Lease, Listing, LockName, LockState,
+    LockView, Mode, Parked, Queue, Released, Renewal, Renewed, Rollback,
 };
 use leasehold::store::{ListQuery, StoreError};
 
-use super::{Bench, deadline, hold_count, leases_granted, only, ttl};
+use super::{Bench, deadline, deadlines, hold_count, leases_granted, only, ttl};
 
 impl Bench {
     /// Acquires by an attempt of its own, without waiting.
@@ -138,12 +138,19 @@ impl Bench {
             .expect("the store answers")
     }
 
-    /// Takes the lock away from its holders.
+    /// Takes the lock away from its holders, of whom there are few.
     pub(crate) async fn evict(&self, name: &LockName, reason: &str) -> Vec<Holder> {
-        self.store
-            .evict(name, reason, deadline())
-            .await
-            .expect("the store answers")
+        let holders = self.evict_many(name, reason).await;
+        assert_eq!(holders.told.len() as u64, holders.total, "{holders:?}");
+        holders.told
+    }
+
+    /// Takes the lock away from all of its holders.
+    pub(crate) async fn evict_many(&self, name: &LockName, reason: &str) -> Holders {
+        let evicted = self.store.evict(name, reason, deadlines()).await;
+        let evicted = evicted.expect("the store answers");
+        assert!(evicted.is_complete, "{evicted:?}");
+        evicted.holders
     }
 
     /// The lock as everybody may see it.
@@ -199,7 +206,7 @@ impl Bench {
             page_size,
         };
         self.store
-            .list(&query, deadline())
+            .list(&query, deadlines())
             .await
             .expect("the store answers")
     }

@@ -1,0 +1,105 @@
+//! The pace of what looks at all locks: one step at a time, and a small share of the store's time for all of it together,
+//! so that nothing else waits for it.
+
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::{Fault, StoreError};
+
+/// A tenth of the store's time.
+const SHARE: u32 = 10;
+/// How much of the share may be taken at once after a rest.
+const SAVED_MAX: Duration = Duration::from_millis(5);
+/// A step is small. What takes longer is not the store's work for it, but the way there or the work for others.
+const STEP_MAX: Duration = Duration::from_millis(2);
+
+/// Who is next, and when.
+#[derive(Debug, Default)]
+pub(super) struct Pace(Mutex<Option<Instant>>);
+
+impl Pace {
+    /// Runs one step when it is its turn. The step says how long the store worked for it, if it knows.
+    ///
+    /// # Errors
+    /// That of the step, or its turn did not come until `deadline`.
+    ///
+    /// # Cancel safety
+    /// Dropped before its turn, the step has not begun.
+    pub(super) async fn step<T>(
+        &self,
+        deadline: Instant,
+        step: impl Future<Output = Result<(T, Option<Duration>), StoreError>>,
+    ) -> Result<T, StoreError> {
+        let its_turn = async {
+            let turn = self.0.lock().await;
+            if let Some(at) = *turn {
+                sleep_until(at).await;
+            }
+            turn
+        };
+        let Ok(mut turn) = timeout_at(deadline, its_turn).await else {
+            let detail = "other listings took the share of time that there is for them";
+            return Err(StoreError::unavailable(Fault::Timeout, detail));
+        };
+        let began = Instant::now();
+        let saved = began.checked_sub(SAVED_MAX).unwrap_or(began);
+        let rested = turn.map_or(saved, |turn| turn.max(saved));
+        // Cancellation safety: a step whose caller is gone has had its time all the same.
+        *turn = Some(rested + STEP_MAX * SHARE);
+        let (answer, worked) = step.await?;
+        let worked = worked.unwrap_or_else(|| began.elapsed()).min(STEP_MAX);
+        *turn = Some(rested + worked * SHARE);
+        Ok(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORK: Duration = Duration::from_millis(1);
+
+    async fn step(pace: &Pace) -> Result<(), StoreError> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        pace.step(deadline, async { Ok(((), Some(WORK))) }).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_steps_together_take_their_share_and_no_more() {
+        let (pace, began) = (Pace::default(), Instant::now());
+        for _ in 0..50 {
+            let (one, other) = tokio::join!(step(&pace), step(&pace));
+            one.and(other).expect("there is time");
+        }
+        // Nobody waits after the last one.
+        let work = WORK * 99 * SHARE - SAVED_MAX;
+        assert!(began.elapsed() >= work, "{:?}", began.elapsed());
+        assert!(began.elapsed() < work * 2, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_whose_caller_is_gone_has_had_its_time() {
+        let (pace, began) = (Pace::default(), Instant::now());
+        let never = std::future::pending::<Result<((), _), _>>();
+        let gone = timeout_at(began + WORK, pace.step(began + WORK * 2, never)).await;
+        assert!(gone.is_err());
+        step(&pace).await.expect("there is time");
+        assert!(began.elapsed() >= STEP_MAX * SHARE - SAVED_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_whose_turn_does_not_come_in_time_is_not_taken() {
+        let pace = Pace::default();
+        let deadline = Instant::now() + WORK;
+        let slow = async {
+            tokio::time::sleep(WORK * 2).await;
+            Ok(((), None))
+        };
+        let late = pace.step(deadline, async { Ok(((), None)) });
+        let (slow, late) = tokio::join!(pace.step(deadline, slow), late);
+        slow.expect("it was the first");
+        assert!(matches!(late, Err(StoreError::Unavailable { .. })));
+    }
+}

@@ -1,0 +1,76 @@
+//! What the scripts answer that look at locks and change none.
+
+use std::time::Duration;
+
+use super::answers::{mode, state};
+use super::scripts::{Malformed, Reply};
+use crate::domain::{LockName, LockState, LockView, Owner, Queue, Timestamp, Waiter};
+
+/// One step of a scan.
+pub(super) struct Scanned {
+    /// The cursor with which the next step goes on; 0 if this was the last.
+    pub(super) next: u64,
+    /// How many of the locks that it looked at are held.
+    pub(super) held: u64,
+    pub(super) keys: Vec<Vec<u8>>,
+}
+
+pub(super) fn inspected(mut reply: Reply) -> Result<(LockState, Queue), Malformed> {
+    let now_ms = reply.number()?;
+    view(reply.list()?, now_ms)
+}
+
+/// How long Redis worked for it, and the first of these locks, as many as it tells of.
+pub(super) fn page(
+    mut reply: Reply,
+    names: &[LockName],
+) -> Result<(Vec<LockView>, Option<Duration>), Malformed> {
+    let worked = worked(&mut reply)?;
+    let now_ms = reply.number()?;
+    let mut views = Vec::new();
+    while !reply.is_read() {
+        let name = names.get(views.len()).cloned().ok_or(Malformed)?;
+        let (state, queue) = view(reply.list()?, now_ms)?;
+        views.push(LockView { name, state, queue });
+    }
+    // A step that tells nothing would be taken again for ever.
+    if views.is_empty() {
+        return Err(Malformed);
+    }
+    Ok((views, worked))
+}
+
+/// How long Redis worked for it, and what was found.
+pub(super) fn scanned(mut reply: Reply) -> Result<(Scanned, Option<Duration>), Malformed> {
+    let worked = worked(&mut reply)?;
+    let scanned = Scanned {
+        next: reply.number()?,
+        held: reply.number()?,
+        keys: reply.keys()?,
+    };
+    Ok((scanned, worked))
+}
+
+/// How long a script took. Some versions of Redis stop the clock for scripts; then nobody knows.
+fn worked(reply: &mut Reply) -> Result<Option<Duration>, Malformed> {
+    let micros = reply.number()?;
+    Ok((micros > 0).then(|| Duration::from_micros(micros)))
+}
+
+fn view(mut reply: Reply, now_ms: u64) -> Result<(LockState, Queue), Malformed> {
+    let state = state(reply.list()?, now_ms)?;
+    let length = reply.number()?;
+    if reply.is_read() {
+        return Ok((state, Queue { length, head: None }));
+    }
+    let since = Timestamp::from_unix_ms(reply.number()? / 1_000);
+    let limit = reply.text()?;
+    let permits = reply.number()?;
+    let head = Waiter {
+        mode: mode(&limit, permits)?,
+        owner: Owner::from_store(&reply.text()?),
+        since,
+    };
+    let head = Some(head);
+    Ok((state, Queue { length, head }))
+}

@@ -1,0 +1,107 @@
+//! Laws of bounds: an answer tells of so many holders, and of so much that they say, however many locks it is about.
+
+use leasehold::domain::{AnswerRoom, Blocker, Claim, Holder, Holders, LockState, PageRoom};
+
+use super::several::{blocked_by, claim_on_fresh};
+use crate::support::bench::{
+    Bench, LONG, READ, Waiter, claim, claim_on, holders_in_the_way, in_mode, lock_of, metadata,
+    name, reader, rival,
+};
+
+/// Metadata of 4,000 bytes, as much as that is about the most.
+const METADATA_BYTES: usize = 4_000;
+
+fn wordy(claim: Claim) -> Claim {
+    let text = "x".repeat(METADATA_BYTES - r#"{"m":""}"#.len());
+    Claim {
+        metadata: metadata(&format!(r#"{{"m":"{text}"}}"#)),
+        ..claim
+    }
+}
+
+fn bytes(holders: &[Holder]) -> usize {
+    holders.iter().map(Holder::text_bytes).sum()
+}
+
+fn held_by(blocker: Blocker) -> Holders {
+    match blocker {
+        Blocker::Holders(holders) => holders,
+        other => panic!("others hold the lock, but: {other:?}"),
+    }
+}
+
+pub(super) async fn an_answer_about_many_locks_tells_of_few_holders_of_each(bench: &Bench) {
+    const READERS: u64 = 5;
+    let (alone, locks) = claim_on_fresh::<64>();
+    for _ in 0..READERS {
+        bench.all_granted(&reader(&alone)).await;
+    }
+    let refused = blocked_by(bench.acquire(&alone).await);
+    let mut waiter = Waiter::new(rival(&alone));
+    bench.ask(&mut waiter).await;
+    let parked = bench.park(&waiter.claim, LONG).await;
+    let parked = parked.blocked_by.into_iter();
+    let parked: Vec<_> = parked
+        .map(|blockade| (blockade.name, blockade.by))
+        .collect();
+    for answer in [refused, parked] {
+        assert_eq!(answer.len(), locks.len());
+        for (name, by) in answer {
+            let holders = held_by(by);
+            assert_eq!(holders.total, READERS, "{name}");
+            assert_eq!(holders.told.len(), AnswerRoom::HOLDERS_MAX / locks.len());
+        }
+    }
+}
+
+pub(super) async fn an_answer_has_room_for_so_much_metadata(bench: &Bench) {
+    const READERS: u64 = 40;
+    let first = in_mode(&wordy(claim()), READ);
+    bench.granted(&first).await;
+    for _ in 1..READERS {
+        bench.granted(&wordy(reader(&first))).await;
+    }
+    let LockState::Held(seen) = bench.state(lock_of(&first)).await else {
+        panic!("many hold it");
+    };
+    let alone = claim_on(lock_of(&first));
+    let refused = holders_in_the_way(bench.acquire(&alone).await);
+    let evicted = bench.evict_many(lock_of(&first), "").await;
+    for holders in [seen, refused, evicted] {
+        assert_eq!(holders.total, READERS);
+        let fit = AnswerRoom::BYTES_MAX / METADATA_BYTES;
+        assert_eq!(holders.told.len(), fit, "as many as there is room for");
+        assert_eq!(bytes(&holders.told), fit * METADATA_BYTES);
+    }
+}
+
+pub(super) async fn an_answer_about_many_locks_has_no_more_room_for_metadata(bench: &Bench) {
+    let (alone, locks) = claim_on_fresh::<40>();
+    bench.all_granted(&wordy(rival(&alone))).await;
+    let refused = blocked_by(bench.acquire(&alone).await);
+    assert_eq!(refused.len(), locks.len());
+    let fit = AnswerRoom::BYTES_MAX / METADATA_BYTES;
+    for (number, (name, by)) in refused.into_iter().enumerate() {
+        let holders = held_by(by);
+        assert_eq!(holders.total, 1, "{name} is held all the same");
+        assert_eq!(holders.told.len(), usize::from(number < fit), "{name}");
+    }
+}
+
+pub(super) async fn a_page_ends_where_it_has_no_more_room(bench: &Bench) {
+    const LOCKS: usize = 100;
+    let names: Vec<_> = (0..LOCKS)
+        .map(|number| format!("page/{number:03}"))
+        .collect();
+    for text in &names {
+        bench.granted(&wordy(claim_on(&name(text)))).await;
+    }
+    let first = bench.page("page/", None, LOCKS).await;
+    let fit = PageRoom::BYTES_MAX / METADATA_BYTES;
+    assert_eq!(first.locks.len(), fit);
+    assert_eq!(
+        first.next_after.as_ref(),
+        first.locks.last().map(|last| &last.name)
+    );
+    assert_eq!(bench.names("page/", LOCKS).await, names, "the rest follows");
+}

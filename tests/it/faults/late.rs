@@ -1,0 +1,132 @@
+//! Commands arrive late: after their connection was cut and they were sent again, or after their clients were answered.
+
+use std::time::Duration;
+
+use leasehold::domain::{LockState, Mode};
+use leasehold::service::Outcome;
+use leasehold::store::StoreError;
+
+use super::lasting;
+use super::network::Network;
+use crate::support::bench::{READ, claim, in_mode, lock_of, rival};
+use crate::support::eventually;
+
+/// A request that is sent while commands are held back, and sent again once the connection was cut. The first try arrives
+/// a second after the answer.
+async fn tried_twice<T>(network: &Network, request: impl Future<Output = T>) -> T {
+    network.proxy.hold_back();
+    let cuts = async {
+        // Long enough to be sent, and the deadline of the request is far.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        network.proxy.deliver_late(Duration::from_secs(1));
+    };
+    let (answer, ()) = tokio::join!(request, cuts);
+    answer
+}
+
+#[tokio::test]
+async fn a_refused_request_whose_first_try_arrives_late_is_not_granted() {
+    let network = Network::start().await;
+    for mode in [Mode::Exclusive, READ] {
+        let holding = lasting(claim());
+        network.beside.granted(&holding).await;
+        let refused = in_mode(&lasting(rival(&holding)), mode);
+        let late = network.proxy.late();
+        let answer = tried_twice(&network, network.behind.acquire(&refused)).await;
+        assert!(matches!(answer, Ok(Outcome::Blocked(_))), "{answer:?}");
+        network.beside.release(&holding).await.expect("it is well");
+        eventually("the first try arrives", async || {
+            (network.proxy.late() > late).then_some(())
+        })
+        .await;
+        let view = network.beside.service.inspect(lock_of(&holding)).await;
+        assert_eq!(view.expect("it is well").state, LockState::Free);
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_whose_first_try_arrives_late_leaves_nothing_behind() {
+    let network = Network::start().await;
+    let holding = lasting(claim());
+    network.beside.granted(&holding).await;
+    let waiting = lasting(rival(&holding));
+    let wait = Duration::from_millis(700);
+    let answer = tried_twice(&network, network.behind.acquire_within(&waiting, wait)).await;
+    assert!(matches!(answer, Ok(Outcome::TimedOut(_))), "{answer:?}");
+    eventually("the first try arrives", async || {
+        (network.proxy.late() > 0).then_some(())
+    })
+    .await;
+    network.beside.release(&holding).await.expect("it is well");
+    let view = network.beside.service.inspect(lock_of(&holding)).await;
+    let view = view.expect("it is well");
+    assert_eq!((view.state, view.queue.length), (LockState::Free, 0));
+}
+
+#[tokio::test]
+async fn an_eviction_whose_first_try_arrives_late_leaves_the_next_holder_alone() {
+    let network = Network::start().await;
+    for mode in [Mode::Exclusive, READ] {
+        let evicted = in_mode(&lasting(claim()), mode);
+        network.beside.granted(&evicted).await;
+        let late = network.proxy.late();
+        let holders = tried_twice(&network, network.behind.evict(&evicted)).await;
+        assert_eq!(holders.expect("the second try is answered").len(), 1);
+        let next = in_mode(&lasting(rival(&evicted)), mode);
+        network.beside.granted(&next).await;
+        eventually("the first try arrives", async || {
+            (network.proxy.late() > late).then_some(())
+        })
+        .await;
+        network.beside.assert_holds(&next).await;
+    }
+}
+
+/// Its client was told long ago that the outcome is unknown.
+#[tokio::test]
+async fn an_eviction_that_arrives_after_its_deadline_evicts_nobody() {
+    let network = Network::start().await;
+    let holding = lasting(claim());
+    network.beside.granted(&holding).await;
+    network.proxy.hold_back();
+    let unclear = network.behind.evict(&holding).await;
+    assert!(
+        matches!(unclear, Err(StoreError::Unknown { .. })),
+        "{unclear:?}"
+    );
+    let late = network.proxy.late();
+    network.proxy.deliver_late(Duration::from_secs(1));
+    eventually("it arrives", async || {
+        (network.proxy.late() > late).then_some(())
+    })
+    .await;
+    network.beside.assert_holds(&holding).await;
+}
+
+/// The answer to the first try is lost. The second must not end the lease of whoever came to hold meanwhile, and says whom the
+/// first one evicted.
+#[tokio::test]
+async fn an_eviction_that_is_repeated_evicts_nobody_else_and_answers_as_before() {
+    let network = Network::start().await;
+    // So that Redis knows the script.
+    let nobody = network.beside.evict(&claim()).await;
+    nobody.expect("the network is well");
+    let evicted = lasting(claim());
+    let fence = network.beside.granted(&evicted).await;
+    let next = lasting(rival(&evicted));
+    network.proxy.swallow_replies();
+    let request = network.behind.evict(&evicted);
+    let others = async {
+        eventually("the eviction arrives", async || {
+            let answer = network.beside.acquire(&next).await;
+            matches!(answer, Ok(Outcome::Granted(_))).then_some(())
+        })
+        .await;
+        network.proxy.pass_replies();
+    };
+    let (holders, ()) = tokio::join!(request, others);
+    let holders = holders.expect("the second try is answered");
+    let fences: Vec<_> = holders.iter().map(|holder| holder.fence.get()).collect();
+    assert_eq!(fences, [fence]);
+    network.beside.assert_holds(&next).await;
+}
