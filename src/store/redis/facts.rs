@@ -29,6 +29,9 @@ pub(super) struct Facts {
     skips_fsync_on_rewrite: Option<bool>,
     replicas: u64,
     last_write_failed: bool,
+    /// Whether `maxmemory` was reached, by the measure that Redis goes by.
+    is_full: bool,
+    maxmemory_bytes: u64,
 }
 
 impl Facts {
@@ -54,6 +57,9 @@ impl Facts {
             .filter_map(|line| line.trim_end().split_once(':'))
             .collect();
         let text = |key: &str| lines.get(key).copied().unwrap_or_default().to_owned();
+        let bytes = |key: &str| text(key).parse().unwrap_or(0_u64);
+        let maxmemory_bytes = bytes("maxmemory");
+        let counted_bytes = bytes("used_memory").saturating_sub(bytes("mem_not_counted_for_evict"));
         Self {
             run_id: text("run_id"),
             // Nothing but zeros if there is none.
@@ -68,6 +74,8 @@ impl Facts {
                 .map(|value| value != "no"),
             replicas: text("connected_slaves").parse().unwrap_or(0),
             last_write_failed: text("aof_last_write_status") == "err",
+            is_full: maxmemory_bytes > 0 && counted_bytes > maxmemory_bytes,
+            maxmemory_bytes,
         }
     }
 
@@ -111,6 +119,7 @@ impl Facts {
             self.role_finding(),
             self.policy_finding(accepted_policy),
             self.persistence_finding(),
+            self.memory_finding(),
             clock_finding(clock_offset_ms),
         ]
     }
@@ -164,6 +173,22 @@ impl Facts {
         Finding {
             topic: "maxmemory-policy",
             is_fine,
+            detail,
+        }
+    }
+
+    fn memory_finding(&self) -> Finding {
+        let bytes = self.maxmemory_bytes;
+        let detail = match (self.is_full, bytes) {
+            (true, _) => format!(
+                "the {bytes} bytes of maxmemory are used up, so that new claims are refused; raise it, or make room"
+            ),
+            (false, 0) => "there is no maxmemory".to_owned(),
+            (false, _) => format!("there is room within the {bytes} bytes of maxmemory"),
+        };
+        Finding {
+            topic: "memory",
+            is_fine: !self.is_full,
             detail,
         }
     }

@@ -69,6 +69,7 @@ async fn a_verbose_probe_lists_what_was_looked_at() {
     let health = StoreHealth {
         contacted: true,
         up: false,
+        trouble: Some("it refuses the user or the password".to_owned()),
         refused: Some("maxmemory-policy is allkeys-lru; set it to noeviction".to_owned()),
         recovering_for: Some(Duration::from_millis(1_500)),
         findings: vec![Finding {
