@@ -351,15 +351,18 @@ fn event(text: &str) -> Option<LockEvent> {
     let (fence, until_ms, owner) = (words.next()?, words.next()?, words.next()?);
     let at_us: u64 = id.split('.').next()?.parse().ok()?;
     let until_ms: Option<u64> = until_ms.parse().ok();
+    let kind = EventKind::ALL
+        .into_iter()
+        .find(|kind| kind.label() == kind_label)?;
+    let goes_on = matches!(kind, EventKind::Acquired | EventKind::Renewed);
     Some(LockEvent {
         id: id.to_owned(),
-        kind: EventKind::ALL
-            .into_iter()
-            .find(|kind| kind.label() == kind_label)?,
+        kind,
         name: LockName::parse(name.as_bytes()).ok()?,
         at: Timestamp::from_unix_ms(at_us / 1_000),
         fence: fence.parse().ok().and_then(Fence::new),
-        expires_at: until_ms.map(Timestamp::from_unix_ms),
+        // A lease that is over has no end to come.
+        expires_at: until_ms.filter(|_| goes_on).map(Timestamp::from_unix_ms),
         owner: Owner::from_store(owner),
     })
 }
