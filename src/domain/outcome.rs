@@ -225,7 +225,8 @@ pub enum NotHolder {
     },
     /// The claim itself let go of it.
     Released,
-    /// No claim with this token is known: it never held this lock, or it ended more than a minute ago.
+    /// No lease with this token is known: the claim waits, never held this lock, was rolled back, or ended more than a
+    /// minute ago.
     Unknown,
 }
 

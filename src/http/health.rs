@@ -64,9 +64,11 @@ pub(super) async fn livez() -> Response {
 pub(super) async fn readyz(State(app): State<App>, request: Request) -> Result<Response, Problem> {
     let mut fields = extract::query_fields(request.uri())?;
     // `?verbose` alone means yes, as in Kubernetes.
-    let is_verbose = fields
-        .text("verbose")?
-        .is_some_and(|value| value != "false");
+    let is_verbose = match fields.text("verbose")?.as_deref() {
+        None | Some("false") => false,
+        Some("" | "true") => true,
+        Some(_) => return Err(Problem::field("verbose", "must be true or false")),
+    };
     fields.finish(&["verbose"])?;
     let (is_draining, store) = (app.is_draining(), app.service().store_health());
     let is_ready = !is_draining && store.contacted && store.refused.is_none();

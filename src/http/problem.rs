@@ -91,6 +91,14 @@ impl Problem {
         )
     }
 
+    /// The same on the address for probes and metrics.
+    pub(super) fn not_found_there() -> Self {
+        Self::new(
+            Code::NotFound,
+            "this address has /livez, /readyz, /healthz, /version and /metrics, and nothing else",
+        )
+    }
+
     pub(super) fn method_not_allowed() -> Self {
         Self::new(
             Code::MethodNotAllowed,

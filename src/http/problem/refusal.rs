@@ -212,7 +212,8 @@ impl Problem {
                 "the claim was released with this token before; stop what the lock protects"
             }
             NotHolder::Unknown => {
-                "no claim of this lock is known by this token; it never held the lock, or ended over a minute ago"
+                "no lease of this lock is known by this token: its claim waits still, was never granted, was given back \
+                 because its stream or connection closed, or ended over a minute ago"
             }
         };
         let mut refusal = Self::new(code_of(&lost.how), detail);

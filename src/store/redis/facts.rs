@@ -232,7 +232,10 @@ fn clock_finding(offset_ms: i64) -> Finding {
     } else {
         "; keep the clocks of all machines in step by NTP"
     };
-    let detail = format!("the store's clock is {offset_ms} ms ahead of this machine's{advice}");
+    let relation = if offset_ms < 0 { "behind" } else { "ahead of" };
+    let offset_ms = offset_ms.unsigned_abs();
+    let detail =
+        format!("the store's clock is {offset_ms} ms {relation} this machine's clock{advice}");
     Finding {
         topic: "clock",
         is_fine,

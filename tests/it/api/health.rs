@@ -93,6 +93,25 @@ async fn a_verbose_probe_lists_what_was_looked_at() {
 }
 
 #[tokio::test]
+async fn verbose_is_true_or_false_or_there() {
+    let api = Api::new();
+    for (query, is_verbose) in [
+        ("verbose", true),
+        ("verbose=", true),
+        ("verbose=true", true),
+        ("verbose=false", false),
+        ("", false),
+    ] {
+        let answer = api.send(get(&format!("/readyz?{query}"))).await;
+        assert_eq!(answer.json()["checks"].is_array(), is_verbose, "{query}");
+    }
+    for value in ["0", "no", "maybe"] {
+        let answer = api.send(get(&format!("/readyz?verbose={value}"))).await;
+        assert_eq!(answer.refusal(), (400, "invalid_field".to_owned()));
+    }
+}
+
+#[tokio::test]
 async fn it_says_what_it_is_and_where_things_are() {
     let api = Api::new();
     assert_snapshot!("version", api.send(get("/version")).await.shape());
