@@ -366,7 +366,7 @@ impl Recovery {
 fn grants_wait(left: Duration, why: &str) {
     tracing::warn!(
         new_grants_wait_ms = left.as_millis() as u64,
-        "{why}; renewals and releases go on"
+        "{why}; new grants wait, renewals and releases go on"
     );
 }
 

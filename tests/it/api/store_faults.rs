@@ -69,6 +69,15 @@ async fn while_leases_may_be_forgotten_new_grants_wait() {
     assert_snapshot!("recovering", answer.shape());
 }
 
+/// Nobody holds the lock, as far as anybody knows.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_runs_out_while_new_grants_wait_blames_no_holder() {
+    let api = Api::on(Arc::new(BrokenStore::recovering()), |_| {});
+    let answer = api.send(post("/locks/a?wait=2s").token(TOKEN)).await;
+    assert_eq!(answer.refusal(), (423, "wait_timeout".to_owned()));
+    assert_snapshot!("wait_timeout_recovering", answer.shape());
+}
+
 #[tokio::test]
 async fn a_panic_is_a_500_that_says_nothing_about_its_cause() {
     // The store panics when it is asked for what it has no answer to.
