@@ -305,16 +305,14 @@ fn announce(config: &Config, mut log: LogWriter, address: SocketAddr) {
 
 /// What to do about the refusals that people meet; other ones speak for themselves.
 fn remedy(error: &io::Error, flag: &str) -> String {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            format!("; another process has the port, choose one with {flag}")
-        }
-        io::ErrorKind::AddrNotAvailable => {
-            "; no interface of this machine has the address".to_owned()
-        }
-        io::ErrorKind::PermissionDenied => {
-            format!("; ports below 1024 need a privilege, choose a higher one with {flag}")
-        }
-        _ => String::new(),
+    let is = |kind| error.kind() == kind;
+    if is(io::ErrorKind::AddrInUse) {
+        format!("; another process has the port, choose one with {flag}")
+    } else if is(io::ErrorKind::AddrNotAvailable) {
+        "; no interface of this machine has the address".to_owned()
+    } else if is(io::ErrorKind::PermissionDenied) {
+        format!("; ports below 1024 need a privilege, choose a higher one with {flag}")
+    } else {
+        String::new()
     }
 }
