@@ -104,6 +104,11 @@ impl Config {
 
     fn parse(settings: &Settings) -> Result<Self, ConfigError> {
         let listen = listen(settings)?;
+        let server = ServerConfig::parse(settings)?;
+        if server.admin_listen == Some(listen) && listen.port() != 0 {
+            let problem = format!("{listen} is taken by listen; choose another port");
+            return Err(settings.invalid("server.admin_listen", problem));
+        }
         let (store, credentials) = store::parse(settings.text("store"))
             .map_err(|problem| settings.invalid("store", problem))?;
         Ok(Self {
@@ -114,7 +119,7 @@ impl Config {
             operation_timeout: settings.positive("operation_timeout")?,
             lease: LeaseConfig::parse(settings)?,
             waiting: WaitingConfig::parse(settings)?,
-            server: ServerConfig::parse(settings)?,
+            server,
             memory: MemoryConfig {
                 locks_max: settings.count("memory.locks_max")?,
             },

@@ -27,7 +27,7 @@ mod wire;
 
 use axum::Router;
 use axum::middleware::map_request;
-use axum::routing::get;
+use axum::routing::{get, post};
 use futures_util::future::ready;
 
 pub use app::{App, RequestLog, Settings};
@@ -60,7 +60,7 @@ pub fn admin_router(app: App) -> Front {
     };
     let routes = figures
         .merge(probes())
-        .fallback(async || Problem::not_found())
+        .fallback(async || Problem::not_found_there())
         .with_state(app.clone());
     Front::new(app, Routes::of(routes))
 }
@@ -75,12 +75,15 @@ fn guarded(app: &App) -> Router<App> {
         .post(locks::acquire_several)
         .put(locks::renew_several)
         .delete(locks::release_several);
+    let nameless = post(locks::nameless)
+        .put(locks::nameless)
+        .delete(locks::nameless);
     let routes = Router::new()
         .route(Route::Lock.pattern(), lock)
         .route(Route::Locks.pattern(), several)
         // A slash too many is the commonest slip; no lock can be meant by it, because no name is empty. It is only
         // listed by: a variable that was empty must not change what several locks are asked for.
-        .route("/locks/", get(locks::list))
+        .route("/locks/", get(locks::list).merge(nameless))
         .route(Route::Events.pattern(), get(events::events));
     let routes = match app.settings().is_metrics_open {
         true => routes,

@@ -330,9 +330,11 @@ pub struct StoreHealth {
     pub contacted: bool,
     /// Whether it answered last time.
     pub up: bool,
+    /// Why it did not, for operators.
+    pub trouble: Option<String>,
     /// Why grants are refused, where the store is configured so that it would lose leases.
     pub refused: Option<String>,
-    /// How long new grants still wait for leases that the store may have forgotten.
+    /// How long new grants still wait, because the store was away or may have lost data.
     pub recovering_for: Option<Duration>,
     /// What was found, for people: a topic and what is to be said about it.
     pub findings: Vec<Finding>,

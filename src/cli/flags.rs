@@ -74,7 +74,8 @@ fn flag(key: &'static Key) -> Arg {
     match key.kind {
         Kind::Text => arg.value_name("TEXT"),
         Kind::Duration => arg.value_name("DURATION"),
-        Kind::Integer => arg.value_name("NUMBER"),
+        // So that what is wrong with -1 is told of the key, and not of a flag called -1.
+        Kind::Integer => arg.value_name("NUMBER").allow_negative_numbers(true),
         Kind::Boolean => arg
             .value_name("true|false")
             .num_args(0..=1)

@@ -32,7 +32,7 @@ pub(super) fn command() -> Command {
         .long("url")
         .value_name("URL")
         .value_parser(parse_url)
-        .help("What to ask, instead of /readyz of the address in the configuration");
+        .help("What to ask, instead of /readyz of the address in the configuration; without a path, its /readyz");
     let timeout = Arg::new("timeout")
         .long("timeout")
         .value_name("DURATION")
@@ -73,10 +73,15 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
 }
 
 fn parse_url(text: &str) -> Result<Uri, String> {
-    let url: Uri = text.parse().map_err(|error| format!("{error}"))?;
-    match (url.scheme_str(), url.host()) {
-        (Some("http"), Some(_)) => Ok(url),
-        _ => Err("write one like http://127.0.0.1:7625/readyz".to_owned()),
+    let parse = |text: &str| text.parse::<Uri>().map_err(|error| error.to_string());
+    let url = parse(text)?;
+    let (Some("http"), Some(authority)) = (url.scheme_str(), url.authority()) else {
+        return Err("write one like http://127.0.0.1:7625/readyz".to_owned());
+    };
+    match (url.path(), url.query()) {
+        // The index answers whether or not the server is ready.
+        ("" | "/", None) => parse(&format!("http://{authority}/readyz")),
+        _ => Ok(url),
     }
 }
 

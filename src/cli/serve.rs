@@ -29,8 +29,9 @@ const ADMIN_CONNECTIONS: usize = 128;
 /// Why serving did not start.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServeError {
-    #[error("{address} cannot be served: {error}{}", remedy(error))]
+    #[error("{flag} {address} cannot be served: {error}{}", remedy(error, flag))]
     Bind {
+        flag: &'static str,
         address: SocketAddr,
         error: io::Error,
     },
@@ -82,7 +83,7 @@ async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(
     );
     let server_config = fitted(config)?;
     let refusals = Refusals::new(&metrics);
-    let server = bind(&server_config, config.listen, &refusals)?;
+    let server = bind(&server_config, "--listen", config.listen, &refusals)?;
     let admin = admin(config, &refusals)?;
     let open = server.open_connections();
     metrics.sampled_gauge(
@@ -162,11 +163,16 @@ fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
 
 fn bind(
     config: &ServerConfig,
+    flag: &'static str,
     address: SocketAddr,
     refusals: &Refusals,
 ) -> Result<Server, ServeError> {
     let bound = Server::bind_counted(config, address, refusals.clone());
-    bound.map_err(|error| ServeError::Bind { address, error })
+    bound.map_err(|error| ServeError::Bind {
+        flag,
+        address,
+        error,
+    })
 }
 
 /// The server of the second address, if there is one.
@@ -179,7 +185,7 @@ fn admin(config: &Config, refusals: &Refusals) -> Result<Option<Server>, ServeEr
         connections_per_peer_max: None,
         ..config.server.clone()
     };
-    let server = bind(&limited, address, refusals)?;
+    let server = bind(&limited, "--server-admin-listen", address, refusals)?;
     let url = format!("http://{}", server.local_addr());
     tracing::info!(url, "probes and metrics are served apart");
     Ok(Some(server))
@@ -299,21 +305,15 @@ fn announce(config: &Config, mut log: LogWriter, address: SocketAddr) {
 }
 
 /// What to do about the refusals that people meet; other ones speak for themselves.
-fn remedy(error: &io::Error) -> &'static str {
-    let remedies = [
-        (
-            io::ErrorKind::AddrInUse,
-            "; another process has the port, choose one with --listen",
-        ),
-        (
-            io::ErrorKind::AddrNotAvailable,
-            "; no interface of this machine has the address",
-        ),
-        (
-            io::ErrorKind::PermissionDenied,
-            "; ports below 1024 need a privilege, choose a higher one with --listen",
-        ),
-    ];
-    let remedy = remedies.iter().find(|(kind, _)| *kind == error.kind());
-    remedy.map_or("", |(_, remedy)| remedy)
+fn remedy(error: &io::Error, flag: &str) -> String {
+    let is = |kind| error.kind() == kind;
+    if is(io::ErrorKind::AddrInUse) {
+        format!("; another process has the port, choose one with {flag}")
+    } else if is(io::ErrorKind::AddrNotAvailable) {
+        "; no interface of this machine has the address".to_owned()
+    } else if is(io::ErrorKind::PermissionDenied) {
+        format!("; ports below 1024 need a privilege, choose a higher one with {flag}")
+    } else {
+        String::new()
+    }
 }

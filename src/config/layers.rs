@@ -12,6 +12,14 @@ use super::keys::{self, Key, Kind};
 
 const PREFIX: &str = "LEASEHOLD_";
 const FILE_VARIABLE: &str = "LEASEHOLD_CONFIG";
+/// What clients and their commands go by. It may stand in the environment of a server, for which it means nothing.
+const OF_CLIENTS: [&str; 5] = [
+    "LEASEHOLD_URL",
+    "LEASEHOLD_LOCK_NAME",
+    "LEASEHOLD_LOCK_TOKEN",
+    "LEASEHOLD_FENCING_TOKEN",
+    "LEASEHOLD_EXPIRES_AT",
+];
 const FILE_BY_CONVENTION: &str = "/etc/leasehold/leasehold.toml";
 
 /// What the process was given, so that nothing below looks at the process itself.
@@ -91,14 +99,16 @@ fn environment(variables: &[(OsString, OsString)]) -> Result<Vec<Setting>, Confi
             continue;
         };
         let value = value.to_string_lossy();
-        if name == FILE_VARIABLE || is_service_link(name, &value) {
+        if name == FILE_VARIABLE || OF_CLIENTS.contains(&name) || is_service_link(name, &value) {
             continue;
         }
         let origin = Origin::Environment(name.to_owned());
         let Some(key) = keys::all().iter().find(|key| key.variable() == name) else {
             let variables: Vec<String> = keys::all().iter().map(Key::variable).collect();
-            let nearest =
-                keys::did_you_mean(name, variables.iter().map(String::as_str)).map(str::to_owned);
+            // What all have in common makes none of them likely.
+            let rests = variables.iter().map(|variable| &variable[PREFIX.len()..]);
+            let nearest = keys::did_you_mean(&name[PREFIX.len()..], rests)
+                .map(|rest| format!("{PREFIX}{rest}"));
             return Err(ConfigError::Unknown {
                 origin,
                 what: "variable",
@@ -129,13 +139,33 @@ fn file(path: &Path, text: &str) -> Result<Vec<Setting>, ConfigError> {
         path: path.to_owned(),
         line: line_of(text, offset),
     };
-    let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
-        origin: origin(error.span().map_or(0, |span| span.start)),
-        reason: error.message().lines().collect::<Vec<_>>().join(", "),
+    let table = DeTable::parse(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        let mut reason = error.message().lines().collect::<Vec<_>>().join(", ");
+        if let Some(quoted) = without_quotes(text, offset) {
+            reason.push_str(&format!("; a text needs quotes: {quoted}"));
+        }
+        ConfigError::Syntax {
+            origin: origin(offset),
+            reason,
+        }
     })?;
     let mut settings = Vec::new();
     collect(table.get_ref(), "", &origin, &mut settings)?;
     Ok(settings)
+}
+
+/// How the line around this place is written, if it gives a key a text without quotes.
+fn without_quotes(text: &str, offset: usize) -> Option<String> {
+    let line = text.lines().nth(line_of(text, offset) - 1)?;
+    let (name, value) = line.split_once('=')?;
+    let (name, value) = (name.trim(), value.split('#').next()?.trim());
+    let is_of_key = |key: &&Key| key.name.rsplit('.').next() == Some(name);
+    let key = keys::all().iter().find(is_of_key)?;
+    let is_text = matches!(key.kind, Kind::Text | Kind::Duration);
+    let is_plain = !value.is_empty() && !value.contains(['"', '\'', '[', '{']);
+    // A secret is not repeated.
+    (is_text && is_plain && !key.is_secret()).then(|| format!("{name} = \"{value}\""))
 }
 
 /// Walks one table; `prefix` is empty or the name of the section with its dot.
@@ -199,6 +229,10 @@ fn as_text(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<String, String> {
         (Kind::Duration, DeValue::Integer(number)) => Err(format!(
             "{number} has no unit; write \"{number}s\" or \"{number}ms\""
         )),
+        (Kind::Text, DeValue::Array(_)) => Err(
+            "this is an array; write one text with commas between its parts, like \"a, b\""
+                .to_owned(),
+        ),
         (Kind::Integer, DeValue::Integer(number)) => Ok(number.to_string()),
         (Kind::Boolean, DeValue::Boolean(boolean)) => Ok(boolean.to_string()),
         (kind, _) => Err(format!(

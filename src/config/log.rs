@@ -8,6 +8,19 @@ use super::settings::Settings;
 
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
+/// What a level can be given to, below `leasehold::`.
+const MODULES: [&str; 9] = [
+    "cli",
+    "config",
+    "domain",
+    "http",
+    "limits",
+    "server",
+    "service",
+    "store",
+    "telemetry",
+];
+
 /// Logs.
 #[derive(Debug, Clone)]
 pub struct LogConfig {
@@ -67,27 +80,53 @@ impl LogConfig {
     }
 }
 
-/// A filter takes every bare word that is no level for the name of a module, so `inof` would silence all else.
+/// A filter takes every bare word that is no level for the name of a module, so `inof` would silence all else; and so would a
+/// module that does not exist.
 fn level(settings: &Settings) -> Result<String, ConfigError> {
     let text = settings.text("log.level");
+    let invalid = |problem: String| settings.invalid("log.level", problem);
     for directive in text.split(',').map(str::trim) {
         let is_level = LEVELS
             .iter()
             .any(|level| directive.eq_ignore_ascii_case(level));
-        if !is_level && !directive.contains('=') {
-            let nearest = keys::did_you_mean(directive, LEVELS.into_iter())
-                .unwrap_or("leasehold::store=debug");
-            return Err(settings.invalid(
-                "log.level",
-                format!("\"{directive}\" is no level; did you mean {nearest}?"),
-            ));
+        if is_level {
+            continue;
+        }
+        let Some((target, _)) = directive.split_once('=') else {
+            let hint = keys::did_you_mean(directive, LEVELS.into_iter())
+                .map_or_else(String::new, |level| format!("did you mean {level}? "));
+            return Err(invalid(format!(
+                "\"{directive}\" is no level; {hint}levels are {}, and a module has one as in info,leasehold::store=debug",
+                LEVELS.join(", ")
+            )));
+        };
+        let module = target.strip_prefix("leasehold::").unwrap_or(MODULES[0]);
+        let module = module.split([':', '[']).next().unwrap_or(module);
+        if !MODULES.contains(&module) {
+            let hint = keys::did_you_mean(module, MODULES.into_iter())
+                .map_or_else(String::new, |module| {
+                    format!("did you mean leasehold::{module}? ")
+                });
+            return Err(invalid(format!(
+                "there is no module \"{target}\"; {hint}modules of leasehold are {}",
+                MODULES.join(", ")
+            )));
         }
     }
-    tracing_subscriber::EnvFilter::try_new(text).map_err(|error| {
-        settings.invalid(
-            "log.level",
-            format!("{error}; write like info,leasehold::store=debug"),
-        )
-    })?;
+    tracing_subscriber::EnvFilter::try_new(text)
+        .map_err(|error| invalid(format!("{error}; write like info,leasehold::store=debug")))?;
     Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_module_of_the_crate_can_be_named() {
+        let modules = include_str!("../lib.rs")
+            .lines()
+            .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+        assert!(modules.eq(MODULES));
+    }
 }

@@ -138,13 +138,25 @@ fn within(
     max: Duration,
 ) -> Result<Duration, InvalidField> {
     if value < min || value > max {
-        let [value, min, max] = [value, min, max].map(duration::format);
+        let [min, max] = [min, max].map(duration::format);
+        let value = match duration::is_saturated(value) {
+            true => "this".to_owned(),
+            false => duration::format(value),
+        };
         return Err(InvalidField {
             field,
             problem: format!("{value} is out of range; use {min} to {max}"),
         });
     }
     Ok(value)
+}
+
+/// That a number is not within 1 to `max`. One that saturated is not the one that was written.
+pub(super) fn out_of_range(number: u64, max: u32) -> String {
+    match number {
+        u64::MAX => format!("this is out of range; use 1 to {max}"),
+        _ => format!("{number} is out of range; use 1 to {max}"),
+    }
 }
 
 /// How many times over a claim holds its lock, 1 to 1,000.
@@ -166,7 +178,7 @@ impl HoldCount {
             Ok(count @ 1..=Self::MAX) => Ok(Self(count)),
             _ => Err(InvalidField {
                 field: "hold_count",
-                problem: format!("{count} is out of range; use 1 to {}", Self::MAX),
+                problem: out_of_range(count, Self::MAX.into()),
             }),
         }
     }

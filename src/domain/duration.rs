@@ -26,6 +26,12 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     Ok(Duration::from_millis(total_ms))
 }
 
+/// Whether this is what [`parse`] makes of everything that is too long for it.
+#[must_use]
+pub fn is_saturated(duration: Duration) -> bool {
+    duration >= Duration::from_millis(u64::MAX)
+}
+
 /// One number with its unit, in milliseconds, and what follows it. Too large numbers saturate and fail at a bound.
 fn part(text: &str) -> Option<(u64, &str)> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::InvalidField;
+use super::claim::out_of_range;
 
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +55,7 @@ impl Share {
             .and_then(NonZeroU32::new)
             .ok_or_else(|| InvalidField {
                 field: "permits",
-                problem: format!("{permits} is out of range; use 1 to {most}"),
+                problem: out_of_range(permits, most),
             })?;
         Ok(Self { limit, permits })
     }
@@ -79,7 +80,7 @@ fn limit_of(limit: u64) -> Result<NonZeroU32, InvalidField> {
         .and_then(NonZeroU32::new)
         .ok_or_else(|| InvalidField {
             field: "limit",
-            problem: format!("{limit} is out of range; use 1 to {}", Share::LIMIT_MAX),
+            problem: out_of_range(limit, Share::LIMIT_MAX),
         })
 }
 

@@ -33,7 +33,7 @@ pub enum Acquired {
     Overdue,
     /// The claim has ended before; a token is good for one claim.
     Ended(Lost),
-    /// The store may have forgotten leases that are still alive; new grants wait for their end.
+    /// The store was away, or may have lost data; new grants wait.
     Recovering {
         /// How long new grants wait.
         retry_in: Duration,
@@ -225,7 +225,8 @@ pub enum NotHolder {
     },
     /// The claim itself let go of it.
     Released,
-    /// No claim with this token is known: it never held this lock, or it ended more than a minute ago.
+    /// No lease with this token is known: the claim waits, never held this lock, was rolled back, or ended more than a
+    /// minute ago.
     Unknown,
 }
 

@@ -64,9 +64,11 @@ pub(super) async fn livez() -> Response {
 pub(super) async fn readyz(State(app): State<App>, request: Request) -> Result<Response, Problem> {
     let mut fields = extract::query_fields(request.uri())?;
     // `?verbose` alone means yes, as in Kubernetes.
-    let is_verbose = fields
-        .text("verbose")?
-        .is_some_and(|value| value != "false");
+    let is_verbose = match fields.text("verbose")?.as_deref() {
+        None | Some("false") => false,
+        Some("" | "true") => true,
+        Some(_) => return Err(Problem::field("verbose", "must be true or false")),
+    };
     fields.finish(&["verbose"])?;
     let (is_draining, store) = (app.is_draining(), app.service().store_health());
     let is_ready = !is_draining && store.contacted && store.refused.is_none();
@@ -92,10 +94,12 @@ fn checks(is_draining: bool, store: StoreHealth) -> Vec<Check> {
     } else {
         "the process takes requests"
     };
-    let store_state = match (store.contacted, store.up) {
-        (_, true) => "it answered last time",
-        (true, false) => "it did not answer last time",
-        (false, false) => "it has not answered yet",
+    let store_state = match (store.contacted, store.up, &store.trouble) {
+        (_, true, _) => "it answered last time".to_owned(),
+        (true, false, None) => "it did not answer last time".to_owned(),
+        (false, false, None) => "it has not answered yet".to_owned(),
+        (true, false, Some(trouble)) => format!("it could not be asked last time: {trouble}"),
+        (false, false, Some(trouble)) => format!("it could not be asked yet: {trouble}"),
     };
     let mut checks = vec![
         check("draining", !is_draining, draining),
@@ -106,7 +110,8 @@ fn checks(is_draining: bool, store: StoreHealth) -> Vec<Check> {
     }
     if let Some(left) = store.recovering_for {
         let left = duration::format(left);
-        let detail = format!("new grants wait {left} for leases that the store may have forgotten");
+        let detail =
+            format!("new grants wait {left}, because the store was away or may have lost data");
         checks.push(check("recovering", false, detail));
     }
     if let Some(pool) = store.pool {

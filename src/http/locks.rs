@@ -64,6 +64,11 @@ pub(super) fn lock_name(path: &str) -> Result<LockName, InvalidName> {
     LockName::parse(&bytes)
 }
 
+/// What changes a lock whose name is empty, as that of a variable without a value.
+pub(super) async fn nameless() -> Problem {
+    InvalidName::Empty.into()
+}
+
 /// The names of the locks, if the field is there.
 fn lock_names(fields: &mut Fields) -> Result<Option<LockNames>, Problem> {
     let Some(texts) = fields.texts("names")? else {

@@ -23,7 +23,7 @@ use super::wire::{HolderView, json, millis};
 use crate::domain::{
     Blockade, Holders, InvalidField, InvalidName, InvalidToken, LockName, Lost, Token, duration,
 };
-use crate::store::StoreError;
+use crate::store::{Fault, StoreError};
 pub(super) use access::AccessRefusal;
 pub(super) use body::ProblemBody;
 use body::{Blocked, Ended, LostLock, Outcome};
@@ -31,6 +31,8 @@ pub use code::Code;
 
 /// When a store that failed is worth asking again.
 const RETRY_STORE: Duration = Duration::from_secs(1);
+/// The same, where somebody has to see to it first.
+const RETRY_STORE_LASTING: Duration = Duration::from_secs(5);
 
 /// What went wrong, on its way to the client.
 #[derive(Clone, Debug)]
@@ -87,6 +89,14 @@ impl Problem {
         Self::new(
             Code::NotFound,
             "no route has this path; / lists what there is",
+        )
+    }
+
+    /// The same on the address for probes and metrics.
+    pub(super) fn not_found_there() -> Self {
+        Self::new(
+            Code::NotFound,
+            "this address has /livez, /readyz, /healthz, /version and /metrics, and nothing else",
         )
     }
 
@@ -282,20 +292,44 @@ impl From<InvalidToken> for Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        let (outcome, detail) = match &error {
-            StoreError::Unavailable { .. } => (
-                Outcome::NothingDone,
-                "the store could not be asked; nothing was done",
-            ),
+        let fault = error.fault();
+        let (outcome, effect) = match &error {
+            StoreError::Unavailable { .. } => (Outcome::NothingDone, "nothing was done"),
             StoreError::Unknown { .. } => (
                 Outcome::Unknown,
-                "the store did not answer in time; whether the request took effect is unknown",
+                "whether the request took effect is unknown",
             ),
         };
+        let detail = format!("{}; {effect}", what_failed(fault));
         let mut refusal = Self::new(Code::StoreUnavailable, detail);
         refusal.0.extras.outcome = Some(outcome);
         refusal.0.cause = Some(error.to_string());
-        refusal.retry_after(RETRY_STORE)
+        refusal.retry_after(match fault {
+            Fault::Timeout | Fault::Io | Fault::ReadOnly | Fault::Busy | Fault::Corrupt => {
+                RETRY_STORE
+            }
+            Fault::Auth | Fault::Full | Fault::Refused => RETRY_STORE_LASTING,
+        })
+    }
+}
+
+/// What clients may know of a failure of the store. The log has the cause.
+fn what_failed(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Timeout => "the store did not answer in time",
+        Fault::Io => "the store could not be reached, or the connection broke",
+        Fault::Auth => "the store refuses the service's credentials, or a right that it needs",
+        Fault::ReadOnly => {
+            "the store takes no writes: it is a replica, lacks replicas, or cannot write to its disk"
+        }
+        Fault::Busy => "the store is starting or busy",
+        Fault::Full => {
+            "the store has no room for another claim; leases can be renewed and released"
+        }
+        Fault::Refused => {
+            "the store is set up so that it would lose leases, so that none is granted; /readyz?verbose says more"
+        }
+        Fault::Corrupt => "the store gave an answer that makes no sense",
     }
 }
 

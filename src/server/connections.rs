@@ -107,7 +107,9 @@ impl Protocol {
             .timer(TokioTimer::new())
             .header_read_timeout(config.idle_timeout)
             .keep_alive(true)
-            .max_buf_size(HEAD_BYTES_MAX);
+            .max_buf_size(HEAD_BYTES_MAX)
+            // What a full buffer reads on top of it may complete a head of twice as much.
+            .max_header_size(HEAD_BYTES_MAX);
         let mut http2 = http2::Builder::new(StreamExecutor {
             write_timeout: config.write_timeout,
             answer_timeout: config.answer_timeout,

@@ -37,7 +37,7 @@ pub enum Outcome {
     Draining(Unserved),
     /// The claim has ended before; a token is good for one claim.
     Ended(Lost),
-    /// The store may have forgotten leases that are still alive; new grants wait for their end.
+    /// The store was away, or may have lost data; new grants wait.
     Recovering {
         /// How long new grants wait.
         retry_in: Duration,

@@ -40,9 +40,11 @@ use crate::domain::{
     LockNames, LockView, Parked, Released, Renewed, Rollback, Stand, Token,
 };
 use messages::Messages;
-use pool::Pool;
+use pool::{Failure, Pool};
 use recovery::{FleetState, Recovery};
 
+/// That the store does not answer, or that it refuses to.
+const CANNOT_BE_USED: &str = "the store cannot be used";
 /// How long a survey may take.
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -63,11 +65,29 @@ pub struct RedisStore {
 #[derive(Default)]
 struct Survey {
     /// Why the store could not be looked at, or that it could.
-    last_look: Option<Result<(), String>>,
+    last_look: Option<Result<(), Trouble>>,
     /// What was found not to be fine.
     amiss: Vec<&'static str>,
     held_locks: Option<u64>,
     next_count: Option<Instant>,
+}
+
+/// Why the store could not be looked at.
+#[derive(Clone, PartialEq, Eq)]
+struct Trouble {
+    /// For everybody who may ask whether the process is ready.
+    explanation: String,
+    /// For the log.
+    detail: String,
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Self {
+            explanation: failure.explanation(),
+            detail: failure.detail,
+        }
+    }
 }
 
 impl RedisStore {
@@ -184,7 +204,7 @@ impl RedisStore {
     }
 
     /// Looks at the store once more. The error says why that was not possible.
-    async fn look(&self) -> Result<(), String> {
+    async fn look(&self) -> Result<(), Trouble> {
         let deadline = Instant::now() + SURVEY_TIMEOUT;
         // The name may point to another Redis than before, which those that are connected do not notice.
         if let Ok(mut connection) = self.pool.connect(deadline).await {
@@ -196,11 +216,7 @@ impl RedisStore {
             let _ = self.pool.get(deadline).await;
             return Ok(());
         }
-        let mut connection = self
-            .pool
-            .get(deadline)
-            .await
-            .map_err(|failure| failure.detail)?;
+        let mut connection = self.pool.get(deadline).await?;
         let looking = async {
             let met = self.recovery.verify(connection.socket()).await;
             self.messages.probe(connection.socket()).await;
@@ -214,11 +230,11 @@ impl RedisStore {
                 }
                 return Ok(());
             }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer in time".to_owned(),
+            Ok(Err(error)) => Failure::of(&error),
+            Err(_) => Failure::timed_out(),
         };
         connection.abandon();
-        Err(trouble)
+        Err(trouble.into())
     }
 
     /// Why grants are refused, what was found, and the offset of the clocks; none before the first contact.
@@ -229,7 +245,7 @@ impl RedisStore {
     }
 
     /// Tells the log what has changed since the last look, and not every few seconds what has not.
-    fn tell(&self, look: &Result<(), String>) {
+    fn tell(&self, look: &Result<(), Trouble>) {
         let findings = self.findings().map(|(_, findings, _)| findings);
         let findings = findings.unwrap_or_default();
         let mut survey = self.survey.lock().expect("nobody panics while holding it");
@@ -237,7 +253,7 @@ impl RedisStore {
         match look {
             _ if before.as_ref() == Some(look) => {}
             Ok(()) => tracing::info!("the store answers"),
-            Err(reason) => tracing::warn!(reason, "the store does not answer"),
+            Err(trouble) => tracing::warn!(reason = trouble.detail, "{CANNOT_BE_USED}"),
         }
         let amiss: Vec<_> = findings
             .into_iter()
@@ -344,6 +360,10 @@ impl LockStore for RedisStore {
         StoreHealth {
             contacted,
             up: matches!(survey.last_look, Some(Ok(()))),
+            trouble: match &survey.last_look {
+                Some(Err(trouble)) => Some(trouble.explanation.clone()),
+                Some(Ok(())) | None => None,
+            },
             refused,
             recovering_for: self.recovery.grace_left(),
             findings,

@@ -170,6 +170,31 @@ fn a_taken_port_is_told_with_a_remedy() {
 }
 
 #[test]
+fn a_taken_port_of_the_second_address_is_told_by_its_own_flag() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let flags = ["--listen", "127.0.0.1:0", "--server-admin-listen", &address];
+    let failed = output(&flags);
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(
+        stderr(&failed).contains("choose one with --server-admin-listen"),
+        "{}",
+        stderr(&failed)
+    );
+}
+
+#[test]
+fn a_negative_number_is_told_of_its_key() {
+    let failed = output(&["config", "check", "--auth-failures-max", "-1"]);
+    assert_eq!(failed.status.code(), Some(78));
+    assert!(
+        stderr(&failed).contains("\"-1\" is not a whole number"),
+        "{}",
+        stderr(&failed)
+    );
+}
+
+#[test]
 fn the_openapi_document_is_json() {
     let printed = output(&["openapi"]);
     assert_eq!(printed.status.code(), Some(0));
@@ -183,6 +208,20 @@ fn a_ready_server_is_healthy() {
     let listen = serving.url.strip_prefix("http://").unwrap();
     let healthy = output(&["healthcheck", "--listen", listen]);
     assert_eq!(healthy.status.code(), Some(0), "{}", stderr(&healthy));
+}
+
+/// The index of a server that is not ready answers all the same.
+#[test]
+fn a_url_without_a_path_asks_whether_the_server_is_ready() {
+    let nowhere = "redis://127.0.0.1:1/0";
+    let serving = Serving::start(&["--store", nowhere]);
+    for path in ["", "/"] {
+        let url = format!("{}{path}", serving.url);
+        let unhealthy = output(&["healthcheck", "--url", &url]);
+        assert_eq!(unhealthy.status.code(), Some(1));
+        let told = stderr(&unhealthy);
+        assert!(told.contains("/readyz answered 503"), "{told}");
+    }
 }
 
 /// The server listens on every address, which is none to connect to.

@@ -1,6 +1,8 @@
 //! The configuration: layers, names, values and what a person is told when one of them is wrong. Nothing here reads
 //! the environment of the test process.
 
+mod slips;
+
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -301,13 +303,6 @@ fn a_lock_delay_that_would_be_forgotten_before_its_end_is_refused() {
         error.contains(":2: lease.lock_delay_max: ") && error.contains("0s to 1m"),
         "{error}"
     );
-}
-
-#[test]
-fn a_misspelled_level_is_refused_instead_of_silencing_the_log() {
-    let error = complaint(from_environment(&[("LEASEHOLD_LOG_LEVEL", "inof")]));
-    assert!(error.contains("did you mean info?"), "{error}");
-    from_environment(&[("LEASEHOLD_LOG_LEVEL", "warn,leasehold::store=debug")]).unwrap();
 }
 
 #[test]

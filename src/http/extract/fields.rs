@@ -160,7 +160,8 @@ impl Fields {
         };
         let name = echo(&name).into_owned();
         let suggestion = suggestion(&name, known);
-        let detail = if name == "names" {
+        // What changes one lock takes a token; a listing and a watch are of no single lock.
+        let detail = if name == "names" && known.contains(&"token") {
             "several locks at once are acquired, renewed and released at /locks, not here"
                 .to_owned()
         } else if let Some(suggestion) = suggestion {

@@ -77,7 +77,14 @@ pub(in crate::http) async fn acquire_several(
     let names = lock_names(&mut fields)?;
     let bounds = &app.settings().bounds;
     let asked = claim::asked(names, token, fields, &ACQUIRE_SEVERAL_FIELDS, bounds)?;
-    let form = preferred(&parts.headers, &["application/json", "text/plain"]);
+    let offers = ["application/json", "text/plain", EVENT_STREAM];
+    let form = preferred(&parts.headers, &offers);
+    if form == EVENT_STREAM {
+        // A plain lease would run out, because who asks for a stream does not renew.
+        let problem = "cannot be held by a stream, which holds one lock, at /locks/{name}; leave out Accept: \
+                       text/event-stream, and renew";
+        return Err(Problem::field("names", problem));
+    }
     let format = Format {
         form,
         named: Named::InField,

@@ -72,7 +72,15 @@ fn ready(id: &str, summary: &str) -> OperationBuilder {
              that it would lose leases. Never asks the store.",
         ))
         .parameters(Some(fields::query(&["verbose"])))
-        .responses(refusals(responses, [Code::UnknownField, Code::InvalidField, Code::MalformedBody]))
+        .responses(refusals(
+            responses,
+            [
+                Code::UnknownField,
+                Code::InvalidField,
+                Code::MalformedBody,
+                Code::Forbidden,
+            ],
+        ))
 }
 
 fn metrics() -> OperationBuilder {
@@ -88,8 +96,10 @@ fn metrics() -> OperationBuilder {
 
 fn docs() -> OperationBuilder {
     let moved = bare("To the page.").header("Location", header("Where the page is."));
-    plain("docs", "This document, for reading and trying", alive())
-        .responses(ResponsesBuilder::new().response("303", moved))
+    plain("docs", "This document, for reading and trying", alive()).responses(refusals(
+        ResponsesBuilder::new().response("303", moved),
+        [Code::Forbidden],
+    ))
 }
 
 fn problem(page: ResponseBuilder) -> OperationBuilder {
@@ -107,15 +117,18 @@ fn problem(page: ResponseBuilder) -> OperationBuilder {
     plain("problem", "What a problem means and what to do", alive())
         .description(Some("JSON, or HTML or plain text if `Accept` asks for it."))
         .parameter(code)
-        .responses(refusals(page, [Code::NotFound]))
+        .responses(refusals(page, [Code::NotFound, Code::Forbidden]))
 }
 
-/// An operation without fields that anybody may ask for.
+/// An operation without fields that anybody may ask for, but for pages of other sites and hosts that are not known.
 fn plain(id: &str, summary: &str, answer: ResponseBuilder) -> OperationBuilder {
     OperationBuilder::new()
         .tag("service")
         .operation_id(Some(id))
         .summary(Some(summary))
         .securities(Some([]))
-        .responses(ResponsesBuilder::new().response("200", answer))
+        .responses(refusals(
+            ResponsesBuilder::new().response("200", answer),
+            [Code::Forbidden],
+        ))
 }

@@ -41,8 +41,12 @@ impl Problem {
 
     /// The time for waiting is over.
     pub(in crate::http) fn timed_out(unserved: Unserved, token: Token, waited: Duration) -> Self {
-        let detail =
-            "the wait is over; the claim keeps its place for a while, so go on with the same token";
+        let detail = if unserved.blocked_by.is_empty() {
+            "the wait is over; what is in the way is not known, or new grants wait because the store was away; the claim \
+             keeps its place for a while, so go on with the same token"
+        } else {
+            "the wait is over; the claim keeps its place for a while, so go on with the same token"
+        };
         let refusal = Self::new(Code::WaitTimeout, detail).with_place(unserved, token);
         if waited >= WAITED_LONG {
             refusal.retry_at_once()
@@ -173,7 +177,8 @@ impl Problem {
     pub(in crate::http) fn recovering(retry_in: Duration, token: Token) -> Self {
         let mut refusal = Self::new(
             Code::Recovering,
-            "the store may have forgotten leases that are still alive; new grants wait for their end",
+            "the store was away, or may have lost data; new grants wait until every process has been heard, and every \
+             lease that may have been lost is over",
         );
         refusal.0.extras.outcome = Some(Outcome::NothingDone);
         refusal.retry_after(retry_in).with_token(token)
@@ -217,7 +222,8 @@ impl Problem {
                 "the claim was released with this token before; stop what the lock protects"
             }
             NotHolder::Unknown => {
-                "no claim of this lock is known by this token; it never held the lock, or ended over a minute ago"
+                "no lease of this lock is known by this token: its claim waits still, was never granted, was given back \
+                 because its stream or connection closed, or ended over a minute ago"
             }
         };
         let mut refusal = Self::new(code_of(&lost.how), detail);

@@ -62,7 +62,7 @@ impl StoreMetrics {
             ),
             recovering: gauge(
                 "leasehold_store_recovering_seconds",
-                "How long new grants still wait for leases that the store may have forgotten.",
+                "How long new grants still wait, because the store was away or may have lost data.",
             ),
             clock_offset: gauge(
                 "leasehold_store_clock_offset_seconds",

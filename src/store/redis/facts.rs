@@ -29,6 +29,9 @@ pub(super) struct Facts {
     skips_fsync_on_rewrite: Option<bool>,
     replicas: u64,
     last_write_failed: bool,
+    /// Whether `maxmemory` was reached, by the measure that Redis goes by.
+    is_full: bool,
+    maxmemory_bytes: u64,
 }
 
 impl Facts {
@@ -54,6 +57,9 @@ impl Facts {
             .filter_map(|line| line.trim_end().split_once(':'))
             .collect();
         let text = |key: &str| lines.get(key).copied().unwrap_or_default().to_owned();
+        let bytes = |key: &str| text(key).parse().unwrap_or(0_u64);
+        let maxmemory_bytes = bytes("maxmemory");
+        let counted_bytes = bytes("used_memory").saturating_sub(bytes("mem_not_counted_for_evict"));
         Self {
             run_id: text("run_id"),
             // Nothing but zeros if there is none.
@@ -68,6 +74,8 @@ impl Facts {
                 .map(|value| value != "no"),
             replicas: text("connected_slaves").parse().unwrap_or(0),
             last_write_failed: text("aof_last_write_status") == "err",
+            is_full: maxmemory_bytes > 0 && counted_bytes > maxmemory_bytes,
+            maxmemory_bytes,
         }
     }
 
@@ -111,6 +119,7 @@ impl Facts {
             self.role_finding(),
             self.policy_finding(accepted_policy),
             self.persistence_finding(),
+            self.memory_finding(),
             clock_finding(clock_offset_ms),
         ]
     }
@@ -168,6 +177,22 @@ impl Facts {
         }
     }
 
+    fn memory_finding(&self) -> Finding {
+        let bytes = self.maxmemory_bytes;
+        let detail = match (self.is_full, bytes) {
+            (true, _) => format!(
+                "the {bytes} bytes of maxmemory are used up, so that new claims are refused; raise it, or make room"
+            ),
+            (false, 0) => "there is no maxmemory".to_owned(),
+            (false, _) => format!("there is room within the {bytes} bytes of maxmemory"),
+        };
+        Finding {
+            topic: "memory",
+            is_fine: !self.is_full,
+            detail,
+        }
+    }
+
     fn persistence_finding(&self) -> Finding {
         let appendfsync = self.appendfsync.as_deref().unwrap_or("unknown");
         let detail = match (self.is_append_only, self.last_write_failed) {
@@ -207,7 +232,10 @@ fn clock_finding(offset_ms: i64) -> Finding {
     } else {
         "; keep the clocks of all machines in step by NTP"
     };
-    let detail = format!("the store's clock is {offset_ms} ms ahead of this machine's{advice}");
+    let relation = if offset_ms < 0 { "behind" } else { "ahead of" };
+    let offset_ms = offset_ms.unsigned_abs();
+    let detail =
+        format!("the store's clock is {offset_ms} ms {relation} this machine's clock{advice}");
     Finding {
         topic: "clock",
         is_fine,

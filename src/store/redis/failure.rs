@@ -26,11 +26,12 @@ impl Failure {
             is_worth_retrying,
             detail,
         };
-        if error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error() {
-            return failure(Fault::Io, true, true);
-        }
+        // The client library counts it among the broken connections.
         if error.kind() == redis::ErrorKind::AuthenticationFailed {
             return failure(Fault::Auth, false, false);
+        }
+        if error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error() {
+            return failure(Fault::Io, true, true);
         }
         // An error that names the script comes out of the middle of it, so the commands before it were executed.
         let is_amid = error
@@ -69,6 +70,42 @@ impl Failure {
         }
     }
 
+    /// What is wrong, for operators who may not see what Redis said: it names users and addresses.
+    pub(super) fn explanation(&self) -> String {
+        let said = |text| self.detail.contains(text);
+        let why = match self.fault {
+            Fault::Timeout => "it did not answer in time",
+            Fault::Io if said("refused") => "the connection was refused",
+            Fault::Io if said("lookup") => "its name has no address",
+            Fault::Io => "there is no connection, or it broke",
+            Fault::Auth if said("NOAUTH") => {
+                "it asks for a password; set redis.password or redis.password_file"
+            }
+            Fault::Auth => return self.missing_right(),
+            Fault::ReadOnly => "it takes no writes",
+            Fault::Busy => "it is starting, or busy with a script",
+            Fault::Full => "it has no room for more data",
+            Fault::Refused => "it would lose leases",
+            Fault::Corrupt if said("switch database") => {
+                "it has no database of the number in the store's URL, or the user may not use it"
+            }
+            Fault::Corrupt => "its answer made no sense; the log has it",
+        };
+        why.to_owned()
+    }
+
+    fn missing_right(&self) -> String {
+        const RIGHTS: &str = "docs/how-to/redis.md lists the rights that it needs";
+        let command = self.detail.split_once("to run the '");
+        match command.and_then(|(_, rest)| rest.split_once('\'')) {
+            Some((command, _)) => format!("the user may not run {command}; {RIGHTS}"),
+            None if self.detail.contains("authentication failed") => {
+                "it refuses the user or the password".to_owned()
+            }
+            None => format!("the user lacks a right; {RIGHTS}"),
+        }
+    }
+
     /// The error for the caller. An earlier try may have been executed even if the last was not.
     pub(super) fn into_error(self, may_be_done_before: bool) -> StoreError {
         match self.may_be_done || may_be_done_before {
@@ -92,6 +129,32 @@ mod tests {
         let answer = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes());
         let error = answer.expect("well formed").extract_error();
         Failure::of(&error.expect_err("an error"))
+    }
+
+    #[test]
+    fn what_is_missing_is_explained_without_what_redis_said() {
+        let wrong: redis::RedisError = (
+            redis::ErrorKind::AuthenticationFailed,
+            "Password authentication failed",
+        )
+            .into();
+        let wrong = Failure::of(&wrong);
+        assert_eq!(
+            (wrong.fault, wrong.explanation().as_str()),
+            (Fault::Auth, "it refuses the user or the password")
+        );
+        for (answer, explained) in [
+            (
+                "NOPERM User u has no permissions to run the 'config|get' command",
+                "the user may not run config|get; ",
+            ),
+            ("NOPERM No permissions to access a key", "lacks a right; "),
+            ("NOAUTH Authentication required.", "asks for a password; "),
+        ] {
+            let explanation = failure(answer).explanation();
+            assert!(explanation.contains(explained), "{explanation}");
+            assert!(!explanation.contains("User u"), "{explanation}");
+        }
     }
 
     const AMID: &str = " script: 857d37fb3188c44cc298349349dd303b80cdd270, on @user_script:1.";

@@ -55,6 +55,7 @@ pub(super) struct Shared {
     pub(super) delivery: watch::Sender<Delivery>,
     pub(super) may_not_subscribe: AtomicBool,
     pub(super) may_not_publish: AtomicBool,
+    may_not_count: AtomicBool,
 }
 
 /// How events come to this process.
@@ -87,6 +88,7 @@ impl Messages {
             delivery: watch::Sender::default(),
             may_not_subscribe: AtomicBool::new(false),
             may_not_publish: AtomicBool::new(false),
+            may_not_count: AtomicBool::new(false),
         };
         Self {
             shared: Arc::new(shared),
@@ -207,6 +209,13 @@ impl Messages {
         self.shared.demand.counted(asked, subscribers);
     }
 
+    /// A survey found whether the user may count who hears.
+    pub(super) fn may_count(&self, may_count: bool) {
+        self.shared
+            .may_not_count
+            .store(!may_count, Ordering::Relaxed);
+    }
+
     /// Finds out whether this process may publish, by a message that repeats what it wants or that says nothing.
     pub(super) async fn probe(&self, connection: &mut MultiplexedConnection) {
         let shared = &*self.shared;
@@ -220,8 +229,7 @@ impl Messages {
 
     /// Whether this process may use the channels.
     pub(super) fn finding(&self) -> Finding {
-        const EFFECT: &str =
-            "waiters notice a free lock up to a second late, and events are not told";
+        const RIGHTS: &str = "grant &lh:1:* +publish +subscribe +unsubscribe +pubsub|numsub";
         let shared = &*self.shared;
         let lacks = [
             (&shared.may_not_subscribe, "subscribe"),
@@ -232,13 +240,19 @@ impl Messages {
             .filter(|(lacks, _)| lacks.load(Ordering::Relaxed));
         let lacking: Vec<_> = lacking.map(|(_, right)| *right).collect();
         let is_fine = lacking.is_empty();
-        let detail = match is_fine {
-            true => "the channels may be used".to_owned(),
-            false => format!(
-                "the user may not {} on the channels lh:1:*, so {EFFECT}; grant &lh:1:* +publish +subscribe +unsubscribe",
+        let may_count = !shared.may_not_count.load(Ordering::Relaxed);
+        let detail = match (is_fine, may_count) {
+            (true, true) => "the channels may be used".to_owned(),
+            (true, false) => format!(
+                "the user may not run PUBSUB NUMSUB, so events are published also when nobody watches; {RIGHTS}"
+            ),
+            (false, _) => format!(
+                "the user may not {} on the channels lh:1:*, so waiters notice a free lock up to a second late, and \
+                 events are not told; {RIGHTS}",
                 lacking.join(" or ")
             ),
         };
+        let is_fine = is_fine && may_count;
         Finding {
             topic: "channels",
             is_fine,
@@ -337,15 +351,18 @@ fn event(text: &str) -> Option<LockEvent> {
     let (fence, until_ms, owner) = (words.next()?, words.next()?, words.next()?);
     let at_us: u64 = id.split('.').next()?.parse().ok()?;
     let until_ms: Option<u64> = until_ms.parse().ok();
+    let kind = EventKind::ALL
+        .into_iter()
+        .find(|kind| kind.label() == kind_label)?;
+    let goes_on = matches!(kind, EventKind::Acquired | EventKind::Renewed);
     Some(LockEvent {
         id: id.to_owned(),
-        kind: EventKind::ALL
-            .into_iter()
-            .find(|kind| kind.label() == kind_label)?,
+        kind,
         name: LockName::parse(name.as_bytes()).ok()?,
         at: Timestamp::from_unix_ms(at_us / 1_000),
         fence: fence.parse().ok().and_then(Fence::new),
-        expires_at: until_ms.map(Timestamp::from_unix_ms),
+        // A lease that is over has no end to come.
+        expires_at: until_ms.filter(|_| goes_on).map(Timestamp::from_unix_ms),
         owner: Owner::from_store(owner),
     })
 }

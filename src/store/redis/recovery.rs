@@ -7,6 +7,7 @@
 //! A history of the data without a loss is an epoch. Which one it is is kept in the data, and judged there, in one step for
 //! the whole fleet: see `lua/recovery.lua`.
 
+mod answer;
 mod clock;
 mod fleet;
 mod longest_ttl;
@@ -26,6 +27,7 @@ use super::{keys, pool, scripts};
 use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
 use crate::store::Finding;
+use answer::Answer;
 use clock::RedisClock;
 pub(super) use fleet::FleetState;
 use outage::Outage;
@@ -62,21 +64,6 @@ struct Known {
     changed_at: Option<Instant>,
     /// When the data were looked at last.
     looked_at: Option<Instant>,
-}
-
-/// What the store said about the data.
-struct Answer {
-    now_us: u64,
-    epoch: u64,
-    /// Whether this question began the epoch.
-    begins: bool,
-    revision: u64,
-    longest_ttl_ms: u64,
-    grace_left: Duration,
-    /// How many processes hear events.
-    watchers: u64,
-    /// How many hear what is told to this process: itself, unless it listens elsewhere.
-    listeners: u64,
 }
 
 impl Recovery {
@@ -167,6 +154,7 @@ impl Recovery {
             "the recovery script answered out of form",
         ))?;
         self.fleet.longest_ttl.told(used_ms);
+        self.messages.may_count(answer.may_count);
         self.messages
             .surveyed(asked, answer.watchers, answer.listeners);
         Ok(self.apply(facts, &answer, asked, answered))
@@ -189,6 +177,9 @@ impl Recovery {
             return None;
         }
         if !answer.grace_left.is_zero() {
+            if !is_new_epoch && self.grace_left().is_none() {
+                grants_wait(answer.grace_left, "the store was away");
+            }
             self.fleet.wait_until(answered + answer.grace_left);
         }
         let latest_us = self.clock.observe(answer.now_us, asked, answered);
@@ -237,9 +228,9 @@ impl Recovery {
         }
         if knew_another || !answer.grace_left.is_zero() {
             let left = self.grace_left().unwrap_or_default();
-            tracing::warn!(
-                new_grants_wait_ms = left.as_millis() as u64,
-                "the store may have lost leases that are still alive; renewals and releases go on"
+            grants_wait(
+                left,
+                "the store was away, or may have lost leases that are still alive",
             );
         }
     }
@@ -375,19 +366,11 @@ impl Recovery {
     }
 }
 
-impl Answer {
-    fn read(mut reply: scripts::Reply) -> Result<Self, scripts::Malformed> {
-        Ok(Self {
-            now_us: reply.number()?,
-            epoch: reply.number()?,
-            begins: reply.number()? == 1,
-            revision: reply.number()?,
-            longest_ttl_ms: reply.number()?,
-            grace_left: reply.millis()?,
-            watchers: reply.number()?,
-            listeners: reply.number()?,
-        })
-    }
+fn grants_wait(left: Duration, why: &str) {
+    tracing::warn!(
+        new_grants_wait_ms = left.as_millis() as u64,
+        "{why}; new grants wait, renewals and releases go on"
+    );
 }
 
 #[cfg(test)]

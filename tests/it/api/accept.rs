@@ -56,3 +56,13 @@ async fn a_problem_can_be_read_by_programs_and_by_people() {
     );
     assert_eq!(page("text/plain").await, "text/plain; charset=utf-8");
 }
+
+#[tokio::test]
+async fn several_locks_cannot_be_held_by_a_stream_and_that_is_said() {
+    let api = Api::new();
+    let asked = post("/locks?names=a&names=b").header("accept", "text/event-stream");
+    let answer = api.send(asked).await;
+    assert_eq!(answer.refusal(), (400, "invalid_field".to_owned()));
+    assert!(answer.text().contains("stream"), "{}", answer.text());
+    assert_eq!(api.send(get("/locks/a")).await.json()["state"], "free");
+}

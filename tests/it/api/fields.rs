@@ -151,6 +151,12 @@ async fn a_field_that_does_not_exist_is_refused_with_the_one_that_was_meant() {
         ),
         (get("/locks/a?ttl=5s"), "ttl", "takes none"),
         (get("/locks?prefx=a"), "prefx", "did you mean \"prefix\""),
+        (
+            get("/locks?names=a"),
+            "names",
+            "there are: prefix, page_size, page_token",
+        ),
+        (post("/locks/a?names=b"), "names", "at /locks, not here"),
         (get("/readyz?verbos"), "verbos", "did you mean \"verbose\""),
         (post("/locks/a?=5s"), "", "there is no field \"\""),
     ] {
@@ -188,6 +194,26 @@ async fn a_misspelt_way_of_waiting_or_sharing_is_told_how_it_is_spelt() {
         (get("/events?prefx=a"), "prefx", "did you mean \"prefix\""),
     ] {
         refused(&api, request, "unknown_field", field, meant).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_large_for_any_number_is_not_quoted_as_another_one() {
+    let api = Api::new();
+    let digits = "9".repeat(30);
+    for (request, field) in [
+        (post(&format!("/locks/a?ttl={digits}s")), "ttl"),
+        (
+            post(&format!("/locks/a?mode=shared&limit={digits}")),
+            "limit",
+        ),
+        (
+            post(&format!("/locks/a?mode=shared&limit=4&permits={digits}")),
+            "permits",
+        ),
+        (post(&format!("/locks/a?hold_count={digits}")), "hold_count"),
+    ] {
+        refused(&api, request, "invalid_field", field, ": this is out of").await;
     }
 }
 

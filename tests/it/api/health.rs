@@ -69,6 +69,7 @@ async fn a_verbose_probe_lists_what_was_looked_at() {
     let health = StoreHealth {
         contacted: true,
         up: false,
+        trouble: Some("it refuses the user or the password".to_owned()),
         refused: Some("maxmemory-policy is allkeys-lru; set it to noeviction".to_owned()),
         recovering_for: Some(Duration::from_millis(1_500)),
         findings: vec![Finding {
@@ -89,6 +90,25 @@ async fn a_verbose_probe_lists_what_was_looked_at() {
         Api::new().send(get("/readyz?verbose=false")).await.text(),
         r#"{"status":"ok"}"#
     );
+}
+
+#[tokio::test]
+async fn verbose_is_true_or_false_or_there() {
+    let api = Api::new();
+    for (query, is_verbose) in [
+        ("verbose", true),
+        ("verbose=", true),
+        ("verbose=true", true),
+        ("verbose=false", false),
+        ("", false),
+    ] {
+        let answer = api.send(get(&format!("/readyz?{query}"))).await;
+        assert_eq!(answer.json()["checks"].is_array(), is_verbose, "{query}");
+    }
+    for value in ["0", "no", "maybe"] {
+        let answer = api.send(get(&format!("/readyz?verbose={value}"))).await;
+        assert_eq!(answer.refusal(), (400, "invalid_field".to_owned()));
+    }
 }
 
 #[tokio::test]

@@ -30,6 +30,17 @@ async fn every_letter_of_the_alphabet_is_taken_plain_and_encoded() {
     );
 }
 
+/// As in `/locks/$NAME` where the variable has no value.
+#[tokio::test]
+async fn an_empty_name_is_told_as_such() {
+    let api = Api::new();
+    for method in ["POST", "PUT", "DELETE"] {
+        let answer = api.send(call(method, "/locks/")).await;
+        assert_eq!(answer.refusal(), (400, "invalid_name".to_owned()));
+        assert!(answer.text().contains("is empty"), "{}", answer.text());
+    }
+}
+
 #[tokio::test]
 async fn no_lock_name_is_reserved() {
     let api = Api::new();

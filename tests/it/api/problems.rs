@@ -51,7 +51,7 @@ async fn a_method_that_does_not_exist_is_405_and_lists_those_that_do() {
     ];
     for path in all {
         let allowed: &[&str] = match path {
-            "/locks" | "/locks/a" => &["GET", "HEAD", "POST", "PUT", "DELETE"],
+            "/locks" | "/locks/" | "/locks/a" => &["GET", "HEAD", "POST", "PUT", "DELETE"],
             _ => &["GET", "HEAD"],
         };
         for method in methods.iter().filter(|method| !allowed.contains(method)) {

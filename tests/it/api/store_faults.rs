@@ -69,6 +69,15 @@ async fn while_leases_may_be_forgotten_new_grants_wait() {
     assert_snapshot!("recovering", answer.shape());
 }
 
+/// Nobody holds the lock, as far as anybody knows.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_runs_out_while_new_grants_wait_blames_no_holder() {
+    let api = Api::on(Arc::new(BrokenStore::recovering()), |_| {});
+    let answer = api.send(post("/locks/a?wait=2s").token(TOKEN)).await;
+    assert_eq!(answer.refusal(), (423, "wait_timeout".to_owned()));
+    assert_snapshot!("wait_timeout_recovering", answer.shape());
+}
+
 #[tokio::test]
 async fn a_panic_is_a_500_that_says_nothing_about_its_cause() {
     // The store panics when it is asked for what it has no answer to.
@@ -87,4 +96,21 @@ async fn a_panic_is_a_500_that_says_nothing_about_its_cause() {
         "{}",
         figures.text()
     );
+}
+
+#[tokio::test]
+async fn what_failed_is_told_by_its_kind() {
+    let mut told = Vec::new();
+    for fault in Fault::ALL {
+        let detail = CAUSE.to_owned();
+        let error = StoreError::Unavailable { fault, detail };
+        let api = Api::on(Arc::new(BrokenStore::failing(error)), |_| {});
+        let answer = api.send(post("/locks/a")).await;
+        assert_eq!(answer.refusal(), (503, "store_unavailable".to_owned()));
+        let retry_after = answer.header("retry-after").to_owned();
+        let detail = answer.json()["detail"].as_str().expect("text").to_owned();
+        assert!(!detail.contains("10.0.0.7"), "{detail}");
+        told.push(format!("{retry_after} s: {detail}"));
+    }
+    assert_snapshot!("store_unavailable_by_kind", told.join("\n"));
 }

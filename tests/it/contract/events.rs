@@ -132,8 +132,10 @@ pub(super) async fn each_of_several_holders_is_told_of(bench: &Bench) {
     let events = bench.heard().await.events_of(lock_of(&first));
     for (fence, end) in leases.iter().zip([Released, Evicted, Expired]) {
         let about = events.iter().filter(|event| event.fence == Some(*fence));
-        let told: Vec<_> = about.map(|event| event.kind).collect();
-        assert_eq!(told, [Acquired, end]);
+        let told: Vec<_> = about
+            .map(|event| (event.kind, event.expires_at.is_some()))
+            .collect();
+        assert_eq!(told, [(Acquired, true), (end, false)]);
     }
     assert_eq!(events.len(), 6);
 }

@@ -132,3 +132,71 @@ async fn what_a_script_may_not_do_in_the_middle_may_be_done() {
         other => panic!("nothing was done, but: {other:?}"),
     }
 }
+
+#[tokio::test]
+async fn who_may_not_count_subscribers_grants_all_the_same_and_it_is_said() {
+    let server = durable_redis().await;
+    grant(&server, &format!("{RIGHTS} &lh:1:* -pubsub|numsub")).await;
+    let replica = Replica::on(store(&server).await);
+    let held = lasting(claim());
+    eventually("the first grants are over their wait", async || {
+        let answer = replica.acquire(&held).await;
+        matches!(answer, Ok(Outcome::Granted(_))).then_some(())
+    })
+    .await;
+    let finding = channels(&replica.service).expect("Redis was looked at");
+    assert!(
+        !finding.is_fine && finding.detail.contains("NUMSUB"),
+        "{finding:?}"
+    );
+    let waiter = lasting(rival(&held));
+    let waiting = replica.acquire_within(&waiter, PATIENCE);
+    let (granted, released) = tokio::join!(waiting, replica.release(&held));
+    assert!(
+        matches!(released, Ok(Released::Freed { .. })),
+        "{released:?}"
+    );
+    assert!(matches!(granted, Ok(Outcome::Granted(_))), "{granted:?}");
+}
+
+#[tokio::test]
+async fn why_redis_cannot_be_asked_is_said() {
+    let server = durable_redis().await;
+    grant(&server, &format!("{RIGHTS} &lh:1:* -info")).await;
+    let wrong = RedisConfig {
+        password: Some(Secret::new("wrong")),
+        ..config()
+    };
+    let trouble = async |config: &RedisConfig, database| {
+        let store = stores::redis_store(&server.database(database), config).await;
+        let store = store.expect("it is waited for");
+        let answer = store
+            .acquire(
+                &claim(),
+                leasehold::domain::Attempt::random(),
+                None,
+                deadline(),
+            )
+            .await;
+        let fault = answer.err().map(|error| error.fault());
+        let health = store.health();
+        assert!(!health.contacted && !health.up);
+        (fault, health.trouble.unwrap_or_default())
+    };
+    let (fault, why) = trouble(&wrong, 0).await;
+    assert_eq!(fault, Some(Fault::Auth), "{why}");
+    assert!(why.contains("password"), "{why}");
+    let (fault, why) = trouble(&config(), 0).await;
+    assert_eq!(fault, Some(Fault::Auth), "{why}");
+    assert!(why.contains("may not run info"), "{why}");
+    grant(&server, "+info").await;
+    let (_, why) = trouble(&config(), 9_999).await;
+    assert!(why.contains("database"), "{why}");
+    server
+        .command(&["CONFIG", "SET", "requirepass", "secret"])
+        .await;
+    let nobody = stores::redis_config();
+    let (fault, why) = trouble(&nobody, 0).await;
+    assert_eq!(fault, Some(Fault::Auth), "{why}");
+    assert!(why.contains("asks for a password"), "{why}");
+}

@@ -30,6 +30,12 @@ async fn a_full_redis_grants_nothing_and_still_renews_and_releases() {
     }
     server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
 
+    eventually("it is told to operators", async || {
+        let findings = replica.service.store_health().findings;
+        let memory = findings.iter().find(|found| found.topic == "memory")?;
+        (!memory.is_fine).then_some(())
+    })
+    .await;
     for refused in lasting_claims("refused", 20) {
         match replica.acquire(&refused).await {
             Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::Full),

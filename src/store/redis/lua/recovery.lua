@@ -2,7 +2,8 @@
 -- KEYS: node, longest_ttl, grace
 -- ARGV: request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms, settle_ms, empty_start_ms, events, recovery, wake, unset_us
 -- Returns: request, now_us, epoch, whether it begins with this, revision, longest TTL in ms, ms that new grants still
---   wait, how many are subscribed to the channel of events, how many to the caller's own
+--   wait, how many are subscribed to the channel of events, how many to the caller's own, 1 or 0: whether the user may
+--   count them
 local node, longest_ttl, grace = KEYS[1], KEYS[2], KEYS[3]
 local request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms,
     settle_ms, empty_start_ms, events, recovery, wake, unset_us =
@@ -24,7 +25,12 @@ local AWAY_MS, HEARD_WITHIN_MS = 3000, 3000
 local now_us = now()
 local data = redis.call('HMGET', node, 'epoch', 'run_id', 'durable', 'revision', 'promoted_from', 'looked_ms')
 local epoch, longest_ms = data[1], tonumber(redis.call('GET', longest_ttl) or 0)
-local subscribers = redis.call('PUBSUB', 'NUMSUB', events, recovery, wake)
+local subscribers = redis.pcall('PUBSUB', 'NUMSUB', events, recovery, wake)
+local may_count = 1
+if subscribers.err then
+    -- Whoever may not count them takes it that there are some.
+    may_count, subscribers = 0, { events, 1, recovery, 1, wake, 1 }
+end
 local used_ms, known_ms, settle = tonumber(used_ttl_ms), tonumber(known_ttl_ms), tonumber(settle_ms)
 local is_known, is_same = known_epoch ~= '', known_epoch == epoch
 
@@ -106,4 +112,4 @@ if used_ms > 0 and used_ms >= longest_ms then
     redis.pcall('SET', longest_ttl, used_ms, 'PX', used_ms + IN_USE_MS)
     longest_ms = used_ms
 end
-return { request, now_us, epoch, begins and 1 or 0, revision, longest_ms, left_ms, subscribers[2], subscribers[6] }
+return { request, now_us, epoch, begins and 1 or 0, revision, longest_ms, left_ms, subscribers[2], subscribers[6], may_count }

@@ -32,6 +32,7 @@ fn answer(epoch: u64, after: Duration) -> Answer {
         grace_left: Duration::ZERO,
         watchers: 0,
         listeners: 1,
+        may_count: true,
     }
 }
 

@@ -7,12 +7,17 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold::domain::{
     Acquired, Attempt, Change, Claim, Evicted, HoldCount, Holders, Listing, LockName, LockNames,
-    LockView, Parked, Released, Renewed, Rollback, Stand, Token,
+    LockView, Parked, Place, Position, Released, Renewed, Rollback, Stand, Token, Waiting,
 };
 use leasehold::store::{
     Deadlines, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
 };
 use tokio::time::Instant;
+
+const FIRST: Position = Position {
+    position: 1,
+    queue_length: 1,
+};
 
 #[derive(Debug)]
 pub(crate) struct BrokenStore {
@@ -35,7 +40,8 @@ impl BrokenStore {
         }
     }
 
-    /// A store that makes new grants wait; only acquiring may be asked of it.
+    /// A store that makes new grants wait, and lets claims stand in the queue of a free lock; only acquiring may be asked of
+    /// it.
     pub(crate) fn recovering() -> Self {
         Self {
             error: None,
@@ -82,7 +88,7 @@ impl LockStore for BrokenStore {
         &'a self,
         _: &'a Claim,
         _: Attempt,
-        _: Option<&'a Stand>,
+        stand: Option<&'a Stand>,
         _: Instant,
     ) -> StoreFuture<'a, Acquired> {
         if self.is_silent {
@@ -91,12 +97,32 @@ impl LockStore for BrokenStore {
         if self.error.is_some() {
             return self.fail();
         }
+        if stand.is_some() {
+            let waiting = Waiting {
+                place: Place {
+                    sequence: 1,
+                    until: None,
+                },
+                look_in: None,
+                position: Some(FIRST),
+                restored: false,
+                is_unsure: false,
+            };
+            return ready(Ok(Acquired::Waiting(waiting))).boxed();
+        }
         let retry_in = Duration::from_millis(2_500);
         ready(Ok(Acquired::Recovering { retry_in })).boxed()
     }
 
     fn park<'a>(&'a self, _: &'a Claim, _: Duration, _: Instant) -> StoreFuture<'a, Parked> {
-        self.fail()
+        if self.error.is_some() {
+            return self.fail();
+        }
+        let parked = Parked {
+            position: Some(FIRST),
+            blocked_by: Vec::new(),
+        };
+        ready(Ok(parked)).boxed()
     }
 
     fn withdraw<'a>(
