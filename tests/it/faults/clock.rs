@@ -12,7 +12,7 @@ use crate::support::bench::{
     READ, Waiter, claim, deadline, in_mode, lock_of, only, permits, rival,
 };
 use crate::support::eventually;
-use crate::support::redis_server::{RedisOptions, RedisServer};
+use crate::support::redis_server::{Persistence, RedisOptions, RedisServer};
 use crate::support::stores;
 
 /// Longer than the least time that new grants wait after a loss, and short enough to be waited out.
@@ -265,4 +265,34 @@ async fn a_loss_after_the_clock_went_back_leaves_the_fences_in_order() {
             replica.release(&next).await.expect("the store answers");
         }
     }
+}
+
+/// Only the last grants are lost, so the counters are there. The clock goes back later.
+#[tokio::test]
+async fn a_clock_that_goes_back_after_a_loss_of_the_last_grants_leaves_the_fences_in_order() {
+    let mut server = RedisServer::start(RedisOptions {
+        has_movable_clock: true,
+        persistence: Persistence::AofEverySecond,
+        ..RedisOptions::default()
+    })
+    .await;
+    server.move_clock(AN_HOUR);
+    let replica = Replica::open(&server.database(0)).await;
+    let held = lasting_for(BRIEF, claim());
+    replica.granted(&held).await;
+    replica.release(&held).await.expect("the store answers");
+    let synced = server.aof_len();
+    let next = lasting_for(BRIEF, rival(&held));
+    let last = replica.granted(&next).await;
+    server.kill();
+    server.truncate_aof(synced);
+    server.restart().await;
+    // Everybody has learnt of the loss, and nothing is granted meanwhile.
+    replica
+        .granted_not_before(&lasting_for(BRIEF, claim()), Instant::now())
+        .await;
+    server.move_clock(Duration::ZERO);
+    let next = rival(&held);
+    let lease = replica.granted_not_before(&next, Instant::now()).await;
+    assert!(lease.holder.fence.get() > last);
 }

@@ -67,7 +67,8 @@ if begins then
         counters[bucket] = string.format('lh:1:{%d}:f', bucket - 1)
     end
     for bucket, last in ipairs(redis.call('MGET', unpack(counters))) do
-        if not last or string.sub(last, 1, 1) == '-' then
+        -- Also one that is there may lack the last fences, and the clock may have been set back since.
+        if math.abs(last or 0) < tonumber(epoch) then
             missing[#missing + 1] = counters[bucket]
             missing[#missing + 1] = '-' .. epoch
         end

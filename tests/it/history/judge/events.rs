@@ -24,9 +24,10 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
             }
         }
         for stretch in stretches(watch) {
+            let until = heard_until(evidence, stretch.until);
             let missing = evidence.grants.iter().filter(|grant| {
                 stretch.from < grant.asked
-                    && grant.told < stretch.until
+                    && grant.told < until
                     && !told.contains(&(grant.name, grant.fence))
             });
             let missing: Vec<_> = missing.collect();
@@ -35,7 +36,7 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
                     "{} grants between {:.3} and {:.3} were never told, the first is {} {}:{}",
                     missing.len(),
                     stretch.from as f64 / 1e6,
-                    stretch.until as f64 / 1e6,
+                    until as f64 / 1e6,
                     first.name,
                     first.fence,
                     story(evidence, first.claim)
@@ -44,6 +45,16 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
             }
         }
     }
+}
+
+/// What was told until a moment may have lain in a socket since before a process stood still or was cut off, and the `reset`
+/// comes behind it.
+fn heard_until(evidence: &Evidence<'_>, until: Micros) -> Micros {
+    let outages = evidence.history.outages.iter();
+    let of_processes = outages.filter(|outage| outage.process.is_some());
+    let under_way = of_processes.filter(|outage| outage.overlaps(until, until + SECOND));
+    let since = under_way.map(|outage| outage.from.saturating_sub(SECOND / 2));
+    since.min().map_or(until, |since| since.min(until))
 }
 
 /// The times between two resets. One begins when the stream is there, or with a `reset`: everything that begins later is

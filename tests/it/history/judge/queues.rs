@@ -11,6 +11,9 @@ const GHOST: Micros = 2 * SECOND;
 /// A claim that moves is certainly where it moved to after this time, if no fault is about.
 const ARRIVAL: Micros = SECOND;
 
+/// For so long a store that has lost its data may not know of a place again.
+const FORGOTTEN: Micros = 3 * SECOND;
+
 /// A wait that is about to end may have ended already for the process.
 const NEARLY_OVER: Micros = SECOND / 2;
 
@@ -242,9 +245,18 @@ fn kept_its_place(evidence: &Evidence<'_>, waiter: &Waiter, until: Micros) -> bo
         .place_kept
         .saturating_sub(PLACE_MARGIN);
     let mut there_until = waiter.queued;
+    let mut process = waiter.attached.first().map(|first| first.process);
     for one in &waiter.attached {
         if one.from > until {
             break;
+        }
+        // The process that it left may not have told the store yet that it had forgotten the place.
+        let moved = process.replace(one.process) != Some(one.process);
+        let lately = (one.from.saturating_sub(FORGOTTEN), one.from + ARRIVAL);
+        let is_forgotten = evidence.has_loss(lately.0, lately.1)
+            || evidence.has_clock_step(lately.0, lately.1, true);
+        if moved && is_forgotten {
+            return false;
         }
         if one.from > there_until {
             // What nobody is there for can be lost with the store, or with the process that was to keep it.
