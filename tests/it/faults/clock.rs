@@ -296,3 +296,34 @@ async fn a_clock_that_goes_back_after_a_loss_of_the_last_grants_leaves_the_fence
     let lease = replica.granted_not_before(&next, Instant::now()).await;
     assert!(lease.holder.fence.get() > last);
 }
+
+/// Places are numbered by the clock, and those who wait tell the store their numbers after a loss.
+#[tokio::test]
+async fn a_loss_after_the_clock_went_back_keeps_the_order_of_those_who_wait() {
+    let server = redis_with_a_movable_clock().await;
+    server.move_clock(AN_HOUR);
+    let replica = Arc::new(Replica::open(&server.database(0)).await);
+    let holding = lasting_for(TTL, claim());
+    replica.granted(&holding).await;
+    let waits = |claim: &Claim| {
+        let (replica, claim) = (Arc::clone(&replica), claim.clone());
+        tokio::spawn(async move { replica.acquire_within(&claim, TTL * 4).await })
+    };
+    let queued = async |length: u64| {
+        eventually("it is queued", async || {
+            let view = replica.service.inspect(lock_of(&holding)).await.ok()?;
+            (view.queue.length == length).then_some(())
+        })
+        .await;
+    };
+    let [first, second] = [rival(&holding), rival(&holding)].map(lasting);
+    let earlier = waits(&first);
+    queued(1).await;
+    server.move_clock(Duration::ZERO);
+    server.command(&["FLUSHALL"]).await;
+    let later = waits(&second);
+    queued(2).await;
+    let answer = earlier.await.expect("it ends");
+    assert!(matches!(answer, Ok(Outcome::Granted(_))), "{answer:?}");
+    assert!(!later.is_finished(), "it came later");
+}

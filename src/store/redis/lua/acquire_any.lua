@@ -188,7 +188,10 @@ if wait and (first_block or may_grant == '0') then
             if length >= tonumber(wait.waiters_max) then
                 return { attempt, 14, number, length }
             end
-            sequence = math.max(sequence, (tonumber(it.last) or 0) + 1)
+            -- After a loss those who waited come back to their places. A clock that was set back may be behind these; the
+            -- counter is not.
+            local counter = redis.call('GET', it.fence) or 0
+            sequence = math.max(sequence, (tonumber(it.last) or 0) + 1, math.abs(counter))
         end
     end
     local sequence_text = string.format('%.0f', sequence)
