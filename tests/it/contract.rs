@@ -326,7 +326,8 @@ mod memory_alone {
         remembering:
             a_lease_that_ran_out_is_known_to_its_successor_for_a_minute
             every_kind_of_ending_is_remembered_for_a_minute_and_no_longer
-            a_table_of_forgotten_claims_has_room_again;
+            a_table_of_forgotten_claims_has_room_again
+            no_more_ended_claims_are_remembered_than_there_may_be_locks;
     }
 }
 

@@ -9,9 +9,9 @@ use super::hold::Hold;
 use crate::domain::{Attempt, Fence, LockName, NotHolder, Token};
 use crate::store::REMEMBERED;
 
-/// The endings of the last minute.
-#[derive(Default)]
+/// The endings of the last minute, the latest of them if there are too many.
 pub(super) struct Endings {
+    max: usize,
     endings: HashMap<(LockName, Token), Ending>,
     /// Exactly one entry for each ending.
     forgotten: BTreeSet<(Instant, LockName, Token)>,
@@ -25,6 +25,15 @@ struct Ending {
 }
 
 impl Endings {
+    /// Remembers so many.
+    pub(super) fn at_most(max: usize) -> Self {
+        Self {
+            max,
+            endings: HashMap::new(),
+            forgotten: BTreeSet::new(),
+        }
+    }
+
     /// How the claim ended, if it did.
     pub(super) fn get(&self, name: &LockName, token: Token, now: Moment) -> Option<NotHolder> {
         let ending = self.endings.get(&(name.clone(), token))?;
@@ -93,6 +102,11 @@ impl Endings {
             self.forgotten.remove(&(before.until, name.clone(), token));
         }
         self.forgotten.insert((until, name.clone(), token));
+        if self.endings.len() > self.max
+            && let Some((_, name, token)) = self.forgotten.first().cloned()
+        {
+            self.remove(name, token);
+        }
     }
 
     fn remove(&mut self, name: LockName, token: Token) {

@@ -67,7 +67,7 @@ impl Table {
     pub(super) fn new(locks_max: usize) -> Self {
         Self {
             locks: BTreeMap::new(),
-            endings: Endings::default(),
+            endings: Endings::at_most(locks_max),
             signals: Signals::default(),
             fences: vec![0; Bucket::COUNT].into_boxed_slice(),
             last_sequence: 0,

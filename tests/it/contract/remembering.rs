@@ -1,9 +1,11 @@
 //! Laws of remembering: an ended claim is known for a minute, so that a late request with its token finds out.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::domain::{Acquired, Claim, LockName, Mode, NotHolder};
 use leasehold::store::REMEMBERED;
+use leasehold::store::memory::MemoryStore;
 
 use super::expiry::after_expiry_in;
 use crate::support::bench::{
@@ -113,7 +115,7 @@ pub(super) async fn a_lease_that_ran_out_is_known_to_its_successor_for_a_minute(
 
 /// Nothing is left of a claim that ended long ago: the next one finds room.
 pub(super) async fn a_table_of_forgotten_claims_has_room_again(bench: &Bench) {
-    let store = leasehold::store::memory::MemoryStore::new(10);
+    let store = MemoryStore::new(10);
     let acquire = async |number: u32| {
         use leasehold::store::LockStore;
         let claim = for_short(&claim_on(&name(&format!("room/{number}"))));
@@ -132,6 +134,23 @@ pub(super) async fn a_table_of_forgotten_claims_has_room_again(bench: &Bench) {
     for number in 10..20 {
         acquire(number).await.expect("there is room again");
     }
+}
+
+/// However many claims end within a minute, they take no more room than the locks may.
+pub(super) async fn no_more_ended_claims_are_remembered_than_there_may_be_locks(_: &Bench) {
+    let store = Arc::new(MemoryStore::new(2));
+    let bench = Bench::on(store, None);
+    let claims = [claim(), claim(), claim()];
+    for claim in &claims {
+        bench.granted(claim).await;
+        bench.freed(claim).await;
+    }
+    let [first, others @ ..] = &claims;
+    for claim in others {
+        let told = ended(claim, NotHolder::Released);
+        assert_eq!(bench.acquire(claim).await, told);
+    }
+    bench.granted(first).await;
 }
 
 /// Instead of waiting for a minute, this looks at how much longer Redis keeps the tombstones. A lease that ran out has

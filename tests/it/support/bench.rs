@@ -109,7 +109,7 @@ impl Bench {
         bench
     }
 
-    fn on(store: Arc<dyn LockStore>, redis: Option<RedisBench>) -> Self {
+    pub(crate) fn on(store: Arc<dyn LockStore>, redis: Option<RedisBench>) -> Self {
         let ear = Arc::new(Ear::default());
         store.attach(Arc::clone(&ear) as _);
         Self { store, ear, redis }
