@@ -38,6 +38,9 @@ use table::{Page, Table};
 /// not pile up; what operations on many locks leave is the survey's.
 const SWEPT_PER_OPERATION: usize = 4;
 
+/// How many due entries one step of a survey clears away.
+const SWEPT_PER_STEP: usize = 256;
+
 /// How many holders one step of an eviction takes the lock from.
 const EVICTED_PER_STEP: usize = 256;
 
@@ -220,9 +223,13 @@ impl LockStore for MemoryStore {
     }
 
     fn survey(&self) -> BoxFuture<'_, ()> {
-        // Small steps, so that requests get in between while millions of entries are due.
-        while self.step(|table, now| table.sweep(now, 256)) {}
-        ready(()).boxed()
+        // Small steps, so that requests and new connections get in between while millions of entries are due.
+        async {
+            while self.step(|table, now| table.sweep(now, SWEPT_PER_STEP)) {
+                yield_now().await;
+            }
+        }
+        .boxed()
     }
 
     /// The table keeps count.

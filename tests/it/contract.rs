@@ -327,6 +327,7 @@ mod memory_alone {
             a_lease_that_ran_out_is_known_to_its_successor_for_a_minute
             every_kind_of_ending_is_remembered_for_a_minute_and_no_longer
             a_table_of_forgotten_claims_has_room_again
+            what_ends_at_once_is_cleared_away_while_others_go_on
             no_more_ended_claims_are_remembered_than_there_may_be_locks;
     }
 }

@@ -1,6 +1,7 @@
 //! Laws of remembering: an ended claim is known for a minute, so that a late request with its token finds out.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use leasehold::domain::{Acquired, Claim, LockName, Mode, NotHolder};
@@ -134,6 +135,27 @@ pub(super) async fn a_table_of_forgotten_claims_has_room_again(bench: &Bench) {
     for number in 10..20 {
         acquire(number).await.expect("there is room again");
     }
+}
+
+/// A survey runs where connections are accepted.
+pub(super) async fn what_ends_at_once_is_cleared_away_while_others_go_on(_: &Bench) {
+    let bench = Bench::on(Arc::new(MemoryStore::new(10_000)), None);
+    for _ in 0..2_000 {
+        bench.granted(&for_short(&claim())).await;
+    }
+    bench.advance(SHORT + REMEMBERED).await;
+    let turns = Arc::new(AtomicUsize::new(0));
+    let others = Arc::clone(&turns);
+    let others = tokio::spawn(async move {
+        loop {
+            others.fetch_add(1, SeqCst);
+            tokio::task::yield_now().await;
+        }
+    });
+    bench.store().survey().await;
+    let turns = turns.load(SeqCst);
+    others.abort();
+    assert!(turns > 5, "others got {turns} turns");
 }
 
 /// However many claims end within a minute, they take no more room than the locks may.

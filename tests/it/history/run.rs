@@ -23,6 +23,9 @@ use crate::waiters::http1::Request;
 /// How long a round lasts at the most, its faults' own time aside.
 const ROUND: Duration = Duration::from_secs(60);
 
+/// How often a fault strikes again that happened to have no effect.
+const MISSES_MAX: usize = 3;
+
 /// What clients are allowed to finish when the time is over: two waits of which nobody answered the end.
 const FINISH: Duration = Duration::from_secs(60);
 
@@ -171,6 +174,14 @@ async fn strike(
             nemesis.strike(order[turn % order.len()]).await;
             let pause = nemesis.chance.millis(200, 2_000);
             sleep(pause).await;
+        }
+        for _ in 0..MISSES_MAX {
+            for fault in &order {
+                let (_, effective, _) = nemesis.effects.get(fault).copied().unwrap_or_default();
+                if effective == 0 {
+                    nemesis.strike(*fault).await;
+                }
+            }
         }
     }
     let effects = std::mem::take(&mut nemesis.effects);
