@@ -208,6 +208,8 @@ pub struct PeerLimits {
     pub operations: Gate,
     /// Listings.
     pub listings: Gate,
+    /// Event streams.
+    pub event_streams: Gate,
     /// Places in queues where claims wait, one for each lock of a claim. What it may have of them is known to the queues.
     pub places: Budget,
     /// Renewals and releases.
@@ -251,6 +253,10 @@ pub enum Limit {
     ListingsPerPeer,
     /// The listings under way for all.
     Listings,
+    /// The event streams of one peer address.
+    EventStreamsPerPeer,
+    /// The event streams of all.
+    EventStreams,
     /// The places where claims of one peer address wait.
     WaitersPerPeer,
     /// The places where claims wait.
@@ -259,7 +265,7 @@ pub enum Limit {
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
         Self::RequestsPerPeer,
@@ -277,6 +283,8 @@ impl Limit {
         Self::Renewals,
         Self::ListingsPerPeer,
         Self::Listings,
+        Self::EventStreamsPerPeer,
+        Self::EventStreams,
         Self::WaitersPerPeer,
         Self::Waiters,
     ];
@@ -302,6 +310,8 @@ impl Limit {
             Self::Renewals => "renewals",
             Self::ListingsPerPeer => "listings_per_peer",
             Self::Listings => "listings",
+            Self::EventStreamsPerPeer => "event_streams_per_peer",
+            Self::EventStreams => "event_streams",
             Self::WaitersPerPeer => "waiters_per_peer",
             Self::Waiters => "waiters",
         }

@@ -53,6 +53,8 @@ pub struct ServerConfig {
     pub operations_max: usize,
     /// How many listings may be under way at once.
     pub listings_max: usize,
+    /// How many event streams there may be at once.
+    pub event_streams_max: usize,
     /// How many renewals and releases may be under way at once.
     pub renewals_max: usize,
     /// From readiness going false to the closing of the listener.
@@ -89,6 +91,7 @@ impl ServerConfig {
             answer_bytes_max,
             operations_max: bounded(settings, "server.operations_max", COUNT_MAX)?,
             listings_max: bounded(settings, "server.listings_max", COUNT_MAX)?,
+            event_streams_max: bounded(settings, "server.event_streams_max", COUNT_MAX)?,
             renewals_max: bounded(settings, "server.renewals_max", COUNT_MAX)?,
             drain_delay: settings.duration("server.drain_delay")?,
             drain_timeout: settings.duration("server.drain_timeout")?,

@@ -1,5 +1,6 @@
 //! Room for operations of the store: what one peer and all together may have under way, a share for renewals and releases
-//! that nothing else can take, and a small one for listings, which look at all locks. Who is let in keeps its room until the operation is over.
+//! that nothing else can take, a small one for listings, which look at all locks, and one for event streams. Who is let in
+//! keeps its room until the operation is over.
 
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub(super) enum Operation {
     Claim(usize),
     /// It looks at all locks.
     List,
+    /// It is told of events for as long as it likes. It does not wait for its turn.
+    Watch,
     /// It keeps a lease or ends one: whoever cannot do that loses a lock, or blocks it.
     Keep,
 }
@@ -30,6 +33,7 @@ pub(super) enum Operation {
 pub(super) struct Admission {
     ask: Gate,
     list: Gate,
+    watch: Gate,
     keep: Gate,
     /// How long an operation waits for its turn.
     patience: Duration,
@@ -40,6 +44,7 @@ impl Admission {
         Self {
             ask: Gate::new(settings.operations_max),
             list: Gate::new(settings.listings_max),
+            watch: Gate::new(settings.event_streams_max),
             keep: Gate::new(settings.renewals_max),
             patience: settings.admission_timeout,
         }
@@ -71,7 +76,13 @@ impl App {
     ) -> Result<Slot, Problem> {
         let admission = self.admission();
         let peer = extensions.get().and_then(Peer::limits);
-        let deadline = Instant::now() + admission.patience;
+        let patience = match operation {
+            Operation::Watch => Duration::ZERO,
+            Operation::Ask | Operation::Claim(_) | Operation::List | Operation::Keep => {
+                admission.patience
+            }
+        };
+        let deadline = Instant::now() + patience;
         let (of_all, of_peer) = match operation {
             Operation::Ask | Operation::Claim(_) => (
                 (&admission.ask, Limit::Operations),
@@ -81,6 +92,10 @@ impl App {
                 (&admission.list, Limit::Listings),
                 peer.map(|peer| (peer, &peer.listings, Limit::ListingsPerPeer)),
             ),
+            Operation::Watch => (
+                (&admission.watch, Limit::EventStreams),
+                peer.map(|peer| (peer, &peer.event_streams, Limit::EventStreamsPerPeer)),
+            ),
             Operation::Keep => (
                 (&admission.keep, Limit::Renewals),
                 peer.map(|peer| (peer, &peer.renewals, Limit::RenewalsPerPeer)),
@@ -88,7 +103,7 @@ impl App {
         };
         let counts = match operation {
             Operation::Claim(locks) => locks,
-            Operation::Ask | Operation::List | Operation::Keep => 1,
+            Operation::Ask | Operation::List | Operation::Watch | Operation::Keep => 1,
         };
         let slot = Slot::take(of_all, of_peer, counts, deadline).await;
         slot.map_err(|limit| {

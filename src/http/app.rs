@@ -52,6 +52,8 @@ pub struct Settings {
     pub operations_max: usize,
     /// How many listings may be under way.
     pub listings_max: usize,
+    /// How many event streams there may be.
+    pub event_streams_max: usize,
     /// How many renewals and releases may be under way.
     pub renewals_max: usize,
     /// How long an operation waits for its turn.

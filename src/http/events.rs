@@ -9,6 +9,7 @@ use futures_util::stream;
 use futures_util::{Stream, StreamExt as _};
 use serde_json::json;
 
+use super::admission::Operation;
 use super::app::App;
 use super::extract;
 use super::locks::checked_prefix;
@@ -16,6 +17,7 @@ use super::problem::Problem;
 use super::sse::{self, Event, Events};
 use super::wire::{LockBody, LockEventBody};
 use crate::domain::LockName;
+use crate::limits::Slot;
 use crate::server::Peer;
 use crate::service::{Scope, WatchEvent};
 
@@ -38,8 +40,9 @@ pub(super) async fn events(State(app): State<App>, request: Request) -> Result<R
         return Ok(sse::head());
     }
     let after = last_event_id(request.headers());
+    let slot = app.slot(Operation::Watch, request.extensions()).await?;
     let events = app.service().watch(scope, after).await;
-    Ok(response(events.map(told), request.extensions()))
+    Ok(response(events.map(told), slot, request.extensions()))
 }
 
 /// The state of one lock, and then what happens to it.
@@ -54,21 +57,27 @@ pub(super) async fn of_lock(
 ) -> Result<Response, Problem> {
     let after = last_event_id(headers);
     let scope = Scope::Lock(name.clone());
+    let slot = app.slot(Operation::Watch, extensions).await?;
     let events = app.service().watch(scope, after).await;
     let view = app.service().inspect(&name).await?;
     let state = Event::new("state", &LockBody::new(&view));
     let events = stream::once(async { state }).chain(events.map(told));
-    Ok(response(events, extensions))
+    Ok(response(events, slot, extensions))
 }
 
 fn response(
     events: impl Stream<Item = Event> + Send + 'static,
+    slot: Slot,
     extensions: &Extensions,
 ) -> Response {
     let patience = extensions.get().map(Peer::patience);
     let impatience = patience.map(|patience| patience.limited_to(PATIENCE));
     // A stream ends when the process stops. Who has been told no id yet has nothing to go on from elsewhere.
     let events = events.chain(stream::once(async { told(WatchEvent::Reset) }));
+    let events = events.inspect(move |_| {
+        // It takes up room for as long as the stream is there.
+        let _ = &slot;
+    });
     Events::new(events, QUIET).keeping(impatience).response()
 }
 

@@ -100,6 +100,7 @@ struct Shares {
     body_bytes: usize,
     operations: usize,
     listings: usize,
+    event_streams: usize,
     renewals: usize,
 }
 
@@ -112,6 +113,7 @@ impl Shares {
             body_bytes: usize::MAX,
             operations: usize::MAX,
             listings: usize::MAX,
+            event_streams: usize::MAX,
             renewals: usize::MAX,
         }
     }
@@ -124,6 +126,7 @@ impl Shares {
             body_bytes: Budget::new(self.body_bytes),
             operations: Gate::new(self.operations),
             listings: Gate::new(self.listings),
+            event_streams: Gate::new(self.event_streams),
             places: Budget::new(usize::MAX),
             renewals: Gate::new(self.renewals),
         })
@@ -154,6 +157,7 @@ impl Peers {
                 body_bytes: half(config.body_bytes_total_max),
                 operations: half(config.operations_max),
                 listings: half(config.listings_max),
+                event_streams: half(config.event_streams_max),
                 renewals: half(config.renewals_max),
             },
             trusted_proxies: config.trusted_proxies.clone(),

@@ -109,6 +109,7 @@ impl Problem {
             | Limit::OperationsPerPeer
             | Limit::RenewalsPerPeer
             | Limit::ListingsPerPeer
+            | Limit::EventStreamsPerPeer
             | Limit::WaitersPerPeer
             | Limit::BodyBytesPerPeer => (
                 Code::RateLimited,
@@ -130,6 +131,7 @@ impl Problem {
             | Limit::AnswerTimeout
             | Limit::Operations
             | Limit::Listings
+            | Limit::EventStreams
             | Limit::Waiters
             | Limit::Renewals => (
                 Code::Overloaded,

@@ -37,6 +37,25 @@ async fn what_happens_is_told_in_order_with_ids() {
     assert!(data["at"].is_string() && events[2].data["expires_at"].is_null());
 }
 
+/// Each event is written to each stream.
+#[tokio::test]
+async fn an_event_stream_too_many_is_refused_until_another_one_ends() {
+    let api = Api::with(|settings| settings.event_streams_max = 2);
+    let of_all = Told::of(api.open(get("/events")).await);
+    let _of_one = Told::of(api.open(watch("/locks/a")).await);
+    for request in [get("/events"), watch("/locks/a")] {
+        let refused = api.send(request).await;
+        assert_eq!(refused.refusal(), (503, "overloaded".to_owned()));
+        assert_eq!(refused.header("retry-after"), "1");
+    }
+    let metrics = api.send(get("/metrics")).await;
+    let counted = "leasehold_refused_total{limit=\"event_streams\"} 2";
+    assert!(metrics.text().contains(counted));
+    drop(of_all);
+    let again = api.open(get("/events")).await;
+    assert_eq!(again.status(), 200);
+}
+
 #[tokio::test(start_paused = true)]
 async fn only_locks_under_the_prefix_are_told_of() {
     let api = Api::new();

@@ -143,6 +143,7 @@ fn settings() -> Settings {
         answer_bytes_max: 32 * 1024 * 1024,
         operations_max: 1_024,
         listings_max: 4,
+        event_streams_max: 100,
         renewals_max: 1_024,
         admission_timeout: Duration::from_secs(2),
         request_log: RequestLog {
