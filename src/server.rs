@@ -35,6 +35,10 @@ use crate::limits::{Refusals, Taken};
 /// Long enough for other connections to give descriptors back, short enough to be no outage.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// How many bytes of answers the system takes for one connection whose peer does not read, about. Left alone it takes
+/// megabytes, which no limit of this process sees.
+const SEND_BUFFER: u32 = 128 * 1024;
+
 /// How many connections may wait to be accepted: as many as the system allows (`net.core.somaxconn`), which lowers this.
 /// The usual 128 are fewer than the clients that come back at once when a process is replaced, and whoever finds no
 /// room is silently turned away and tries again a second later.
@@ -231,6 +235,8 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     };
     // A process that is started again finds its port free though connections to the one before are still closing.
     socket.set_reuseaddr(true)?;
+    // Accepted sockets inherit it.
+    socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }

@@ -11,7 +11,7 @@ use futures_util::stream;
 use leasehold::config::ServerConfig;
 use leasehold::server::OpenConnections;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{REQUEST, serve};
@@ -56,6 +56,38 @@ async fn an_answer_that_is_not_read_ends_with_its_connection() {
     })
     .await;
     is_over(&open).await;
+}
+
+/// What the system has taken counts for no limit.
+#[tokio::test]
+async fn of_an_answer_that_is_not_read_the_system_takes_little() {
+    let (address, _open) = serve_bytes(&unread_within(LATE, LATE), LARGE).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4 * 1024).unwrap();
+    let mut stream = socket.connect(address).await.unwrap();
+    stream.write_all(REQUEST).await.unwrap();
+    let (server, client) = (address.port(), stream.local_addr().unwrap().port());
+    eventually("the system has taken something", async || {
+        (send_queue(server, client) > 0).then_some(())
+    })
+    .await;
+    sleep(SOON * 5).await;
+    let taken = send_queue(server, client);
+    assert!(taken < 512 * 1024, "{taken} bytes");
+}
+
+/// How many bytes the system has taken from the server and not delivered to the client.
+fn send_queue(server: u16, client: u16) -> u64 {
+    let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let ends_with = |end: &str, port: u16| end.ends_with(&format!(":{port:04X}"));
+    let queue = sockets.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let (local, remote) = (words.next()?, words.next()?);
+        let queues = words.nth(1)?;
+        let is_it = ends_with(local, server) && ends_with(remote, client);
+        is_it.then(|| queues.split(':').next().unwrap_or_default())
+    });
+    queue.map_or(0, |queue| u64::from_str_radix(queue, 16).unwrap())
 }
 
 /// The client takes something again and again, so that time alone can end it.
