@@ -79,6 +79,24 @@ fn late(evidence: &Evidence<'_>, request: &Request, found: &mut Vec<Violation>) 
     }
 }
 
+/// Whether the lease that a renewal is about had ended by then, as far as the claim was told. Its max_hold may not let it last
+/// any longer.
+fn is_over(evidence: &Evidence<'_>, renewal: &Request, at: Micros) -> bool {
+    let Some(claim) = renewal.claim else {
+        return false;
+    };
+    let told = evidence
+        .requests_of(claim)
+        .flat_map(|request| &request.arrivals);
+    let ends = told.filter_map(|(told, answer)| match answer {
+        Answer::Granted { leases, .. } if *told < at => {
+            leases.iter().map(|lease| told + lease.expires_in).max()
+        }
+        _ => None,
+    });
+    ends.max().is_some_and(|end| end <= at)
+}
+
 fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Refusal) -> bool {
     if !ORDINARY.contains(&refusal.code.as_str()) {
         return true;
@@ -92,6 +110,9 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
                 .claim
                 .map(|claim| evidence.history.claims[claim].lease);
             if lease.is_some_and(|lease| request.asks() && at > request.sent + lease) {
+                return false;
+            }
+            if request.action == Action::Renew && is_over(evidence, request, at) {
                 return false;
             }
             // What was granted while processes tell each other of a step of the clock is of unclear outcome.
