@@ -155,6 +155,7 @@ async fn serve(store: &str) -> TcpStream {
         answer_bytes_max: config.server.answer_bytes_max,
         operations_max: config.server.operations_max,
         listings_max: config.server.listings_max,
+        event_streams_max: config.server.event_streams_max,
         renewals_max: config.server.renewals_max,
         admission_timeout: config.operation_timeout,
         request_log: RequestLog {
