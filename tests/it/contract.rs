@@ -268,6 +268,7 @@ on_every_store! {
         permits_of_a_holder_that_is_gone_come_back
         permits_released_before_min_hold_stay_taken_until_then
         a_lock_of_which_only_such_permits_are_left_is_cooling
+        a_holder_behind_many_permits_that_stay_taken_is_seen
         a_reader_released_before_min_hold_keeps_writers_out
         permits_of_a_lease_with_a_lock_delay_stay_taken_after_its_end
         a_lock_delay_does_not_outlive_a_release

@@ -8,9 +8,9 @@
 -- Held by several it has s, their common limit (0 for none), and k, the permits taken; each has a record of its own (with
 -- the same fields, and s and k of its own) and an entry in the set of holders: digest and permits, scored by the end.
 -- What min_hold or lock_delay keep taken after an end is an entry without a record. In place of the digest it has 8 zero
--- bytes and the fencing token (8) of the lease that ended: the same claim may hold again meanwhile. Beside them is l, the
--- longest time (ms) for which an entry was ever made. A closed lock has c, the moment (ms) from which it may be granted, and
--- l, for how long it was closed. What a waited-for lock has beside is told in queue.lua.
+-- bytes and the fencing token (8) of the lease that ended: the same claim may hold again meanwhile. Beside them are e, how
+-- many such entries there are, and l, the longest time (ms) for which an entry was ever made. A closed lock has c, the moment
+-- (ms) from which it may be granted, and l, for how long it was closed. What a waited-for lock has beside is told in queue.lua.
 -- Times are moments of Redis's clock, which may be set back. What ends later than its own length from now was written
 -- before the clock went back, and is made to end its own length from now: no lock stays closed for longer than its
 -- settings say, and no lease that is alive is cut short.
@@ -31,6 +31,8 @@ local REAPED_MAX = 500
 
 -- Of how many holders one answer tells, and with how many bytes of owners and metadata: over all of its locks together.
 local TOLD_MAX, TOLD_BYTES_MAX = 100, 65536
+-- Among how many entries of a lock it looks for holders to tell of.
+local LOOKED_AT_MAX = 1000
 -- Of how many holders of each lock the answer tells, and how many bytes it has left.
 local told_of_lock_max, told_bytes_left = TOLD_MAX, TOLD_BYTES_MAX
 
@@ -197,15 +199,24 @@ local function lasts(it, lasts_ms)
     end
 end
 
+-- Whether an entry among the holders is only kept taken. Most are not, so that they must not even become shorter texts.
+local function is_kept(member)
+    return string.byte(member) == 0 and string.sub(member, 1, 8) == NOBODY
+end
+
 -- Gives back what one of several holders took: now, or from `open_ms` on, by the fencing token of the lease that ended.
 local function give_back(it, member, open_ms, now_ms, fence)
     local holders = holders_key(it)
     redis.call('ZREM', holders, member)
+    if is_kept(member) then
+        redis.call('HINCRBY', it.key, 'e', -1)
+    end
     if open_ms > now_ms then
         lasts(it, open_ms - now_ms)
         -- Not the claim: its next lease must not take the place of what this one keeps taken.
         local kept = struct.pack('>I8I8', 0, tonumber(fence))
         redis.call('ZADD', holders, open_ms, kept .. string.sub(member, 17))
+        redis.call('HINCRBY', it.key, 'e', 1)
         live(holders, open_ms - now_ms)
         live(it.key, open_ms - now_ms)
         return
@@ -216,7 +227,7 @@ end
 -- Forgets that the lock is shared once nobody has a part in it.
 local function close_if_left(it)
     if redis.call('EXISTS', holders_key(it)) == 0 then
-        redis.call('HDEL', it.key, 's', 'k', 'l')
+        redis.call('HDEL', it.key, 's', 'k', 'l', 'e')
         it.limit, it.taken, it.longest_ms = nil, nil, nil
     end
 end
@@ -358,26 +369,40 @@ local function tell_of(leases, lease)
     end
 end
 
--- How many share a lock, and those of them that the answer tells of.
-local function shared_by(it, now_ms)
+-- How many share a lock. What is only kept taken is among the holders, and stays there until somebody asks for the lock.
+local function sharers(it, now_ms)
     local holders = holders_key(it)
-    local total = redis.call('ZCOUNT', holders, '(' .. now_ms, '+inf')
-    local leases, is_held = {}, false
-    for _, member in ipairs(redis.call('ZRANGEBYSCORE', holders, '(' .. now_ms, '+inf', 'LIMIT', 0, TOLD_MAX)) do
-        -- Most are passed by, so that they must not even become shorter texts.
-        if string.byte(member) == 0 and string.sub(member, 1, 8) == NOBODY then
-            total = total - 1
-        elseif not is_held or #leases < told_of_lock_max and told_bytes_left >= 0 then
-            local lease = lease_in(holder_key(it, string.sub(member, 1, 16)))
-            if not lease[1] then
-                total = total - 1
-            else
-                is_held = true
-                tell_of(leases, lease)
-            end
+    local all = redis.call('ZCOUNT', holders, '(' .. now_ms, '+inf')
+    local kept = tonumber(redis.call('HGET', it.key, 'e') or 0)
+    if kept > 0 then
+        for _, member in ipairs(redis.call('ZRANGEBYSCORE', holders, '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)) do
+            kept = kept - (is_kept(member) and 1 or 0)
         end
     end
-    return is_held and total or 0, leases
+    return all - kept
+end
+
+-- How many share a lock, and those of them that the answer tells of. Of those behind very many that are only kept taken it
+-- does not tell.
+local function shared_by(it, now_ms)
+    local total, leases = sharers(it, now_ms), {}
+    for offset = 0, total > 0 and LOOKED_AT_MAX - 1 or -1, TOLD_MAX do
+        local members = redis.call('ZRANGEBYSCORE', holders_key(it), '(' .. now_ms, '+inf', 'LIMIT', offset, TOLD_MAX)
+        for _, member in ipairs(members) do
+            if #leases < told_of_lock_max and told_bytes_left >= 0 and not is_kept(member) then
+                local lease = lease_in(holder_key(it, string.sub(member, 1, 16)))
+                if lease[1] then
+                    tell_of(leases, lease)
+                else
+                    total = total - 1
+                end
+            end
+        end
+        if #members < TOLD_MAX or #leases >= told_of_lock_max or told_bytes_left < 0 then
+            break
+        end
+    end
+    return total, leases
 end
 
 -- What a lock is doing: h with how many hold it and the leases that end first, c with the ms that it stays closed, or f.

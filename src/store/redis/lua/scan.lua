@@ -5,26 +5,6 @@
 --   keys found
 local request, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
--- How many holders are looked at together.
-local LOOKED_AT = 10
-
--- Whether anybody holds a shared lock. What is only kept taken begins with 8 zero bytes, see lease.lua.
-local function is_shared(key, now_ms)
-    local holders = holders_key({ key = key })
-    for offset = 0, TOLD_MAX - 1, LOOKED_AT do
-        local members = redis.call('ZRANGEBYSCORE', holders, '(' .. now_ms, '+inf', 'LIMIT', offset, LOOKED_AT)
-        for _, member in ipairs(members) do
-            if string.sub(member, 1, 8) ~= NOBODY then
-                return true
-            end
-        end
-        if #members < LOOKED_AT then
-            return false
-        end
-    end
-    return false
-end
-
 local now_us, now_ms = now()
 local found = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
 local keys, held = found[2], 0
@@ -36,7 +16,7 @@ for index, key in ipairs(keys) do
     record = record and { (struct.unpack('>I6', record, #record - 5)) } or redis.call('HMGET', key, 'u', 's', 'w')
     local is_held = record[1] and tonumber(record[1]) > now_ms
     if record[2] and not is_held then
-        is_held = is_shared(key, now_ms)
+        is_held = sharers({ key = key }, now_ms) > 0
     end
     if is_held then
         held = held + 1

@@ -309,8 +309,12 @@ fn pairs(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
             let wants_both = terms.names.contains(&meanwhile.name);
             let holds = |view: &View| view.holders.iter().any(|(other, _)| other == owner);
             let still = after.holders.contains(&(owner.clone(), *fence));
+            // A lease that had run out lives again on those of its locks that nobody has got since.
+            let lately = before.sent.saturating_sub(terms.lease + SETTLING);
+            let lives_again = evidence.has_clock_step(lately, after.at, false);
             if wants_both
                 && still
+                && !lives_again
                 && !holds(meanwhile)
                 && !evictions.any(|eviction| eviction.names[0] == meanwhile.name)
                 && !evidence.has_loss(before.sent.saturating_sub(SETTLING), after.at)
