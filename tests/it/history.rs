@@ -40,31 +40,12 @@ async fn check(options: &str) {
     println!("passed: zero violations");
 }
 
-/// Short runs with faults that come one after the other: of processes and of the way to Redis, of a Redis that keeps its data,
-/// and of one that loses them.
+/// A short run with faults that come one after the other. `scripts/history` has all of them, and time for them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_short_history_on_redis_breaks_no_promise() {
     let faults = "kill-process,pause-process,stall,lose-answers,lose-requests,script-flush";
     check(&format!(
         "--seed 1 --seconds 15 --ttl-max 6 --persistence always --faults {faults}"
-    ))
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_short_history_on_a_redis_in_trouble_breaks_no_promise() {
-    let faults = "cut,kill-redis,pause-redis,late-delivery,full-memory,lost-pubsub";
-    check(&format!(
-        "--seed 1 --seconds 15 --ttl-max 6 --persistence always --faults {faults}"
-    ))
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_short_history_on_a_redis_that_loses_data_breaks_no_promise() {
-    let faults = "lose-redis,flushall,replaced,lose-both,clock";
-    check(&format!(
-        "--seed 1 --seconds 15 --ttl-max 2 --faults {faults}"
     ))
     .await;
 }

@@ -50,7 +50,9 @@ impl RedisStore {
                 }
                 Err(failure) => failure,
             };
-            if matches!(failure.fault, Fault::Io | Fault::Timeout | Fault::Busy) {
+            // A Redis without memory grants nothing either, and whoever waits cannot take what is offered.
+            let is_away = [Fault::Io, Fault::Timeout, Fault::Busy, Fault::Full];
+            if is_away.contains(&failure.fault) {
                 self.recovery.is_away(began);
             }
             if !failure.is_worth_retrying || Instant::now() + pause >= deadline {
