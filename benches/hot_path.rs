@@ -21,13 +21,12 @@ use gungraun::{
     Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main,
 };
 use leasehold::config::{Config, Sources};
-use leasehold::domain::Bounds;
-use leasehold::http::{self, Access, App, RequestLog, Settings};
+use leasehold::http::{self, Access, App, Settings};
 use leasehold::server::shutdown::Draining;
 use leasehold::server::{Server, Workers};
 use leasehold::service::LockService;
 use leasehold::service::metrics::{self, LockMetrics};
-use leasehold::telemetry::{self, Metrics};
+use leasehold::telemetry::Metrics;
 use redis_server::{RedisOptions, RedisServer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -139,32 +138,7 @@ async fn serve(store: &str) -> TcpStream {
         config.waiting.clone(),
         LockMetrics::new(&metrics),
     );
-    let settings = Settings {
-        bounds: Bounds {
-            ttl_default: config.lease.ttl_default,
-            ttl_min: config.lease.ttl_min,
-            ttl_max: config.lease.ttl_max,
-            max_hold_max: config.lease.max_hold_max,
-            lock_delay_max: config.lease.lock_delay_max,
-        },
-        body_bytes_max: config.server.body_bytes_max,
-        body_timeout: config.server.body_timeout,
-        access: Access::open(),
-        is_metrics_open: false,
-        body_bytes_total_max: config.server.body_bytes_total_max,
-        answer_bytes_max: config.server.answer_bytes_max,
-        operations_max: config.server.operations_max,
-        listings_max: config.server.listings_max,
-        event_streams_max: config.server.event_streams_max,
-        renewals_max: config.server.renewals_max,
-        admission_timeout: config.operation_timeout,
-        request_log: RequestLog {
-            mode: config.log.requests,
-            slow: config.log.slow,
-        },
-        store: "any",
-        build: telemetry::BUILD,
-    };
+    let settings = Settings::new(&config, Access::open());
     let app = App::new(service, metrics, Draining::new(), settings);
     let server = Server::bind(&config.server, ([127, 0, 0, 1], 0).into());
     let server = server.unwrap();

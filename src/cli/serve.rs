@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use super::{Failure, key_files};
 use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
-use crate::domain::Bounds;
-use crate::http::{self, Access, App, Failures, KeyRing, KnownHosts, RequestLog};
+use crate::http::{self, Access, App, Failures, KeyRing, KnownHosts};
 use crate::limits::Refusals;
 use crate::server::shutdown::{self, Draining, StopSignals};
 use crate::server::{Drained, Server, Workers, descriptors};
@@ -219,35 +218,7 @@ fn app(
     draining: Draining,
     metrics: Arc<Metrics>,
 ) -> App {
-    let settings = http::Settings {
-        bounds: Bounds {
-            ttl_default: config.lease.ttl_default,
-            ttl_min: config.lease.ttl_min,
-            ttl_max: config.lease.ttl_max,
-            max_hold_max: config.lease.max_hold_max,
-            lock_delay_max: config.lease.lock_delay_max,
-        },
-        body_bytes_max: config.server.body_bytes_max,
-        body_timeout: config.server.body_timeout,
-        access,
-        is_metrics_open: config.auth_config.is_metrics_open,
-        body_bytes_total_max: config.server.body_bytes_total_max,
-        answer_bytes_max: config.server.answer_bytes_max,
-        operations_max: config.server.operations_max,
-        listings_max: config.server.listings_max,
-        event_streams_max: config.server.event_streams_max,
-        renewals_max: config.server.renewals_max,
-        admission_timeout: config.operation_timeout,
-        request_log: RequestLog {
-            mode: config.log.requests,
-            slow: config.log.slow,
-        },
-        store: match config.store {
-            StoreUrl::Memory => "memory",
-            StoreUrl::Redis(_) => "redis",
-        },
-        build: telemetry::BUILD,
-    };
+    let settings = http::Settings::new(config, access);
     App::new(service, metrics, draining, settings)
 }
 

@@ -7,12 +7,12 @@ use super::admission::Admission;
 use super::auth::Access;
 use super::measure::HttpMetrics;
 use super::peers::PeerCounts;
-use crate::config::LogRequests;
+use crate::config::{Config, LogRequests, StoreUrl};
 use crate::domain::Bounds;
 use crate::limits::{Budget, Refusals};
 use crate::server::shutdown::Draining;
 use crate::service::LockService;
-use crate::telemetry::{Build, Metrics};
+use crate::telemetry::{self, Build, Metrics};
 
 /// What every handler is given. Cloning is cheap.
 #[derive(Clone, Debug)]
@@ -77,6 +77,43 @@ pub struct RequestLog {
     pub mode: LogRequests,
     /// Those that take this long are logged whatever their outcome, unless the log is off.
     pub slow: Duration,
+}
+
+impl Settings {
+    /// What the configuration says.
+    #[must_use]
+    pub fn new(config: &Config, access: Access) -> Self {
+        let (lease, server) = (&config.lease, &config.server);
+        Self {
+            bounds: Bounds {
+                ttl_default: lease.ttl_default,
+                ttl_min: lease.ttl_min,
+                ttl_max: lease.ttl_max,
+                max_hold_max: lease.max_hold_max,
+                lock_delay_max: lease.lock_delay_max,
+            },
+            body_bytes_max: server.body_bytes_max,
+            body_timeout: server.body_timeout,
+            body_bytes_total_max: server.body_bytes_total_max,
+            answer_bytes_max: server.answer_bytes_max,
+            operations_max: server.operations_max,
+            listings_max: server.listings_max,
+            event_streams_max: server.event_streams_max,
+            renewals_max: server.renewals_max,
+            admission_timeout: config.operation_timeout,
+            access,
+            is_metrics_open: config.auth_config.is_metrics_open,
+            request_log: RequestLog {
+                mode: config.log.requests,
+                slow: config.log.slow,
+            },
+            store: match config.store {
+                StoreUrl::Memory => "memory",
+                StoreUrl::Redis(_) => "redis",
+            },
+            build: telemetry::BUILD,
+        }
+    }
 }
 
 impl App {

@@ -22,13 +22,19 @@ async fn hold(replica: &Replica, claim: &Claim) -> Instant {
     Instant::now() + lease.holder.expires_in
 }
 
+/// Two that hear each other.
+async fn two_replicas(server: &RedisServer) -> (Replica, Replica) {
+    let one = Replica::open(&server.database(0)).await;
+    let other = Replica::open(&server.database(0)).await;
+    all_listen(server, 2).await;
+    (one, other)
+}
+
 /// The process is never heard of again after its grant, and nothing but messages tells the other one of it.
 #[tokio::test]
 async fn a_lease_of_a_process_that_is_lost_with_redis_is_waited_for() {
     let mut server = forgetful_redis().await;
-    let holding = Replica::open(&server.database(0)).await;
-    let other = Replica::open(&server.database(0)).await;
-    all_listen(&server, 2).await;
+    let (holding, other) = two_replicas(&server).await;
     for replica in [&holding, &other] {
         replica.surveys.abort();
     }
@@ -44,9 +50,7 @@ async fn a_lease_of_a_process_that_is_lost_with_redis_is_waited_for() {
 #[tokio::test]
 async fn a_lease_of_a_process_that_is_silent_is_waited_for() {
     let mut server = forgetful_redis().await;
-    let holding = Replica::open(&server.database(0)).await;
-    let other = Replica::open(&server.database(0)).await;
-    all_listen(&server, 2).await;
+    let (holding, other) = two_replicas(&server).await;
     let held = lasting_for(TTL, claim());
     hold(&holding, &lasting_for(TTL, claim())).await;
     holding.surveys.abort();
@@ -62,9 +66,7 @@ async fn a_lease_of_a_process_that_is_silent_is_waited_for() {
 #[tokio::test]
 async fn a_lease_that_was_renewed_for_longer_is_waited_for() {
     let mut server = forgetful_redis().await;
-    let holding = Replica::open(&server.database(0)).await;
-    let other = Replica::open(&server.database(0)).await;
-    all_listen(&server, 2).await;
+    let (holding, other) = two_replicas(&server).await;
     let held = lasting_for(TTL / 10, claim());
     holding.granted(&held).await;
     for replica in [&holding, &other] {
@@ -97,9 +99,7 @@ async fn a_power_loss_is_noticed_though_redis_is_durable_from_then_on() {
         ..RedisOptions::default()
     })
     .await;
-    let holding = Replica::open(&server.database(0)).await;
-    let other = Replica::open(&server.database(0)).await;
-    all_listen(&server, 2).await;
+    let (holding, other) = two_replicas(&server).await;
     holding.granted(&lasting_for(TTL, claim())).await;
     // The file is appended to before Redis answers, and synced later.
     let synced = server.aof_len();
@@ -122,9 +122,7 @@ async fn a_power_loss_is_noticed_though_redis_is_durable_from_then_on() {
 #[tokio::test]
 async fn emptied_under_live_connections_it_grants_nothing_that_is_held() {
     let server = durable_redis().await;
-    let holding = Replica::open(&server.database(0)).await;
-    let other = Replica::open(&server.database(0)).await;
-    all_listen(&server, 2).await;
+    let (holding, other) = two_replicas(&server).await;
     other.granted(&lasting_for(TTL, claim())).await;
     // From here on nothing but requests tells the two about the store.
     for replica in [&holding, &other] {
@@ -150,9 +148,7 @@ async fn what_stays_closed_after_a_lease_is_waited_for() {
     };
     for closing in [min_hold, lock_delay] {
         let server = durable_redis().await;
-        let holding = Replica::open(&server.database(0)).await;
-        let other = Replica::open(&server.database(0)).await;
-        all_listen(&server, 2).await;
+        let (holding, other) = two_replicas(&server).await;
         for replica in [&holding, &other] {
             replica.surveys.abort();
         }
@@ -171,9 +167,7 @@ async fn what_stays_closed_after_a_lease_is_waited_for() {
 #[tokio::test]
 async fn a_counter_that_is_missing_is_a_loss_for_everybody() {
     let server = durable_redis().await;
-    let holding = Replica::open(&server.database(0)).await;
-    let other = Replica::open(&server.database(0)).await;
-    all_listen(&server, 2).await;
+    let (holding, other) = two_replicas(&server).await;
     for replica in [&holding, &other] {
         replica.surveys.abort();
     }
@@ -230,9 +224,7 @@ async fn whoever_waits_while_redis_is_emptied_waits_on_and_keeps_the_order() {
 #[tokio::test]
 async fn a_process_that_comes_back_late_does_not_close_the_fleet_anew() {
     let mut server = forgetful_redis().await;
-    let late = Replica::open(&server.database(0)).await;
-    let other = Replica::open(&server.database(0)).await;
-    all_listen(&server, 2).await;
+    let (late, other) = two_replicas(&server).await;
     let held = lasting_for(TTL, claim());
     let held_until = hold(&late, &held).await;
     late.surveys.abort();

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use leasehold::domain::Claim;
+use leasehold::domain::{Acquired, Claim};
 use leasehold::service::Outcome;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{Replica, durable_redis, lasting};
-use crate::support::bench::{claim, lock_of, rival, ttl};
+use crate::support::bench::{Waiter, claim, deadline, lock_of, rival, ttl};
 use crate::support::eventually;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
+use crate::support::stores;
 
 const WAITERS: usize = 8;
 const WAIT: Duration = Duration::from_secs(50);
@@ -200,4 +201,36 @@ async fn a_process_that_is_away_alone_is_passed_over_until_it_is_back() {
     assert_eq!(next, 0, "it came first");
     here.release(&third).await.expect("the store answers");
     assert_eq!(granted.recv().await.expect("the last one").0, 2);
+}
+
+/// Whoever waits elsewhere cannot take the lock that it is offered while there is no memory. Nobody knows that this one is gone.
+#[tokio::test]
+async fn a_redis_without_memory_lets_nobody_be_passed_over() {
+    let server = durable_redis().await;
+    let address = server.database(0);
+    let elsewhere = stores::redis_store(&address, &stores::redis_config()).await;
+    let elsewhere = elsewhere.expect("it opens");
+    let replica = Replica::open(&address).await;
+    let held = lasting(claim());
+    replica.granted(&held).await;
+    let first = Waiter::new(rival(&held));
+    let asked = elsewhere.acquire(&first.claim, first.attempt, Some(&first.stand), deadline());
+    assert!(matches!(asked.await, Ok(Acquired::Waiting(_))));
+    drop(elsewhere);
+    server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
+    let is_full = Instant::now();
+    eventually("it is full", async || {
+        replica.acquire(&lasting(claim())).await.err()
+    })
+    .await;
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    replica.release(&held).await.expect("the store answers");
+    let next = replica.acquire_within(&rival(&held), WAIT).await;
+    assert!(matches!(next, Ok(Outcome::Granted(_))), "{next:?}");
+    // An offer that is not taken is over after a second otherwise.
+    let passed = is_full.elapsed();
+    assert!(
+        passed > Duration::from_secs(5),
+        "passed over after {passed:?}"
+    );
 }
