@@ -43,7 +43,7 @@ type Environment = Vec<(OsString, OsString)>;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum CliError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -52,7 +52,7 @@ enum Failure {
     Unhealthy(#[from] healthcheck::Unhealthy),
 }
 
-impl Failure {
+impl CliError {
     fn exit_code(&self) -> ExitCode {
         match self {
             Self::Config(_) | Self::Serve(ServeError::Refused(_)) => ExitCode::from(EXIT_CONFIG),
@@ -91,7 +91,7 @@ pub fn run(
     }
 }
 
-fn dispatch(matches: &ArgMatches, environment: Environment) -> Result<ExitCode, Failure> {
+fn dispatch(matches: &ArgMatches, environment: Environment) -> Result<ExitCode, CliError> {
     match matches.subcommand() {
         None => serve::run(&flags::sources(matches, environment)),
         Some(("serve", matches)) => serve::run(&flags::sources(matches, environment)),

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 
-use super::{Environment, Failure, flags, print};
+use super::{CliError, Environment, flags, print};
 use crate::config::Config;
 
 pub(super) fn command() -> Command {
@@ -20,7 +20,7 @@ pub(super) fn command() -> Command {
         .subcommand(print.args(flags::all()))
 }
 
-pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<ExitCode, Failure> {
+pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<ExitCode, CliError> {
     let (name, matches) = matches.subcommand().expect("clap requires a subcommand");
     let (config, settings) = Config::load(&flags::sources(matches, environment))?;
     if name == "print" {

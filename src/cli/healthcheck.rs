@@ -10,7 +10,7 @@ use clap::{Arg, ArgMatches, Command};
 use hyper::Uri;
 use tokio::net::TcpStream;
 
-use super::{Environment, Failure, flags, print};
+use super::{CliError, Environment, flags, print};
 use crate::config::Config;
 use crate::domain::duration;
 
@@ -45,7 +45,7 @@ pub(super) fn command() -> Command {
         .args(flags::all())
 }
 
-pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<ExitCode, Failure> {
+pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<ExitCode, CliError> {
     let timeout = *matches
         .get_one::<Duration>("timeout")
         .expect("it has a default");

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Failure, key_files};
+use super::{CliError, key_files};
 use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
 use crate::http::{self, Access, App, Failures, KeyRing, KnownHosts};
 use crate::limits::Refusals;
@@ -41,7 +41,7 @@ pub(super) enum ServeError {
     System(#[from] io::Error),
 }
 
-pub(super) fn run(sources: &Sources) -> Result<ExitCode, Failure> {
+pub(super) fn run(sources: &Sources) -> Result<ExitCode, CliError> {
     let (config, _) = Config::load(sources)?;
     let log = telemetry::init_logging(&config.log).map_err(ServeError::System)?;
     let served = run_until_stopped(&config, &log);

@@ -25,7 +25,7 @@ pub(super) struct Routes {
     locks: Option<App>,
 }
 
-type Answer = BoxFuture<'static, Response>;
+type HandlerFuture = BoxFuture<'static, Response>;
 
 impl Routes {
     /// What this router leads to.
@@ -48,8 +48,10 @@ impl Routes {
 impl Service<Request> for Routes {
     type Response = Response;
     type Error = Infallible;
-    type Future =
-        Either<Map<Answer, fn(Response) -> Result<Response, Infallible>>, RouteFuture<Infallible>>;
+    type Future = Either<
+        Map<HandlerFuture, fn(Response) -> Result<Response, Infallible>>,
+        RouteFuture<Infallible>,
+    >;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         // A router is always ready.
@@ -69,7 +71,7 @@ impl Service<Request> for Routes {
 }
 
 /// What changes one lock, if the request asks for that.
-fn handler(request: &Request) -> Option<fn(Request, App) -> Answer> {
+fn handler(request: &Request) -> Option<fn(Request, App) -> HandlerFuture> {
     if Route::of(request.uri().path()) != Some(Route::Lock) {
         return None;
     }

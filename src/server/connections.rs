@@ -20,11 +20,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tower::Service;
 
 use super::activity::Activity;
-use super::delivery::{Answer, UnderWay};
+use super::delivery::{AnswerBody, UnderWay};
 use super::patience::PatientStream;
 use super::peer::Peer;
 use super::protocol::{Beginning, beginning};
-use super::socket::{Deadlines, Socket};
+use super::socket::{Socket, SocketDeadlines};
 use super::streams::{self, StreamExecutor};
 use crate::config::ServerConfig;
 use crate::limits::{Budget, Limit, Refusals};
@@ -92,7 +92,7 @@ pub(super) struct Protocol {
     http2: http2::Builder<StreamExecutor>,
     first_request_timeout: Duration,
     idle_timeout: Duration,
-    deadlines: Deadlines,
+    deadlines: SocketDeadlines,
     requests: Budget,
     refusals: Refusals,
 }
@@ -131,7 +131,7 @@ impl Protocol {
             http2,
             first_request_timeout: config.header_read_timeout,
             idle_timeout: config.idle_timeout,
-            deadlines: Deadlines {
+            deadlines: SocketDeadlines {
                 head: Some(config.header_read_timeout),
                 write: config.write_timeout,
                 answer: Some(config.answer_timeout),
@@ -166,7 +166,7 @@ impl Protocol {
         let deadlines = match is_http2 {
             false => self.deadlines,
             // Of HTTP/2, whose requests and answers go side by side, each stream has deadlines of its own.
-            true => Deadlines {
+            true => SocketDeadlines {
                 head: None,
                 answer: None,
                 ..self.deadlines
@@ -209,7 +209,7 @@ impl Protocol {
         activity: &Arc<Activity>,
         peer: &Peer,
         mut app: A,
-    ) -> impl Future<Output = Result<axum::http::Response<Answer>, Infallible>> + Send + use<A>
+    ) -> impl Future<Output = Result<axum::http::Response<AnswerBody>, Infallible>> + Send + use<A>
     {
         let mut request = request.map(Body::new);
         let extensions = request.extensions_mut();
@@ -221,7 +221,7 @@ impl Protocol {
         let under_way = UnderWay::new(activity, taken.ok());
         // Not an async block: what is moved into one and awaited there takes its room twice.
         app.call(request).map_ok(move |response| {
-            response.map(|body| Answer::new(body, under_way, streams::delivery()))
+            response.map(|body| AnswerBody::new(body, under_way, streams::delivery()))
         })
     }
 

@@ -94,7 +94,7 @@ impl Drop for UnderWay {
 }
 
 /// The body of an answer, whatever is answered.
-pub(super) struct Answer {
+pub(super) struct AnswerBody {
     body: Body,
     _under_way: UnderWay,
     /// Over HTTP/2.
@@ -105,7 +105,7 @@ pub(super) struct Answer {
     has_ended: bool,
 }
 
-impl Answer {
+impl AnswerBody {
     pub(super) fn new(body: Body, under_way: UnderWay, delivery: Option<Arc<Delivery>>) -> Self {
         if body.size_hint().exact().is_none() {
             under_way.activity.begin_stream();
@@ -121,7 +121,7 @@ impl Answer {
     }
 }
 
-impl HttpBody for Answer {
+impl HttpBody for AnswerBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -16,7 +16,7 @@ use crate::limits::{Limit, Refusals};
 
 /// How long a peer may take.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Deadlines {
+pub(super) struct SocketDeadlines {
     /// From the first byte of a head to its end; `None` where requests do not come one after the other.
     pub(super) head: Option<Duration>,
     /// Between two moments at which it takes something of an answer.
@@ -30,7 +30,7 @@ pub(super) struct Socket {
     stream: PatientStream,
     /// What was read before it was known which protocol it belongs to.
     replayed: Vec<u8>,
-    deadlines: Deadlines,
+    deadlines: SocketDeadlines,
     activity: Arc<Activity>,
     refusals: Refusals,
     has_part_of_head: bool,
@@ -51,7 +51,7 @@ impl Socket {
     pub(super) fn new(
         stream: PatientStream,
         replayed: Vec<u8>,
-        deadlines: Deadlines,
+        deadlines: SocketDeadlines,
         activity: Arc<Activity>,
         refusals: Refusals,
     ) -> Self {

@@ -32,7 +32,7 @@ use crate::domain::{
     LockNames, LockView, Parked, Released, Renewed, Rollback, Stand, Token,
 };
 use clock::{Clock, Moment};
-use table::{Page, Table};
+use table::{ListingProgress, Table};
 
 /// How many due entries one operation clears away beside its own work. An operation on one lock makes fewer, so they do
 /// not pile up; what operations on many locks leave is the survey's.
@@ -132,7 +132,7 @@ impl MemoryStore {
     }
 
     async fn list(&self, query: &ListQuery, deadlines: Deadlines) -> Result<Listing, StoreError> {
-        let mut page = Page::new(query);
+        let mut page = ListingProgress::new(query);
         while !page.is_over {
             let step = async {
                 self.step(|table, now| table.list_some(query, &mut page, now));

@@ -72,12 +72,12 @@ struct LargeBody {
 }
 
 /// Bytes that take up room until nobody has them any more.
-struct Counted {
+struct CountedBytes {
     bytes: Bytes,
     _taken: (Taken, Option<Taken>),
 }
 
-impl AsRef<[u8]> for Counted {
+impl AsRef<[u8]> for CountedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -95,7 +95,7 @@ impl http_body::Body for LargeBody {
         frame.map_ok(|frame| {
             // A body whose length is known is in one piece, but for the last byte of a grant.
             frame.map_data(|bytes| match self.taken.take() {
-                Some(taken) => Bytes::from_owner(Counted {
+                Some(taken) => Bytes::from_owner(CountedBytes {
                     bytes,
                     _taken: taken,
                 }),

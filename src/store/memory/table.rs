@@ -41,7 +41,7 @@ pub(super) struct Table {
 }
 
 /// A page that is being made, step by step.
-pub(super) struct Page {
+pub(super) struct ListingProgress {
     pub(super) listing: Listing,
     pub(super) is_over: bool,
     room: PageRoom,
@@ -49,7 +49,7 @@ pub(super) struct Page {
     after: Option<LockName>,
 }
 
-impl Page {
+impl ListingProgress {
     pub(super) fn new(query: &ListQuery) -> Self {
         Self {
             listing: Listing {
@@ -96,7 +96,7 @@ impl Table {
     }
 
     /// One step of a listing: looks at some locks after those of the steps before.
-    pub(super) fn list_some(&mut self, query: &ListQuery, page: &mut Page, now: Moment) {
+    pub(super) fn list_some(&mut self, query: &ListQuery, page: &mut ListingProgress, now: Moment) {
         for _ in 0..LISTED_PER_STEP {
             let after = page.after.as_ref().or(query.after.as_ref());
             let Some(name) = self.next_name(&query.prefix, after) else {

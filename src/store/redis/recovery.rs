@@ -7,11 +7,11 @@
 //! A history of the data without a loss is an epoch. Which one it is is kept in the data, and judged there, in one step for
 //! the whole fleet: see `lua/recovery.lua`.
 
-mod answer;
 mod clock;
 mod fleet;
 mod longest_ttl;
 mod outage;
+mod reply;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,10 +27,10 @@ use super::{keys, pool, scripts};
 use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
 use crate::store::Finding;
-use answer::Answer;
 use clock::RedisClock;
 pub(super) use fleet::FleetState;
 use outage::Outage;
+use reply::RecoveryReply;
 
 const UNPOISONED: &str = "nobody panics while holding it";
 
@@ -148,7 +148,8 @@ impl Recovery {
             .arg(self.clock.unset_us(asked));
         let value = pool::evaluate(connection, script, &command).await?;
         let answered = Instant::now();
-        let answer = scripts::Reply::to(request, value).and_then(|reply| Answer::read(reply).ok());
+        let answer =
+            scripts::Reply::to(request, value).and_then(|reply| RecoveryReply::read(reply).ok());
         let answer = answer.ok_or((
             redis::ErrorKind::Client,
             "the recovery script answered out of form",
@@ -164,7 +165,7 @@ impl Recovery {
     fn apply(
         &self,
         facts: &Facts,
-        answer: &Answer,
+        answer: &RecoveryReply,
         asked: Instant,
         answered: Instant,
     ) -> Option<u64> {
@@ -214,7 +215,7 @@ impl Recovery {
         is_settled.then(|| self.epoch())
     }
 
-    fn begin_epoch(&self, answer: &Answer, knew_another: bool, answered: Instant) {
+    fn begin_epoch(&self, answer: &RecoveryReply, knew_another: bool, answered: Instant) {
         let age = Duration::from_micros(answer.now_us.saturating_sub(answer.epoch));
         if let Some(began) = answered.checked_sub(age)
             && knew_another

@@ -22,8 +22,8 @@ fn recovery() -> Recovery {
 }
 
 /// What is answered so long after the beginning of `EPOCH`.
-fn answer(epoch: u64, after: Duration) -> Answer {
-    Answer {
+fn answer(epoch: u64, after: Duration) -> RecoveryReply {
+    RecoveryReply {
         now_us: EPOCH + u64::try_from(after.as_micros()).expect("a short time"),
         epoch,
         begins: false,
@@ -68,7 +68,7 @@ async fn another_epoch_ends_connections_and_forgets_fences() {
     recovery.granted(bucket, fence, recovery.epoch());
     assert_eq!(recovery.last_fence(bucket), fence.get().cast_signed());
     let (before, later) = (recovery.epoch(), start + SECOND);
-    let lost = Answer {
+    let lost = RecoveryReply {
         grace_left: SECOND * 30,
         ..answer(EPOCH + 1_000_000, SECOND)
     };

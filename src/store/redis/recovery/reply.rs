@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::store::redis::scripts;
 
 /// What the store said about the data.
-pub(super) struct Answer {
+pub(super) struct RecoveryReply {
     pub(super) now_us: u64,
     pub(super) epoch: u64,
     /// Whether this question began the epoch.
@@ -21,7 +21,7 @@ pub(super) struct Answer {
     pub(super) may_count: bool,
 }
 
-impl Answer {
+impl RecoveryReply {
     pub(super) fn read(mut reply: scripts::Reply) -> Result<Self, scripts::Malformed> {
         Ok(Self {
             now_us: reply.number()?,
