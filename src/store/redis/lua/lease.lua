@@ -386,8 +386,10 @@ end
 -- does not tell.
 local function shared_by(it, now_ms)
     local total, leases = sharers(it, now_ms), {}
-    for offset = 0, total > 0 and LOOKED_AT_MAX - 1 or -1, TOLD_MAX do
-        local members = redis.call('ZRANGEBYSCORE', holders_key(it), '(' .. now_ms, '+inf', 'LIMIT', offset, TOLD_MAX)
+    -- Of most locks the first few are enough. More of them are looked at while those are only kept taken.
+    local offset, step = 0, told_of_lock_max
+    while total > 0 and offset < LOOKED_AT_MAX do
+        local members = redis.call('ZRANGEBYSCORE', holders_key(it), '(' .. now_ms, '+inf', 'LIMIT', offset, step)
         for _, member in ipairs(members) do
             if #leases < told_of_lock_max and told_bytes_left >= 0 and not is_kept(member) then
                 local lease = lease_in(holder_key(it, string.sub(member, 1, 16)))
@@ -398,9 +400,10 @@ local function shared_by(it, now_ms)
                 end
             end
         end
-        if #members < TOLD_MAX or #leases >= told_of_lock_max or told_bytes_left < 0 then
+        if #members < step or #leases >= told_of_lock_max or told_bytes_left < 0 then
             break
         end
+        offset, step = offset + step, TOLD_MAX
     end
     return total, leases
 end
