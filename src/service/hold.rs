@@ -17,8 +17,8 @@ use super::waiter::Caller;
 use super::waiting::Wait;
 use super::{Inner, Undelivered, age};
 use crate::domain::{Change, Claim, Lease, NotHolder, Position, Renewed, Withdrawable};
-use crate::limits::Slot;
-use crate::store::StoreError;
+use crate::limits::{PeerLimits, Slot};
+use crate::store::{Fault, StoreError};
 
 /// Between two tries to renew; doubled each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -115,6 +115,8 @@ enum End {
 /// One claim that is held for a listener.
 struct Holding {
     request: Request,
+    /// The peer that listens, in whose share the lease is renewed.
+    peer: Option<Arc<PeerLimits>>,
     held: HeldByStream,
     tells: Tells,
 }
@@ -157,6 +159,7 @@ impl Inner {
         let holding = Holding {
             // Before the lock is asked for, so that nothing is missed that ends the lease.
             held: self.held.register(claim.names.clone(), claim.token),
+            peer: slot.peer(),
             request: Request::new(self, claim, slot),
             tells: Tells(tells),
         };
@@ -285,10 +288,19 @@ impl Holding {
             ..Change::default()
         };
         let (inner, claim) = (&self.request.inner, &self.request.claim);
-        let (sent, deadline) = inner.start();
+        let (_, deadline) = inner.start();
+        let deadline = deadline.min(until);
+        // Thousands of streams with short leases cost their client nothing, but may not all ask at once.
+        let _turn = match &self.peer {
+            Some(peer) => Some(peer.renewals.pass(1, deadline).await.ok_or_else(|| {
+                StoreError::unavailable(Fault::Timeout, "other renewals of the peer came first")
+            })?),
+            None => None,
+        };
+        let sent = Instant::now();
         let answer = inner
             .store
-            .renew(&claim.names, claim.token, change, deadline.min(until))
+            .renew(&claim.names, claim.token, change, deadline)
             .await;
         inner.metrics.renew(sent.elapsed(), &answer);
         Ok(match age::renewed(answer?, sent)? {

@@ -6,6 +6,7 @@ mod holding;
 mod many_locks;
 mod queueing;
 mod rollback;
+mod shares;
 mod staged;
 mod watching;
 

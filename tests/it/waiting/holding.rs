@@ -15,14 +15,14 @@ use crate::support::bench::{
 };
 
 /// A claim with a lease of three seconds.
-fn brief() -> Arc<Claim> {
+pub(super) fn brief() -> Arc<Claim> {
     Arc::new(Claim {
         ttl: ttl(Duration::from_secs(3)),
         ..claim()
     })
 }
 
-async fn acquired(hold: &mut Hold) {
+pub(super) async fn acquired(hold: &mut Hold) {
     let event = hold.next().await;
     assert!(
         matches!(event, Some(HoldEvent::Acquired { .. })),
