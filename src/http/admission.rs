@@ -18,14 +18,26 @@ use crate::service::LockService;
 pub(super) enum Operation {
     /// It looks at something.
     Ask,
-    /// It asks for so many locks, and takes as many times as long as one lock takes.
+    /// It asks for so many locks.
     Claim(usize),
     /// It looks at all locks.
     List,
     /// It is told of events for as long as it likes. It does not wait for its turn.
     Watch,
-    /// It keeps a lease or ends one: whoever cannot do that loses a lock, or blocks it.
-    Keep,
+    /// It keeps the leases of so many locks or ends them: whoever cannot do that loses a lock, or blocks it.
+    Keep(usize),
+}
+
+impl Operation {
+    /// For how many operations on one lock it counts. One on several locks keeps the store from all others until it is done
+    /// with each of them: a refused acquire of 64 locks for 3.6 ms, a renewal for 1.8 ms, with 100 holders each.
+    fn counts(self) -> usize {
+        const FOR_EACH_OF_SEVERAL: usize = 4;
+        match self {
+            Self::Ask | Self::List | Self::Watch | Self::Claim(1) | Self::Keep(1) => 1,
+            Self::Claim(locks) | Self::Keep(locks) => FOR_EACH_OF_SEVERAL * locks,
+        }
+    }
 }
 
 /// The room that there is for all.
@@ -78,7 +90,7 @@ impl App {
         let peer = extensions.get().and_then(Peer::limits);
         let patience = match operation {
             Operation::Watch => Duration::ZERO,
-            Operation::Ask | Operation::Claim(_) | Operation::List | Operation::Keep => {
+            Operation::Ask | Operation::Claim(_) | Operation::List | Operation::Keep(_) => {
                 admission.patience
             }
         };
@@ -96,16 +108,12 @@ impl App {
                 (&admission.watch, Limit::EventStreams),
                 peer.map(|peer| (peer, &peer.event_streams, Limit::EventStreamsPerPeer)),
             ),
-            Operation::Keep => (
+            Operation::Keep(_) => (
                 (&admission.keep, Limit::Renewals),
                 peer.map(|peer| (peer, &peer.renewals, Limit::RenewalsPerPeer)),
             ),
         };
-        let counts = match operation {
-            Operation::Claim(locks) => locks,
-            Operation::Ask | Operation::List | Operation::Watch | Operation::Keep => 1,
-        };
-        let slot = Slot::take(of_all, of_peer, counts, deadline).await;
+        let slot = Slot::take(of_all, of_peer, operation.counts(), deadline).await;
         slot.map_err(|limit| {
             self.refusals().count(limit);
             Problem::over_limit(limit)

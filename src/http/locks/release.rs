@@ -43,7 +43,7 @@ pub(in crate::http) async fn release(
     let (token, hold_count) = asked(&parts.headers, fields, &RELEASE_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let names = LockNames::from(name);
-    let service = app.admit(Operation::Keep, &parts.extensions).await?;
+    let service = app.admit(Operation::Keep(1), &parts.extensions).await?;
     let released = service.release(names.clone(), token, hold_count).await?;
     answered(Named::InPath, &names, token, released)
 }
@@ -63,7 +63,8 @@ pub(in crate::http) async fn release_several(
     let (token, hold_count) = asked(&parts.headers, fields, &RELEASE_SEVERAL_FIELDS)?;
     let names = names.ok_or_else(names_missing)?;
     let token = token.ok_or_else(Problem::token_missing)?;
-    let service = app.admit(Operation::Keep, &parts.extensions).await?;
+    let operation = Operation::Keep(names.len());
+    let service = app.admit(operation, &parts.extensions).await?;
     let released = service.release(names.clone(), token, hold_count).await?;
     answered(Named::InField, &names, token, released)
 }
@@ -140,7 +141,7 @@ async fn evict(
         return Err(Problem::field("hold_count", problem));
     }
     fields.finish(&RELEASE_FIELDS)?;
-    let service = app.admit(Operation::Keep, &parts.extensions).await?;
+    let service = app.admit(Operation::Keep(1), &parts.extensions).await?;
     let evicted = service.evict(name.clone(), reason.clone()).await?;
     let requester = Requester::find(&parts.extensions);
     tracing::info!(

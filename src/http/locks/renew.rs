@@ -30,7 +30,7 @@ pub(in crate::http) async fn renew(
     let fields = extract::fields(&parts, body, &app).await?;
     let (token, change) = asked(&app, &parts.headers, fields, &RENEW_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
-    let service = app.admit(Operation::Keep, &parts.extensions).await?;
+    let service = app.admit(Operation::Keep(1), &parts.extensions).await?;
     let renewed = service.renew(names.clone(), token, change).await?;
     answered(Named::InPath, &names, token, renewed)
 }
@@ -46,7 +46,8 @@ pub(in crate::http) async fn renew_several(
     let (token, change) = asked(&app, &parts.headers, fields, &RENEW_SEVERAL_FIELDS)?;
     let names = names.ok_or_else(names_missing)?;
     let token = token.ok_or_else(Problem::token_missing)?;
-    let service = app.admit(Operation::Keep, &parts.extensions).await?;
+    let operation = Operation::Keep(names.len());
+    let service = app.admit(operation, &parts.extensions).await?;
     let renewed = service.renew(names.clone(), token, change).await?;
     answered(Named::InField, &names, token, renewed)
 }
