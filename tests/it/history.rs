@@ -40,12 +40,32 @@ async fn check(options: &str) {
     println!("passed: zero violations");
 }
 
-/// A short run with faults that come one after the other. `scripts/history` has all of them, and time for them.
+/// Faults of processes and of their connections, while Redis keeps everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_short_history_on_redis_breaks_no_promise() {
+async fn a_short_history_with_troubled_processes_breaks_no_promise() {
     let faults = "kill-process,pause-process,stall,lose-answers,lose-requests,script-flush";
     check(&format!(
         "--seed 1 --seconds 15 --ttl-max 6 --persistence always --faults {faults}"
+    ))
+    .await;
+}
+
+/// Faults of Redis that keep its data, and commands that arrive late.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_short_history_with_a_troubled_redis_breaks_no_promise() {
+    let faults = "cut,kill-redis,pause-redis,late-delivery,full-memory,lost-pubsub";
+    check(&format!(
+        "--seed 1 --seconds 15 --ttl-max 6 --persistence always --faults {faults}"
+    ))
+    .await;
+}
+
+/// Faults after which the data are lost, or the clock is another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_short_history_with_lost_data_breaks_no_promise() {
+    let faults = "lose-redis,flushall,replaced,lose-both,clock";
+    check(&format!(
+        "--seed 1 --seconds 15 --ttl-max 3 --faults {faults}"
     ))
     .await;
 }
