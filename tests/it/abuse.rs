@@ -2,9 +2,11 @@
 //!
 //! Every attack is bounded in count and time, and comes from 127.0.0.1; the bystander has an address of its own. What is
 //! asserted about time is what people promise their own users: a lease of three seconds is not lost, a probe is answered
-//! within a second. Bounds on memory follow from the limits that are configured.
+//! within a second. Bounds on memory follow from the limits that are configured. `scripts/abuse` runs the attacks in full
+//! size, and also judges how much slower the bystander was and whether memory was given back.
 
 mod browsers;
+mod bystander;
 mod connections;
 mod keys;
 mod listings;
@@ -15,30 +17,32 @@ mod unread;
 mod unread_log;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::MutexGuard;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::limits::{connect_from, peer};
 use crate::process::Serving;
-use crate::support::TURN;
+use crate::support::{TURN, eventually_within};
+
+use bystander::{Bystander, expect};
 
 /// What a probe has to be answered within.
 const PROBE: Duration = Duration::from_secs(1);
-/// The lease that the bystander must not lose.
-const LEASE: &str = "ttl=3s";
+/// What the process may keep of the memory that an attack made it take, and how soon the rest is given back.
+const KEPT: usize = 32 * MIB;
+const GIVEN_BACK: Duration = Duration::from_secs(30);
 const MIB: usize = 1024 * 1024;
 
 /// The binary under attack.
 struct Attacked {
     serving: Serving,
     address: SocketAddr,
+    /// Its resident memory before anything was asked for.
+    at_rest: usize,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -49,11 +53,14 @@ impl Attacked {
         let quiet = ["--log-requests", "off", "--server-drain-delay", "0s"];
         let serving = Serving::start(&[&quiet, arguments].concat());
         let address = serving.url.strip_prefix("http://").unwrap();
-        Self {
+        let mut attacked = Self {
             address: address.parse().unwrap(),
             serving,
+            at_rest: 0,
             _turn: turn,
-        }
+        };
+        attacked.at_rest = attacked.memory();
+        attacked
     }
 
     /// Resident memory in bytes.
@@ -87,79 +94,57 @@ impl Attacked {
 
     /// How often a limit has refused or ended something.
     async fn refused(&self, limit: &str) -> f64 {
-        let metrics = ask(self.address, "GET", "/metrics", "")
-            .await
-            .expect("an answer");
-        let series = format!("leasehold_refused_total{{limit=\"{limit}\"}} ");
+        let series = format!("leasehold_refused_total{{limit=\"{limit}\"}}");
+        self.metric(&series).await
+    }
+
+    async fn metric(&self, series: &str) -> f64 {
+        let metrics = expect(self.address, "GET", "/metrics", "", 200).await;
         let line = metrics
-            .1
             .lines()
-            .find_map(|line| line.strip_prefix(&series));
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no {series}"))
             .parse()
             .unwrap()
     }
 
-    fn bystander(&self) -> Bystander {
-        let ends = Arc::new(AtomicBool::new(false));
-        let cycles = tokio::spawn(bystand(self.address, Arc::clone(&ends)));
-        Bystander { ends, cycles }
+    async fn bystander(&self) -> Bystander {
+        Bystander::start(self.address).await
     }
-}
 
-/// A client that holds a lock, uses others, and asks whether the process lives.
-struct Bystander {
-    ends: Arc<AtomicBool>,
-    cycles: JoinHandle<usize>,
-}
-
-impl Bystander {
-    /// Fails if the bystander has noticed anything.
-    async fn noticed_nothing(self) {
-        self.ends.store(true, Ordering::Relaxed);
-        let cycles = self.cycles.await.expect("the bystander noticed");
-        assert!(cycles > 0, "the bystander did nothing");
-    }
-}
-
-async fn bystand(address: SocketAddr, ends: Arc<AtomicBool>) -> usize {
-    let held = expect(address, "POST", "/locks/bystander", LEASE, 201).await;
-    let held: serde_json::Value = serde_json::from_str(&held).unwrap();
-    let token = format!("token={}&{LEASE}", held["token"].as_str().unwrap());
-    let mut cycles = 0;
-    loop {
-        let is_last = ends.load(Ordering::Relaxed);
-        // A machine that is busy with other tests may let one probe wait, but hardly the next one too.
-        let took = [probe(address).await, probe(address).await];
-        assert!(
-            took.iter().any(|took| *took < PROBE),
-            "probes took {took:?}"
-        );
-        let other = expect(address, "POST", "/locks/other", LEASE, 201).await;
-        expect(address, "PUT", "/locks/bystander", &token, 200).await;
-        let other: serde_json::Value = serde_json::from_str(&other).unwrap();
-        let other = format!("token={}", other["token"].as_str().unwrap());
-        expect(address, "DELETE", "/locks/other", &other, 204).await;
-        cycles += 1;
-        if is_last {
-            return cycles;
+    /// Once the attackers are gone, what they made the process take is given back. Only what ships has an allocator of which
+    /// this can be said, so only a full run looks.
+    async fn gives_memory_back(&self) {
+        if !is_full() {
+            return;
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        let (most, bound) = (self.memory(), self.at_rest + KEPT);
+        let after = eventually_within(GIVEN_BACK, "memory is given back", async || {
+            // What a process that does nothing has freed is given back when it does something again.
+            ask(self.address, "GET", "/livez", "").await.ok()?;
+            let left = self.memory();
+            (left <= bound).then_some(left)
+        })
+        .await;
+        let [rest, most, after] = [self.at_rest, most, after].map(|bytes| bytes / MIB);
+        println!(
+            "memory: {rest} MiB before, {most} MiB at the end of the attack, {after} MiB after"
+        );
     }
 }
 
-async fn probe(address: SocketAddr) -> Duration {
-    let asked = Instant::now();
-    expect(address, "GET", "/livez", "", 200).await;
-    asked.elapsed()
+/// Whether an attack has its full size, and the bystander is timed: `scripts/abuse`, on a machine that does nothing else.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a knob of the tests is no configuration of the service"
+)]
+fn is_full() -> bool {
+    std::env::var("LEASEHOLD_ABUSE").is_ok_and(|size| size == "full")
 }
 
-async fn expect(address: SocketAddr, method: &str, path: &str, form: &str, status: u16) -> String {
-    let (answered, body) = ask(address, method, path, form)
-        .await
-        .unwrap_or_else(|error| panic!("{method} {path}: {error}"));
-    assert_eq!(answered, status, "{method} {path}: {body}");
-    body
+/// How many there are of something, by default and in full.
+fn size(usual: usize, full: usize) -> usize {
+    if is_full() { full } else { usual }
 }
 
 /// Asks as the bystander does, on a connection of its own, and returns status and body.

@@ -12,7 +12,7 @@ use crate::limits::{connect_from, is_answered, peer};
 #[tokio::test]
 async fn one_peer_that_takes_all_connections_is_only_in_its_own_way() {
     let attacked = Attacked::start(&["--server-connections-max", "400"]).await;
-    let bystander = attacked.bystander();
+    let bystander = attacked.bystander().await;
     let mut kept = Vec::new();
     for _ in 0..450 {
         let mut stream = connect(attacked.address).await;
@@ -23,6 +23,8 @@ async fn one_peer_that_takes_all_connections_is_only_in_its_own_way() {
     assert_eq!(kept.len(), 200, "its share");
     assert!(attacked.refused("connections_per_peer").await >= 250.0);
     bystander.noticed_nothing().await;
+    drop(kept);
+    attacked.gives_memory_back().await;
 }
 
 /// Two together fill all but the reserve, and the second address does not care.
@@ -37,7 +39,7 @@ async fn probes_are_answered_though_peers_together_take_all_connections() {
         "127.0.0.1:0",
     ])
     .await;
-    let bystander = attacked.bystander();
+    let bystander = attacked.bystander().await;
     let mut kept = Vec::new();
     for from in [1, 2] {
         for _ in 0..100 {
@@ -93,7 +95,7 @@ async fn long_heads_and_bodies_that_do_not_end_take_what_their_limits_allow() {
         "1048576",
     ])
     .await;
-    let bystander = attacked.bystander();
+    let bystander = attacked.bystander().await;
     let before = attacked.memory();
     let mut streams = Vec::new();
     for number in 0..CONNECTIONS {
@@ -118,4 +120,6 @@ async fn long_heads_and_bodies_that_do_not_end_take_what_their_limits_allow() {
     })
     .await;
     bystander.noticed_nothing().await;
+    drop(streams);
+    attacked.gives_memory_back().await;
 }

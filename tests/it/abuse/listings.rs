@@ -6,7 +6,8 @@ use leasehold::domain::LockName;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 
-use super::{Attacked, LEASE, ask, connect, expect};
+use super::bystander::{LEASE, expect};
+use super::{Attacked, ask, connect};
 use crate::support::eventually_within;
 use crate::support::redis_server::{RedisOptions, RedisServer};
 
@@ -46,7 +47,7 @@ async fn listings_by_the_hundred_take_nobodys_lease() {
     let held = expect(attacked.address, "POST", "/locks/renewed", LEASE, 201).await;
     let held: serde_json::Value = serde_json::from_str(&held).unwrap();
     let token = format!("token={}&{LEASE}", held["token"].as_str().unwrap());
-    let bystander = attacked.bystander();
+    let bystander = attacked.bystander().await;
     let mut listings = Vec::new();
     for _ in 0..LISTINGS {
         let mut stream = connect(attacked.address).await;

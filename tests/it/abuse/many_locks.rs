@@ -46,7 +46,7 @@ async fn a_refused_claim_on_many_shared_locks_is_told_little() {
         let read = client.ask(several(&reads.to_string())).await.unwrap();
         assert_eq!(read.status, 201);
     }
-    let bystander = attacked.bystander();
+    let bystander = attacked.bystander().await;
     let alone = json!({"names": names("shared")}).to_string();
     let refused = client.ask(several(&alone)).await.unwrap();
     assert_eq!(refused.status, 423);
@@ -73,6 +73,8 @@ async fn a_refused_claim_on_many_shared_locks_is_told_little() {
     bystander.noticed_nothing().await;
     let grown = attacked.memory().saturating_sub(before);
     assert!(grown < 96 * MIB, "{} MiB", grown / MIB);
+    drop(unread);
+    attacked.gives_memory_back().await;
 }
 
 /// Two thousand of them once made everybody else wait for seconds.
@@ -93,7 +95,7 @@ async fn a_claim_that_waits_for_many_locks_takes_as_many_places() {
     let mut holder = Connection::open(attacked.address).await.unwrap();
     let held = json!({"names": names("wanted"), "ttl": "10m"}).to_string();
     assert_eq!(holder.ask(several(&held)).await.unwrap().status, 201);
-    let bystander = attacked.bystander();
+    let bystander = attacked.bystander().await;
     let wanted = json!({"names": names("wanted"), "wait": "50s"}).to_string();
     let mut waiting = Vec::new();
     for _ in 0..ASKING {
@@ -120,4 +122,6 @@ async fn a_claim_that_waits_for_many_locks_takes_as_many_places() {
         "{lock}"
     );
     bystander.noticed_nothing().await;
+    drop(waiting);
+    attacked.gives_memory_back().await;
 }

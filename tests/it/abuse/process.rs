@@ -16,7 +16,7 @@ use crate::support::redis_server::{RedisOptions, RedisServer};
 async fn connections_leave_file_descriptors_for_redis() {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
     let store = format!("redis://{}", redis.address());
-    let mut limited = Command::new("sh");
+    let mut limited = shell();
     limited.args(["-c", "ulimit -n 200 && exec \"$0\" \"$@\""]);
     limited.arg(env!("CARGO_BIN_EXE_leasehold"));
     let mut serving = Serving::start_as(limited, &["--store", &store, "--log-requests", "off"]);
@@ -48,10 +48,17 @@ async fn connections_leave_file_descriptors_for_redis() {
     assert_eq!(serving.wait().code(), Some(0));
 }
 
+/// The knobs of the tests are none of the service's.
+fn shell() -> Command {
+    let mut shell = Command::new("sh");
+    shell.env_remove("LEASEHOLD_ABUSE");
+    shell
+}
+
 /// The soft limit is only what a shell gives; the process takes what it needs.
 #[test]
 fn the_soft_limit_of_open_files_is_raised() {
-    let mut limited = Command::new("sh");
+    let mut limited = shell();
     limited.args(["-c", "ulimit -S -n 100 && exec \"$0\" \"$@\""]);
     limited.arg(env!("CARGO_BIN_EXE_leasehold"));
     let serving = Serving::start_as(limited, &["--server-connections-max", "500"]);
@@ -96,7 +103,7 @@ async fn the_settings_of_the_manifest_fit_into_its_memory() {
         .collect();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let attacked = Attacked::start(&flags).await;
-    let bystander = attacked.bystander();
+    let bystander = attacked.bystander().await;
     let mut taken = Vec::new();
     let mut most = 0;
     // Two peers take their shares, and each of their connections begins a head that is as long as may be.
@@ -130,5 +137,7 @@ async fn the_settings_of_the_manifest_fit_into_its_memory() {
     }
     most = most.max(attacked.memory());
     bystander.noticed_nothing().await;
+    drop((taken, client));
+    attacked.gives_memory_back().await;
     assert!(most < limit, "{} MiB of {}", most / MIB, limit / MIB);
 }

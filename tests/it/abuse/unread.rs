@@ -16,7 +16,7 @@ const STREAMS: usize = 100;
 async fn files_that_nobody_reads_take_no_memory_and_end() {
     const CONNECTIONS: usize = 10;
     let attacked = Attacked::start(&["--server-write-timeout", "2s"]).await;
-    let bystander = attacked.bystander();
+    let bystander = attacked.bystander().await;
     let before = attacked.memory();
     let mut clients = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -41,6 +41,7 @@ async fn files_that_nobody_reads_take_no_memory_and_end() {
     assert!(most < bound, "{} MiB", most / MIB);
     bystander.noticed_nothing().await;
     clients.iter().for_each(tokio::task::JoinHandle::abort);
+    attacked.gives_memory_back().await;
 }
 
 /// 301 of 301 such connections were once open after 100 s.
@@ -48,7 +49,7 @@ async fn files_that_nobody_reads_take_no_memory_and_end() {
 async fn connections_whose_answers_are_not_read_are_closed() {
     const CONNECTIONS: usize = 40;
     let attacked = Attacked::start(&["--server-write-timeout", "2s"]).await;
-    let bystander = attacked.bystander();
+    let bystander = attacked.bystander().await;
     let mut streams = Vec::new();
     for _ in 0..CONNECTIONS {
         let mut stream = connect(attacked.address).await;
@@ -63,6 +64,8 @@ async fn connections_whose_answers_are_not_read_are_closed() {
     })
     .await;
     bystander.noticed_nothing().await;
+    drop(streams);
+    attacked.gives_memory_back().await;
 }
 
 /// What is made anew for each answer is bounded in bytes, for one peer and for all.
@@ -75,7 +78,7 @@ async fn large_answers_that_nobody_reads_are_bounded_in_bytes() {
         "10m",
     ])
     .await;
-    let bystander = attacked.bystander();
+    let bystander = attacked.bystander().await;
     let mut client = Http2::open(attacked.address, 0).await.unwrap();
     for number in 0..80 {
         let path = format!("/locks/{}-{number}?ttl=10m", "n".repeat(50));
@@ -106,4 +109,5 @@ async fn large_answers_that_nobody_reads_are_bounded_in_bytes() {
     );
     bystander.noticed_nothing().await;
     clients.iter().for_each(tokio::task::JoinHandle::abort);
+    attacked.gives_memory_back().await;
 }

@@ -1,0 +1,143 @@
+//! The client that must not notice an attack: it holds a lock, uses others, and asks whether the process lives.
+//!
+//! It runs on a thread of its own, so that an attacker in the same test delays it only as far as cores are shared.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::{PROBE, ask, is_full};
+
+/// The lease that the bystander must not lose.
+pub(super) const LEASE: &str = "ttl=3s";
+/// How many cycles a full run measures, before an attack and during it.
+const MEASURED: usize = 300;
+/// How much longer the 99th percentile of its cycles may take during an attack.
+const SLOWER_AT_MOST: u32 = 10;
+
+/// A bystander at work.
+pub(super) struct Bystander {
+    ends: Arc<AtomicBool>,
+    done: Arc<AtomicUsize>,
+    cycles: JoinHandle<Vec<Duration>>,
+    /// What its cycles took before the attack. A usual run has none, as the machine is busy with other tests.
+    quiet: Vec<Duration>,
+}
+
+impl Bystander {
+    /// Starts before the attack does.
+    pub(super) async fn start(address: SocketAddr) -> Self {
+        let mut bystander = Self::begin(address);
+        if is_full() {
+            bystander.quiet = bystander.cycles_of(MEASURED).await;
+            bystander = Self {
+                quiet: bystander.quiet,
+                ..Self::begin(address)
+            };
+        }
+        bystander
+    }
+
+    fn begin(address: SocketAddr) -> Self {
+        let (ends, done) = (Arc::default(), Arc::default());
+        let at_work = bystand(address, Arc::clone(&ends), Arc::clone(&done));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        Self {
+            ends,
+            done,
+            cycles: tokio::task::spawn_blocking(move || runtime.block_on(at_work)),
+            quiet: Vec::new(),
+        }
+    }
+
+    /// Fails if the bystander has noticed anything.
+    pub(super) async fn noticed_nothing(mut self) {
+        let least = if is_full() { MEASURED } else { 1 };
+        let cycles = self.cycles_of(least).await;
+        if is_full() {
+            let [quiet, attacked] = [&mut self.quiet, &mut { cycles }].map(|cycles| p99(cycles));
+            let ratio = attacked.as_secs_f64() / quiet.as_secs_f64();
+            println!("bystander: p99 {quiet:?} before, {attacked:?} under attack: {ratio:.1}");
+            assert!(attacked <= quiet * SLOWER_AT_MOST, "{ratio:.1} times");
+        }
+    }
+
+    /// Ends it after so many cycles.
+    async fn cycles_of(&mut self, least: usize) -> Vec<Duration> {
+        while self.done.load(Ordering::Relaxed) < least && !self.cycles.is_finished() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.ends.store(true, Ordering::Relaxed);
+        (&mut self.cycles).await.expect("the bystander noticed")
+    }
+}
+
+fn p99(cycles: &mut [Duration]) -> Duration {
+    cycles.sort_unstable();
+    cycles[(cycles.len() - 1) * 99 / 100]
+}
+
+/// Returns what each cycle took.
+async fn bystand(
+    address: SocketAddr,
+    ends: Arc<AtomicBool>,
+    done: Arc<AtomicUsize>,
+) -> Vec<Duration> {
+    let held = expect(address, "POST", "/locks/bystander", LEASE, 201).await;
+    let held = token(&held);
+    let renewal = format!("{held}&{LEASE}");
+    let mut cycles = Vec::new();
+    loop {
+        let is_last = ends.load(Ordering::Relaxed);
+        let begun = Instant::now();
+        // A machine that is busy with other tests may let one probe wait, but hardly the next one too.
+        let took = [probe(address).await, probe(address).await];
+        assert!(
+            took.iter().any(|took| *took < PROBE),
+            "probes took {took:?}"
+        );
+        let other = expect(address, "POST", "/locks/other", LEASE, 201).await;
+        expect(address, "PUT", "/locks/bystander", &renewal, 200).await;
+        expect(address, "DELETE", "/locks/other", &token(&other), 204).await;
+        cycles.push(begun.elapsed());
+        done.fetch_add(1, Ordering::Relaxed);
+        if is_last {
+            expect(address, "DELETE", "/locks/bystander", &held, 204).await;
+            return cycles;
+        }
+        let pause = if is_full() { 5 } else { 50 };
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+}
+
+fn token(grant: &str) -> String {
+    let grant: serde_json::Value = serde_json::from_str(grant).unwrap();
+    format!("token={}", grant["token"].as_str().unwrap())
+}
+
+async fn probe(address: SocketAddr) -> Duration {
+    let asked = Instant::now();
+    expect(address, "GET", "/livez", "", 200).await;
+    asked.elapsed()
+}
+
+pub(super) async fn expect(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    form: &str,
+    status: u16,
+) -> String {
+    let (answered, body) = ask(address, method, path, form)
+        .await
+        .unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+    assert_eq!(answered, status, "{method} {path}: {body}");
+    body
+}
