@@ -6,6 +6,7 @@
 
 mod browsers;
 mod connections;
+mod kept;
 mod keys;
 mod listings;
 mod many_locks;
