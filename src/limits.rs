@@ -261,11 +261,13 @@ pub enum Limit {
     WaitersPerPeer,
     /// The places where claims wait.
     Waiters,
+    /// The leases and places that the embedded store keeps.
+    Locks,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
         Self::RequestsPerPeer,
@@ -287,6 +289,7 @@ impl Limit {
         Self::EventStreams,
         Self::WaitersPerPeer,
         Self::Waiters,
+        Self::Locks,
     ];
 
     /// The label of the metric.
@@ -314,6 +317,7 @@ impl Limit {
             Self::EventStreams => "event_streams",
             Self::WaitersPerPeer => "waiters_per_peer",
             Self::Waiters => "waiters",
+            Self::Locks => "locks",
         }
     }
 }

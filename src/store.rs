@@ -280,8 +280,10 @@ pub enum Fault {
     ReadOnly,
     /// The store is starting or busy with a script.
     Busy,
-    /// The store has no room for another lease.
+    /// The store has no memory for another lease.
     Full,
+    /// The store keeps as much as it may by its own limit.
+    Limit,
     /// The store is configured so that it would lose leases.
     Refused,
     /// The store answered what it should never answer.
@@ -290,13 +292,14 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds, for metrics that are present from the start.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Timeout,
         Self::Io,
         Self::Auth,
         Self::ReadOnly,
         Self::Busy,
         Self::Full,
+        Self::Limit,
         Self::Refused,
         Self::Corrupt,
     ];
@@ -311,6 +314,7 @@ impl Fault {
             Self::ReadOnly => "readonly",
             Self::Busy => "busy",
             Self::Full => "full",
+            Self::Limit => "limit",
             Self::Refused => "refused",
             Self::Corrupt => "corrupt",
         }

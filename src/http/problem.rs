@@ -308,7 +308,7 @@ impl From<StoreError> for Problem {
             Fault::Timeout | Fault::Io | Fault::ReadOnly | Fault::Busy | Fault::Corrupt => {
                 RETRY_STORE
             }
-            Fault::Auth | Fault::Full | Fault::Refused => RETRY_STORE_LASTING,
+            Fault::Auth | Fault::Full | Fault::Limit | Fault::Refused => RETRY_STORE_LASTING,
         })
     }
 }
@@ -325,6 +325,9 @@ fn what_failed(fault: Fault) -> &'static str {
         Fault::Busy => "the store is starting or busy",
         Fault::Full => {
             "the store has no room for another claim; leases can be renewed and released"
+        }
+        Fault::Limit => {
+            "the store keeps as many leases and places as memory.locks_max allows; leases can be renewed and released"
         }
         Fault::Refused => {
             "the store is set up so that it would lose leases, so that none is granted; /readyz?verbose says more"

@@ -14,7 +14,7 @@ use super::queues::Crowdedness;
 use super::{AcquireAnswer, Crowd};
 use crate::domain::{Acquired, Claim, Evicted, NotHolder, Parked, Released, Renewed};
 use crate::limits::{Limit, Refusals};
-use crate::store::{StoreError, StoreHealth};
+use crate::store::{Fault, StoreError, StoreHealth};
 use crate::telemetry::Metrics;
 use acquire::AcquireMetrics;
 pub(super) use acquire::Open;
@@ -125,6 +125,9 @@ impl LockMetrics {
     /// The store was asked for locks, and this was its answer; there may be several to one request.
     pub(super) fn asked(&self, took: Duration, answer: &Result<Acquired, StoreError>) {
         self.store.operation("acquire", took, answer);
+        if matches!(answer, Err(error) if error.fault() == Fault::Limit) {
+            self.refusals.count(Limit::Locks);
+        }
         if let Ok(Acquired::Granted(grants)) = answer {
             for held_for in grants.iter().filter_map(|grant| grant.after_expiry) {
                 self.expired.increment(1);

@@ -13,6 +13,7 @@ mod line;
 mod lock;
 mod signals;
 mod table;
+mod text;
 mod waiting;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -56,7 +57,7 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store that holds at most `locks_max` locks at a time.
+    /// An empty store that keeps at most `locks_max` leases and places at a time, counted as the configuration says.
     #[must_use]
     pub fn new(locks_max: usize) -> Self {
         Self {
@@ -66,6 +67,12 @@ impl MemoryStore {
             clock: Clock::start(),
             pace: Pace::default(),
         }
+    }
+
+    /// How much of `locks_max` is taken. What is over counts until somebody looks.
+    #[must_use]
+    pub fn count_kept(&self) -> usize {
+        self.table().count()
     }
 
     /// Runs one atomic step at one moment, and tells what came of it.

@@ -8,6 +8,7 @@
 mod browsers;
 mod bystander;
 mod connections;
+mod kept;
 mod keys;
 mod listings;
 mod many_locks;

@@ -20,6 +20,7 @@ mod release;
 mod remembering;
 mod renewal;
 mod replay;
+mod room;
 mod several;
 mod several_waiting;
 mod sharing;
@@ -330,6 +331,17 @@ mod memory_alone {
             a_table_of_forgotten_claims_has_room_again
             what_ends_at_once_is_cleared_away_while_others_go_on
             no_more_ended_claims_are_remembered_than_there_may_be_locks;
+        room:
+            every_holder_of_a_shared_lock_counts
+            a_claim_counts_for_each_of_its_locks
+            each_full_256_bytes_of_owner_and_metadata_count_once
+            a_text_is_kept_once_for_all_locks_of_its_claim
+            a_text_counts_until_the_last_lock_of_its_claim_is_released
+            a_claim_that_waits_has_the_room_to_hold
+            a_kept_place_counts_until_it_is_forgotten
+            a_lease_that_is_over_counts_while_its_lock_is_closed
+            what_is_refused_for_lack_of_room_leaves_nothing
+            whatever_becomes_of_a_claim_nothing_counts_in_the_end;
     }
 }
 

@@ -132,7 +132,7 @@ codes! {
         "Something went wrong that should never go wrong; the log of the service has it under the request id."
         "Report it with the request id. What the request did is unknown; sending it again with the same token is safe."
     StoreUnavailable "store_unavailable" SERVICE_UNAVAILABLE "The store cannot be used"
-        "The store that keeps the leases did not answer in time, could not be reached, or refused; `detail` says which. `outcome` says whether the request may have taken effect."
+        "The store that keeps the leases did not answer in time, could not be reached, refused, or has no room for another claim; `detail` says which. `outcome` says whether the request may have taken effect."
         "Send the request again, with the token of this answer if it has one: the same claim then gets its answer. A lease that you hold lasts until its known end."
     Overloaded "overloaded" SERVICE_UNAVAILABLE "The service has too much to do"
         "This process has as much under way as it may have: requests, operations, or answers that nobody reads."

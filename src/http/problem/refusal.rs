@@ -133,6 +133,7 @@ impl Problem {
             | Limit::Listings
             | Limit::EventStreams
             | Limit::Waiters
+            | Limit::Locks
             | Limit::Renewals => (
                 Code::Overloaded,
                 "this process has as many requests under way as it may have",

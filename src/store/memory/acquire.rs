@@ -174,7 +174,7 @@ impl Table {
         attempt: Attempt,
         now: Moment,
     ) -> Result<Acquired, StoreError> {
-        self.make_room(&claim.names, now)?;
+        let text = self.make_room(claim, now)?;
         let fences = self.next_fences(claim, now)?;
         let mut grants = Vec::with_capacity(fences.len());
         for (name, fence) in claim.names.iter().zip(fences) {
@@ -184,7 +184,7 @@ impl Table {
                 line.remove(claim.token);
             }
             let before = lock.ran_out.take();
-            let hold = Hold::new(claim, attempt, fence, now);
+            let hold = Hold::new(claim, text.clone(), attempt, fence, now);
             grants.push(Grant {
                 lease: hold.lease(now),
                 after_expiry: before.as_ref().map(|ran_out| ran_out.held_for),

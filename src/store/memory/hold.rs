@@ -5,9 +5,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::clock::Moment;
+use super::text::Text;
 use crate::domain::{
-    Attempt, Change, Claim, Fence, HoldCount, Holder, Lease, Metadata, Mode, Owner, Rollback,
-    Token, Ttl, Withdrawable,
+    Attempt, Change, Claim, Fence, HoldCount, Holder, Lease, Mode, Owner, Rollback, Token, Ttl,
+    Withdrawable,
 };
 
 /// A lease and what it was granted for.
@@ -21,12 +22,11 @@ pub(super) struct Hold {
     pub(super) acquired: Instant,
     pub(super) until: Instant,
     pub(super) hold_count: HoldCount,
-    pub(super) owner: Owner,
     ttl: Ttl,
     ceiling: Option<Instant>,
     min_hold: Option<Duration>,
     lock_delay: Option<Duration>,
-    metadata: Option<Metadata>,
+    text: Text,
 }
 
 /// Which attempt may roll a lease back.
@@ -41,7 +41,13 @@ pub(super) enum RollbackRight {
 }
 
 impl Hold {
-    pub(super) fn new(claim: &Claim, attempt: Attempt, fence: Fence, now: Moment) -> Self {
+    pub(super) fn new(
+        claim: &Claim,
+        text: Text,
+        attempt: Attempt,
+        fence: Fence,
+        now: Moment,
+    ) -> Self {
         let mut hold = Self {
             token: claim.token,
             mode: claim.mode,
@@ -51,12 +57,11 @@ impl Hold {
             acquired: now.instant,
             until: now.instant,
             hold_count: claim.hold_count,
-            owner: claim.owner.clone(),
             ttl: claim.ttl,
             ceiling: claim.max_hold.map(|max_hold| now.instant + max_hold),
             min_hold: claim.min_hold,
             lock_delay: claim.lock_delay,
-            metadata: claim.metadata.clone(),
+            text,
         };
         hold.extend(now);
         hold
@@ -145,10 +150,14 @@ impl Hold {
         }
     }
 
+    pub(super) fn owner(&self) -> &Owner {
+        self.text.owner()
+    }
+
     pub(super) fn holder(&self, now: Moment) -> Holder {
         Holder {
-            owner: self.owner.clone(),
-            metadata: self.metadata.clone(),
+            owner: self.owner().clone(),
+            metadata: self.text.metadata().cloned(),
             mode: self.mode,
             fence: self.fence,
             hold_count: self.hold_count,

@@ -19,7 +19,7 @@ pub(super) enum Holds {
     Several(Box<Several>),
 }
 
-/// Never empty.
+/// Never fewer than two.
 #[derive(Default)]
 pub(super) struct Several {
     holds: HashMap<Token, Hold>,
@@ -79,15 +79,25 @@ impl Holds {
             Self::One(hold) if hold.token == token => Some(hold),
             Self::Several(mut several) => {
                 let hold = several.remove(token);
-                if !several.holds.is_empty() {
-                    *self = Self::Several(several);
-                }
+                *self = match several.only() {
+                    Some(last) => Self::One(last),
+                    None => Self::Several(several),
+                };
                 hold
             }
             others @ (Self::None | Self::One(_)) => {
                 *self = others;
                 None
             }
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::One(_) => 1,
+            Self::Several(several) => several.holds.len(),
         }
     }
 
@@ -137,6 +147,22 @@ impl Several {
     fn remove(&mut self, token: Token) -> Option<Hold> {
         let hold = self.holds.remove(&token)?;
         self.ends.remove(&(hold.until, token));
+        shrink(&mut self.holds);
         Some(hold)
+    }
+
+    /// Takes out the only one that is left.
+    fn only(&mut self) -> Option<Hold> {
+        match self.holds.len() {
+            1 => self.holds.drain().next().map(|(_, hold)| hold),
+            _ => None,
+        }
+    }
+}
+
+/// Gives back the room that a map has of a time when it was much larger: what is counted is what is in it.
+pub(super) fn shrink<V>(map: &mut HashMap<Token, V>) {
+    if map.len() < map.capacity() / 4 {
+        map.shrink_to(map.len() * 2);
     }
 }

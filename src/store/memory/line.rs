@@ -5,7 +5,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use tokio::time::Instant;
 
 use super::clock::Moment;
-use crate::domain::{Claim, LockNames, Mode, Owner, Position, Queue, Timestamp, Token, Waiter};
+use super::holds::shrink;
+use super::text::Text;
+use crate::domain::{Claim, LockNames, Mode, Position, Queue, Timestamp, Token, Waiter};
 use crate::store::{LAST_CALL, OFFER};
 
 /// The queue of one lock. All waiters belong to this one process.
@@ -28,7 +30,8 @@ pub(super) struct Ticket {
     /// All locks that it waits for.
     pub(super) names: LockNames,
     pub(super) mode: Mode,
-    owner: Owner,
+    /// That of the hold to come, for which there is room already.
+    pub(super) text: Text,
     /// When its place is forgotten.
     until: Instant,
 }
@@ -48,12 +51,12 @@ enum Offer {
 }
 
 impl Ticket {
-    pub(super) fn new(claim: &Claim, sequence: u64, until: Instant) -> Self {
+    pub(super) fn new(claim: &Claim, text: Text, sequence: u64, until: Instant) -> Self {
         Self {
             sequence,
             names: claim.names.clone(),
             mode: claim.mode,
-            owner: claim.owner.clone(),
+            text,
             until,
         }
     }
@@ -78,6 +81,11 @@ impl Line {
     /// Whether no place is known here.
     pub(super) fn is_empty(&self) -> bool {
         self.tickets.is_empty()
+    }
+
+    /// How many places are known, those of claims that stand here included.
+    pub(super) fn places(&self) -> usize {
+        self.tickets.len()
     }
 
     /// How many stand here.
@@ -121,7 +129,7 @@ impl Line {
         Queue {
             length: self.length(),
             head: self.head().map(|ticket| Waiter {
-                owner: ticket.owner.clone(),
+                owner: ticket.text.owner().clone(),
                 mode: ticket.mode,
                 // A sequence number is the time, unless many came within one microsecond.
                 since: Timestamp::from_unix_ms(ticket.sequence / 1_000),
@@ -196,6 +204,10 @@ impl Line {
         self.step_out(token);
         let ticket = self.tickets.remove(&token)?;
         self.forgotten.remove(&(ticket.until, token));
+        shrink(&mut self.tickets);
+        if self.standing.len() < self.standing.capacity() / 4 {
+            self.standing.shrink_to(self.standing.len() * 2);
+        }
         Some(ticket)
     }
 

@@ -28,6 +28,8 @@ pub(super) struct Lock {
     pub(super) scheduled: Option<Instant>,
     /// Whether the table counts it among the held ones.
     pub(super) is_counted: bool,
+    /// What the table counts it for.
+    pub(super) counted: usize,
 }
 
 /// A lease that ran out.
@@ -169,6 +171,18 @@ impl Lock {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// How much the table keeps of it: leases, those that are over and keep it taken, and places. Whatever else is known of
+    /// a lock takes no room of its own beside these, and counts one without them.
+    pub(super) fn count(&self) -> usize {
+        self.count_with(0)
+    }
+
+    /// The same if there were so many more leases or places.
+    pub(super) fn count_with(&self, more: usize) -> usize {
+        let places = self.line.as_ref().map_or(0, |line| line.places());
+        (self.holds.len() + self.kept.len() + places + more).max(1)
     }
 
     pub(super) fn queue_length(&self) -> u64 {

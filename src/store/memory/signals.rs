@@ -70,7 +70,7 @@ impl Signals {
             at: now.timestamp_of(at),
             fence: Some(hold.fence),
             expires_at: goes_on.then(|| now.timestamp_of(hold.until)),
-            owner: hold.owner.clone(),
+            owner: hold.owner().clone(),
         });
     }
 

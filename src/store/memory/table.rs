@@ -14,7 +14,11 @@ use super::endings::Endings;
 use super::line::Line;
 use super::lock::{Lock, Obstacle};
 use super::signals::Signals;
-use crate::domain::{Bucket, EventKind, Listing, LockName, LockState, LockView, PageRoom, Queue};
+use super::text::Text;
+use crate::domain::{
+    Bucket, Claim, EventKind, Listing, LockName, LockState, LockView, PageRoom, Queue,
+};
+use crate::limits::Budget;
 use crate::store::{Fault, ListQuery, StoreError};
 
 /// How many locks that are due are looked at before one finds no room.
@@ -37,6 +41,10 @@ pub(super) struct Table {
     /// Locks that have changed in this step.
     touched: Vec<LockName>,
     held: u64,
+    /// What all locks count for together.
+    counted: usize,
+    /// What the texts of claims count for.
+    counted_texts: Budget,
     locks_max: usize,
 }
 
@@ -74,6 +82,8 @@ impl Table {
             timetable: BTreeSet::new(),
             touched: Vec::new(),
             held: 0,
+            counted: 0,
+            counted_texts: Budget::new(locks_max),
             locks_max,
         }
     }
@@ -141,28 +151,52 @@ impl Table {
         self.locks.get_mut(name)?.line.as_deref_mut()
     }
 
-    /// Says whether there is room for locks that may not be known yet.
-    pub(super) fn make_room(&mut self, names: &[LockName], now: Moment) -> Result<(), StoreError> {
-        if self.has_room(names) {
-            return Ok(());
+    /// How much of `locks_max` is taken.
+    pub(super) fn count(&self) -> usize {
+        self.counted + self.counted_texts.used()
+    }
+
+    /// Says whether there is room for a claim to hold its locks, or to wait for them, and has its text then. A claim that
+    /// waits has the room already that it needs to hold.
+    pub(super) fn make_room(&mut self, claim: &Claim, now: Moment) -> Result<Text, StoreError> {
+        let text = self.text(claim);
+        if self.has_room(claim) {
+            return Ok(text);
         }
         // Entries of the past may still take room when many became due at once.
         self.sweep(now, SWEPT_WHEN_FULL);
-        if self.has_room(names) {
-            return Ok(());
+        if self.has_room(claim) {
+            return Ok(text);
         }
         let detail = format!("memory.locks_max = {} is reached", self.locks_max);
-        Err(StoreError::unavailable(Fault::Full, detail))
+        Err(StoreError::unavailable(Fault::Limit, detail))
     }
 
-    fn has_room(&self, names: &[LockName]) -> bool {
-        let free = self.locks_max.saturating_sub(self.locks.len());
-        free >= names.len()
-            || free
-                >= names
-                    .iter()
-                    .filter(|name| !self.locks.contains_key(*name))
-                    .count()
+    /// The text that the claim waits with, if it is the same, or a new one, which counts at once.
+    fn text(&self, claim: &Claim) -> Text {
+        let waits_with = || {
+            let of_ticket = |name| Some(&self.line(name)?.ticket(claim.token)?.text);
+            let mut texts = claim.names.iter().filter_map(of_ticket);
+            texts.find(|text| text.is_of(claim)).cloned()
+        };
+        Text::of_owner_alone(claim)
+            .or_else(waits_with)
+            .unwrap_or_else(|| Text::whole(claim, &self.counted_texts))
+    }
+
+    /// Whether there is room for the locks of a claim whose text counts already.
+    fn has_room(&self, claim: &Claim) -> bool {
+        let more = |name: &LockName| match self.locks.get(name) {
+            Some(lock) => {
+                let waits = lock.line.as_ref().map(|line| line.ticket(claim.token));
+                let is_new = waits.flatten().is_none();
+                lock.count_with(usize::from(is_new)) - lock.count()
+            }
+            None => 1,
+        };
+        let count = self.count();
+        count + claim.names.len() <= self.locks_max
+            || count + claim.names.iter().map(more).sum::<usize>() <= self.locks_max
     }
 
     /// Clears away what is due, at most `most` entries. Says whether there may be more.
@@ -266,6 +300,9 @@ impl Table {
                 self.timetable.insert((due, name.clone()));
             }
         }
+        let count = if due.is_some() { lock.count() } else { 0 };
+        self.counted = self.counted + count - lock.counted;
+        lock.counted = count;
         if due.is_none() {
             entry.remove();
         }

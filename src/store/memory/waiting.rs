@@ -63,14 +63,15 @@ impl Table {
         {
             return Ok(answer);
         }
-        self.make_room(&claim.names, now)?;
+        let text = self.make_room(claim, now)?;
         // One count for all queues: whoever stands in several has one place in all of them, so none waits for another
         // that waits for it.
         let place = sequence.unwrap_or_else(|| now.unix_us.max(self.last_sequence + 1));
         self.last_sequence = self.last_sequence.max(place);
         let restored = stand.place.is_some() && !self.stands(claim);
         for name in claim.names.iter() {
-            let ticket = Ticket::new(claim, place, now.instant + stand.remembered());
+            let until = now.instant + stand.remembered();
+            let ticket = Ticket::new(claim, text.clone(), place, until);
             let lock = self.locks.entry(name.clone()).or_default();
             lock.line
                 .get_or_insert_with(|| Box::new(Line::new()))

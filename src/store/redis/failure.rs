@@ -84,7 +84,7 @@ impl Failure {
             Fault::Auth => return self.missing_right(),
             Fault::ReadOnly => "it takes no writes",
             Fault::Busy => "it is starting, or busy with a script",
-            Fault::Full => "it has no room for more data",
+            Fault::Full | Fault::Limit => "it has no room for more data",
             Fault::Refused => "it would lose leases",
             Fault::Corrupt if said("switch database") => {
                 "it has no database of the number in the store's URL, or the user may not use it"

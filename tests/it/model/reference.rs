@@ -6,7 +6,7 @@ mod allowed;
 mod lock;
 mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use lock::Mode;
 use lock::{Lease, Lock, Ticket};
@@ -33,6 +33,7 @@ struct Request {
 pub(super) struct Model {
     now: u64,
     last_sequence: u64,
+    last_text: u64,
     locks: [Lock; LOCKS],
     /// Each token's last request that came to wait, until it is granted.
     requests: BTreeMap<usize, Request>,
@@ -96,6 +97,14 @@ impl Model {
     pub(super) fn view(&self, lock: usize) -> Seen {
         let seen = self.locks[lock].view(self.now).into_iter();
         seen.map(|part| part.at(lock)).collect()
+    }
+
+    /// How much is kept, of which a token's text is so much.
+    pub(super) fn count(&self, of_text: impl Fn(usize) -> usize) -> usize {
+        let texts: BTreeSet<_> = self.locks.iter().flat_map(Lock::texts).collect();
+        let locks = self.locks.iter().map(|lock| lock.count(self.now));
+        let texts = texts.into_iter().map(|(_, token)| of_text(token));
+        locks.chain(texts).sum()
     }
 
     /// The tokens that stand in a queue, in their order.
@@ -235,8 +244,9 @@ impl Model {
 
     fn grant(&mut self, ask: &Ask, attempt: u64) -> Seen {
         self.requests.remove(&ask.token);
+        let text = self.text(ask);
         let grants = ask.locks.iter().map(|&lock| {
-            let lease = Lease::new(ask, attempt, self.now);
+            let lease = Lease::new(ask, attempt, text, self.now);
             self.locks[lock].grant(lease, self.now).at(lock)
         });
         grants.collect()
@@ -255,11 +265,13 @@ impl Model {
             self.last_sequence += 1;
             self.last_sequence
         });
+        let text = self.text(ask);
         for &lock in &ask.locks {
             let ticket = Ticket {
                 token: ask.token,
                 mode: ask.mode,
                 kept_until: None,
+                text,
             };
             self.locks[lock].queue.insert(sequence, ticket);
         }
@@ -271,6 +283,18 @@ impl Model {
         };
         self.requests.insert(ask.token, request);
         vec![What::Waiting.of(ask.locks[0], &self.position(ask, sequence), &[])]
+    }
+
+    /// The text that a claim waits with, or a new one.
+    fn text(&mut self, ask: &Ask) -> u64 {
+        let place = |&lock: &usize| {
+            let lock = &self.locks[lock];
+            Some(lock.queue[&lock.ticket_of(ask.token)?].text)
+        };
+        ask.locks.iter().find_map(place).unwrap_or_else(|| {
+            self.last_text += 1;
+            self.last_text
+        })
     }
 
     /// How many are before a claim, in all of its queues, and how many there are.

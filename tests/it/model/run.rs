@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use leasehold::domain::{Attempt, Claim, Fence, LockName, Token};
-use leasehold::store::OFFER;
+use leasehold::domain::{Attempt, Claim, Fence, LockName, Metadata, Token};
+use leasehold::store::memory::MemoryStore;
+use leasehold::store::{LockStore as _, OFFER, REMEMBERED};
 use proptest::prelude::*;
 use proptest_state_machine::StateMachineTest;
 use tokio::runtime::{Builder, Runtime};
@@ -21,7 +22,7 @@ use tokio::time::Instant;
 use super::histories::Histories;
 use super::reference::{Ask, LOCKS, Model, Part, Seen, Step, TOKENS, Terms, WAITERS_MAX};
 use crate::support::bench::{
-    Bench, Waiter, claim_on_all, fresh_name, hold_count, names, owner, ttl,
+    Bench, Waiter, claim_on_all, fresh_name, hold_count, metadata, names, owner, ttl,
 };
 use crate::support::eventually_within;
 
@@ -50,6 +51,8 @@ pub(super) struct Run<P> {
     runtime: Arc<Runtime>,
     /// One for each process.
     benches: Arc<[Bench]>,
+    /// The store itself, if it counts what it keeps.
+    memory: Option<Arc<MemoryStore>>,
     locks: [LockName; LOCKS],
     tokens: [Token; TOKENS],
     fences: [Fences; LOCKS],
@@ -61,6 +64,9 @@ pub(super) struct Run<P> {
     is_inconclusive: bool,
     place: PhantomData<P>,
 }
+
+/// What histories are run on.
+type Stores = (Arc<Runtime>, Arc<[Bench]>, Option<Arc<MemoryStore>>);
 
 /// The fencing tokens of one lock.
 #[derive(Debug, Default)]
@@ -74,13 +80,14 @@ impl<P: Place> StateMachineTest for Run<P> {
     type Reference = Histories<P>;
 
     fn init_test(_: &Model) -> Self {
-        let (runtime, benches) = if P::IS_EXACT { memory() } else { redis() };
+        let (runtime, benches, memory) = if P::IS_EXACT { memory() } else { redis() };
         let passed = runtime.block_on(async { Instant::now() });
         let mut locks = [(); LOCKS].map(|()| fresh_name());
         locks.sort();
         Self {
             runtime,
             benches,
+            memory,
             locks,
             tokens: [(); TOKENS].map(|()| Token::random()),
             fences: Default::default(),
@@ -95,6 +102,15 @@ impl<P: Place> StateMachineTest for Run<P> {
         let runtime = Arc::clone(&run.runtime);
         runtime.block_on(run.take(model, &step));
         run
+    }
+
+    fn teardown(run: Self, _: Model) {
+        let Some(memory) = run.memory else { return };
+        run.runtime.block_on(async {
+            tokio::time::advance(REMEMBERED * 10).await;
+            memory.survey().await;
+        });
+        assert_eq!(memory.count_kept(), 0, "what is kept when all is over");
     }
 }
 
@@ -128,6 +144,10 @@ impl<P: Place> Run<P> {
         for (lock, view) in views.iter().enumerate() {
             let what = format_args!("the view of lock {lock} after {step:?}");
             Self::assert_agree(view, &model.view(lock), &what);
+        }
+        if let Some(memory) = &self.memory {
+            let expected = model.count(|token| self.counts_of_text(token));
+            assert_eq!(memory.count_kept(), expected, "what is kept after {step:?}");
         }
         self.assert_those_were_told_who_are_due(model).await;
     }
@@ -268,11 +288,19 @@ impl<P: Place> Run<P> {
         seen
     }
 
-    /// A claim of a token, with nothing of its own.
+    /// How much the text of a claim counts.
+    fn counts_of_text(&self, token: usize) -> usize {
+        let claim = self.claim(token, &[0]);
+        let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
+        (claim.owner.as_str().len() + metadata.len()) / 256
+    }
+
+    /// A claim of a token, with nothing of its own but its text: the larger the token, the longer.
     fn claim(&self, token: usize, locks: &[usize]) -> Claim {
         Claim {
             token: self.tokens[token],
             owner: owner(&token.to_string()),
+            metadata: metadata(&format!(r#"{{"m":"{}"}}"#, "x".repeat(token * 200))),
             ..claim_on_all(names(locks.iter().map(|&lock| &self.locks[lock])))
         }
     }
@@ -287,18 +315,19 @@ impl<P: Place> Run<P> {
 }
 
 /// An embedded store of its own, on a stopped clock of its own.
-fn memory() -> (Arc<Runtime>, Arc<[Bench]>) {
+fn memory() -> Stores {
     let runtime = Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime");
-    let bench = runtime.block_on(Bench::memory());
-    (Arc::new(runtime), Arc::new([bench]))
+    let memory = runtime.block_on(async { Arc::new(MemoryStore::new(100_000)) });
+    let bench = Bench::on(Arc::clone(&memory) as _, None);
+    (Arc::new(runtime), Arc::new([bench]), Some(memory))
 }
 
 /// One store for all histories; they have their own locks.
-fn redis() -> (Arc<Runtime>, Arc<[Bench]>) {
+fn redis() -> Stores {
     static RUNTIME: LazyLock<Arc<Runtime>> =
         LazyLock::new(|| Arc::new(Runtime::new().expect("a runtime")));
     static BENCHES: OnceCell<Arc<[Bench]>> = OnceCell::const_new();
@@ -310,5 +339,5 @@ fn redis() -> (Arc<Runtime>, Arc<[Bench]>) {
         [first, second].into()
     });
     let benches = RUNTIME.block_on(benches);
-    (Arc::clone(&RUNTIME), Arc::clone(benches))
+    (Arc::clone(&RUNTIME), Arc::clone(benches), None)
 }

@@ -33,6 +33,8 @@ pub(super) struct Lease {
     until: u64,
     /// The attempt that may roll it back, and whether it took the lease over.
     rollback: Option<(u64, bool)>,
+    /// Leases of one grant have one.
+    text: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +49,8 @@ pub(super) struct Ticket {
     pub(super) mode: Mode,
     /// Of one that nobody stands on.
     pub(super) kept_until: Option<u64>,
+    /// That of the lease to come.
+    pub(super) text: u64,
 }
 
 impl Mode {
@@ -60,7 +64,7 @@ impl Mode {
 }
 
 impl Lease {
-    pub(super) fn new(ask: &Ask, attempt: u64, now: u64) -> Self {
+    pub(super) fn new(ask: &Ask, attempt: u64, text: u64, now: u64) -> Self {
         let ceiling = ask.terms.max_hold.unwrap_or(u64::MAX);
         Self {
             token: ask.token,
@@ -70,6 +74,7 @@ impl Lease {
             acquired: now,
             until: now + ask.terms.ttl.min(ceiling),
             rollback: Some((attempt, false)),
+            text,
         }
     }
 
@@ -228,6 +233,21 @@ impl Lock {
         seen.ticks.extend(self.expired_after.take());
         self.leases.push(lease);
         seen
+    }
+
+    /// How much of the lock is kept.
+    pub(super) fn count(&self, now: u64) -> usize {
+        let closed = self.closed.iter().filter(|(until, _)| *until > now);
+        let count = self.leases.len() + closed.count() + self.queue.len();
+        // That a lease ran out is remembered in the place of that lease.
+        count.max(usize::from(self.expired_after.is_some()))
+    }
+
+    /// Whose texts are kept.
+    pub(super) fn texts(&self) -> impl Iterator<Item = (u64, usize)> {
+        let leases = self.leases.iter().map(|lease| (lease.text, lease.token));
+        let tickets = self.queue.values();
+        leases.chain(tickets.map(|ticket| (ticket.text, ticket.token)))
     }
 
     /// An attempt is told of the lease. Says whether the claim holds deeper now.

@@ -1,0 +1,295 @@
+//! Laws of room: what the embedded store keeps counts, as the configuration says, and nothing of it counts longer than it
+//! is kept. Random histories are counted in `model`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use leasehold::domain::{Attempt, Claim, Holder};
+use leasehold::store::memory::MemoryStore;
+use leasehold::store::{Fault, LockStore as _, REMEMBERED};
+
+use super::several::claim_on_fresh;
+use crate::support::bench::{
+    Bench, LONG, READ, SHORT, Waiter, at_depth, claim, claim_on, deadline, for_short, in_mode,
+    lock_of, metadata, names, owner, permits, reader, rival,
+};
+
+/// A small store.
+struct Room {
+    store: Arc<MemoryStore>,
+    bench: Bench,
+}
+
+impl Room {
+    fn of(locks_max: usize) -> Self {
+        let store = Arc::new(MemoryStore::new(locks_max));
+        let bench = Bench::on(Arc::clone(&store) as _, None);
+        Self { store, bench }
+    }
+
+    #[track_caller]
+    fn counts(&self, expected: usize) {
+        assert_eq!(self.store.count_kept(), expected);
+    }
+
+    async fn refuses(&self, claim: &Claim) {
+        let answer = self.bench.attempt(claim, Attempt::random()).await;
+        let error = answer.expect_err("there is no room");
+        assert_eq!(error.fault(), Fault::Limit);
+    }
+
+    async fn refuses_to_let_wait(&self, waiter: &Waiter) {
+        let Waiter {
+            claim,
+            attempt,
+            stand,
+        } = waiter;
+        let answer = self.store.acquire(claim, *attempt, Some(stand), deadline());
+        let error = answer.await.expect_err("there is no room");
+        assert_eq!(error.fault(), Fault::Limit);
+    }
+
+    /// Nothing counts once everything is over and was looked at.
+    async fn is_empty_in_the_end(&self) {
+        self.bench.advance(LONG * 10 + REMEMBERED).await;
+        self.store.survey().await;
+        self.counts(0);
+    }
+}
+
+/// The claim with so many bytes of owner and metadata together.
+fn with_text(claim: &Claim, bytes: usize) -> Claim {
+    let owner = owner("pod-1");
+    let left = bytes - owner.as_str().len() - r#"{"m":""}"#.len();
+    let metadata = metadata(&format!(r#"{{"m":"{}"}}"#, "x".repeat(left)));
+    assert_eq!(
+        metadata.as_ref().map(|it| it.as_json().len()),
+        Some(bytes - 5)
+    );
+    Claim {
+        owner,
+        metadata,
+        ..claim.clone()
+    }
+}
+
+pub(super) async fn every_holder_of_a_shared_lock_counts(_: &Bench) {
+    let room = Room::of(3);
+    let first = in_mode(&claim(), READ);
+    let second = reader(&first);
+    for claim in [&first, &second, &reader(&first)] {
+        room.bench.granted(claim).await;
+    }
+    room.counts(3);
+    room.refuses(&reader(&first)).await;
+    room.bench.freed(&second).await;
+    room.bench.granted(&reader(&first)).await;
+    room.is_empty_in_the_end().await;
+}
+
+pub(super) async fn a_claim_counts_for_each_of_its_locks(_: &Bench) {
+    let room = Room::of(7);
+    let (several, locks) = claim_on_fresh::<3>();
+    let several = in_mode(&several, READ);
+    room.bench.all_granted(&several).await;
+    room.bench.all_granted(&reader(&several)).await;
+    room.counts(6);
+    room.refuses(&reader(&several)).await;
+    room.bench
+        .granted(&in_mode(&claim_on(&locks[0]), READ))
+        .await;
+    room.counts(7);
+    room.is_empty_in_the_end().await;
+}
+
+pub(super) async fn each_full_256_bytes_of_owner_and_metadata_count_once(_: &Bench) {
+    let room = Room::of(100);
+    for (bytes, counts) in [
+        (100, 0),
+        (255, 0),
+        (256, 1),
+        (511, 1),
+        (512, 2),
+        (4_000, 15),
+    ] {
+        let (several, _) = claim_on_fresh::<64>();
+        let several = with_text(&several, bytes);
+        room.bench.all_granted(&several).await;
+        room.counts(64 + counts);
+        // What a claim says of itself is what it said at first, as long as it holds.
+        let again = with_text(&at_depth(&several, 2), 4_000);
+        room.bench.acquire(&again).await;
+        room.bench.renew(&several).await;
+        room.counts(64 + counts);
+        room.bench.release_all(&several).await;
+        room.counts(0);
+    }
+}
+
+pub(super) async fn a_text_is_kept_once_for_all_locks_of_its_claim(_: &Bench) {
+    let room = Room::of(200);
+    let (several, locks) = claim_on_fresh::<64>();
+    room.bench.all_granted(&with_text(&several, 4_000)).await;
+    let waiter = room.bench.waiting(&with_text(&rival(&several), 255)).await;
+    let (mut holders, mut heads) = (Vec::new(), Vec::new());
+    for lock in &locks {
+        holders.push(room.bench.holder(lock).await);
+        heads.push(room.bench.queue(lock).await.head.expect("one waits"));
+    }
+    // What is there at the same time and is not the same has another address.
+    let metadata = |it: &Holder| it.metadata.as_ref().map(|it| it.as_json().as_ptr());
+    assert!(
+        holders
+            .iter()
+            .all(|it| metadata(it) == metadata(&holders[0]))
+    );
+    let owners = holders.iter().map(|it| it.owner.as_str().as_ptr());
+    let waiting = heads.iter().map(|it| it.owner.as_str().as_ptr());
+    let different: BTreeSet<_> = owners.chain(waiting).collect();
+    assert_eq!(different.len(), 2);
+    drop(waiter);
+}
+
+/// Otherwise a claim on many locks of which all but one are released would keep its text for nothing.
+pub(super) async fn a_text_counts_until_the_last_lock_of_its_claim_is_released(_: &Bench) {
+    let room = Room::of(20);
+    let (several, locks) = claim_on_fresh::<3>();
+    let several = with_text(&several, 4_000);
+    room.bench.all_granted(&several).await;
+    for (lock, left) in locks.iter().zip([17, 16, 0]) {
+        let one = Claim {
+            names: names([lock]),
+            ..several.clone()
+        };
+        let holder = room.bench.holder(lock).await;
+        assert_eq!(holder.metadata, several.metadata);
+        room.bench.freed(&one).await;
+        room.counts(left);
+    }
+}
+
+/// Nobody who waits can be refused when its turn comes, and whoever comes late is refused before it waits.
+pub(super) async fn a_claim_that_waits_has_the_room_to_hold(_: &Bench) {
+    let room = Room::of(20);
+    let holding = claim();
+    room.bench.granted(&holding).await;
+    let mut waiter = room
+        .bench
+        .waiting(&with_text(&rival(&holding), 4_000))
+        .await;
+    room.counts(17);
+    room.bench.waits(&mut waiter).await;
+    room.bench.waits(&mut waiter.again()).await;
+    room.counts(17);
+    for _ in 0..3 {
+        room.bench.granted(&claim()).await;
+    }
+    room.refuses_to_let_wait(&Waiter::new(rival(&holding)))
+        .await;
+    room.counts(20);
+    room.bench.freed(&holding).await;
+    room.bench.granted(&waiter.claim).await;
+    room.counts(19);
+    room.is_empty_in_the_end().await;
+}
+
+pub(super) async fn a_kept_place_counts_until_it_is_forgotten(_: &Bench) {
+    let room = Room::of(100);
+    let (several, _) = claim_on_fresh::<3>();
+    room.bench.all_granted(&several).await;
+    let waiter = room.bench.waiting(&with_text(&rival(&several), 512)).await;
+    room.counts(3 + 3 + 2);
+    room.bench.park(&waiter.claim, SHORT).await;
+    room.counts(3 + 3 + 2);
+    room.bench.outlast(SHORT).await;
+    room.store.survey().await;
+    room.counts(3);
+    let waiter = room.bench.waiting(&with_text(&rival(&several), 512)).await;
+    room.bench.release_all(&waiter.claim).await;
+    room.counts(3);
+    room.is_empty_in_the_end().await;
+}
+
+pub(super) async fn a_lease_that_is_over_counts_while_its_lock_is_closed(_: &Bench) {
+    let room = Room::of(100);
+    let closing = |claim: &Claim| Claim {
+        min_hold: Some(LONG),
+        lock_delay: Some(LONG),
+        ..with_text(claim, 512)
+    };
+    let released = closing(&in_mode(&claim(), permits(1, 50)));
+    for _ in 0..10 {
+        let released = closing(&in_mode(&rival(&released), permits(1, 50)));
+        room.bench.granted(&released).await;
+        room.bench.freed(&released).await;
+    }
+    room.counts(10);
+    let evicted = closing(&in_mode(&claim(), READ));
+    room.bench.granted(&evicted).await;
+    room.bench.evict(lock_of(&evicted), "").await;
+    room.counts(11);
+    let expired = for_short(&closing(&claim()));
+    room.bench.granted(&expired).await;
+    room.counts(14);
+    room.bench.outlast(SHORT).await;
+    room.store.survey().await;
+    room.counts(12);
+    room.is_empty_in_the_end().await;
+}
+
+pub(super) async fn what_is_refused_for_lack_of_room_leaves_nothing(_: &Bench) {
+    let room = Room::of(10);
+    let (several, locks) = claim_on_fresh::<5>();
+    room.refuses(&with_text(&several, 6 * 256)).await;
+    room.counts(0);
+    room.bench.granted(&claim_on(&locks[0])).await;
+    let mut waiter = Waiter::new(with_text(&several, 5 * 256));
+    room.refuses_to_let_wait(&waiter).await;
+    room.counts(1);
+    waiter.claim = with_text(&several, 4 * 256);
+    room.bench.waits(&mut waiter).await;
+    room.counts(10);
+    // Asking with a longer text is refused, and the claim waits on with what it has.
+    let longer = Waiter::new(with_text(&waiter.claim, 5 * 256));
+    room.refuses_to_let_wait(&longer).await;
+    room.counts(10);
+}
+
+pub(super) async fn whatever_becomes_of_a_claim_nothing_counts_in_the_end(_: &Bench) {
+    let room = Room::of(100);
+    let bench = &room.bench;
+    let attempt = Attempt::random();
+    let withdrawn = with_text(&claim(), 4_000);
+    bench
+        .attempt(&withdrawn, attempt)
+        .await
+        .expect("there is room");
+    room.counts(16);
+    bench.withdraw(&withdrawn, attempt).await;
+    room.counts(0);
+    let taken_over = Claim {
+        takes_over: true,
+        ..with_text(&claim(), 4_000)
+    };
+    bench.granted(&taken_over).await;
+    bench.attempt(&taken_over, attempt).await.expect("it holds");
+    room.counts(16);
+    bench.close(&taken_over, attempt).await;
+    room.counts(0);
+    let steps_down = with_text(&claim(), 4_000);
+    bench.granted(&steps_down).await;
+    bench.renew_in_mode(&steps_down, READ).await;
+    bench.granted(&reader(&steps_down)).await;
+    room.counts(17);
+    bench.evict(lock_of(&steps_down), "stuck").await;
+    room.counts(0);
+    let expired = for_short(&with_text(&claim(), 4_000));
+    bench.granted(&expired).await;
+    bench.outlast(SHORT).await;
+    bench.state(lock_of(&expired)).await;
+    // The lock knows for a minute that the lease ran out, for the next claim that is granted it.
+    room.counts(1);
+    bench.granted(&rival(&expired)).await;
+    room.counts(1);
+    room.is_empty_in_the_end().await;
+}
