@@ -8,6 +8,7 @@ mod browsers;
 mod connections;
 mod keys;
 mod listings;
+mod library_log;
 mod many_locks;
 mod operations;
 mod process;

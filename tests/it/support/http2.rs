@@ -128,12 +128,21 @@ impl Http2 {
         })
     }
 
+    /// Asks so many times, and takes each request back before it can have been looked at.
+    pub(crate) async fn ask_and_reset(&mut self, requests: usize) -> io::Result<()> {
+        let mut frames = Vec::new();
+        let head = [literal(2, "GET"), vec![0x80 | 6], literal(4, "/livez")].concat();
+        for _ in 0..requests {
+            let id = self.next;
+            self.next += 2;
+            frames.extend(frame(HEADERS, END_STREAM | END_HEADERS, id, &head));
+            frames.extend(frame(RST_STREAM, 0, id, &CANCEL.to_be_bytes()));
+        }
+        self.stream.write_all(&frames).await
+    }
+
     async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> io::Result<()> {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        let mut frame = length[1..].to_vec();
-        frame.extend([kind, flags]);
-        frame.extend(stream.to_be_bytes());
-        frame.extend(payload);
+        let frame = frame(kind, flags, stream, payload);
         self.stream.write_all(&frame).await
     }
 }
