@@ -90,12 +90,38 @@ fn last_event_id(headers: &HeaderMap) -> Option<String> {
 
 fn told(event: WatchEvent) -> Event {
     match event {
-        WatchEvent::Happened(event) => {
-            let event = &*event;
-            Event::new(event.kind.label(), &LockEventBody::new(event)).with_id(&event.id)
-        }
+        WatchEvent::Happened(event) => Event::shared(event.text(|event| {
+            let data = LockEventBody::new(event);
+            sse::text_with_id(&event.id, event.kind.label(), &data)
+        })),
         // Without an id: a client that comes back before anything else has happened is told once more that it has missed
         // something, which is true until it has looked.
         WatchEvent::Reset => Event::new("reset", &json!({})),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::{EventKind, LockEvent, Owner, Timestamp};
+    use crate::service::Happened;
+
+    #[test]
+    fn streams_share_the_bytes_of_an_event() {
+        let happened = Arc::new(Happened::new(LockEvent {
+            id: "1".to_owned(),
+            kind: EventKind::Acquired,
+            name: LockName::parse(b"a").expect("a name"),
+            at: Timestamp::from_unix_ms(0),
+            fence: None,
+            expires_at: None,
+            owner: Owner::default(),
+        }));
+        let [one, other] = [(); 2].map(|()| told(WatchEvent::Happened(Arc::clone(&happened))));
+        let (one, other) = (one.into_bytes(), other.into_bytes());
+        assert_eq!(one.as_ptr(), other.as_ptr());
+        assert!(one.starts_with(b"id: 1\nevent: acquired\ndata: {"));
     }
 }
