@@ -40,9 +40,10 @@ pub(super) async fn events(State(app): State<App>, request: Request) -> Result<R
         return Ok(sse::head());
     }
     let after = last_event_id(request.headers());
-    let slot = app.slot(Operation::Watch, request.extensions()).await?;
+    let extensions = extract::let_go(request);
+    let slot = app.slot(Operation::Watch, &extensions).await?;
     let events = app.service().watch(scope, after).await;
-    Ok(response(events.map(told), slot, request.extensions()))
+    Ok(response(events.map(told), slot, &extensions))
 }
 
 /// The state of one lock, and then what happens to it.
@@ -52,17 +53,17 @@ pub(super) async fn events(State(app): State<App>, request: Request) -> Result<R
 pub(super) async fn of_lock(
     app: &App,
     name: LockName,
-    headers: &HeaderMap,
-    extensions: &Extensions,
+    request: Request,
 ) -> Result<Response, Problem> {
-    let after = last_event_id(headers);
+    let after = last_event_id(request.headers());
+    let extensions = extract::let_go(request);
     let scope = Scope::Lock(name.clone());
-    let slot = app.slot(Operation::Watch, extensions).await?;
+    let slot = app.slot(Operation::Watch, &extensions).await?;
     let events = app.service().watch(scope, after).await;
     let view = app.service().inspect(&name).await?;
     let state = Event::new("state", &LockBody::new(&view));
     let events = stream::once(async { state }).chain(events.map(told));
-    Ok(response(events, slot, extensions))
+    Ok(response(events, slot, &extensions))
 }
 
 fn response(

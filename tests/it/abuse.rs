@@ -6,9 +6,10 @@
 
 mod browsers;
 mod connections;
+mod heads;
 mod keys;
-mod listings;
 mod library_log;
+mod listings;
 mod many_locks;
 mod operations;
 mod process;
