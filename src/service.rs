@@ -43,6 +43,7 @@ pub use answer::{AcquireAnswer, Crowd, Outcome, Unserved};
 use detached::Detached;
 use ears::Ears;
 use events::Events;
+pub use events::Happened;
 use held::HeldByStreams;
 pub use hold::{Hold, HoldEvent};
 use metrics::LockMetrics;

@@ -40,9 +40,10 @@ pub(super) async fn events(State(app): State<App>, request: Request) -> Result<R
         return Ok(sse::head());
     }
     let after = last_event_id(request.headers());
-    let slot = app.slot(Operation::Watch, request.extensions()).await?;
+    let extensions = extract::let_go(request);
+    let slot = app.slot(Operation::Watch, &extensions).await?;
     let events = app.service().watch(scope, after).await;
-    Ok(response(events.map(told), slot, request.extensions()))
+    Ok(response(events.map(told), slot, &extensions))
 }
 
 /// The state of one lock, and then what happens to it.
@@ -52,17 +53,17 @@ pub(super) async fn events(State(app): State<App>, request: Request) -> Result<R
 pub(super) async fn of_lock(
     app: &App,
     name: LockName,
-    headers: &HeaderMap,
-    extensions: &Extensions,
+    request: Request,
 ) -> Result<Response, Problem> {
-    let after = last_event_id(headers);
+    let after = last_event_id(request.headers());
+    let extensions = extract::let_go(request);
     let scope = Scope::Lock(name.clone());
-    let slot = app.slot(Operation::Watch, extensions).await?;
+    let slot = app.slot(Operation::Watch, &extensions).await?;
     let events = app.service().watch(scope, after).await;
     let view = app.service().inspect(&name).await?;
     let state = Event::new("state", &LockBody::new(&view));
     let events = stream::once(async { state }).chain(events.map(told));
-    Ok(response(events, slot, extensions))
+    Ok(response(events, slot, &extensions))
 }
 
 fn response(
@@ -90,12 +91,38 @@ fn last_event_id(headers: &HeaderMap) -> Option<String> {
 
 fn told(event: WatchEvent) -> Event {
     match event {
-        WatchEvent::Happened(event) => {
-            let event = &*event;
-            Event::new(event.kind.label(), &LockEventBody::new(event)).with_id(&event.id)
-        }
+        WatchEvent::Happened(event) => Event::shared(event.text(|event| {
+            let data = LockEventBody::new(event);
+            sse::text_with_id(&event.id, event.kind.label(), &data)
+        })),
         // Without an id: a client that comes back before anything else has happened is told once more that it has missed
         // something, which is true until it has looked.
         WatchEvent::Reset => Event::new("reset", &json!({})),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::{EventKind, LockEvent, Owner, Timestamp};
+    use crate::service::Happened;
+
+    #[test]
+    fn streams_share_the_bytes_of_an_event() {
+        let happened = Arc::new(Happened::new(LockEvent {
+            id: "1".to_owned(),
+            kind: EventKind::Acquired,
+            name: LockName::parse(b"a").expect("a name"),
+            at: Timestamp::from_unix_ms(0),
+            fence: None,
+            expires_at: None,
+            owner: Owner::default(),
+        }));
+        let [one, other] = [(); 2].map(|()| told(WatchEvent::Happened(Arc::clone(&happened))));
+        let (one, other) = (one.into_bytes(), other.into_bytes());
+        assert_eq!(one.as_ptr(), other.as_ptr());
+        assert!(one.starts_with(b"id: 1\nevent: acquired\ndata: {"));
     }
 }

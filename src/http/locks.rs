@@ -75,11 +75,8 @@ fn lock_names(fields: &mut Fields) -> Result<Option<LockNames>, Problem> {
         return Ok(None);
     };
     if texts.len() > LockNames::COUNT_MAX {
-        let problem = format!(
-            "{} names are out of range; use 1 to {}",
-            texts.len(),
-            LockNames::COUNT_MAX
-        );
+        let count_max = LockNames::COUNT_MAX;
+        let problem = format!("more than {count_max} names are out of range; use 1 to {count_max}");
         return Err(Problem::field("names", problem));
     }
     let names = texts.iter().map(|text| {
@@ -108,20 +105,36 @@ const fn with_names<const ONE: usize, const SEVERAL: usize>(
     all
 }
 
-/// The token that the client presents, in the header or as a field; both must say the same.
-fn presented_token(headers: &HeaderMap, fields: &mut Fields) -> Result<Option<Token>, Problem> {
-    let field = fields.text("token")?;
-    let mut presented = field.as_deref().map(Token::parse).transpose()?;
-    for value in headers.get_all(LOCK_TOKEN) {
-        // Bytes outside of ASCII are in no UUID; the empty text is refused with the same words.
-        let token = Token::parse(value.to_str().unwrap_or_default().trim_ascii())?;
-        if presented.is_some_and(|other| other != token) {
-            let problem = "two different tokens are given; send one";
-            return Err(Problem::field("token", problem));
-        }
-        presented = Some(token);
+/// The token in the header, looked at before the body is read and put together with the field of the same name afterwards.
+struct HeaderToken(Result<Option<Token>, Problem>);
+
+impl HeaderToken {
+    fn of(headers: &HeaderMap) -> Self {
+        let values = headers.get_all(LOCK_TOKEN).iter();
+        Self(values.into_iter().try_fold(None, |earlier, value| {
+            // Bytes outside of ASCII are in no UUID; the empty text is refused with the same words.
+            let token = Token::parse(value.to_str().unwrap_or_default().trim_ascii())?;
+            same_token(earlier, token).map(Some)
+        }))
     }
-    Ok(presented)
+
+    /// The token that the client presents, in the header or as a field; both must say the same.
+    fn or_field(self, fields: &mut Fields) -> Result<Option<Token>, Problem> {
+        let field = fields.text("token")?;
+        let field = field.as_deref().map(Token::parse).transpose()?;
+        match self.0? {
+            Some(token) => same_token(field, token).map(Some),
+            None => Ok(field),
+        }
+    }
+}
+
+fn same_token(earlier: Option<Token>, token: Token) -> Result<Token, Problem> {
+    if earlier.is_some_and(|earlier| earlier != token) {
+        let problem = "two different tokens are given; send one";
+        return Err(Problem::field("token", problem));
+    }
+    Ok(token)
 }
 
 /// The token as a header, marked as sensitive, so that neither a log of headers nor HTTP/2's compression keeps it.

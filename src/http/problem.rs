@@ -18,6 +18,7 @@ use axum::body::Body;
 use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 
+use super::extract::echo;
 use super::layers::Waited;
 use super::wire::{HolderView, json, millis};
 use crate::domain::{
@@ -163,8 +164,14 @@ impl Problem {
         refusal
     }
 
+    /// Each of the fields that were read is known, but no request needs so many.
+    pub(super) fn too_many_fields(fields_max: usize) -> Self {
+        Self::malformed(format!("there are more than {fields_max} fields"))
+    }
+
     /// One of several names is none.
     pub(super) fn invalid_name_among(name: &str, invalid: &InvalidName) -> Self {
+        let name = echo(name);
         let mut refusal = Self::new(Code::InvalidName, format!("names: {name:?}: {invalid}"));
         refusal.0.extras.field = Some("names".into());
         refusal

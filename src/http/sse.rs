@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -26,25 +27,40 @@ const LINE_BREAKS: [char; 2] = ['\n', '\r'];
 const COMMENT: &[u8] = b":\n\n";
 
 /// One event as it is written.
-pub(super) struct Event(String);
+pub(super) struct Event(Bytes);
 
 impl Event {
     /// An event with data of JSON in one line.
     pub(super) fn new(event: &str, data: &impl Serialize) -> Self {
-        let mut data =
-            serde_json::to_string(data).expect("events have string keys and no failing serializer");
-        // Metadata is passed on as a client wrote it, line breaks between its members included, and each of them would end
-        // the line. Within a string JSON has none, so that a space instead changes nothing.
-        if data.contains(LINE_BREAKS) {
-            data = data.replace(LINE_BREAKS, " ");
-        }
-        Self(format!("event: {event}\ndata: {data}\n\n"))
+        Self(text(event, data).into())
     }
 
-    /// Gives the event the id from which a client may go on later.
-    pub(super) fn with_id(self, id: &str) -> Self {
-        Self(format!("id: {id}\n{}", self.0))
+    /// One whose text other streams share.
+    pub(super) fn shared(text: Arc<[u8]>) -> Self {
+        Self(Bytes::from_owner(text))
     }
+
+    #[cfg(test)]
+    pub(super) fn into_bytes(self) -> Bytes {
+        self.0
+    }
+}
+
+/// The text of an event, with data of JSON in one line.
+fn text(event: &str, data: &impl Serialize) -> String {
+    let mut data =
+        serde_json::to_string(data).expect("events have string keys and no failing serializer");
+    // Metadata is passed on as a client wrote it, line breaks between its members included, and each of them would end
+    // the line. Within a string JSON has none, so that a space instead changes nothing.
+    if data.contains(LINE_BREAKS) {
+        data = data.replace(LINE_BREAKS, " ");
+    }
+    format!("event: {event}\ndata: {data}\n\n")
+}
+
+/// The same with the id from which a client may go on later.
+pub(super) fn text_with_id(id: &str, event: &str, data: &impl Serialize) -> String {
+    format!("id: {id}\n{}", text(event, data))
 }
 
 /// The body of an answer: events as they come, and comments while none comes.
@@ -104,7 +120,7 @@ impl<S: Stream<Item = Event> + Send + 'static> http_body::Body for Events<S> {
         match self.events.as_mut().poll_next(context) {
             Poll::Ready(Some(Event(text))) => {
                 self.comments.reset();
-                Poll::Ready(Some(Ok(Frame::data(text.into()))))
+                Poll::Ready(Some(Ok(Frame::data(text))))
             }
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => {

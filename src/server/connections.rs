@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::StatusCode;
 use axum::response::Response;
-use futures_util::future::TryFutureExt as _;
+use futures_util::future::{Either, TryFutureExt as _, ready};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -32,6 +33,9 @@ use crate::limits::{Budget, Limit, Refusals};
 /// As much as a body has by default. `DELETE` takes up to 64 names in its query string, and they have 48 KiB when every
 /// byte of them is percent-encoded. It bounds what a connection may fill; a buffer grows only with what arrives.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// As many headers as hyper lets a head of HTTP/1 have. Over HTTP/2 nothing bounds them but their bytes, and the shortest ones
+/// take five times as much room as they are counted for.
+const HEADERS_MAX: usize = 100;
 /// How many streams may have been reset by the peer before they were looked at, and by us for errors of the peer, until
 /// the connection is closed (CVE-2023-44487, CVE-2025-8671).
 const RESET_STREAMS_MAX: usize = 50;
@@ -211,6 +215,13 @@ impl Protocol {
         mut app: A,
     ) -> impl Future<Output = Result<axum::http::Response<AnswerBody>, Infallible>> + Send + use<A>
     {
+        if request.headers().len() > HEADERS_MAX {
+            let mut refused = Response::new(Body::empty());
+            *refused.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            let under_way = UnderWay::new(activity, None);
+            let refused = refused.map(|body| AnswerBody::new(body, under_way, streams::delivery()));
+            return Either::Left(ready(Ok(refused)));
+        }
         let mut request = request.map(Body::new);
         let extensions = request.extensions_mut();
         extensions.insert(peer.clone());
@@ -220,9 +231,9 @@ impl Protocol {
         });
         let under_way = UnderWay::new(activity, taken.ok());
         // Not an async block: what is moved into one and awaited there takes its room twice.
-        app.call(request).map_ok(move |response| {
+        Either::Right(app.call(request).map_ok(move |response| {
             response.map(|body| AnswerBody::new(body, under_way, streams::delivery()))
-        })
+        }))
     }
 
     fn said_nothing(&self) {

@@ -1,7 +1,8 @@
 //! The recent events of the store, and who is told of them. While nobody watches, the store is not asked to tell any.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -54,9 +55,43 @@ struct State {
 /// One thing in the order of happening.
 #[derive(Clone, Debug)]
 pub(super) enum Entry {
-    Happened(Arc<LockEvent>),
+    Happened(Arc<Happened>),
     /// Messages may have been lost here.
     Gap,
+}
+
+/// An event, and how those who are told of it are told: the same text for all of them, made by the first one.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Happened {
+    event: LockEvent,
+    text: OnceLock<Arc<[u8]>>,
+}
+
+impl Happened {
+    /// An event that nobody has been told of.
+    #[must_use]
+    pub fn new(event: LockEvent) -> Self {
+        Self {
+            event,
+            text: OnceLock::new(),
+        }
+    }
+
+    /// The event as text. What `write` does must depend on the event alone: only the first one's is used.
+    pub fn text(&self, write: impl FnOnce(&LockEvent) -> String) -> Arc<[u8]> {
+        let text = self
+            .text
+            .get_or_init(|| write(&self.event).into_bytes().into());
+        Arc::clone(text)
+    }
+}
+
+impl Deref for Happened {
+    type Target = LockEvent;
+
+    fn deref(&self) -> &LockEvent {
+        &self.event
+    }
 }
 
 impl State {
@@ -145,7 +180,7 @@ impl Events {
         if state.watchers > 0 && state.timetable.learn(&event, Instant::now()) {
             self.timetable_changed.notify_one();
         }
-        self.push(state, Entry::Happened(Arc::new(event)));
+        self.push(state, Entry::Happened(Arc::new(Happened::new(event))));
     }
 
     pub(super) fn missed(&self) {

@@ -13,9 +13,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Inner;
-use super::events::{Entry, Errand, LINGER};
+use super::events::{Entry, Errand, Happened, LINGER};
 use super::metrics::Open;
-use crate::domain::{LockEvent, LockName};
+use crate::domain::LockName;
 use crate::store::{ListQuery, StoreError};
 
 /// How many locks are learned of at once.
@@ -54,7 +54,7 @@ impl Scope {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent {
     /// Something happened to a lock.
-    Happened(Arc<LockEvent>),
+    Happened(Arc<Happened>),
     /// Something may have happened that this watcher is not told of: it should look again.
     Reset,
 }

@@ -21,6 +21,22 @@ pub fn is_text(config: &LogConfig) -> bool {
     }
 }
 
+/// The filter in which a level for everything, up to `info`, is one for this crate, and libraries have `error`. They warn of
+/// what any client can bring about as often as it likes, such as one stream reset too many, and what matters of it is
+/// counted and limited here.
+fn with_quiet_libraries(level: &str) -> String {
+    let directives = level.split(',').map(str::trim).map(|directive| {
+        let is_for_all = ["error", "warn", "info"]
+            .iter()
+            .any(|level| directive.eq_ignore_ascii_case(level));
+        match is_for_all {
+            true => format!("error,leasehold={directive}"),
+            false => directive.to_owned(),
+        }
+    });
+    directives.collect::<Vec<_>>().join(",")
+}
+
 /// Installs the log for the whole process, and returns its writer, to be flushed before the process ends.
 ///
 /// JSON lines are flat: `timestamp` (RFC 3339), `level`, `message`, the fields of the event, `target`.
@@ -34,8 +50,8 @@ pub fn is_text(config: &LogConfig) -> bool {
 /// When the process already has a log.
 pub fn init_logging(config: &LogConfig) -> io::Result<LogWriter> {
     let writer = LogWriter::start(io::stdout(), config.buffer_bytes_max)?;
-    let filter =
-        EnvFilter::try_new(&config.level).expect("the configuration has parsed this filter");
+    let level = with_quiet_libraries(&config.level);
+    let filter = EnvFilter::try_new(level).expect("the configuration has parsed this filter");
     let registry = tracing_subscriber::registry().with(filter);
     let layer = tracing_subscriber::fmt::layer().with_writer(writer.clone());
     let installed = if is_text(config) {

@@ -8,8 +8,10 @@
 mod browsers;
 mod bystander;
 mod connections;
+mod heads;
 mod kept;
 mod keys;
+mod library_log;
 mod listings;
 mod many_locks;
 mod operations;

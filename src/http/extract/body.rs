@@ -5,7 +5,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{Extensions, HeaderMap};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
-use super::fields::Entry;
+use super::fields::Entries;
 use super::{form, json};
 use crate::http::app::App;
 use crate::http::problem::Problem;
@@ -15,14 +15,49 @@ use crate::server::Peer;
 /// Smaller bodies are many, and are bounded by the number of requests.
 const LARGE_BYTES: usize = 16 * 1024;
 
+const FORM: &str = "application/x-www-form-urlencoded";
+
 /// What `Content-Type` announces.
-enum Announced {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Announced {
     Form,
     Json,
+    Multipart,
+    Other,
 }
 
-/// Reads the whole body. Without one, it costs nothing: no timer, no copy.
-pub(super) async fn read(body: Body, extensions: &Extensions, app: &App) -> Result<Bytes, Problem> {
+impl Announced {
+    pub(super) fn by(headers: &HeaderMap) -> Self {
+        let Some(value) = headers.get(CONTENT_TYPE) else {
+            return Self::Form;
+        };
+        // What nearly all forms say, letter for letter.
+        if value == FORM {
+            return Self::Form;
+        }
+        let value = value.to_str().unwrap_or_default().as_bytes();
+        let essence = value.split(|&byte| byte == b';').next();
+        let essence = essence.unwrap_or_default().trim_ascii();
+        let is = |known: &str| essence.eq_ignore_ascii_case(known.as_bytes());
+        if essence.is_empty() || is(FORM) {
+            Self::Form
+        } else if is("application/json") {
+            Self::Json
+        } else if is("multipart/form-data") {
+            Self::Multipart
+        } else {
+            Self::Other
+        }
+    }
+}
+
+/// Reads the whole body, while so many bytes of the head are kept. Without a body, it costs nothing: no timer, no copy.
+pub(super) async fn read(
+    body: Body,
+    kept_bytes: usize,
+    extensions: &Extensions,
+    app: &App,
+) -> Result<Bytes, Problem> {
     if body.is_end_stream() {
         return Ok(Bytes::new());
     }
@@ -36,7 +71,7 @@ pub(super) async fn read(body: Body, extensions: &Extensions, app: &App) -> Resu
         .size_hint()
         .upper()
         .and_then(|length| usize::try_from(length).ok());
-    let length = length.unwrap_or(bytes_max);
+    let length = length.unwrap_or(bytes_max) + kept_bytes;
     // Counted until the body is here: what is made of it is a request, and those are counted too.
     let _taken = (length > LARGE_BYTES)
         .then(|| room(length, extensions, app))
@@ -72,40 +107,23 @@ fn room(
 ///
 /// A body that starts with `{` is JSON whatever it is announced as: `curl -d` says of everything that it is a form.
 pub(super) fn parse(
-    headers: &HeaderMap,
+    announced: Announced,
     body: &[u8],
-    entries: &mut Vec<Entry>,
+    entries: &mut Entries,
 ) -> Result<(), Problem> {
     if body.trim_ascii_start().starts_with(b"{") {
         return json::parse(body, entries)
             .map_err(|error| Problem::malformed(format!("the body is not valid JSON: {error}")));
     }
-    match announced(headers)? {
+    match announced {
         Announced::Form => form::parse(body, entries)
             .map_err(|_| Problem::malformed("the form is not valid UTF-8")),
         Announced::Json => Err(Problem::malformed("the body must be a JSON object: {…}")),
-    }
-}
-
-fn announced(headers: &HeaderMap) -> Result<Announced, Problem> {
-    let Some(value) = headers.get(CONTENT_TYPE) else {
-        return Ok(Announced::Form);
-    };
-    let value = value.to_str().unwrap_or_default().as_bytes();
-    let essence = value.split(|&byte| byte == b';').next();
-    let essence = essence.unwrap_or_default().trim_ascii();
-    let is = |known: &str| essence.eq_ignore_ascii_case(known.as_bytes());
-    if essence.is_empty() || is("application/x-www-form-urlencoded") {
-        Ok(Announced::Form)
-    } else if is("application/json") {
-        Ok(Announced::Json)
-    } else if is("multipart/form-data") {
-        Err(Problem::unsupported_media_type(
+        Announced::Multipart => Err(Problem::unsupported_media_type(
             "multipart forms are not read; send a URL-encoded form (curl -d, not -F) or JSON",
-        ))
-    } else {
-        Err(Problem::unsupported_media_type(
+        )),
+        Announced::Other => Err(Problem::unsupported_media_type(
             "send a JSON object as application/json, or a form as application/x-www-form-urlencoded",
-        ))
+        )),
     }
 }

@@ -12,10 +12,44 @@ use crate::http::problem::Problem;
 const DEPTH_MAX: usize = 64;
 /// How much of a wrong value is repeated in the answer, in letters.
 const ECHO_MAX: usize = 64;
+/// How many fields are read of a request. All that there are, each given twice and with as many names as there may be, are
+/// fewer.
+pub(super) const ENTRIES_MAX: usize = 200;
 
 /// What a request says, until it has all been taken out.
 pub(in crate::http) struct Fields {
-    entries: Vec<Entry>,
+    entries: Entries,
+}
+
+/// The fields of a request as they come.
+#[derive(Default)]
+pub(super) struct Entries {
+    read: Vec<Entry>,
+    has_more: bool,
+}
+
+impl Entries {
+    pub(super) fn has_room(&self) -> bool {
+        self.read.len() < ENTRIES_MAX
+    }
+
+    /// Adds a field if there is room. If not, the request will be refused, for one that was read or for having too many.
+    pub(super) fn push(&mut self, entry: Entry) {
+        if self.has_room() {
+            self.read.push(entry);
+        } else {
+            self.has_more = true;
+        }
+    }
+
+    /// There are more fields, which nobody need read.
+    pub(super) fn skip_rest(&mut self) {
+        self.has_more = true;
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.read.iter().any(|entry| entry.name == name)
+    }
 }
 
 /// One field as it was given.
@@ -47,7 +81,7 @@ impl Value {
 }
 
 impl Fields {
-    pub(super) fn new(entries: Vec<Entry>) -> Self {
+    pub(super) fn new(entries: Entries) -> Self {
         Self { entries }
     }
 
@@ -67,7 +101,8 @@ impl Fields {
         name: &'static str,
     ) -> Result<Option<Vec<String>>, Problem> {
         let (mut repeated, mut array) = (Vec::new(), None);
-        for Entry { value, .. } in self.entries.extract_if(.., |entry| entry.name == name) {
+        let taken = self.entries.read.extract_if(.., |entry| entry.name == name);
+        for Entry { value, .. } in taken {
             match value {
                 Value::Null => {}
                 Value::Text(text) => repeated.push(text),
@@ -155,8 +190,12 @@ impl Fields {
     /// # Errors
     /// Names the field, and the one among `known` that was probably meant.
     pub(in crate::http) fn finish(self, known: &[&'static str]) -> Result<(), Problem> {
-        let Some(Entry { name, .. }) = self.entries.into_iter().next() else {
-            return Ok(());
+        let Entries { read, has_more } = self.entries;
+        let Some(Entry { name, .. }) = read.into_iter().next() else {
+            return match has_more {
+                true => Err(Problem::too_many_fields(ENTRIES_MAX)),
+                false => Ok(()),
+            };
         };
         let name = echo(&name).into_owned();
         let suggestion = suggestion(&name, known);
@@ -180,7 +219,8 @@ impl Fields {
     /// Takes out a field, wherever it was given. Saying the same twice is fine.
     fn take(&mut self, name: &'static str) -> Result<Option<Value>, Problem> {
         let mut found: Option<Value> = None;
-        for Entry { value, .. } in self.entries.extract_if(.., |entry| entry.name == name) {
+        let taken = self.entries.read.extract_if(.., |entry| entry.name == name);
+        for Entry { value, .. } in taken {
             match &found {
                 _ if matches!(value, Value::Null) => {}
                 None => found = Some(value),
@@ -217,7 +257,7 @@ fn depth(value: &serde_json::Value) -> usize {
 }
 
 /// The beginning of what a client sent, short enough to be sent back.
-fn echo(text: &str) -> Cow<'_, str> {
+pub(in crate::http) fn echo(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(ECHO_MAX) {
         None => Cow::Borrowed(text),
         Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),

@@ -5,16 +5,20 @@ use std::string::FromUtf8Error;
 
 use percent_encoding::percent_decode;
 
-use super::fields::{Entry, Value};
+use super::fields::{Entries, Entry, Value};
 
 /// Appends the fields of a form.
 ///
 /// # Errors
 /// A name or a value is not UTF-8 after decoding.
-pub(super) fn parse(form: &[u8], entries: &mut Vec<Entry>) -> Result<(), FromUtf8Error> {
+pub(super) fn parse(form: &[u8], entries: &mut Entries) -> Result<(), FromUtf8Error> {
     for pair in form.split(|&byte| byte == b'&') {
         if pair.is_empty() {
             continue;
+        }
+        if !entries.has_room() {
+            entries.skip_rest();
+            break;
         }
         let mut halves = pair.splitn(2, |&byte| byte == b'=');
         let (name, value) = (halves.next(), halves.next());

@@ -3,20 +3,23 @@
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::fields::{Entry, Value};
+use super::fields::{ENTRIES_MAX, Entries, Entry, Value};
 
 /// Appends the fields of a JSON object.
 ///
 /// # Errors
 /// Says where the text is not JSON.
-pub(super) fn parse(body: &[u8], entries: &mut Vec<Entry>) -> serde_json::Result<()> {
-    let Object(members) = serde_json::from_slice(body)?;
+pub(super) fn parse(body: &[u8], entries: &mut Entries) -> serde_json::Result<()> {
+    let Object { members, has_more } = serde_json::from_slice(body)?;
     for (name, raw) in members {
         let value = Value::of(raw)?;
         entries.push(Entry { name, value });
+    }
+    if has_more {
+        entries.skip_rest();
     }
     Ok(())
 }
@@ -31,8 +34,11 @@ impl Value {
     }
 }
 
-/// The members in the order of the text, duplicates included, which a map would swallow.
-struct Object(Vec<(String, Box<RawValue>)>);
+/// The first members in the order of the text, duplicates included, which a map would swallow.
+struct Object {
+    members: Vec<(String, Box<RawValue>)>,
+    has_more: bool,
+}
 
 impl<'de> Deserialize<'de> for Object {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -51,9 +57,17 @@ impl<'de> Visitor<'de> for Members {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
         let mut members = Vec::new();
-        while let Some(member) = map.next_entry()? {
+        while members.len() < ENTRIES_MAX {
+            let Some(member) = map.next_entry()? else {
+                let has_more = false;
+                return Ok(Object { members, has_more });
+            };
             members.push(member);
         }
-        Ok(Object(members))
+        let mut has_more = false;
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+            has_more = true;
+        }
+        Ok(Object { members, has_more })
     }
 }

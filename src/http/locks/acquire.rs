@@ -9,11 +9,11 @@ use axum::response::Response;
 
 use super::claim::{self, Asked};
 use super::grant::{GrantAnswer, Granted};
-use super::{EVENT_STREAM, Named, hold, lock_name, lock_names, preferred, presented_token};
+use super::{EVENT_STREAM, HeaderToken, Named, hold, lock_name, lock_names, preferred};
 use crate::domain::{Claim, Lease, Token};
 use crate::http::admission::Operation;
 use crate::http::app::App;
-use crate::http::extract;
+use crate::http::extract::UnreadRequest;
 use crate::http::layers::Waited;
 use crate::http::problem::Problem;
 use crate::service::{AcquireAnswer, Outcome};
@@ -42,27 +42,18 @@ pub(in crate::http) async fn acquire(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (mut parts, body) = request.into_parts();
-    let name = lock_name(parts.uri.path())?;
-    let mut fields = extract::fields(&parts, body, &app).await?;
-    let token = presented_token(&parts.headers, &mut fields)?.unwrap_or_else(Token::random);
+    let name = lock_name(request.uri().path())?;
+    let format = Format::of(Named::InPath, &request);
+    let token = HeaderToken::of(request.headers());
+    let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
+    let token = token.or_field(&mut fields)?.unwrap_or_else(Token::random);
     let names = Some(name.into());
     let bounds = &app.settings().bounds;
     let asked = claim::asked(names, token, fields, &ACQUIRE_FIELDS, bounds)?;
-    let offers = ["application/json", "text/plain", EVENT_STREAM];
-    let form = preferred(&parts.headers, &offers);
-    if form == EVENT_STREAM {
+    if format.form == EVENT_STREAM {
         // On the heap: other requests need not have room for a stream.
-        return Box::pin(hold::hold(&app, &parts, asked)).await;
+        return Box::pin(hold::hold(&app, extensions, asked)).await;
     }
-    let format = Format {
-        form,
-        named: Named::InPath,
-        version: parts.version,
-    };
-    // While it waits, a request keeps nothing of its head, and with it the buffer of 8 KiB that this was read into.
-    let extensions = std::mem::take(&mut parts.extensions);
-    drop(parts);
     answered(&app, format, asked, extensions).await
 }
 
@@ -71,27 +62,19 @@ pub(in crate::http) async fn acquire_several(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (mut parts, body) = request.into_parts();
-    let mut fields = extract::fields(&parts, body, &app).await?;
-    let token = presented_token(&parts.headers, &mut fields)?.unwrap_or_else(Token::random);
+    let format = Format::of(Named::InField, &request);
+    let token = HeaderToken::of(request.headers());
+    let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
+    let token = token.or_field(&mut fields)?.unwrap_or_else(Token::random);
     let names = lock_names(&mut fields)?;
     let bounds = &app.settings().bounds;
     let asked = claim::asked(names, token, fields, &ACQUIRE_SEVERAL_FIELDS, bounds)?;
-    let offers = ["application/json", "text/plain", EVENT_STREAM];
-    let form = preferred(&parts.headers, &offers);
-    if form == EVENT_STREAM {
+    if format.form == EVENT_STREAM {
         // A plain lease would run out, because who asks for a stream does not renew.
         let problem = "cannot be held by a stream, which holds one lock, at /locks/{name}; leave out Accept: \
                        text/event-stream, and renew";
         return Err(Problem::field("names", problem));
     }
-    let format = Format {
-        form,
-        named: Named::InField,
-        version: parts.version,
-    };
-    let extensions = std::mem::take(&mut parts.extensions);
-    drop(parts);
     answered(&app, format, asked, extensions).await
 }
 
@@ -100,6 +83,19 @@ struct Format {
     form: &'static str,
     named: Named,
     version: Version,
+}
+
+impl Format {
+    fn of(named: Named, request: &Request) -> Self {
+        Self {
+            form: preferred(
+                request.headers(),
+                &["application/json", "text/plain", EVENT_STREAM],
+            ),
+            named,
+            version: request.version(),
+        }
+    }
 }
 
 async fn answered(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::request::Parts;
+use axum::http::Extensions;
 use axum::response::Response;
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -30,18 +30,22 @@ const QUIET_MAX: Duration = Duration::from_secs(5);
 const PATIENCE_MIN: Duration = Duration::from_millis(500);
 
 /// Answers with what becomes of the claim, as it happens. What is refused at once is refused as it always is.
-pub(super) async fn hold(app: &App, parts: &Parts, asked: Asked) -> Result<Response, Problem> {
+pub(super) async fn hold(
+    app: &App,
+    extensions: Extensions,
+    asked: Asked,
+) -> Result<Response, Problem> {
     let claim = Arc::new(asked.claim);
     let teller = Teller {
         name: claim.names[0].clone(),
         claim: Arc::clone(&claim),
-        requester: Requester::find(&parts.extensions),
+        requester: Requester::find(&extensions),
         started: Instant::now(),
         was_draining: app.is_draining(),
         is_logged: app.settings().request_log.mode != LogRequests::Off,
     };
     // Cancellation safety: dropped here or later, the stream gives the lock back or steps out of the queue.
-    let slot = app.slot(Operation::Ask, &parts.extensions).await?;
+    let slot = app.slot(Operation::Ask, &extensions).await?;
     let service = app.service().within(slot.clone());
     let mut told = Box::pin(service.hold(Arc::clone(&claim), asked.wait));
     let first = told.next().await;
@@ -60,8 +64,7 @@ pub(super) async fn hold(app: &App, parts: &Parts, asked: Asked) -> Result<Respo
         ) => first,
     };
     let third_of_ttl = claim.ttl.get() / 3;
-    let impatience = parts
-        .extensions
+    let impatience = extensions
         .get()
         .map(Peer::patience)
         .map(|patience| patience.limited_to(third_of_ttl.max(PATIENCE_MIN)));

@@ -22,9 +22,10 @@ pub(in crate::http) async fn inspect(
     let offers = ["application/json", EVENT_STREAM];
     let is_watch = preferred(request.headers(), &offers) == EVENT_STREAM;
     if is_watch && request.method() != Method::HEAD {
-        return events::of_lock(&app, name, request.headers(), request.extensions()).await;
+        return events::of_lock(&app, name, request).await;
     }
-    let service = app.admit(Operation::Ask, request.extensions()).await?;
+    let extensions = extract::let_go(request);
+    let service = app.admit(Operation::Ask, &extensions).await?;
     let view = service.inspect(&name).await?;
     Ok(json(
         StatusCode::OK,

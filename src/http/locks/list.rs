@@ -38,7 +38,8 @@ pub(in crate::http) async fn list(
         after: after(&page_token)?,
         page_size: page_size.map_or(PAGE_SIZE_DEFAULT, capped).into(),
     };
-    let service = app.admit(Operation::List, request.extensions()).await?;
+    let extensions = extract::let_go(request);
+    let service = app.admit(Operation::List, &extensions).await?;
     let listing = service.list(&query).await?;
     let page = LockPage {
         locks: listing.locks.iter().map(LockBody::new).collect(),

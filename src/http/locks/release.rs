@@ -4,19 +4,18 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{Extensions, StatusCode};
 use axum::response::Response;
 
 use super::grant::{GrantAnswer, Granted};
-use super::{Named, lock_name, lock_names, names_missing, presented_token};
+use super::{HeaderToken, Named, lock_name, lock_names, names_missing};
 use crate::domain::{
     HoldCount, InvalidField, Lease, LockName, LockNames, Lost, Owner, Released, Token,
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::auth::Role;
-use crate::http::extract::{self, Fields};
+use crate::http::extract::{Fields, UnreadRequest};
 use crate::http::layers::Requester;
 use crate::http::problem::Problem;
 use crate::http::wire::{EvictedBody, HolderView, json};
@@ -31,19 +30,19 @@ pub(in crate::http) async fn release(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let name = lock_name(parts.uri.path())?;
-    let mut fields = extract::fields(&parts, body, &app).await?;
+    let name = lock_name(request.uri().path())?;
+    let token = HeaderToken::of(request.headers());
+    let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
     if fields.flag("force")?.unwrap_or(false) {
-        return evict(&app, &parts, name, fields).await;
+        return evict(&app, extensions, name, token, fields).await;
     }
     if fields.text("reason")?.is_some() {
         return Err(Problem::field("reason", "goes with force=true only"));
     }
-    let (token, hold_count) = asked(&parts.headers, fields, &RELEASE_FIELDS)?;
+    let (token, hold_count) = asked(token, fields, &RELEASE_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let names = LockNames::from(name);
-    let service = app.admit(Operation::Keep(1), &parts.extensions).await?;
+    let service = app.admit(Operation::Keep(1), &extensions).await?;
     let released = service.release(names.clone(), token, hold_count).await?;
     answered(Named::InPath, &names, token, released)
 }
@@ -53,28 +52,28 @@ pub(in crate::http) async fn release_several(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let mut fields = extract::fields(&parts, body, &app).await?;
+    let token = HeaderToken::of(request.headers());
+    let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
     if fields.flag("force")?.unwrap_or(false) {
         let problem = "takes one lock at a time, at its own path";
         return Err(Problem::field("force", problem));
     }
     let names = lock_names(&mut fields)?;
-    let (token, hold_count) = asked(&parts.headers, fields, &RELEASE_SEVERAL_FIELDS)?;
+    let (token, hold_count) = asked(token, fields, &RELEASE_SEVERAL_FIELDS)?;
     let names = names.ok_or_else(names_missing)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let operation = Operation::Keep(names.len());
-    let service = app.admit(operation, &parts.extensions).await?;
+    let service = app.admit(operation, &extensions).await?;
     let released = service.release(names.clone(), token, hold_count).await?;
     answered(Named::InField, &names, token, released)
 }
 
 fn asked(
-    headers: &HeaderMap,
+    token: HeaderToken,
     mut fields: Fields,
     known: &[&'static str],
 ) -> Result<(Option<Token>, Option<HoldCount>), Problem> {
-    let token = presented_token(headers, &mut fields)?;
+    let token = token.or_field(&mut fields)?;
     let hold_count = fields.number("hold_count")?;
     let hold_count = hold_count.map(HoldCount::new).transpose()?;
     fields.finish(known)?;
@@ -129,21 +128,22 @@ fn not_held(named: Named, mut lost: Vec<Lost>) -> Problem {
 /// Takes the lock away from whoever holds it. A token has no say in that, but one that is sent has to be one.
 async fn evict(
     app: &App,
-    parts: &Parts,
+    extensions: Extensions,
     name: LockName,
+    token: HeaderToken,
     mut fields: Fields,
 ) -> Result<Response, Problem> {
-    let role = app.settings().access.permit_eviction(&parts.extensions)?;
-    presented_token(&parts.headers, &mut fields)?;
+    let role = app.settings().access.permit_eviction(&extensions)?;
+    token.or_field(&mut fields)?;
     let reason = reason(&fields.text("reason")?.unwrap_or_default())?;
     if fields.number("hold_count")?.is_some() {
         let problem = "means nothing with force=true; leave it out";
         return Err(Problem::field("hold_count", problem));
     }
     fields.finish(&RELEASE_FIELDS)?;
-    let service = app.admit(Operation::Keep(1), &parts.extensions).await?;
+    let service = app.admit(Operation::Keep(1), &extensions).await?;
     let evicted = service.evict(name.clone(), reason.clone()).await?;
-    let requester = Requester::find(&parts.extensions);
+    let requester = Requester::find(&extensions);
     tracing::info!(
         request_id = requester.request_id.as_str(),
         peer = requester.address().map(tracing::field::display),

@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::HeaderMap;
 use axum::response::Response;
 
 use super::claim;
 use super::grant::{GrantAnswer, Granted};
-use super::{Named, lock_name, lock_names, names_missing, presented_token};
+use super::{HeaderToken, Named, lock_name, lock_names, names_missing};
 use crate::domain::{Change, LockNames, Renewed, Token};
 use crate::http::admission::Operation;
 use crate::http::app::App;
-use crate::http::extract::{self, Fields};
+use crate::http::extract::{Fields, UnreadRequest};
 use crate::http::problem::Problem;
 
 /// The fields of a renewal.
@@ -25,12 +24,12 @@ pub(in crate::http) async fn renew(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let names = LockNames::from(lock_name(parts.uri.path())?);
-    let fields = extract::fields(&parts, body, &app).await?;
-    let (token, change) = asked(&app, &parts.headers, fields, &RENEW_FIELDS)?;
+    let names = LockNames::from(lock_name(request.uri().path())?);
+    let token = HeaderToken::of(request.headers());
+    let (fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
+    let (token, change) = asked(&app, token, fields, &RENEW_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
-    let service = app.admit(Operation::Keep(1), &parts.extensions).await?;
+    let service = app.admit(Operation::Keep(1), &extensions).await?;
     let renewed = service.renew(names.clone(), token, change).await?;
     answered(Named::InPath, &names, token, renewed)
 }
@@ -40,25 +39,25 @@ pub(in crate::http) async fn renew_several(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let mut fields = extract::fields(&parts, body, &app).await?;
+    let token = HeaderToken::of(request.headers());
+    let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
     let names = lock_names(&mut fields)?;
-    let (token, change) = asked(&app, &parts.headers, fields, &RENEW_SEVERAL_FIELDS)?;
+    let (token, change) = asked(&app, token, fields, &RENEW_SEVERAL_FIELDS)?;
     let names = names.ok_or_else(names_missing)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let operation = Operation::Keep(names.len());
-    let service = app.admit(operation, &parts.extensions).await?;
+    let service = app.admit(operation, &extensions).await?;
     let renewed = service.renew(names.clone(), token, change).await?;
     answered(Named::InField, &names, token, renewed)
 }
 
 fn asked(
     app: &App,
-    headers: &HeaderMap,
+    token: HeaderToken,
     mut fields: Fields,
     known: &[&'static str],
 ) -> Result<(Option<Token>, Change), Problem> {
-    let token = presented_token(headers, &mut fields)?;
+    let token = token.or_field(&mut fields)?;
     let ttl = fields.duration("ttl")?;
     let ttl = ttl.map(|ttl| app.settings().bounds.ttl(ttl)).transpose()?;
     let mode = claim::mode(&mut fields)?;

@@ -93,8 +93,7 @@ pub(super) fn number_header(description: &str) -> Header {
 
 /// What the connection answers before there is a request to answer.
 pub(super) fn head_too_large() -> Response {
-    let description =
-        "The request line and the headers are over 64 KiB. Nothing was done; there is no body.";
+    let description = "The request line and the headers are over 64 KiB, or there are more than 100 headers. Nothing was done; there is no body.";
     ResponseBuilder::new().description(description).build()
 }
 

@@ -57,7 +57,7 @@ codes! {
         "The request has a field that this operation does not know. It is refused, because a misspelt ttl would be dangerous to ignore."
         "Mend or remove the field; `suggestion` may have the right name. Nothing was done."
     MalformedBody "malformed_body" BAD_REQUEST "The request cannot be read"
-        "The body is not valid JSON or not valid form data, ended early, or the query string is not valid UTF-8."
+        "The body is not valid JSON or not valid form data, ended early, or the query string is not valid UTF-8; or there are more than 200 fields."
         "Send a JSON object, a form, or no body at all. Nothing was done."
     TokenMissing "token_missing" BAD_REQUEST "The token is missing"
         "Renewing and releasing need the token that the grant carried; a name alone is not enough."

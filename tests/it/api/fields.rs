@@ -289,3 +289,61 @@ async fn an_eviction_takes_only_what_belongs_to_it() {
         refused(&api, request, "invalid_field", field, words).await;
     }
 }
+
+/// What follows is not even looked at: it is no text.
+#[tokio::test]
+async fn of_thousands_of_unknown_fields_the_first_is_refused_and_the_rest_is_not_read() {
+    let api = Api::new();
+    let many = "a=1&".repeat(15_000);
+    let members = "\"a\":1,".repeat(8_000);
+    for request in [
+        post(&format!("/locks/a?{many}b=%FF")),
+        post("/locks/a").form(format!("{many}b=%FF")),
+        post("/locks/a").json(format!("{{{members}\"b\":2}}")),
+        put(&format!("/locks/a?{many}b=%FF")).token(A),
+        delete(&format!("/locks/a?{many}b=%FF")).token(A),
+        get(&format!("/locks/a?{many}b=%FF")),
+        get(&format!("/events?{many}b=%FF")),
+    ] {
+        let refused = api.send(request).await;
+        assert_eq!(refused.refusal(), (400, "unknown_field".to_owned()));
+        assert_eq!(refused.json()["field"], "a");
+        assert!(refused.text().len() < 1_024, "{}", refused.text());
+    }
+}
+
+#[tokio::test]
+async fn more_fields_than_any_request_needs_are_refused_though_all_are_known() {
+    let api = Api::new();
+    for (count, status) in [(200, 201), (201, 400)] {
+        let form = vec!["ttl=10s"; count].join("&");
+        let members = vec![r#""ttl":"10s""#; count].join(",");
+        for request in [
+            post(&format!("/locks/query-{count}?{form}")),
+            post(&format!("/locks/form-{count}")).form(form.clone()),
+            post(&format!("/locks/json-{count}")).json(format!("{{{members}}}")),
+        ] {
+            let answer = api.send(request).await;
+            assert_eq!(answer.status, status, "{}", answer.text());
+            assert_eq!(
+                answer.text().contains("more than 200 fields"),
+                status == 400
+            );
+        }
+    }
+}
+
+/// Each of these letters is written with six.
+#[tokio::test]
+async fn a_name_among_several_is_not_repeated_at_its_full_length() {
+    let api = Api::new();
+    let name = "\u{7f}".repeat(10_000);
+    let request = post("/locks").json(serde_json::json!({ "names": [name] }).to_string());
+    let refused = api.send(request).await;
+    assert_eq!(refused.refusal(), (400, "invalid_name".to_owned()));
+    assert!(
+        refused.text().len() < 2_048,
+        "{} bytes",
+        refused.text().len()
+    );
+}

@@ -338,3 +338,24 @@ async fn what_a_page_of_another_site_sends_has_few_lines() {
     }
     assert_eq!(log.requests().len(), 9, "{}", log.text());
 }
+
+#[tokio::test]
+async fn a_line_is_short_however_long_the_request_was() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new();
+    let long = "x".repeat(60_000);
+    for request in [
+        post(&format!("/locks/a?{long}=1")),
+        post(&format!("/locks/{long}")),
+        get(&format!("/{long}")),
+        post("/locks/a").form(format!("ttl={long}")),
+        post("/locks/a").token(&long),
+    ] {
+        assert!(api.send(request).await.status >= 400);
+    }
+    let requests = log.requests();
+    assert_eq!(requests.len(), 5);
+    for (_, fields) in requests {
+        assert!(fields.to_string().len() < 1_024, "{fields}");
+    }
+}

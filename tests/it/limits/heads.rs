@@ -113,6 +113,29 @@ async fn a_method_in_pieces_that_begins_like_the_preface_is_understood() {
     }
 }
 
+/// One with each protocol; hyper sees to the first one.
+#[tokio::test]
+async fn a_head_has_at_most_a_hundred_headers_over_either_protocol() {
+    let (address, _) = serve(&config(), app()).await;
+    let http1 = reqwest::Client::builder().http1_only();
+    let http2 = reqwest::Client::builder().http2_prior_knowledge();
+    // Beside what the client sends by itself: Accept, and over HTTP/1.1 Host.
+    for (client, own) in [(http1, 2), (http2, 1)] {
+        let client = client.build().unwrap();
+        for (headers, status) in [(100, 200), (101, 431)] {
+            let request = client.get(format!("http://{address}/"));
+            let request = (own..headers).fold(request, |request, number| {
+                request.header(format!("x-{number}"), "1")
+            });
+            let answer = request.send().await.unwrap();
+            assert_eq!(answer.status().as_u16(), status, "{headers} {own}");
+            let body = answer.text().await.unwrap();
+            let expected = if status == 200 { "here you are" } else { "" };
+            assert_eq!(body, expected);
+        }
+    }
+}
+
 /// It answers PINGs, which keeps it alive, but asks for nothing.
 #[tokio::test]
 async fn a_connection_of_http_2_that_asks_for_nothing_is_closed() {

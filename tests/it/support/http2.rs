@@ -13,6 +13,9 @@ pub(crate) const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
+/// The longest frame that every server takes.
+const FRAME_BYTES_MAX: usize = 16 * 1024;
 
 const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
@@ -88,6 +91,42 @@ impl Http2 {
         Ok(id)
     }
 
+    /// Asks with so many further headers, each with a value of so many bytes, and announces a body of one byte. Returns the
+    /// number of the stream.
+    pub(crate) async fn ask_with_headers(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: usize,
+        value_bytes: usize,
+    ) -> io::Result<u32> {
+        let id = self.next;
+        self.next += 2;
+        let mut head = literal(2, method);
+        head.push(0x80 | 6);
+        head.extend(literal(4, path));
+        head.extend(literal(1, "localhost"));
+        // In the static table, 28 is content-length.
+        head.extend(literal(28, "1"));
+        for number in 0..headers {
+            head.push(0);
+            head.extend(text(&format!("{number:x}")));
+            head.extend(text(&"1".repeat(value_bytes)));
+        }
+        let frames = head.chunks(FRAME_BYTES_MAX).count();
+        for (index, part) in head.chunks(FRAME_BYTES_MAX).enumerate() {
+            let kind = if index == 0 { HEADERS } else { CONTINUATION };
+            let end = if index + 1 == frames { END_HEADERS } else { 0 };
+            self.send(kind, end, id, part).await?;
+        }
+        Ok(id)
+    }
+
+    /// Sends the body of one byte.
+    pub(crate) async fn end(&mut self, id: u32) -> io::Result<()> {
+        self.send(DATA, END_STREAM, id, b"&").await
+    }
+
     pub(crate) async fn reset(&mut self, id: u32) -> io::Result<()> {
         self.send(RST_STREAM, 0, id, &CANCEL.to_be_bytes()).await
     }
@@ -128,27 +167,59 @@ impl Http2 {
         })
     }
 
+    /// Asks so many times, and takes each request back before it can have been looked at.
+    pub(crate) async fn ask_and_reset(&mut self, requests: usize) -> io::Result<()> {
+        let mut frames = Vec::new();
+        let head = [literal(2, "GET"), vec![0x80 | 6], literal(4, "/livez")].concat();
+        for _ in 0..requests {
+            let id = self.next;
+            self.next += 2;
+            frames.extend(frame(HEADERS, END_STREAM | END_HEADERS, id, &head));
+            frames.extend(frame(RST_STREAM, 0, id, &CANCEL.to_be_bytes()));
+        }
+        self.stream.write_all(&frames).await
+    }
+
     async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> io::Result<()> {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        let mut frame = length[1..].to_vec();
-        frame.extend([kind, flags]);
-        frame.extend(stream.to_be_bytes());
-        frame.extend(payload);
+        let frame = frame(kind, flags, stream, payload);
         self.stream.write_all(&frame).await
     }
 }
 
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
 /// A header whose name is in the static table and whose value is written out, and remembered by nobody.
 fn literal(name: u8, value: &str) -> Vec<u8> {
-    let length = u8::try_from(value.len())
-        .ok()
-        .filter(|length| *length < 127);
     // A number that does not fit into four bits goes on in the next byte.
     let mut field = match name {
         0..15 => vec![name],
         _ => vec![15, name - 15],
     };
-    field.push(length.expect("a short value"));
-    field.extend(value.as_bytes());
+    field.extend(text(value));
     field
+}
+
+fn text(text: &str) -> Vec<u8> {
+    let mut encoded = Vec::new();
+    match text.len() {
+        length @ 0..127 => encoded.push(length as u8),
+        mut rest => {
+            encoded.push(127);
+            rest -= 127;
+            while rest >= 128 {
+                encoded.push((rest % 128) as u8 | 128);
+                rest /= 128;
+            }
+            encoded.push(rest as u8);
+        }
+    }
+    encoded.extend(text.as_bytes());
+    encoded
 }

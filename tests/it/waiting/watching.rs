@@ -66,6 +66,29 @@ async fn whoever_watches_is_told_what_happens_within_the_scope() {
     }
 }
 
+/// 200 may watch, and each event was once made into text for each of them.
+#[tokio::test(start_paused = true)]
+async fn all_who_watch_are_told_an_event_in_the_same_text() {
+    let (service, _) = Staged::service();
+    let mut watches = Vec::new();
+    for _ in 0..3 {
+        watches.push(watch(&service, everything(), None).await);
+    }
+    held(&service).await;
+    let (mut texts, mut written) = (Vec::new(), 0);
+    for watch in &mut watches {
+        let Some(WatchEvent::Happened(event)) = watch.next().await else {
+            panic!("nothing happened");
+        };
+        texts.push(event.text(|event| {
+            written += 1;
+            event.id.clone()
+        }));
+    }
+    assert_eq!(written, 1);
+    assert!(texts.iter().all(|text| Arc::ptr_eq(text, &texts[0])));
+}
+
 #[tokio::test(start_paused = true)]
 async fn whoever_comes_back_goes_on_after_the_event_it_names() {
     let (service, _) = Staged::service();

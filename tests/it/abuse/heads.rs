@@ -1,0 +1,133 @@
+//! Heads: as many headers as fit into one, and long ones whose requests wait.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::{Attacked, MIB, ask};
+use crate::support::http2::{HEADERS, Http2};
+use crate::support::{PATIENCE, eventually_within};
+
+const CONNECTIONS: usize = 20;
+const REQUESTS: usize = 100;
+/// What a request that waits takes over HTTP/2, with room for what the allocator does.
+const REQUEST_BYTES: usize = 16 * 1024;
+/// Nearly as many headers as a head may have, and nearly as long as it may be.
+const LONG_HEAD: (usize, usize) = (95, 600);
+
+/// 1,900 headers of one byte fit into 64 KiB as HTTP/2 counts, and become several times as much. They are sent one after the
+/// other, because those that are read together are there together for a moment.
+#[tokio::test]
+async fn heads_of_many_short_headers_take_no_room() {
+    let attacked = Attacked::start(&["--server-body-timeout", "10m"]).await;
+    let bystander = attacked.bystander().await;
+    let before = attacked.memory();
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut client = Http2::open(attacked.address, 65_535).await.unwrap();
+        for _ in 0..REQUESTS {
+            let asked = client.ask_with_headers("POST", "/locks/a", 1_800, 1);
+            asked.await.unwrap();
+            let answered = async { while client.next().await.unwrap().kind != HEADERS {} };
+            timeout(PATIENCE, answered).await.expect("it is refused");
+        }
+        connections.push(client);
+    }
+    let grown = attacked.memory().saturating_sub(before);
+    let bound = CONNECTIONS * REQUESTS * REQUEST_BYTES;
+    assert!(grown < bound, "{} MiB", grown / MIB);
+    bystander.noticed_nothing().await;
+}
+
+#[tokio::test]
+async fn claims_that_wait_keep_nothing_of_their_heads() {
+    let attacked = Attacked::start(&[]).await;
+    let bystander = attacked.bystander().await;
+    super::expect(attacked.address, "POST", "/locks/wanted", "ttl=1h", 201).await;
+    let before = attacked.memory();
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut client = Http2::open(attacked.address, 65_535).await.unwrap();
+        for _ in 0..REQUESTS {
+            let (headers, bytes) = LONG_HEAD;
+            let path = "/locks/wanted?wait=50s";
+            let id = client.ask_with_headers("POST", path, headers, bytes).await;
+            client.end(id.unwrap()).await.unwrap();
+        }
+        connections.push(client);
+    }
+    eventually_within(Duration::from_secs(30), "all of them wait", async || {
+        let (_, lock) = ask(attacked.address, "GET", "/locks/wanted", "")
+            .await
+            .ok()?;
+        let lock: serde_json::Value = serde_json::from_str(&lock).ok()?;
+        (lock["queue_length"] == CONNECTIONS * REQUESTS).then_some(())
+    })
+    .await;
+    let grown = attacked.memory().saturating_sub(before);
+    let bound = CONNECTIONS * REQUESTS * REQUEST_BYTES;
+    assert!(grown < bound, "{} MiB", grown / MIB);
+    bystander.noticed_nothing().await;
+}
+
+/// A body may take its time, during which its head was once kept.
+#[tokio::test]
+async fn requests_whose_bodies_do_not_come_keep_nothing_of_their_heads() {
+    let attacked = Attacked::start(&["--server-body-timeout", "10m"]).await;
+    let bystander = attacked.bystander().await;
+    let before = attacked.memory();
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut client = Http2::open(attacked.address, 65_535).await.unwrap();
+        for _ in 0..REQUESTS {
+            let (headers, bytes) = LONG_HEAD;
+            let asked = client.ask_with_headers("POST", "/locks/a", headers, bytes);
+            asked.await.unwrap();
+        }
+        connections.push(client);
+    }
+    eventually_within(
+        Duration::from_secs(30),
+        "all of them are there",
+        async || {
+            let (_, metrics) = ask(attacked.address, "GET", "/metrics", "").await.ok()?;
+            let line = metrics
+                .lines()
+                .find_map(|line| line.strip_prefix("leasehold_http_requests_in_flight "))?;
+            let in_flight: f64 = line.parse().ok()?;
+            // This one and the bystander's are there, too.
+            (in_flight >= (CONNECTIONS * REQUESTS) as f64).then_some(())
+        },
+    )
+    .await;
+    let grown = attacked.memory().saturating_sub(before);
+    let bound = CONNECTIONS * REQUESTS * REQUEST_BYTES;
+    assert!(grown < bound, "{} MiB", grown / MIB);
+    bystander.noticed_nothing().await;
+}
+
+/// The fields of a query string are kept until the body is there, and count with it.
+#[tokio::test]
+async fn long_query_strings_whose_bodies_do_not_come_count_as_bodies() {
+    const BUDGET: usize = 1_048_576;
+    let budget = BUDGET.to_string();
+    let arguments = [
+        "--server-body-timeout",
+        "10m",
+        "--server-body-bytes-total-max",
+        &budget,
+    ];
+    let attacked = Attacked::start(&arguments).await;
+    let path = format!("/locks/a?owner={}", "x".repeat(30_000));
+    let mut client = Http2::open(attacked.address, 65_535).await.unwrap();
+    for _ in 0..REQUESTS {
+        client.ask_with_headers("POST", &path, 0, 0).await.unwrap();
+    }
+    let mut refused = 0;
+    // One address may have half of it.
+    while refused < REQUESTS - BUDGET / 2 / 30_000 {
+        let frame = client.next().await.unwrap();
+        refused += usize::from(frame.kind == HEADERS);
+    }
+    assert!(attacked.refused("body_bytes_per_peer").await > 0.0);
+}
