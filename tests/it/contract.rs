@@ -120,6 +120,7 @@ on_every_store! {
         an_evicted_claim_is_told_the_reason
         an_evicted_claim_stays_evicted_when_the_lock_has_another_holder
         a_reason_comes_back_as_it_was_given
+        an_eviction_does_not_open_what_a_shared_lease_that_ran_out_keeps_closed
         there_is_nobody_to_evict_from_a_lock_that_is_not_held
         those_who_hold_hear_of_an_eviction_and_not_of_one_of_nobody;
     withdraw:

@@ -2,14 +2,15 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use leasehold::config::LogRequests;
 use leasehold::http::{Access, Failures, KeyRing, Role};
 use leasehold::limits::Limit;
 use leasehold::server::{OverLimit, Peer};
-use tracing::subscriber::DefaultGuard;
+use tracing::Dispatch;
+use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::support::{Api, Call, Told, delete, get, post, put};
@@ -21,6 +22,10 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 impl Log {
     /// Captures everything, the finest level included, on this thread.
     fn capture() -> (Self, DefaultGuard) {
+        // While there is one subscriber only, tracing asks that of the thread which meets an event first, and a thread without
+        // one would turn the event off for all.
+        static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
+        ANOTHER.get_or_init(|| Dispatch::new(NoSubscriber::default()));
         let log = Self::default();
         let subscriber = tracing_subscriber::fmt()
             .json()

@@ -1,10 +1,11 @@
 //! Laws of eviction: an operator takes a lock away, and the claim that had it is told why.
 
-use leasehold::domain::{Claim, LockState, NotHolder};
+use leasehold::domain::{Acquired, Claim, LockState, NotHolder};
 
 use super::expiry::{assert_told, expired_claim};
+use super::permits::taking;
 use crate::support::bench::{
-    Bench, LONG, READ, claim, fresh_name, in_mode, lock_of, owner, reader, rival,
+    Bench, LONG, READ, SHORT, claim, for_short, fresh_name, in_mode, lock_of, owner, reader, rival,
 };
 
 fn evicted(reason: &str) -> NotHolder {
@@ -85,6 +86,31 @@ pub(super) async fn there_is_nobody_to_evict_from_a_lock_that_is_not_held(bench:
     );
     let state = bench.state(lock_of(&cooling)).await;
     assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
+}
+
+/// Though nobody has looked at it since: what it keeps taken is no holder's.
+pub(super) async fn an_eviction_does_not_open_what_a_shared_lease_that_ran_out_keeps_closed(
+    bench: &Bench,
+) {
+    let over = |claim: &Claim| Claim {
+        min_hold: Some(LONG),
+        ..for_short(claim)
+    };
+    let reading = over(&in_mode(&claim(), READ));
+    let lock = claim();
+    let (two, one) = (over(&taking(&lock, 2, 3)), taking(&lock, 1, 3));
+    for claim in [&reading, &two, &one] {
+        bench.granted(claim).await;
+    }
+    bench.outlast(SHORT).await;
+    assert_eq!(bench.evict(lock_of(&reading), "").await, Vec::new());
+    let state = bench.state(lock_of(&reading)).await;
+    assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
+    assert_told(bench, &reading, NotHolder::Expired).await;
+    assert_eq!(bench.evict(lock_of(&one), "").await.len(), 1);
+    let refused = bench.acquire(&taking(&lock, 2, 3)).await;
+    assert!(matches!(refused, Acquired::Blocked(_)), "{refused:?}");
+    bench.granted(&taking(&lock, 1, 3)).await;
 }
 
 pub(super) async fn those_who_hold_hear_of_an_eviction_and_not_of_one_of_nobody(bench: &Bench) {

@@ -10,7 +10,7 @@ use crate::support::bench::{
 };
 
 /// Another claim on the same lock that takes some of its permits.
-fn taking(claim: &Claim, permitted: u64, limit: u64) -> Claim {
+pub(super) fn taking(claim: &Claim, permitted: u64, limit: u64) -> Claim {
     in_mode(&rival(claim), permits(permitted, limit))
 }
 

@@ -43,18 +43,19 @@ elseif it.limit then
         local member = found[2][i]
         local claim = string.sub(member, 1, 16)
         local record = holder_key(it, claim)
-        local lease = redis.call('HMGET', record, 'u', 'd', 'f')
+        local until_ms, delay_ms, fence = unpack(redis.call('HMGET', record, 'u', 'd', 'f'))
         -- What only keeps its permits taken has no record.
-        if lease[1] then
-            local is_held = tonumber(lease[1]) > now_ms
-            evicted = evicted + (is_held and 1 or 0)
-            if is_held and #told < tonumber(told_max) and told_bytes_left >= 0 then
+        if until_ms and tonumber(until_ms) > now_ms then
+            evicted = evicted + 1
+            if #told < tonumber(told_max) and told_bytes_left >= 0 then
                 tell_of(told, lease_in(record))
             end
-            tell(channel, now_us, is_held and 'evicted' or 'expired', it, record)
+            tell(channel, now_us, 'evicted', it, record)
             redis.call('DEL', record)
-            redis.call('SET', ended_key(it, claim), is_held and 'v' .. reason or EXPIRED, 'PX', REMEMBERED_MS)
-            give_back(it, member, now_ms + (tonumber(lease[2]) or 0), now_ms, lease[3])
+            redis.call('SET', ended_key(it, claim), 'v' .. reason, 'PX', REMEMBERED_MS)
+            give_back(it, member, now_ms + (tonumber(delay_ms) or 0), now_ms, fence)
+        elseif until_ms then
+            expire_holder(it, member, now_us, now_ms, channel)
         end
     end
     close_if_left(it)

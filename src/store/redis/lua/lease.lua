@@ -286,27 +286,32 @@ local function untold_attempt(attempt, turns)
     return attempt and attempt ~= NOBODY and string.sub(turns or attempt, 1, 8) == attempt and attempt
 end
 
+-- Clears away one of several holders, whose lease ran out.
+local function expire_holder(it, member, now_us, now_ms, channel)
+    local claim = string.sub(member, 1, 16)
+    local record = holder_key(it, claim)
+    local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd', 'f', 'r', 'j')
+    local open_ms = 0
+    if lease[1] then
+        local until_ms = tonumber(lease[1])
+        tell(channel, now_us, 'expired', it, record)
+        -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+        redis.call('DEL', record)
+        if until_ms + REMEMBERED_MS > now_ms then
+            mark_run_out(it, claim, EXPIRED, untold_attempt(lease[6], lease[7]), lease[5],
+                string.sub(member, 17), until_ms + REMEMBERED_MS - now_ms)
+        end
+        open_ms = closed_until(tonumber(lease[2]), until_ms, lease[3], lease[4])
+    end
+    give_back(it, member, open_ms, now_ms, lease[5])
+end
+
 -- Clears away holders whose leases ran out.
 local function reap(it, now_us, now_ms, channel)
     shift_holders(it, now_ms)
     local over = redis.call('ZRANGEBYSCORE', holders_key(it), '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)
     for _, member in ipairs(over) do
-        local claim = string.sub(member, 1, 16)
-        local record = holder_key(it, claim)
-        local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd', 'f', 'r', 'j')
-        local open_ms = 0
-        if lease[1] then
-            local until_ms = tonumber(lease[1])
-            tell(channel, now_us, 'expired', it, record)
-            -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
-            redis.call('DEL', record)
-            if until_ms + REMEMBERED_MS > now_ms then
-                mark_run_out(it, claim, EXPIRED, untold_attempt(lease[6], lease[7]), lease[5],
-                    string.sub(member, 17), until_ms + REMEMBERED_MS - now_ms)
-            end
-            open_ms = closed_until(tonumber(lease[2]), until_ms, lease[3], lease[4])
-        end
-        give_back(it, member, open_ms, now_ms, lease[5])
+        expire_holder(it, member, now_us, now_ms, channel)
     end
     close_if_left(it)
 end
