@@ -147,6 +147,7 @@ on_every_store! {
         a_lease_that_is_taken_over_by_a_deeper_claim_is_let_go_by_it
         a_lease_of_a_plain_request_is_taken_over_by_a_stream
         a_request_that_waited_leaves_alone_what_a_later_one_holds
+        a_plain_request_that_waited_leaves_alone_what_a_stream_holds
         a_request_of_another_kind_makes_a_lease_independent_of_streams
         a_lease_that_is_let_go_keeps_its_lock_closed_for_its_min_hold_and_no_longer
         a_takeover_that_is_undone_closes_the_lock_and_a_grant_does_not

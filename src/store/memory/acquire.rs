@@ -72,7 +72,8 @@ impl Table {
         stand: Option<&Stand>,
         now: Moment,
     ) -> Option<Acquired> {
-        let leaves_alone = claim.takes_over && stand.is_some_and(|stand| !stand.takes_over);
+        let may_not = stand.is_some_and(|stand| !stand.takes_over);
+        let leaves_alone = may_not && (claim.takes_over || self.is_of_stream(claim));
         let mut not_held = claim
             .names
             .iter()
@@ -103,6 +104,13 @@ impl Table {
             let hold = holds.and_then(|holds| holds.get(claim.token));
             hold.is_some_and(|hold| hold.may_be_withdrawn_by(attempt))
         })
+    }
+
+    /// Whether a stream has made or taken over what the claim holds.
+    fn is_of_stream(&self, claim: &Claim) -> bool {
+        let first = self.locks.get(&claim.names[0]);
+        let hold = first.and_then(|lock| lock.holds.get(claim.token));
+        hold.is_some_and(|hold| hold.is_of_stream)
     }
 
     /// A lock that the claim waits for otherwise than it says now.

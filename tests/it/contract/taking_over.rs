@@ -144,6 +144,21 @@ pub(super) async fn a_request_that_waited_leaves_alone_what_a_later_one_holds(be
     }
 }
 
+/// Nor does one of another kind, whose answer would make the lease independent of the stream that its client has now.
+pub(super) async fn a_plain_request_that_waited_leaves_alone_what_a_stream_holds(bench: &Bench) {
+    for held in [claim(), in_mode(&claim(), permits(3, 3))] {
+        bench.granted(&held).await;
+        let mut waiting = bench.waiting(&rival(&held)).await;
+        bench.release(&held).await;
+        let stream = streaming(&waiting.claim);
+        let later = granted(bench, &stream).await;
+        waiting.stand.takes_over = false;
+        assert_eq!(bench.ask(&mut waiting).await, Acquired::Superseded);
+        bench.close(&stream, later).await;
+        assert_free(bench, &stream).await;
+    }
+}
+
 pub(super) async fn a_lease_is_taken_over_at_another_process(bench: &Bench) {
     only_the_last_stream_lets_go(bench, &bench.another_process().await).await;
 }

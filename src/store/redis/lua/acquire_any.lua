@@ -86,7 +86,8 @@ if held == count then
             return { attempt, has_limit ~= '' and limit == '' and 12 or 11, number }
         end
         local has_had_turn = it.turns and string.find(it.turns, attempt, 1, true)
-        if was_told and takes_over == '1' and wait and wait.takes_over == '0' and not has_had_turn then
+        local is_of_streams = takes_over == '1' or it.turns
+        if was_told and is_of_streams and wait and wait.takes_over == '0' and not has_had_turn then
             return { attempt, 17 }
         end
     end
