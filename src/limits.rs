@@ -198,6 +198,8 @@ impl Slot {
 pub struct PeerLimits {
     /// Connections.
     pub connections: Budget,
+    /// Connections of HTTP/2.
+    pub http2_connections: Budget,
     /// Requests that have no complete answer yet.
     pub requests: Budget,
     /// Bytes of large answers.
@@ -223,6 +225,10 @@ pub enum Limit {
     ConnectionsPerPeer,
     /// The last connections, which are kept for peers that have hardly any.
     ConnectionsReserved,
+    /// The connections of HTTP/2 of one peer address.
+    Http2ConnectionsPerPeer,
+    /// The connections of HTTP/2.
+    Http2Connections,
     /// The requests of one peer address.
     RequestsPerPeer,
     /// The requests of all.
@@ -267,9 +273,11 @@ pub enum Limit {
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
+        Self::Http2ConnectionsPerPeer,
+        Self::Http2Connections,
         Self::RequestsPerPeer,
         Self::Requests,
         Self::HeadTimeout,
@@ -298,6 +306,8 @@ impl Limit {
         match self {
             Self::ConnectionsPerPeer => "connections_per_peer",
             Self::ConnectionsReserved => "connections_reserved",
+            Self::Http2ConnectionsPerPeer => "http2_connections_per_peer",
+            Self::Http2Connections => "http2_connections",
             Self::RequestsPerPeer => "requests_per_peer",
             Self::Requests => "requests",
             Self::HeadTimeout => "head_timeout",

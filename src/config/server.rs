@@ -29,6 +29,8 @@ pub struct ServerConfig {
     pub trusted_proxies: Vec<AddressBlock>,
     /// A second address, which serves probes and metrics only.
     pub admin_listen: Option<SocketAddr>,
+    /// How many connections of HTTP/2 may be open at once.
+    pub http2_connections_max: usize,
     /// How many requests a connection of HTTP/2 may carry at once.
     pub http2_streams_max: u32,
     /// How many requests may be without a complete answer at once.
@@ -79,6 +81,7 @@ impl ServerConfig {
             connections_reserved: settings.whole("server.connections_reserved")?,
             trusted_proxies: blocks(settings, "server.trusted_proxies")?,
             admin_listen: admin_listen(settings)?,
+            http2_connections_max: bounded(settings, "server.http2_connections_max", COUNT_MAX)?,
             http2_streams_max: u32::try_from(streams).expect("it is below the limit"),
             requests_max: bounded(settings, "server.requests_max", COUNT_MAX)?,
             header_read_timeout: settings.positive("server.header_read_timeout")?,

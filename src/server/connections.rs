@@ -97,6 +97,7 @@ pub(super) struct Protocol {
     first_request_timeout: Duration,
     idle_timeout: Duration,
     deadlines: SocketDeadlines,
+    http2_connections: Budget,
     requests: Budget,
     refusals: Refusals,
 }
@@ -140,6 +141,7 @@ impl Protocol {
                 write: config.write_timeout,
                 answer: Some(config.answer_timeout),
             },
+            http2_connections: Budget::new(config.http2_connections_max),
             requests: Budget::new(config.requests_max),
             refusals,
         }
@@ -165,6 +167,12 @@ impl Protocol {
                 return tracing::debug!(peer = %address, %error, "a connection said nothing");
             }
             Err(_) => return self.said_nothing(),
+        };
+        // Kept until the connection ends.
+        let _http2 = match is_http2.then(|| peer.begin_http2(&self.http2_connections)) {
+            Some(Err(limit)) => return self.refusals.count(limit),
+            Some(Ok(taken)) => Some(taken),
+            None => None,
         };
         let activity = Arc::<Activity>::default();
         let deadlines = match is_http2 {

@@ -73,6 +73,18 @@ impl Peer {
         of.used() < HARDLY_ANY
     }
 
+    /// Counts a connection of HTTP/2, or says which limit is in the way.
+    pub(super) fn begin_http2(&self, all: &Budget) -> Result<[Taken; 2], Limit> {
+        let own = &self.limits.http2_connections;
+        let taken = match own.take(1) {
+            Some(taken) => taken,
+            None if self.is_trusted_proxy => own.take_anyway(1),
+            None => return Err(Limit::Http2ConnectionsPerPeer),
+        };
+        let one = all.take(1).ok_or(Limit::Http2Connections)?;
+        Ok([taken, one])
+    }
+
     /// Counts a request of the peer, or says which limit is in the way. A peer that has hardly any others is let in
     /// though all together have too many, so that probes are always answered.
     pub(super) fn begin_request(&self, all: &Budget) -> Result<[Taken; 2], Limit> {
@@ -95,6 +107,7 @@ impl Peer {
 #[derive(Clone, Debug)]
 struct Shares {
     connections: usize,
+    http2_connections: usize,
     requests: usize,
     answer_bytes: usize,
     body_bytes: usize,
@@ -108,6 +121,7 @@ impl Shares {
     fn of_all() -> Self {
         Self {
             connections: usize::MAX,
+            http2_connections: usize::MAX,
             requests: usize::MAX,
             answer_bytes: usize::MAX,
             body_bytes: usize::MAX,
@@ -121,6 +135,7 @@ impl Shares {
     fn limits(&self) -> Arc<PeerLimits> {
         Arc::new(PeerLimits {
             connections: Budget::new(self.connections),
+            http2_connections: Budget::new(self.http2_connections),
             requests: Budget::new(self.requests),
             answer_bytes: Budget::new(self.answer_bytes),
             body_bytes: Budget::new(self.body_bytes),
@@ -152,6 +167,7 @@ impl Peers {
         Self {
             shares: Shares {
                 connections: config.connections_of_peer(),
+                http2_connections: half(config.http2_connections_max),
                 requests: half(config.requests_max),
                 answer_bytes: half(config.answer_bytes_max),
                 body_bytes: half(config.body_bytes_total_max),

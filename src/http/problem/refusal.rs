@@ -105,6 +105,7 @@ impl Problem {
     pub(in crate::http) fn over_limit(limit: Limit) -> Self {
         let (code, detail) = match limit {
             Limit::ConnectionsPerPeer
+            | Limit::Http2ConnectionsPerPeer
             | Limit::RequestsPerPeer
             | Limit::OperationsPerPeer
             | Limit::RenewalsPerPeer
@@ -124,6 +125,7 @@ impl Problem {
                 "the answers of this process that nobody has read are as large as they may be",
             ),
             Limit::ConnectionsReserved
+            | Limit::Http2Connections
             | Limit::Requests
             | Limit::BodyBytes
             | Limit::HeadTimeout

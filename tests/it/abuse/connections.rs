@@ -7,6 +7,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use super::{Attacked, MIB, PROBE, connect};
 use crate::limits::{connect_from, is_answered, peer};
+use crate::support::http2::Http2;
 
 /// One client once took all of them in half a second, and pods were restarted.
 #[tokio::test]
@@ -25,6 +26,31 @@ async fn one_peer_that_takes_all_connections_is_only_in_its_own_way() {
     bystander.noticed_nothing().await;
     drop(kept);
     attacked.gives_memory_back().await;
+}
+
+/// Each of them can take more memory than a connection of HTTP/1.1.
+#[tokio::test]
+async fn one_peer_has_half_of_the_connections_of_http2() {
+    const CONNECTIONS: usize = 10;
+    let attacked = Attacked::start(&["--server-http2-connections-max", "10"]).await;
+    let bystander = attacked.bystander().await;
+    let mut kept = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut client = Http2::open(attacked.address, 65_535).await.unwrap();
+        let asked = client.ask("GET", "/livez").await;
+        if asked.is_ok() && client.next().await.is_ok() {
+            kept.push(client);
+        }
+    }
+    assert_eq!(kept.len(), CONNECTIONS / 2, "its share");
+    let refused = attacked.refused("http2_connections_per_peer").await;
+    assert_eq!(refused, (CONNECTIONS / 2) as f64);
+    let another = connect_from(peer(2), attacked.address).await.unwrap();
+    let mut another = Http2::over(another, 65_535).await.unwrap();
+    another.ask("GET", "/livez").await.unwrap();
+    another.next().await.unwrap();
+    drop(kept);
+    bystander.noticed_nothing().await;
 }
 
 /// Two together fill all but the reserve, and the second address does not care.

@@ -1,5 +1,6 @@
 //! What the system gives a process, and the manifests that say how much.
 
+use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
@@ -77,6 +78,34 @@ fn the_soft_limit_of_open_files_is_raised() {
     );
 }
 
+/// As many connections of HTTP/2 as these peers may have, each of which makes the service remember something of a hundred
+/// frames.
+async fn pinning(address: SocketAddr, from: &[u8]) -> Vec<Http2> {
+    let mut clients = Vec::new();
+    for from in from {
+        for _ in 0..500 {
+            let peer = crate::limits::peer(*from);
+            let Ok(stream) = crate::limits::connect_from(peer, address).await else {
+                break;
+            };
+            let Ok(mut client) = Http2::over(stream, 65_535).await else {
+                break;
+            };
+            if client.ask_to_remember("/livez").await.is_err() || client.next().await.is_err() {
+                break;
+            }
+            for _ in 0..100 {
+                if client.ask_to_remember("/livez").await.is_err() {
+                    break;
+                }
+                while client.next().await.is_ok_and(|frame| !frame.ends_stream()) {}
+            }
+            clients.push(client);
+        }
+    }
+    clients
+}
+
 /// Resident memory under the worst that the manifest's settings permit is below its limit.
 #[tokio::test]
 async fn the_settings_of_the_manifest_fit_into_its_memory() {
@@ -104,8 +133,11 @@ async fn the_settings_of_the_manifest_fit_into_its_memory() {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let attacked = Attacked::start(&flags).await;
     let bystander = attacked.bystander().await;
+    let clients = pinning(attacked.address, &[1, 2]).await;
+    assert!(clients.len() > 10, "{} of HTTP/2", clients.len());
     let mut taken = Vec::new();
-    let mut most = 0;
+    let mut most = attacked.memory();
+    println!("{} MiB with {} connections of HTTP/2", most / MIB, clients.len());
     // Two peers take their shares, and each of their connections begins a head that is as long as may be.
     for from in [1, 2] {
         for number in 0..5_000 {
@@ -129,15 +161,15 @@ async fn the_settings_of_the_manifest_fit_into_its_memory() {
     }
     most = most.max(attacked.memory());
     assert!(taken.len() > 500, "{} connections", taken.len());
-    let mut client = Http2::open(attacked.address, 0).await;
-    if let Ok(client) = &mut client {
+    let mut unread = Http2::open(attacked.address, 0).await;
+    if let Ok(client) = &mut unread {
         for _ in 0..100 {
             let _ = client.ask("GET", "/metrics").await;
         }
     }
     most = most.max(attacked.memory());
     bystander.noticed_nothing().await;
-    drop((taken, client));
+    drop((taken, clients, unread));
     attacked.gives_memory_back().await;
     assert!(most < limit, "{} MiB of {}", most / MIB, limit / MIB);
 }

@@ -122,6 +122,26 @@ impl Http2 {
         Ok(id)
     }
 
+    /// Asks with a head that fills a frame, of which the other side remembers the host. h2 remembers it as a part of the frame,
+    /// all of which it keeps.
+    pub(crate) async fn ask_to_remember(&mut self, path: &str) -> io::Result<u32> {
+        // A header that is remembered has this bit. Of the static table, 1 is the name :authority.
+        const REMEMBERED: u8 = 0x40;
+        let id = self.next;
+        self.next += 2;
+        let mut head = literal(2, "GET");
+        head.push(0x80 | 6);
+        head.extend(literal(4, path));
+        head.push(REMEMBERED | 1);
+        head.extend(text(&format!("localhost:{id}")));
+        head.push(0);
+        head.extend(text("f"));
+        head.extend(text(&"1".repeat(FRAME_BYTES_MAX - 512)));
+        self.send(HEADERS, END_STREAM | END_HEADERS, id, &head)
+            .await?;
+        Ok(id)
+    }
+
     /// Sends the body of one byte.
     pub(crate) async fn end(&mut self, id: u32) -> io::Result<()> {
         self.send(DATA, END_STREAM, id, b"&").await

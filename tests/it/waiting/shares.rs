@@ -44,6 +44,7 @@ async fn a_stream_renews_within_the_share_of_its_peer() {
 fn with_one_renewal() -> PeerLimits {
     PeerLimits {
         connections: Budget::new(1),
+        http2_connections: Budget::new(1),
         requests: Budget::new(1),
         answer_bytes: Budget::new(1),
         body_bytes: Budget::new(1),
