@@ -27,7 +27,6 @@ use super::{keys, pool, scripts};
 use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
 use crate::store::Finding;
-use clock::RedisClock;
 pub(super) use fleet::FleetState;
 use outage::Outage;
 use reply::RecoveryReply;
@@ -41,7 +40,6 @@ const EXCHANGES_MAX: usize = 5;
 pub(super) struct Recovery {
     messages: Arc<Messages>,
     fleet: Arc<FleetState>,
-    clock: RedisClock,
     outage: Outage,
     accepted_policy: Option<String>,
     grace_on_empty_start: Duration,
@@ -78,7 +76,6 @@ impl Recovery {
         Self {
             messages,
             fleet,
-            clock: RedisClock::new(),
             outage: Outage::new(),
             accepted_policy: config.accept_eviction_policy.clone(),
             grace_on_empty_start: wait.unwrap_or_default(),
@@ -145,7 +142,7 @@ impl Recovery {
             .arg(self.messages.events_channel())
             .arg(self.messages.recovery_channel())
             .arg(self.messages.wake_channel())
-            .arg(self.clock.unset_us(asked));
+            .arg(self.fleet.clock.unset_us(asked));
         let value = pool::evaluate(connection, script, &command).await?;
         let answered = Instant::now();
         let answer =
@@ -183,7 +180,7 @@ impl Recovery {
             }
             self.fleet.wait_until(answered + answer.grace_left);
         }
-        let latest_us = self.clock.observe(answer.now_us, asked, answered);
+        let latest_us = self.fleet.clock.observe(answer.now_us, asked, answered);
         if is_new_epoch {
             self.begin_epoch(answer, known.data_epoch.is_some(), answered);
             known.revision = 0;
@@ -202,7 +199,12 @@ impl Recovery {
         }
         let looked_at = known.looked_at.replace(asked).filter(|_| !answer.begins);
         let since = looked_at.unwrap_or(asked);
-        if is_new_epoch && self.clock.is_too_low(answer.epoch, answer.now_us, since) {
+        if is_new_epoch
+            && self
+                .fleet
+                .clock
+                .is_too_low(answer.epoch, answer.now_us, since)
+        {
             known.lost_epoch = Some(answer.epoch);
         }
         known.data_epoch = Some(answer.epoch);
@@ -285,22 +287,22 @@ impl Recovery {
 
     /// Whether Redis's clock, which showed this time when it answered what was asked at that moment, was set back.
     pub(super) fn is_behind(&self, redis_us: u64, asked: Instant) -> bool {
-        redis_us < self.clock.earliest_us(asked)
+        redis_us < self.fleet.clock.earliest_us(asked)
     }
 
     /// Whether Redis's clock, which showed this time just now, was set forward.
     pub(super) fn is_ahead(&self, redis_us: u64) -> bool {
-        redis_us > self.clock.latest_us(Instant::now())
+        redis_us > self.fleet.clock.latest_us(Instant::now())
     }
 
     /// The latest time of Redis at which a request may be carried out that must be answered by `deadline`.
     pub(super) fn not_after_us(&self, deadline: Instant) -> u64 {
-        self.clock.latest_us(deadline)
+        self.fleet.clock.latest_us(deadline)
     }
 
     /// By how much Redis's clock was set since the first contact, in milliseconds.
     pub(super) fn clock_shift_ms(&self) -> i64 {
-        self.clock.shift_ms()
+        self.fleet.clock.shift_ms()
     }
 
     /// A lease with this TTL is about to be reported. Says whether the other processes know that leases last so long; if
