@@ -352,8 +352,8 @@ impl LockStore for RedisStore {
         })
     }
 
-    fn count(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.count_if_due())
+    fn sweep(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.sweep())
     }
 
     fn health(&self) -> StoreHealth {

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::facts::Facts;
@@ -45,6 +46,8 @@ pub(super) struct Recovery {
     grace_on_empty_start: Duration,
     known: Mutex<Known>,
     is_refused: AtomicBool,
+    /// This process was the first to find that the clock of Redis was set back, and puts all locks right.
+    pub(super) went_back: Notify,
     /// By bucket, the last fencing token seen in this epoch: a counter that is behind it was lost.
     last_fences: Box<[AtomicU64]>,
 }
@@ -81,6 +84,7 @@ impl Recovery {
             grace_on_empty_start: wait.unwrap_or_default(),
             known: Mutex::default(),
             is_refused: AtomicBool::new(false),
+            went_back: Notify::new(),
             last_fences: (0..Bucket::COUNT).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -151,6 +155,10 @@ impl Recovery {
             redis::ErrorKind::Client,
             "the recovery script answered out of form",
         ))?;
+        if answer.went_back {
+            tracing::warn!("the clock of the store was set back; all locks are looked at once");
+            self.went_back.notify_one();
+        }
         self.fleet.longest_ttl.told(used_ms);
         self.messages.may_count(answer.may_count);
         self.messages

@@ -8,9 +8,9 @@ use leasehold::service::Outcome;
 use leasehold::store::ListQuery;
 use tokio::time::Instant;
 
-use super::{Replica, lasting, lasting_for};
+use super::{FOR_EVER, Replica, lasting, lasting_for};
 use crate::support::bench::{
-    READ, at_depth, claim, hold_count, in_mode, lock_of, not_holder, only, permits, rival,
+    READ, at_depth, claim, hold_count, in_mode, lock_of, not_holder, only, permits, reader, rival,
 };
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::{PATIENCE, eventually};
@@ -222,6 +222,47 @@ async fn keeps_what_is_told(look: Look) {
     assert!(Instant::now() >= held_until, "granted early after {look:?}");
 }
 
+/// By what is in the store, because whoever asks would put it right.
+#[tokio::test]
+async fn a_lock_that_nobody_looks_at_ends_its_length_after_the_clock_went_back() {
+    let server = redis_with_a_movable_clock().await;
+    server.move_clock(AN_HOUR);
+    let replica = Replica::open(&server.database(0)).await;
+    let brief = || lasting_for(BRIEF, claim());
+    let several = lasting(in_mode(&claim(), READ));
+    let reading = lasting_for(BRIEF, reader(&several));
+    let closing = Claim {
+        min_hold: Some(BRIEF),
+        ..brief()
+    };
+    let capped = Claim {
+        max_hold: Some(BRIEF),
+        ..lasting(claim())
+    };
+    let plain = brief();
+    for held in [&plain, &several, &reading, &closing, &capped] {
+        replica.granted(held).await;
+    }
+    let answer = replica.release(&closing).await;
+    assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
+    server.move_clock(Duration::ZERO);
+    let ends = [
+        (&plain, BRIEF),
+        (&reading, BRIEF),
+        (&closing, BRIEF),
+        (&capped, BRIEF),
+        (&several, FOR_EVER),
+    ];
+    for (held, lasts) in ends {
+        eventually("the lock ends its length after the step", async || {
+            let left_ms = left_ms(&server, held).await?;
+            let lasts_ms = i64::try_from(lasts.as_millis()).expect("a short time");
+            (left_ms <= lasts_ms).then_some(())
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn no_lease_outlasts_its_max_hold_after_the_clock_went_back() {
     let server = redis_with_a_movable_clock().await;
@@ -286,4 +327,26 @@ async fn redis_with_a_movable_clock() -> RedisServer {
         ..RedisOptions::forgetful()
     })
     .await
+}
+
+/// For how long the store still keeps a lock closed for a claim; none while the record is compact, as it was before.
+async fn left_ms(server: &RedisServer, claim: &Claim) -> Option<i64> {
+    const LEFT: &str = "local time = redis.call('TIME')
+        local slot, name, claim = KEYS[1], ARGV[1], ARGV[2]
+        local lock = slot .. 'l:' .. name
+        if redis.call('TYPE', lock).ok ~= 'hash' then return nil end
+        local ends = redis.call('HGET', slot .. 'h:' .. claim, 'u') or redis.call('HGET', lock, 'u') or redis.call('HGET', lock, 'c')
+        return math.floor(ends - time[1] * 1000 - time[2] / 1000)";
+    let name = lock_of(claim);
+    let slot = format!("lh:1:{{{}}}:", name.bucket().index());
+    let digest = claim.token.digest(name);
+    let command = [
+        b"EVAL",
+        LEFT.as_bytes(),
+        b"1",
+        slot.as_bytes(),
+        name.as_str().as_bytes(),
+        &digest.0,
+    ];
+    redis::from_redis_value(server.command(&command).await).expect("a number if any")
 }
