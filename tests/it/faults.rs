@@ -6,6 +6,7 @@ mod clock;
 mod crashes;
 mod events;
 mod late;
+mod late_changes;
 mod losses;
 mod network;
 mod outages;
