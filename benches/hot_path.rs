@@ -181,14 +181,14 @@ fn memory_release(mut rig: Rig) -> Rig {
     rig
 }
 
-#[library_benchmark(config = at_most(63_500))]
+#[library_benchmark(config = at_most(64_000))]
 #[bench::one(Rig::redis())]
 fn redis_acquire(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "POST", "201");
     rig
 }
 
-#[library_benchmark(config = at_most(57_000))]
+#[library_benchmark(config = at_most(57_500))]
 #[bench::one(Rig::redis().held())]
 fn redis_renew(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "PUT", "200");

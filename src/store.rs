@@ -66,6 +66,8 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 ///   lock is granted to nobody; of a shared lock, what the ended lease took is not granted.
 /// - **No trace.** A lock that is free, not closed, not waited for, and whose last claim ended more than
 ///   [`REMEMBERED`] ago takes no room, but for its bucket's fencing counter.
+/// - **Nothing late.** A renewal, a step back or an eviction changes nothing after its deadline, nor is a claim entered
+///   again then, however long it was on its way to the store. Unknown outcomes of these are not told sooner.
 /// - **Errors tell the effect.** [`StoreError::Unavailable`] means that nothing was done, [`StoreError::Unknown`] that
 ///   it may have been. Every method can be repeated after either.
 ///

@@ -1,11 +1,12 @@
 //! Leases in one Redis or Valkey: one script, one round trip for every operation, on Redis' own clock.
 //!
-//! This is the only room that knows Redis. Keys are made in `keys`, scripts are called in `claims` and read in `answers`,
-//! sockets are kept in `pool`, `messages` hears what other processes tell, `recovery` knows whether the data may be
-//! trusted, and `reports` makes that so of what is granted.
+//! This is the only room that knows Redis. Keys are made in `keys`, scripts are called in `claims` and `changes` and read in
+//! `answers`, sockets are kept in `pool`, `messages` hears what other processes tell, `recovery` knows whether the data may
+//! be trusted, and `reports` makes that so of what is granted.
 
 mod answers;
 mod call;
+mod changes;
 mod claims;
 mod event_demand;
 mod facts;
@@ -159,7 +160,7 @@ impl RedisStore {
             let mark = keys::evicted(name, request);
             let (asked, deadline) = (Instant::now(), deadlines.of_step());
             let told_max = AnswerRoom::HOLDERS_MAX - holders.told.len();
-            let command = || {
+            let command = |_| {
                 let mut command = pool::call(script, &[&lock, &mark], request);
                 command.arg(self.recovery.not_after_us(deadline));
                 command.arg(reason).arg(cursor);
@@ -169,13 +170,9 @@ impl RedisStore {
                 command
             };
             let step = self
-                .run(script, request, deadline, command, |reply, _| {
-                    answers::evicted(reply)
-                })
-                .await;
-            let step = step.and_then(|step| {
-                step.ok_or_else(|| StoreError::unknown(Fault::Timeout, "it came too late"))
-            });
+                .run_in_time(script, request, deadline, command, views::evicted)
+                .await
+                .map(|(step, _)| step);
             // The message on the channel may be lost or late, and after a lost answer nobody knows.
             if step.as_ref().map_or(true, |step| step.count > 0) {
                 self.messages.evicted(name);

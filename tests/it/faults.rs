@@ -7,6 +7,7 @@ mod clock_back;
 mod crashes;
 mod events;
 mod late;
+mod late_changes;
 mod losses;
 mod network;
 mod outages;

@@ -4,16 +4,19 @@
 use std::time::Duration;
 
 use super::record::Packed;
-use super::scripts::{Malformed, Reply};
+use super::scripts::{InTime, Malformed, Reply};
 use crate::domain::{
     Acquired, Blockade, Blocker, Claim, Contradiction, Fence, Grant, HoldCount, Holder, Holders,
     Lease, LockName, LockNames, LockState, Lost, Metadata, Mode, NotHolder, Owner, Parked, Place,
     Position, Released, Renewal, Renewed, Share, Timestamp, Ttl, Waiting,
 };
 
+/// How long locks that were held before stay taken or closed at the most if nobody does anything.
+pub(super) type ClosedFor = Duration;
+
 /// What came of an acquire as far as the script knows.
 pub(super) enum AcquireReply {
-    Told(Acquired),
+    Told(Acquired, Option<ClosedFor>),
     /// Grants wait; for how long is known to `recovery`.
     Recovering,
     /// A fencing counter is missing, or behind what this process has seen: the data were lost.
@@ -36,28 +39,20 @@ pub(super) struct ReleaseReply {
     pub(super) may_be_offered: bool,
     /// Whether a stream may have held what was released, now or before.
     pub(super) may_be_of_stream: bool,
-}
-
-/// One step of an eviction.
-pub(super) struct Eviction {
-    /// When it was done, by the clock of Redis.
-    pub(super) at_ms: u64,
-    /// How many were evicted.
-    pub(super) count: u64,
-    /// Those of them that the step tells of.
-    pub(super) told: Vec<Holder>,
-    /// The cursor with which the next step goes on, if there is one.
-    pub(super) next: Option<u64>,
+    /// Of what is still held.
+    pub(super) closed_for: Option<ClosedFor>,
 }
 
 pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, Malformed> {
     if let Some(packed) = reply.packed() {
-        return acquired_shortly(&packed, claim).map(AcquireReply::Told);
+        let acquired = acquired_shortly(&packed, claim)?;
+        return Ok(AcquireReply::Told(acquired, None));
     }
+    let mut closed_for = None;
     let acquired = match reply.number()? {
         1 => granted(reply, claim)?,
-        2 => Acquired::Reentered(leases(reply)?),
-        3 => Acquired::Replayed(leases(reply)?),
+        2 => Acquired::Reentered(leases(reply, &mut closed_for)?),
+        3 => Acquired::Replayed(leases(reply, &mut closed_for)?),
         4 => {
             let now_ms = reply.number()?;
             Acquired::Blocked(blockades(reply, &claim.names, now_ms)?)
@@ -88,24 +83,30 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
         17 => Acquired::Superseded,
         _ => return Err(Malformed),
     };
-    Ok(AcquireReply::Told(acquired))
+    Ok(AcquireReply::Told(acquired, closed_for))
 }
 
-pub(super) fn renewed(mut reply: Reply, names: &LockNames) -> Result<Renewed, Malformed> {
+pub(super) fn renewed(
+    mut reply: Reply,
+    names: &LockNames,
+) -> Result<InTime<(Renewed, Option<ClosedFor>)>, Malformed> {
     if let Some(packed) = reply.packed() {
         let slack = Duration::from_millis(packed.millis(1)?);
         let lease = packed.lease(2)?;
-        return Ok(Renewed::Extended(vec![Renewal { lease, slack }]));
+        let renewed = Renewed::Extended(vec![Renewal { lease, slack }]);
+        return Ok(InTime::Done((renewed, None)));
     }
-    match reply.number()? {
+    let mut closed_for = None;
+    let renewed = match reply.number()? {
         1 => {
             let now_ms = reply.number()?;
             let renewals = names.iter().map(|_| {
                 let slack = reply.millis()?;
+                closed_for = closed_for.max(Some(reply.millis()?));
                 let lease = lease(reply.list()?, now_ms)?;
                 Ok(Renewal { lease, slack })
             });
-            Ok(Renewed::Extended(renewals.collect::<Result<_, _>>()?))
+            Renewed::Extended(renewals.collect::<Result<_, _>>()?)
         }
         0 => {
             let mut lost = Vec::new();
@@ -114,25 +115,35 @@ pub(super) fn renewed(mut reply: Reply, names: &LockNames) -> Result<Renewed, Ma
                 let how = mark(&reply.text()?)?;
                 lost.push(Lost { name, how });
             }
-            Ok(Renewed::NotHolder(lost))
+            Renewed::NotHolder(lost)
         }
-        code => Ok(Renewed::Contradicts(contradiction(
-            code, &mut reply, names,
-        )?)),
-    }
+        16 => {
+            let redis_us = reply.number()?;
+            return Ok(InTime::Late { redis_us });
+        }
+        code => Renewed::Contradicts(contradiction(code, &mut reply, names)?),
+    };
+    Ok(InTime::Done((renewed, closed_for)))
 }
 
-pub(super) fn released(mut reply: Reply, names: &LockNames) -> Result<ReleaseReply, Malformed> {
+pub(super) fn released(
+    mut reply: Reply,
+    names: &LockNames,
+) -> Result<InTime<ReleaseReply>, Malformed> {
     if let Some(packed) = reply.packed() {
         let held_for = Duration::from_millis(packed.millis(0)?);
-        return Ok(ReleaseReply {
+        return Ok(InTime::Done(ReleaseReply {
             released: vec![Released::Freed { held_for }],
             may_be_offered: packed.code() == Some(b'2'),
             may_be_of_stream: false,
-        });
+            closed_for: None,
+        }));
     }
-    let now_ms = reply.number()?;
-    let mut is_of_stream = false;
+    let now = reply.number()?;
+    if reply.is_read() {
+        return Ok(InTime::Late { redis_us: now });
+    }
+    let (mut is_of_stream, mut closed_for) = (false, None);
     let each = names.iter().map(|_| {
         let mut item = reply.list()?;
         match item.number()? {
@@ -141,7 +152,10 @@ pub(super) fn released(mut reply: Reply, names: &LockNames) -> Result<ReleaseRep
                 is_of_stream |= item.number()? == 1;
                 Ok(Released::Freed { held_for })
             }
-            2 => Ok(Released::SteppedBack(lease(item.list()?, now_ms)?)),
+            2 => {
+                closed_for = closed_for.max(Some(item.millis()?));
+                Ok(Released::SteppedBack(lease(item.list()?, now)?))
+            }
             3 => Ok(Released::LeftQueue),
             0 => Ok(Released::by_other(mark(&item.text()?)?)),
             _ => Err(Malformed),
@@ -149,11 +163,12 @@ pub(super) fn released(mut reply: Reply, names: &LockNames) -> Result<ReleaseRep
     });
     let released = each.collect::<Result<Vec<_>, _>>()?;
     let is_repeated = released.contains(&Released::Repeated);
-    Ok(ReleaseReply {
+    Ok(InTime::Done(ReleaseReply {
         may_be_offered: is_repeated,
         may_be_of_stream: is_of_stream || is_repeated,
         released,
-    })
+        closed_for,
+    }))
 }
 
 pub(super) fn parked(mut reply: Reply, names: &LockNames) -> Result<Parked, Malformed> {
@@ -163,26 +178,6 @@ pub(super) fn parked(mut reply: Reply, names: &LockNames) -> Result<Parked, Malf
         position,
         blocked_by: blockades(reply, names, now_ms)?,
     })
-}
-
-/// None if the request came too late.
-pub(super) fn evicted(mut reply: Reply) -> Result<Option<Eviction>, Malformed> {
-    if reply.is_read() {
-        return Ok(None);
-    }
-    let now_ms = reply.number()?;
-    let (cursor, count) = (reply.number()?, reply.number()?);
-    let mut told = Vec::new();
-    while !reply.is_read() {
-        told.push(lease(reply.list()?, now_ms)?.holder);
-    }
-    let next = (cursor != 0).then_some(cursor);
-    Ok(Some(Eviction {
-        at_ms: now_ms,
-        count,
-        told,
-        next,
-    }))
 }
 
 /// What the short way answers.
@@ -309,8 +304,9 @@ fn name(reply: &mut Reply, names: &LockNames) -> Result<LockName, Malformed> {
     names.get(index).cloned().ok_or(Malformed)
 }
 
-fn leases(mut reply: Reply) -> Result<Vec<Lease>, Malformed> {
+fn leases(mut reply: Reply, closed_for: &mut Option<ClosedFor>) -> Result<Vec<Lease>, Malformed> {
     let now_ms = reply.number()?;
+    *closed_for = Some(reply.millis()?);
     let mut leases = Vec::new();
     while !reply.is_read() {
         leases.push(lease(reply.list()?, now_ms)?);
@@ -319,7 +315,7 @@ fn leases(mut reply: Reply) -> Result<Vec<Lease>, Malformed> {
 }
 
 /// The fields that `lease_in` tells.
-fn lease(mut reply: Reply, now_ms: u64) -> Result<Lease, Malformed> {
+pub(super) fn lease(mut reply: Reply, now_ms: u64) -> Result<Lease, Malformed> {
     let fence = Fence::new(reply.number()?).ok_or(Malformed)?;
     let (acquired_ms, until_ms) = (reply.number()?, reply.number()?);
     let ttl = Ttl::from_store(reply.millis()?);

@@ -8,10 +8,74 @@ use tokio::time::Instant;
 
 use super::RedisStore;
 use super::pool::{Connection, Failure};
-use super::scripts::{Malformed, Reply, Script};
+use super::scripts::{InTime, Malformed, Reply, Script};
 use crate::store::{Fault, StoreError};
 
+/// How often a request finds out that data were lost before it gives up.
+pub(super) const LOSSES_MAX: usize = 3;
+
+/// Why a script has no answer.
+pub(super) struct Unanswered {
+    pub(super) error: StoreError,
+    /// Whether a try may still be on its way.
+    may_arrive: bool,
+}
+
+impl Unanswered {
+    /// The error for the caller, who must not be told before nothing can arrive in time any more: it may ask again at once,
+    /// elsewhere.
+    pub(super) async fn when_too_late(self, deadline: Instant) -> StoreError {
+        if self.may_arrive {
+            tokio::time::sleep_until(deadline).await;
+        }
+        self.error
+    }
+}
+
 impl RedisStore {
+    /// Runs a script that does nothing after the deadline. The command is told whether an earlier try may still be executed.
+    /// Returns the epoch of the connection, too.
+    pub(super) async fn run_in_time<T>(
+        &self,
+        script: &Script,
+        request: u64,
+        deadline: Instant,
+        command: impl Fn(bool) -> Cmd,
+        read: impl Fn(Reply) -> Result<InTime<T>, Malformed>,
+    ) -> Result<(T, u64), StoreError> {
+        let mut is_unsure = false;
+        for _ in 0..LOSSES_MAX {
+            let was_unsure = is_unsure;
+            let command = |is_repeat| command(is_repeat || was_unsure);
+            let read = |reply, connection: &Connection| Ok((read(reply)?, connection.epoch));
+            let run = self.run_unsure(script, request, deadline, command, read);
+            match run.await {
+                Ok(((InTime::Done(answer), epoch), _)) => return Ok((answer, epoch)),
+                Ok(((InTime::Late { redis_us }, epoch), had_lost_tries)) => {
+                    is_unsure |= had_lost_tries;
+                    if !self.recovery.is_ahead(redis_us) {
+                        break;
+                    }
+                    self.recovery.declare_lost(epoch);
+                }
+                Err(unanswered) => {
+                    let error = unanswered.when_too_late(deadline).await;
+                    return Err(match is_unsure {
+                        true => StoreError::unknown(error.fault(), error.detail()),
+                        false => error,
+                    });
+                }
+            }
+        }
+        let detail = "it came too late";
+        if !is_unsure {
+            return Err(StoreError::unavailable(Fault::Timeout, detail));
+        }
+        // Another try of the same request may have come in time, or may still do so by a clock that was set.
+        tokio::time::sleep_until(deadline).await;
+        Err(StoreError::unknown(Fault::Timeout, detail))
+    }
+
     /// Runs a script until it is answered, on another connection if the first one turns out to be dead.
     ///
     /// Every script may be run again: it knows its claim by the token and its request by the attempt.
@@ -23,25 +87,29 @@ impl RedisStore {
         command: impl Fn() -> Cmd,
         read: impl Fn(Reply, &Connection) -> Result<T, Malformed>,
     ) -> Result<T, StoreError> {
-        let ran = self.run_unsure(script, request, deadline, command, read);
-        ran.await.map(|(answer, _)| answer)
+        let ran = self.run_unsure(script, request, deadline, |_| command(), read);
+        match ran.await {
+            Ok((answer, _)) => Ok(answer),
+            Err(unanswered) => Err(unanswered.error),
+        }
     }
 
-    /// The same, and says whether an earlier try may still be executed, after the one that was answered.
+    /// The same, and says whether an earlier try may still be executed: to the command that is about to be sent, and after the
+    /// one that was answered.
     pub(super) async fn run_unsure<T>(
         &self,
         script: &Script,
         request: u64,
         deadline: Instant,
-        command: impl Fn() -> Cmd,
+        command: impl Fn(bool) -> Cmd,
         read: impl Fn(Reply, &Connection) -> Result<T, Malformed>,
-    ) -> Result<(T, bool), StoreError> {
-        let mut may_be_done = false;
+    ) -> Result<(T, bool), Unanswered> {
+        let (mut may_be_done, mut may_arrive) = (false, false);
         let mut pause = Duration::ZERO;
         loop {
             let began = Instant::now();
             let failure = match self
-                .try_once(script, request, deadline, &command, &read)
+                .try_once(script, request, deadline, || command(may_be_done), &read)
                 .await
             {
                 Ok(answer) => {
@@ -55,8 +123,10 @@ impl RedisStore {
             if is_away.contains(&failure.fault) {
                 self.recovery.is_away(began);
             }
+            may_arrive |= failure.may_arrive();
             if !failure.is_worth_retrying || Instant::now() + pause >= deadline {
-                return Err(failure.into_error(may_be_done));
+                let error = failure.into_error(may_be_done);
+                return Err(Unanswered { error, may_arrive });
             }
             may_be_done |= failure.may_be_done;
             tokio::time::sleep(pause).await;

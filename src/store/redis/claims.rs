@@ -7,19 +7,18 @@ use redis::Cmd;
 use tokio::time::Instant;
 
 use super::answers::{self, AcquireReply};
+use super::call::LOSSES_MAX;
 use super::pool::{self, Connection, evalsha};
 use super::scripts::{self, Reply, Script};
 use super::{RedisStore, keys, record};
 use crate::domain::{
-    Acquired, Attempt, Change, Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, Parked,
-    Released, Renewed, Rollback, Stand, Token, Withdrawable,
+    Acquired, Attempt, Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, Parked, Rollback,
+    Stand, Token,
 };
 use crate::store::{Fault, REMEMBERED, StoreError};
 
 /// How long the store may be away without forgetting who waits; `queue.lua` knows it, too.
 const OUTAGE: Duration = Duration::from_secs(6);
-/// How often a request finds out that data were lost before it gives up.
-const LOSSES_MAX: usize = 3;
 
 /// What the script may do for a claim that nothing is in the way of.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,20 +49,23 @@ impl RedisStore {
         self.recovery.renew_if_long_away();
         let asked = Instant::now();
         let digests = digests(&claim.names, claim.token);
-        // Read once the connection is there: getting it is what may find out that the data were lost.
-        let command = || self.acquire_call(claim, &digests, attempt, stand, deadline);
-        let read = |reply: Reply, connection: &Connection| {
-            Ok((answers::acquired(reply, claim)?, connection.epoch))
-        };
-        let script = &scripts::ACQUIRE;
         let mut is_unsure = false;
         for _ in 0..LOSSES_MAX {
-            let run = self.run_unsure(script, attempt.0, deadline, command, read);
-            let ((reply, epoch), had_lost_tries) = run.await?;
+            // Made once the connection is there: getting it is what may find out that the data were lost.
+            let command = |is_repeat| {
+                let mut command = self.acquire_call(claim, &digests, attempt, stand, deadline);
+                // Only such a claim may change what it has been granted.
+                if (is_repeat || is_unsure) && claim.hold_count > HoldCount::ONE {
+                    command.arg("1");
+                }
+                command
+            };
+            let (reply, epoch, had_lost_tries) =
+                self.ask(claim, attempt, command, deadline).await?;
             is_unsure |= had_lost_tries;
             let acquired = match reply {
-                AcquireReply::Told(acquired) => {
-                    self.report_acquired(acquired, claim, epoch, asked, deadline)
+                AcquireReply::Told(acquired, closed_for) => {
+                    self.report_acquired(acquired, claim, closed_for, epoch, [asked, deadline])
                         .await?
                 }
                 AcquireReply::Recovering => Acquired::Recovering {
@@ -99,6 +101,29 @@ impl RedisStore {
         }
         let detail = "the data are lost again and again";
         Err(StoreError::unknown(Fault::Corrupt, detail))
+    }
+
+    /// Asks for the claim's locks until the store answers, over a connection of the epoch that is returned, and says whether an
+    /// earlier try may still be executed.
+    async fn ask(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        command: impl Fn(bool) -> Cmd,
+        deadline: Instant,
+    ) -> Result<(AcquireReply, u64, bool), StoreError> {
+        let read = |reply: Reply, connection: &Connection| {
+            Ok((answers::acquired(reply, claim)?, connection.epoch))
+        };
+        let run = self.run_unsure(&scripts::ACQUIRE, attempt.0, deadline, command, read);
+        match run.await {
+            Ok(((reply, epoch), had_lost_tries)) => Ok((reply, epoch, had_lost_tries)),
+            // What may have been granted is taken back, but not what was entered again.
+            Err(unanswered) if claim.hold_count > HoldCount::ONE => {
+                Err(unanswered.when_too_late(deadline).await)
+            }
+            Err(unanswered) => Err(unanswered.error),
+        }
     }
 
     /// The call of `acquire.lua`. What most claims do not ask for comes last, and only if this one does.
@@ -233,102 +258,10 @@ impl RedisStore {
         })
         .await
     }
-
-    pub(super) async fn renew(
-        &self,
-        names: &LockNames,
-        token: Token,
-        change: Change,
-        deadline: Instant,
-    ) -> Result<Renewed, StoreError> {
-        let (script, request) = (&scripts::RENEW, pool::request_id());
-        let digests = digests(names, token);
-        let ttl_ms = change.ttl.map(|ttl| millis(ttl.get()));
-        let is_plain = change.mode.is_none() && change.withdrawable == Withdrawable::Never;
-        let is_short = is_plain && ttl_ms.is_none_or(is_compact);
-        let (limit, permits) = share(change.mode.unwrap_or_default());
-        let mode = match change.mode {
-            None => "",
-            Some(Mode::Exclusive) => "x",
-            Some(Mode::Shared(_)) => "s",
-        };
-        let command = || {
-            let mut command = evalsha(script, digests.len());
-            for name in names.iter() {
-                command.arg(keys::lock(name));
-            }
-            add_claimants(&mut command, request, &digests, "");
-            let channel = self.messages.channel();
-            match ttl_ms {
-                Some(ttl_ms) => command.arg(ttl_ms),
-                None if is_short && channel.is_empty() => return command,
-                None => command.arg(""),
-            };
-            if is_short && channel.is_empty() {
-                return command;
-            }
-            command.arg(mode).arg(&limit).arg(permits).arg(channel);
-            match change.withdrawable {
-                Withdrawable::Never => command.arg(""),
-                Withdrawable::AsBefore => command.arg("r"),
-            };
-            command
-        };
-        let read = |reply: Reply, connection: &Connection| {
-            Ok((answers::renewed(reply, names)?, connection.epoch))
-        };
-        let asked = Instant::now();
-        let (renewed, epoch) = self.run(script, request, deadline, command, read).await?;
-        self.report_renewed(renewed, epoch, asked, deadline).await
-    }
-
-    pub(super) async fn release(
-        &self,
-        names: &LockNames,
-        token: Token,
-        hold_count: Option<HoldCount>,
-        deadline: Instant,
-    ) -> Result<Vec<Released>, StoreError> {
-        let (script, request) = (&scripts::RELEASE, pool::request_id());
-        let digests = digests(names, token);
-        let command = || {
-            let mut command = call(script, names, &digests);
-            add_claimants(&mut command, request, &digests, self.messages.releaser());
-            match (hold_count, self.messages.channel()) {
-                (None, "") => {}
-                (None, channel) => {
-                    command.arg("").arg(channel);
-                }
-                (Some(depth), channel) => {
-                    command.arg(depth.get()).arg(channel);
-                }
-            }
-            command
-        };
-        let read = |reply: Reply, _: &Connection| answers::released(reply, names);
-        let asked = Instant::now();
-        let answer = self.run(script, request, deadline, command, read).await;
-        let (may_be_offered, may_be_of_stream) = match &answer {
-            Ok(reply) => (reply.may_be_offered, reply.may_be_of_stream),
-            // What a lost answer said, nobody knows.
-            Err(StoreError::Unknown { .. }) => (true, true),
-            Err(StoreError::Unavailable { .. }) => (false, false),
-        };
-        if may_be_offered {
-            self.messages.may_be_offered(names);
-        }
-        // The message on the channel may be lost or late.
-        if may_be_of_stream {
-            self.messages.released(names, &digests);
-        }
-        let released = answer?.released;
-        self.report_released(&released, asked, deadline).await?;
-        Ok(released)
-    }
 }
 
 /// The beginning of a call of a script that knows each lock by its record and the mark of the claim.
-fn call(script: &Script, names: &LockNames, digests: &[ClaimDigest]) -> Cmd {
+pub(super) fn call(script: &Script, names: &LockNames, digests: &[ClaimDigest]) -> Cmd {
     let mut command = evalsha(script, 2 * digests.len());
     for (name, digest) in names.iter().zip(digests) {
         command.arg(keys::lock(name)).arg(keys::ended(name, digest));
@@ -339,12 +272,6 @@ fn call(script: &Script, names: &LockNames, digests: &[ClaimDigest]) -> Cmd {
 fn add_claims(command: &mut Cmd, digests: &[ClaimDigest]) {
     for digest in digests {
         command.arg(record::claim(digest));
-    }
-}
-
-fn add_claimants(command: &mut Cmd, request: u64, digests: &[ClaimDigest], process: &str) {
-    for digest in digests {
-        command.arg(record::claimant(request, digest, process));
     }
 }
 
@@ -369,22 +296,22 @@ fn is_plain(claim: &Claim) -> bool {
 }
 
 /// Whether a TTL has room in a compact record.
-fn is_compact(ttl_ms: u64) -> bool {
+pub(super) fn is_compact(ttl_ms: u64) -> bool {
     u32::try_from(ttl_ms).is_ok()
 }
 
-fn digests(names: &LockNames, token: Token) -> Vec<ClaimDigest> {
+pub(super) fn digests(names: &LockNames, token: Token) -> Vec<ClaimDigest> {
     names.iter().map(|name| token.digest(name)).collect()
 }
 
 /// Limit and permits as the scripts know them: an empty limit for a claim that is alone, 0 for a read lock.
-fn share(mode: Mode) -> (String, u32) {
+pub(super) fn share(mode: Mode) -> (String, u32) {
     match mode {
         Mode::Exclusive => (String::new(), 1),
         Mode::Shared(share) => (share.limit().unwrap_or(0).to_string(), share.permits()),
     }
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

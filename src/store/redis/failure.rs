@@ -60,6 +60,11 @@ impl Failure {
         }
     }
 
+    /// Whether the command may still be on its way: it was sent, and nothing came back.
+    pub(super) fn may_arrive(&self) -> bool {
+        self.may_be_done && matches!(self.fault, Fault::Io | Fault::Timeout)
+    }
+
     /// An answer that belongs to another request, or that its script cannot have given.
     pub(super) fn corrupt(detail: &str) -> Self {
         Self {

@@ -8,6 +8,7 @@
 //! the whole fleet: see `lua/recovery.lua`.
 
 mod clock;
+mod deadline;
 mod fleet;
 mod longest_ttl;
 mod outage;
@@ -28,6 +29,7 @@ use super::{keys, pool, scripts};
 use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
 use crate::store::Finding;
+use deadline::RedisDeadline;
 pub(super) use fleet::FleetState;
 use outage::Outage;
 use reply::RecoveryReply;
@@ -41,6 +43,7 @@ const EXCHANGES_MAX: usize = 5;
 pub(super) struct Recovery {
     messages: Arc<Messages>,
     fleet: Arc<FleetState>,
+    deadline: RedisDeadline,
     outage: Outage,
     accepted_policy: Option<String>,
     grace_on_empty_start: Duration,
@@ -79,6 +82,7 @@ impl Recovery {
         Self {
             messages,
             fleet,
+            deadline: RedisDeadline::new(),
             outage: Outage::new(),
             accepted_policy: config.accept_eviction_policy.clone(),
             grace_on_empty_start: wait.unwrap_or_default(),
@@ -189,6 +193,7 @@ impl Recovery {
             self.fleet.wait_until(answered + answer.grace_left);
         }
         let latest_us = self.fleet.clock.observe(answer.now_us, asked, answered);
+        self.deadline.observe(answer.now_us, asked, answered);
         if is_new_epoch {
             self.begin_epoch(answer, known.data_epoch.is_some(), answered);
             known.revision = 0;
@@ -303,9 +308,9 @@ impl Recovery {
         redis_us > self.fleet.clock.latest_us(Instant::now())
     }
 
-    /// The latest time of Redis at which a request may be carried out that must be answered by `deadline`.
+    /// The latest time of Redis at which a request may be carried out that is answered by `deadline`, and not afterwards.
     pub(super) fn not_after_us(&self, deadline: Instant) -> u64 {
-        self.fleet.clock.latest_us(deadline)
+        self.deadline.not_after_us(deadline)
     }
 
     /// By how much Redis's clock was set since the first contact, in milliseconds.

@@ -1,9 +1,11 @@
-//! What comes before a lease is reported to anybody: that the other processes know how long to wait should Redis lose it.
+//! What comes before a lease is reported to anybody: that the other processes know how long to wait should Redis lose it, and
+//! with it what keeps the lock closed afterwards.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use super::answers::{ClosedFor, ReleaseReply};
 use super::pool::{self, Connection};
 use super::scripts::{self, Reply};
 use super::{RedisStore, keys};
@@ -21,9 +23,9 @@ impl RedisStore {
         &self,
         mut acquired: Acquired,
         claim: &Claim,
+        closed_for: Option<ClosedFor>,
         epoch: u64,
-        asked: Instant,
-        deadline: Instant,
+        [asked, deadline]: [Instant; 2],
     ) -> Result<Acquired, StoreError> {
         let longest = match &mut acquired {
             Acquired::Granted(grants) => {
@@ -36,7 +38,9 @@ impl RedisStore {
                 let lasts = |ttl| ttl + claim.lock_delay.unwrap_or_default();
                 longest.map(lasts).max(claim.min_hold)
             }
-            Acquired::Reentered(leases) | Acquired::Replayed(leases) => longest(leases.iter()),
+            Acquired::Reentered(leases) | Acquired::Replayed(leases) => {
+                longest(leases.iter()).max(closed_for)
+            }
             Acquired::Waiting(waiting) => {
                 waiting.place = self.steady(waiting.place);
                 None
@@ -111,37 +115,43 @@ impl RedisStore {
     pub(super) async fn report_renewed(
         &self,
         renewed: Renewed,
+        closed_for: Option<ClosedFor>,
         epoch: u64,
-        asked: Instant,
-        deadline: Instant,
+        [asked, deadline]: [Instant; 2],
     ) -> Result<Renewed, StoreError> {
         if let Renewed::Extended(renewals) = &renewed {
             let leases = renewals.iter().map(|renewal| &renewal.lease);
             self.check_clock(leases, asked, deadline).await?;
         }
         let longest = match &renewed {
-            Renewed::Extended(renewals) => longest(renewals.iter().map(|renewal| &renewal.lease)),
+            Renewed::Extended(renewals) => {
+                longest(renewals.iter().map(|renewal| &renewal.lease)).max(closed_for)
+            }
             Renewed::NotHolder(_) | Renewed::Contradicts(_) => None,
         };
         self.report(longest, epoch, deadline).await?;
         Ok(renewed)
     }
 
-    /// The same for what came of a release.
+    /// The same for a release, over a connection of this epoch if it was a step back, which leaves something to wait for.
     pub(super) async fn report_released(
         &self,
-        released: &[Released],
-        asked: Instant,
-        deadline: Instant,
-    ) -> Result<(), StoreError> {
-        let leases = released.iter().filter_map(|released| match released {
+        reply: ReleaseReply,
+        epoch: Option<u64>,
+        [asked, deadline]: [Instant; 2],
+    ) -> Result<Vec<Released>, StoreError> {
+        let leases = reply.released.iter().filter_map(|released| match released {
             Released::SteppedBack(lease) => Some(lease),
             Released::Freed { .. }
             | Released::LeftQueue
             | Released::Repeated
             | Released::NotHolder(_) => None,
         });
-        self.check_clock(leases, asked, deadline).await
+        self.check_clock(leases, asked, deadline).await?;
+        if let Some(epoch) = epoch {
+            self.report(reply.closed_for, epoch, deadline).await?;
+        }
+        Ok(reply.released)
     }
 
     /// What is left of these leases counts from Redis's time just now.

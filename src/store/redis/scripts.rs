@@ -52,6 +52,25 @@ const REQUEST_LEN: usize = size_of::<u64>();
 #[derive(Debug)]
 pub(super) struct Malformed;
 
+/// What a script answers that does nothing once it is too late.
+pub(super) enum InTime<T> {
+    Done(T),
+    /// It was later in Redis than the request allowed: then it was so many microseconds.
+    Late {
+        redis_us: u64,
+    },
+}
+
+impl<T> InTime<T> {
+    /// What was done by a script that was not told when it is too late.
+    pub(super) fn done(self) -> Result<T, Malformed> {
+        match self {
+            Self::Done(answer) => Ok(answer),
+            Self::Late { .. } => Err(Malformed),
+        }
+    }
+}
+
 /// An answer after its request id, or a list within one, read from the front.
 pub(super) struct Reply(std::vec::IntoIter<Value>);
 

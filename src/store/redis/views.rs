@@ -1,10 +1,41 @@
-//! What the scripts answer that look at locks and change none for their holders.
+//! What the scripts answer that look at locks, put them right after a step of the clock, or take them from their holders.
 
 use std::time::Duration;
 
-use super::answers::{mode, state};
-use super::scripts::{Malformed, Reply};
-use crate::domain::{LockName, LockState, LockView, Owner, Queue, Timestamp, Waiter};
+/// One step of an eviction.
+pub(super) struct Eviction {
+    /// When it was done, by the clock of Redis.
+    pub(super) at_ms: u64,
+    /// How many were evicted.
+    pub(super) count: u64,
+    /// Those of them that the step tells of.
+    pub(super) told: Vec<Holder>,
+    /// The cursor with which the next step goes on, if there is one.
+    pub(super) next: Option<u64>,
+}
+
+pub(super) fn evicted(mut reply: Reply) -> Result<InTime<Eviction>, Malformed> {
+    let now = reply.number()?;
+    if reply.is_read() {
+        return Ok(InTime::Late { redis_us: now });
+    }
+    let (cursor, count) = (reply.number()?, reply.number()?);
+    let mut told = Vec::new();
+    while !reply.is_read() {
+        told.push(lease(reply.list()?, now)?.holder);
+    }
+    let next = (cursor != 0).then_some(cursor);
+    Ok(InTime::Done(Eviction {
+        at_ms: now,
+        count,
+        told,
+        next,
+    }))
+}
+
+use super::answers::{lease, mode, state};
+use super::scripts::{InTime, Malformed, Reply};
+use crate::domain::{Holder, LockName, LockState, LockView, Owner, Queue, Timestamp, Waiter};
 
 /// One step of a scan.
 pub(super) struct Scanned {

@@ -13,7 +13,7 @@ use crate::support::eventually;
 
 /// A request that is sent while commands are held back, and sent again once the connection was cut. The first try arrives
 /// a second after the answer.
-async fn tried_twice<T>(network: &Network, request: impl Future<Output = T>) -> T {
+pub(super) async fn tried_twice<T>(network: &Network, request: impl Future<Output = T>) -> T {
     network.proxy.hold_back();
     let cuts = async {
         // Long enough to be sent, and the deadline of the request is far.

@@ -4,13 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::Claim;
+use futures_util::future::join_all;
+use leasehold::domain::{Change, Claim, HoldCount, Lease, Mode, Released, Renewed};
 use leasehold::service::Outcome;
 use tokio::time::Instant;
 
 use super::{Replica, all_listen, durable_redis, forgetful_redis, lasting, lasting_for};
-use crate::support::bench::{claim, lock_of, only, rival};
+use crate::support::bench::{
+    READ, claim, claim_on, claim_on_all, fresh_name, in_mode, lock_of, names, only, rival, ttl,
+};
 use crate::support::eventually;
+use crate::support::proxy::Proxy;
 use crate::support::redis_server::{Persistence, RedisOptions, RedisServer};
 
 /// Longer than the least time that new grants wait after a loss, and short enough to be waited out.
@@ -89,6 +93,102 @@ async fn a_lease_that_was_renewed_for_longer_is_waited_for() {
     // Rounded: the answer was on its way while the lease began.
     let held_until = held_until - Duration::from_millis(100);
     other.granted_not_before(&rival(&held), held_until).await;
+}
+
+/// Leases of a second whose locks stay closed for a while when they run out.
+fn delayed() -> [Claim; 3] {
+    let claim = Claim {
+        lock_delay: Some(TTL / 2),
+        ..lasting_for(Duration::from_secs(1), claim())
+    };
+    let several = claim_on_all(names(&[fresh_name(), fresh_name()]));
+    let several = Claim {
+        names: several.names,
+        ..claim.clone()
+    };
+    let shared = Claim {
+        names: fresh_name().into(),
+        ..in_mode(&claim, READ)
+    };
+    [claim, shared, several]
+}
+
+/// The processes know for how long it lasts together with what keeps its lock closed afterwards, which the renewal does not say.
+#[tokio::test]
+async fn a_renewed_lease_is_waited_for_together_with_its_lock_delay() {
+    let of_each = delayed().map(async |held| {
+        let server = forgetful_redis().await;
+        let (holding, other) = two_replicas(&server).await;
+        holding.acquire(&held).await.expect("it is well");
+        let change = Change {
+            ttl: Some(ttl(TTL / 2)),
+            // One of them steps down.
+            mode: (held.mode == Mode::Exclusive && held.names.len() == 1).then_some(READ),
+            ..Change::default()
+        };
+        let names = held.names.clone();
+        let renewed_at = Instant::now();
+        let renewed = holding.service.renew(names, held.token, change).await;
+        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+        server.command(&["FLUSHALL"]).await;
+        let next = claim_on(held.names.first().expect("it has one"));
+        other.granted_not_before(&next, renewed_at + TTL).await;
+    });
+    join_all(of_each).await;
+}
+
+/// By a request that changes nothing: it is acquired again or, if it is shared, stepped back to where it is.
+async fn told_again(replica: &Replica, held: &Claim) -> Lease {
+    if held.mode == Mode::Exclusive {
+        let answer = replica.acquire(held).await.expect("it is well");
+        let Outcome::Replayed(leases) = answer else {
+            panic!("it is held, but: {answer:?}");
+        };
+        leases.into_iter().next().expect("it has one")
+    } else {
+        let (names, depth) = (held.names.clone(), Some(HoldCount::ONE));
+        let released = replica.service.release(names, held.token, depth).await;
+        let released = only(released.expect("it is well"));
+        let Released::SteppedBack(lease) = released else {
+            panic!("it is held, but: {released:?}");
+        };
+        lease
+    }
+}
+
+/// The process that renewed it is gone before it could tell, so whoever is told of the lease next tells the others.
+#[tokio::test]
+async fn a_lease_that_is_told_of_again_is_waited_for_together_with_its_lock_delay() {
+    let of_each = delayed().map(async |held| {
+        let server = forgetful_redis().await;
+        let (holding, other) = two_replicas(&server).await;
+        holding.acquire(&held).await.expect("it is well");
+        // So that Redis knows the script.
+        holding.assert_holds(&held).await;
+        let change = Change {
+            ttl: Some(ttl(TTL / 2)),
+            ..Change::default()
+        };
+        let proxy = Proxy::start(server.address()).await;
+        let lost = Replica::open(&proxy.database(0)).await;
+        lost.surveys.abort();
+        proxy.swallow_replies();
+        let renewed_at = Instant::now();
+        let renewed = lost.service.renew(held.names.clone(), held.token, change);
+        let told = eventually("it is renewed, and told of again", async || {
+            let lease = told_again(&holding, &held).await;
+            (lease.ttl != held.ttl).then_some(())
+        });
+        tokio::select! {
+            answer = renewed => panic!("its answer is lost, but: {answer:?}"),
+            () = told => {}
+        }
+        drop((lost, proxy));
+        server.command(&["FLUSHALL"]).await;
+        let next = claim_on(held.names.first().expect("it has one"));
+        other.granted_not_before(&next, renewed_at + TTL).await;
+    });
+    join_all(of_each).await;
 }
 
 /// What the last second lost is lost even if Redis promises that there will be no next time.

@@ -1,10 +1,10 @@
 -- Grants locks to a claim, all or none, or says why not; a claim that waits comes to stand in their queues.
 -- KEYS: for each lock: lock, fence, ended, ticket
--- ARGV: kept_ms, not_after, for each lock: identity, last_fence_seen, at the end: stand, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over
+-- ARGV: kept_ms, not_after, for each lock: identity, last_fence_seen, at the end: stand, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat
 -- Returns: attempt, code, then by code: 1 granted: now_ms and for each lock fence, acquired_ms, until_ms, ms that an
---   expired lease was held before or ''; 2 re-entered, 3 replayed: now_ms and the leases; 4 blocked: now_ms and the
---   blockades; 5 waiting: sequence, until_ms, ms until something runs out or '', position or '', queue length, whether the
---   place had been lost; 6 ended:
+--   expired lease was held before or ''; 2 re-entered, 3 replayed: now_ms, ms that a lock stays taken or
+--   closed if nobody does anything, and the leases; 4 blocked: now_ms and the blockades; 5 waiting: sequence, until_ms, ms
+--   until something runs out or '', position or '', queue length, whether the place had been lost; 6 ended:
 --   number of the lock, mark; 7 recovering; 8 a fencing counter went back; 9 a fencing counter is used up; 10 the attempt
 --   was withdrawn; 11 claimed otherwise before, 12 held by several: number; 13 another limit: number, limit; 14 too many
 --   waiters: number, how many; 15 overdue; 16 it came too late, and nothing was done: now_us; 17 the client has asked

@@ -42,7 +42,8 @@ for number = 1, count do
     end
     local may_undo
     if it.record then
-        may_undo, it.turns = unpack(redis.call('HMGET', it.record, 'r', 'j'))
+        may_undo, it.turns, it.repeated, it.min_hold_ms, it.lock_delay_ms =
+            unpack(redis.call('HMGET', it.record, 'r', 'j', 'z', 'i', 'd'))
     end
     if may_undo == attempt and string.sub(it.turns or attempt, 1, 8) == attempt then
         -- The first answer to this very attempt was lost on its way: it is still the answer.
@@ -92,6 +93,7 @@ if held == count then
         end
     end
     local answer = { attempt, was_told and 3 or 1, now_ms }
+    answer[4] = was_told and 0 or nil
     for _, it in ipairs(locks) do
         if not was_told then
             for _, field in ipairs({ it.lease[1], it.lease[2], it.lease[3], '' }) do
@@ -99,10 +101,16 @@ if held == count then
             end
         else
             pass_rollback_right(it)
-            if tonumber(hold_count) > tonumber(it.lease[5] or 1) then
+            local was_done = is_done(it.repeated, attempt)
+            if not was_done and tonumber(hold_count) > tonumber(it.lease[5] or 1) then
                 redis.call('HSET', it.record, 'n', hold_count)
                 answer[2], it.lease[5] = 2, hold_count
             end
+            if is_repeat and not was_done then
+                note_repeat(it.record, it.repeated, attempt)
+            end
+            local open_ms = closed_until(it.lease[2], it.lease[3], it.min_hold_ms, it.lock_delay_ms)
+            answer[4] = math.max(answer[4], open_ms - now_ms)
             answer[#answer + 1] = it.lease
         end
     end

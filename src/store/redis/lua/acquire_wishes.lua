@@ -1,5 +1,5 @@
 -- Continues acquire.lua where its short way ends: what else a claim may wish, and a short way for one that does.
-local stand, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over =
+local stand, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat =
     unpack(ARGV, 3 + #KEYS / 2)
 stand = stand or ''
 if not may_grant then
@@ -39,6 +39,7 @@ local function new_lease(claim, granted_text)
     if owner ~= '' then set('o', owner) end
     if metadata ~= '' then set('m', metadata) end
     if takes_over == '1' then set('j', attempt) end
+    if is_repeat then set('z', attempt) end
     return fields, until_ms, keep_ms(now_ms, now_ms, until_ms, min_hold_ms)
 end
 

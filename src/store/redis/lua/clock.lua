@@ -21,6 +21,11 @@ local function keep_ms(now_ms, acquired_ms, until_ms, min_hold_ms)
     return math.max(until_ms + REMEMBERED_MS, acquired_ms + (tonumber(min_hold_ms) or 0)) - now_ms
 end
 
+-- From when on a lock may be granted whose lease ran out: lock_delay counts from the end, min_hold from the grant.
+local function closed_until(acquired_ms, until_ms, min_hold_ms, lock_delay_ms)
+    return math.max(until_ms + (tonumber(lock_delay_ms) or 0), acquired_ms + (tonumber(min_hold_ms) or 0))
+end
+
 -- The lease in a record, as every answer carries it.
 local function lease_in(record)
     return redis.call('HMGET', record, 'f', 'a', 'u', 't', 'n', 'o', 'm', 's', 'k')

@@ -2,7 +2,7 @@
 -- KEYS: lock, mark
 -- ARGV: request, not_after, reason, cursor, evictions, channel, told_max
 -- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, how many were evicted, then the leases
---   of those that it tells of, at most told_max; or the request alone if it came too late, and nothing was done
+--   of those that it tells of, at most told_max; or request and now_us alone if it came too late, and nothing was done
 local lock, mark = KEYS[1], KEYS[2]
 local request, not_after, reason, cursor, evictions, channel, told_max =
     ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
@@ -18,7 +18,7 @@ if before then
 end
 local now_us, now_ms = now()
 if now_us > tonumber(not_after) then
-    return { request }
+    return { request, now_us }
 end
 
 local it = read(lock, now_ms)

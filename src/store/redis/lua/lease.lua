@@ -4,7 +4,9 @@
 -- A lock is a hash. Held by one claim alone it is that claim's record: h claim digest, r attempt that nobody was told of
 -- yet, f fencing token, a acquired (ms), u end of the lease (ms), t TTL (ms), n hold count if not 1, o owner, m metadata,
 -- i min_hold (ms), x latest end (ms), d lock_delay (ms), y present once its expiry was told. A lease that a stream holds or has
--- held has j, the attempts that held it in turn: first that of the grant, last those of the streams that took it over.
+-- held has j, the attempts that held it in turn: first that of the grant, last those of the streams that took it over. One
+-- that was changed by requests that had to be sent again has z, the last of those: an earlier try of theirs that arrives now
+-- changes nothing.
 -- Held by several it has s, their common limit (0 for none), and k, the permits taken; each has a record of its own (with
 -- the same fields, and s and k of its own) and an entry in the set of holders: digest and permits, scored by the end.
 -- What min_hold or lock_delay keep taken after an end is an entry without a record. In place of the digest it has 8 zero
@@ -37,9 +39,9 @@ local LOOKED_AT_MAX = 1000
 -- Of how many holders of each lock the answer tells, and how many bytes it has left.
 local told_of_lock_max, told_bytes_left = TOLD_MAX, TOLD_BYTES_MAX
 
--- How many withdrawn attempts of one claim are remembered, the latest, and how many that held a lease in turn. A client that
--- hangs up again and again must not make a key grow.
-local WITHDRAWN_MAX, TURNS_MAX = 32, 32
+-- How many withdrawn attempts of one claim are remembered, the latest, how many that held a lease in turn, and how many
+-- requests that were sent again. A client that hangs up again and again must not make a key grow.
+local WITHDRAWN_MAX, TURNS_MAX, REPEATED_MAX = 32, 32, 32
 
 -- The attempt of a lease that nobody may roll back any more.
 local NOBODY = '\0\0\0\0\0\0\0\0'
@@ -182,11 +184,6 @@ local function live(key, keep_ms)
     end
 end
 
--- From when on a lock may be granted whose lease ran out: lock_delay counts from the end, min_hold from the grant.
-local function closed_until(acquired_ms, until_ms, min_hold_ms, lock_delay_ms)
-    return math.max(until_ms + (tonumber(lock_delay_ms) or 0), acquired_ms + (tonumber(min_hold_ms) or 0))
-end
-
 -- Tells those who watch, if there are any. Where there is no record, whose doing it is has to be said.
 local told = 0
 local function tell(channel, now_us, kind, it, record, owner)
@@ -199,6 +196,16 @@ local function tell(channel, now_us, kind, it, record, owner)
     -- A user without the right to the channel does what it does all the same.
     redis.pcall('PUBLISH', channel, string.format('%.0f.%d %s %s %s %s %s',
         now_us, told, kind, name, lease[1] or '-', lease[2] or '-', lease[3] or owner or ''))
+end
+
+-- Whether a request that was sent again has changed a lease before, by what its record says of such requests.
+local function is_done(repeated, request)
+    return repeated and string.find(repeated, request, 1, true)
+end
+
+-- Takes note of a request that was sent again, in a record that it has changed.
+local function note_repeat(record, repeated, request)
+    redis.call('HSET', record, 'z', string.sub((repeated or '') .. request, -8 * REPEATED_MAX))
 end
 
 -- Clears away the record of a lock and what nobody but its holder needs.

@@ -1,8 +1,9 @@
 -- Ends a claim on each of its locks, or steps it back to a smaller depth; a claim that waits leaves the queues.
 -- KEYS: for each lock: lock, ended
--- ARGV: for each lock: claimant with process and database, at the end: hold_count, channel
+-- ARGV: for each lock: claimant with process and database, at the end: hold_count, channel, not_after, is_repeat
 -- Returns: request, now_ms, and for each lock a code and more: 1 freed: ms that it was held, and 1 if a stream held it or
---   has held it, else 0; 2 stepped back: the lease; 3 left the queue; 0 not the holder: mark.
+--   has held it, else 0; 2 stepped back: ms that the lock stays taken or closed if nobody does anything, the lease; 3 left
+--   the queue; 0 not the holder: mark; or request and now_us alone if a step back came too late, and nothing was done.
 --   The short way packs its answer: code 1, or 2 if the lock is offered to the process that asks, which is told by nothing
 --   else; ms that it was held
 local call = redis.call

@@ -3,8 +3,12 @@ local function claimant(number, from, to)
     return string.sub(ARGV[number], from, to)
 end
 local request = claimant(1, 1, 8)
-local hold_count, channel = unpack(ARGV, #KEYS / 2 + 1)
+local hold_count, channel, not_after, is_repeat = unpack(ARGV, #KEYS / 2 + 1)
 hold_count, channel = hold_count or '', channel or ''
+-- The client was told that the outcome is unknown, and may have entered again since.
+if not_after and now_us > tonumber(not_after) then
+    return { request, now_us }
+end
 
 local function free(it, ended)
     local lease = redis.call('HMGET', it.record, 'a', 'i', 'k', 'f', 'j')
@@ -35,10 +39,15 @@ end
 
 local function step_back(it)
     redis.call('HDEL', it.record, 'r')
-    if tonumber(hold_count) < tonumber(redis.call('HGET', it.record, 'n') or 1) then
+    local record = redis.call('HMGET', it.record, 'n', 'z', 'a', 'u', 'i', 'd')
+    local was_done = is_done(record[2], request)
+    if not was_done and tonumber(hold_count) < tonumber(record[1] or 1) then
         redis.call('HSET', it.record, 'n', hold_count)
     end
-    return { 2, lease_in(it.record) }
+    if is_repeat and not was_done then
+        note_repeat(it.record, record[2], request)
+    end
+    return { 2, closed_until(record[3], record[4], record[5], record[6]) - now_ms, lease_in(it.record) }
 end
 
 local function leave_queue(it, ended, ticket)

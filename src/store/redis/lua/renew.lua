@@ -1,23 +1,31 @@
 -- Lets leases last longer, all or none; never creates one. May let a lease that holds alone step down to shared.
 -- KEYS: for each lock: lock
--- ARGV: for each lock: claimant, at the end: ttl_ms, mode, limit, permits, channel, withdrawable
--- Returns: request, code, then by code: 1 extended: now_ms, and for each lock ms that were left, the lease; 0 not the
---   holder: number of the lock and mark of each that is not held; 11 claimed otherwise, 12 held by several: number.
+-- ARGV: not_after, for each lock: claimant, at the end: ttl_ms, mode, limit, permits, channel, withdrawable, is_repeat
+-- Returns: request, code, then by code: 1 extended: now_ms, and for each lock ms that were left, ms that the lock stays
+--   taken or closed if nobody does anything, the lease; 0 not the holder: number of the lock and mark of each that is not
+--   held; 11 claimed otherwise, 12 held by several: number; 16 it came too late, and nothing was done: now_us.
 --   The short way packs its answer: 1 extended: now_ms, ms that were left, the compact record
+local not_after = ARGV[1]
+
 local call = redis.call
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = (now_us - now_us % 1000) / 1000
 
+-- The client was told that the outcome is unknown, and may have asked again since.
+if now_us > tonumber(not_after) then
+    return { string.sub(ARGV[2], 1, 8), 16, now_us }
+end
+
 -- The short way: the lock is held by this claim alone and will be, nobody waits, and nobody watches. A claimant is the
 -- request and the claim; a compact record is told in lease.lua.
-if #KEYS == 1 and #ARGV <= 2 then
-    local lock, claimant = KEYS[1], ARGV[1]
+if #KEYS == 1 and #ARGV <= 3 then
+    local lock, claimant = KEYS[1], ARGV[2]
     local record = call('MGET', lock)[1]
     if record and string.sub(record, 10, 25) == string.sub(claimant, 9, 24) then
         local had_ttl_ms, granted_us, until_ms = struct.unpack('>I4I8I6', record, #record - 17)
         if until_ms > now_ms then
-            local ttl_ms = ARGV[2] or had_ttl_ms
+            local ttl_ms = ARGV[3] or had_ttl_ms
             local kept_ms = ttl_ms + 60000
             -- From now on nobody may withdraw the grant.
             record = '\0\0\0\0\0\0\0\0' .. string.sub(record, 9, -19) .. struct.pack('>I4I8I6', ttl_ms, granted_us, now_ms + ttl_ms)

@@ -40,12 +40,10 @@ local function step_down(it, kept_ms, until_ms)
     redis.call('PEXPIRE', it.record, kept_ms)
 end
 
-local answer = { request, 1, now_ms }
-for _, it in ipairs(locks) do
-    local record = redis.call('HMGET', it.record, 'u', 'a', 't', 'x', 'i', 'k')
+local function renew(it, record)
     local until_ms, kept_ms = extend(it.record, record[2], ttl_ms == '' and record[3] or ttl_ms, record[4], record[5])
     if it.record ~= it.key then
-        redis.call('ZADD', holders_key(it), until_ms, it.claim .. record[6])
+        redis.call('ZADD', holders_key(it), until_ms, it.claim .. record[7])
         lasts(it, until_ms - now_ms)
         live(holders_key(it), kept_ms)
         live(it.key, kept_ms)
@@ -53,8 +51,23 @@ for _, it in ipairs(locks) do
         step_down(it, kept_ms, until_ms)
         offer(it, now_ms)
     end
+    if is_repeat then
+        note_repeat(it.record, record[8], request)
+    end
     tell(channel, now_us, 'renewed', it, it.record)
-    answer[#answer + 1] = tonumber(record[1]) - now_ms
+    return until_ms
+end
+
+local answer = { request, 1, now_ms }
+for _, it in ipairs(locks) do
+    local record = redis.call('HMGET', it.record, 'u', 'a', 't', 'x', 'i', 'd', 'k', 'z')
+    local had_until_ms = tonumber(record[1])
+    local until_ms = had_until_ms
+    if not is_done(record[8], request) then
+        until_ms = renew(it, record)
+    end
+    answer[#answer + 1] = had_until_ms - now_ms
+    answer[#answer + 1] = closed_until(record[2], until_ms, record[5], record[6]) - now_ms
     answer[#answer + 1] = lease_in(it.record)
 end
 return answer

@@ -1,5 +1,5 @@
-//! What time it is in Redis, by this process's monotonic clock: whether Redis's clock was set, and when a request is too
-//! late to be carried out.
+//! What time it is in Redis, by this process's monotonic clock: whether Redis's clock was set. When a request is too late to be
+//! carried out is in `deadline`.
 //!
 //! Redis ends leases by its wall clock. One that is set forward ends them early, and nothing in Redis shows it.
 
@@ -14,7 +14,7 @@ use super::UNPOISONED;
 /// By how much Redis's clock may be ahead of the estimate before it counts as set.
 const TOLERANCE_US: u64 = 500_000;
 /// How much two clocks that run freely may drift apart, as a fraction: one part in this many.
-const DRIFT: u64 = 1_000;
+pub(super) const DRIFT: u64 = 1_000;
 
 /// The estimate. It is a bound: short of a step of its clock, Redis is never ahead of it.
 #[derive(Debug)]
@@ -153,7 +153,7 @@ pub(super) fn offset_ms(redis_us: u64) -> i64 {
     there.saturating_sub(here) / 1_000
 }
 
-fn micros_between(earlier: Instant, later: Instant) -> u64 {
+pub(super) fn micros_between(earlier: Instant, later: Instant) -> u64 {
     let passed = later.saturating_duration_since(earlier);
     u64::try_from(passed.as_micros()).unwrap_or(u64::MAX)
 }

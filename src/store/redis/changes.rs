@@ -1,0 +1,130 @@
+//! What is asked about claims that hold: the calls of the scripts that renew leases, and that release locks or step back. How an
+//! answer reads is in `answers`, and how locks are acquired is in `claims`.
+
+use redis::Cmd;
+use tokio::time::Instant;
+
+use super::answers;
+use super::claims::{call, digests, is_compact, millis, share};
+use super::pool::{self, Connection, evalsha};
+use super::scripts;
+use super::{RedisStore, keys, record};
+use crate::domain::{
+    Change, ClaimDigest, HoldCount, LockNames, Mode, Released, Renewed, Token, Withdrawable,
+};
+use crate::store::StoreError;
+
+impl RedisStore {
+    pub(super) async fn renew(
+        &self,
+        names: &LockNames,
+        token: Token,
+        change: Change,
+        deadline: Instant,
+    ) -> Result<Renewed, StoreError> {
+        let (script, request) = (&scripts::RENEW, pool::request_id());
+        let digests = digests(names, token);
+        let ttl_ms = change.ttl.map(|ttl| millis(ttl.get()));
+        let is_plain = change.mode.is_none() && change.withdrawable == Withdrawable::Never;
+        let is_short = is_plain && ttl_ms.is_none_or(is_compact);
+        let (limit, permits) = share(change.mode.unwrap_or_default());
+        let mode = match change.mode {
+            None => "",
+            Some(Mode::Exclusive) => "x",
+            Some(Mode::Shared(_)) => "s",
+        };
+        let command = |is_repeat: bool| {
+            let mut command = evalsha(script, digests.len());
+            for name in names.iter() {
+                command.arg(keys::lock(name));
+            }
+            command.arg(self.recovery.not_after_us(deadline));
+            add_claimants(&mut command, request, &digests, "");
+            let channel = self.messages.channel();
+            let is_short = is_short && channel.is_empty() && !is_repeat;
+            match ttl_ms {
+                Some(ttl_ms) => command.arg(ttl_ms),
+                None if is_short => return command,
+                None => command.arg(""),
+            };
+            if is_short {
+                return command;
+            }
+            command.arg(mode).arg(&limit).arg(permits).arg(channel);
+            match change.withdrawable {
+                Withdrawable::Never => command.arg(""),
+                Withdrawable::AsBefore => command.arg("r"),
+            };
+            if is_repeat {
+                command.arg("1");
+            }
+            command
+        };
+        let read = |reply| answers::renewed(reply, names);
+        let asked = Instant::now();
+        let run = self.run_in_time(script, request, deadline, command, read);
+        let ((renewed, closed_for), epoch) = run.await?;
+        self.report_renewed(renewed, closed_for, epoch, [asked, deadline])
+            .await
+    }
+
+    pub(super) async fn release(
+        &self,
+        names: &LockNames,
+        token: Token,
+        hold_count: Option<HoldCount>,
+        deadline: Instant,
+    ) -> Result<Vec<Released>, StoreError> {
+        let (script, request) = (&scripts::RELEASE, pool::request_id());
+        let digests = digests(names, token);
+        let command = |is_repeat: bool| {
+            let mut command = call(script, names, &digests);
+            add_claimants(&mut command, request, &digests, self.messages.releaser());
+            match (hold_count, self.messages.channel()) {
+                (None, "") => {}
+                (None, channel) => {
+                    command.arg("").arg(channel);
+                }
+                (Some(depth), channel) => {
+                    command.arg(depth.get()).arg(channel);
+                    command.arg(self.recovery.not_after_us(deadline));
+                    if is_repeat {
+                        command.arg("1");
+                    }
+                }
+            }
+            command
+        };
+        let read = |reply| answers::released(reply, names);
+        let asked = Instant::now();
+        let answer = if hold_count.is_some() {
+            let run = self.run_in_time(script, request, deadline, command, read);
+            run.await.map(|(reply, epoch)| (reply, Some(epoch)))
+        } else {
+            let read = |reply, _: &Connection| read(reply)?.done();
+            let run = self.run(script, request, deadline, || command(false), read);
+            run.await.map(|reply| (reply, None))
+        };
+        let (may_be_offered, may_be_of_stream) = match &answer {
+            Ok((reply, _)) => (reply.may_be_offered, reply.may_be_of_stream),
+            // What a lost answer said, nobody knows.
+            Err(StoreError::Unknown { .. }) => (true, true),
+            Err(StoreError::Unavailable { .. }) => (false, false),
+        };
+        if may_be_offered {
+            self.messages.may_be_offered(names);
+        }
+        // The message on the channel may be lost or late.
+        if may_be_of_stream {
+            self.messages.released(names, &digests);
+        }
+        let (reply, epoch) = answer?;
+        self.report_released(reply, epoch, [asked, deadline]).await
+    }
+}
+
+fn add_claimants(command: &mut Cmd, request: u64, digests: &[ClaimDigest], process: &str) {
+    for digest in digests {
+        command.arg(record::claimant(request, digest, process));
+    }
+}
