@@ -1,5 +1,8 @@
 //! Pages and manifests that list what the code has: they name all of it, and nothing else.
 
+mod links;
+mod reference;
+
 use std::collections::BTreeMap;
 use std::process::Output;
 

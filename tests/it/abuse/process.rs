@@ -137,7 +137,11 @@ async fn the_settings_of_the_manifest_fit_into_its_memory() {
     assert!(clients.len() > 10, "{} of HTTP/2", clients.len());
     let mut taken = Vec::new();
     let mut most = attacked.memory();
-    println!("{} MiB with {} connections of HTTP/2", most / MIB, clients.len());
+    println!(
+        "{} MiB with {} connections of HTTP/2",
+        most / MIB,
+        clients.len()
+    );
     // Two peers take their shares, and each of their connections begins a head that is as long as may be.
     for from in [1, 2] {
         for number in 0..5_000 {
