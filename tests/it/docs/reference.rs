@@ -140,11 +140,7 @@ fn describe(name: &str, command: &Command, text: &mut String) {
     }
     if !settings.is_empty() {
         let page = "[configuration](configuration.md)";
-        writeln!(
-            text,
-            "It takes `--config` and a flag for each key of the {page} that is not a secret.\n"
-        )
-        .unwrap();
+        writeln!(text, "It takes `--config` and the flags of the {page}.\n").unwrap();
     }
     // `help` is every command's and shown by none.
     let within = command
