@@ -303,17 +303,17 @@ impl LockService {
                 metrics.crowd(queues.crowdedness());
             }
         };
-        // Apart from each other: no count may keep a loss of data from being noticed.
-        let counts = async {
+        // Apart from each other: no sweep may keep a loss of data from being noticed.
+        let sweeps = async {
             let mut ticks = ticks(every);
             loop {
                 ticks.tick().await;
-                store.count().await;
+                store.sweep().await;
             }
         };
         tokio::select! {
             never = surveys => never,
-            never = counts => never,
+            never = sweeps => never,
         }
     }
 

@@ -146,9 +146,10 @@ pub trait LockStore: Send + Sync + fmt::Debug {
     /// Looks after the store itself: checks what it stands on, drops what is due. Called every few seconds.
     fn survey(&self) -> BoxFuture<'_, ()>;
 
-    /// Counts the held locks if the last count is long enough ago. Called as often as [`survey`](Self::survey) and apart
-    /// from it, because it may take as long as looking at millions of locks takes.
-    fn count(&self) -> BoxFuture<'_, ()>;
+    /// Does what needs a look at every lock, if it is due: counts those that are held, and puts right what a clock that was
+    /// set back has left. Called as often as [`survey`](Self::survey) and apart from it, because it may take as long as looking
+    /// at millions of locks takes.
+    fn sweep(&self) -> BoxFuture<'_, ()>;
 
     /// What the last [`survey`](Self::survey) found. Does no I/O.
     fn health(&self) -> StoreHealth;

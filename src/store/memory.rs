@@ -240,7 +240,7 @@ impl LockStore for MemoryStore {
     }
 
     /// The table keeps count.
-    fn count(&self) -> BoxFuture<'_, ()> {
+    fn sweep(&self) -> BoxFuture<'_, ()> {
         ready(()).boxed()
     }
 

@@ -157,7 +157,7 @@ impl RedisStore {
         while let Some(cursor) = next {
             let request = pool::request_id();
             let mark = keys::evicted(name, request);
-            let deadline = deadlines.of_step();
+            let (asked, deadline) = (Instant::now(), deadlines.of_step());
             let told_max = AnswerRoom::HOLDERS_MAX - holders.told.len();
             let command = || {
                 let mut command = pool::call(script, &[&lock, &mark], request);
@@ -188,6 +188,10 @@ impl RedisStore {
             };
             holders.total += step.count;
             holders.told.extend(room.take(step.told.into_iter()));
+            // What lock_delay closes counts from now.
+            if step.count > 0 && self.check_time(step.at_ms, asked, deadline).await.is_err() {
+                break;
+            }
             next = step.next;
         }
         holders.told.sort_by_key(|holder| holder.expires_at);
@@ -348,8 +352,8 @@ impl LockStore for RedisStore {
         })
     }
 
-    fn count(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.count_if_due())
+    fn sweep(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.sweep())
     }
 
     fn health(&self) -> StoreHealth {

@@ -3,6 +3,7 @@
 
 mod clients;
 mod clock;
+mod clock_back;
 mod crashes;
 mod events;
 mod late;

@@ -112,8 +112,8 @@ impl LockStore for LateStore {
         self.store.survey()
     }
 
-    fn count(&self) -> BoxFuture<'_, ()> {
-        self.store.count()
+    fn sweep(&self) -> BoxFuture<'_, ()> {
+        self.store.sweep()
     }
 
     fn health(&self) -> StoreHealth {

@@ -40,6 +40,8 @@ pub(super) struct ReleaseReply {
 
 /// One step of an eviction.
 pub(super) struct Eviction {
+    /// When it was done, by the clock of Redis.
+    pub(super) at_ms: u64,
     /// How many were evicted.
     pub(super) count: u64,
     /// Those of them that the step tells of.
@@ -175,7 +177,12 @@ pub(super) fn evicted(mut reply: Reply) -> Result<Option<Eviction>, Malformed> {
         told.push(lease(reply.list()?, now_ms)?.holder);
     }
     let next = (cursor != 0).then_some(cursor);
-    Ok(Some(Eviction { count, told, next }))
+    Ok(Some(Eviction {
+        at_ms: now_ms,
+        count,
+        told,
+        next,
+    }))
 }
 
 /// What the short way answers.

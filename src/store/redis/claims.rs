@@ -306,6 +306,7 @@ impl RedisStore {
             command
         };
         let read = |reply: Reply, _: &Connection| answers::released(reply, names);
+        let asked = Instant::now();
         let answer = self.run(script, request, deadline, command, read).await;
         let (may_be_offered, may_be_of_stream) = match &answer {
             Ok(reply) => (reply.may_be_offered, reply.may_be_of_stream),
@@ -320,7 +321,9 @@ impl RedisStore {
         if may_be_of_stream {
             self.messages.released(names, &digests);
         }
-        answer.map(|reply| reply.released)
+        let released = answer?.released;
+        self.report_released(&released, asked, deadline).await?;
+        Ok(released)
     }
 }
 

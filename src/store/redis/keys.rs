@@ -92,6 +92,10 @@ pub(super) fn recovery_channel(database: u32) -> String {
     format!("lh:1:recovery:{database}")
 }
 
+/// The channel on which scripts tell that the clock of Redis was set back, whichever database they found it out in.
+/// `lease.lua` makes the same.
+pub(super) const CLOCK_CHANNEL: &str = "lh:1:clock";
+
 /// Which history of the data this is. What is in it is told in `lua/recovery.lua`, which also makes the fencing counters
 /// of all buckets.
 pub(super) const NODE: &str = "lh:1:{0}:node";

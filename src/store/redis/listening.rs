@@ -10,9 +10,11 @@ use futures_util::future::{Fuse, FusedFuture};
 use futures_util::{FutureExt, StreamExt};
 use redis::aio::{PubSub, PubSubSink};
 use redis::{Client, Cmd, FromRedisValue, RedisError, RedisResult};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::event_demand::Hearing;
+use super::keys;
 use super::messages::{Shared, UNPOISONED, publish};
 use super::pool::Pool;
 use crate::store::Listener;
@@ -72,6 +74,7 @@ impl Listening {
         pubsub.subscribe(&self.shared.watch).await?;
         pubsub.subscribe(&self.shared.evictions).await?;
         pubsub.subscribe(&self.shared.releases).await?;
+        pubsub.subscribe(keys::CLOCK_CHANNEL).await?;
         pubsub.subscribe(&self.shared.recovery).await?;
         Ok(pubsub)
     }
@@ -86,6 +89,7 @@ impl Listening {
         let mut announcing: Step<'_> = Fuse::terminated();
         let mut has_heard = true;
         let mut pings = tokio::time::interval(PING_EVERY);
+        let mut looking: Fuse<JoinHandle<()>> = Fuse::terminated();
         loop {
             tokio::select! {
                 message = messages.next() => match message {
@@ -96,7 +100,9 @@ impl Listening {
                     None => return Ok(()),
                 },
                 () = self.shared.reconnect.notified() => return Ok(()),
-                () = self.shared.look.notified() => self.look(),
+                // One look is enough for all that is told before it begins.
+                () = self.shared.look.notified(), if looking.is_terminated() => looking = self.look().fuse(),
+                _ = &mut looking, if !looking.is_terminated() => {}
                 changed = delivery.changed() => {
                     let Ok(()) = changed else { return Ok(()) };
                     let now = *delivery.borrow_and_update();
@@ -132,14 +138,14 @@ impl Listening {
 
     /// Looks at Redis at once: what was found out may not be seen any more when the next request looks, such as a step of the
     /// clock that is set right again.
-    fn look(&self) {
+    fn look(&self) -> JoinHandle<()> {
         let pool = Weak::clone(&self.pool);
         tokio::spawn(async move {
             if let Some(pool) = pool.upgrade() {
                 // What cannot be reached is looked at by whoever reaches it.
                 let _ = pool.connect(Instant::now() + COMMAND_TIMEOUT).await;
             }
-        });
+        })
     }
 
     async fn subscribe(&self, sink: &mut PubSubSink, is_wanted: bool) -> RedisResult<()> {

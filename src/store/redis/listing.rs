@@ -1,12 +1,14 @@
-//! What needs a look at every lock: pages of names, and the count of held locks. It goes in small steps, at a pace that
-//! leaves nearly all of Redis' time to others.
+//! What needs a look at every lock: pages of names, the count of held locks, and what a clock that was set back leaves to
+//! put right. It goes in small steps, at a pace that leaves nearly all of Redis' time to others.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use redis::Cmd;
 use tokio::time::Instant;
 
-use super::views::{self, Scanned};
+use super::scripts::Script;
+use super::views::{self, Scanned, Shifted};
 use super::{RedisStore, keys, pool, scripts};
 use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};
 use crate::store::{Deadlines, ListQuery, StoreError};
@@ -19,9 +21,11 @@ const PAGE_STEP: usize = 32;
 const COUNT_EVERY: Duration = Duration::from_secs(30);
 /// A count has a tenth of Redis' time while it lasts.
 const COUNT_SHARE: u32 = 10;
-/// How long one step of a count may take, and a count of very many locks.
-const COUNT_STEP_TIMEOUT: Duration = Duration::from_secs(2);
-const COUNT_TIMEOUT: Duration = Duration::from_secs(600);
+/// How many keys or holders one step looks at after the clock was set back; each may take a few commands.
+const SHIFT_STEP: usize = 50;
+/// How long one step of what looks at all locks in the background may take, and all steps where there are very many locks.
+const STEP_TIMEOUT: Duration = Duration::from_secs(2);
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl RedisStore {
     /// Looks at every lock once. SCAN returns all that stays, some of it twice; the set of the smallest names after the
@@ -135,8 +139,22 @@ impl RedisStore {
         }
     }
 
+    /// What is due that needs a look at every lock.
+    pub(super) async fn sweep(&self) {
+        tokio::select! {
+            biased;
+            () = self.recovery.went_back.notified() => {
+                if self.shift_locks().await.is_err() {
+                    self.recovery.went_back.notify_one();
+                }
+            }
+            // Cancellation safety: a count that is broken off is made anew the next time.
+            () = self.count_if_due() => {}
+        }
+    }
+
     /// Counts the held locks if the last count is long enough ago.
-    pub(super) async fn count_if_due(&self) {
+    async fn count_if_due(&self) {
         let started = Instant::now();
         if self
             .survey
@@ -147,13 +165,75 @@ impl RedisStore {
         {
             return;
         }
-        let deadlines = Deadlines {
-            step: COUNT_STEP_TIMEOUT,
-            end: started + COUNT_TIMEOUT,
-        };
-        let counted = self.scan("", deadlines, |_| {}).await;
+        let counted = self.scan("", sweep_deadlines(), |_| {}).await;
         let mut survey = self.survey.lock().expect("nobody panics while holding it");
         survey.next_count = Some(started + COUNT_EVERY.max(started.elapsed() * COUNT_SHARE));
         survey.held_locks = counted.ok();
+    }
+
+    /// After the clock of Redis was set back, puts all locks right that nobody looks at.
+    async fn shift_locks(&self) -> Result<(), StoreError> {
+        let (script, pattern) = (&scripts::SHIFT, keys::lock_pattern(""));
+        let deadlines = sweep_deadlines();
+        let mut cursor = 0;
+        loop {
+            let request = pool::request_id();
+            let command = || {
+                let mut command = pool::call(script, &[], request);
+                command.arg(cursor).arg(&pattern).arg(SHIFT_STEP);
+                command
+            };
+            let step = self.shift_step(script, request, command, deadlines).await?;
+            for lock in step.shared {
+                self.shift_holders(&lock, deadlines).await?;
+            }
+            if step.next == 0 {
+                return Ok(());
+            }
+            cursor = step.next;
+        }
+    }
+
+    async fn shift_holders(&self, lock: &[u8], deadlines: Deadlines) -> Result<(), StoreError> {
+        let script = &scripts::SHIFT_HOLDERS;
+        let mut cursor = 0;
+        loop {
+            let request = pool::request_id();
+            let command = || {
+                let mut command = pool::evalsha(script, 1);
+                command.arg(lock).arg(&request.to_be_bytes());
+                command.arg(cursor).arg(SHIFT_STEP);
+                command
+            };
+            let step = self.shift_step(script, request, command, deadlines).await?;
+            if step.next == 0 {
+                return Ok(());
+            }
+            cursor = step.next;
+        }
+    }
+
+    async fn shift_step(
+        &self,
+        script: &Script,
+        request: u64,
+        command: impl Fn() -> Cmd,
+        deadlines: Deadlines,
+    ) -> Result<Shifted, StoreError> {
+        let step = async {
+            let deadline = deadlines.of_step();
+            self.run(script, request, deadline, command, |reply, _| {
+                views::shifted(reply)
+            })
+            .await
+        };
+        self.pace.step(deadlines.end, step).await
+    }
+}
+
+fn sweep_deadlines() -> Deadlines {
+    Deadlines {
+        step: STEP_TIMEOUT,
+        end: Instant::now() + SWEEP_TIMEOUT,
     }
 }

@@ -303,6 +303,8 @@ impl Shared {
             if payload == b"verify" {
                 self.look.notify_one();
             }
+        } else if channel == keys::CLOCK_CHANNEL && self.fleet.is_news_of_clock(payload) {
+            self.look.notify_one();
         }
     }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::facts::Facts;
@@ -27,7 +28,6 @@ use super::{keys, pool, scripts};
 use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
 use crate::store::Finding;
-use clock::RedisClock;
 pub(super) use fleet::FleetState;
 use outage::Outage;
 use reply::RecoveryReply;
@@ -41,12 +41,13 @@ const EXCHANGES_MAX: usize = 5;
 pub(super) struct Recovery {
     messages: Arc<Messages>,
     fleet: Arc<FleetState>,
-    clock: RedisClock,
     outage: Outage,
     accepted_policy: Option<String>,
     grace_on_empty_start: Duration,
     known: Mutex<Known>,
     is_refused: AtomicBool,
+    /// This process was the first to find that the clock of Redis was set back, and puts all locks right.
+    pub(super) went_back: Notify,
     /// By bucket, the last fencing token seen in this epoch: a counter that is behind it was lost.
     last_fences: Box<[AtomicU64]>,
 }
@@ -78,12 +79,12 @@ impl Recovery {
         Self {
             messages,
             fleet,
-            clock: RedisClock::new(),
             outage: Outage::new(),
             accepted_policy: config.accept_eviction_policy.clone(),
             grace_on_empty_start: wait.unwrap_or_default(),
             known: Mutex::default(),
             is_refused: AtomicBool::new(false),
+            went_back: Notify::new(),
             last_fences: (0..Bucket::COUNT).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -145,7 +146,7 @@ impl Recovery {
             .arg(self.messages.events_channel())
             .arg(self.messages.recovery_channel())
             .arg(self.messages.wake_channel())
-            .arg(self.clock.unset_us(asked));
+            .arg(self.fleet.clock.unset_us(asked));
         let value = pool::evaluate(connection, script, &command).await?;
         let answered = Instant::now();
         let answer =
@@ -154,6 +155,10 @@ impl Recovery {
             redis::ErrorKind::Client,
             "the recovery script answered out of form",
         ))?;
+        if answer.went_back {
+            tracing::warn!("the clock of the store was set back; all locks are looked at once");
+            self.went_back.notify_one();
+        }
         self.fleet.longest_ttl.told(used_ms);
         self.messages.may_count(answer.may_count);
         self.messages
@@ -183,7 +188,7 @@ impl Recovery {
             }
             self.fleet.wait_until(answered + answer.grace_left);
         }
-        let latest_us = self.clock.observe(answer.now_us, asked, answered);
+        let latest_us = self.fleet.clock.observe(answer.now_us, asked, answered);
         if is_new_epoch {
             self.begin_epoch(answer, known.data_epoch.is_some(), answered);
             known.revision = 0;
@@ -202,7 +207,12 @@ impl Recovery {
         }
         let looked_at = known.looked_at.replace(asked).filter(|_| !answer.begins);
         let since = looked_at.unwrap_or(asked);
-        if is_new_epoch && self.clock.is_too_low(answer.epoch, answer.now_us, since) {
+        if is_new_epoch
+            && self
+                .fleet
+                .clock
+                .is_too_low(answer.epoch, answer.now_us, since)
+        {
             known.lost_epoch = Some(answer.epoch);
         }
         known.data_epoch = Some(answer.epoch);
@@ -285,22 +295,22 @@ impl Recovery {
 
     /// Whether Redis's clock, which showed this time when it answered what was asked at that moment, was set back.
     pub(super) fn is_behind(&self, redis_us: u64, asked: Instant) -> bool {
-        redis_us < self.clock.earliest_us(asked)
+        redis_us < self.fleet.clock.earliest_us(asked)
     }
 
     /// Whether Redis's clock, which showed this time just now, was set forward.
     pub(super) fn is_ahead(&self, redis_us: u64) -> bool {
-        redis_us > self.clock.latest_us(Instant::now())
+        redis_us > self.fleet.clock.latest_us(Instant::now())
     }
 
     /// The latest time of Redis at which a request may be carried out that must be answered by `deadline`.
     pub(super) fn not_after_us(&self, deadline: Instant) -> u64 {
-        self.clock.latest_us(deadline)
+        self.fleet.clock.latest_us(deadline)
     }
 
     /// By how much Redis's clock was set since the first contact, in milliseconds.
     pub(super) fn clock_shift_ms(&self) -> i64 {
-        self.clock.shift_ms()
+        self.fleet.clock.shift_ms()
     }
 
     /// A lease with this TTL is about to be reported. Says whether the other processes know that leases last so long; if

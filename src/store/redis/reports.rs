@@ -8,7 +8,7 @@ use super::pool::{self, Connection};
 use super::scripts::{self, Reply};
 use super::{RedisStore, keys};
 use crate::domain::{
-    Acquired, Attempt, Claim, Holder, Lease, Place, Renewed, Rollback, Timestamp, Waiting,
+    Acquired, Attempt, Claim, Holder, Lease, Place, Released, Renewed, Rollback, Timestamp, Waiting,
 };
 use crate::store::{Fault, StoreError};
 
@@ -49,9 +49,22 @@ impl RedisStore {
             | Acquired::Ended(_)
             | Acquired::Recovering { .. } => None,
         };
-        if let Acquired::Granted(grants) = &acquired {
-            let leases = grants.iter().map(|grant| &grant.lease);
-            self.check_clock(leases, asked, deadline).await?;
+        match &acquired {
+            Acquired::Granted(grants) => {
+                let leases = grants.iter().map(|grant| &grant.lease);
+                self.check_clock(leases, asked, deadline).await?;
+            }
+            Acquired::Reentered(leases) | Acquired::Replayed(leases) => {
+                self.check_clock(leases.iter(), asked, deadline).await?;
+            }
+            Acquired::Superseded
+            | Acquired::Waiting(_)
+            | Acquired::Blocked(_)
+            | Acquired::Contradicts(_)
+            | Acquired::TooManyWaiters { .. }
+            | Acquired::Overdue
+            | Acquired::Ended(_)
+            | Acquired::Recovering { .. } => {}
         }
         self.report(longest, epoch, deadline).await?;
         Ok(acquired)
@@ -114,8 +127,24 @@ impl RedisStore {
         Ok(renewed)
     }
 
-    /// These leases count from Redis's time just now. When that was set back, they would end early should it be set right:
-    /// all processes must know of the step before anybody relies on them, so that each of them notices the next one.
+    /// The same for what came of a release.
+    pub(super) async fn report_released(
+        &self,
+        released: &[Released],
+        asked: Instant,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        let leases = released.iter().filter_map(|released| match released {
+            Released::SteppedBack(lease) => Some(lease),
+            Released::Freed { .. }
+            | Released::LeftQueue
+            | Released::Repeated
+            | Released::NotHolder(_) => None,
+        });
+        self.check_clock(leases, asked, deadline).await
+    }
+
+    /// What is left of these leases counts from Redis's time just now.
     async fn check_clock<'a>(
         &self,
         mut leases: impl Iterator<Item = &'a Lease>,
@@ -131,8 +160,20 @@ impl RedisStore {
             return Ok(());
         };
         let left_ms = u64::try_from(expires_in.as_millis()).unwrap_or(u64::MAX);
+        let now_ms = expires_at.unix_ms().saturating_sub(left_ms);
+        self.check_time(now_ms, asked, deadline).await
+    }
+
+    /// It was this time in Redis just now. When its clock was set back, what counts from then would end early should it be set
+    /// right: all processes must know of the step before anybody relies on it, so that each of them notices the next one.
+    pub(super) async fn check_time(
+        &self,
+        now_ms: u64,
+        asked: Instant,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
         // Rounded up, as Redis counts in milliseconds here.
-        let redis_us = (expires_at.unix_ms().saturating_sub(left_ms) + 1) * 1_000;
+        let redis_us = (now_ms + 1) * 1_000;
         match self.recovery.is_behind(redis_us, asked) {
             true => Box::pin(self.tell_of_step_back(deadline)).await,
             false => Ok(()),

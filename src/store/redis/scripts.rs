@@ -40,6 +40,8 @@ script!(EVICT: "clock" "lease" "queue" "evict");
 script!(INSPECT: "clock" "lease" "queue" "inspect");
 script!(SCAN: "clock" "lease" "scan");
 script!(PAGE: "clock" "lease" "queue" "page");
+script!(SHIFT: "clock" "lease" "shift");
+script!(SHIFT_HOLDERS: "clock" "lease" "shift_holders");
 script!(RECOVERY: "clock" "recovery");
 script!(ANNOUNCE: "announce");
 

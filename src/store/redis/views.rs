@@ -1,4 +1,4 @@
-//! What the scripts answer that look at locks and change none.
+//! What the scripts answer that look at locks and change none for their holders.
 
 use std::time::Duration;
 
@@ -13,6 +13,14 @@ pub(super) struct Scanned {
     /// How many of the locks that it looked at are held.
     pub(super) held: u64,
     pub(super) keys: Vec<Vec<u8>>,
+}
+
+/// One step of putting locks right after the clock was set back.
+pub(super) struct Shifted {
+    /// The cursor with which the next step goes on; 0 if this was the last.
+    pub(super) next: u64,
+    /// The keys of locks that several hold.
+    pub(super) shared: Vec<Vec<u8>>,
 }
 
 pub(super) fn inspected(mut reply: Reply) -> Result<(LockState, Queue), Malformed> {
@@ -49,6 +57,16 @@ pub(super) fn scanned(mut reply: Reply) -> Result<(Scanned, Option<Duration>), M
         keys: reply.keys()?,
     };
     Ok((scanned, worked))
+}
+
+/// How long Redis worked for it, the cursor of the next step, and what this one found.
+pub(super) fn shifted(mut reply: Reply) -> Result<(Shifted, Option<Duration>), Malformed> {
+    let worked = worked(&mut reply)?;
+    let shifted = Shifted {
+        next: reply.number()?,
+        shared: reply.keys()?,
+    };
+    Ok((shifted, worked))
 }
 
 /// How long a script took. Some versions of Redis stop the clock for scripts; then nobody knows.

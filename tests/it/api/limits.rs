@@ -87,8 +87,8 @@ async fn a_listing_too_many_is_refused_and_others_are_let_alone() {
 
 /// An acquire of several locks takes as many times as long, and counts as often.
 #[tokio::test]
-async fn an_acquire_of_several_locks_counts_for_each() {
-    let api = api_with(4);
+async fn an_acquire_of_several_locks_counts_four_times_for_each() {
+    let api = api_with(13);
     let _stuck = stuck_in(&api, post("/locks").json(r#"{"names":["a","b","c"]}"#)).await;
     let refused = api
         .send(post("/locks").json(r#"{"names":["d","e"]}"#))

@@ -166,6 +166,6 @@ pub(super) async fn the_locks_that_are_held_are_counted(bench: &Bench) {
     bench.waiting(&rival(&alone)).await;
     bench.outlast(SHORT).await;
     bench.store().survey().await;
-    bench.store().count().await;
+    bench.store().sweep().await;
     assert_eq!(bench.store().health().held_locks, Some(3));
 }

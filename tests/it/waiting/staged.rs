@@ -305,8 +305,8 @@ impl LockStore for Staged {
         self.store.survey()
     }
 
-    fn count(&self) -> BoxFuture<'_, ()> {
-        self.store.count()
+    fn sweep(&self) -> BoxFuture<'_, ()> {
+        self.store.sweep()
     }
 
     fn health(&self) -> StoreHealth {

@@ -43,6 +43,7 @@ elseif it.limit then
         local member = found[2][i]
         local claim = string.sub(member, 1, 16)
         local record = holder_key(it, claim)
+        shift_holder(it, claim, now_ms)
         local until_ms, delay_ms, fence = unpack(redis.call('HMGET', record, 'u', 'd', 'f'))
         -- What only keeps its permits taken has no record.
         if until_ms and tonumber(until_ms) > now_ms then

@@ -11,9 +11,10 @@
 -- bytes and the fencing token (8) of the lease that ended: the same claim may hold again meanwhile. Beside them are e, how
 -- many such entries there are, and l, the longest time (ms) for which an entry was ever made. A closed lock has c, the moment
 -- (ms) from which it may be granted, and l, for how long it was closed. What a waited-for lock has beside is told in queue.lua.
--- Times are moments of Redis's clock, which may be set back. What ends later than its own length from now was written
--- before the clock went back, and is made to end its own length from now: no lock stays closed for longer than its
--- settings say, and no lease that is alive is cut short.
+-- Times are moments of Redis's clock, which may be set back. What was acquired later than now, or ends later than its own
+-- length from now, was written before the clock went back, and is made to end its own length from now: no lock stays closed
+-- for longer than its settings say, and no lease that is alive is cut short. All processes are told, because that end comes
+-- early if the clock is set right again.
 -- The record of a lease without hold count, metadata, min_hold, max_hold and lock_delay is written in a compact form first,
 -- which takes the least time and memory: a string, packed from the attempt (8 bytes, 0 when it is nobody's affair any
 -- more), '1', the claim (16), the owner, the TTL in ms (4), the fencing token, which such a grant takes from the clock (8),
@@ -97,30 +98,58 @@ local function spread(it)
     it.compact = nil
 end
 
--- Moves the times of a lease back that was written before the clock was set back, so that it ends its TTL from now.
-local function shift_lease(record, behind_ms)
-    local times = redis.call('HMGET', record, 'u', 'a', 'x')
+-- Tells all processes, once, that the clock was set back, so that each of them notices should it be set right: what is put
+-- right here would end early then.
+local is_step_told = false
+local function tell_of_step(now_ms)
+    if not is_step_told then
+        is_step_told = true
+        -- Without the right to the channel they learn of it when they look at the store the next time.
+        redis.pcall('PUBLISH', 'lh:1:clock', now_ms)
+    end
+end
+
+-- Moves the times of a lease back that was written before the clock was set back: it was acquired by now, ends its TTL from
+-- now at the latest, or `lasts_max_ms`, and holds no longer than its max_hold. Returns when it ends and whether that has
+-- changed; nothing if there is no such record.
+local function shift_lease(record, lasts_max_ms, now_ms)
+    local times = redis.call('HMGET', record, 'u', 'a', 't', 'x')
+    if not times[1] then
+        return nil
+    end
+    local until_ms, acquired_ms, ceiling_ms = tonumber(times[1]), tonumber(times[2]), tonumber(times[4])
+    local behind_ms = math.max(until_ms - now_ms - math.min(tonumber(times[3]), lasts_max_ms), 0)
+    if behind_ms == 0 and acquired_ms <= now_ms then
+        return until_ms, false
+    end
+    local shifted_ms = math.min(acquired_ms - behind_ms, now_ms)
     -- PEXPIRE goes first: it is allowed when memory is full, and once a script has written it may go on writing.
     redis.call('PEXPIRE', record, redis.call('PTTL', record))
-    redis.call('HSET', record, 'u', times[1] - behind_ms, 'a', times[2] - behind_ms)
-    if times[3] then
-        redis.call('HSET', record, 'x', times[3] - behind_ms)
+    until_ms = until_ms - behind_ms
+    if ceiling_ms then
+        ceiling_ms = ceiling_ms - acquired_ms + shifted_ms
+        until_ms = math.min(until_ms, ceiling_ms)
+        redis.call('HSET', record, 'x', ceiling_ms)
     end
+    redis.call('HSET', record, 'u', until_ms, 'a', shifted_ms)
+    tell_of_step(now_ms)
+    return until_ms, true
 end
 
 -- A lock as it is, now that the clock may have been set back since it was stored.
 local function read(lock, now_ms)
     local it = read_stored(lock)
-    local lease_ahead_ms = it.holder and it.until_ms - now_ms - it.ttl_ms or 0
-    if lease_ahead_ms > 0 then
+    -- A compact record keeps when it was granted, for its fencing token, however late it is renewed.
+    if it.holder and (it.until_ms - now_ms > it.ttl_ms or not it.compact and it.acquired_ms > now_ms) then
         spread(it)
-        shift_lease(lock, lease_ahead_ms)
+        shift_lease(lock, math.huge, now_ms)
         it = read_stored(lock)
     end
     if it.open_ms and it.open_ms - now_ms > (it.longest_ms or 0) then
         it.open_ms = now_ms + (it.longest_ms or 0)
         redis.call('PEXPIRE', lock, redis.call('PTTL', lock))
         redis.call('HSET', lock, 'c', it.open_ms)
+        tell_of_step(now_ms)
     end
     return it
 end
@@ -248,23 +277,36 @@ local function share(it, claim, limit, permits, until_ms, kept_ms, now_ms)
     live(it.key, kept_ms)
 end
 
--- Puts right what was written among the holders before the clock was set back.
+-- Puts right the lease of one of several holders. Returns when it ends; nothing if the claim has none.
+local function shift_holder(it, claim, now_ms)
+    local record = holder_key(it, claim)
+    local until_ms, is_shifted = shift_lease(record, it.longest_ms or math.huge, now_ms)
+    if is_shifted then
+        redis.call('ZADD', holders_key(it), until_ms, claim .. redis.call('HGET', record, 'k'))
+    end
+    return until_ms
+end
+
+-- Puts right an entry among the holders, with its lease if it has one.
+local function shift_entry(it, member, end_ms, now_ms)
+    local end_max_ms = now_ms + it.longest_ms
+    if not shift_holder(it, string.sub(member, 1, 16), now_ms) and end_ms > end_max_ms then
+        -- ZREM goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+        redis.call('ZREM', holders_key(it), member)
+        redis.call('ZADD', holders_key(it), end_max_ms, member)
+        tell_of_step(now_ms)
+    end
+end
+
+-- Puts right what shows among the holders that it was written before the clock was set back.
 local function shift_holders(it, now_ms)
     if not it.longest_ms then
         return
     end
-    local end_max_ms = now_ms + it.longest_ms
-    local ahead = redis.call('ZRANGEBYSCORE', holders_key(it), '(' .. end_max_ms, '+inf', 'WITHSCORES', 'LIMIT', 0, REAPED_MAX)
+    local behind = '(' .. now_ms + it.longest_ms
+    local ahead = redis.call('ZRANGEBYSCORE', holders_key(it), behind, '+inf', 'WITHSCORES', 'LIMIT', 0, REAPED_MAX)
     for index = 1, #ahead, 2 do
-        local record = holder_key(it, string.sub(ahead[index], 1, 16))
-        local ttl_ms = redis.call('HGET', record, 't')
-        local end_ms = ttl_ms and now_ms + ttl_ms or end_max_ms
-        -- ZREM goes first: it is allowed when memory is full, and once a script has written it may go on writing.
-        redis.call('ZREM', holders_key(it), ahead[index])
-        redis.call('ZADD', holders_key(it), end_ms, ahead[index])
-        if ttl_ms then
-            shift_lease(record, ahead[index + 1] - end_ms)
-        end
+        shift_entry(it, ahead[index], tonumber(ahead[index + 1]), now_ms)
     end
 end
 
@@ -326,10 +368,9 @@ local function record_of(it, claim, now_ms)
         return it.key
     end
     if it.limit then
-        local record = holder_key(it, claim)
-        local until_ms = redis.call('HGET', record, 'u')
+        local until_ms = shift_holder(it, claim, now_ms)
         if until_ms then
-            return tonumber(until_ms) > now_ms and record, EXPIRED
+            return until_ms > now_ms and holder_key(it, claim), EXPIRED
         end
     end
     return false, 'n'

@@ -72,6 +72,7 @@ local function offer_left_ms(it, now_ms)
     local lasts_ms = it.offer_ms or OFFER_MS
     if left_ms > lasts_ms then
         keep_for(it, it.offered, lasts_ms, now_ms)
+        tell_of_step(now_ms)
         return lasts_ms
     end
     return left_ms

@@ -3,7 +3,7 @@
 -- ARGV: request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms, settle_ms, empty_start_ms, events, recovery, wake, unset_us
 -- Returns: request, now_us, epoch, whether it begins with this, revision, longest TTL in ms, ms that new grants still
 --   wait, how many are subscribed to the channel of events, how many to the caller's own, 1 or 0: whether the user may
---   count them
+--   count them, 1 if the clock was set back since the data were looked at last, else 0
 local node, longest_ttl, grace = KEYS[1], KEYS[2], KEYS[3]
 local request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms,
     settle_ms, empty_start_ms, events, recovery, wake, unset_us =
@@ -21,6 +21,8 @@ local IN_USE_MS = 3600000
 -- If nobody has looked for so long when a process comes back that could not reach Redis, all were away: Redis may have
 -- forgotten who waits, and grants nothing until they could be heard. Else that process alone was away.
 local AWAY_MS, HEARD_WITHIN_MS = 3000, 3000
+-- A smaller step of the clock makes no difference that is worth a look at all locks.
+local STEP_MIN_MS = 500
 
 local now_us = now()
 local data = redis.call('HMGET', node, 'epoch', 'run_id', 'durable', 'revision', 'promoted_from', 'looked_ms')
@@ -85,6 +87,7 @@ if begins or data[2] ~= run_id or data[3] ~= is_durable or data[5] ~= promoted_f
 end
 local revision = math.max(tonumber(known_revision), tonumber(data[4] or 0)) + 1
 local now_ms = math.floor(now_us / 1000)
+local went_back = (tonumber(data[6]) or 0) > now_ms + STEP_MIN_MS and 1 or 0
 if was_away == '1' and now_ms - (tonumber(data[6]) or 0) >= AWAY_MS then
     wait_ms = math.max(wait_ms, HEARD_WITHIN_MS)
 end
@@ -113,4 +116,4 @@ if used_ms > 0 and used_ms >= longest_ms then
     redis.pcall('SET', longest_ttl, used_ms, 'PX', used_ms + IN_USE_MS)
     longest_ms = used_ms
 end
-return { request, now_us, epoch, begins and 1 or 0, revision, longest_ms, left_ms, subscribers[2], subscribers[6], may_count }
+return { request, now_us, epoch, begins and 1 or 0, revision, longest_ms, left_ms, subscribers[2], subscribers[6], may_count, went_back }

@@ -24,8 +24,8 @@ if #KEYS == 1 and mode == '' and channel == '' and redis.call('MGET', unpack(KEY
     local lock = unpack(KEYS)
     local record = redis.call('HMGET', lock, 'h', 'u', 'a', 't', 'x', 'i')
     local left_ms = record[1] == claimant(1, 9, 24) and tonumber(record[2]) - now_ms or 0
-    -- A lease that ends later than its TTL from now was written before the clock was set back.
-    if left_ms > 0 and left_ms <= tonumber(record[4]) then
+    -- A lease that was acquired later than now, or ends later than its TTL from now, was written before the clock was set back.
+    if left_ms > 0 and left_ms <= tonumber(record[4]) and tonumber(record[3]) <= now_ms then
         extend(lock, record[3], ttl_ms == '' and record[4] or ttl_ms, record[5], record[6])
         return { request, 1, now_ms, left_ms, lease_in(lock) }
     end

@@ -47,7 +47,7 @@ end
 
 for number = 1, #KEYS / 2 do
     local it, ended, claim = read(KEYS[number * 2 - 1], now_ms), KEYS[number * 2], ARGV[3 + number]
-    local record = it.limit and holder_key(it, claim)
+    local record = it.limit and shift_holder(it, claim, now_ms) and holder_key(it, claim)
     if it.holder == claim and (not it.compact or it.attempt == attempt) then
         spread(it)
         record = it.key

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::clock::RedisClock;
 use super::longest_ttl::LongestTtl;
 
 /// Shared by those who hear messages and those who look at the store.
@@ -15,6 +16,7 @@ pub(in crate::store::redis) struct FleetState {
     /// After a loss, how long the other processes get to tell what they know.
     pub(super) settle: Duration,
     pub(super) longest_ttl: LongestTtl,
+    pub(super) clock: RedisClock,
     /// The epoch of the data; 0 before the first contact.
     data_epoch: AtomicU64,
     /// Grows whenever connections may lead elsewhere, or to other data, than before.
@@ -31,6 +33,7 @@ impl FleetState {
             base: Instant::now(),
             settle: survey_interval + Duration::from_secs(1),
             longest_ttl: LongestTtl::default(),
+            clock: RedisClock::new(),
             data_epoch: AtomicU64::new(0),
             connection_epoch: AtomicU64::new(0),
             lost_ms: AtomicU64::new(0),
@@ -51,6 +54,17 @@ impl FleetState {
             (Some("ttl"), Some(epoch), Some(ttl_ms)) => self.hear_ttl(epoch, ttl_ms),
             _ => {}
         }
+    }
+
+    /// A script found that the clock of Redis had been set back when it showed this time, in milliseconds. Says whether this
+    /// process does not know that yet.
+    pub(in crate::store::redis) fn is_news_of_clock(&self, payload: &[u8]) -> bool {
+        let now_ms = std::str::from_utf8(payload)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok());
+        // Rounded up, as Redis counts in milliseconds here.
+        let redis_us = now_ms.map(|now_ms| now_ms.saturating_add(1).saturating_mul(1_000));
+        redis_us.is_some_and(|redis_us| redis_us < self.clock.earliest_us(Instant::now()))
     }
 
     /// Leases that last so long are granted in an epoch.
@@ -161,6 +175,20 @@ mod tests {
         fleet.on_message(b"ttl 8 60000");
         assert_eq!(fleet.connection_epoch(), 1);
         assert_eq!(fleet.longest_ttl.known_ms(Instant::now()), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_back_is_news_until_the_process_has_looked() {
+        let (fleet, now) = (fleet(), Instant::now());
+        let noon_us = 1_795_219_506_257_721;
+        fleet.clock.observe(noon_us, now, now);
+        tokio::time::advance(SECOND).await;
+        assert!(!fleet.is_news_of_clock(b"1795219507257"), "it runs");
+        assert!(!fleet.is_news_of_clock(b"of a later version"));
+        assert!(fleet.is_news_of_clock(b"1795215907257"));
+        let now = Instant::now();
+        fleet.clock.observe(noon_us - 3_599_000_000, now, now);
+        assert!(!fleet.is_news_of_clock(b"1795215907257"), "it is known");
     }
 
     #[test]

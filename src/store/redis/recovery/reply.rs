@@ -19,6 +19,8 @@ pub(super) struct RecoveryReply {
     pub(super) listeners: u64,
     /// Whether the user may count them.
     pub(super) may_count: bool,
+    /// Whether the clock was set back since the data were looked at last.
+    pub(super) went_back: bool,
 }
 
 impl RecoveryReply {
@@ -33,6 +35,7 @@ impl RecoveryReply {
             watchers: reply.number()?,
             listeners: reply.number()?,
             may_count: reply.number()? == 1,
+            went_back: reply.number()? == 1,
         })
     }
 }

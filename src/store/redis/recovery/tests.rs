@@ -33,6 +33,7 @@ fn answer(epoch: u64, after: Duration) -> RecoveryReply {
         watchers: 0,
         listeners: 1,
         may_count: true,
+        went_back: false,
     }
 }
 

@@ -183,7 +183,7 @@ impl LockStore for BrokenStore {
         ready(()).boxed()
     }
 
-    fn count(&self) -> BoxFuture<'_, ()> {
+    fn sweep(&self) -> BoxFuture<'_, ()> {
         futures_util::future::ready(()).boxed()
     }
 

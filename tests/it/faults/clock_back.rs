@@ -1,0 +1,352 @@
+//! The clock of Redis is set back, and perhaps right again: leases neither end early nor last for longer than they may.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use leasehold::domain::{Change, Claim, Lease, LockState, NotHolder, Released, Renewed};
+use leasehold::service::Outcome;
+use leasehold::store::ListQuery;
+use tokio::time::Instant;
+
+use super::{FOR_EVER, Replica, lasting, lasting_for};
+use crate::support::bench::{
+    READ, at_depth, claim, hold_count, in_mode, lock_of, not_holder, only, permits, reader, rival,
+};
+use crate::support::redis_server::{RedisOptions, RedisServer};
+use crate::support::{PATIENCE, eventually};
+
+/// Longer than the least time that new grants wait after a loss, and short enough to be waited out.
+const TTL: Duration = Duration::from_secs(5);
+
+/// Soon over.
+const BRIEF: Duration = Duration::from_secs(2);
+
+const AN_HOUR: Duration = Duration::from_secs(3600);
+
+/// The least time between two steps that is promised to be noticed.
+const BETWEEN_STEPS: Duration = Duration::from_millis(250);
+
+/// How somebody comes to look at a lock while the clock is set back.
+#[derive(Clone, Copy, Debug)]
+enum Look {
+    Inspect,
+    List,
+    Refused,
+    Waiting,
+    Replay,
+    Reenter,
+    StepBack,
+    Release,
+    Evict,
+}
+
+/// Whoever looks makes the lease end its length from now, by a clock that is set right again soon.
+#[tokio::test]
+async fn a_look_at_a_lock_while_the_clock_is_back_ends_nothing_for_anybody_else() {
+    let closing = |claim| Claim {
+        min_hold: Some(TTL),
+        ..lasting_for(BRIEF, claim)
+    };
+    let delayed = |claim| Claim {
+        lock_delay: Some(TTL),
+        ..lasting_for(TTL, claim)
+    };
+    let plain = || lasting_for(TTL, claim());
+    let shared = || in_mode(&plain(), permits(1, 1));
+    let looks = [
+        (plain(), Look::Inspect),
+        (shared(), Look::Inspect),
+        (delayed(claim()), Look::Inspect),
+        (plain(), Look::List),
+        (plain(), Look::Refused),
+        (shared(), Look::Refused),
+        (plain(), Look::Waiting),
+        (plain(), Look::Replay),
+        (shared(), Look::Replay),
+        (plain(), Look::Reenter),
+        (shared(), Look::Reenter),
+        (at_depth(&plain(), 2), Look::StepBack),
+        (at_depth(&shared(), 2), Look::StepBack),
+        (closing(plain()), Look::Release),
+        (closing(shared()), Look::Release),
+        (delayed(plain()), Look::Evict),
+        (delayed(shared()), Look::Evict),
+    ];
+    // Each has a Redis of its own.
+    let looks = stream::iter(looks);
+    let at_once = looks.for_each_concurrent(6, |(held, look)| keeps_excluding(held, look));
+    at_once.await;
+}
+
+async fn keeps_excluding(held: Claim, look: Look) {
+    let server = redis_with_a_movable_clock().await;
+    server.move_clock(AN_HOUR);
+    let holding = Replica::open(&server.database(0)).await;
+    let other = Replica::open(&server.database(0)).await;
+    super::all_listen(&server, 2).await;
+    holding.surveys.abort();
+    other.surveys.abort();
+    // How long new grants wait after a loss.
+    holding.granted(&lasting_for(TTL, claim())).await;
+    let lease = holding.lease(&held).await;
+    let lasts = lease.holder.expires_in;
+    let held_until = Instant::now() + lasts.max(held.min_hold.unwrap_or_default());
+    server.move_clock(Duration::ZERO);
+    let next = rival(&held);
+    let looking = async {
+        if let Look::Waiting = look {
+            queued(&holding, &held).await;
+        } else {
+            look_at(&held, look, &holding, &other).await;
+        }
+        let closed_until = match look {
+            Look::Evict => Instant::now() + TTL - BETWEEN_STEPS,
+            _ => held_until,
+        };
+        tokio::time::sleep(BETWEEN_STEPS).await;
+        server.move_clock(AN_HOUR);
+        closed_until
+    };
+    if let Look::Waiting = look {
+        let waiting = other.acquire_within(&next, PATIENCE);
+        let (answer, held_until) = tokio::join!(waiting, looking);
+        assert!(matches!(answer, Ok(Outcome::Granted(_))), "{answer:?}");
+        assert!(Instant::now() >= held_until, "granted early");
+    } else {
+        let held_until = looking.await;
+        let mode = held.mode;
+        let granting = other.granted_not_before(&next, held_until);
+        // A panic in it says nothing of the look.
+        println!("{look:?} in {mode:?}");
+        granting.await;
+    }
+}
+
+async fn queued(replica: &Replica, held: &Claim) {
+    eventually("it is queued", async || {
+        let view = replica.service.inspect(lock_of(held)).await.ok()?;
+        (view.queue.length == 1).then_some(())
+    })
+    .await;
+}
+
+/// A first request may find out that the clock was set back, and be answered that its outcome is unclear.
+async fn look_at(held: &Claim, look: Look, holding: &Replica, other: &Replica) {
+    eventually("it is answered", async || match look {
+        Look::Inspect => {
+            let view = other.service.inspect(lock_of(held)).await.ok()?;
+            matches!(view.state, LockState::Held(_)).then_some(())
+        }
+        Look::List => {
+            let everything = ListQuery {
+                prefix: String::new(),
+                after: None,
+                page_size: 100,
+            };
+            other.service.list(&everything).await.ok().map(drop)
+        }
+        Look::Refused => {
+            let answer = other.acquire(&rival(held)).await.ok()?;
+            matches!(answer, Outcome::Blocked(_)).then_some(())
+        }
+        Look::Replay | Look::Waiting => {
+            let answer = holding.acquire(held).await.ok()?;
+            matches!(answer, Outcome::Replayed(_)).then_some(())
+        }
+        Look::Reenter => {
+            let answer = holding.acquire(&at_depth(held, 2)).await.ok()?;
+            matches!(answer, Outcome::Reentered(_) | Outcome::Replayed(_)).then_some(())
+        }
+        Look::StepBack => {
+            let (names, depth) = (held.names.clone(), Some(hold_count(1)));
+            let answer = holding.service.release(names, held.token, depth);
+            let answer = only(answer.await.ok()?);
+            matches!(answer, Released::SteppedBack(_)).then_some(())
+        }
+        Look::Release => {
+            let answer = holding.release(held).await.ok()?;
+            matches!(answer, Released::Freed { .. }).then_some(())
+        }
+        Look::Evict => {
+            let evicted = other.evict(held).await.ok()?;
+            (evicted.len() == 1).then_some(())
+        }
+    })
+    .await;
+}
+
+/// No lease is from the future then, but what an answer says is left of one may be too much.
+#[tokio::test]
+async fn what_is_told_of_a_lease_holds_when_the_clock_was_a_little_back_and_is_set_right() {
+    tokio::join!(
+        keeps_what_is_told(Look::Replay),
+        keeps_what_is_told(Look::StepBack)
+    );
+}
+
+async fn keeps_what_is_told(look: Look) {
+    let passes = Duration::from_secs(3);
+    let step = passes - BETWEEN_STEPS;
+    let server = redis_with_a_movable_clock().await;
+    server.move_clock(AN_HOUR);
+    // A step is noticed by the next request if it is longer than a request may take.
+    let timeout = Duration::from_secs(1);
+    let holding = Replica::open_within(timeout, &server.database(0)).await;
+    let other = Replica::open_within(timeout, &server.database(0)).await;
+    super::all_listen(&server, 2).await;
+    holding.surveys.abort();
+    other.surveys.abort();
+    let held = at_depth(&lasting_for(TTL, claim()), 2);
+    holding.granted(&held).await;
+    // This is no synchronisation: it is the passing of time that matters.
+    tokio::time::sleep(passes).await;
+    server.move_clock(AN_HOUR - step);
+    let lease = eventually("it is told that it holds", async || match look {
+        Look::StepBack => step_back(&holding, &held).await,
+        _ => match holding.acquire(&held).await.ok()? {
+            Outcome::Replayed(leases) => Some(only(leases)),
+            other => panic!("it holds, but: {other:?}"),
+        },
+    })
+    .await;
+    let held_until = Instant::now() + lease.holder.expires_in;
+    assert!(lease.holder.expires_in > TTL - passes, "{lease:?}");
+    tokio::time::sleep(BETWEEN_STEPS).await;
+    server.move_clock(AN_HOUR);
+    let next = rival(&held);
+    eventually("it is granted", async || {
+        let answer = other.acquire(&next).await.ok()?;
+        matches!(answer, Outcome::Granted(_)).then_some(())
+    })
+    .await;
+    assert!(Instant::now() >= held_until, "granted early after {look:?}");
+}
+
+/// By what is in the store, because whoever asks would put it right.
+#[tokio::test]
+async fn a_lock_that_nobody_looks_at_ends_its_length_after_the_clock_went_back() {
+    let server = redis_with_a_movable_clock().await;
+    server.move_clock(AN_HOUR);
+    let replica = Replica::open(&server.database(0)).await;
+    let brief = || lasting_for(BRIEF, claim());
+    let several = lasting(in_mode(&claim(), READ));
+    let reading = lasting_for(BRIEF, reader(&several));
+    let closing = Claim {
+        min_hold: Some(BRIEF),
+        ..brief()
+    };
+    let capped = Claim {
+        max_hold: Some(BRIEF),
+        ..lasting(claim())
+    };
+    let plain = brief();
+    for held in [&plain, &several, &reading, &closing, &capped] {
+        replica.granted(held).await;
+    }
+    let answer = replica.release(&closing).await;
+    assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
+    server.move_clock(Duration::ZERO);
+    let ends = [
+        (&plain, BRIEF),
+        (&reading, BRIEF),
+        (&closing, BRIEF),
+        (&capped, BRIEF),
+        (&several, FOR_EVER),
+    ];
+    for (held, lasts) in ends {
+        eventually("the lock ends its length after the step", async || {
+            let left_ms = left_ms(&server, held).await?;
+            let lasts_ms = i64::try_from(lasts.as_millis()).expect("a short time");
+            (left_ms <= lasts_ms).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn no_lease_outlasts_its_max_hold_after_the_clock_went_back() {
+    let server = redis_with_a_movable_clock().await;
+    server.move_clock(AN_HOUR);
+    let replica = Replica::open(&server.database(0)).await;
+    replica.surveys.abort();
+    let capped = |claim| Claim {
+        max_hold: Some(BRIEF),
+        ..claim
+    };
+    let quiet = capped(lasting(claim()));
+    let brief = || lasting_for(BRIEF / 2, claim());
+    let renewed = [
+        capped(brief()),
+        capped(in_mode(&brief(), READ)),
+        capped(in_mode(&brief(), permits(2, 3))),
+        capped(lasting(in_mode(&claim(), READ))),
+    ];
+    replica.granted(&quiet).await;
+    for held in &renewed {
+        replica.granted(held).await;
+    }
+    server.move_clock(Duration::ZERO);
+    let view = replica.service.inspect(lock_of(&quiet)).await;
+    let LockState::Held(holders) = view.expect("it answers").state else {
+        panic!("somebody holds the lock");
+    };
+    let left = only(holders.told).expires_in;
+    assert!(left <= BRIEF, "{left:?}");
+    for held in &renewed {
+        eventually("it cannot be renewed any more", async || {
+            let names = held.names.clone();
+            let renewal = replica.service.renew(names, held.token, Change::default());
+            match renewal.await.ok()? {
+                Renewed::Extended(renewals) => {
+                    let left = only(renewals).lease.holder.expires_in;
+                    assert!(left <= BRIEF, "{left:?}");
+                    None
+                }
+                answer => {
+                    assert_eq!(answer, not_holder(held, NotHolder::Expired));
+                    Some(())
+                }
+            }
+        })
+        .await;
+    }
+}
+
+async fn step_back(replica: &Replica, held: &Claim) -> Option<Lease> {
+    let (names, depth) = (held.names.clone(), Some(hold_count(1)));
+    let answer = replica.service.release(names, held.token, depth).await;
+    match only(answer.ok()?) {
+        Released::SteppedBack(lease) => Some(lease),
+        other => panic!("it holds, but: {other:?}"),
+    }
+}
+
+async fn redis_with_a_movable_clock() -> RedisServer {
+    RedisServer::start(RedisOptions {
+        has_movable_clock: true,
+        ..RedisOptions::forgetful()
+    })
+    .await
+}
+
+/// For how long the store still keeps a lock closed for a claim; none while the record is compact, as it was before.
+async fn left_ms(server: &RedisServer, claim: &Claim) -> Option<i64> {
+    const LEFT: &str = "local time = redis.call('TIME')
+        local slot, name, claim = KEYS[1], ARGV[1], ARGV[2]
+        local lock = slot .. 'l:' .. name
+        if redis.call('TYPE', lock).ok ~= 'hash' then return nil end
+        local ends = redis.call('HGET', slot .. 'h:' .. claim, 'u') or redis.call('HGET', lock, 'u') or redis.call('HGET', lock, 'c')
+        return math.floor(ends - time[1] * 1000 - time[2] / 1000)";
+    let name = lock_of(claim);
+    let slot = format!("lh:1:{{{}}}:", name.bucket().index());
+    let digest = claim.token.digest(name);
+    let command = [
+        b"EVAL",
+        LEFT.as_bytes(),
+        b"1",
+        slot.as_bytes(),
+        name.as_str().as_bytes(),
+        &digest.0,
+    ];
+    redis::from_redis_value(server.command(&command).await).expect("a number if any")
+}
