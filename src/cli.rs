@@ -2,6 +2,7 @@
 //! command is a file of its own; the flags of the configuration are made from its keys.
 
 mod config;
+mod exit;
 mod flags;
 mod healthcheck;
 mod key_files;
@@ -15,11 +16,8 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Command};
 
 use crate::config::ConfigError;
+pub use exit::Exit;
 use serve::ServeError;
-
-/// The exit codes of `sysexits.h` that service managers know.
-const EXIT_USAGE: u8 = 64;
-const EXIT_CONFIG: u8 = 78;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,18 +51,15 @@ enum CliError {
 }
 
 impl CliError {
-    fn exit_code(&self) -> ExitCode {
+    fn exit(&self) -> Exit {
         match self {
-            Self::Config(_) | Self::Serve(ServeError::Refused(_)) => ExitCode::from(EXIT_CONFIG),
-            Self::Serve(_) | Self::Unhealthy(_) => ExitCode::FAILURE,
+            Self::Config(_) | Self::Serve(ServeError::Refused(_)) => Exit::Misconfigured,
+            Self::Serve(_) | Self::Unhealthy(_) => Exit::Failed,
         }
     }
 }
 
-/// Runs the command that the arguments name; the first argument is the program itself.
-///
-/// Exit codes: 0 done, 1 not healthy or not able to serve, 64 misused, 78 misconfigured, 130 and 143 ended by a second
-/// SIGINT or SIGTERM.
+/// Runs the command that the arguments name; the first argument is the program itself. The exit code is one of [`Exit`].
 pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -74,24 +69,23 @@ pub fn run(
         Err(stop) => {
             // Help and version arrive here too, for stdout. A closed pipe is no news to whoever closed it.
             let _ = stop.print();
-            return if stop.use_stderr() {
-                ExitCode::from(EXIT_USAGE)
-            } else {
-                ExitCode::SUCCESS
+            return match stop.use_stderr() {
+                true => Exit::Misused.into(),
+                false => Exit::Done.into(),
             };
         }
     };
     match dispatch(&matches, environment.into_iter().collect()) {
-        Ok(code) => code,
+        Ok(exit) => exit.into(),
         Err(failure) => {
             // The log may be off or not there yet, and this line is the whole answer of the command.
             let _ = writeln!(std::io::stderr(), "leasehold: {failure}");
-            failure.exit_code()
+            failure.exit().into()
         }
     }
 }
 
-fn dispatch(matches: &ArgMatches, environment: Environment) -> Result<ExitCode, CliError> {
+fn dispatch(matches: &ArgMatches, environment: Environment) -> Result<Exit, CliError> {
     match matches.subcommand() {
         None => serve::run(&flags::sources(matches, environment)),
         Some(("serve", matches)) => serve::run(&flags::sources(matches, environment)),
@@ -103,12 +97,14 @@ fn dispatch(matches: &ArgMatches, environment: Environment) -> Result<ExitCode, 
 }
 
 /// Prints what a command was asked for. A reader that went away, such as `head`, is no failure.
-fn print(text: &str) -> ExitCode {
+fn print(text: &str) -> Exit {
     let _ = std::io::stdout().write_all(text.as_bytes());
-    ExitCode::SUCCESS
+    Exit::Done
 }
 
-fn command() -> Command {
+/// The definition of all commands and flags, from which help and reference are made.
+#[must_use]
+pub fn command() -> Command {
     Command::new("leasehold")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Leases on named locks over plain HTTP, in front of the Redis you already run.")

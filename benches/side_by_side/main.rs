@@ -37,7 +37,24 @@ Usage: scripts/bench [--quick] [--only NAME,NAME] [--write]
   --only    some of: throughput cycles hand_over locks redis_memory waiters commands idle processes connections
   --write   writes the figures and the plots into docs/performance, otherwise into the target directory;
             only for everything at full length";
+/// What stands around the figures on a page.
 const MARKS: [&str; 2] = ["<!-- figures: begin -->\n", "<!-- figures: end -->"];
+/// The page with every figure, and the one with a few of them.
+const PAGES: [&str; 2] = ["details.md", "README.md"];
+/// Which figures the second page has: of an experiment, the first that begins and ends so.
+const HEADLINES: [(&str, &str, &str); 11] = [
+    ("throughput", "memory: over bare handler", ""),
+    ("throughput", "redis:// over bare handler", ""),
+    ("throughput", "redis:// over ten-line handler", ""),
+    ("throughput", "redis:// over etcd", ""),
+    ("throughput", "redis://: acquires", ""),
+    ("throughput", "redis://: CPU of the process", ""),
+    ("throughput", "redis://: CPU of Redis", ""),
+    ("hand_over", "redis:// over an uncontended", "10000 waiters"),
+    ("locks", "redis:// beside", "over 1000"),
+    ("redis_memory", "a held", "lock"),
+    ("waiters", "redis:// memory", "on 1"),
+];
 /// What 20,000 waiters take here and in the service.
 const DESCRIPTORS: u64 = 65_536;
 
@@ -161,7 +178,7 @@ const PLOTS: [Plot; 6] = [
     }),
 ];
 
-/// Figures, plots, and the part of the text that has the table.
+/// Figures, plots, and the parts of the pages that have tables.
 fn write(into: &Path, findings: &[Finding]) -> std::io::Result<()> {
     std::fs::create_dir_all(into)?;
     let machine = machine::described();
@@ -175,28 +192,42 @@ fn write(into: &Path, findings: &[Finding]) -> std::io::Result<()> {
             std::fs::write(into.join(file).with_extension("svg"), plot)?;
         }
     }
-    let readme = into.join("README.md");
-    let text = std::fs::read_to_string(&readme).unwrap_or_default();
-    if let Some((before, rest)) = text.split_once(MARKS[0])
-        && let Some((_, after)) = rest.split_once(MARKS[1])
-    {
-        let on = format!(
-            "Measured on {}: {} cores of {}, {}; {}; {}; {}.\n\n",
-            text_of(&machine["date"]),
-            machine["cores"],
-            text_of(&machine["processor"]),
-            text_of(&machine["kernel"]),
-            text_of(&machine["redis"]),
-            text_of(&machine["etcd"]),
-            text_of(&machine["wrk"]),
-        );
-        let table = report::markdown(findings);
-        std::fs::write(
-            &readme,
-            format!("{before}{}{on}{table}{}{after}", MARKS[0], MARKS[1]),
-        )?;
-    }
-    Ok(())
+    let [all, few] = PAGES.map(|page| into.join(page));
+    replace_figures(&all, &machine, &report::markdown(findings))?;
+    replace_figures(&few, &machine, &report::markdown(headlines(findings)))
+}
+
+/// The figures that the first page shows.
+fn headlines(findings: &[Finding]) -> impl Iterator<Item = &Finding> {
+    HEADLINES.iter().filter_map(|(experiment, begin, end)| {
+        findings.iter().find(|finding| {
+            let figure = &finding.figure;
+            finding.experiment == *experiment && figure.starts_with(begin) && figure.ends_with(end)
+        })
+    })
+}
+
+/// Puts a table between the marks of a page, below where it was measured. A page without marks stays as it is.
+fn replace_figures(page: &Path, machine: &serde_json::Value, table: &str) -> std::io::Result<()> {
+    let text = std::fs::read_to_string(page).unwrap_or_default();
+    let Some((before, rest)) = text.split_once(MARKS[0]) else {
+        return Ok(());
+    };
+    let Some((_, after)) = rest.split_once(MARKS[1]) else {
+        return Ok(());
+    };
+    let on = format!(
+        "Measured on {}: {} cores of {}, {}; {}; {}; {}.\n\n",
+        text_of(&machine["date"]),
+        machine["cores"],
+        text_of(&machine["processor"]),
+        text_of(&machine["kernel"]),
+        text_of(&machine["redis"]),
+        text_of(&machine["etcd"]),
+        text_of(&machine["wrk"]),
+    );
+    let page_now = format!("{before}{}{on}{table}{}{after}", MARKS[0], MARKS[1]);
+    std::fs::write(page, page_now)
 }
 
 fn text_of(value: &serde_json::Value) -> &str {

@@ -144,7 +144,7 @@ pub(crate) fn table(findings: &[Finding]) -> String {
 }
 
 /// For the documentation.
-pub(crate) fn markdown(findings: &[Finding]) -> String {
+pub(crate) fn markdown<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> String {
     let mut text = format!("| {} |\n|---|---|---|---|---|---|\n", HEADINGS.join(" | "));
     for finding in findings {
         writeln!(text, "| {} |", finding.cells().join(" | ")).unwrap();

@@ -1,10 +1,8 @@
 //! `leasehold config`: is the configuration right, and where does each setting come from?
 
-use std::process::ExitCode;
-
 use clap::{ArgMatches, Command};
 
-use super::{CliError, Environment, flags, print};
+use super::{CliError, Environment, Exit, flags, print};
 use crate::config::Config;
 
 pub(super) fn command() -> Command {
@@ -20,7 +18,7 @@ pub(super) fn command() -> Command {
         .subcommand(print.args(flags::all()))
 }
 
-pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<ExitCode, CliError> {
+pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit, CliError> {
     let (name, matches) = matches.subcommand().expect("clap requires a subcommand");
     let (config, settings) = Config::load(&flags::sources(matches, environment))?;
     if name == "print" {

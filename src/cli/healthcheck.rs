@@ -3,14 +3,13 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command};
 use hyper::Uri;
 use tokio::net::TcpStream;
 
-use super::{CliError, Environment, flags, print};
+use super::{CliError, Environment, Exit, flags, print};
 use crate::config::Config;
 use crate::domain::duration;
 
@@ -45,7 +44,7 @@ pub(super) fn command() -> Command {
         .args(flags::all())
 }
 
-pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<ExitCode, CliError> {
+pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit, CliError> {
     let timeout = *matches
         .get_one::<Duration>("timeout")
         .expect("it has a default");

@@ -3,11 +3,10 @@
 use std::convert::Infallible;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::net::SocketAddr;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CliError, key_files};
+use super::{CliError, Exit, key_files};
 use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
 use crate::http::{self, Access, App, Failures, KeyRing, KnownHosts};
 use crate::limits::Refusals;
@@ -41,7 +40,7 @@ pub(super) enum ServeError {
     System(#[from] io::Error),
 }
 
-pub(super) fn run(sources: &Sources) -> Result<ExitCode, CliError> {
+pub(super) fn run(sources: &Sources) -> Result<Exit, CliError> {
     let (config, _) = Config::load(sources)?;
     let log = telemetry::init_logging(&config.log).map_err(ServeError::System)?;
     let served = run_until_stopped(&config, &log);
@@ -49,7 +48,7 @@ pub(super) fn run(sources: &Sources) -> Result<ExitCode, CliError> {
     Ok(served?)
 }
 
-fn run_until_stopped(config: &Config, log: &LogWriter) -> Result<ExitCode, ServeError> {
+fn run_until_stopped(config: &Config, log: &LogWriter) -> Result<Exit, ServeError> {
     // This thread accepts connections and looks after the process; the workers serve.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -61,12 +60,12 @@ fn run_until_stopped(config: &Config, log: &LogWriter) -> Result<ExitCode, Serve
 }
 
 /// Serves until the first signal and the drain that follows, or until the second signal, whichever is first.
-async fn until_stopped(config: &Config, log: &LogWriter) -> Result<ExitCode, ServeError> {
+async fn until_stopped(config: &Config, log: &LogWriter) -> Result<Exit, ServeError> {
     let signals = StopSignals::listen()?;
     let draining = Draining::new();
     tokio::select! {
-        served = serve(config, log, draining.clone()) => served.map(|()| ExitCode::SUCCESS),
-        insisted = signals.announce(draining) => Ok(ExitCode::from(insisted.exit_code())),
+        served = serve(config, log, draining.clone()) => served.map(|()| Exit::Done),
+        insisted = signals.announce(draining) => Ok(Exit::Stopped(insisted)),
     }
 }
 

@@ -1,5 +1,8 @@
 //! Pages and manifests that list what the code has: they name all of it, and nothing else.
 
+mod links;
+mod reference;
+
 use std::collections::BTreeMap;
 use std::process::Output;
 
@@ -146,6 +149,26 @@ async fn the_user_of_the_page_may_do_all_that_the_service_does() {
     ask(client.delete(format!("{other}?force=true")), 200).await;
     let refused = redis.info_if_any("errorstats", "errorstat_NOPERM").await;
     assert_eq!(refused, None);
+}
+
+/// The table that `scripts/bench` writes into a page.
+fn figures(page: &'static str) -> Vec<&'static str> {
+    let (_, rest) = page.split_once("<!-- figures: begin -->").unwrap();
+    let (table, _) = rest.split_once("<!-- figures: end -->").unwrap();
+    table
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .collect()
+}
+
+#[test]
+fn both_pages_of_performance_are_of_one_measurement() {
+    let all = figures(include_str!("../../docs/performance/details.md"));
+    let few = figures(include_str!("../../docs/performance/README.md"));
+    assert!((8..15).contains(&few.len()), "{} rows", few.len());
+    for row in few {
+        assert!(all.contains(&row), "{row}");
+    }
 }
 
 /// `config check` in the environment that the manifests make.

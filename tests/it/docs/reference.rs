@@ -1,0 +1,207 @@
+//! The reference pages whose lists are made from the code: configuration and command line. What stands between a page's marks
+//! is compared with what the code makes now; `UPDATE=1` writes it anew.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use clap::{Arg, Command};
+use leasehold::cli::{self, Exit};
+use leasehold::config::keys::{self, Key, Kind};
+
+use super::checked;
+
+/// Compares what stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->` with what it should be.
+#[track_caller]
+fn assert_blocks(page: &str, blocks: &[(&str, String)]) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+    let committed = std::fs::read_to_string(&path).unwrap();
+    let made = blocks
+        .iter()
+        .fold(committed.clone(), |text, (name, block)| {
+            let marks = [
+                format!("<!-- {name}: begin -->"),
+                format!("<!-- {name}: end -->"),
+            ];
+            let (before, rest) = text.split_once(&marks[0]).expect("the page has the mark");
+            let (_, after) = rest.split_once(&marks[1]).expect("the page has the mark");
+            format!("{before}{}\n\n{block}\n{}{after}", marks[0], marks[1])
+        });
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a switch for people, not configuration"
+    )]
+    let is_update = std::env::var_os("UPDATE").is_some();
+    if is_update {
+        std::fs::write(&path, made).unwrap();
+        return;
+    }
+    assert!(
+        committed == made,
+        "{page} is stale; run `UPDATE=1 cargo test --locked --test it -- docs::reference` and commit it"
+    );
+}
+
+#[test]
+fn the_page_of_the_configuration_has_every_key() {
+    assert_blocks("docs/reference/configuration.md", &[("keys", key_list())]);
+}
+
+#[test]
+fn the_page_of_the_command_line_has_every_command_and_exit_code() {
+    let blocks = [("commands", command_list()), ("exit codes", exit_codes())];
+    assert_blocks("docs/reference/command-line.md", &blocks);
+}
+
+fn key_list() -> String {
+    let (mut text, mut section) = (String::new(), None);
+    for key in keys::all() {
+        if section != Some(key.section()) {
+            section = Some(key.section());
+            let heading = match key.section() {
+                "" => "Without a section".to_owned(),
+                section => format!("`[{section}]`"),
+            };
+            writeln!(text, "## {heading}\n").unwrap();
+        }
+        writeln!(text, "### `{}`\n", key.name).unwrap();
+        writeln!(text, "{}\n", key.documentation).unwrap();
+        writeln!(text, "{}. {}\n", kind_and_default(key), ways_to_give(key)).unwrap();
+    }
+    text.trim_end().to_owned() + "\n"
+}
+
+fn kind_and_default(key: &Key) -> String {
+    let kind = match key.kind {
+        Kind::Text => "Text",
+        Kind::Duration => "Duration",
+        Kind::Integer => "Whole number",
+        Kind::Boolean => "`true` or `false`",
+    };
+    match key.default.as_str() {
+        "" => format!("{kind}, empty by default"),
+        default => format!("{kind}, default `{default}`"),
+    }
+}
+
+fn ways_to_give(key: &Key) -> String {
+    let command = cli::command();
+    let flag = command
+        .get_arguments()
+        .find(|arg| arg.get_id() == key.name.as_str());
+    let flag = match flag.and_then(Arg::get_long) {
+        Some(flag) => format!("Flag `--{flag}`"),
+        None => "No flag".to_owned(),
+    };
+    format!("{flag}, variable `{}`.", key.variable())
+}
+
+fn command_list() -> String {
+    let mut command = cli::command();
+    command.build();
+    let mut text = String::new();
+    describe("leasehold", &command, &mut text);
+    text.trim_end().to_owned() + "\n"
+}
+
+/// A command, and then those within it.
+fn describe(name: &str, command: &Command, text: &mut String) {
+    let about = command
+        .get_about()
+        .expect("every command is explained")
+        .to_string();
+    let about = about.trim_end_matches('.');
+    let usage = command.clone().render_usage().to_string();
+    let usage: Vec<_> = usage
+        .trim_start_matches("Usage:")
+        .lines()
+        .map(str::trim)
+        .collect();
+    writeln!(
+        text,
+        "### `{name}`\n\n{about}.\n\n```text\n{}\n```\n",
+        usage.join("\n")
+    )
+    .unwrap();
+    let (settings, own): (Vec<_>, Vec<_>) = command
+        .get_arguments()
+        .partition(|arg| keys::find(arg.get_id().as_str()).is_some());
+    // What every command takes is in the table of the first.
+    let is_shown =
+        |arg: &&Arg| name == "leasehold" || !["config", "help"].contains(&arg.get_id().as_str());
+    let own: Vec<_> = own.into_iter().filter(is_shown).map(row).collect();
+    if !own.is_empty() {
+        writeln!(
+            text,
+            "| flag | default | meaning |\n|---|---|---|\n{}",
+            own.concat()
+        )
+        .unwrap();
+    }
+    if !settings.is_empty() {
+        let page = "[configuration](configuration.md)";
+        writeln!(text, "It takes `--config` and the flags of the {page}.\n").unwrap();
+    }
+    // `help` is every command's and shown by none.
+    let within = command
+        .get_subcommands()
+        .filter(|command| command.get_name() != "help");
+    within.for_each(|within| describe(&format!("{name} {}", within.get_name()), within, text));
+}
+
+fn row(arg: &Arg) -> String {
+    let short = arg
+        .get_short()
+        .map(|short| format!("`-{short}`, "))
+        .unwrap_or_default();
+    let value = match arg.get_action().takes_values() {
+        true => arg
+            .get_value_names()
+            .unwrap_or_default()
+            .iter()
+            .map(|name| format!(" {name}"))
+            .collect(),
+        false => String::new(),
+    };
+    let long = arg.get_long().expect("only flags have a row");
+    let default: Vec<_> = arg
+        .get_default_values()
+        .iter()
+        .map(|value| format!("`{}`", value.display()))
+        .collect();
+    let help = arg.get_help().expect("every flag is explained");
+    format!(
+        "| {short}`--{long}{value}` | {} | {help} |\n",
+        default.join(" ")
+    )
+}
+
+fn exit_codes() -> String {
+    let rows = Exit::ALL.map(|exit| format!("| {} | {} |\n", exit.code(), exit.meaning()));
+    format!("| code | meaning |\n|---|---|\n{}", rows.concat())
+}
+
+#[test]
+fn every_exit_code_means_one_thing() {
+    let codes: BTreeSet<_> = Exit::ALL.into_iter().map(Exit::code).collect();
+    assert_eq!(codes.len(), Exit::ALL.len());
+}
+
+/// The variables that the page lists beside those of the keys do not keep a server from starting.
+#[test]
+fn the_variables_on_the_page_are_known() {
+    let page = include_str!("../../../docs/reference/command-line.md");
+    let rows = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `LEASEHOLD_"));
+    let names = rows.filter_map(|row| Some(format!("LEASEHOLD_{}", row.split_once('`')?.0)));
+    let names: Vec<_> = names.collect();
+    assert!(names.len() >= 6, "{names:?}");
+    for name in names {
+        // It is an empty configuration, where a file is expected.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let value = file.path().to_str().unwrap().to_owned();
+        let output = checked(&[(&name, value)]);
+        assert_eq!(output.status.code(), Some(0), "{name}: {output:?}");
+    }
+}
