@@ -21,7 +21,7 @@ use gungraun::{
     Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main,
 };
 use leasehold::config::{Config, Sources};
-use leasehold::http::{self, Access, App, Settings};
+use leasehold::http::{self, Access, App, HttpSettings};
 use leasehold::server::shutdown::Draining;
 use leasehold::server::{Server, Workers};
 use leasehold::service::LockService;
@@ -138,7 +138,7 @@ async fn serve(store: &str) -> TcpStream {
         config.waiting.clone(),
         LockMetrics::new(&metrics),
     );
-    let settings = Settings::new(&config, Access::open());
+    let settings = HttpSettings::new(&config, Access::open());
     let app = App::new(service, metrics, Draining::new(), settings);
     let server = Server::bind(&config.server, ([127, 0, 0, 1], 0).into());
     let server = server.unwrap();

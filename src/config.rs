@@ -20,7 +20,7 @@ mod waiting;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub use auth::{API_KEY_CHARS_MAX, Auth, AuthConfig, Key, Keys};
+pub use auth::{API_KEY_CHARS_MAX, ApiKey, Auth, AuthConfig, Keys};
 pub use error::{ConfigError, Origin};
 pub use layers::Sources;
 pub use log::{LogConfig, LogFormat, LogRequests};

@@ -24,9 +24,10 @@ pub use mode::{Mode, Share};
 pub use name::{Bucket, InvalidName, LockName};
 pub use names::LockNames;
 pub use outcome::{
-    Acquired, Blockade, Blocker, Change, Contradiction, Evicted, Grant, Listing, LockState,
-    LockView, Lost, NotHolder, Parked, Released, Renewal, Renewed, Rollback, Waiting, Withdrawable,
+    Acquired, Conflict, ConflictKind, Evicted, Grant, Listing, LockState, LockView, Mismatch,
+    NotHeld, NotHolder, Released, RenewOptions, Renewal, Renewed, Rollback, RollbackRight,
+    Suspended, Waiting,
 };
-pub use queue::{Place, Position, Queue, Stand, Waiter};
+pub use queue::{HeadWaiter, Position, Queue, QueueRequest, Ticket};
 pub use room::{AnswerRoom, PageRoom};
 pub use token::{ClaimDigest, InvalidToken, Token};

@@ -3,7 +3,6 @@
 //! Nothing here decides who holds a lock or how long an operation may take; nothing here knows what the store is.
 //! Sockets, timeouts of connections and shutdown are the server's affair.
 
-mod accept;
 mod admission;
 mod app;
 mod auth;
@@ -16,7 +15,8 @@ mod html;
 mod index;
 mod layers;
 mod locks;
-mod measure;
+mod metrics;
+mod negotiate;
 pub mod openapi;
 mod peers;
 mod problem;
@@ -30,10 +30,10 @@ use axum::middleware::map_request;
 use axum::routing::{get, post};
 use futures_util::future::ready;
 
-pub use app::{App, RequestLog, Settings};
+pub use app::{App, HttpSettings, RequestLog};
 pub use auth::{Access, Failures, KeyRing, KnownHosts, Role};
-pub use layers::Front;
-pub use measure::BUCKETS;
+pub use layers::RequestScope;
+pub use metrics::BUCKETS;
 pub use problem::Code;
 pub use route::Route;
 
@@ -42,18 +42,18 @@ use routes::Routes;
 
 /// Every route of the service, ready to be served.
 ///
-/// From the outside in: [`Front`] (request id, what no browser may be made to send, rendering of problems, metrics, log, the
+/// From the outside in: [`RequestScope`] (request id, what no browser may be made to send, rendering of problems, metrics, log, the
 /// net for panics), then the routes; what is guarded asks for a key before anything of the request is read.
-pub fn router(app: App) -> Front {
+pub fn router(app: App) -> RequestScope {
     let routes = guarded(&app)
         .merge(open(&app))
         .fallback(async || Problem::not_found())
         .with_state(app.clone());
-    Front::new(app.clone(), Routes::with_locks(routes, app))
+    RequestScope::new(app.clone(), Routes::with_locks(routes, app))
 }
 
 /// What operators and their machines ask for, for an address of its own: probes, figures and the version.
-pub fn admin_router(app: App) -> Front {
+pub fn admin_router(app: App) -> RequestScope {
     let figures = match app.settings().is_metrics_open {
         true => metrics(),
         false => with_key(&app, metrics()),
@@ -62,7 +62,7 @@ pub fn admin_router(app: App) -> Front {
         .merge(probes())
         .fallback(async || Problem::not_found_there())
         .with_state(app.clone());
-    Front::new(app, Routes::of(routes))
+    RequestScope::new(app, Routes::of(routes))
 }
 
 /// What needs a key where one is configured: everything that shows or changes locks.

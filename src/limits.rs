@@ -13,10 +13,10 @@ use crate::telemetry::Metrics;
 
 /// An amount that may be in use at once. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Budget(Arc<Inner>);
+pub struct Budget(Arc<BudgetShared>);
 
 #[derive(Debug)]
-struct Inner {
+struct BudgetShared {
     used: AtomicUsize,
     max: usize,
 }
@@ -33,7 +33,7 @@ impl Budget {
     #[must_use]
     pub fn new(max: usize) -> Self {
         let used = AtomicUsize::new(0);
-        Self(Arc::new(Inner { used, max }))
+        Self(Arc::new(BudgetShared { used, max }))
     }
 
     /// How much is in use.

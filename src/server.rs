@@ -5,12 +5,12 @@ mod activity;
 mod connections;
 mod delivery;
 pub mod descriptors;
-pub mod patience;
 mod peer;
 mod protocol;
 pub mod shutdown;
 mod socket;
 mod streams;
+pub mod user_timeout;
 mod workers;
 
 use std::io;
@@ -24,7 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use connections::Protocol;
-pub use connections::{App, OpenConnections, OverLimit};
+pub use connections::{HttpApp, OpenConnections, OverLimit};
 use peer::Peers;
 pub use peer::{Peer, network_of};
 pub use workers::Workers;
@@ -137,7 +137,7 @@ impl Server {
     /// Dropping this cuts all connections at once: their tasks are owned here.
     pub async fn run(
         self,
-        app: impl App,
+        app: impl HttpApp,
         workers: Workers,
         shutdown: impl Future<Output = ()>,
     ) -> Drained {

@@ -5,21 +5,21 @@
 //! Stores never wait, so all waiting is here: in `waiting` one request, in `queues` all of them.
 
 mod acquire;
-mod age;
 mod answer;
 mod detached;
-mod ears;
 mod events;
-mod give_back;
+mod expiry_schedule;
 mod held;
 mod hold;
 mod jitter;
+mod local_waiters;
 pub mod metrics;
-mod queues;
-mod timetable;
-mod undelivered;
+mod remaining;
+mod rollback;
+mod store_listener;
+mod unclaimed_lease;
+mod wait_loop;
 mod waiter;
-mod waiting;
 mod watch;
 
 use std::convert::Infallible;
@@ -33,24 +33,24 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::WaitingConfig;
 use crate::domain::{
-    Change, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView, Released, Renewed,
-    Token,
+    Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView, Released, RenewOptions,
+    Renewed, Token,
 };
 use crate::limits::{Gate, Passed, Slot};
 use crate::store::{Deadlines, Fault, ListQuery, LockStore, StoreError, StoreHealth};
 use acquire::Request;
-pub use answer::{AcquireAnswer, Crowd, Outcome, Unserved};
+pub use answer::{AcquireAnswer, AcquireOutcome, NotGranted, QueueFull};
 use detached::Detached;
-use ears::Ears;
-use events::Events;
+use events::EventLog;
 pub use events::Happened;
 use held::HeldByStreams;
 pub use hold::{Hold, HoldEvent};
+use local_waiters::LocalWaiters;
 use metrics::LockMetrics;
-use queues::Queues;
-pub use undelivered::Undelivered;
-use waiter::Caller;
-use waiting::Wait;
+use store_listener::StoreListener;
+pub use unclaimed_lease::UnclaimedLease;
+use wait_loop::WaitLoop;
+use waiter::DisconnectGuard;
 pub use watch::{Scope, Watch, WatchEvent};
 
 /// A listing looks at every lock in many steps, and an eviction may be one of very many holders: they get the time of so
@@ -63,24 +63,24 @@ const SEVERAL_AT_ONCE: usize = 256;
 /// The operations on locks, what tells of them, and what operators ask for. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct LockService {
-    inner: Arc<Inner>,
+    inner: Arc<ServiceShared>,
     /// The room that the next operation takes up, in a clone that is made for it.
     slot: Slot,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ServiceShared {
     store: Arc<dyn LockStore>,
     operation_timeout: Duration,
     waiting: WaitingConfig,
     metrics: LockMetrics,
     background: TaskTracker,
     draining: CancellationToken,
-    queues: Arc<Queues>,
+    queues: Arc<LocalWaiters>,
     /// Through it goes what claims ask that wait for several locks. Nothing else bounds that, and each of them keeps the
     /// store busy for as many times as long as a claim on one lock.
     several: Gate,
-    events: Arc<Events>,
+    events: Arc<EventLog>,
     held: Arc<HeldByStreams>,
     /// Whether the store was asked to tell events. Whoever changes that is waited for by the next.
     wants_events: tokio::sync::Mutex<bool>,
@@ -96,16 +96,19 @@ impl LockService {
         waiting: WaitingConfig,
         metrics: LockMetrics,
     ) -> Self {
-        let queues = Arc::new(Queues::new(waiting.look_every, waiting.waiters_max));
-        let events = Arc::new(Events::new(waiting.events_kept));
+        let queues = Arc::new(LocalWaiters::new(
+            waiting.poll_interval,
+            waiting.waiters_max,
+        ));
+        let events = Arc::new(EventLog::new(waiting.events_kept));
         let held = Arc::new(HeldByStreams::default());
-        store.attach(Arc::new(Ears {
+        store.set_listener(Arc::new(StoreListener {
             queues: Arc::clone(&queues),
             events: Arc::clone(&events),
             held: Arc::clone(&held),
         }));
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ServiceShared {
                 store,
                 operation_timeout,
                 waiting,
@@ -147,22 +150,22 @@ impl LockService {
         let (inner, wait) = (&self.inner, wait.min(self.inner.waiting.wait_max));
         let request = Request::new(inner, claim, self.slot.clone());
         if wait.is_zero() {
-            return self.to_the_end(request.at_once(None)).await;
+            return self.run_to_completion(request.at_once(None)).await;
         }
         match request.enter() {
             Ok(waiter) => {
                 // Cancellation safety: dropped, the caller ends the wait, which goes on without this future.
-                let _caller = Caller(Arc::clone(&waiter));
+                let _caller = DisconnectGuard(Arc::clone(&waiter));
                 let open = inner.metrics.open_long_poll();
-                let waiting = Wait::new(request, waiter, Some(wait)).run();
+                let waiting = WaitLoop::new(request, waiter, Some(wait)).run();
                 // Not an async block: what is moved into one and awaited there takes its room twice.
                 let closed = |answer| {
                     drop(open);
                     answer
                 };
-                self.to_the_end(waiting.map(closed)).await
+                self.run_to_completion(waiting.map(closed)).await
             }
-            Err(crowd) => self.to_the_end(request.at_once(Some(crowd))).await,
+            Err(crowd) => self.run_to_completion(request.at_once(Some(crowd))).await,
         }
     }
 
@@ -177,14 +180,14 @@ impl LockService {
         &self,
         names: LockNames,
         token: Token,
-        change: Change,
+        change: RenewOptions,
     ) -> Result<Renewed, StoreError> {
         let inner = Arc::clone(&self.inner);
-        self.to_the_end(async move {
+        self.run_to_completion(async move {
             let (sent, deadline) = inner.start();
             let answer = inner.store.renew(&names, token, change, deadline).await;
             inner.metrics.renew(sent.elapsed(), &answer);
-            age::renewed(answer?, sent)
+            remaining::renewed(answer?, sent)
         })
         .await
     }
@@ -203,16 +206,16 @@ impl LockService {
         hold_count: Option<HoldCount>,
     ) -> Result<Vec<Released>, StoreError> {
         let inner = Arc::clone(&self.inner);
-        self.to_the_end(async move {
+        self.run_to_completion(async move {
             let (sent, deadline) = inner.start();
             let answer = inner
                 .store
                 .release(&names, token, hold_count, deadline)
                 .await;
             inner.metrics.release(sent.elapsed(), &answer);
-            inner.queues.call(token);
+            inner.queues.recheck(token);
             let released = answer?.into_iter();
-            released.map(|one| age::released(one, sent)).collect()
+            released.map(|one| remaining::released(one, sent)).collect()
         })
         .await
     }
@@ -226,7 +229,7 @@ impl LockService {
     /// When the future is dropped, the operation still runs to its end.
     pub async fn evict(&self, name: LockName, reason: String) -> Result<Evicted, StoreError> {
         let inner = Arc::clone(&self.inner);
-        self.to_the_end(async move {
+        self.run_to_completion(async move {
             let (sent, deadlines) = inner.start_long();
             let answer = inner.store.evict(&name, &reason, deadlines).await;
             inner.metrics.evict(sent.elapsed(), &answer);
@@ -283,12 +286,12 @@ impl LockService {
 
     /// Lets the store open what it needs on this runtime, so that no request has to wait for it.
     pub async fn warm_up(self) {
-        self.inner.store.survey().await;
+        self.inner.store.refresh_health().await;
     }
 
     /// Surveys the store again and again, for ever; to be run as a task that ends with the process.
     pub async fn survey(&self, every: Duration) -> Infallible {
-        let Inner {
+        let ServiceShared {
             store,
             metrics,
             queues,
@@ -298,9 +301,9 @@ impl LockService {
             let mut ticks = ticks(every);
             loop {
                 ticks.tick().await;
-                store.survey().await;
+                store.refresh_health().await;
                 metrics.health(&store.health());
-                metrics.crowd(queues.crowdedness());
+                metrics.crowd(queues.counts());
             }
         };
         // Apart from each other: no sweep may keep a loss of data from being noticed.
@@ -331,7 +334,7 @@ impl LockService {
         }
     }
 
-    fn to_the_end<T: Send + 'static>(
+    fn run_to_completion<T: Send + 'static>(
         &self,
         operation: impl Future<Output = T> + Send + 'static,
     ) -> Detached<T> {
@@ -339,7 +342,7 @@ impl LockService {
     }
 }
 
-impl Inner {
+impl ServiceShared {
     /// When an operation starts and by when it must be over.
     fn start(&self) -> (Instant, Instant) {
         let now = Instant::now();

@@ -17,15 +17,15 @@ use tokio::time::Instant;
 
 use crate::config::{Config, StoreUrl};
 use crate::domain::{
-    Acquired, Attempt, Change, Claim, ClaimDigest, Evicted, HoldCount, Listing, LockEvent,
-    LockName, LockNames, LockView, Parked, Released, Renewed, Rollback, Stand, Token,
+    Acquired, Attempt, Claim, ClaimDigest, Evicted, HoldCount, Listing, LockEvent, LockName,
+    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
 };
 
 /// How long an ended claim is remembered, so that a late or repeated request with its token finds out.
-pub const REMEMBERED: Duration = Duration::from_secs(60);
+pub const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
 
 /// How long a lock that opened is kept for the first waiter's process before it gets its [`LAST_CALL`].
-pub const OFFER: Duration = Duration::from_millis(700);
+pub const RESERVATION_TTL: Duration = Duration::from_millis(700);
 
 /// How much longer the lock is kept from when somebody finds the offer to be over; then the next process gets its turn. When
 /// everything has stood still for a while, the first request that is executed must not find that others came too late.
@@ -53,7 +53,7 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 /// - **Sharing.** Shared claims hold together as long as their permits fit into their common limit; each has its own
 ///   token, time and fencing token. An exclusive claim holds alone.
 /// - **All or none.** A claim on several locks is granted all of them in one step, or none.
-/// - **Queue.** A claim that comes with a [`Stand`] and cannot be granted stands in the queue of each of its locks, in
+/// - **Queue.** A claim that comes with a [`QueueRequest`] and cannot be granted stands in the queue of each of its locks, in
 ///   the order of arrival, shared and exclusive claims alike. It is granted when its locks admit it and it is the first
 ///   in each queue that somebody still waits for. Asking again with the same token is how a waiter looks after its
 ///   place: it never loses the place, and it is granted by the answer. A claim that is fair does not overtake a queue,
@@ -82,19 +82,19 @@ pub trait LockStore: Send + Sync + fmt::Debug {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
-        stand: Option<&'a Stand>,
+        stand: Option<&'a QueueRequest>,
         deadline: Instant,
     ) -> StoreFuture<'a, Acquired>;
 
     /// Takes a waiting claim out of the queue of this process and keeps its place for `keep`: posted again within that
     /// time, on any process, it stands where it stood. Nobody waits for it meanwhile. Changes nothing for a claim that
     /// does not wait.
-    fn park<'a>(
+    fn suspend<'a>(
         &'a self,
         claim: &'a Claim,
         keep: Duration,
         deadline: Instant,
-    ) -> StoreFuture<'a, Parked>;
+    ) -> StoreFuture<'a, Suspended>;
 
     /// Ends what `attempt` was granted or took over, or keeps it from being granted, or queued, should its request arrive
     /// late; that is remembered of the last attempts of a claim, at least 32.
@@ -114,7 +114,7 @@ pub trait LockStore: Send + Sync + fmt::Debug {
         &'a self,
         names: &'a LockNames,
         token: Token,
-        change: Change,
+        change: RenewOptions,
         deadline: Instant,
     ) -> StoreFuture<'a, Renewed>;
 
@@ -146,30 +146,30 @@ pub trait LockStore: Send + Sync + fmt::Debug {
     fn list<'a>(&'a self, query: &'a ListQuery, deadlines: Deadlines) -> StoreFuture<'a, Listing>;
 
     /// Looks after the store itself: checks what it stands on, drops what is due. Called every few seconds.
-    fn survey(&self) -> BoxFuture<'_, ()>;
+    fn refresh_health(&self) -> BoxFuture<'_, ()>;
 
     /// Does what needs a look at every lock, if it is due: counts those that are held, and puts right what a clock that was
-    /// set back has left. Called as often as [`survey`](Self::survey) and apart from it, because it may take as long as looking
+    /// set back has left. Called as often as [`refresh_health`](Self::survey) and apart from it, because it may take as long as looking
     /// at millions of locks takes.
     fn sweep(&self) -> BoxFuture<'_, ()>;
 
-    /// What the last [`survey`](Self::survey) found. Does no I/O.
+    /// What the last [`refresh_health`](Self::survey) found. Does no I/O.
     fn health(&self) -> StoreHealth;
 
     /// Names who is told what happens in the store, once and before the first operation. Nobody else is told.
-    fn attach(&self, listener: Arc<dyn Listener>);
+    fn set_listener(&self, listener: Arc<dyn Listener>);
 
     /// Says whether this process wants to hear of events. While no process does, nobody tells any. The future completes
     /// when all events that begin from now on are told, or when that cannot be made sure of; in that case
-    /// [`Listener::missed_events`] follows when it can.
-    fn want_events(&self, wanted: bool) -> BoxFuture<'_, ()>;
+    /// [`Listener::events_lost`] follows when it can.
+    fn set_event_delivery(&self, wanted: bool) -> BoxFuture<'_, ()>;
 }
 
 /// Who is told what happens in a store. Called in the middle of the store's own work, so nothing here may wait or ask the
 /// store.
 pub trait Listener: Send + Sync + fmt::Debug {
     /// The lock is offered to the first of this process's waiters.
-    fn offered(&self, name: &LockName);
+    fn reserved(&self, name: &LockName);
 
     /// Whoever held the lock was evicted, by any process. Those who hold leases for others ask what is left of them.
     fn evicted(&self, name: &LockName);
@@ -181,10 +181,10 @@ pub trait Listener: Send + Sync + fmt::Debug {
     fn event(&self, event: LockEvent);
 
     /// Offers may have been lost.
-    fn missed(&self);
+    fn messages_lost(&self);
 
     /// Events may have been lost, though this process wants to hear of them. All that begin from now on are told.
-    fn missed_events(&self);
+    fn events_lost(&self);
 }
 
 /// How much time there is for an operation of many steps.

@@ -6,7 +6,7 @@ use clap::{Arg, ArgMatches, value_parser};
 
 use super::Environment;
 use crate::config::Sources;
-use crate::config::keys::{self, Key, Kind};
+use crate::config::keys::{self, Kind, SettingKey};
 
 /// `--config` and a flag for each key that is not a secret.
 pub(super) fn all() -> Vec<Arg> {
@@ -42,7 +42,7 @@ pub(super) fn secrets_help() -> String {
     let variables: Vec<String> = keys::all()
         .iter()
         .filter(|key| !has_flag(key))
-        .map(Key::variable)
+        .map(SettingKey::variable)
         .collect();
     format!(
         "Secrets have no flag, because other users of the machine can read command lines. Give the flag of a file, \
@@ -52,11 +52,11 @@ pub(super) fn secrets_help() -> String {
 }
 
 /// A secret has no flag, but the store's URL need not hold one and is what everybody sets first.
-fn has_flag(key: &Key) -> bool {
+fn has_flag(key: &SettingKey) -> bool {
     !key.is_secret() || key.name == "store"
 }
 
-fn flag(key: &'static Key) -> Arg {
+fn flag(key: &'static SettingKey) -> Arg {
     let arg = Arg::new(key.name.as_str())
         .long(key.flag())
         .help_heading(heading(key.section()))
@@ -84,7 +84,7 @@ fn flag(key: &'static Key) -> Arg {
     }
 }
 
-fn default_help(key: &Key) -> String {
+fn default_help(key: &SettingKey) -> String {
     if key.default.is_empty() {
         String::new()
     } else {

@@ -23,12 +23,12 @@ pub(super) fn roles(keys: &Keys) -> impl Iterator<Item = (Role, &str)> {
 }
 
 /// How often files were found changed. They are there from the start, whether there are keys or not.
-pub(super) struct Counts {
+pub(super) struct RereadCounts {
     replaced: Counter,
     failed: Counter,
 }
 
-impl Counts {
+impl RereadCounts {
     pub(super) fn new(metrics: &Metrics) -> Self {
         let [replaced, failed] = ["ok", "error"].map(|result| {
             metrics.counter(
@@ -50,7 +50,7 @@ pub(super) async fn follow(
     mut keys: Keys,
     ring: KeyRing,
     interval: Duration,
-    counts: Counts,
+    counts: RereadCounts,
 ) -> Infallible {
     if !keys.are_from_files() {
         return std::future::pending().await;

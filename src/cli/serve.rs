@@ -217,7 +217,7 @@ fn app(
     draining: Draining,
     metrics: Arc<Metrics>,
 ) -> App {
-    let settings = http::Settings::new(config, access);
+    let settings = http::HttpSettings::new(config, access);
     App::new(service, metrics, draining, settings)
 }
 
@@ -234,7 +234,7 @@ fn access(config: &Config) -> Access {
 
 /// Keeps the keys up to date where there are any.
 async fn follow_keys(config: &Config, access: &Access, metrics: &Metrics) -> Infallible {
-    let counts = key_files::Counts::new(metrics);
+    let counts = key_files::RereadCounts::new(metrics);
     if let (Auth::Keys(keys), Access::Keys(ring, _)) = (&config.auth, access) {
         let interval = config.auth_config.reread_interval;
         key_files::follow(keys.clone(), ring.clone(), interval, counts).await

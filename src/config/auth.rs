@@ -29,18 +29,18 @@ pub enum Auth {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Keys {
     /// Acquires, renews and releases.
-    pub api: Key,
+    pub api: ApiKey,
     /// As good as [`api`](Self::api), so that callers can change from one to the other one by one.
-    pub api_next: Option<Key>,
+    pub api_next: Option<ApiKey>,
     /// Evicts, too.
-    pub admin: Option<Key>,
+    pub admin: Option<ApiKey>,
     /// Only looks at locks, events and metrics.
-    pub read: Option<Key>,
+    pub read: Option<ApiKey>,
 }
 
 /// One key and where it came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Key {
+pub struct ApiKey {
     /// The key itself.
     pub secret: Secret,
     /// The file that it was read from, if it was.
@@ -104,18 +104,18 @@ impl Keys {
     ///
     /// Says in one line which key cannot be used and why; it never quotes one.
     pub fn reread(&self) -> Result<Self, String> {
-        let read = |name: &str, key: &Key| -> Result<Key, String> {
+        let read = |name: &str, key: &ApiKey| -> Result<ApiKey, String> {
             let Some(file) = &key.file else {
                 return Ok(key.clone());
             };
             let secret = secret::read(file).map_err(|problem| format!("{name}: {problem}"))?;
-            Ok(Key {
+            Ok(ApiKey {
                 secret: Secret::new(secret),
                 file: key.file.clone(),
             })
         };
         let read_if_any =
-            |name, key: &Option<Key>| key.as_ref().map(|key| read(name, key)).transpose();
+            |name, key: &Option<ApiKey>| key.as_ref().map(|key| read(name, key)).transpose();
         let keys = Self {
             api: read("api_key", &self.api)?,
             api_next: read_if_any("api_key_next", &self.api_next)?,
@@ -131,7 +131,7 @@ impl Keys {
         self.all().any(|(_, key)| key.file.is_some())
     }
 
-    fn all(&self) -> impl Iterator<Item = (&'static str, &Key)> {
+    fn all(&self) -> impl Iterator<Item = (&'static str, &ApiKey)> {
         let further = [&self.api_next, &self.admin, &self.read];
         let further = FURTHER_KEYS.into_iter().zip(further);
         std::iter::once(("api_key", &self.api))
@@ -181,12 +181,12 @@ fn without_key(
     Ok(())
 }
 
-fn key(settings: &Settings, name: &str) -> Result<Option<Key>, ConfigError> {
+fn key(settings: &Settings, name: &str) -> Result<Option<ApiKey>, ConfigError> {
     let Some(secret) = settings.secret(name) else {
         return Ok(None);
     };
     let file = settings.text(&format!("{name}_file"));
-    Ok(Some(Key {
+    Ok(Some(ApiKey {
         secret,
         file: (!file.is_empty()).then(|| file.into()),
     }))

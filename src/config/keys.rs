@@ -8,7 +8,7 @@ use crate::domain::duration;
 /// The file of defaults, which documents every key.
 pub const DEFAULTS: &str = include_str!("../../config/leasehold.toml");
 
-static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| scan(DEFAULTS));
+static KEYS: LazyLock<Vec<SettingKey>> = LazyLock::new(|| scan(DEFAULTS));
 
 /// How a key's value is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Kind {
 
 /// One setting as the file of defaults describes it.
 #[derive(Debug)]
-pub struct Key {
+pub struct SettingKey {
     /// The dotted name, such as `redis.connections`.
     pub name: String,
     /// How the value is written.
@@ -49,7 +49,7 @@ pub struct Key {
     pub line: usize,
 }
 
-impl Key {
+impl SettingKey {
     /// The environment variable: `LEASEHOLD_REDIS_CONNECTIONS`.
     pub fn variable(&self) -> String {
         format!("LEASEHOLD_{}", self.name.replace('.', "_").to_uppercase())
@@ -71,18 +71,18 @@ impl Key {
     }
 
     /// The key that names a file to read this secret from.
-    pub fn file_key(&self) -> Option<&'static Key> {
+    pub fn file_key(&self) -> Option<&'static SettingKey> {
         find(&format!("{}_file", self.name))
     }
 }
 
 /// All keys, in the order of the file.
-pub fn all() -> &'static [Key] {
+pub fn all() -> &'static [SettingKey] {
     &KEYS
 }
 
 /// The key of that dotted name.
-pub fn find(name: &str) -> Option<&'static Key> {
+pub fn find(name: &str) -> Option<&'static SettingKey> {
     KEYS.iter().find(|key| key.name == name)
 }
 
@@ -98,7 +98,7 @@ pub fn did_you_mean<'a>(text: &str, candidates: impl Iterator<Item = &'a str>) -
 }
 
 /// Reads line by line, because the order and the comments are wanted too and a TOML parser keeps neither.
-fn scan(text: &str) -> Vec<Key> {
+fn scan(text: &str) -> Vec<SettingKey> {
     let mut keys = Vec::new();
     let mut section = String::new();
     let mut comment: Vec<&str> = Vec::new();
@@ -113,7 +113,7 @@ fn scan(text: &str) -> Vec<Key> {
             comment.clear();
         } else if let Some((name, value)) = line.split_once(" = ") {
             let (kind, default) = typed(value);
-            keys.push(Key {
+            keys.push(SettingKey {
                 name: format!("{section}{name}"),
                 kind,
                 default,

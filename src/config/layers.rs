@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Origin};
-use super::keys::{self, Key, Kind};
+use super::keys::{self, Kind, SettingKey};
 
 const PREFIX: &str = "LEASEHOLD_";
 const FILE_VARIABLE: &str = "LEASEHOLD_CONFIG";
@@ -36,7 +36,7 @@ pub struct Sources {
 /// One key as one layer gives it. It has no `Debug`, because the value may be a secret.
 #[derive(Clone)]
 pub(super) struct Setting {
-    pub(super) key: &'static Key,
+    pub(super) key: &'static SettingKey,
     pub(super) value: String,
     pub(super) origin: Origin,
 }
@@ -104,7 +104,7 @@ fn environment(variables: &[(OsString, OsString)]) -> Result<Vec<Setting>, Confi
         }
         let origin = Origin::Environment(name.to_owned());
         let Some(key) = keys::all().iter().find(|key| key.variable() == name) else {
-            let variables: Vec<String> = keys::all().iter().map(Key::variable).collect();
+            let variables: Vec<String> = keys::all().iter().map(SettingKey::variable).collect();
             // What all have in common makes none of them likely.
             let rests = variables.iter().map(|variable| &variable[PREFIX.len()..]);
             let nearest = keys::did_you_mean(&name[PREFIX.len()..], rests)
@@ -160,7 +160,7 @@ fn without_quotes(text: &str, offset: usize) -> Option<String> {
     let line = text.lines().nth(line_of(text, offset) - 1)?;
     let (name, value) = line.split_once('=')?;
     let (name, value) = (name.trim(), value.split('#').next()?.trim());
-    let is_of_key = |key: &&Key| key.name.rsplit('.').next() == Some(name);
+    let is_of_key = |key: &&SettingKey| key.name.rsplit('.').next() == Some(name);
     let key = keys::all().iter().find(is_of_key)?;
     let is_text = matches!(key.kind, Kind::Text | Kind::Duration);
     let is_plain = !value.is_empty() && !value.contains(['"', '\'', '[', '{']);
@@ -180,7 +180,8 @@ fn collect(
         let origin_here = origin(name.span().start);
         if let Some(section) = value.get_ref().as_table().filter(|_| prefix.is_empty()) {
             let Some(_) = keys::all().iter().find(|key| key.section() == dotted) else {
-                let nearest = keys::did_you_mean(&dotted, keys::all().iter().map(Key::section));
+                let nearest =
+                    keys::did_you_mean(&dotted, keys::all().iter().map(SettingKey::section));
                 let nearest = nearest.map(str::to_owned);
                 return Err(ConfigError::Unknown {
                     origin: origin_here,
@@ -222,7 +223,7 @@ fn nearest_key(dotted: &str) -> Option<&'static str> {
 }
 
 /// The value in the words of the command line, so that all layers are parsed by the same code.
-fn as_text(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<String, String> {
+fn as_text(key: &SettingKey, value: &Spanned<DeValue<'_>>) -> Result<String, String> {
     let value = value.get_ref();
     match (key.kind, value) {
         (Kind::Text | Kind::Duration, DeValue::String(text)) => Ok(text.to_string()),

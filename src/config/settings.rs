@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::error::{ConfigError, Origin};
-use super::keys::{self, Key};
+use super::keys::{self, SettingKey};
 use super::layers::{self, Setting, Sources};
 use super::secret::{self, Secret};
 use super::store;
@@ -126,7 +126,7 @@ impl Settings {
             .expect("every name asked for is a key")
     }
 
-    fn setting_mut(&mut self, key: &Key) -> &mut Setting {
+    fn setting_mut(&mut self, key: &SettingKey) -> &mut Setting {
         self.0
             .iter_mut()
             .find(|setting| setting.key.name == key.name)
@@ -134,7 +134,11 @@ impl Settings {
     }
 
     /// Leaves the secret itself under its own key, whether it was given as a value or by a file.
-    fn resolve_secret(&mut self, key: &Key, file_key: &Key) -> Result<(), ConfigError> {
+    fn resolve_secret(
+        &mut self,
+        key: &SettingKey,
+        file_key: &SettingKey,
+    ) -> Result<(), ConfigError> {
         let plain = self.setting(&key.name).clone();
         let file = self.setting(&file_key.name).clone();
         if plain.origin.layer() > file.origin.layer() {
@@ -181,7 +185,7 @@ impl fmt::Display for Settings {
     }
 }
 
-fn shown(key: &Key, value: &str) -> String {
+fn shown(key: &SettingKey, value: &str) -> String {
     match key.name.as_str() {
         "store" => store::redacted(value),
         _ if key.is_secret() && !value.is_empty() => "***".to_owned(),
@@ -190,7 +194,7 @@ fn shown(key: &Key, value: &str) -> String {
 }
 
 /// The setting of the strongest layer. Within one layer a key stands once, which TOML and the command line see to.
-fn strongest(gathered: &[Setting], key: &Key) -> Setting {
+fn strongest(gathered: &[Setting], key: &SettingKey) -> Setting {
     let last = gathered
         .iter()
         .rfind(|setting| setting.key.name == key.name);

@@ -6,9 +6,9 @@ use super::error::ConfigError;
 use super::settings::Settings;
 
 /// A store takes a process for dead by its silence, so looking must not be rarer than people can wait for that.
-const LOOK_EVERY_MAX: Duration = Duration::from_secs(60);
+const POLL_INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// Below this a process would do little else than look.
-const LOOK_EVERY_MIN: Duration = Duration::from_millis(100);
+const POLL_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Further waits and kept places have no use, and what a store remembers of them would pile up.
 const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
 
@@ -20,7 +20,7 @@ pub struct WaitingConfig {
     /// How long a place is kept while no request is attached to it.
     pub place_kept: Duration,
     /// How often a process looks after each of its queues.
-    pub look_every: Duration,
+    pub poll_interval: Duration,
     /// How many waiters the queue of one lock may have.
     pub waiters_per_lock_max: u32,
     /// How many waiters one process may have.
@@ -34,11 +34,11 @@ impl WaitingConfig {
         Ok(Self {
             wait_max: between(settings, "waiting.wait_max", Duration::ZERO, WAIT_MAX)?,
             place_kept: between(settings, "waiting.place_kept", Duration::ZERO, WAIT_MAX)?,
-            look_every: between(
+            poll_interval: between(
                 settings,
-                "waiting.look_every",
-                LOOK_EVERY_MIN,
-                LOOK_EVERY_MAX,
+                "waiting.poll_interval",
+                POLL_INTERVAL_MIN,
+                POLL_INTERVAL_MAX,
             )?,
             waiters_per_lock_max: waiters_per_lock_max(settings)?,
             waiters_max: settings.count("waiting.waiters_max")?,

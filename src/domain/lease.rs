@@ -56,7 +56,7 @@ impl Holder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holders {
     /// Those whose leases end first, as many as the answer has [room](super::AnswerRoom) for.
-    pub told: Vec<Holder>,
+    pub listed: Vec<Holder>,
     /// How many there are.
     pub total: u64,
 }
@@ -66,14 +66,17 @@ impl Holders {
     #[must_use]
     pub fn none() -> Self {
         let told = Vec::new();
-        Self { told, total: 0 }
+        Self {
+            listed: told,
+            total: 0,
+        }
     }
 }
 
 impl From<Holder> for Holders {
     fn from(holder: Holder) -> Self {
         Self {
-            told: vec![holder],
+            listed: vec![holder],
             total: 1,
         }
     }

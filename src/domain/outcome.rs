@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Holders, Lease, LockName, Mode, Place, Position, Queue, Ttl};
+use super::{Holders, Lease, LockName, Mode, Position, Queue, Ticket, Ttl};
 
 /// What came of an acquire. Where there is something for each lock, it is in the order of the claim's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,9 +19,9 @@ pub enum Acquired {
     /// that said where it stands; nothing changed.
     Superseded,
     /// Something is in the way; nothing changed. Never for a claim that asked to wait.
-    Blocked(Vec<Blockade>),
+    Blocked(Vec<Conflict>),
     /// The claim contradicts the lock, or itself; nothing changed, and waiting cannot help.
-    Contradicts(Contradiction),
+    Mismatched(Mismatch),
     /// The queue of this lock is full.
     TooManyWaiters {
         /// The lock.
@@ -30,9 +30,9 @@ pub enum Acquired {
         queue_length: u64,
     },
     /// The time until which this request might have been granted from its place is over; nothing changed.
-    Overdue,
+    WaitExpired,
     /// The claim has ended before; a token is good for one claim.
-    Ended(Lost),
+    Ended(NotHeld),
     /// The store was away, or may have lost data; new grants wait.
     Recovering {
         /// How long new grants wait.
@@ -53,9 +53,9 @@ pub struct Grant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// Where it stands.
-    pub place: Place,
+    pub place: Ticket,
     /// When looking again could find another answer even if nobody does anything: something runs out then.
-    pub look_in: Option<Duration>,
+    pub recheck_in: Option<Duration>,
     /// How many are before it, for a stand that asked for it.
     pub position: Option<Position>,
     /// Whether the store had lost the place and has restored it; then it may have lost those of all the waiters of this
@@ -67,18 +67,18 @@ pub struct Waiting {
 
 /// A lock that keeps a claim from being granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blockade {
+pub struct Conflict {
     /// The lock.
     pub name: LockName,
     /// What is in the way.
-    pub by: Blocker,
+    pub by: ConflictKind,
     /// How many claims wait for the lock.
     pub queue_length: u64,
 }
 
 /// What is in the way of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Blocker {
+pub enum ConflictKind {
     /// Other claims hold the lock.
     Holders(Holders),
     /// Nobody holds the lock, but it stays closed for a while (`min_hold` or `lock_delay`).
@@ -92,7 +92,7 @@ pub enum Blocker {
 
 /// How a request contradicts the lock or its own claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Contradiction {
+pub enum Mismatch {
     /// Those who hold the lock agreed on another limit.
     Limit {
         /// The lock.
@@ -114,27 +114,27 @@ pub enum Contradiction {
 
 /// A claim that stepped out of the queue; its place is kept for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parked {
+pub struct Suspended {
     /// How far it had come; none if it did not stand there.
     pub position: Option<Position>,
     /// What is in its way.
-    pub blocked_by: Vec<Blockade>,
+    pub blocked_by: Vec<Conflict>,
 }
 
 /// What a renewal asks for.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Change {
+pub struct RenewOptions {
     /// How long the lease lasts from now on; the claim's own TTL if none.
     pub ttl: Option<Ttl>,
     /// How the lock is held from now on; as before if none. Only from alone to shared.
     pub mode: Option<Mode>,
     /// Who may withdraw the grant from now on.
-    pub withdrawable: Withdrawable,
+    pub rollback_right: RollbackRight,
 }
 
 /// Which attempt may withdraw a grant. A request with the same token that is told of the grant ends that in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Withdrawable {
+pub enum RollbackRight {
     /// None: somebody has been told of the grant.
     #[default]
     Never,
@@ -158,18 +158,18 @@ pub enum Renewed {
     /// All leases last longer now; in the order of names.
     Extended(Vec<Renewal>),
     /// The token does not hold these locks; nothing changed on any lock.
-    NotHolder(Vec<Lost>),
+    NotHolder(Vec<NotHeld>),
     /// The claim cannot be changed so; nothing changed on any lock.
-    Contradicts(Contradiction),
+    Contradicts(Mismatch),
 }
 
 /// A lock that a token does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct NotHeld {
     /// The lock.
     pub name: LockName,
     /// Why not.
-    pub how: NotHolder,
+    pub reason: NotHolder,
 }
 
 /// A renewed lease.
@@ -178,7 +178,7 @@ pub struct Renewal {
     /// The lease as it is now.
     pub lease: Lease,
     /// How much of the lease was left when the renewal arrived.
-    pub slack: Duration,
+    pub remaining_before: Duration,
 }
 
 /// What came of a release, for one lock.

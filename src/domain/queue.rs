@@ -6,16 +6,16 @@ use super::{Mode, Owner, Timestamp};
 
 /// How a request waits for its locks.
 #[derive(Clone, Copy, Debug)]
-pub struct Stand {
+pub struct QueueRequest {
     /// Where the request stands already, as the store told it last; none when it comes to stand.
-    pub place: Option<Place>,
+    pub place: Option<Ticket>,
     /// How long it goes on waiting.
     pub wait: Duration,
     /// How long its place is kept once nobody waits there any more.
     pub place_kept: Duration,
     /// How often this process looks after the queue at the least. A free lock that is kept for a claim which waits for
     /// another lock meanwhile is kept for three times as long.
-    pub look_every: Duration,
+    pub poll_interval: Duration,
     /// How many waiters a queue may have.
     pub waiters_max: u32,
     /// Whether the answer says how many waiters are before this one.
@@ -28,11 +28,11 @@ pub struct Stand {
     pub takes_over: bool,
 }
 
-impl Stand {
+impl QueueRequest {
     /// How long a free lock is kept for this claim while it waits for another one, unless its process asks again.
     #[must_use]
-    pub fn silence_max(&self) -> Duration {
-        self.look_every * 3
+    pub fn liveness_timeout(&self) -> Duration {
+        self.poll_interval * 3
     }
 
     /// How long what is known of the place lasts without this process.
@@ -44,7 +44,7 @@ impl Stand {
 
 /// Where a claim stands in the queues of its locks. Made by a store, and of use to that store alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Ticket {
     /// Orders the places of a queue.
     pub sequence: u64,
     /// Until when it may be granted from this place, by the store's clock; none when the time is to be counted anew.
@@ -66,12 +66,12 @@ pub struct Queue {
     /// How many there are.
     pub length: u64,
     /// The next in turn.
-    pub head: Option<Waiter>,
+    pub head: Option<HeadWaiter>,
 }
 
 /// A claim standing in a lock's queue, as everybody may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiter {
+pub struct HeadWaiter {
     /// Who waits, in their own words.
     pub owner: Owner,
     /// How it wants to hold the lock.

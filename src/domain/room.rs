@@ -68,7 +68,7 @@ impl PageRoom {
     /// Takes the next lock. Says whether the page has room for it.
     pub fn take(&mut self, lock: &LockView) -> bool {
         let told = match &lock.state {
-            LockState::Held(holders) => &holders.told[..],
+            LockState::Held(holders) => &holders.listed[..],
             LockState::Free | LockState::Cooling { .. } => &[],
         };
         let bytes = told.iter().map(Holder::text_bytes).sum::<usize>();

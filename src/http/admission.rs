@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::http::Extensions;
 use tokio::time::Instant;
 
-use super::app::{App, Settings};
+use super::app::{App, HttpSettings};
 use super::problem::Problem;
 use crate::limits::{Gate, Limit, Slot};
 use crate::server::Peer;
@@ -52,7 +52,7 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &HttpSettings) -> Self {
         Self {
             ask: Gate::new(settings.operations_max),
             list: Gate::new(settings.listings_max),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::admission::Admission;
 use super::auth::Access;
-use super::measure::HttpMetrics;
+use super::metrics::HttpMetrics;
 use super::peers::PeerCounts;
 use crate::config::{Config, LogRequests, StoreUrl};
 use crate::domain::Bounds;
@@ -17,16 +17,16 @@ use crate::telemetry::{self, Build, Metrics};
 /// What every handler is given. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct App {
-    inner: Arc<Inner>,
+    inner: Arc<AppShared>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct AppShared {
     service: LockService,
     metrics: Arc<Metrics>,
     http_metrics: HttpMetrics,
     draining: Draining,
-    settings: Settings,
+    settings: HttpSettings,
     /// Refusals that anybody can bring about, for the log.
     peer_refusals: PeerCounts,
     refusals: Refusals,
@@ -37,7 +37,7 @@ struct Inner {
 
 /// What is configured about HTTP.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct HttpSettings {
     /// What a claim may ask for.
     pub bounds: Bounds,
     /// The longest request body.
@@ -79,7 +79,7 @@ pub struct RequestLog {
     pub slow: Duration,
 }
 
-impl Settings {
+impl HttpSettings {
     /// What the configuration says.
     #[must_use]
     pub fn new(config: &Config, access: Access) -> Self {
@@ -123,12 +123,12 @@ impl App {
         service: LockService,
         metrics: Arc<Metrics>,
         draining: Draining,
-        settings: Settings,
+        settings: HttpSettings,
     ) -> Self {
         let http_metrics = HttpMetrics::new(Arc::clone(&metrics));
         let admission = Admission::new(&settings);
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(AppShared {
                 refusals: Refusals::new(&metrics),
                 admission,
                 answer_bytes: Budget::new(settings.answer_bytes_max),
@@ -155,7 +155,7 @@ impl App {
         &self.inner.http_metrics
     }
 
-    pub(super) fn settings(&self) -> &Settings {
+    pub(super) fn settings(&self) -> &HttpSettings {
         &self.inner.settings
     }
 

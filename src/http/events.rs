@@ -14,7 +14,7 @@ use super::app::App;
 use super::extract;
 use super::locks::checked_prefix;
 use super::problem::Problem;
-use super::sse::{self, Event, Events};
+use super::sse::{self, Event, EventStreamBody};
 use super::wire::{LockBody, LockEventBody};
 use crate::domain::LockName;
 use crate::limits::Slot;
@@ -43,7 +43,7 @@ pub(super) async fn events(State(app): State<App>, request: Request) -> Result<R
     let extensions = extract::let_go(request);
     let slot = app.slot(Operation::Watch, &extensions).await?;
     let events = app.service().watch(scope, after).await;
-    Ok(response(events.map(told), slot, &extensions))
+    Ok(response(events.map(encode), slot, &extensions))
 }
 
 /// The state of one lock, and then what happens to it.
@@ -62,7 +62,7 @@ pub(super) async fn of_lock(
     let events = app.service().watch(scope, after).await;
     let view = app.service().inspect(&name).await?;
     let state = Event::new("state", &LockBody::new(&view));
-    let events = stream::once(async { state }).chain(events.map(told));
+    let events = stream::once(async { state }).chain(events.map(encode));
     Ok(response(events, slot, &extensions))
 }
 
@@ -71,15 +71,17 @@ fn response(
     slot: Slot,
     extensions: &Extensions,
 ) -> Response {
-    let patience = extensions.get().map(Peer::patience);
+    let patience = extensions.get().map(Peer::user_timeout);
     let impatience = patience.map(|patience| patience.limited_to(PATIENCE));
     // A stream ends when the process stops. Who has been told no id yet has nothing to go on from elsewhere.
-    let events = events.chain(stream::once(async { told(WatchEvent::Reset) }));
+    let events = events.chain(stream::once(async { encode(WatchEvent::Reset) }));
     let events = events.inspect(move |_| {
         // It takes up room for as long as the stream is there.
         let _ = &slot;
     });
-    Events::new(events, QUIET).keeping(impatience).response()
+    EventStreamBody::new(events, QUIET)
+        .keeping(impatience)
+        .response()
 }
 
 /// An empty id is what a client sends that has been told none.
@@ -89,7 +91,7 @@ fn last_event_id(headers: &HeaderMap) -> Option<String> {
     (!id.is_empty()).then_some(id)
 }
 
-fn told(event: WatchEvent) -> Event {
+fn encode(event: WatchEvent) -> Event {
     match event {
         WatchEvent::Happened(event) => Event::shared(event.text(|event| {
             let data = LockEventBody::new(event);
@@ -120,7 +122,7 @@ mod tests {
             expires_at: None,
             owner: Owner::default(),
         }));
-        let [one, other] = [(); 2].map(|()| told(WatchEvent::Happened(Arc::clone(&happened))));
+        let [one, other] = [(); 2].map(|()| encode(WatchEvent::Happened(Arc::clone(&happened))));
         let (one, other) = (one.into_bytes(), other.into_bytes());
         assert_eq!(one.as_ptr(), other.as_ptr());
         assert!(one.starts_with(b"id: 1\nevent: acquired\ndata: {"));

@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use axum::http::Version;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::service::Undelivered;
+use crate::service::UnclaimedLease;
 
 /// The data, and the duty to deliver it.
 ///
@@ -21,13 +21,13 @@ use crate::service::Undelivered;
 pub(super) struct GrantBody {
     first: Bytes,
     last: Bytes,
-    undelivered: Option<Undelivered>,
+    undelivered: Option<UnclaimedLease>,
     /// Whether the connection has to ask once more after the last of the data.
     confirms: bool,
 }
 
 impl GrantBody {
-    pub(super) fn new(bytes: Bytes, undelivered: Undelivered, version: Version) -> Self {
+    pub(super) fn new(bytes: Bytes, undelivered: UnclaimedLease, version: Version) -> Self {
         let (mut first, confirms) = (bytes, version == Version::HTTP_2);
         let last = match confirms {
             true => first.split_off(first.len().saturating_sub(1)),

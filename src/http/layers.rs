@@ -49,7 +49,7 @@ impl Waited {
 
 /// What is remembered of a request while it is answered. Its headers, its body and its query string are not: they may carry
 /// a token. What is remembered is copied, because a part of the head would keep the whole buffer that it was read into.
-struct Asked {
+struct RequestFacts {
     method: Method,
     path: Box<str>,
     version: Version,
@@ -58,7 +58,7 @@ struct Asked {
 }
 
 /// What came of it.
-struct Answered<'a> {
+struct ResponseFacts<'a> {
     status: StatusCode,
     problem: Option<&'a Problem>,
     took: Duration,
@@ -70,14 +70,14 @@ struct Answered<'a> {
 /// It is a service of its own rather than a layer of the router, which would put a copy around each route and copy that
 /// again, box by box, for each request.
 #[derive(Clone)]
-pub struct Front {
+pub struct RequestScope {
     app: App,
-    routes: CatchPanic<Routes, Net>,
+    routes: CatchPanic<Routes, PanicHandler>,
 }
 
-impl Front {
+impl RequestScope {
     pub(super) fn new(app: App, routes: Routes) -> Self {
-        let net = Net {
+        let net = PanicHandler {
             panics: app.http_metrics().panics(),
         };
         Self {
@@ -87,7 +87,7 @@ impl Front {
     }
 }
 
-impl Service<Request> for Front {
+impl Service<Request> for RequestScope {
     type Response = Response;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Response, Infallible>>;
@@ -100,7 +100,7 @@ impl Service<Request> for Front {
     fn call(&mut self, mut request: Request) -> Self::Future {
         let started = Instant::now();
         let app = self.app.clone();
-        let asked = Asked::of(&mut request);
+        let asked = RequestFacts::of(&mut request);
         let refusal = match request.extensions().get() {
             Some(OverLimit(limit)) => Some(Problem::over_limit(*limit)),
             None => app
@@ -124,7 +124,7 @@ impl Service<Request> for Front {
     }
 }
 
-impl std::fmt::Debug for Front {
+impl std::fmt::Debug for RequestScope {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Front").finish_non_exhaustive()
     }
@@ -132,11 +132,11 @@ impl std::fmt::Debug for Front {
 
 /// The net under the handlers: a panic is a problem like any other, and is counted.
 #[derive(Clone)]
-struct Net {
+struct PanicHandler {
     panics: Counter,
 }
 
-impl ResponseForPanic for Net {
+impl ResponseForPanic for PanicHandler {
     type ResponseBody = Body;
 
     fn response_for_panic(&mut self, panic: Box<dyn Any + Send>) -> Response {
@@ -146,7 +146,7 @@ impl ResponseForPanic for Net {
 }
 
 /// Writes the problem if the answer is one, and tells figures and log.
-fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) -> Response {
+fn finished(app: &App, asked: &RequestFacts, started: Instant, mut response: Response) -> Response {
     let Waited(waited) = response.extensions_mut().remove().unwrap_or_default();
     let mut problem = response.extensions_mut().remove::<Problem>();
     if let Some(problem) = &problem {
@@ -162,14 +162,14 @@ fn finished(app: &App, asked: &Asked, started: Instant, mut response: Response) 
         problem = Some(refusal);
     }
     finish(asked, problem.as_ref(), &mut response);
-    let answered = Answered {
+    let answered = ResponseFacts {
         status: response.status(),
         problem: problem.as_ref(),
         took: started.elapsed(),
         waited,
     };
     app.http_metrics()
-        .answered(&asked.method, asked.route, answered.status, answered.took);
+        .record(&asked.method, asked.route, answered.status, answered.took);
     log::request(app, asked, &answered);
     response
 }
@@ -180,7 +180,7 @@ fn over(app: &App, limit: Limit) -> Problem {
 }
 
 /// The answer that says what went wrong.
-fn rendered(problem: &Problem, asked: &Asked, response: &mut Response) -> Response {
+fn rendered(problem: &Problem, asked: &RequestFacts, response: &mut Response) -> Response {
     // Of what the router has added, the length is that of no body, but the methods that there are have to be told.
     let allow = response.headers_mut().remove(ALLOW);
     let mut rendered = problem.render(asked.requester.request_id.as_str());
@@ -195,7 +195,7 @@ fn rendered(problem: &Problem, asked: &Asked, response: &mut Response) -> Respon
 }
 
 /// The headers that every answer has.
-fn finish(asked: &Asked, problem: Option<&Problem>, response: &mut Response) {
+fn finish(asked: &RequestFacts, problem: Option<&Problem>, response: &mut Response) {
     let headers = response.headers_mut();
     headers.insert(request_id::HEADER, asked.requester.request_id.header());
     // Without it, browsers may take an answer for a page or a script because of what a client wrote into it.
@@ -214,7 +214,7 @@ fn finish(asked: &Asked, problem: Option<&Problem>, response: &mut Response) {
     }
 }
 
-impl Asked {
+impl RequestFacts {
     fn of(request: &mut Request) -> Self {
         let requester = Requester::of(request);
         let path = request.uri().path();

@@ -17,8 +17,8 @@ use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 
-use super::accept;
 use super::extract::Fields;
+use super::negotiate;
 use super::problem::Problem;
 use crate::domain::{InvalidName, LockName, LockNames, Token};
 pub(super) use acquire::{ACQUIRE_FIELDS, ACQUIRE_SEVERAL_FIELDS, acquire, acquire_several};
@@ -36,19 +36,19 @@ pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
 /// How a request names its locks, which is how it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Named {
+enum RouteForm {
     /// One lock, in the path.
-    InPath,
+    Single,
     /// One or several, in the field `names`.
-    InField,
+    Multi,
 }
 
-impl Named {
+impl RouteForm {
     /// A problem as this request is told it.
     fn fit(self, problem: Problem) -> Problem {
         match self {
-            Self::InPath => problem.of_one_lock(),
-            Self::InField => problem,
+            Self::Single => problem.of_one_lock(),
+            Self::Multi => problem,
         }
     }
 }
@@ -149,7 +149,7 @@ fn secret(token: Token) -> HeaderValue {
 /// The form of the answer that the client would rather have. Most send no `Accept` at all, and get the first.
 fn preferred(headers: &HeaderMap, offers: &[&'static str]) -> &'static str {
     if headers.contains_key(ACCEPT) {
-        accept::preferred(headers, offers)
+        negotiate::preferred(headers, offers)
     } else {
         offers[0]
     }

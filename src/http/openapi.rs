@@ -23,7 +23,9 @@ use super::index::{Index, Version};
 use super::problem::ProblemBody;
 use super::problem::pages::{Page, Pages};
 use super::route::Route;
-use super::wire::{EvictedBody, Grant, Grants, LockBody, LockEventBody, LockPage, Standing};
+use super::wire::{
+    EvictedBody, GrantView, GrantsView, LockBody, LockEventBody, LockPage, PositionView,
+};
 
 /// How the API key is called in the document.
 const API_KEY: &str = "api_key";
@@ -125,13 +127,13 @@ fn components() -> Components {
              everything but evictions, the admin key for all.",
         ));
     let mut schemas = Vec::new();
-    collect::<Grant<'_>>(&mut schemas);
-    collect::<Grants<'_>>(&mut schemas);
+    collect::<GrantView<'_>>(&mut schemas);
+    collect::<GrantsView<'_>>(&mut schemas);
     collect::<LockBody<'_>>(&mut schemas);
     collect::<LockPage<'_>>(&mut schemas);
     collect::<EvictedBody<'_>>(&mut schemas);
     collect::<LockEventBody<'_>>(&mut schemas);
-    collect::<Standing>(&mut schemas);
+    collect::<PositionView>(&mut schemas);
     collect::<ProblemBody<'_>>(&mut schemas);
     collect::<Page>(&mut schemas);
     collect::<Pages>(&mut schemas);

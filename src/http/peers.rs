@@ -19,7 +19,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The counts of one kind of event. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PeerCounts(Arc<Mutex<Counts>>);
+pub(super) struct PeerCounts(Arc<Mutex<PeerWindows>>);
 
 /// How often it happened within the minute, this time included.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ impl PeerCounts {
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct PeerWindows {
     peers: HashMap<IpAddr, Window>,
     /// Of all peers for which there is no room.
     others: Option<Window>,
@@ -55,7 +55,7 @@ struct Window {
     count: u32,
 }
 
-impl Counts {
+impl PeerWindows {
     fn count(&mut self, peer: IpAddr, now: Instant) -> Window {
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&peer) {
             self.sweep(now);
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn more_peers_than_there_is_room_for_are_counted_together() {
-        let (mut counts, now) = (Counts::default(), Instant::now());
+        let (mut counts, now) = (PeerWindows::default(), Instant::now());
         let peer = |number: u32| IpAddr::V4(number.into());
         let many = u32::try_from(PEERS_MAX).expect("a small number");
         for number in 0..many {

@@ -22,12 +22,12 @@ use super::extract::echo;
 use super::layers::Waited;
 use super::wire::{HolderView, json, millis};
 use crate::domain::{
-    Blockade, Holders, InvalidField, InvalidName, InvalidToken, LockName, Lost, Token, duration,
+    Conflict, Holders, InvalidField, InvalidName, InvalidToken, LockName, NotHeld, Token, duration,
 };
 use crate::store::{Fault, StoreError};
 pub(super) use access::AccessRefusal;
 pub(super) use body::ProblemBody;
-use body::{Blocked, Ended, LostLock, Outcome};
+use body::{Blocked, Ended, LostLock, ProblemOutcome};
 pub use code::Code;
 
 /// When a store that failed is worth asking again.
@@ -65,11 +65,11 @@ struct Extras {
     position: Option<u64>,
     place_kept: Option<Duration>,
     limit_in_force: Option<Option<u32>>,
-    blocked_by: Option<Vec<Blockade>>,
-    lost: Option<Vec<Lost>>,
+    blocked_by: Option<Vec<Conflict>>,
+    lost: Option<Vec<NotHeld>>,
     ended: Option<Ended>,
     reason: Option<String>,
-    outcome: Option<Outcome>,
+    outcome: Option<ProblemOutcome>,
     token: Option<Token>,
 }
 
@@ -250,7 +250,7 @@ impl Problem {
             field: extras.field.as_deref(),
             suggestion: extras.suggestion,
             name: extras.name.as_ref().map(LockName::as_str),
-            holders: holders.map(|holders| HolderView::all(&holders.told)),
+            holders: holders.map(|holders| HolderView::all(&holders.listed)),
             holders_total: holders.map(|holders| holders.total),
             evicted_total: extras.evicted_total,
             queue_length: extras.queue_length,
@@ -301,9 +301,9 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let fault = error.fault();
         let (outcome, effect) = match &error {
-            StoreError::Unavailable { .. } => (Outcome::NothingDone, "nothing was done"),
+            StoreError::Unavailable { .. } => (ProblemOutcome::NothingDone, "nothing was done"),
             StoreError::Unknown { .. } => (
-                Outcome::Unknown,
+                ProblemOutcome::Unknown,
                 "whether the request took effect is unknown",
             ),
         };

@@ -17,7 +17,7 @@ use serde::Serialize;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::locks::EVENT_STREAM;
-use crate::server::patience::Impatience;
+use crate::server::user_timeout::UserTimeoutGuard;
 
 /// Tells proxies such as nginx to pass on what comes as it comes.
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -67,13 +67,13 @@ pub(super) fn text_with_id(id: &str, event: &str, data: &impl Serialize) -> Stri
 ///
 /// The comments keep proxies from taking the stream for dead, and they are how a client is noticed that is gone without
 /// having closed its connection: what cannot be delivered ends the connection, and with it this body.
-pub(super) struct Events<S> {
+pub(super) struct EventStreamBody<S> {
     events: Pin<Box<S>>,
     comments: Interval,
-    _impatience: Option<Impatience>,
+    _impatience: Option<UserTimeoutGuard>,
 }
 
-impl<S: Stream<Item = Event> + Send + 'static> Events<S> {
+impl<S: Stream<Item = Event> + Send + 'static> EventStreamBody<S> {
     /// A body that is silent for at most `quiet`.
     pub(super) fn new(events: S, quiet: Duration) -> Self {
         let mut comments = tokio::time::interval_at(Instant::now() + quiet, quiet);
@@ -86,7 +86,7 @@ impl<S: Stream<Item = Event> + Send + 'static> Events<S> {
     }
 
     /// Keeps the connection impatient for as long as the stream goes on.
-    pub(super) fn keeping(mut self, impatience: Option<Impatience>) -> Self {
+    pub(super) fn keeping(mut self, impatience: Option<UserTimeoutGuard>) -> Self {
         self._impatience = impatience;
         self
     }
@@ -109,7 +109,7 @@ fn headed(body: Body) -> Response {
     response
 }
 
-impl<S: Stream<Item = Event> + Send + 'static> http_body::Body for Events<S> {
+impl<S: Stream<Item = Event> + Send + 'static> http_body::Body for EventStreamBody<S> {
     type Data = Bytes;
     type Error = Infallible;
 

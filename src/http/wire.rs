@@ -14,8 +14,8 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use crate::domain::{Metadata, Timestamp};
-pub(super) use event::{LockEventBody, Standing};
-pub(super) use grant::{Grant, Grants, HolderView, Mode};
+pub(super) use event::{LockEventBody, PositionView};
+pub(super) use grant::{GrantView, GrantsView, HolderView, ModeView};
 pub(super) use lock::{EvictedBody, LockBody, LockPage};
 
 /// An answer of JSON.
@@ -41,14 +41,14 @@ pub(super) fn millis(duration: Duration) -> u64 {
 
 /// RFC 3339 in UTC with exactly three digits of a second.
 #[derive(Debug)]
-struct Moment(Timestamp);
+struct Rfc3339(Timestamp);
 
-impl Moment {
+impl Rfc3339 {
     /// The end of the year 9999, which is as far as RFC 3339 reaches.
     const UNIX_MS_MAX: u64 = 253_402_300_799_999;
 }
 
-impl Serialize for Moment {
+impl Serialize for Rfc3339 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let unix_ms = self.0.unix_ms().min(Self::UNIX_MS_MAX);
         let time: SystemTime = UNIX_EPOCH + Duration::from_millis(unix_ms);

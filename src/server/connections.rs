@@ -22,11 +22,11 @@ use tower::Service;
 
 use super::activity::Activity;
 use super::delivery::{AnswerBody, UnderWay};
-use super::patience::PatientStream;
 use super::peer::Peer;
 use super::protocol::{Beginning, beginning};
 use super::socket::{Socket, SocketDeadlines};
 use super::streams::{self, StreamExecutor};
+use super::user_timeout::UserTimeoutStream;
 use crate::config::ServerConfig;
 use crate::limits::{Budget, Limit, Refusals};
 
@@ -73,12 +73,12 @@ impl Drop for OpenConnection {
 }
 
 /// What can be served: it answers every request, and is always ready for the next one.
-pub trait App:
+pub trait HttpApp:
     Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static
 {
 }
 
-impl<S> App for S where
+impl<S> HttpApp for S where
     S: Service<Request, Response = Response, Error = Infallible, Future: Send>
         + Clone
         + Send
@@ -155,7 +155,7 @@ impl Protocol {
         &self,
         mut stream: TcpStream,
         peer: Peer,
-        app: impl App,
+        app: impl HttpApp,
         watcher: Watcher,
     ) {
         let deadline = Instant::now() + self.first_request_timeout;
@@ -184,7 +184,7 @@ impl Protocol {
                 ..self.deadlines
             },
         };
-        let stream = PatientStream::new(stream, peer.patience().clone());
+        let stream = UserTimeoutStream::new(stream, peer.user_timeout().clone());
         let refusals = self.refusals.clone();
         let socket = Socket::new(stream, read, deadlines, Arc::clone(&activity), refusals);
         let socket = TokioIo::new(socket);
@@ -215,7 +215,7 @@ impl Protocol {
     }
 
     /// Answers one request, which counts until its answer is complete.
-    fn answer<A: App>(
+    fn answer<A: HttpApp>(
         &self,
         request: Request<Incoming>,
         activity: &Arc<Activity>,

@@ -24,14 +24,14 @@ const PIECES_MAX: usize = 2;
 
 /// How far the answer of one stream has come.
 #[derive(Debug, Default)]
-pub(super) struct Delivery {
+pub(super) struct AnswerDelivery {
     unwritten: AtomicUsize,
     written: AtomicUsize,
     /// The body, when it waits for a piece to be written.
     waits: AtomicWaker,
 }
 
-impl Delivery {
+impl AnswerDelivery {
     /// Whether something was given out that was not written yet.
     pub(super) fn is_unread(&self) -> bool {
         self.unwritten.load(Ordering::Acquire) > 0
@@ -46,11 +46,11 @@ impl Delivery {
 /// A part of an answer. It is dropped when it has been written, or never will be.
 struct Piece {
     bytes: Bytes,
-    delivery: Arc<Delivery>,
+    delivery: Arc<AnswerDelivery>,
 }
 
 impl Piece {
-    fn of(bytes: Bytes, delivery: &Arc<Delivery>) -> Bytes {
+    fn of(bytes: Bytes, delivery: &Arc<AnswerDelivery>) -> Bytes {
         delivery.unwritten.fetch_add(1, Ordering::AcqRel);
         let delivery = Arc::clone(delivery);
         Bytes::from_owner(Self { bytes, delivery })
@@ -98,7 +98,7 @@ pub(super) struct AnswerBody {
     body: Body,
     _under_way: UnderWay,
     /// Over HTTP/2.
-    delivery: Option<Arc<Delivery>>,
+    delivery: Option<Arc<AnswerDelivery>>,
     rest: Bytes,
     has_begun: bool,
     /// The body has said that there is nothing more, which it is not asked again.
@@ -106,7 +106,11 @@ pub(super) struct AnswerBody {
 }
 
 impl AnswerBody {
-    pub(super) fn new(body: Body, under_way: UnderWay, delivery: Option<Arc<Delivery>>) -> Self {
+    pub(super) fn new(
+        body: Body,
+        under_way: UnderWay,
+        delivery: Option<Arc<AnswerDelivery>>,
+    ) -> Self {
         if body.size_hint().exact().is_none() {
             under_way.activity.begin_stream();
         }
@@ -170,7 +174,7 @@ impl HttpBody for AnswerBody {
     }
 }
 
-impl Delivery {
+impl AnswerDelivery {
     /// Waits until fewer pieces than that are unwritten.
     fn poll_below(&self, pieces: usize, context: &mut Context<'_>) -> Poll<()> {
         if self.unwritten.load(Ordering::Acquire) < pieces {

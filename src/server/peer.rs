@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::patience::Patience;
+use super::user_timeout::UserTimeout;
 use crate::config::{AddressBlock, ServerConfig, half};
 use crate::limits::{Budget, Gate, Limit, PeerLimits, Taken};
 
@@ -19,7 +19,7 @@ pub struct Peer {
     address: SocketAddr,
     is_trusted_proxy: bool,
     limits: Arc<PeerLimits>,
-    patience: Patience,
+    patience: UserTimeout,
 }
 
 impl Peer {
@@ -31,7 +31,7 @@ impl Peer {
             address,
             is_trusted_proxy: false,
             limits: Shares::of_all().limits(),
-            patience: Patience::default(),
+            patience: UserTimeout::default(),
         }
     }
 
@@ -65,7 +65,7 @@ impl Peer {
 
     /// How long it may leave unacknowledged what is sent to it on this connection.
     #[must_use]
-    pub fn patience(&self) -> &Patience {
+    pub fn user_timeout(&self) -> &UserTimeout {
         &self.patience
     }
 
@@ -153,11 +153,11 @@ impl Shares {
 pub(super) struct Peers {
     shares: Shares,
     trusted_proxies: Vec<AddressBlock>,
-    known: Mutex<Known>,
+    known: Mutex<KnownPeers>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownPeers {
     peers: HashMap<IpAddr, Weak<PeerLimits>>,
     sweep_at: usize,
 }
@@ -177,7 +177,7 @@ impl Peers {
                 renewals: half(config.renewals_max),
             },
             trusted_proxies: config.trusted_proxies.clone(),
-            known: Mutex::new(Known {
+            known: Mutex::new(KnownPeers {
                 peers: HashMap::new(),
                 sweep_at: 2 * SWEEP_MIN,
             }),
@@ -196,7 +196,7 @@ impl Peers {
             address,
             is_trusted_proxy: self.trusted_proxies.iter().any(|block| block.contains(ip)),
             limits: self.limits_of(ip),
-            patience: Patience::default(),
+            patience: UserTimeout::default(),
         };
         let own = &peer.limits.connections;
         if is_reserve && !peer.has_hardly_any(own) {

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 /// Supervisors such as `timeout` signal a process and then its group, so one wish to stop may arrive twice. Nobody who
 /// insists is as quick as that.
-const ECHO: Duration = Duration::from_millis(100);
+const DUPLICATE_SIGNAL_WINDOW: Duration = Duration::from_millis(100);
 
 /// Whether the process is about to stop. Clones share one state, which turns once and never back.
 #[derive(Debug, Clone)]
@@ -119,7 +119,7 @@ impl StopSignals {
                 self.next().await;
             }
         };
-        let _: Result<(), _> = tokio::time::timeout(ECHO, echoes).await;
+        let _: Result<(), _> = tokio::time::timeout(DUPLICATE_SIGNAL_WINDOW, echoes).await;
         self.next().await
     }
 }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::activity::Activity;
-use super::patience::PatientStream;
+use super::user_timeout::UserTimeoutStream;
 use crate::limits::{Limit, Refusals};
 
 /// How long a peer may take.
@@ -27,7 +27,7 @@ pub(super) struct SocketDeadlines {
 
 /// A socket whose peer has to keep to deadlines.
 pub(super) struct Socket {
-    stream: PatientStream,
+    stream: UserTimeoutStream,
     /// What was read before it was known which protocol it belongs to.
     replayed: Vec<u8>,
     deadlines: SocketDeadlines,
@@ -37,11 +37,11 @@ pub(super) struct Socket {
     /// How many requests had begun when something was read last.
     begun: usize,
     head_ends: Option<Pin<Box<Sleep>>>,
-    unread: Option<Box<Unread>>,
+    unread: Option<Box<UnreadSocket>>,
 }
 
 /// Something was not taken by the system, because the peer does not read.
-struct Unread {
+struct UnreadSocket {
     since: Instant,
     has_progressed: bool,
     timer: Pin<Box<Sleep>>,
@@ -49,7 +49,7 @@ struct Unread {
 
 impl Socket {
     pub(super) fn new(
-        stream: PatientStream,
+        stream: UserTimeoutStream,
         replayed: Vec<u8>,
         deadlines: SocketDeadlines,
         activity: Arc<Activity>,
@@ -117,7 +117,7 @@ impl Socket {
         let within = self.deadlines.write;
         let unread = self.unread.get_or_insert_with(|| {
             let first = ends.map_or(within, |ends| within.min(ends));
-            Box::new(Unread::new(first))
+            Box::new(UnreadSocket::new(first))
         });
         let limit = unread.limit(context, within, ends);
         match limit {
@@ -127,7 +127,7 @@ impl Socket {
     }
 }
 
-impl Unread {
+impl UnreadSocket {
     fn new(within: Duration) -> Self {
         let since = Instant::now();
         Self {

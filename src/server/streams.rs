@@ -9,16 +9,16 @@ use std::time::Duration;
 use hyper::rt::Executor;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::delivery::Delivery;
+use super::delivery::AnswerDelivery;
 use crate::limits::{Limit, Refusals};
 
 tokio::task_local! {
     /// How far the answer has come of the stream whose task is running.
-    static DELIVERY: Arc<Delivery>;
+    static DELIVERY: Arc<AnswerDelivery>;
 }
 
 /// How far the answer has come of the stream whose task this is called in; none outside of such a task.
-pub(super) fn delivery() -> Option<Arc<Delivery>> {
+pub(super) fn delivery() -> Option<Arc<AnswerDelivery>> {
     DELIVERY.try_with(Arc::clone).ok()
 }
 
@@ -32,7 +32,7 @@ pub(super) struct StreamExecutor {
 
 impl<F: Future<Output: Send> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
-        let delivery = Arc::<Delivery>::default();
+        let delivery = Arc::<AnswerDelivery>::default();
         let watched = Watched {
             stream: Some(Box::pin(stream)),
             delivery: Arc::clone(&delivery),
@@ -46,13 +46,13 @@ impl<F: Future<Output: Send> + Send + 'static> Executor<F> for StreamExecutor {
 /// A stream whose answer has to be read.
 struct Watched<F> {
     stream: Option<Pin<Box<F>>>,
-    delivery: Arc<Delivery>,
+    delivery: Arc<AnswerDelivery>,
     executor: StreamExecutor,
-    unread: Option<Unread>,
+    unread: Option<UnreadStream>,
 }
 
 /// Something was given out that was not written.
-struct Unread {
+struct UnreadStream {
     since: Instant,
     written: usize,
     timer: Pin<Box<Sleep>>,
@@ -95,7 +95,7 @@ impl<F> Watched<F> {
         let written = self.delivery.written();
         let unread = self
             .unread
-            .get_or_insert_with(|| Unread::new(written, within.min(whole)));
+            .get_or_insert_with(|| UnreadStream::new(written, within.min(whole)));
         let end = unread.since + whole;
         while unread.timer.as_mut().poll(context).is_ready() {
             let now = Instant::now();
@@ -112,7 +112,7 @@ impl<F> Watched<F> {
     }
 }
 
-impl Unread {
+impl UnreadStream {
     fn new(written: usize, within: Duration) -> Self {
         let since = Instant::now();
         Self {

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::answer::{AcquireAnswer, Crowd, Outcome};
+use super::answer::{AcquireAnswer, AcquireOutcome, QueueFull};
 use super::waiter::Waiter;
-use super::{Inner, Undelivered, age};
-use crate::domain::{Acquired, Attempt, Claim, Lease, Stand};
+use super::{ServiceShared, UnclaimedLease, remaining};
+use crate::domain::{Acquired, Attempt, Claim, Lease, QueueRequest};
 use crate::limits::Slot;
 use crate::store::{Fault, StoreError};
 
 /// One request for a claim.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<ServiceShared>,
     pub(super) claim: Arc<Claim>,
     pub(super) attempt: Attempt,
     pub(super) began: Instant,
@@ -24,7 +24,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn new(inner: &Arc<Inner>, claim: Arc<Claim>, slot: Slot) -> Self {
+    pub(super) fn new(inner: &Arc<ServiceShared>, claim: Arc<Claim>, slot: Slot) -> Self {
         Self {
             inner: Arc::clone(inner),
             claim,
@@ -35,14 +35,17 @@ impl Request {
     }
 
     /// Lets it in among those that wait, or says what keeps it out.
-    pub(super) fn enter(&self) -> Result<Arc<Waiter>, Crowd> {
+    pub(super) fn enter(&self) -> Result<Arc<Waiter>, QueueFull> {
         let peer = self.slot.peer();
         let entered = self.inner.queues.enter(&self.claim, peer.as_deref());
         entered.inspect_err(|crowd| self.inner.metrics.crowded(crowd))
     }
 
     /// Asks the store once, and says when that was.
-    pub(super) async fn ask(self, stand: Option<Stand>) -> (Instant, Result<Acquired, StoreError>) {
+    pub(super) async fn ask(
+        self,
+        stand: Option<QueueRequest>,
+    ) -> (Instant, Result<Acquired, StoreError>) {
         let (mut sent, deadline) = self.inner.start();
         let mut turn = None;
         if stand.is_some() && self.claim.names.len() > 1 {
@@ -62,14 +65,17 @@ impl Request {
     }
 
     /// Takes the locks if nothing is in the way. `crowd` is what keeps a request from waiting that would have.
-    pub(super) async fn at_once(self, crowd: Option<Crowd>) -> Result<AcquireAnswer, StoreError> {
+    pub(super) async fn at_once(
+        self,
+        crowd: Option<QueueFull>,
+    ) -> Result<AcquireAnswer, StoreError> {
         let (sent, answer) = self.clone().ask(None).await;
         let answer = match (answer, crowd) {
             (Ok(Acquired::Blocked(_) | Acquired::Recovering { .. }), Some(crowd)) => {
                 Ok(AcquireAnswer {
-                    outcome: Outcome::TooManyWaiters(crowd),
+                    outcome: AcquireOutcome::TooManyWaiters(crowd),
                     waited: Duration::ZERO,
-                    undelivered: Undelivered::nothing(),
+                    undelivered: UnclaimedLease::nothing(),
                 })
             }
             (Ok(acquired), _) => self.answer(acquired, sent, Duration::ZERO, false),
@@ -92,27 +98,29 @@ impl Request {
         acquired: Acquired,
         sent: Instant,
         waited: Duration,
-        was_unsure: bool,
+        has_ambiguous_attempt: bool,
     ) -> Result<AcquireAnswer, StoreError> {
         let untold_for = match &acquired {
             Acquired::Granted(_) => Some(self.claim.ttl.get()),
-            Acquired::Replayed(leases) if was_unsure || self.claim.takes_over => longest(leases),
+            Acquired::Replayed(leases) if has_ambiguous_attempt || self.claim.takes_over => {
+                longest(leases)
+            }
             Acquired::Reentered(leases) if self.claim.takes_over => longest(leases),
             Acquired::Replayed(_)
             | Acquired::Reentered(_)
             | Acquired::Waiting(_)
             | Acquired::Superseded
             | Acquired::Blocked(_)
-            | Acquired::Contradicts(_)
+            | Acquired::Mismatched(_)
             | Acquired::TooManyWaiters { .. }
-            | Acquired::Overdue
+            | Acquired::WaitExpired
             | Acquired::Ended(_)
             | Acquired::Recovering { .. } => None,
         };
         // Cancellation safety: from here on, whatever drops the answer gives the grant back.
         let undelivered = match untold_for {
-            Some(ttl) => Undelivered::grant(self, ttl),
-            None => Undelivered::nothing(),
+            Some(ttl) => UnclaimedLease::grant(self, ttl),
+            None => UnclaimedLease::nothing(),
         };
         Ok(AcquireAnswer {
             outcome: outcome(acquired, sent)?,
@@ -127,22 +135,26 @@ fn longest(leases: &[Lease]) -> Option<Duration> {
     leases.iter().map(|lease| lease.ttl.get()).max()
 }
 
-fn outcome(acquired: Acquired, sent: Instant) -> Result<Outcome, StoreError> {
+fn outcome(acquired: Acquired, sent: Instant) -> Result<AcquireOutcome, StoreError> {
     Ok(match acquired {
         Acquired::Granted(grants) => {
             let leases = grants.into_iter().map(|grant| grant.lease);
-            Outcome::Granted(age::acquired(leases, sent)?)
+            AcquireOutcome::Granted(remaining::acquired(leases, sent)?)
         }
-        Acquired::Reentered(leases) => Outcome::Reentered(age::acquired(leases.into_iter(), sent)?),
-        Acquired::Replayed(leases) => Outcome::Replayed(age::acquired(leases.into_iter(), sent)?),
-        Acquired::Blocked(blocked_by) => Outcome::Blocked(blocked_by),
-        Acquired::Contradicts(contradiction) => Outcome::Contradicts(contradiction),
+        Acquired::Reentered(leases) => {
+            AcquireOutcome::Reentered(remaining::acquired(leases.into_iter(), sent)?)
+        }
+        Acquired::Replayed(leases) => {
+            AcquireOutcome::Replayed(remaining::acquired(leases.into_iter(), sent)?)
+        }
+        Acquired::Blocked(blocked_by) => AcquireOutcome::Blocked(blocked_by),
+        Acquired::Mismatched(contradiction) => AcquireOutcome::Contradicts(contradiction),
         Acquired::TooManyWaiters { name, queue_length } => {
-            Outcome::TooManyWaiters(Crowd::Lock { name, queue_length })
+            AcquireOutcome::TooManyWaiters(QueueFull::Lock { name, queue_length })
         }
-        Acquired::Ended(lost) => Outcome::Ended(lost),
-        Acquired::Recovering { retry_in } => Outcome::Recovering { retry_in },
-        Acquired::Waiting(_) | Acquired::Superseded | Acquired::Overdue => {
+        Acquired::Ended(lost) => AcquireOutcome::Ended(lost),
+        Acquired::Recovering { retry_in } => AcquireOutcome::Recovering { retry_in },
+        Acquired::Waiting(_) | Acquired::Superseded | Acquired::WaitExpired => {
             let detail = "a claim stands in the queue that did not ask to";
             return Err(StoreError::unknown(Fault::Corrupt, detail));
         }

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use super::Undelivered;
-use crate::domain::{Blockade, Contradiction, Lease, LockName, Lost, Position};
+use super::UnclaimedLease;
+use crate::domain::{Conflict, Lease, LockName, Mismatch, NotHeld, Position};
 
 /// What came of an acquire, and the duty to deliver it.
 #[derive(Debug)]
 pub struct AcquireAnswer {
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: AcquireOutcome,
     /// How long the request waited in the queue.
     pub waited: Duration,
     /// To be marked as delivered when the answer is on its way; dropped before that, a new grant is given back.
-    pub undelivered: Undelivered,
+    pub undelivered: UnclaimedLease,
 }
 
 /// What came of an acquire and its wait. Where there is something for each lock, it is in the order of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AcquireOutcome {
     /// The claim was granted just now.
     Granted(Vec<Lease>),
     /// The claim holds already and now holds deeper.
@@ -26,17 +26,17 @@ pub enum Outcome {
     /// The claim holds already; nothing changed.
     Replayed(Vec<Lease>),
     /// Something is in the way, and the request did not want to wait.
-    Blocked(Vec<Blockade>),
+    Blocked(Vec<Conflict>),
     /// The claim contradicts the lock, or itself; waiting cannot help.
-    Contradicts(Contradiction),
+    Contradicts(Mismatch),
     /// There are so many waiters already that this one was not let into the queue.
-    TooManyWaiters(Crowd),
+    TooManyWaiters(QueueFull),
     /// The time for waiting is over.
-    TimedOut(Unserved),
+    TimedOut(NotGranted),
     /// This process is about to stop; other ones go on.
-    Draining(Unserved),
+    Draining(NotGranted),
     /// The claim has ended before; a token is good for one claim.
-    Ended(Lost),
+    Ended(NotHeld),
     /// The store was away, or may have lost data; new grants wait.
     Recovering {
         /// How long new grants wait.
@@ -44,7 +44,7 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
+impl AcquireOutcome {
     /// What the claim holds by it.
     pub(super) fn leases(&self) -> &[Lease] {
         match self {
@@ -62,7 +62,7 @@ impl Outcome {
 
 /// Where there are too many waiters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Crowd {
+pub enum QueueFull {
     /// The queue of this lock is full.
     Lock {
         /// The lock.
@@ -81,11 +81,11 @@ pub enum Crowd {
 
 /// A claim that left the queue without having been granted. Posted again in time, it stands where it stood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unserved {
+pub struct NotGranted {
     /// How far it had come; none if that is not known.
     pub position: Option<Position>,
     /// What is in its way, as far as that is known.
-    pub blocked_by: Vec<Blockade>,
+    pub blocked_by: Vec<Conflict>,
     /// How long its place is kept; zero if it has none.
     pub place_kept: Duration,
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::timetable::Timetable;
+use super::expiry_schedule::ExpirySchedule;
 use super::watch::Scope;
 use crate::domain::{LockEvent, LockView};
 
@@ -23,9 +23,9 @@ const LIST_EVERY: Duration = Duration::from_secs(10);
 
 /// What has happened of late.
 #[derive(Debug)]
-pub(super) struct Events {
+pub(super) struct EventLog {
     kept: usize,
-    state: Mutex<State>,
+    state: Mutex<LogState>,
     /// The number of the next entry, for those who wait for it.
     end: watch::Sender<u64>,
     /// Something changed about what leases run out when, or about who watches.
@@ -33,8 +33,8 @@ pub(super) struct Events {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    entries: VecDeque<Entry>,
+struct LogState {
+    entries: VecDeque<LogEntry>,
     /// The number of the first entry; the numbers go on for ever.
     first: u64,
     watchers: usize,
@@ -42,7 +42,7 @@ struct State {
     is_kept: bool,
     /// Counts the watches, so that one that ended long ago can be told from the last one.
     watches: u64,
-    timetable: Timetable,
+    timetable: ExpirySchedule,
     is_timed: bool,
     /// Whose leases are in the timetable: those that were there, and from then on events tell of others.
     known: Vec<Scope>,
@@ -54,7 +54,7 @@ struct State {
 
 /// One thing in the order of happening.
 #[derive(Clone, Debug)]
-pub(super) enum Entry {
+pub(super) enum LogEntry {
     Happened(Arc<Happened>),
     /// Messages may have been lost here.
     Gap,
@@ -94,7 +94,7 @@ impl Deref for Happened {
     }
 }
 
-impl State {
+impl LogState {
     /// What can be learned now. A single lock is looked at without much ado, a listing has its time.
     fn next_unknown(&mut self, now: Instant) -> Option<Scope> {
         let may_list = self.list_at.is_none_or(|at| at <= now);
@@ -113,7 +113,7 @@ impl State {
 
 /// What the task is to do that looks after leases that run out.
 #[derive(Debug)]
-pub(super) enum Errand {
+pub(super) enum ExpiryTask {
     /// Learn which leases there are.
     Learn(Scope),
     /// Look at these locks: a lease of each should be over.
@@ -124,7 +124,7 @@ pub(super) enum Errand {
     Done,
 }
 
-impl Events {
+impl EventLog {
     pub(super) fn new(kept: usize) -> Self {
         Self {
             kept,
@@ -180,10 +180,10 @@ impl Events {
         if state.watchers > 0 && state.timetable.learn(&event, Instant::now()) {
             self.timetable_changed.notify_one();
         }
-        self.push(state, Entry::Happened(Arc::new(Happened::new(event))));
+        self.push(state, LogEntry::Happened(Arc::new(Happened::new(event))));
     }
 
-    pub(super) fn missed(&self) {
+    pub(super) fn messages_lost(&self) {
         let mut state = self.lock();
         if !state.is_kept {
             return;
@@ -192,10 +192,10 @@ impl Events {
         let mut known = std::mem::take(&mut state.known);
         state.unknown.append(&mut known);
         self.timetable_changed.notify_one();
-        self.push(state, Entry::Gap);
+        self.push(state, LogEntry::Gap);
     }
 
-    fn push(&self, mut state: MutexGuard<'_, State>, entry: Entry) {
+    fn push(&self, mut state: MutexGuard<'_, LogState>, entry: LogEntry) {
         state.entries.push_back(entry);
         if state.entries.len() > self.kept {
             state.entries.pop_front();
@@ -212,7 +212,8 @@ impl Events {
         let Some(after) = after else {
             return (end, true);
         };
-        let is_it = |entry: &Entry| matches!(entry, Entry::Happened(event) if event.id == after);
+        let is_it =
+            |entry: &LogEntry| matches!(entry, LogEntry::Happened(event) if event.id == after);
         match state.entries.iter().rposition(is_it) {
             Some(index) => (state.first + index as u64 + 1, true),
             None => (end, false),
@@ -220,7 +221,7 @@ impl Events {
     }
 
     /// What is of interest from a number on, up to a next number. None if that is not kept any more.
-    pub(super) fn since(&self, next: u64, scope: &Scope) -> (u64, Option<VecDeque<Entry>>) {
+    pub(super) fn since(&self, next: u64, scope: &Scope) -> (u64, Option<VecDeque<LogEntry>>) {
         let state = self.lock();
         let end = state.first + state.entries.len() as u64;
         let Some(skipped) = next.checked_sub(state.first) else {
@@ -230,8 +231,8 @@ impl Events {
         let looked_at = state.entries.range(index..).take(BATCH);
         let entries = looked_at
             .filter(|entry| match entry {
-                Entry::Happened(event) => scope.has(&event.name),
-                Entry::Gap => true,
+                LogEntry::Happened(event) => scope.has(&event.name),
+                LogEntry::Gap => true,
             })
             .cloned()
             .collect();
@@ -244,26 +245,26 @@ impl Events {
     }
 
     /// What is to be done next about leases that run out.
-    pub(super) fn errand(&self, is_draining: bool) -> Errand {
+    pub(super) fn next_task(&self, is_draining: bool) -> ExpiryTask {
         let mut state = self.lock();
         if state.watchers == 0 || is_draining {
             state.is_timed = false;
-            state.timetable = Timetable::default();
+            state.timetable = ExpirySchedule::default();
             state.known.clear();
             state.unknown.clear();
             state.list_at = None;
-            return Errand::Done;
+            return ExpiryTask::Done;
         }
         let now = Instant::now();
         let due = state.timetable.take_due(now);
         if !due.is_empty() {
-            return Errand::Look(due);
+            return ExpiryTask::Look(due);
         }
         match state.next_unknown(now) {
-            Some(scope) => Errand::Learn(scope),
+            Some(scope) => ExpiryTask::Learn(scope),
             None => {
                 let list_at = state.list_at.filter(|_| !state.unknown.is_empty());
-                Errand::Rest(state.timetable.next().into_iter().chain(list_at).min())
+                ExpiryTask::Rest(state.timetable.next().into_iter().chain(list_at).min())
             }
         }
     }
@@ -278,7 +279,7 @@ impl Events {
         self.lock().timetable.look_again(names, at);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LogState> {
         // Each step leaves the entries whole, whatever its caller does afterwards.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

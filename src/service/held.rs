@@ -15,12 +15,12 @@ pub(super) struct HeldByStreams(Mutex<Streams>);
 
 #[derive(Debug, Default)]
 struct Streams {
-    by_name: BTreeMap<(LockName, u64), Entry>,
+    by_name: BTreeMap<(LockName, u64), StreamEntry>,
     last_number: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct StreamEntry {
     claim: ClaimDigest,
     stream: Arc<Notify>,
 }
@@ -42,7 +42,7 @@ impl HeldByStreams {
             streams.last_number += 1;
             let number = streams.last_number;
             for name in names.iter() {
-                let entry = Entry {
+                let entry = StreamEntry {
                     claim: token.digest(name),
                     stream: Arc::clone(&ended),
                 };
@@ -68,7 +68,7 @@ impl HeldByStreams {
         self.notify(name, |entry| entry.claim == claim);
     }
 
-    fn notify(&self, name: &LockName, concerns: impl Fn(&Entry) -> bool) {
+    fn notify(&self, name: &LockName, concerns: impl Fn(&StreamEntry) -> bool) {
         self.with(|streams| {
             let of_lock = (name.clone(), 0)..=(name.clone(), u64::MAX);
             for (_, entry) in streams.by_name.range(of_lock) {

@@ -11,12 +11,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::acquire::Request;
-use super::answer::{AcquireAnswer, Outcome};
+use super::answer::{AcquireAnswer, AcquireOutcome};
 use super::held::HeldByStream;
-use super::waiter::Caller;
-use super::waiting::Wait;
-use super::{Inner, Undelivered, age};
-use crate::domain::{Change, Claim, Lease, NotHolder, Position, Renewed, Withdrawable};
+use super::wait_loop::WaitLoop;
+use super::waiter::DisconnectGuard;
+use super::{ServiceShared, UnclaimedLease, remaining};
+use crate::domain::{Claim, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight};
 use crate::limits::{PeerLimits, Slot};
 use crate::store::{Fault, StoreError};
 
@@ -42,7 +42,7 @@ pub enum HoldEvent {
     /// The lock is not the claim's any more. The last event.
     Lost(NotHolder),
     /// The claim was not granted. The last event, and the only one unless the claim waited.
-    Refused(Result<Outcome, StoreError>),
+    Refused(Result<AcquireOutcome, StoreError>),
     /// The process is about to stop. The lease, or the place, is kept: the claim goes on elsewhere. The last event.
     Draining,
 }
@@ -51,13 +51,13 @@ pub enum HoldEvent {
 /// nobody waits for it any more, and its place is kept for a while.
 #[derive(Debug)]
 pub struct Hold {
-    events: mpsc::Receiver<Told>,
+    events: mpsc::Receiver<DatedEvent>,
     is_over: bool,
 }
 
 /// An event, and when what it says of a lease was so.
 #[derive(Debug)]
-struct Told(Instant, HoldEvent);
+struct DatedEvent(Instant, HoldEvent);
 
 impl Stream for Hold {
     type Item = HoldEvent;
@@ -78,7 +78,7 @@ impl Stream for Hold {
     }
 }
 
-impl Told {
+impl DatedEvent {
     /// The event as it is when it is taken, which may be long after it was sent; it may still have to wait for room then, see
     /// `server::delivery`. None if its lease is over.
     fn by_now(self) -> Option<HoldEvent> {
@@ -89,11 +89,11 @@ impl Told {
                 waited,
                 replayed,
             } => HoldEvent::Acquired {
-                lease: age::age(lease, since)?,
+                lease: remaining::remaining(lease, since)?,
                 waited,
                 replayed,
             },
-            HoldEvent::Renewed(lease) => HoldEvent::Renewed(age::age(lease, since)?),
+            HoldEvent::Renewed(lease) => HoldEvent::Renewed(remaining::remaining(lease, since)?),
             event @ (HoldEvent::Queued(_)
             | HoldEvent::Lost(_)
             | HoldEvent::Refused(_)
@@ -104,7 +104,7 @@ impl Told {
 
 /// How a stream ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum StreamEnd {
     /// Nothing is left to give up: the listener was told how it ended, or is to go on elsewhere, or had gone before
     /// anything was granted.
     Over,
@@ -113,27 +113,27 @@ enum End {
 }
 
 /// One claim that is held for a listener.
-struct Holding {
+struct HoldTask {
     request: Request,
     /// The peer that listens, in whose share the lease is renewed.
     peer: Option<Arc<PeerLimits>>,
     held: HeldByStream,
-    tells: Tells,
+    tells: EventSender,
 }
 
 /// Where the events of a stream go.
 #[derive(Clone, Debug)]
-pub(super) struct Tells(mpsc::Sender<Told>);
+pub(super) struct EventSender(mpsc::Sender<DatedEvent>);
 
-impl Tells {
+impl EventSender {
     /// Tells what can be told at once. Says whether that was so.
     pub(super) fn at_once(&self, event: HoldEvent) -> bool {
-        self.0.try_send(Told(Instant::now(), event)).is_ok()
+        self.0.try_send(DatedEvent(Instant::now(), event)).is_ok()
     }
 
     /// Says whether somebody took it. Who does not listen until the lease is over is gone.
     async fn until(&self, until: Instant, event: HoldEvent) -> bool {
-        let told = Told(Instant::now(), event);
+        let told = DatedEvent(Instant::now(), event);
         let told = tokio::time::timeout_at(until, self.0.send(told)).await;
         matches!(told, Ok(Ok(())))
     }
@@ -143,7 +143,7 @@ impl Tells {
     }
 }
 
-impl Inner {
+impl ServiceShared {
     pub(super) fn hold(
         self: &Arc<Self>,
         claim: Arc<Claim>,
@@ -156,12 +156,12 @@ impl Inner {
             takes_over: true,
             ..Arc::unwrap_or_clone(claim)
         });
-        let holding = Holding {
+        let holding = HoldTask {
             // Before the lock is asked for, so that nothing is missed that ends the lease.
             held: self.held.register(claim.names.clone(), claim.token),
             peer: slot.peer(),
             request: Request::new(self, claim, slot),
-            tells: Tells(tells),
+            tells: EventSender(tells),
         };
         let inner = Arc::clone(self);
         self.in_background(async move {
@@ -169,8 +169,8 @@ impl Inner {
             let end = holding.run(wait).await;
             let Request { claim, attempt, .. } = holding.request;
             drop(holding.held);
-            if let End::Closed { ttl } = end {
-                inner.let_go(&claim, attempt, ttl).await;
+            if let StreamEnd::Closed { ttl } = end {
+                inner.release_on_close(&claim, attempt, ttl).await;
             }
         });
         Hold {
@@ -180,21 +180,21 @@ impl Inner {
     }
 }
 
-impl Holding {
-    async fn run(&self, wait: Option<Duration>) -> End {
+impl HoldTask {
+    async fn run(&self, wait: Option<Duration>) -> StreamEnd {
         let inner = &self.request.inner;
         if inner.draining.is_cancelled() {
-            return self.tell_last(HoldEvent::Draining).await;
+            return self.send_last(HoldEvent::Draining).await;
         }
         let answer = if wait.is_some_and(|wait| wait.is_zero()) {
             self.request.clone().at_once(None).await
         } else {
             match self.request.enter() {
-                Ok(waiter) => self.wait(Caller(waiter), wait).await,
+                Ok(waiter) => self.wait(DisconnectGuard(waiter), wait).await,
                 Err(crowd) => self.request.clone().at_once(Some(crowd)).await,
             }
         };
-        let Grant {
+        let StreamGrant {
             lease,
             waited,
             replayed,
@@ -202,10 +202,12 @@ impl Holding {
         } = match answer {
             Ok(answer) => match granted(answer) {
                 Ok(granted) => granted,
-                Err(Outcome::Draining(_)) => return self.tell_last(HoldEvent::Draining).await,
-                Err(refused) => return self.tell_last(HoldEvent::Refused(Ok(refused))).await,
+                Err(AcquireOutcome::Draining(_)) => {
+                    return self.send_last(HoldEvent::Draining).await;
+                }
+                Err(refused) => return self.send_last(HoldEvent::Refused(Ok(refused))).await,
             },
-            Err(error) => return self.tell_last(HoldEvent::Refused(Err(error))).await,
+            Err(error) => return self.send_last(HoldEvent::Refused(Err(error))).await,
         };
         let (until, ttl) = (Instant::now() + lease.holder.expires_in, lease.ttl.get());
         let acquired = HoldEvent::Acquired {
@@ -215,7 +217,7 @@ impl Holding {
         };
         if !self.tells.until(until, acquired).await {
             // What nobody was told of is undelivered, and given back as such.
-            return End::Over;
+            return StreamEnd::Over;
         }
         // From here on the stream is what gives the lock back.
         undelivered.delivered();
@@ -224,11 +226,11 @@ impl Holding {
 
     async fn wait(
         &self,
-        caller: Caller,
+        caller: DisconnectGuard,
         wait: Option<Duration>,
     ) -> Result<AcquireAnswer, StoreError> {
         let waiter = Arc::clone(&caller.0);
-        let waiting = Wait::new(self.request.clone(), waiter, wait).telling(self.tells.clone());
+        let waiting = WaitLoop::new(self.request.clone(), waiter, wait).telling(self.tells.clone());
         let mut waiting = Box::pin(waiting.run());
         tokio::select! {
             answer = &mut waiting => return answer,
@@ -239,7 +241,7 @@ impl Holding {
 
     /// Renews the lease again and again, by its own TTL: that of a lease that was taken over, or that was renewed by a
     /// request of another kind, is not what the claim asks for.
-    async fn keep(&self, mut until: Instant, mut ttl: Duration) -> End {
+    async fn keep(&self, mut until: Instant, mut ttl: Duration) -> StreamEnd {
         let draining = &self.request.inner.draining;
         let mut pause: Option<Duration> = None;
         loop {
@@ -247,16 +249,16 @@ impl Holding {
             // Of a lease that cannot be made longer, what is left is halved until it is not worth the while.
             let rest = pause.unwrap_or_else(|| (ttl / 3).min(left / 2).max(ttl / 50));
             tokio::select! {
-                () = self.tells.closed() => return End::Closed { ttl },
-                () = draining.cancelled() => return self.tell_last(HoldEvent::Draining).await,
+                () = self.tells.closed() => return StreamEnd::Closed { ttl },
+                () = draining.cancelled() => return self.send_last(HoldEvent::Draining).await,
                 () = self.held.ended() => {}
                 () = tokio::time::sleep(rest.min(left)) => {}
             }
             if until <= Instant::now() {
-                return self.tell_last(HoldEvent::Lost(NotHolder::Expired)).await;
+                return self.send_last(HoldEvent::Lost(NotHolder::Expired)).await;
             }
             let renewed = tokio::select! {
-                () = self.tells.closed() => return End::Closed { ttl },
+                () = self.tells.closed() => return StreamEnd::Closed { ttl },
                 renewed = self.renew(until) => renewed,
             };
             match renewed {
@@ -265,10 +267,10 @@ impl Holding {
                     ttl = lease.ttl.get();
                     pause = None;
                     if !self.tells.until(until, HoldEvent::Renewed(lease)).await {
-                        return End::Closed { ttl };
+                        return StreamEnd::Closed { ttl };
                     }
                 }
-                Ok(Err(how)) => return self.tell_last(HoldEvent::Lost(how)).await,
+                Ok(Err(how)) => return self.send_last(HoldEvent::Lost(how)).await,
                 Err(_) => {
                     pause = Some(
                         pause
@@ -283,9 +285,9 @@ impl Holding {
     /// The lease as it is now, or why it is not there any more. One that is still under way when the stream closes may
     /// arrive late: it leaves the right to roll the lease back as it was, and makes no lease.
     async fn renew(&self, until: Instant) -> Result<Result<Lease, NotHolder>, StoreError> {
-        let change = Change {
-            withdrawable: Withdrawable::AsBefore,
-            ..Change::default()
+        let change = RenewOptions {
+            rollback_right: RollbackRight::AsBefore,
+            ..RenewOptions::default()
         };
         let (inner, claim) = (&self.request.inner, &self.request.claim);
         let (_, deadline) = inner.start();
@@ -303,7 +305,7 @@ impl Holding {
             .renew(&claim.names, claim.token, change, deadline)
             .await;
         inner.metrics.renew(sent.elapsed(), &answer);
-        Ok(match age::renewed(answer?, sent)? {
+        Ok(match remaining::renewed(answer?, sent)? {
             Renewed::Extended(renewals) => renewals
                 .into_iter()
                 .next()
@@ -312,48 +314,48 @@ impl Holding {
             Renewed::NotHolder(lost) => Err(lost
                 .into_iter()
                 .next()
-                .map_or(NotHolder::Unknown, |lost| lost.how)),
+                .map_or(NotHolder::Unknown, |lost| lost.reason)),
             // A plain renewal changes nothing that could contradict.
             Renewed::Contradicts(_) => Err(NotHolder::Unknown),
         })
     }
 
-    async fn tell_last(&self, event: HoldEvent) -> End {
+    async fn send_last(&self, event: HoldEvent) -> StreamEnd {
         let patience = Instant::now() + self.request.claim.ttl.get();
         // What ended has nothing left to release; of what is kept, the client goes on elsewhere.
         self.tells.until(patience, event).await;
-        End::Over
+        StreamEnd::Over
     }
 }
 
 /// What a stream came to hold, and the duty to tell.
-struct Grant {
+struct StreamGrant {
     lease: Lease,
     waited: Duration,
     replayed: bool,
-    undelivered: Undelivered,
+    undelivered: UnclaimedLease,
 }
 
 /// The first lease, or why there is none.
-fn granted(answer: AcquireAnswer) -> Result<Grant, Outcome> {
+fn granted(answer: AcquireAnswer) -> Result<StreamGrant, AcquireOutcome> {
     let AcquireAnswer {
         outcome,
         waited,
         undelivered,
     } = answer;
     let (leases, replayed) = match outcome {
-        Outcome::Granted(leases) => (leases, false),
-        Outcome::Reentered(leases) | Outcome::Replayed(leases) => (leases, true),
-        refused @ (Outcome::Blocked(_)
-        | Outcome::Contradicts(_)
-        | Outcome::TooManyWaiters(_)
-        | Outcome::TimedOut(_)
-        | Outcome::Draining(_)
-        | Outcome::Ended(_)
-        | Outcome::Recovering { .. }) => return Err(refused),
+        AcquireOutcome::Granted(leases) => (leases, false),
+        AcquireOutcome::Reentered(leases) | AcquireOutcome::Replayed(leases) => (leases, true),
+        refused @ (AcquireOutcome::Blocked(_)
+        | AcquireOutcome::Contradicts(_)
+        | AcquireOutcome::TooManyWaiters(_)
+        | AcquireOutcome::TimedOut(_)
+        | AcquireOutcome::Draining(_)
+        | AcquireOutcome::Ended(_)
+        | AcquireOutcome::Recovering { .. }) => return Err(refused),
     };
     let lease = leases.into_iter().next();
-    Ok(Grant {
+    Ok(StreamGrant {
         lease: lease.expect("a claim has at least one lock"),
         waited,
         replayed,

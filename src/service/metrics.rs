@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use metrics::{Counter, Histogram};
 
-use super::queues::Crowdedness;
-use super::{AcquireAnswer, Crowd};
-use crate::domain::{Acquired, Claim, Evicted, NotHolder, Parked, Released, Renewed};
+use super::local_waiters::WaiterCounts;
+use super::{AcquireAnswer, QueueFull};
+use crate::domain::{Acquired, Claim, Evicted, NotHolder, Released, Renewed, Suspended};
 use crate::limits::{Limit, Refusals};
 use crate::store::{Fault, StoreError, StoreHealth};
 use crate::telemetry::Metrics;
@@ -21,7 +21,7 @@ pub(super) use acquire::Open;
 use store::StoreMetrics;
 
 const HOLD_DURATION: &str = "leasehold_hold_duration_seconds";
-const RENEW_SLACK: &str = "leasehold_renew_slack_ratio";
+const RENEW_REMAINING: &str = "leasehold_renew_slack_ratio";
 
 /// The buckets of the histograms, which a registry wants to know before it is asked for them.
 pub const BUCKETS: [(&str, &[f64]); 4] = [
@@ -31,7 +31,10 @@ pub const BUCKETS: [(&str, &[f64]); 4] = [
             0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
         ],
     ),
-    (RENEW_SLACK, &[0.05, 0.1, 0.2, 0.33, 0.5, 0.66, 0.8, 1.0]),
+    (
+        RENEW_REMAINING,
+        &[0.05, 0.1, 0.2, 0.33, 0.5, 0.66, 0.8, 1.0],
+    ),
     acquire::BUCKETS,
     store::BUCKETS,
 ];
@@ -104,7 +107,7 @@ impl LockMetrics {
             withdrawals: Labelled::new(&["done", "given_up"], withdrawals),
             held_for: Labelled::new(&["released", "expired", "forced"], held_for),
             renew_slack: registry.histogram(
-                RENEW_SLACK,
+                RENEW_REMAINING,
                 "What share of its TTL a lease had left when it was renewed; small means that clients renew late.",
                 &[],
             ),
@@ -138,7 +141,7 @@ impl LockMetrics {
 
     /// What came of a request for locks.
     pub(super) fn acquire(&self, claim: &Claim, answer: &Result<AcquireAnswer, StoreError>) {
-        self.acquires.answered(claim, answer);
+        self.acquires.record(claim, answer);
     }
 
     /// The client of a waiting request was gone before there was an answer.
@@ -167,20 +170,20 @@ impl LockMetrics {
     }
 
     /// A claim was kept from waiting.
-    pub(super) fn crowded(&self, crowd: &Crowd) {
+    pub(super) fn crowded(&self, crowd: &QueueFull) {
         match crowd {
             // Each lock's own limit is counted with the answers.
-            Crowd::Lock { .. } => {}
-            Crowd::Process { .. } => self.refusals.count(Limit::Waiters),
-            Crowd::Peer => self.refusals.count(Limit::WaitersPerPeer),
+            QueueFull::Lock { .. } => {}
+            QueueFull::Process { .. } => self.refusals.count(Limit::Waiters),
+            QueueFull::Peer => self.refusals.count(Limit::WaitersPerPeer),
         }
     }
 
-    pub(super) fn crowd(&self, crowdedness: Crowdedness) {
+    pub(super) fn crowd(&self, crowdedness: WaiterCounts) {
         self.acquires.crowd(crowdedness);
     }
 
-    pub(super) fn park(&self, took: Duration, answer: &Result<Parked, StoreError>) {
+    pub(super) fn suspend(&self, took: Duration, answer: &Result<Suspended, StoreError>) {
         self.store.operation("park", took, answer);
     }
 
@@ -190,14 +193,15 @@ impl LockMetrics {
             Ok(Renewed::Extended(renewals)) => {
                 // A renewal may shorten the TTL; more than a whole lease left is still just early.
                 for renewal in renewals {
-                    let ratio = renewal.slack.as_secs_f64() / renewal.lease.ttl.get().as_secs_f64();
+                    let ratio = renewal.remaining_before.as_secs_f64()
+                        / renewal.lease.ttl.get().as_secs_f64();
                     self.renew_slack.record(ratio.min(1.0));
                 }
                 "ok"
             }
-            Ok(Renewed::NotHolder(lost)) => {
-                lost.first().map_or("unknown", |lost| not_holder(&lost.how))
-            }
+            Ok(Renewed::NotHolder(lost)) => lost
+                .first()
+                .map_or("unknown", |lost| not_holder(&lost.reason)),
             Ok(Renewed::Contradicts(_)) => "contradicts",
             Err(_) => "error",
         };
@@ -231,7 +235,7 @@ impl LockMetrics {
             return;
         };
         self.evicted.increment(holders.total);
-        for holder in &holders.told {
+        for holder in &holders.listed {
             // The store's own "now" is the end of the lease less what was left of it.
             let now_ms = holder
                 .expires_at

@@ -21,7 +21,7 @@ pub(super) struct Waiter {
     /// An earlier request of this process for the same claim was granted, which this one takes over.
     is_heir: AtomicBool,
     /// When it is to ask whatever its place in the line.
-    called: Mutex<Option<Instant>>,
+    poll_at: Mutex<Option<Instant>>,
     #[expect(dead_code, reason = "it is held, not read")]
     places: Places,
 }
@@ -36,7 +36,7 @@ pub(super) struct Places {
 
 /// The caller of a waiting request. Dropped, it is gone, and the request finds out at once.
 #[derive(Debug)]
-pub(super) struct Caller(pub(super) Arc<Waiter>);
+pub(super) struct DisconnectGuard(pub(super) Arc<Waiter>);
 
 impl Waiter {
     pub(super) fn new(claim: Arc<Claim>, number: u64, places: Places) -> Self {
@@ -46,7 +46,7 @@ impl Waiter {
             wake: Notify::new(),
             is_gone: AtomicBool::new(false),
             is_heir: AtomicBool::new(false),
-            called: Mutex::default(),
+            poll_at: Mutex::default(),
             places,
         }
     }
@@ -62,14 +62,14 @@ impl Waiter {
     }
 
     /// Makes the waiter ask the store at `at`, or sooner if it was called before. It finds out when it is woken.
-    pub(super) fn call(&self, at: Instant) {
-        let mut called = self.called();
+    pub(super) fn recheck(&self, at: Instant) {
+        let mut called = self.poll_at();
         *called = Some(called.map_or(at, |before| before.min(at)));
     }
 
     /// When it was called to ask. A call that is due is taken: it is the waiter's to follow.
-    pub(super) fn take_call(&self, now: Instant) -> Option<Instant> {
-        let mut called = self.called();
+    pub(super) fn take_poll(&self, now: Instant) -> Option<Instant> {
+        let mut called = self.poll_at();
         let at = *called;
         called.take_if(|at| *at <= now);
         at
@@ -90,12 +90,12 @@ impl Waiter {
         self.is_gone.load(Ordering::Acquire)
     }
 
-    fn called(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.called.lock().unwrap_or_else(PoisonError::into_inner)
+    fn poll_at(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.poll_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Caller {
+impl Drop for DisconnectGuard {
     fn drop(&mut self) {
         self.0.is_gone.store(true, Ordering::Release);
         self.0.wake();

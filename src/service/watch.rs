@@ -12,8 +12,8 @@ use futures_util::{Stream, StreamExt as _, stream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::Inner;
-use super::events::{Entry, Errand, Happened, LINGER};
+use super::ServiceShared;
+use super::events::{ExpiryTask, Happened, LINGER, LogEntry};
 use super::metrics::Open;
 use crate::domain::LockName;
 use crate::store::{ListQuery, StoreError};
@@ -78,27 +78,27 @@ impl std::fmt::Debug for Watch {
 
 /// One who watches.
 struct Watcher {
-    presence: Presence,
+    presence: WatchGuard,
     scope: Scope,
     ends: watch::Receiver<u64>,
     next: u64,
     is_reset: bool,
-    ready: VecDeque<Entry>,
+    ready: VecDeque<LogEntry>,
     _open: Open,
 }
 
 /// That somebody watches. While it lives, the store tells events.
-struct Presence(Arc<Inner>);
+struct WatchGuard(Arc<ServiceShared>);
 
-impl Inner {
+impl ServiceShared {
     pub(super) async fn watch(self: &Arc<Self>, scope: Scope, after: Option<String>) -> Watch {
         let ends = self.events.ends();
         let must_time = self.events.enter(&scope);
-        let presence = Presence(Arc::clone(self));
+        let presence = WatchGuard(Arc::clone(self));
         if must_time {
-            tokio::spawn(look_after_ends(Arc::clone(self)));
+            tokio::spawn(poll_expiries(Arc::clone(self)));
         }
-        self.want_events().await;
+        self.request_events().await;
         let (next, is_whole) = self.events.resume(after.as_deref());
         let watcher = Watcher {
             _open: self.metrics.open_stream("events"),
@@ -113,11 +113,11 @@ impl Inner {
     }
 
     /// Makes sure that the store tells events from now on, as far as that can be made sure of in time.
-    async fn want_events(&self) {
+    async fn request_events(&self) {
         let wants = async {
             let mut wants = self.wants_events.lock().await;
             if !*wants {
-                self.store.want_events(true).await;
+                self.store.set_event_delivery(true).await;
                 *wants = true;
             }
         };
@@ -129,11 +129,11 @@ impl Inner {
         }
     }
 
-    async fn want_no_events(&self, watches: u64) {
+    async fn stop_events(&self, watches: u64) {
         let mut wants = self.wants_events.lock().await;
         if self.events.forget(watches) {
             *wants = false;
-            self.store.want_events(false).await;
+            self.store.set_event_delivery(false).await;
         }
     }
 }
@@ -149,8 +149,10 @@ impl Watcher {
                 return Some((WatchEvent::Reset, self));
             }
             match self.ready.pop_front() {
-                Some(Entry::Happened(event)) => return Some((WatchEvent::Happened(event), self)),
-                Some(Entry::Gap) => return Some((WatchEvent::Reset, self)),
+                Some(LogEntry::Happened(event)) => {
+                    return Some((WatchEvent::Happened(event), self));
+                }
+                Some(LogEntry::Gap) => return Some((WatchEvent::Reset, self)),
                 None => {}
             }
             let end = *self.ends.borrow_and_update();
@@ -176,7 +178,7 @@ impl Watcher {
     }
 }
 
-impl Drop for Presence {
+impl Drop for WatchGuard {
     fn drop(&mut self) {
         let Some(watches) = self.0.events.leave() else {
             return;
@@ -187,7 +189,7 @@ impl Drop for Presence {
             runtime.spawn(async move {
                 tokio::time::sleep(LINGER).await;
                 if let Some(inner) = inner.upgrade() {
-                    inner.want_no_events(watches).await;
+                    inner.stop_events(watches).await;
                 }
             });
         }
@@ -195,18 +197,18 @@ impl Drop for Presence {
 }
 
 /// Looks at each lock just after a lease of it should be over; then the store tells that it is. Ends when nobody watches.
-async fn look_after_ends(inner: Arc<Inner>) {
+async fn poll_expiries(inner: Arc<ServiceShared>) {
     loop {
-        match inner.events.errand(inner.draining.is_cancelled()) {
-            Errand::Learn(scope) => learn(&inner, scope).await,
-            Errand::Look(names) => look(&inner, names).await,
-            Errand::Rest(until) => rest(&inner, until).await,
-            Errand::Done => return,
+        match inner.events.next_task(inner.draining.is_cancelled()) {
+            ExpiryTask::Learn(scope) => learn(&inner, scope).await,
+            ExpiryTask::Look(names) => look(&inner, names).await,
+            ExpiryTask::Rest(until) => rest(&inner, until).await,
+            ExpiryTask::Done => return,
         }
     }
 }
 
-async fn rest(inner: &Inner, until: Option<Instant>) {
+async fn rest(inner: &ServiceShared, until: Option<Instant>) {
     let time = async {
         match until {
             Some(until) => tokio::time::sleep_until(until).await,
@@ -220,7 +222,7 @@ async fn rest(inner: &Inner, until: Option<Instant>) {
     }
 }
 
-async fn look(inner: &Inner, names: Vec<LockName>) {
+async fn look(inner: &ServiceShared, names: Vec<LockName>) {
     let mut unanswered = Vec::new();
     for name in names {
         let (seen, answer) = inner.inspect(&name).await;
@@ -235,7 +237,7 @@ async fn look(inner: &Inner, names: Vec<LockName>) {
 }
 
 /// Learns when the leases end that are there already. What the store does not answer is left to chance.
-async fn learn(inner: &Inner, scope: Scope) {
+async fn learn(inner: &ServiceShared, scope: Scope) {
     let prefix = match scope {
         Scope::Lock(name) => return look(inner, vec![name]).await,
         Scope::Prefix(prefix) => prefix,

@@ -5,15 +5,15 @@
 
 mod acquire;
 mod clock;
-mod endings;
-mod hold;
-mod holding;
-mod holds;
-mod line;
+mod lease_record;
+mod leases;
 mod lock;
-mod signals;
+mod notifications;
 mod table;
 mod text;
+mod tombstones;
+mod transitions;
+mod wait_queue;
 mod waiting;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -29,10 +29,10 @@ use super::{
     Deadlines, Finding, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
 };
 use crate::domain::{
-    Acquired, AnswerRoom, Attempt, Change, Claim, Evicted, HoldCount, Holders, Listing, LockName,
-    LockNames, LockView, Parked, Released, Renewed, Rollback, Stand, Token,
+    Acquired, AnswerRoom, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName,
+    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
 };
-use clock::{Clock, Moment};
+use clock::{Clock, StoreTime};
 use table::{ListingProgress, Table};
 
 /// How many due entries one operation clears away beside its own work. An operation on one lock makes fewer, so they do
@@ -76,13 +76,13 @@ impl MemoryStore {
     }
 
     /// Runs one atomic step at one moment, and tells what came of it.
-    fn step<T>(&self, step: impl FnOnce(&mut Table, Moment) -> T) -> T {
+    fn step<T>(&self, step: impl FnOnce(&mut Table, StoreTime) -> T) -> T {
         let mut table = self.table();
         // The clock is read under the lock, so that the order of steps is the order of their moments.
         let now = self.clock.now();
         table.sweep(now, SWEPT_PER_OPERATION);
         let answer = step(&mut table, now);
-        table.settle(now);
+        table.finish_step(now);
         let is_silent = table.signals.is_empty();
         drop(table);
         if !is_silent {
@@ -126,9 +126,9 @@ impl MemoryStore {
             }
             let evicted = self.step(|table, now| table.evict_some(name, tokens, reason, now));
             holders.total += evicted.len() as u64;
-            let left = AnswerRoom::HOLDERS_MAX - holders.told.len();
+            let left = AnswerRoom::HOLDERS_MAX - holders.listed.len();
             holders
-                .told
+                .listed
                 .extend(room.take(evicted.into_iter().take(left)));
             yield_now().await;
         }
@@ -152,7 +152,7 @@ impl MemoryStore {
 
     fn at_once<'a, T: Send + 'a>(
         &self,
-        step: impl FnOnce(&mut Table, Moment) -> Result<T, StoreError>,
+        step: impl FnOnce(&mut Table, StoreTime) -> Result<T, StoreError>,
     ) -> StoreFuture<'a, T> {
         ready(self.step(step)).boxed()
     }
@@ -169,13 +169,18 @@ impl LockStore for MemoryStore {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
-        stand: Option<&'a Stand>,
+        stand: Option<&'a QueueRequest>,
         _: Instant,
     ) -> StoreFuture<'a, Acquired> {
         self.at_once(|table, now| table.acquire(claim, attempt, stand, now))
     }
 
-    fn park<'a>(&'a self, claim: &'a Claim, keep: Duration, _: Instant) -> StoreFuture<'a, Parked> {
+    fn suspend<'a>(
+        &'a self,
+        claim: &'a Claim,
+        keep: Duration,
+        _: Instant,
+    ) -> StoreFuture<'a, Suspended> {
         self.at_once(|table, now| Ok(table.park(claim, keep, now)))
     }
 
@@ -196,7 +201,7 @@ impl LockStore for MemoryStore {
         &'a self,
         names: &'a LockNames,
         token: Token,
-        change: Change,
+        change: RenewOptions,
         _: Instant,
     ) -> StoreFuture<'a, Renewed> {
         self.at_once(|table, now| Ok(table.renew(names, token, change, now)))
@@ -229,7 +234,7 @@ impl LockStore for MemoryStore {
         self.list(query, deadlines).boxed()
     }
 
-    fn survey(&self) -> BoxFuture<'_, ()> {
+    fn refresh_health(&self) -> BoxFuture<'_, ()> {
         // Small steps, so that requests and new connections get in between while millions of entries are due.
         async {
             while self.step(|table, now| table.sweep(now, SWEPT_PER_STEP)) {
@@ -260,11 +265,11 @@ impl LockStore for MemoryStore {
         }
     }
 
-    fn attach(&self, listener: Arc<dyn Listener>) {
+    fn set_listener(&self, listener: Arc<dyn Listener>) {
         self.listener.get_or_init(|| listener);
     }
 
-    fn want_events(&self, wanted: bool) -> BoxFuture<'_, ()> {
+    fn set_event_delivery(&self, wanted: bool) -> BoxFuture<'_, ()> {
         self.step(|table, _| table.signals.wants_events = wanted);
         ready(()).boxed()
     }

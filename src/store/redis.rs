@@ -4,22 +4,22 @@
 //! `answers`, sockets are kept in `pool`, `messages` hears what other processes tell, `recovery` knows whether the data may
 //! be trusted, and `reports` makes that so of what is granted.
 
-mod answers;
 mod call;
 mod changes;
-mod claims;
+mod commands;
+mod decode;
 mod event_demand;
-mod facts;
 mod failure;
+mod info;
 mod keys;
-mod listening;
 mod listing;
-mod messages;
 mod pool;
+mod pubsub;
 mod record;
 mod recovery;
 mod reports;
 mod scripts;
+mod subscriber;
 mod views;
 
 use std::fmt;
@@ -37,11 +37,11 @@ use super::{
 };
 use crate::config::{RedisAddress, RedisConfig};
 use crate::domain::{
-    Acquired, AnswerRoom, Attempt, Change, Claim, Evicted, HoldCount, Holders, Listing, LockName,
-    LockNames, LockView, Parked, Released, Renewed, Rollback, Stand, Token,
+    Acquired, AnswerRoom, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName,
+    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
 };
-use messages::Messages;
 use pool::{Failure, Pool};
+use pubsub::PubSub;
 use recovery::{FleetState, Recovery};
 
 /// That the store does not answer, or that it refuses to.
@@ -53,7 +53,7 @@ const SURVEY_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct RedisStore {
     pool: Arc<Pool>,
     recovery: Arc<Recovery>,
-    messages: Arc<Messages>,
+    messages: Arc<PubSub>,
     mismatches: AtomicU64,
     /// Held by the request that announces a TTL, so that of many with the same one is enough.
     announcing: tokio::sync::Mutex<()>,
@@ -66,7 +66,7 @@ pub struct RedisStore {
 #[derive(Default)]
 struct Survey {
     /// Why the store could not be looked at, or that it could.
-    last_look: Option<Result<(), Trouble>>,
+    last_look: Option<Result<(), LoggedFindings>>,
     /// What was found not to be fine.
     amiss: Vec<&'static str>,
     held_locks: Option<u64>,
@@ -75,14 +75,14 @@ struct Survey {
 
 /// Why the store could not be looked at.
 #[derive(Clone, PartialEq, Eq)]
-struct Trouble {
+struct LoggedFindings {
     /// For everybody who may ask whether the process is ready.
     explanation: String,
     /// For the log.
     detail: String,
 }
 
-impl From<Failure> for Trouble {
+impl From<Failure> for LoggedFindings {
     fn from(failure: Failure) -> Self {
         Self {
             explanation: failure.explanation(),
@@ -103,7 +103,7 @@ impl RedisStore {
     ) -> Result<Self, StoreError> {
         let fleet = Arc::new(FleetState::new(config.survey_interval));
         let process = pool::request_id();
-        let messages = Messages::new(process, address.database, Arc::clone(&fleet));
+        let messages = PubSub::new(process, address.database, Arc::clone(&fleet));
         let messages = Arc::new(messages);
         let recovery = Recovery::new(config, lease_max, fleet, Arc::clone(&messages));
         let recovery = Arc::new(recovery);
@@ -159,7 +159,7 @@ impl RedisStore {
             let request = pool::request_id();
             let mark = keys::evicted(name, request);
             let (asked, deadline) = (Instant::now(), deadlines.of_step());
-            let told_max = AnswerRoom::HOLDERS_MAX - holders.told.len();
+            let told_max = AnswerRoom::HOLDERS_MAX - holders.listed.len();
             let command = |_| {
                 let mut command = pool::call(script, &[&lock, &mark], request);
                 command.arg(self.recovery.not_after_us(deadline));
@@ -184,14 +184,14 @@ impl RedisStore {
                 Err(error) => return Err(error),
             };
             holders.total += step.count;
-            holders.told.extend(room.take(step.told.into_iter()));
+            holders.listed.extend(room.take(step.told.into_iter()));
             // What lock_delay closes counts from now.
             if step.count > 0 && self.check_time(step.at_ms, asked, deadline).await.is_err() {
                 break;
             }
             next = step.next;
         }
-        holders.told.sort_by_key(|holder| holder.expires_at);
+        holders.listed.sort_by_key(|holder| holder.expires_at);
         let is_complete = next.is_none();
         Ok(Evicted {
             holders,
@@ -199,13 +199,14 @@ impl RedisStore {
         })
     }
 
-    async fn want_events(&self, wanted: bool) {
+    async fn set_event_delivery(&self, wanted: bool) {
         // Cut off, this process is told of a gap once it hears again.
-        let _ = tokio::time::timeout(SURVEY_TIMEOUT, self.messages.want_events(wanted)).await;
+        let _ =
+            tokio::time::timeout(SURVEY_TIMEOUT, self.messages.set_event_delivery(wanted)).await;
     }
 
     /// Looks at the store once more. The error says why that was not possible.
-    async fn look(&self) -> Result<(), Trouble> {
+    async fn look(&self) -> Result<(), LoggedFindings> {
         let deadline = Instant::now() + SURVEY_TIMEOUT;
         // The name may point to another Redis than before, which those that are connected do not notice.
         if let Ok(mut connection) = self.pool.connect(deadline).await {
@@ -246,7 +247,7 @@ impl RedisStore {
     }
 
     /// Tells the log what has changed since the last look, and not every few seconds what has not.
-    fn tell(&self, look: &Result<(), Trouble>) {
+    fn tell(&self, look: &Result<(), LoggedFindings>) {
         let findings = self.findings().map(|(_, findings, _)| findings);
         let findings = findings.unwrap_or_default();
         let mut survey = self.survey.lock().expect("nobody panics while holding it");
@@ -280,19 +281,19 @@ impl LockStore for RedisStore {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
-        stand: Option<&'a Stand>,
+        stand: Option<&'a QueueRequest>,
         deadline: Instant,
     ) -> StoreFuture<'a, Acquired> {
         Box::pin(self.acquire(claim, attempt, stand, deadline))
     }
 
-    fn park<'a>(
+    fn suspend<'a>(
         &'a self,
         claim: &'a Claim,
         keep: Duration,
         deadline: Instant,
-    ) -> StoreFuture<'a, Parked> {
-        Box::pin(self.park(claim, keep, deadline))
+    ) -> StoreFuture<'a, Suspended> {
+        Box::pin(self.suspend(claim, keep, deadline))
     }
 
     fn withdraw<'a>(
@@ -309,7 +310,7 @@ impl LockStore for RedisStore {
         &'a self,
         names: &'a LockNames,
         token: Token,
-        change: Change,
+        change: RenewOptions,
         deadline: Instant,
     ) -> StoreFuture<'a, Renewed> {
         Box::pin(self.renew(names, token, change, deadline))
@@ -342,7 +343,7 @@ impl LockStore for RedisStore {
         Box::pin(self.list(query, deadlines))
     }
 
-    fn survey(&self) -> BoxFuture<'_, ()> {
+    fn refresh_health(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let look = self.look().await;
             self.tell(&look);
@@ -375,12 +376,12 @@ impl LockStore for RedisStore {
         }
     }
 
-    fn attach(&self, listener: Arc<dyn Listener>) {
+    fn set_listener(&self, listener: Arc<dyn Listener>) {
         self.messages
-            .attach(self.pool.client(), &self.pool, listener);
+            .set_listener(self.pool.client(), &self.pool, listener);
     }
 
-    fn want_events(&self, wanted: bool) -> BoxFuture<'_, ()> {
-        Box::pin(self.want_events(wanted))
+    fn set_event_delivery(&self, wanted: bool) -> BoxFuture<'_, ()> {
+        Box::pin(self.set_event_delivery(wanted))
     }
 }

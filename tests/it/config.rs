@@ -340,8 +340,8 @@ fn how_long_and_how_many_may_wait_has_bounds() {
     for (name, value) in [
         ("LEASEHOLD_WAITING_WAIT_MAX", "2h"),
         ("LEASEHOLD_WAITING_PLACE_KEPT", "2h"),
-        ("LEASEHOLD_WAITING_LOOK_EVERY", "50ms"),
-        ("LEASEHOLD_WAITING_LOOK_EVERY", "2m"),
+        ("LEASEHOLD_WAITING_POLL_INTERVAL", "50ms"),
+        ("LEASEHOLD_WAITING_POLL_INTERVAL", "2m"),
     ] {
         let error = complaint(from_environment(&[(name, value)]));
         assert!(error.contains("out of range"), "{error}");

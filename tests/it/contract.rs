@@ -11,7 +11,6 @@ mod expiry;
 mod holding_times;
 mod inspect;
 mod list;
-mod offers;
 mod order;
 mod permits;
 mod places;
@@ -20,6 +19,7 @@ mod release;
 mod remembering;
 mod renewal;
 mod replay;
+mod reservations;
 mod room;
 mod several;
 mod several_waiting;
@@ -31,12 +31,12 @@ mod withdraw;
 
 pub(crate) use order::names_of_one_bucket;
 
-/// One test per law, on a bench of its own.
+/// One test per law, on a fixture of its own.
 macro_rules! tests {
-    ($bench:expr, $options:tt, $($topic:ident: $($law:ident)+;)+) => {$($(
+    ($fixture:expr, $options:tt, $($topic:ident: $($law:ident)+;)+) => {$($(
         #[tokio::test $options]
         async fn $law() {
-            crate::contract::$topic::$law(&$bench.await).await;
+            crate::contract::$topic::$law(&$fixture.await).await;
         }
     )+)+};
 }
@@ -45,10 +45,10 @@ macro_rules! tests {
 macro_rules! on_every_store {
     ($($laws:tt)+) => {
         mod memory {
-            tests!(crate::support::bench::Bench::memory(), (start_paused = true), $($laws)+);
+            tests!(crate::support::fixture::Fixture::memory(), (start_paused = true), $($laws)+);
         }
         mod redis {
-            tests!(crate::support::bench::Bench::redis(), (flavor = "current_thread"), $($laws)+);
+            tests!(crate::support::fixture::Fixture::redis(), (flavor = "current_thread"), $($laws)+);
         }
     };
 }
@@ -204,7 +204,7 @@ on_every_store! {
         a_waiting_claim_cannot_be_changed
         a_full_queue_takes_no_more
         a_free_lock_is_granted_to_who_would_wait;
-    offers:
+    reservations:
         a_released_lock_is_offered_once
         nobody_is_told_of_a_lock_that_nobody_waits_for
         an_evicted_lock_is_offered_once
@@ -326,7 +326,7 @@ on_every_store! {
 
 /// Time can be skipped here, so that a minute costs nothing.
 mod memory_alone {
-    tests! { crate::support::bench::Bench::memory(), (start_paused = true),
+    tests! { crate::support::fixture::Fixture::memory(), (start_paused = true),
         remembering:
             a_lease_that_ran_out_is_known_to_its_successor_for_a_minute
             every_kind_of_ending_is_remembered_for_a_minute_and_no_longer
@@ -349,7 +349,7 @@ mod memory_alone {
 
 /// Requests can overtake each other here, and what is kept can be looked at.
 mod redis_alone {
-    tests! { crate::support::bench::Bench::redis(), (flavor = "current_thread"),
+    tests! { crate::support::fixture::Fixture::redis(), (flavor = "current_thread"),
         remembering:
             every_kind_of_ending_is_kept_for_a_minute
             a_lease_is_kept_a_minute_longer_than_it_lasts
@@ -357,7 +357,7 @@ mod redis_alone {
             a_closed_lock_is_kept_until_it_opens;
         waiting:
             a_withdrawn_attempt_that_arrives_late_does_not_come_to_wait;
-        offers:
+        reservations:
             who_repeats_a_release_hears_of_its_own_waiter_again;
         two_processes:
             waiters_of_all_processes_stand_in_one_order

@@ -22,14 +22,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::config::RedisAddress;
-use leasehold::domain::{Change, Claim, Holder, Lease, LockState, NotHolder, Released, Renewed};
-use leasehold::service::{LockService, Outcome};
+use leasehold::domain::{
+    Claim, Holder, Lease, LockState, NotHolder, Released, RenewOptions, Renewed,
+};
+use leasehold::service::{AcquireOutcome, LockService};
 use leasehold::store::{LockStore, StoreError};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::support::bench::{claim_on, lock_of, name, not_holder, only, ttl};
 use crate::support::eventually;
+use crate::support::fixture::{claim_on, lock_of, name, not_holder, only, ttl};
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::stores;
 
@@ -72,12 +74,16 @@ impl Replica {
     }
 
     /// Acquires and delivers the answer.
-    async fn acquire(&self, claim: &Claim) -> Result<Outcome, StoreError> {
+    async fn acquire(&self, claim: &Claim) -> Result<AcquireOutcome, StoreError> {
         self.acquire_within(claim, Duration::ZERO).await
     }
 
     /// Waits for a while, and delivers the answer.
-    async fn acquire_within(&self, claim: &Claim, wait: Duration) -> Result<Outcome, StoreError> {
+    async fn acquire_within(
+        &self,
+        claim: &Claim,
+        wait: Duration,
+    ) -> Result<AcquireOutcome, StoreError> {
         let claim = Arc::new(claim.clone());
         let answer = self.service.acquire(claim, wait).await?;
         answer.undelivered.delivered();
@@ -92,8 +98,8 @@ impl Replica {
     /// granted before `held_until`.
     async fn granted_not_before(&self, claim: &Claim, held_until: Instant) -> Lease {
         let lease = eventually("grants go on", async || match self.acquire(claim).await {
-            Ok(Outcome::Granted(leases)) => Some(only(leases)),
-            Ok(Outcome::Recovering { .. }) | Err(_) => None,
+            Ok(AcquireOutcome::Granted(leases)) => Some(only(leases)),
+            Ok(AcquireOutcome::Recovering { .. }) | Err(_) => None,
             other => panic!("grants are held back, but: {other:?}"),
         })
         .await;
@@ -108,14 +114,14 @@ impl Replica {
     /// Acquires what must be granted.
     async fn lease(&self, claim: &Claim) -> Lease {
         match self.acquire(claim).await {
-            Ok(Outcome::Granted(leases)) => only(leases),
+            Ok(AcquireOutcome::Granted(leases)) => only(leases),
             other => panic!("{:?} must be granted, but: {other:?}", claim.names),
         }
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewed, StoreError> {
         let names = claim.names.clone();
-        let change = Change::default();
+        let change = RenewOptions::default();
         self.service.renew(names, claim.token, change).await
     }
 
@@ -128,7 +134,7 @@ impl Replica {
     async fn evict(&self, claim: &Claim) -> Result<Vec<Holder>, StoreError> {
         let (name, reason) = (lock_of(claim).clone(), "stuck".to_owned());
         let evicted = self.service.evict(name, reason).await?;
-        Ok(evicted.holders.told)
+        Ok(evicted.holders.listed)
     }
 
     /// Waits until nobody holds the claim's lock.

@@ -6,61 +6,61 @@ use leasehold::domain::{Acquired, Attempt, Claim, Fence, LockState};
 use leasehold::store::{Fault, StoreError};
 
 use crate::contract::names_of_one_bucket;
-use crate::support::bench::{
-    Bench, READ, at_depth, claim, claim_on, claim_on_all, for_short, in_mode, leases_granted,
+use crate::support::eventually;
+use crate::support::fixture::{
+    Fixture, READ, at_depth, claim, claim_on, claim_on_all, for_short, in_mode, leases_granted,
     lock_of, names, only, rival,
 };
-use crate::support::eventually;
 
 /// The key of the counter that serves a claim's lock, as the documentation of the storage format names it.
 fn counter_of(claim: &Claim) -> String {
     format!("lh:1:{{{}}}:f", lock_of(claim).bucket().index())
 }
 
-async fn fence_of(bench: &Bench, claim: &Claim) -> u64 {
-    bench.granted(claim).await.holder.fence.get()
+async fn fence_of(fixture: &Fixture, claim: &Claim) -> u64 {
+    fixture.granted(claim).await.holder.fence.get()
 }
 
 #[tokio::test]
 async fn redis_grants_the_last_number_exactly_and_nothing_after_it() {
-    let bench = Bench::redis().await;
-    let redis = bench.redis_behind();
+    let fixture = Fixture::redis().await;
+    let redis = fixture.redis_behind();
     let [last, none] = names_of_one_bucket(2).try_into().expect("two names");
     let (last, none) = (claim_on(&last), claim_on(&none));
     let before_the_last = (Fence::MAX - 1).to_string();
     let set = ["SET", &counter_of(&last), &before_the_last];
     redis.server.command_in(redis.database, &set).await;
 
-    let fence = fence_of(&bench, &last).await;
+    let fence = fence_of(&fixture, &last).await;
     assert_eq!(fence, 9_007_199_254_740_991);
     // It comes back as exactly from where it is kept as from where it was made.
-    let renewal = bench.renewed(&last, None).await;
+    let renewal = fixture.renewed(&last, None).await;
     assert_eq!(renewal.lease.holder.fence.get(), fence);
 
-    match bench.attempt(&none, Attempt::random()).await {
+    match fixture.attempt(&none, Attempt::random()).await {
         Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::Corrupt),
         other => panic!("the numbers are used up, but: {other:?}"),
     }
-    assert_eq!(bench.state(lock_of(&none)).await, LockState::Free);
+    assert_eq!(fixture.state(lock_of(&none)).await, LockState::Free);
     // What was granted before goes on.
-    bench.renewed(&last, None).await;
-    bench.freed(&last).await;
+    fixture.renewed(&last, None).await;
+    fixture.freed(&last).await;
 }
 
 /// The store notices that data were lost and holds grants back for as long as the lease that it reported.
 #[tokio::test]
 async fn a_lost_counter_never_leads_to_a_smaller_fence() {
-    let bench = Bench::redis().await;
-    let redis = bench.redis_behind();
+    let fixture = Fixture::redis().await;
+    let redis = fixture.redis_behind();
     let first = for_short(&claim());
-    let before = fence_of(&bench, &first).await;
-    bench.freed(&first).await;
+    let before = fence_of(&fixture, &first).await;
+    fixture.freed(&first).await;
     let delete = ["DEL", &counter_of(&first)];
     let deleted = redis.server.integer(redis.database, &delete).await;
     assert_eq!(deleted, 1, "the counter is where the format says");
     let next = rival(&first);
     let after = eventually("the lock is granted again", async || {
-        match bench.acquire(&next).await {
+        match fixture.acquire(&next).await {
             Acquired::Granted(grants) => Some(only(grants).lease.holder.fence.get()),
             Acquired::Recovering { .. } => None,
             other => panic!("nobody holds the lock, but: {other:?}"),
@@ -72,42 +72,42 @@ async fn a_lost_counter_never_leads_to_a_smaller_fence() {
 
 #[tokio::test]
 async fn a_counter_ahead_of_the_clock_is_followed() {
-    let bench = Bench::redis().await;
-    let redis = bench.redis_behind();
+    let fixture = Fixture::redis().await;
+    let redis = fixture.redis_behind();
     let claim = claim();
     let ahead: u64 = 8_000_000_000_000_000;
     let set = ["SET", &counter_of(&claim), &ahead.to_string()];
     redis.server.command_in(redis.database, &set).await;
-    assert_eq!(fence_of(&bench, &claim).await, ahead + 1);
+    assert_eq!(fence_of(&fixture, &claim).await, ahead + 1);
 }
 
 /// Sets the counter between a release and the next waiter's claim, who is then granted or not.
-async fn claimed_after_setting(bench: &Bench, holding: &Claim, counter: u64) -> Acquired {
-    let redis = bench.redis_behind();
-    let mut waiter = bench.waiting(&rival(holding)).await;
-    bench.freed(holding).await;
+async fn claimed_after_setting(fixture: &Fixture, holding: &Claim, counter: u64) -> Acquired {
+    let redis = fixture.redis_behind();
+    let mut waiter = fixture.waiting(&rival(holding)).await;
+    fixture.freed(holding).await;
     let set = ["SET", &counter_of(holding), &counter.to_string()];
     redis.server.command_in(redis.database, &set).await;
-    bench.ask(&mut waiter).await
+    fixture.ask(&mut waiter).await
 }
 
 #[tokio::test]
 async fn a_waiter_follows_a_counter_ahead_of_the_clock() {
-    let bench = Bench::redis().await;
+    let fixture = Fixture::redis().await;
     let holding = claim();
-    bench.granted(&holding).await;
+    fixture.granted(&holding).await;
     let ahead = 8_000_000_000_000_000;
-    let answer = claimed_after_setting(&bench, &holding, ahead).await;
+    let answer = claimed_after_setting(&fixture, &holding, ahead).await;
     let lease = only(leases_granted(answer));
     assert_eq!(lease.holder.fence.get(), ahead + 1);
 }
 
 #[tokio::test]
 async fn a_waiter_waits_on_for_what_may_still_be_held_by_others() {
-    let bench = Bench::redis().await;
+    let fixture = Fixture::redis().await;
     let holding = claim();
-    let before = fence_of(&bench, &holding).await;
-    let answer = claimed_after_setting(&bench, &holding, before - 1).await;
+    let before = fence_of(&fixture, &holding).await;
+    let answer = claimed_after_setting(&fixture, &holding, before - 1).await;
     assert!(matches!(answer, Acquired::Waiting(_)), "{answer:?}");
 }
 
@@ -120,14 +120,14 @@ async fn no_form_of_claim_is_granted_what_may_still_be_held_by_others() {
         in_mode(&claim(), READ),
         several,
     ] {
-        let bench = Bench::redis().await;
-        let redis = bench.redis_behind();
+        let fixture = Fixture::redis().await;
+        let redis = fixture.redis_behind();
         let first = claim_on(&again.names[0]);
-        let before = fence_of(&bench, &first).await;
-        bench.freed(&first).await;
+        let before = fence_of(&fixture, &first).await;
+        fixture.freed(&first).await;
         let set = ["SET", &counter_of(&first), &(before - 1).to_string()];
         redis.server.command_in(redis.database, &set).await;
-        let answer = bench.acquire(&again).await;
+        let answer = fixture.acquire(&again).await;
         assert!(matches!(answer, Acquired::Recovering { .. }), "{answer:?}");
     }
 }
@@ -135,12 +135,12 @@ async fn no_form_of_claim_is_granted_what_may_still_be_held_by_others() {
 /// The clock is stopped, so every grant falls into the same microsecond.
 #[tokio::test(start_paused = true)]
 async fn a_hundred_thousand_grants_in_one_microsecond_are_all_in_order() {
-    let bench = Bench::memory().await;
+    let fixture = Fixture::memory().await;
     let claim = claim();
     let mut last = 0;
     for _ in 0..100_000 {
         let attempt = Attempt::random();
-        match bench.attempt(&claim, attempt).await {
+        match fixture.attempt(&claim, attempt).await {
             Ok(Acquired::Granted(grants)) => {
                 let fence = only(grants).lease.holder.fence.get();
                 assert!(fence > last, "{fence} after {last}");
@@ -149,21 +149,21 @@ async fn a_hundred_thousand_grants_in_one_microsecond_are_all_in_order() {
             other => panic!("the lock is free, but: {other:?}"),
         }
         // Withdrawn rather than released, because released claims would be remembered.
-        bench.withdraw(&claim, attempt).await;
+        fixture.withdraw(&claim, attempt).await;
     }
 }
 
 #[tokio::test]
 async fn many_simultaneous_grants_of_one_bucket_have_different_fences() {
-    let bench = Bench::redis().await;
+    let fixture = Fixture::redis().await;
     let names = names_of_one_bucket(8);
     let mut fences = Vec::new();
     for _ in 0..10 {
         let claims: Vec<_> = names.iter().map(claim_on).collect();
-        let grants = claims.iter().map(|claim| fence_of(&bench, claim));
+        let grants = claims.iter().map(|claim| fence_of(&fixture, claim));
         fences.extend(futures_util::future::join_all(grants).await);
         for claim in &claims {
-            bench.freed(claim).await;
+            fixture.freed(claim).await;
         }
     }
     let granted = fences.len();

@@ -7,17 +7,17 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use leasehold::domain::{
-    Acquired, Attempt, Change, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockState,
-    LockView, Parked, Released, Renewed, Rollback, Stand, Token,
+    Acquired, Attempt, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockState,
+    LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
 };
-use leasehold::service::{LockService, Outcome};
+use leasehold::service::{AcquireOutcome, LockService};
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{
     Deadlines, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::bench::{LONG, claim, deadline, lock_of, only, ttl};
+use crate::support::fixture::{LONG, claim, deadline, lock_of, only, ttl};
 use crate::support::stores;
 
 const NO_WAIT: Duration = Duration::ZERO;
@@ -46,19 +46,19 @@ impl LockStore for LateStore {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
-        stand: Option<&'a Stand>,
+        stand: Option<&'a QueueRequest>,
         by: Instant,
     ) -> StoreFuture<'a, Acquired> {
         self.after(self.store.acquire(claim, attempt, stand, by))
     }
 
-    fn park<'a>(
+    fn suspend<'a>(
         &'a self,
         claim: &'a Claim,
         keep: Duration,
         by: Instant,
-    ) -> StoreFuture<'a, Parked> {
-        self.after(self.store.park(claim, keep, by))
+    ) -> StoreFuture<'a, Suspended> {
+        self.after(self.store.suspend(claim, keep, by))
     }
 
     fn withdraw<'a>(
@@ -75,7 +75,7 @@ impl LockStore for LateStore {
         &'a self,
         names: &'a LockNames,
         token: Token,
-        change: Change,
+        change: RenewOptions,
         by: Instant,
     ) -> StoreFuture<'a, Renewed> {
         self.after(self.store.renew(names, token, change, by))
@@ -108,8 +108,8 @@ impl LockStore for LateStore {
         self.after(self.store.list(query, by))
     }
 
-    fn survey(&self) -> BoxFuture<'_, ()> {
-        self.store.survey()
+    fn refresh_health(&self) -> BoxFuture<'_, ()> {
+        self.store.refresh_health()
     }
 
     fn sweep(&self) -> BoxFuture<'_, ()> {
@@ -120,12 +120,12 @@ impl LockStore for LateStore {
         self.store.health()
     }
 
-    fn attach(&self, listener: Arc<dyn Listener>) {
-        self.store.attach(listener);
+    fn set_listener(&self, listener: Arc<dyn Listener>) {
+        self.store.set_listener(listener);
     }
 
-    fn want_events(&self, wanted: bool) -> BoxFuture<'_, ()> {
-        self.store.want_events(wanted)
+    fn set_event_delivery(&self, wanted: bool) -> BoxFuture<'_, ()> {
+        self.store.set_event_delivery(wanted)
     }
 }
 
@@ -185,9 +185,9 @@ async fn a_lease_with_less_than_a_millisecond_left_is_over() {
         .store
         .acquire(&held, Attempt::random(), None, deadline());
     granted.await.unwrap();
-    let brief = Change {
+    let brief = RenewOptions {
         ttl: Some(ttl(almost_over)),
-        ..Change::default()
+        ..RenewOptions::default()
     };
     let renewed = service.renew(held.names.clone(), held.token, brief).await;
     assert!(
@@ -204,7 +204,7 @@ async fn what_a_lease_has_left_is_counted_from_before_it_was_asked_for() {
         .await
         .unwrap();
     match &answer.outcome {
-        Outcome::Granted(leases) => {
+        AcquireOutcome::Granted(leases) => {
             let expires_in = only(leases.clone()).holder.expires_in;
             assert_eq!(expires_in, Duration::from_millis(700));
         }
@@ -223,9 +223,9 @@ async fn a_renewal_that_may_have_ended_on_its_way_back_is_unclear() {
         .acquire(&held, Attempt::random(), None, deadline())
         .await
         .unwrap();
-    let brief = Change {
+    let brief = RenewOptions {
         ttl: Some(ttl(Duration::from_millis(100))),
-        ..Change::default()
+        ..RenewOptions::default()
     };
     let renewed = service.renew(held.names.clone(), held.token, brief).await;
     assert!(
@@ -263,7 +263,10 @@ async fn a_grant_that_a_later_request_was_told_of_stays() {
         "the store is late"
     );
     let second = service.acquire(Arc::clone(&claim), NO_WAIT).await.unwrap();
-    assert!(matches!(second.outcome, Outcome::Replayed(_)), "{second:?}");
+    assert!(
+        matches!(second.outcome, AcquireOutcome::Replayed(_)),
+        "{second:?}"
+    );
     second.undelivered.delivered();
     service.shut_down(Duration::from_secs(10)).await;
     assert!(matches!(state(&store, &claim).await, LockState::Held(_)));

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Change, Claim, Mode, Released};
-use leasehold::service::Outcome;
+use leasehold::domain::{Acquired, Claim, Mode, Released, RenewOptions};
+use leasehold::service::AcquireOutcome;
 use leasehold::store::LockStore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::support::bench::{
+use crate::support::fixture::{
     READ, Waiter, claim, claim_on_all, fresh_name, in_mode, lock_of, names, permits, rival,
 };
 use crate::support::redis_server::{RedisOptions, RedisServer};
@@ -66,7 +66,7 @@ async fn live(store: &dyn LockStore, claim: Claim) {
     let (claim, attempt) = (&waiter.claim, waiter.attempt);
     let answer = store.acquire(claim, attempt, Some(&waiter.stand), deadline());
     assert!(matches!(answer.await, Ok(Acquired::Granted(_))));
-    let change = Change::default();
+    let change = RenewOptions::default();
     store
         .renew(&claim.names, claim.token, change, deadline())
         .await
@@ -230,7 +230,7 @@ async fn sent_for_hand_overs(waiters: usize) -> usize {
             let wait = stores::waiting_config().wait_max;
             let answer = service.acquire(Arc::clone(&claim), wait).await.unwrap();
             answer.undelivered.delivered();
-            let is_granted = matches!(answer.outcome, Outcome::Granted(_));
+            let is_granted = matches!(answer.outcome, AcquireOutcome::Granted(_));
             assert!(is_granted, "{:?}", answer.outcome);
             let names = claim.names.clone();
             service.release(names, claim.token, None).await.unwrap();

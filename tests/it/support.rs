@@ -1,9 +1,9 @@
 //! What the tests stand on: a Redis of their own, a network that can fail, stores to put to the test, and polling.
 
-pub(crate) mod bench;
-pub(crate) mod ear;
+pub(crate) mod fixture;
 pub(crate) mod http2;
 pub(crate) mod proxy;
+pub(crate) mod recording_listener;
 pub(crate) mod redis_server;
 pub(crate) mod stores;
 

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::domain::{Claim, LockState, LockView};
-use leasehold::service::{AcquireAnswer, LockService, Outcome, Unserved};
+use leasehold::service::{AcquireAnswer, AcquireOutcome, LockService, NotGranted};
 use leasehold::store::StoreError;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::support::bench::{claim, lock_of, rival};
+use crate::support::fixture::{claim, lock_of, rival};
 
 /// A wait that is not over before the test is.
 const LONG_WAIT: Duration = Duration::from_secs(50);
@@ -54,7 +54,7 @@ impl Waiting {
         self.answer.await.unwrap()
     }
 
-    async fn outcome(self) -> Outcome {
+    async fn outcome(self) -> AcquireOutcome {
         let answer = self.answer().await.unwrap();
         answer.undelivered.delivered();
         answer.outcome
@@ -62,12 +62,12 @@ impl Waiting {
 
     async fn granted(self) {
         let outcome = self.outcome().await;
-        assert!(matches!(outcome, Outcome::Granted(_)), "{outcome:?}");
+        assert!(matches!(outcome, AcquireOutcome::Granted(_)), "{outcome:?}");
     }
 
-    async fn timed_out(self) -> Unserved {
+    async fn timed_out(self) -> NotGranted {
         match self.outcome().await {
-            Outcome::TimedOut(unserved) => unserved,
+            AcquireOutcome::TimedOut(unserved) => unserved,
             other => panic!("{other:?}"),
         }
     }
@@ -94,7 +94,10 @@ async fn held(service: &LockService) -> Arc<Claim> {
 async fn takes(service: &LockService, claim: &Arc<Claim>) {
     let answer = service.acquire(Arc::clone(claim), Duration::ZERO).await;
     let answer = answer.unwrap();
-    assert!(matches!(answer.outcome, Outcome::Granted(_)), "{answer:?}");
+    assert!(
+        matches!(answer.outcome, AcquireOutcome::Granted(_)),
+        "{answer:?}"
+    );
     answer.undelivered.delivered();
 }
 

@@ -32,10 +32,10 @@ impl Role {
 
 /// The keys that are valid now. Clones share them.
 #[derive(Clone)]
-pub struct KeyRing(Arc<RwLock<Vec<Key>>>);
+pub struct KeyRing(Arc<RwLock<Vec<KeyDigest>>>);
 
 /// One key, of which only the SHA-256 is kept.
-struct Key {
+struct KeyDigest {
     role: Role,
     digest: [u8; 32],
 }
@@ -84,8 +84,8 @@ impl fmt::Debug for KeyRing {
     }
 }
 
-fn digests<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = (Role, K)>) -> Vec<Key> {
-    let keys = keys.into_iter().map(|(role, key)| Key {
+fn digests<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = (Role, K)>) -> Vec<KeyDigest> {
+    let keys = keys.into_iter().map(|(role, key)| KeyDigest {
         role,
         digest: Sha256::digest(key).into(),
     });

@@ -24,7 +24,7 @@ pub(in crate::http) struct Fields {
 /// The fields of a request as they come.
 #[derive(Default)]
 pub(super) struct Entries {
-    read: Vec<Entry>,
+    read: Vec<FieldEntry>,
     has_more: bool,
 }
 
@@ -34,7 +34,7 @@ impl Entries {
     }
 
     /// Adds a field if there is room. If not, the request will be refused, for one that was read or for having too many.
-    pub(super) fn push(&mut self, entry: Entry) {
+    pub(super) fn push(&mut self, entry: FieldEntry) {
         if self.has_room() {
             self.read.push(entry);
         } else {
@@ -53,7 +53,7 @@ impl Entries {
 }
 
 /// One field as it was given.
-pub(super) struct Entry {
+pub(super) struct FieldEntry {
     pub(super) name: String,
     pub(super) value: Value,
 }
@@ -102,7 +102,7 @@ impl Fields {
     ) -> Result<Option<Vec<String>>, Problem> {
         let (mut repeated, mut array) = (Vec::new(), None);
         let taken = self.entries.read.extract_if(.., |entry| entry.name == name);
-        for Entry { value, .. } in taken {
+        for FieldEntry { value, .. } in taken {
             match value {
                 Value::Null => {}
                 Value::Text(text) => repeated.push(text),
@@ -191,7 +191,7 @@ impl Fields {
     /// Names the field, and the one among `known` that was probably meant.
     pub(in crate::http) fn finish(self, known: &[&'static str]) -> Result<(), Problem> {
         let Entries { read, has_more } = self.entries;
-        let Some(Entry { name, .. }) = read.into_iter().next() else {
+        let Some(FieldEntry { name, .. }) = read.into_iter().next() else {
             return match has_more {
                 true => Err(Problem::too_many_fields(ENTRIES_MAX)),
                 false => Ok(()),
@@ -220,7 +220,7 @@ impl Fields {
     fn take(&mut self, name: &'static str) -> Result<Option<Value>, Problem> {
         let mut found: Option<Value> = None;
         let taken = self.entries.read.extract_if(.., |entry| entry.name == name);
-        for Entry { value, .. } in taken {
+        for FieldEntry { value, .. } in taken {
             match &found {
                 _ if matches!(value, Value::Null) => {}
                 None => found = Some(value),

@@ -5,7 +5,7 @@ use std::string::FromUtf8Error;
 
 use percent_encoding::percent_decode;
 
-use super::fields::{Entries, Entry, Value};
+use super::fields::{Entries, FieldEntry, Value};
 
 /// Appends the fields of a form.
 ///
@@ -22,7 +22,7 @@ pub(super) fn parse(form: &[u8], entries: &mut Entries) -> Result<(), FromUtf8Er
         }
         let mut halves = pair.splitn(2, |&byte| byte == b'=');
         let (name, value) = (halves.next(), halves.next());
-        entries.push(Entry {
+        entries.push(FieldEntry {
             name: decoded(name.unwrap_or_default())?,
             value: Value::Text(decoded(value.unwrap_or_default())?),
         });

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::fields::{ENTRIES_MAX, Entries, Entry, Value};
+use super::fields::{ENTRIES_MAX, Entries, FieldEntry, Value};
 
 /// Appends the fields of a JSON object.
 ///
@@ -16,7 +16,7 @@ pub(super) fn parse(body: &[u8], entries: &mut Entries) -> serde_json::Result<()
     let Object { members, has_more } = serde_json::from_slice(body)?;
     for (name, raw) in members {
         let value = Value::of(raw)?;
-        entries.push(Entry { name, value });
+        entries.push(FieldEntry { name, value });
     }
     if has_more {
         entries.skip_rest();

@@ -9,7 +9,7 @@ use axum::http::Method;
 use axum::response::Response;
 use http_body::{Frame, SizeHint};
 
-use super::Asked;
+use super::RequestFacts;
 use crate::http::app::App;
 use crate::http::route::Route;
 use crate::limits::{Limit, Taken};
@@ -23,7 +23,7 @@ const EXPECTED_BYTES: usize = 64 * 1024;
 
 /// Whether there may be room for the large answer of this request, so that nothing is made that cannot be sent: what a
 /// client does not read, it is not to be given more of.
-pub(super) fn expect(app: &App, asked: &Asked) -> Result<(), Limit> {
+pub(super) fn expect(app: &App, asked: &RequestFacts) -> Result<(), Limit> {
     let is_large = match asked.route {
         Some(Route::Metrics) => true,
         Some(Route::Locks) => asked.method == Method::GET,

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 
-use super::{Answered, Asked};
+use super::{RequestFacts, ResponseFacts};
 use crate::config::LogRequests;
 use crate::domain::LockName;
 use crate::http::app::App;
@@ -19,7 +19,7 @@ const LOGGED_EACH: u32 = 5;
 ///
 /// What the client can mend is no news for the operator, so a 4xx is `info`, and so is that a process stops which was told
 /// to; any other 503 is a warning, a 500 an error.
-pub(super) fn request(app: &App, asked: &Asked, answered: &Answered<'_>) {
+pub(super) fn request(app: &App, asked: &RequestFacts, answered: &ResponseFacts<'_>) {
     let settings = &app.settings().request_log;
     if settings.mode == LogRequests::Off {
         return;
@@ -40,7 +40,7 @@ pub(super) fn request(app: &App, asked: &Asked, answered: &Answered<'_>) {
     let lock = (asked.route == Some(Route::Lock))
         .then(|| lock_name(&asked.path).ok())
         .flatten();
-    let line = Line {
+    let line = LogLine {
         asked,
         answered,
         lock,
@@ -62,7 +62,7 @@ pub(super) fn request(app: &App, asked: &Asked, answered: &Answered<'_>) {
 
 /// Whether those who have no key could bring this about, and so fill the log: where keys are asked for, also what is wrong
 /// with requests for what is open to all.
-fn is_anybodys(app: &App, asked: &Asked, answered: &Answered<'_>) -> bool {
+fn is_anybodys(app: &App, asked: &RequestFacts, answered: &ResponseFacts<'_>) -> bool {
     if let Some(reason) = answered.problem.and_then(Problem::access_refusal) {
         return reason.is_anybodys();
     }
@@ -76,9 +76,9 @@ fn is_anybodys(app: &App, asked: &Asked, answered: &Answered<'_>) -> bool {
     asks_for_keys && is_open && answered.status.is_client_error()
 }
 
-struct Line<'a> {
-    asked: &'a Asked,
-    answered: &'a Answered<'a>,
+struct LogLine<'a> {
+    asked: &'a RequestFacts,
+    answered: &'a ResponseFacts<'a>,
     lock: Option<LockName>,
     peer_refusals: Option<u32>,
 }
@@ -86,7 +86,7 @@ struct Line<'a> {
 /// The same fields at every level: tracing fixes the level of an event when it is compiled.
 macro_rules! event {
     ($level:ident, $line:expr, $sentence:expr) => {{
-        let Line {
+        let LogLine {
             asked,
             answered,
             lock,
@@ -112,7 +112,7 @@ macro_rules! event {
     }};
 }
 
-impl Line<'_> {
+impl LogLine<'_> {
     fn info(&self, sentence: &str) {
         event!(info, self, sentence);
     }
@@ -127,7 +127,7 @@ impl Line<'_> {
 }
 
 /// The code of a problem. A failed probe is none: it is the right answer to whether this process is ready.
-fn outcome(answered: &Answered<'_>) -> &'static str {
+fn outcome(answered: &ResponseFacts<'_>) -> &'static str {
     match answered.problem {
         Some(problem) => problem.code().as_str(),
         None if answered.status.is_server_error() => "unavailable",

@@ -7,16 +7,16 @@ use axum::extract::{Request, State};
 use axum::http::{Extensions, Version};
 use axum::response::Response;
 
-use super::claim::{self, Asked};
-use super::grant::{GrantAnswer, Granted};
-use super::{EVENT_STREAM, HeaderToken, Named, hold, lock_name, lock_names, preferred};
+use super::claim::{self, AcquireRequest};
+use super::grant::{GrantAnswer, GrantKind};
+use super::{EVENT_STREAM, HeaderToken, RouteForm, hold, lock_name, lock_names, preferred};
 use crate::domain::{Claim, Lease, Token};
 use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::extract::UnreadRequest;
 use crate::http::layers::Waited;
 use crate::http::problem::Problem;
-use crate::service::{AcquireAnswer, Outcome};
+use crate::service::{AcquireAnswer, AcquireOutcome};
 
 /// The fields of an acquire.
 pub(in crate::http) const ACQUIRE_FIELDS: [&str; 13] = [
@@ -43,18 +43,18 @@ pub(in crate::http) async fn acquire(
     request: Request,
 ) -> Result<Response, Problem> {
     let name = lock_name(request.uri().path())?;
-    let format = Format::of(Named::InPath, &request);
+    let format = Format::of(RouteForm::Single, &request);
     let token = HeaderToken::of(request.headers());
     let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
     let token = token.or_field(&mut fields)?.unwrap_or_else(Token::random);
     let names = Some(name.into());
     let bounds = &app.settings().bounds;
-    let asked = claim::asked(names, token, fields, &ACQUIRE_FIELDS, bounds)?;
+    let asked = claim::acquire_request(names, token, fields, &ACQUIRE_FIELDS, bounds)?;
     if format.form == EVENT_STREAM {
         // On the heap: other requests need not have room for a stream.
         return Box::pin(hold::hold(&app, extensions, asked)).await;
     }
-    answered(&app, format, asked, extensions).await
+    respond(&app, format, asked, extensions).await
 }
 
 /// `POST /locks`
@@ -62,31 +62,31 @@ pub(in crate::http) async fn acquire_several(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let format = Format::of(Named::InField, &request);
+    let format = Format::of(RouteForm::Multi, &request);
     let token = HeaderToken::of(request.headers());
     let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
     let token = token.or_field(&mut fields)?.unwrap_or_else(Token::random);
     let names = lock_names(&mut fields)?;
     let bounds = &app.settings().bounds;
-    let asked = claim::asked(names, token, fields, &ACQUIRE_SEVERAL_FIELDS, bounds)?;
+    let asked = claim::acquire_request(names, token, fields, &ACQUIRE_SEVERAL_FIELDS, bounds)?;
     if format.form == EVENT_STREAM {
         // A plain lease would run out, because who asks for a stream does not renew.
         let problem = "cannot be held by a stream, which holds one lock, at /locks/{name}; leave out Accept: \
                        text/event-stream, and renew";
         return Err(Problem::field("names", problem));
     }
-    answered(&app, format, asked, extensions).await
+    respond(&app, format, asked, extensions).await
 }
 
 /// How an answer is written.
 struct Format {
     form: &'static str,
-    named: Named,
+    named: RouteForm,
     version: Version,
 }
 
 impl Format {
-    fn of(named: Named, request: &Request) -> Self {
+    fn of(named: RouteForm, request: &Request) -> Self {
         Self {
             form: preferred(
                 request.headers(),
@@ -98,10 +98,10 @@ impl Format {
     }
 }
 
-async fn answered(
+async fn respond(
     app: &App,
     format: Format,
-    asked: Asked,
+    asked: AcquireRequest,
     extensions: Extensions,
 ) -> Result<Response, Problem> {
     let Format {
@@ -138,22 +138,22 @@ async fn answered(
 
 /// The leases that the claim has now, or why it has none.
 pub(super) fn granted(
-    outcome: Outcome,
+    outcome: AcquireOutcome,
     claim: &Claim,
     waited: Duration,
     was_draining: bool,
-) -> Result<(Granted, Vec<Lease>), Problem> {
+) -> Result<(GrantKind, Vec<Lease>), Problem> {
     let token = claim.token;
     Err(match outcome {
-        Outcome::Granted(leases) => return Ok((Granted::New, leases)),
-        Outcome::Reentered(leases) => return Ok((Granted::Deeper, leases)),
-        Outcome::Replayed(leases) => return Ok((Granted::Again, leases)),
-        Outcome::Blocked(blocked_by) => Problem::blocked(blocked_by),
-        Outcome::Contradicts(contradiction) => Problem::contradicts(contradiction),
-        Outcome::TooManyWaiters(crowd) => Problem::too_many_waiters(crowd),
-        Outcome::TimedOut(unserved) => Problem::timed_out(unserved, token, waited),
-        Outcome::Draining(unserved) => Problem::draining(unserved, token, was_draining),
-        Outcome::Ended(lost) => Problem::claim_ended(lost),
-        Outcome::Recovering { retry_in } => Problem::recovering(retry_in, token),
+        AcquireOutcome::Granted(leases) => return Ok((GrantKind::New, leases)),
+        AcquireOutcome::Reentered(leases) => return Ok((GrantKind::Reentered, leases)),
+        AcquireOutcome::Replayed(leases) => return Ok((GrantKind::Replayed, leases)),
+        AcquireOutcome::Blocked(blocked_by) => Problem::blocked(blocked_by),
+        AcquireOutcome::Contradicts(contradiction) => Problem::mismatch(contradiction),
+        AcquireOutcome::TooManyWaiters(crowd) => Problem::too_many_waiters(crowd),
+        AcquireOutcome::TimedOut(unserved) => Problem::timed_out(unserved, token, waited),
+        AcquireOutcome::Draining(unserved) => Problem::draining(unserved, token, was_draining),
+        AcquireOutcome::Ended(lost) => Problem::claim_ended(lost),
+        AcquireOutcome::Recovering { retry_in } => Problem::recovering(retry_in, token),
     })
 }

@@ -7,20 +7,20 @@ use crate::http::extract::Fields;
 use crate::http::problem::Problem;
 
 /// What a request asks for.
-pub(super) struct Asked {
+pub(super) struct AcquireRequest {
     pub(super) claim: Claim,
     /// None where the request does not say.
     pub(super) wait: Option<Duration>,
 }
 
 /// Takes out the fields that `known` lists, and refuses others. Misspelt names are told before missing ones.
-pub(super) fn asked(
+pub(super) fn acquire_request(
     names: Option<LockNames>,
     token: Token,
     mut fields: Fields,
     known: &[&'static str],
     bounds: &Bounds,
-) -> Result<Asked, Problem> {
+) -> Result<AcquireRequest, Problem> {
     let ttl = fields.duration("ttl")?.map(|ttl| bounds.ttl(ttl));
     let wait = fields.duration("wait")?;
     let mode = mode(&mut fields)?;
@@ -52,7 +52,7 @@ pub(super) fn asked(
         lock_delay: lock_delay.transpose()?,
         takes_over: false,
     };
-    Ok(Asked { claim, wait })
+    Ok(AcquireRequest { claim, wait })
 }
 
 /// `mode`, and with it `limit` and `permits`; none where the request does not say.

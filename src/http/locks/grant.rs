@@ -7,35 +7,35 @@ use axum::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use axum::http::{StatusCode, Version};
 use axum::response::Response;
 
-use super::{FENCING_TOKEN, LOCK_TOKEN, Named, secret};
+use super::{FENCING_TOKEN, LOCK_TOKEN, RouteForm, secret};
 use crate::domain::{Lease, LockName, Token};
 use crate::http::grant_body::GrantBody;
-use crate::http::wire::{Grant, Grants};
-use crate::service::Undelivered;
+use crate::http::wire::{GrantView, GrantsView};
+use crate::service::UnclaimedLease;
 
 /// As many headers as an answer has at the most, with those that every answer has: a map that grows is made anew.
 const HEADERS_MAX: usize = 9;
 
 /// Why the client holds the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Granted {
+pub(super) enum GrantKind {
     /// They were granted just now.
     New,
     /// It held them already and holds deeper now.
-    Deeper,
+    Reentered,
     /// It held them already; the same answer again.
-    Again,
+    Replayed,
     /// It holds on, renewed or at a smaller depth.
-    Still,
+    Unchanged,
 }
 
 /// Leases on their way to their holder, one for each name.
 pub(super) struct GrantAnswer<'a> {
-    pub(super) named: Named,
+    pub(super) named: RouteForm,
     pub(super) names: &'a [LockName],
     pub(super) token: Token,
     pub(super) leases: &'a [Lease],
-    pub(super) granted: Granted,
+    pub(super) granted: GrantKind,
     pub(super) waited: Duration,
 }
 
@@ -44,7 +44,7 @@ impl GrantAnswer<'_> {
     pub(super) fn acquired(
         &self,
         form: &str,
-        undelivered: Undelivered,
+        undelivered: UnclaimedLease,
         version: Version,
     ) -> Response {
         let (content_type, body) = if form == "text/plain" {
@@ -55,7 +55,7 @@ impl GrantAnswer<'_> {
         };
         let body = Body::new(GrantBody::new(body, undelivered, version));
         let mut response = self.response(content_type, body);
-        if self.granted == Granted::New {
+        if self.granted == GrantKind::New {
             *response.status_mut() = StatusCode::CREATED;
             if let Some((name, _)) = self.only() {
                 // Every letter of a lock name may stand in a path as it is.
@@ -75,8 +75,8 @@ impl GrantAnswer<'_> {
     /// The lock and its lease, where the request names it in its path.
     fn only(&self) -> Option<(&LockName, &Lease)> {
         match self.named {
-            Named::InPath => self.names.first().zip(self.leases.first()),
-            Named::InField => None,
+            RouteForm::Single => self.names.first().zip(self.leases.first()),
+            RouteForm::Multi => None,
         }
     }
 
@@ -85,7 +85,7 @@ impl GrantAnswer<'_> {
             return self.grant(name, lease).to_json().into();
         }
         let locks = self.names.iter().zip(self.leases);
-        let grants = Grants {
+        let grants = GrantsView {
             token: self.token.expose(),
             locks: locks.map(|(name, lease)| self.grant(name, lease)).collect(),
         };
@@ -94,10 +94,10 @@ impl GrantAnswer<'_> {
             .into()
     }
 
-    fn grant<'a>(&self, name: &'a LockName, lease: &'a Lease) -> Grant<'a> {
-        Grant::new(name, self.token, lease)
+    fn grant<'a>(&self, name: &'a LockName, lease: &'a Lease) -> GrantView<'a> {
+        GrantView::new(name, self.token, lease)
             .waited(self.waited)
-            .replayed(self.granted == Granted::Again)
+            .replayed(self.granted == GrantKind::Replayed)
     }
 
     fn response(&self, content_type: &'static str, body: Body) -> Response {

@@ -10,18 +10,18 @@ use futures_util::stream;
 use tokio::time::Instant;
 
 use super::acquire::granted;
-use super::claim::Asked;
+use super::claim::AcquireRequest;
 use super::{LOCK_TOKEN, secret};
 use crate::config::LogRequests;
-use crate::domain::{Claim, Lease, LockName, Lost};
+use crate::domain::{Claim, Lease, LockName, NotHeld};
 use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::layers::Requester;
 use crate::http::problem::Problem;
-use crate::http::sse::{Event, Events};
-use crate::http::wire::{Grant, Standing};
+use crate::http::sse::{Event, EventStreamBody};
+use crate::http::wire::{GrantView, PositionView};
 use crate::server::Peer;
-use crate::service::{HoldEvent, Outcome};
+use crate::service::{AcquireOutcome, HoldEvent};
 use crate::store::StoreError;
 
 /// How rarely a quiet stream is written to, at the most. It is how a peer that vanished is noticed.
@@ -33,10 +33,10 @@ const PATIENCE_MIN: Duration = Duration::from_millis(500);
 pub(super) async fn hold(
     app: &App,
     extensions: Extensions,
-    asked: Asked,
+    asked: AcquireRequest,
 ) -> Result<Response, Problem> {
     let claim = Arc::new(asked.claim);
-    let teller = Teller {
+    let teller = EventEncoder {
         name: claim.names[0].clone(),
         claim: Arc::clone(&claim),
         requester: Requester::find(&extensions),
@@ -66,12 +66,12 @@ pub(super) async fn hold(
     let third_of_ttl = claim.ttl.get() / 3;
     let impatience = extensions
         .get()
-        .map(Peer::patience)
+        .map(Peer::user_timeout)
         .map(|patience| patience.limited_to(third_of_ttl.max(PATIENCE_MIN)));
     let events = stream::once(async { first })
         .chain(told)
-        .map(move |event| teller.told(event));
-    let mut response = Events::new(events, third_of_ttl.min(QUIET_MAX))
+        .map(move |event| teller.encode(event));
+    let mut response = EventStreamBody::new(events, third_of_ttl.min(QUIET_MAX))
         .keeping(impatience)
         .response();
     response
@@ -81,7 +81,7 @@ pub(super) async fn hold(
 }
 
 /// Puts into words what becomes of a claim.
-struct Teller {
+struct EventEncoder {
     name: LockName,
     claim: Arc<Claim>,
     requester: Requester,
@@ -90,10 +90,10 @@ struct Teller {
     is_logged: bool,
 }
 
-impl Teller {
-    fn told(&self, event: HoldEvent) -> Event {
+impl EventEncoder {
+    fn encode(&self, event: HoldEvent) -> Event {
         match event {
-            HoldEvent::Queued(position) => Event::new("queued", &Standing::from(position)),
+            HoldEvent::Queued(position) => Event::new("queued", &PositionView::from(position)),
             HoldEvent::Acquired {
                 lease,
                 waited,
@@ -105,7 +105,7 @@ impl Teller {
             HoldEvent::Renewed(lease) => Event::new("renewed", &self.grant(&lease)),
             HoldEvent::Lost(how) => {
                 let name = self.name.clone();
-                let problem = Problem::not_holder(Lost { name, how });
+                let problem = Problem::not_holder(NotHeld { name, reason: how });
                 self.problem("lost", &problem.of_one_lock())
             }
             HoldEvent::Refused(refused) => self.problem("refused", &self.refusal(refused)),
@@ -115,11 +115,11 @@ impl Teller {
         }
     }
 
-    fn grant<'a>(&'a self, lease: &'a Lease) -> Grant<'a> {
-        Grant::new(&self.name, self.claim.token, lease)
+    fn grant<'a>(&'a self, lease: &'a Lease) -> GrantView<'a> {
+        GrantView::new(&self.name, self.claim.token, lease)
     }
 
-    fn refusal(&self, refused: Result<Outcome, StoreError>) -> Problem {
+    fn refusal(&self, refused: Result<AcquireOutcome, StoreError>) -> Problem {
         let refused = refused.map(|outcome| {
             let waited = self.started.elapsed();
             let refused = granted(outcome, &self.claim, waited, self.was_draining);

@@ -7,10 +7,10 @@ use axum::extract::{Request, State};
 use axum::http::{Extensions, StatusCode};
 use axum::response::Response;
 
-use super::grant::{GrantAnswer, Granted};
-use super::{HeaderToken, Named, lock_name, lock_names, names_missing};
+use super::grant::{GrantAnswer, GrantKind};
+use super::{HeaderToken, RouteForm, lock_name, lock_names, names_missing};
 use crate::domain::{
-    HoldCount, InvalidField, Lease, LockName, LockNames, Lost, Owner, Released, Token,
+    HoldCount, InvalidField, Lease, LockName, LockNames, NotHeld, Owner, Released, Token,
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
@@ -39,12 +39,12 @@ pub(in crate::http) async fn release(
     if fields.text("reason")?.is_some() {
         return Err(Problem::field("reason", "goes with force=true only"));
     }
-    let (token, hold_count) = asked(token, fields, &RELEASE_FIELDS)?;
+    let (token, hold_count) = release_request(token, fields, &RELEASE_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let names = LockNames::from(name);
     let service = app.admit(Operation::Keep(1), &extensions).await?;
     let released = service.release(names.clone(), token, hold_count).await?;
-    answered(Named::InPath, &names, token, released)
+    respond(RouteForm::Single, &names, token, released)
 }
 
 /// `DELETE /locks`
@@ -59,16 +59,16 @@ pub(in crate::http) async fn release_several(
         return Err(Problem::field("force", problem));
     }
     let names = lock_names(&mut fields)?;
-    let (token, hold_count) = asked(token, fields, &RELEASE_SEVERAL_FIELDS)?;
+    let (token, hold_count) = release_request(token, fields, &RELEASE_SEVERAL_FIELDS)?;
     let names = names.ok_or_else(names_missing)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let operation = Operation::Keep(names.len());
     let service = app.admit(operation, &extensions).await?;
     let released = service.release(names.clone(), token, hold_count).await?;
-    answered(Named::InField, &names, token, released)
+    respond(RouteForm::Multi, &names, token, released)
 }
 
-fn asked(
+fn release_request(
     token: HeaderToken,
     mut fields: Fields,
     known: &[&'static str],
@@ -80,13 +80,13 @@ fn asked(
     Ok((token, hold_count))
 }
 
-fn answered(
-    named: Named,
+fn respond(
+    named: RouteForm,
     names: &LockNames,
     token: Token,
     released: Vec<Released>,
 ) -> Result<Response, Problem> {
-    let (mut held, mut lost): ((Vec<LockName>, Vec<Lease>), Vec<Lost>) = Default::default();
+    let (mut held, mut lost): ((Vec<LockName>, Vec<Lease>), Vec<NotHeld>) = Default::default();
     for (name, released) in names.iter().cloned().zip(released) {
         match released {
             Released::Freed { .. } | Released::LeftQueue | Released::Repeated => {}
@@ -94,7 +94,7 @@ fn answered(
                 held.0.push(name);
                 held.1.push(lease);
             }
-            Released::NotHolder(how) => lost.push(Lost { name, how }),
+            Released::NotHolder(how) => lost.push(NotHeld { name, reason: how }),
         }
     }
     if !lost.is_empty() {
@@ -109,16 +109,16 @@ fn answered(
         names: &names,
         token,
         leases: &leases,
-        granted: Granted::Still,
+        granted: GrantKind::Unchanged,
         waited: Duration::ZERO,
     };
     Ok(grant.plain())
 }
 
-fn not_held(named: Named, mut lost: Vec<Lost>) -> Problem {
+fn not_held(named: RouteForm, mut lost: Vec<NotHeld>) -> Problem {
     match (named, lost.pop()) {
-        (Named::InPath, Some(lost)) => Problem::not_holder(lost).of_one_lock(),
-        (Named::InPath | Named::InField, last) => {
+        (RouteForm::Single, Some(lost)) => Problem::not_holder(lost).of_one_lock(),
+        (RouteForm::Single | RouteForm::Multi, last) => {
             lost.extend(last);
             Problem::lost(lost, "the others are released, as far as was asked")
         }
@@ -158,7 +158,7 @@ async fn evict(
     if !evicted.is_complete {
         return Err(Problem::eviction_unfinished(name, &evicted.holders));
     }
-    let (evicted, evicted_total) = HolderView::told(Some(&evicted.holders));
+    let (evicted, evicted_total) = HolderView::listed(Some(&evicted.holders));
     let body = EvictedBody {
         evicted,
         evicted_total,

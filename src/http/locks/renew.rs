@@ -6,9 +6,9 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 
 use super::claim;
-use super::grant::{GrantAnswer, Granted};
-use super::{HeaderToken, Named, lock_name, lock_names, names_missing};
-use crate::domain::{Change, LockNames, Renewed, Token};
+use super::grant::{GrantAnswer, GrantKind};
+use super::{HeaderToken, RouteForm, lock_name, lock_names, names_missing};
+use crate::domain::{LockNames, RenewOptions, Renewed, Token};
 use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::extract::{Fields, UnreadRequest};
@@ -27,11 +27,11 @@ pub(in crate::http) async fn renew(
     let names = LockNames::from(lock_name(request.uri().path())?);
     let token = HeaderToken::of(request.headers());
     let (fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
-    let (token, change) = asked(&app, token, fields, &RENEW_FIELDS)?;
+    let (token, change) = renew_request(&app, token, fields, &RENEW_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let service = app.admit(Operation::Keep(1), &extensions).await?;
     let renewed = service.renew(names.clone(), token, change).await?;
-    answered(Named::InPath, &names, token, renewed)
+    respond(RouteForm::Single, &names, token, renewed)
 }
 
 /// `PUT /locks`
@@ -42,36 +42,36 @@ pub(in crate::http) async fn renew_several(
     let token = HeaderToken::of(request.headers());
     let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
     let names = lock_names(&mut fields)?;
-    let (token, change) = asked(&app, token, fields, &RENEW_SEVERAL_FIELDS)?;
+    let (token, change) = renew_request(&app, token, fields, &RENEW_SEVERAL_FIELDS)?;
     let names = names.ok_or_else(names_missing)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let operation = Operation::Keep(names.len());
     let service = app.admit(operation, &extensions).await?;
     let renewed = service.renew(names.clone(), token, change).await?;
-    answered(Named::InField, &names, token, renewed)
+    respond(RouteForm::Multi, &names, token, renewed)
 }
 
-fn asked(
+fn renew_request(
     app: &App,
     token: HeaderToken,
     mut fields: Fields,
     known: &[&'static str],
-) -> Result<(Option<Token>, Change), Problem> {
+) -> Result<(Option<Token>, RenewOptions), Problem> {
     let token = token.or_field(&mut fields)?;
     let ttl = fields.duration("ttl")?;
     let ttl = ttl.map(|ttl| app.settings().bounds.ttl(ttl)).transpose()?;
     let mode = claim::mode(&mut fields)?;
     fields.finish(known)?;
-    let change = Change {
+    let change = RenewOptions {
         ttl,
         mode,
-        ..Change::default()
+        ..RenewOptions::default()
     };
     Ok((token, change))
 }
 
-fn answered(
-    named: Named,
+fn respond(
+    named: RouteForm,
     names: &LockNames,
     token: Token,
     renewed: Renewed,
@@ -79,12 +79,12 @@ fn answered(
     let renewals = match renewed {
         Renewed::Extended(renewals) => renewals,
         Renewed::Contradicts(contradiction) => {
-            return Err(named.fit(Problem::contradicts(contradiction)));
+            return Err(named.fit(Problem::mismatch(contradiction)));
         }
         Renewed::NotHolder(mut lost) => {
             return Err(match (named, lost.pop()) {
-                (Named::InPath, Some(lost)) => Problem::not_holder(lost).of_one_lock(),
-                (Named::InPath | Named::InField, last) => {
+                (RouteForm::Single, Some(lost)) => Problem::not_holder(lost).of_one_lock(),
+                (RouteForm::Single | RouteForm::Multi, last) => {
                     lost.extend(last);
                     Problem::lost(lost, "nothing was renewed")
                 }
@@ -99,7 +99,7 @@ fn answered(
         names,
         token,
         leases: &leases,
-        granted: Granted::Still,
+        granted: GrantKind::Unchanged,
         waited: Duration::ZERO,
     };
     Ok(grant.plain())

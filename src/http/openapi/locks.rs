@@ -15,7 +15,7 @@ use super::{Described, fields, guarded};
 use crate::http::locks::{ACQUIRE_FIELDS, LIST_FIELDS, RELEASE_FIELDS, RENEW_FIELDS};
 use crate::http::problem::Code;
 use crate::http::route::Route;
-use crate::http::wire::{EvictedBody, Grant, LockBody, LockPage};
+use crate::http::wire::{EvictedBody, GrantView, LockBody, LockPage};
 
 pub(super) const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 /// Why an acquire may be refused.
@@ -105,7 +105,7 @@ fn renew() -> OperationBuilder {
 
 fn release() -> OperationBuilder {
     let either = OneOfBuilder::new()
-        .item(Ref::from_schema_name(Grant::name()))
+        .item(Ref::from_schema_name(GrantView::name()))
         .item(Ref::from_schema_name(EvictedBody::name()));
     let either = ContentBuilder::new().schema(Some(either)).build();
     let held_or_evicted = with_lease_headers(bare(
@@ -191,7 +191,7 @@ pub(super) fn of_locks(id: &str, summary: &str) -> OperationBuilder {
 }
 
 fn grant(description: &str) -> ResponseBuilder {
-    with_lease_headers(of::<Grant<'_>>(
+    with_lease_headers(of::<GrantView<'_>>(
         description,
         Some(grant_example("orders/42")),
     ))

@@ -12,7 +12,7 @@ use super::{Described, fields};
 use crate::http::locks::{ACQUIRE_SEVERAL_FIELDS, RELEASE_SEVERAL_FIELDS, RENEW_SEVERAL_FIELDS};
 use crate::http::problem::Code;
 use crate::http::route::Route;
-use crate::http::wire::Grants;
+use crate::http::wire::GrantsView;
 
 pub(super) fn operations() -> Vec<Described> {
     vec![
@@ -94,7 +94,7 @@ fn grants(description: &str) -> ResponseBuilder {
     let example = json!({
         "token": TOKEN, "locks": [grant_example("acct/1"), grant_example("acct/2")],
     });
-    of::<Grants<'_>>(description, Some(example)).header("Lock-Token", token_header())
+    of::<GrantsView<'_>>(description, Some(example)).header("Lock-Token", token_header())
 }
 
 fn with_names(mut fields: Value) -> Value {

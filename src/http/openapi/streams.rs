@@ -12,7 +12,7 @@ use crate::http::events::EVENTS_FIELDS;
 use crate::http::locks::EVENT_STREAM;
 use crate::http::problem::ProblemBody;
 use crate::http::route::Route;
-use crate::http::wire::{Grant, LockBody, LockEventBody, Standing};
+use crate::http::wire::{GrantView, LockBody, LockEventBody, PositionView};
 
 /// How a stream is written, to be read with the schema of its data.
 const WRITTEN: &str =
@@ -28,8 +28,8 @@ pub(super) fn operations() -> Vec<Described> {
 /// The same as a stream that holds a lock, for clients that would rather have one.
 pub(super) fn or_holding(response: ResponseBuilder) -> ResponseBuilder {
     let data = OneOfBuilder::new()
-        .item(Ref::from_schema_name(Standing::name()))
-        .item(Ref::from_schema_name(Grant::name()))
+        .item(Ref::from_schema_name(PositionView::name()))
+        .item(Ref::from_schema_name(GrantView::name()))
         .item(Ref::from_schema_name(ProblemBody::name()))
         .description(Some("The data of each event."));
     response.content(EVENT_STREAM, content(data))

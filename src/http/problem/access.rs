@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::body::Outcome;
+use super::body::ProblemOutcome;
 use super::{Code, Problem};
 
 /// Why a request was refused because of who sent it.
@@ -61,7 +61,7 @@ impl Problem {
     pub(in crate::http) fn rate_limited(retry_after: Duration) -> Self {
         let detail = "too many requests without a valid API key came from this address; one with a valid key is still answered";
         let mut refusal = Self::new(Code::RateLimited, detail);
-        refusal.0.extras.outcome = Some(Outcome::NothingDone);
+        refusal.0.extras.outcome = Some(ProblemOutcome::NothingDone);
         refusal
             .refused_for(AccessRefusal::RateLimited)
             .retry_after(retry_after)

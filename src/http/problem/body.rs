@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::refusal::code_of;
-use crate::domain::{Blockade, Blocker, Lost, NotHolder};
+use crate::domain::{Conflict, ConflictKind, NotHeld, NotHolder};
 use crate::http::wire::{HolderView, millis};
 
 /// How a claim ended.
@@ -24,8 +24,9 @@ pub(in crate::http) enum Ended {
 
 /// What is known of a request that the store did not answer.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[schema(as = Outcome)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::http) enum Outcome {
+pub(in crate::http) enum ProblemOutcome {
     /// It had no effect.
     NothingDone,
     /// It may have had its effect or not.
@@ -54,13 +55,13 @@ pub(in crate::http) struct Blocked<'a> {
 }
 
 impl<'a> Blocked<'a> {
-    fn new(blockade: &'a Blockade) -> Self {
+    fn new(blockade: &'a Conflict) -> Self {
         let (state, holders, free_in) = match &blockade.by {
-            Blocker::Holders(holders) => (InTheWay::Held, Some(holders), None),
-            Blocker::Cooling { free_in } => (InTheWay::Cooling, None, Some(*free_in)),
-            Blocker::Waiters => (InTheWay::Queued, None, None),
+            ConflictKind::Holders(holders) => (InTheWay::Held, Some(holders), None),
+            ConflictKind::Cooling { free_in } => (InTheWay::Cooling, None, Some(*free_in)),
+            ConflictKind::Waiters => (InTheWay::Queued, None, None),
         };
-        let (holders, holders_total) = HolderView::told(holders);
+        let (holders, holders_total) = HolderView::listed(holders);
         Self {
             name: blockade.name.as_str(),
             state,
@@ -71,7 +72,7 @@ impl<'a> Blocked<'a> {
         }
     }
 
-    pub(super) fn all(blockades: &'a [Blockade]) -> Vec<Self> {
+    pub(super) fn all(blockades: &'a [Conflict]) -> Vec<Self> {
         blockades.iter().map(Self::new).collect()
     }
 }
@@ -102,19 +103,19 @@ pub(in crate::http) struct LostLock<'a> {
 }
 
 impl<'a> LostLock<'a> {
-    fn new(lost: &'a Lost) -> Self {
-        let reason = match &lost.how {
+    fn new(lost: &'a NotHeld) -> Self {
+        let reason = match &lost.reason {
             NotHolder::Evicted { reason } => Some(reason.as_str()),
             NotHolder::Expired | NotHolder::Lost | NotHolder::Released | NotHolder::Unknown => None,
         };
         Self {
             name: lost.name.as_str(),
-            code: code_of(&lost.how).as_str(),
+            code: code_of(&lost.reason).as_str(),
             reason,
         }
     }
 
-    pub(super) fn all(lost: &'a [Lost]) -> Vec<Self> {
+    pub(super) fn all(lost: &'a [NotHeld]) -> Vec<Self> {
         lost.iter().map(Self::new).collect()
     }
 }
@@ -199,8 +200,8 @@ pub(in crate::http) struct ProblemBody<'a> {
     pub(super) reason: Option<&'a str>,
     /// What is known of the effect of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Outcome)]
-    pub(super) outcome: Option<Outcome>,
+    #[schema(value_type = ProblemOutcome)]
+    pub(super) outcome: Option<ProblemOutcome>,
     /// The token of the claim whose outcome is open: to be sent again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Uuid)]

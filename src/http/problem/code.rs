@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 
 /// What people are told about a code.
 #[derive(Debug)]
-pub(crate) struct Facts {
+pub(crate) struct ProblemInfo {
     /// The code as it is written.
     pub(crate) code: &'static str,
     /// One status is one thing for the client to do.
@@ -31,9 +31,9 @@ macro_rules! codes {
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             /// What people are told about it.
-            pub(crate) const fn facts(self) -> &'static Facts {
+            pub(crate) const fn facts(self) -> &'static ProblemInfo {
                 match self {
-                    $(Self::$variant => &Facts {
+                    $(Self::$variant => &ProblemInfo {
                         code: $code,
                         status: StatusCode::$status,
                         title: $title,

@@ -9,8 +9,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Code, Problem};
-use crate::http::accept;
 use crate::http::html;
+use crate::http::negotiate;
 use crate::http::wire::json;
 
 /// What a problem means and what to do about it.
@@ -89,7 +89,7 @@ pub(crate) async fn page(request: Request) -> Result<Response, Problem> {
 
 fn written(headers: &HeaderMap, page: &Page) -> Response {
     let offers = ["application/json", "text/html", "text/plain"];
-    let (content_type, body) = match accept::preferred(headers, &offers) {
+    let (content_type, body) = match negotiate::preferred(headers, &offers) {
         "text/html" => ("text/html; charset=utf-8", page.html()),
         "text/plain" => ("text/plain; charset=utf-8", page.text()),
         _ => return json(StatusCode::OK, "application/json", page),

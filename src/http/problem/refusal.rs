@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use super::body::{Ended, Outcome};
+use super::body::{Ended, ProblemOutcome};
 use super::{Code, Problem};
-use crate::domain::{Blockade, Blocker, Contradiction, Holders, LockName, Lost, NotHolder, Token};
+use crate::domain::{
+    Conflict, ConflictKind, Holders, LockName, Mismatch, NotHeld, NotHolder, Token,
+};
 use crate::limits::Limit;
-use crate::service::{Crowd, Unserved};
+use crate::service::{NotGranted, QueueFull};
 
 /// How often a held lock is worth asking for, at the least, in however long a lease it is held.
 const RETRY_HELD_MAX: Duration = Duration::from_secs(5);
@@ -19,35 +21,35 @@ const WAITED_LONG: Duration = Duration::from_secs(1);
 
 impl Problem {
     /// Something is in the way of the claim, which did not want to wait.
-    pub(in crate::http) fn blocked(blocked_by: Vec<Blockade>) -> Self {
+    pub(in crate::http) fn blocked(blocked_by: Vec<Conflict>) -> Self {
         let (code, detail) = match blocked_by.first().map(|blockade| &blockade.by) {
-            Some(Blocker::Holders(_)) | None => {
+            Some(ConflictKind::Holders(_)) | None => {
                 (Code::LockHeld, "the lock is held by another claim")
             }
-            Some(Blocker::Cooling { .. }) => (
+            Some(ConflictKind::Cooling { .. }) => (
                 Code::LockCooling,
                 "nobody holds the lock, but it stays closed for a while after its last lease",
             ),
-            Some(Blocker::Waiters) => (
+            Some(ConflictKind::Waiters) => (
                 Code::LockHeld,
                 "others wait for the lock and came first; it is theirs next",
             ),
         };
-        let retry_after = blocked_by.iter().map(worth_asking_in).max();
+        let retry_after = blocked_by.iter().map(retry_after_conflict).max();
         Self::new(code, detail)
-            .with_blockades(blocked_by)
+            .with_conflicts(blocked_by)
             .retry_after(retry_after.unwrap_or(RETRY_HELD_MAX))
     }
 
     /// The time for waiting is over.
-    pub(in crate::http) fn timed_out(unserved: Unserved, token: Token, waited: Duration) -> Self {
+    pub(in crate::http) fn timed_out(unserved: NotGranted, token: Token, waited: Duration) -> Self {
         let detail = if unserved.blocked_by.is_empty() {
             "the wait is over; what is in the way is not known, or new grants wait because the store was away; the claim \
              keeps its place for a while, so go on with the same token"
         } else {
             "the wait is over; the claim keeps its place for a while, so go on with the same token"
         };
-        let refusal = Self::new(Code::WaitTimeout, detail).with_place(unserved, token);
+        let refusal = Self::new(Code::WaitTimeout, detail).with_position(unserved, token);
         if waited >= WAITED_LONG {
             refusal.retry_at_once()
         } else {
@@ -56,11 +58,11 @@ impl Problem {
     }
 
     /// The process is about to stop. Who was told so before asks for the second time, and need not hurry.
-    pub(in crate::http) fn draining(unserved: Unserved, token: Token, had_begun: bool) -> Self {
+    pub(in crate::http) fn draining(unserved: NotGranted, token: Token, had_begun: bool) -> Self {
         let detail =
             "this process is about to stop; ask again with the same token, and another one goes on";
-        let mut refusal = Self::new(Code::Draining, detail).with_place(unserved, token);
-        refusal.0.extras.outcome = Some(Outcome::NothingDone);
+        let mut refusal = Self::new(Code::Draining, detail).with_position(unserved, token);
+        refusal.0.extras.outcome = Some(ProblemOutcome::NothingDone);
         if had_begun {
             refusal.retry_after(RETRY_CROWDED)
         } else {
@@ -78,22 +80,22 @@ impl Problem {
     }
 
     /// There are too many waiters already.
-    pub(in crate::http) fn too_many_waiters(crowd: Crowd) -> Self {
+    pub(in crate::http) fn too_many_waiters(crowd: QueueFull) -> Self {
         let refusal = match crowd {
-            Crowd::Lock { name, queue_length } => {
+            QueueFull::Lock { name, queue_length } => {
                 let detail = "as many claims wait for the lock as may; this one was not let in";
                 let mut refusal = Self::new(Code::TooManyWaiters, detail);
                 refusal.0.extras.name = Some(name);
                 refusal.0.extras.queue_length = Some(queue_length);
                 refusal
             }
-            Crowd::Process { waiters } => Self::new(
+            QueueFull::Process { waiters } => Self::new(
                 Code::TooManyWaiters,
                 format!(
                     "{waiters} claims wait on this process, which is as many as may; one counts for each of its locks"
                 ),
             ),
-            Crowd::Peer => Self::new(
+            QueueFull::Peer => Self::new(
                 Code::TooManyWaiters,
                 "as many claims of this address wait on this process as may; one counts for each of its locks",
             ),
@@ -144,8 +146,8 @@ impl Problem {
         // Where only the answer is refused, what it was to tell of has come about.
         let is_done = matches!(limit, Limit::AnswerBytesPerPeer | Limit::AnswerBytes);
         let outcome = match is_done {
-            true => Outcome::Unknown,
-            false => Outcome::NothingDone,
+            true => ProblemOutcome::Unknown,
+            false => ProblemOutcome::NothingDone,
         };
         let mut refusal = Self::new(code, detail);
         refusal.0.extras.outcome = Some(outcome);
@@ -153,9 +155,9 @@ impl Problem {
     }
 
     /// Waiting cannot help.
-    pub(in crate::http) fn contradicts(contradiction: Contradiction) -> Self {
+    pub(in crate::http) fn mismatch(contradiction: Mismatch) -> Self {
         let (mut refusal, name) = match contradiction {
-            Contradiction::Limit { name, in_force } => {
+            Mismatch::Limit { name, in_force } => {
                 let detail = match in_force {
                     Some(limit) => format!("those who hold the lock agreed on the limit {limit}"),
                     None => "those who hold the lock read it, without a limit".to_owned(),
@@ -164,12 +166,12 @@ impl Problem {
                 refusal.0.extras.limit_in_force = Some(in_force);
                 (refusal, name)
             }
-            Contradiction::Upgrade { name } => {
+            Mismatch::Upgrade { name } => {
                 let detail =
                     "the claim shares the lock and cannot come to hold it alone; release it first";
                 (Self::new(Code::UpgradeUnsupported, detail), name)
             }
-            Contradiction::Claim { name } => {
+            Mismatch::Claim { name } => {
                 let detail = "the claim of this token was made with another mode, limit or permits, or on other locks";
                 (Self::new(Code::ClaimMismatch, detail), name)
             }
@@ -185,13 +187,13 @@ impl Problem {
             "the store was away, or may have lost data; new grants wait until every process has been heard, and every \
              lease that may have been lost is over",
         );
-        refusal.0.extras.outcome = Some(Outcome::NothingDone);
+        refusal.0.extras.outcome = Some(ProblemOutcome::NothingDone);
         refusal.retry_after(retry_in).with_token(token)
     }
 
     /// A claim cannot be granted again.
-    pub(in crate::http) fn claim_ended(lost: Lost) -> Self {
-        let (ended, reason, how) = match lost.how {
+    pub(in crate::http) fn claim_ended(lost: NotHeld) -> Self {
+        let (ended, reason, how) = match lost.reason {
             NotHolder::Released => (Ended::Released, None, "it was released"),
             NotHolder::Expired | NotHolder::Lost => (Ended::Expired, None, "its lease ran out"),
             NotHolder::Evicted { reason } => (
@@ -212,8 +214,8 @@ impl Problem {
     }
 
     /// The token does not hold the lock (any more).
-    pub(in crate::http) fn not_holder(lost: Lost) -> Self {
-        let detail = match &lost.how {
+    pub(in crate::http) fn not_holder(lost: NotHeld) -> Self {
+        let detail = match &lost.reason {
             NotHolder::Expired => {
                 "the lease ran out before this request; stop what the lock protects"
             }
@@ -231,18 +233,18 @@ impl Problem {
                  because its stream or connection closed, or ended over a minute ago"
             }
         };
-        let mut refusal = Self::new(code_of(&lost.how), detail);
+        let mut refusal = Self::new(code_of(&lost.reason), detail);
         refusal.0.extras.name = Some(lost.name);
-        if let NotHolder::Evicted { reason } = lost.how {
+        if let NotHolder::Evicted { reason } = lost.reason {
             refusal.0.extras.reason = Some(reason);
         }
         refusal
     }
 
     /// The token does not hold all of several locks. `rest` says what became of the others.
-    pub(in crate::http) fn lost(lost: Vec<Lost>, rest: &str) -> Self {
-        let worst = lost.iter().max_by_key(|lost| badness(&lost.how));
-        let code = worst.map_or(Code::TokenUnknown, |worst| code_of(&worst.how));
+    pub(in crate::http) fn lost(lost: Vec<NotHeld>, rest: &str) -> Self {
+        let worst = lost.iter().max_by_key(|lost| severity(&lost.reason));
+        let code = worst.map_or(Code::TokenUnknown, |worst| code_of(&worst.reason));
         let count = lost.len();
         let detail = format!("this token does not hold {count} of the locks, see `lost`; {rest}");
         let mut refusal = Self::new(code, detail);
@@ -259,16 +261,16 @@ impl Problem {
         let mut refusal = Self::new(Code::StoreUnavailable, detail);
         refusal.0.extras.name = Some(name);
         refusal.0.extras.evicted_total = Some(count);
-        refusal.0.extras.outcome = Some(Outcome::Unknown);
+        refusal.0.extras.outcome = Some(ProblemOutcome::Unknown);
         refusal.retry_after(RETRY_CROWDED)
     }
 
     /// The members of the first lock in the way, and all of them.
-    fn with_blockades(mut self, blocked_by: Vec<Blockade>) -> Self {
+    fn with_conflicts(mut self, blocked_by: Vec<Conflict>) -> Self {
         if let Some(first) = blocked_by.first() {
             let holders = match &first.by {
-                Blocker::Holders(holders) => holders.clone(),
-                Blocker::Cooling { .. } | Blocker::Waiters => Holders::none(),
+                ConflictKind::Holders(holders) => holders.clone(),
+                ConflictKind::Cooling { .. } | ConflictKind::Waiters => Holders::none(),
             };
             self.0.extras.name = Some(first.name.clone());
             self.0.extras.holders = Some(holders);
@@ -279,8 +281,8 @@ impl Problem {
     }
 
     /// Where the claim stands, and how long it may stay away.
-    fn with_place(self, unserved: Unserved, token: Token) -> Self {
-        let mut refusal = self.with_blockades(unserved.blocked_by).with_token(token);
+    fn with_position(self, unserved: NotGranted, token: Token) -> Self {
+        let mut refusal = self.with_conflicts(unserved.blocked_by).with_token(token);
         let extras = &mut refusal.0.extras;
         extras.place_kept = Some(unserved.place_kept);
         if let Some(position) = unserved.position {
@@ -308,7 +310,7 @@ pub(super) fn code_of(how: &NotHolder) -> Code {
 }
 
 /// How much harm there may be in going on: others may be at work, or it is at least not known that they are not.
-fn badness(how: &NotHolder) -> u8 {
+fn severity(how: &NotHolder) -> u8 {
     match how {
         NotHolder::Evicted { .. } => 4,
         NotHolder::Lost => 3,
@@ -318,13 +320,13 @@ fn badness(how: &NotHolder) -> u8 {
     }
 }
 
-fn worth_asking_in(blockade: &Blockade) -> Duration {
+fn retry_after_conflict(blockade: &Conflict) -> Duration {
     match &blockade.by {
-        Blocker::Holders(holders) => {
-            let soonest = holders.told.iter().map(|holder| holder.expires_in).min();
+        ConflictKind::Holders(holders) => {
+            let soonest = holders.listed.iter().map(|holder| holder.expires_in).min();
             soonest.map_or(RETRY_HELD_MAX, |soonest| soonest.min(RETRY_HELD_MAX))
         }
-        Blocker::Cooling { free_in } => *free_in,
-        Blocker::Waiters => RETRY_QUEUED,
+        ConflictKind::Cooling { free_in } => *free_in,
+        ConflictKind::Waiters => RETRY_QUEUED,
     }
 }

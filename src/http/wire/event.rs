@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::Moment;
+use super::Rfc3339;
 use crate::domain::{LockEvent, Position};
 
 /// Something that happened to a lock, as everybody may see it; never a token.
@@ -19,10 +19,10 @@ pub(in crate::http) struct LockEventBody<'a> {
     owner: &'a str,
     /// When it happened, by the store's clock.
     #[schema(value_type = String, format = DateTime)]
-    at: Moment,
+    at: Rfc3339,
     /// When the lease ends unless it is renewed, by the store's clock; null where no lease goes on.
     #[schema(value_type = Option<String>, format = DateTime, required)]
-    expires_at: Option<Moment>,
+    expires_at: Option<Rfc3339>,
 }
 
 impl<'a> LockEventBody<'a> {
@@ -31,8 +31,8 @@ impl<'a> LockEventBody<'a> {
             name: event.name.as_str(),
             fencing_token: event.fence.map(|fence| fence.get()),
             owner: event.owner.as_str(),
-            at: Moment(event.at),
-            expires_at: event.expires_at.map(Moment),
+            at: Rfc3339(event.at),
+            expires_at: event.expires_at.map(Rfc3339),
         }
     }
 }
@@ -40,14 +40,14 @@ impl<'a> LockEventBody<'a> {
 /// How far a waiting claim has come.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = QueuePosition)]
-pub(in crate::http) struct Standing {
+pub(in crate::http) struct PositionView {
     /// 1 for the next in turn.
     position: u64,
     /// How many waiters there are in all.
     queue_length: u64,
 }
 
-impl From<Position> for Standing {
+impl From<Position> for PositionView {
     fn from(position: Position) -> Self {
         Self {
             position: position.position,

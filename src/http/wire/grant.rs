@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::{Moment, RawJson, millis};
+use super::{RawJson, Rfc3339, millis};
 use crate::domain::{self, Holder, Holders, Lease, LockName, Share, Token};
 
 /// Writes fields of a JSON object, whose names are known to need no escaping.
@@ -18,7 +18,8 @@ macro_rules! fields {
 }
 /// What the holder of a lock gets to know. It cannot be printed, because it shows its token.
 #[derive(Serialize, ToSchema)]
-pub(in crate::http) struct Grant<'a> {
+#[schema(as = Grant)]
+pub(in crate::http) struct GrantView<'a> {
     /// The lock.
     name: &'a str,
     /// Proves the claim. Keep it secret: whoever has it can renew and release.
@@ -34,7 +35,7 @@ pub(in crate::http) struct Grant<'a> {
     replayed: bool,
 }
 
-impl<'a> Grant<'a> {
+impl<'a> GrantView<'a> {
     pub(in crate::http) fn new(name: &'a LockName, token: Token, lease: &'a Lease) -> Self {
         Self {
             name: name.as_str(),
@@ -91,12 +92,13 @@ fn field(json: &mut Vec<u8>, name: &str, value: &impl Serialize) {
 
 /// What the holder of several locks gets to know.
 #[derive(Serialize, ToSchema)]
-pub(in crate::http) struct Grants<'a> {
+#[schema(as = Grants)]
+pub(in crate::http) struct GrantsView<'a> {
     /// Proves the claim on all of them. Keep it secret: whoever has it can renew and release.
     pub(in crate::http) token: Uuid,
     /// The locks, in the order of their names.
-    #[schema(value_type = Vec<Grant>)]
-    pub(in crate::http) locks: Vec<Grant<'a>>,
+    #[schema(value_type = Vec<GrantView>)]
+    pub(in crate::http) locks: Vec<GrantView<'a>>,
 }
 
 /// A holder as everybody may see it.
@@ -107,7 +109,7 @@ pub(in crate::http) struct HolderView<'a> {
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_u64)]
     fencing_token: u64,
     /// How the lock is held.
-    mode: Mode,
+    mode: ModeView,
     /// How many permits there are in all; null without a limit, and for an exclusive claim.
     #[schema(required, minimum = 1, maximum = 1_000_000)]
     limit: Option<u32>,
@@ -124,17 +126,17 @@ pub(in crate::http) struct HolderView<'a> {
     hold_count: u16,
     /// When the lock was granted, by the store's clock.
     #[schema(value_type = String, format = DateTime)]
-    acquired_at: Moment,
+    acquired_at: Rfc3339,
     /// When the lease ends unless it is renewed, by the store's clock; for people to read.
     #[schema(value_type = String, format = DateTime)]
-    expires_at: Moment,
+    expires_at: Rfc3339,
     /// How long the lease still lasts, counted from before this answer was sent. Go by this, not by `expires_at`.
     expires_in_ms: u64,
 }
 
 impl<'a> HolderView<'a> {
     pub(in crate::http) fn new(holder: &'a Holder) -> Self {
-        let (mode, share) = Mode::of(holder.mode);
+        let (mode, share) = ModeView::of(holder.mode);
         Self {
             fencing_token: holder.fence.get(),
             mode,
@@ -143,8 +145,8 @@ impl<'a> HolderView<'a> {
             owner: holder.owner.as_str(),
             metadata: holder.metadata.as_ref().map(RawJson),
             hold_count: holder.hold_count.get(),
-            acquired_at: Moment(holder.acquired_at),
-            expires_at: Moment(holder.expires_at),
+            acquired_at: Rfc3339(holder.acquired_at),
+            expires_at: Rfc3339(holder.expires_at),
             expires_in_ms: millis(holder.expires_in),
         }
     }
@@ -154,24 +156,25 @@ impl<'a> HolderView<'a> {
     }
 
     /// Those who are told of, and how many there are.
-    pub(in crate::http) fn told(holders: Option<&'a Holders>) -> (Vec<Self>, u64) {
+    pub(in crate::http) fn listed(holders: Option<&'a Holders>) -> (Vec<Self>, u64) {
         holders.map_or((Vec::new(), 0), |holders| {
-            (Self::all(&holders.told), holders.total)
+            (Self::all(&holders.listed), holders.total)
         })
     }
 }
 
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[schema(as = Mode)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::http) enum Mode {
+pub(in crate::http) enum ModeView {
     /// Alone.
     Exclusive,
     /// Together with others, as far as the permits go.
     Shared,
 }
 
-impl Mode {
+impl ModeView {
     /// The word for it, and what it takes. Alone is written as one permit without a limit.
     pub(super) fn of(mode: domain::Mode) -> (Self, Share) {
         match mode {
@@ -211,7 +214,7 @@ mod tests {
                 permit,
             ),
         ] {
-            let grant = Grant::new(&name, Token::random(), &lease).replayed(true);
+            let grant = GrantView::new(&name, Token::random(), &lease).replayed(true);
             assert_eq!(
                 String::from_utf8(grant.to_json()).expect("UTF-8"),
                 serde_json::to_string(&grant).expect("it serializes"),

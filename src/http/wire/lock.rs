@@ -3,8 +3,8 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{HolderView, Mode, Moment, millis};
-use crate::domain::{LockState, LockView, Waiter};
+use super::{HolderView, ModeView, Rfc3339, millis};
+use crate::domain::{HeadWaiter, LockState, LockView};
 
 /// A lock as everybody may see it.
 #[derive(Debug, Serialize, ToSchema)]
@@ -13,7 +13,7 @@ pub(in crate::http) struct LockBody<'a> {
     /// The lock.
     name: &'a str,
     /// What it is doing.
-    state: State,
+    state: StateView,
     /// Who holds it; never a token. Those whose leases end first: at most 100, and fewer where their metadata would make the
     /// answer too large.
     #[schema(value_type = Vec<HolderView>)]
@@ -33,11 +33,11 @@ pub(in crate::http) struct LockBody<'a> {
 impl<'a> LockBody<'a> {
     pub(in crate::http) fn new(view: &'a LockView) -> Self {
         let (state, holders, free_in) = match &view.state {
-            LockState::Free => (State::Free, None, None),
-            LockState::Held(holders) => (State::Held, Some(holders), None),
-            LockState::Cooling { free_in } => (State::Cooling, None, Some(*free_in)),
+            LockState::Free => (StateView::Free, None, None),
+            LockState::Held(holders) => (StateView::Held, Some(holders), None),
+            LockState::Cooling { free_in } => (StateView::Cooling, None, Some(*free_in)),
         };
-        let (holders, holders_total) = HolderView::told(holders);
+        let (holders, holders_total) = HolderView::listed(holders);
         Self {
             name: view.name.as_str(),
             state,
@@ -54,7 +54,7 @@ impl<'a> LockBody<'a> {
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[schema(as = LockState)]
 #[serde(rename_all = "snake_case")]
-enum State {
+enum StateView {
     /// Nobody holds it.
     Free,
     /// Somebody holds it.
@@ -69,7 +69,7 @@ struct QueueHead<'a> {
     /// Who waits, in their own words; proves nothing.
     owner: &'a str,
     /// How it wants to hold the lock.
-    mode: Mode,
+    mode: ModeView,
     /// How many permits there are to be in all; null without a limit, and for an exclusive claim.
     #[schema(required, minimum = 1, maximum = 1_000_000)]
     limit: Option<u32>,
@@ -78,18 +78,18 @@ struct QueueHead<'a> {
     permits: u32,
     /// Since when it waits, by the store's clock.
     #[schema(value_type = String, format = DateTime)]
-    waiting_since: Moment,
+    waiting_since: Rfc3339,
 }
 
 impl<'a> QueueHead<'a> {
-    fn new(waiter: &'a Waiter) -> Self {
-        let (mode, share) = Mode::of(waiter.mode);
+    fn new(waiter: &'a HeadWaiter) -> Self {
+        let (mode, share) = ModeView::of(waiter.mode);
         Self {
             owner: waiter.owner.as_str(),
             mode,
             limit: share.limit(),
             permits: share.permits(),
-            waiting_since: Moment(waiter.since),
+            waiting_since: Rfc3339(waiter.since),
         }
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram};
 
 use super::Labelled;
-use crate::domain::{Blockade, Blocker, Claim, Mode};
-use crate::service::queues::Crowdedness;
-use crate::service::{AcquireAnswer, Outcome};
+use crate::domain::{Claim, Conflict, ConflictKind, Mode};
+use crate::service::local_waiters::WaiterCounts;
+use crate::service::{AcquireAnswer, AcquireOutcome};
 use crate::store::StoreError;
 use crate::telemetry::Metrics;
 
@@ -116,7 +116,7 @@ impl AcquireMetrics {
         }
     }
 
-    pub(super) fn answered(&self, claim: &Claim, answer: &Result<AcquireAnswer, StoreError>) {
+    pub(super) fn record(&self, claim: &Claim, answer: &Result<AcquireAnswer, StoreError>) {
         self.of(claim)[outcome(answer)].increment(1);
     }
 
@@ -149,7 +149,7 @@ impl AcquireMetrics {
         Open::new(&self.streams[stream])
     }
 
-    pub(super) fn crowd(&self, crowdedness: Crowdedness) {
+    pub(super) fn crowd(&self, crowdedness: WaiterCounts) {
         self.waiters.set(crowdedness.waiters as f64);
         self.contended.set(crowdedness.lines as f64);
     }
@@ -167,23 +167,23 @@ fn outcome(answer: &Result<AcquireAnswer, StoreError>) -> &'static str {
         return "error";
     };
     match &answer.outcome {
-        Outcome::Granted(_) => "granted",
-        Outcome::Reentered(_) => "reentered",
-        Outcome::Replayed(_) => "replayed",
-        Outcome::Blocked(blocked_by) => blocked_by.first().map_or("held", blocked),
-        Outcome::Contradicts(_) => "contradicts",
-        Outcome::TooManyWaiters(_) => "too_many_waiters",
-        Outcome::TimedOut(_) => "wait_timeout",
-        Outcome::Draining(_) => "draining",
-        Outcome::Ended(_) => "ended",
-        Outcome::Recovering { .. } => "recovering",
+        AcquireOutcome::Granted(_) => "granted",
+        AcquireOutcome::Reentered(_) => "reentered",
+        AcquireOutcome::Replayed(_) => "replayed",
+        AcquireOutcome::Blocked(blocked_by) => blocked_by.first().map_or("held", blocked),
+        AcquireOutcome::Contradicts(_) => "contradicts",
+        AcquireOutcome::TooManyWaiters(_) => "too_many_waiters",
+        AcquireOutcome::TimedOut(_) => "wait_timeout",
+        AcquireOutcome::Draining(_) => "draining",
+        AcquireOutcome::Ended(_) => "ended",
+        AcquireOutcome::Recovering { .. } => "recovering",
     }
 }
 
-fn blocked(first: &Blockade) -> &'static str {
+fn blocked(first: &Conflict) -> &'static str {
     match first.by {
-        Blocker::Holders(_) => "held",
-        Blocker::Cooling { .. } => "cooling",
-        Blocker::Waiters => "queued",
+        ConflictKind::Holders(_) => "held",
+        ConflictKind::Cooling { .. } => "cooling",
+        ConflictKind::Waiters => "queued",
     }
 }

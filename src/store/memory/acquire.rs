@@ -1,12 +1,12 @@
 //! Asking for locks: what a claim is already, what is in its way, the grant, and the place in the queues.
 
-use super::clock::Moment;
-use super::hold::Hold;
-use super::lock::Obstacle;
+use super::clock::StoreTime;
+use super::lease_record::LeaseRecord;
+use super::lock::Obstruction;
 use super::table::Table;
 use crate::domain::{
-    Acquired, Attempt, Claim, Contradiction, EventKind, Fence, Grant, Lease, LockName, Lost, Mode,
-    Stand,
+    Acquired, Attempt, Claim, EventKind, Fence, Grant, Lease, LockName, Mismatch, Mode, NotHeld,
+    QueueRequest,
 };
 use crate::store::{Fault, StoreError};
 
@@ -15,11 +15,11 @@ impl Table {
         &mut self,
         claim: &Claim,
         attempt: Attempt,
-        stand: Option<&Stand>,
-        now: Moment,
+        stand: Option<&QueueRequest>,
+        now: StoreTime,
     ) -> Result<Acquired, StoreError> {
         for name in claim.names.iter() {
-            self.catch_up(name, now);
+            self.expire_due(name, now);
         }
         if let Some(ended) = self.ended(claim, now) {
             return Ok(ended);
@@ -36,13 +36,13 @@ impl Table {
             return Ok(answer);
         }
         if stand.is_some() {
-            self.hear(claim);
+            self.note_alive(claim);
         }
         let sequence = self.sequence(claim, stand);
         if let Some(contradiction) = self.other_limit(claim) {
             // Whoever asks in vain must not keep those behind it waiting.
             self.step_out(claim);
-            return Ok(Acquired::Contradicts(contradiction));
+            return Ok(Acquired::Mismatched(contradiction));
         }
         let is_blocked = claim
             .names
@@ -51,16 +51,16 @@ impl Table {
         match stand {
             _ if !is_blocked => self.grant(claim, attempt, now),
             Some(stand) => self.stand(claim, stand, sequence, now),
-            None => Ok(Acquired::Blocked(self.blockades(claim, sequence, now))),
+            None => Ok(Acquired::Blocked(self.conflicts(claim, sequence, now))),
         }
     }
 
     /// Whether the claim has ended before on one of its locks.
-    fn ended(&self, claim: &Claim, now: Moment) -> Option<Acquired> {
+    fn ended(&self, claim: &Claim, now: StoreTime) -> Option<Acquired> {
         claim.names.iter().find_map(|name| {
             let how = self.endings.get(name, claim.token, now)?;
             let name = name.clone();
-            Some(Acquired::Ended(Lost { name, how }))
+            Some(Acquired::Ended(NotHeld { name, reason: how }))
         })
     }
 
@@ -69,8 +69,8 @@ impl Table {
         &mut self,
         claim: &Claim,
         attempt: Attempt,
-        stand: Option<&Stand>,
-        now: Moment,
+        stand: Option<&QueueRequest>,
+        now: StoreTime,
     ) -> Option<Acquired> {
         let may_not = stand.is_some_and(|stand| !stand.takes_over);
         let leaves_alone = may_not && (claim.takes_over || self.is_of_stream(claim));
@@ -83,11 +83,11 @@ impl Table {
             None => Some(self.again(claim, attempt, now)),
             Some(first) if not_held.count() + 1 < claim.names.len() => {
                 let name = first.clone();
-                Some(Acquired::Contradicts(Contradiction::Claim { name }))
+                Some(Acquired::Mismatched(Mismatch::Claim { name }))
             }
             Some(_) => self
                 .other_ticket(claim)
-                .map(|name| Acquired::Contradicts(Contradiction::Claim { name })),
+                .map(|name| Acquired::Mismatched(Mismatch::Claim { name })),
         }
     }
 
@@ -123,17 +123,17 @@ impl Table {
     }
 
     /// A claim that holds all of its locks asks again.
-    fn again(&mut self, claim: &Claim, attempt: Attempt, now: Moment) -> Acquired {
+    fn again(&mut self, claim: &Claim, attempt: Attempt, now: StoreTime) -> Acquired {
         for name in claim.names.iter() {
             let held = self
                 .locks
                 .get(name)
                 .and_then(|lock| lock.holds.get(claim.token));
             let contradiction = match held.map(|hold| hold.mode) {
-                Some(mode) if mode != claim.mode => contradiction(mode, claim.mode, name),
+                Some(mode) if mode != claim.mode => mismatch(mode, claim.mode, name),
                 Some(_) | None => continue,
             };
-            return Acquired::Contradicts(contradiction);
+            return Acquired::Mismatched(contradiction);
         }
         let mut is_deeper = false;
         let mut leases: Vec<Lease> = Vec::with_capacity(claim.names.len());
@@ -150,16 +150,16 @@ impl Table {
         }
     }
 
-    fn other_limit(&self, claim: &Claim) -> Option<Contradiction> {
+    fn other_limit(&self, claim: &Claim) -> Option<Mismatch> {
         claim
             .names
             .iter()
             .find_map(|name| match self.locks.get(name)?.obstacle(claim.mode)? {
-                Obstacle::OtherLimit(in_force) => Some(Contradiction::Limit {
+                Obstruction::OtherLimit(in_force) => Some(Mismatch::Limit {
                     name: name.clone(),
                     in_force,
                 }),
-                Obstacle::Taken | Obstacle::Waiters => None,
+                Obstruction::Taken | Obstruction::Waiters => None,
             })
     }
 
@@ -169,18 +169,18 @@ impl Table {
         claim: &Claim,
         sequence: Option<u64>,
         name: &LockName,
-    ) -> Option<Obstacle> {
+    ) -> Option<Obstruction> {
         let lock = self.locks.get(name)?;
         let overtakes = claim.fair && !lock.is_turn_of(sequence);
         lock.obstacle(claim.mode)
-            .or(overtakes.then_some(Obstacle::Waiters))
+            .or(overtakes.then_some(Obstruction::Waiters))
     }
 
     fn grant(
         &mut self,
         claim: &Claim,
         attempt: Attempt,
-        now: Moment,
+        now: StoreTime,
     ) -> Result<Acquired, StoreError> {
         let text = self.make_room(claim, now)?;
         let fences = self.next_fences(claim, now)?;
@@ -191,8 +191,8 @@ impl Table {
             if let Some(line) = &mut lock.line {
                 line.remove(claim.token);
             }
-            let before = lock.ran_out.take();
-            let hold = Hold::new(claim, text.clone(), attempt, fence, now);
+            let before = lock.last_expired.take();
+            let hold = LeaseRecord::new(claim, text.clone(), attempt, fence, now);
             grants.push(Grant {
                 lease: hold.lease(now),
                 after_expiry: before.as_ref().map(|ran_out| ran_out.held_for),
@@ -208,7 +208,7 @@ impl Table {
     }
 
     /// A fencing token for each lock of the claim. Locks of one bucket share a counter.
-    fn next_fences(&self, claim: &Claim, now: Moment) -> Result<Vec<Fence>, StoreError> {
+    fn next_fences(&self, claim: &Claim, now: StoreTime) -> Result<Vec<Fence>, StoreError> {
         let mut fences: Vec<Fence> = Vec::with_capacity(claim.names.len());
         for (number, name) in claim.names.iter().enumerate() {
             let bucket = name.bucket();
@@ -227,12 +227,12 @@ impl Table {
 }
 
 /// How a claim that holds so contradicts itself by asking to hold otherwise.
-pub(super) fn contradiction(held: Mode, asked: Mode, name: &LockName) -> Contradiction {
+pub(super) fn mismatch(held: Mode, asked: Mode, name: &LockName) -> Mismatch {
     let name = name.clone();
     match (held, asked) {
-        (Mode::Shared(_), Mode::Exclusive) => Contradiction::Upgrade { name },
+        (Mode::Shared(_), Mode::Exclusive) => Mismatch::Upgrade { name },
         (Mode::Shared(_) | Mode::Exclusive, Mode::Shared(_) | Mode::Exclusive) => {
-            Contradiction::Claim { name }
+            Mismatch::Claim { name }
         }
     }
 }

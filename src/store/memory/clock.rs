@@ -8,12 +8,12 @@ use crate::domain::Timestamp;
 
 /// A moment on this process's monotonic clock, and what to call it.
 #[derive(Clone, Copy)]
-pub(super) struct Moment {
+pub(super) struct StoreTime {
     pub(super) instant: Instant,
     pub(super) unix_us: u64,
 }
 
-impl Moment {
+impl StoreTime {
     /// What to call this moment.
     pub(super) fn timestamp(self) -> Timestamp {
         self.timestamp_of(self.instant)
@@ -47,9 +47,9 @@ impl Clock {
         }
     }
 
-    pub(super) fn now(&self) -> Moment {
+    pub(super) fn now(&self) -> StoreTime {
         let instant = Instant::now();
-        Moment {
+        StoreTime {
             instant,
             unix_us: self.unix_us_at_start + micros(instant - self.started),
         }

@@ -9,12 +9,12 @@ use std::ops::Bound;
 
 use tokio::time::Instant;
 
-use super::clock::Moment;
-use super::endings::Endings;
-use super::line::Line;
-use super::lock::{Lock, Obstacle};
-use super::signals::Signals;
+use super::clock::StoreTime;
+use super::lock::{Lock, Obstruction};
+use super::notifications::Notifications;
 use super::text::Text;
+use super::tombstones::Tombstones;
+use super::wait_queue::WaitQueue;
 use crate::domain::{
     Bucket, Claim, EventKind, Listing, LockName, LockState, LockView, PageRoom, Queue,
 };
@@ -30,8 +30,8 @@ const LISTED_PER_STEP: usize = 100;
 /// Locks, ended claims, and the timetable of what is due when.
 pub(super) struct Table {
     pub(super) locks: BTreeMap<LockName, Lock>,
-    pub(super) endings: Endings,
-    pub(super) signals: Signals,
+    pub(super) endings: Tombstones,
+    pub(super) signals: Notifications,
     /// The last fencing token of each bucket.
     pub(super) fences: Box<[u64]>,
     /// The last sequence number in any queue.
@@ -75,8 +75,8 @@ impl Table {
     pub(super) fn new(locks_max: usize) -> Self {
         Self {
             locks: BTreeMap::new(),
-            endings: Endings::at_most(locks_max),
-            signals: Signals::default(),
+            endings: Tombstones::at_most(locks_max),
+            signals: Notifications::default(),
             fences: vec![0; Bucket::COUNT].into_boxed_slice(),
             last_sequence: 0,
             timetable: BTreeSet::new(),
@@ -93,8 +93,8 @@ impl Table {
         self.held
     }
 
-    pub(super) fn inspect(&mut self, name: &LockName, now: Moment) -> LockView {
-        self.catch_up(name, now);
+    pub(super) fn inspect(&mut self, name: &LockName, now: StoreTime) -> LockView {
+        self.expire_due(name, now);
         match self.locks.get(name) {
             Some(lock) => lock.view(name, now),
             None => LockView {
@@ -106,14 +106,19 @@ impl Table {
     }
 
     /// One step of a listing: looks at some locks after those of the steps before.
-    pub(super) fn list_some(&mut self, query: &ListQuery, page: &mut ListingProgress, now: Moment) {
+    pub(super) fn list_some(
+        &mut self,
+        query: &ListQuery,
+        page: &mut ListingProgress,
+        now: StoreTime,
+    ) {
         for _ in 0..LISTED_PER_STEP {
             let after = page.after.as_ref().or(query.after.as_ref());
             let Some(name) = self.next_name(&query.prefix, after) else {
                 page.is_over = true;
                 return;
             };
-            self.catch_up(&name, now);
+            self.expire_due(&name, now);
             let contended = self.locks.get(&name).filter(|lock| lock.is_contended());
             if let Some(lock) = contended {
                 let view = lock.view(&name, now);
@@ -143,11 +148,11 @@ impl Table {
     }
 
     /// The queue of a lock, if somebody stands there or is to stand there again.
-    pub(super) fn line(&self, name: &LockName) -> Option<&Line> {
+    pub(super) fn line(&self, name: &LockName) -> Option<&WaitQueue> {
         self.locks.get(name)?.line.as_deref()
     }
 
-    pub(super) fn line_mut(&mut self, name: &LockName) -> Option<&mut Line> {
+    pub(super) fn line_mut(&mut self, name: &LockName) -> Option<&mut WaitQueue> {
         self.locks.get_mut(name)?.line.as_deref_mut()
     }
 
@@ -158,7 +163,7 @@ impl Table {
 
     /// Says whether there is room for a claim to hold its locks, or to wait for them, and has its text then. A claim that
     /// waits has the room already that it needs to hold.
-    pub(super) fn make_room(&mut self, claim: &Claim, now: Moment) -> Result<Text, StoreError> {
+    pub(super) fn make_room(&mut self, claim: &Claim, now: StoreTime) -> Result<Text, StoreError> {
         let text = self.text(claim);
         if self.has_room(claim) {
             return Ok(text);
@@ -200,12 +205,12 @@ impl Table {
     }
 
     /// Clears away what is due, at most `most` entries. Says whether there may be more.
-    pub(super) fn sweep(&mut self, now: Moment, most: usize) -> bool {
+    pub(super) fn sweep(&mut self, now: StoreTime, most: usize) -> bool {
         for _ in 0..most {
             let lock = self.timetable.first().filter(|(at, _)| *at <= now.instant);
             let is_any = match lock.map(|(_, name)| name.clone()) {
                 Some(name) => {
-                    self.catch_up(&name, now);
+                    self.expire_due(&name, now);
                     true
                 }
                 None => false,
@@ -218,7 +223,7 @@ impl Table {
     }
 
     /// Brings a lock up to the present: what is over by now ends.
-    pub(super) fn catch_up(&mut self, name: &LockName, now: Moment) {
+    pub(super) fn expire_due(&mut self, name: &LockName, now: StoreTime) {
         let Some(lock) = self.locks.get_mut(name) else {
             return;
         };
@@ -229,7 +234,7 @@ impl Table {
             self.endings.remember_expired(name, &hold);
             self.signals.event(EventKind::Expired, name, &hold, now);
         }
-        lock.pass(now);
+        lock.advance(now);
         debug_assert!(
             lock.due().is_none_or(|at| at > now.instant),
             "nothing stays due"
@@ -244,36 +249,36 @@ impl Table {
     }
 
     /// Ends a step: locks that opened are offered, the timetable is put right, and what is free leaves no trace.
-    pub(super) fn settle(&mut self, now: Moment) {
+    pub(super) fn finish_step(&mut self, now: StoreTime) {
         while let Some(name) = self.touched.pop() {
             let is_waited_for = self.reschedule(&name);
             if is_waited_for {
-                self.offer(&name, now);
+                self.reserve(&name, now);
                 self.reschedule(&name);
             }
         }
     }
 
     /// Offers the lock to its first waiter if that would get an answer other than to wait on.
-    fn offer(&mut self, name: &LockName, now: Moment) {
-        let Some(first) = self.line(name).and_then(Line::first) else {
+    fn reserve(&mut self, name: &LockName, now: StoreTime) {
+        let Some(first) = self.line(name).and_then(WaitQueue::first) else {
             return;
         };
         let (sequence, mode, names) = (first.sequence, first.mode, first.names.clone());
         let is_answered = names.iter().all(|name| {
-            self.catch_up(name, now);
+            self.expire_due(name, now);
             let Some(lock) = self.locks.get(name) else {
                 return true;
             };
             // A contradiction is an answer too: whoever gets it makes room for the rest of the queue.
-            let admits = lock.obstacle(mode) != Some(Obstacle::Taken);
+            let admits = lock.obstacle(mode) != Some(Obstruction::Taken);
             admits && lock.is_turn_of(Some(sequence))
         });
         let is_new = self
             .line_mut(name)
-            .is_some_and(|line| line.offer(is_answered, now));
+            .is_some_and(|line| line.reserve(is_answered, now));
         if is_new {
-            self.signals.offered(name);
+            self.signals.reserved(name);
         }
     }
 

@@ -4,13 +4,13 @@
 use redis::Cmd;
 use tokio::time::Instant;
 
-use super::answers;
-use super::claims::{call, digests, is_compact, millis, share};
+use super::commands::{call, digests, is_compact, millis, share};
+use super::decode;
 use super::pool::{self, Connection, evalsha};
 use super::scripts;
 use super::{RedisStore, keys, record};
 use crate::domain::{
-    Change, ClaimDigest, HoldCount, LockNames, Mode, Released, Renewed, Token, Withdrawable,
+    ClaimDigest, HoldCount, LockNames, Mode, Released, RenewOptions, Renewed, RollbackRight, Token,
 };
 use crate::store::StoreError;
 
@@ -19,13 +19,13 @@ impl RedisStore {
         &self,
         names: &LockNames,
         token: Token,
-        change: Change,
+        change: RenewOptions,
         deadline: Instant,
     ) -> Result<Renewed, StoreError> {
         let (script, request) = (&scripts::RENEW, pool::request_id());
         let digests = digests(names, token);
         let ttl_ms = change.ttl.map(|ttl| millis(ttl.get()));
-        let is_plain = change.mode.is_none() && change.withdrawable == Withdrawable::Never;
+        let is_plain = change.mode.is_none() && change.rollback_right == RollbackRight::Never;
         let is_short = is_plain && ttl_ms.is_none_or(is_compact);
         let (limit, permits) = share(change.mode.unwrap_or_default());
         let mode = match change.mode {
@@ -51,16 +51,16 @@ impl RedisStore {
                 return command;
             }
             command.arg(mode).arg(&limit).arg(permits).arg(channel);
-            match change.withdrawable {
-                Withdrawable::Never => command.arg(""),
-                Withdrawable::AsBefore => command.arg("r"),
+            match change.rollback_right {
+                RollbackRight::Never => command.arg(""),
+                RollbackRight::AsBefore => command.arg("r"),
             };
             if is_repeat {
                 command.arg("1");
             }
             command
         };
-        let read = |reply| answers::renewed(reply, names);
+        let read = |reply| decode::renewed(reply, names);
         let asked = Instant::now();
         let run = self.run_in_time(script, request, deadline, command, read);
         let ((renewed, closed_for), epoch) = run.await?;
@@ -95,7 +95,7 @@ impl RedisStore {
             }
             command
         };
-        let read = |reply| answers::released(reply, names);
+        let read = |reply| decode::released(reply, names);
         let asked = Instant::now();
         let answer = if hold_count.is_some() {
             let run = self.run_in_time(script, request, deadline, command, read);

@@ -15,20 +15,20 @@ const PUBLISHED_AFTER: Duration = Duration::from_secs(60);
 pub(super) struct EventDemand {
     /// Read for each operation; everything else changes seldom.
     is_there: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<DemandState>,
 }
 
 #[derive(Default)]
-struct State {
+struct DemandState {
     is_wanted_here: bool,
     /// The last sign that any process wants events.
     last_sign: Option<Instant>,
-    hearing: Hearing,
+    hearing: DemandSource,
 }
 
 /// Whether this process hears it when another one says that it wants events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Hearing {
+pub(super) enum DemandSource {
     /// It never does, because it does not listen or may not: only counts of the subscribers tell.
     #[default]
     Never,
@@ -64,24 +64,27 @@ impl EventDemand {
             if subscribers > 0 {
                 state.last_sign = Some(now);
             }
-            if matches!(state.hearing, Hearing::Since(since) if since <= asked) {
-                state.hearing = Hearing::Always;
+            if matches!(state.hearing, DemandSource::Since(since) if since <= asked) {
+                state.hearing = DemandSource::Always;
             }
         });
     }
 
-    pub(super) fn set_hearing(&self, hearing: Hearing) {
+    pub(super) fn set_hearing(&self, hearing: DemandSource) {
         self.change(|state, _| state.hearing = hearing);
     }
 
-    fn change(&self, change: impl FnOnce(&mut State, Instant)) {
+    fn change(&self, change: impl FnOnce(&mut DemandState, Instant)) {
         let mut state = self.state.lock().expect("nobody panics while holding it");
         let now = Instant::now();
         change(&mut state, now);
         let is_recent = |at: Instant| now.saturating_duration_since(at) < PUBLISHED_AFTER;
         let is_there = state.is_wanted_here
             || state.last_sign.is_some_and(is_recent)
-            || matches!(state.hearing, Hearing::Interrupted | Hearing::Since(_));
+            || matches!(
+                state.hearing,
+                DemandSource::Interrupted | DemandSource::Since(_)
+            );
         self.is_there.store(is_there, Ordering::Relaxed);
     }
 }
@@ -126,12 +129,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_may_have_missed_an_announcement_publishes_until_a_count_after_it() {
         let demand = EventDemand::default();
-        demand.set_hearing(Hearing::Interrupted);
+        demand.set_hearing(DemandSource::Interrupted);
         let before = Instant::now();
         demand.counted(before, 0);
         assert!(demand.is_there());
         tokio::time::advance(MOMENT).await;
-        demand.set_hearing(Hearing::Since(Instant::now()));
+        demand.set_hearing(DemandSource::Since(Instant::now()));
         demand.counted(before, 0);
         assert!(demand.is_there(), "it was asked before this process heard");
         demand.counted(Instant::now(), 0);

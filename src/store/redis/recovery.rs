@@ -23,8 +23,8 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::facts::Facts;
-use super::messages::Messages;
+use super::info::ServerInfo;
+use super::pubsub::PubSub;
 use super::{keys, pool, scripts};
 use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
@@ -41,13 +41,13 @@ const EXCHANGES_MAX: usize = 5;
 
 /// What all connections know together.
 pub(super) struct Recovery {
-    messages: Arc<Messages>,
+    messages: Arc<PubSub>,
     fleet: Arc<FleetState>,
     deadline: RedisDeadline,
     outage: Outage,
     accepted_policy: Option<String>,
     grace_on_empty_start: Duration,
-    known: Mutex<Known>,
+    known: Mutex<KnownData>,
     is_refused: AtomicBool,
     /// This process was the first to find that the clock of Redis was set back, and puts all locks right.
     pub(super) went_back: Notify,
@@ -56,8 +56,8 @@ pub(super) struct Recovery {
 }
 
 #[derive(Default)]
-struct Known {
-    facts: Option<Facts>,
+struct KnownData {
+    facts: Option<ServerInfo>,
     clock_offset_ms: i64,
     data_epoch: Option<u64>,
     /// Grows with every exchange of any process.
@@ -76,7 +76,7 @@ impl Recovery {
         config: &RedisConfig,
         lease_max: Duration,
         fleet: Arc<FleetState>,
-        messages: Arc<Messages>,
+        messages: Arc<PubSub>,
     ) -> Self {
         let wait = config.grace_on_empty_start.then_some(lease_max);
         Self {
@@ -96,7 +96,7 @@ impl Recovery {
     /// Looks at the Redis behind a connection before anything else is sent on it. Returns the connection epoch that it
     /// belongs to.
     pub(super) async fn verify(&self, connection: &mut MultiplexedConnection) -> RedisResult<u64> {
-        let facts = Facts::read(connection).await?;
+        let facts = ServerInfo::read(connection).await?;
         if !facts.is_primary() {
             // Nothing can be written there, and nothing is granted.
             self.is_refused.store(true, Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl Recovery {
     async fn exchange(
         &self,
         connection: &mut MultiplexedConnection,
-        facts: &Facts,
+        facts: &ServerInfo,
     ) -> RedisResult<Option<u64>> {
         let (script, request) = (&scripts::RECOVERY, pool::request_id());
         let node = [keys::NODE, keys::LONGEST_TTL, keys::GRACE];
@@ -163,7 +163,7 @@ impl Recovery {
             tracing::warn!("the clock of the store was set back; all locks are looked at once");
             self.went_back.notify_one();
         }
-        self.fleet.longest_ttl.told(used_ms);
+        self.fleet.longest_ttl.announced(used_ms);
         self.messages.may_count(answer.may_count);
         self.messages
             .surveyed(asked, answer.watchers, answer.listeners);
@@ -173,7 +173,7 @@ impl Recovery {
     /// Takes in what the store said. Returns the connection epoch unless the store must be asked again.
     fn apply(
         &self,
-        facts: &Facts,
+        facts: &ServerInfo,
         answer: &RecoveryReply,
         asked: Instant,
         answered: Instant,

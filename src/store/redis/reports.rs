@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::answers::{ClosedFor, ReleaseReply};
+use super::decode::{ClosedFor, ReleaseReply};
 use super::pool::{self, Connection};
 use super::scripts::{self, Reply};
 use super::{RedisStore, keys};
 use crate::domain::{
-    Acquired, Attempt, Claim, Holder, Lease, Place, Released, Renewed, Rollback, Timestamp, Waiting,
+    Acquired, Attempt, Claim, Holder, Lease, Released, Renewed, Rollback, Ticket, Timestamp,
+    Waiting,
 };
 use crate::store::{Fault, StoreError};
 
@@ -47,9 +48,9 @@ impl RedisStore {
             }
             Acquired::Superseded
             | Acquired::Blocked(_)
-            | Acquired::Contradicts(_)
+            | Acquired::Mismatched(_)
             | Acquired::TooManyWaiters { .. }
-            | Acquired::Overdue
+            | Acquired::WaitExpired
             | Acquired::Ended(_)
             | Acquired::Recovering { .. } => None,
         };
@@ -64,9 +65,9 @@ impl RedisStore {
             Acquired::Superseded
             | Acquired::Waiting(_)
             | Acquired::Blocked(_)
-            | Acquired::Contradicts(_)
+            | Acquired::Mismatched(_)
             | Acquired::TooManyWaiters { .. }
-            | Acquired::Overdue
+            | Acquired::WaitExpired
             | Acquired::Ended(_)
             | Acquired::Recovering { .. } => {}
         }
@@ -92,13 +93,13 @@ impl RedisStore {
             | Acquired::Reentered(_)
             | Acquired::Replayed(_)
             | Acquired::Superseded
-            | Acquired::Overdue => Ok(acquired),
-            Acquired::Ended(lost) if lost.how.ran_out() => {
+            | Acquired::WaitExpired => Ok(acquired),
+            Acquired::Ended(lost) if lost.reason.ran_out() => {
                 let detail = "an earlier try may have been granted, and its lease have run out";
                 Err(StoreError::unknown(Fault::Timeout, detail))
             }
             Acquired::Blocked(_)
-            | Acquired::Contradicts(_)
+            | Acquired::Mismatched(_)
             | Acquired::TooManyWaiters { .. }
             | Acquired::Ended(_)
             | Acquired::Recovering { .. } => {
@@ -268,13 +269,13 @@ impl RedisStore {
     }
 
     /// A place whose end does not depend on how often the clock of Redis is set.
-    fn steady(&self, place: Place) -> Place {
+    fn steady(&self, place: Ticket) -> Ticket {
         let shift_ms = self.recovery.clock_shift_ms();
         let until = place.until.map(|until| {
             let until_ms = until.unix_ms();
             Timestamp::from_unix_ms(until_ms.saturating_add_signed(-shift_ms))
         });
-        Place { until, ..place }
+        Ticket { until, ..place }
     }
 }
 

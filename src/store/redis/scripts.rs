@@ -31,8 +31,8 @@ macro_rules! script {
     };
 }
 
-script!(ACQUIRE: "acquire" "acquire_offered" "clock" "acquire_wishes" "lease" "queue" "acquire_any");
-script!(PARK: "clock" "lease" "queue" "park");
+script!(ACQUIRE: "acquire" "acquire_reserved" "clock" "acquire_options" "lease" "queue" "acquire_any");
+script!(SUSPEND: "clock" "lease" "queue" "suspend");
 script!(RENEW: "renew" "clock" "renew_alone" "lease" "queue" "renew_any");
 script!(RELEASE: "release" "clock" "lease" "queue" "release_any");
 script!(WITHDRAW: "clock" "lease" "queue" "withdraw");

@@ -33,9 +33,9 @@ pub(super) fn evicted(mut reply: Reply) -> Result<InTime<Eviction>, Malformed> {
     }))
 }
 
-use super::answers::{lease, mode, state};
+use super::decode::{lease, mode, state};
 use super::scripts::{InTime, Malformed, Reply};
-use crate::domain::{Holder, LockName, LockState, LockView, Owner, Queue, Timestamp, Waiter};
+use crate::domain::{HeadWaiter, Holder, LockName, LockState, LockView, Owner, Queue, Timestamp};
 
 /// One step of a scan.
 pub(super) struct Scanned {
@@ -115,7 +115,7 @@ fn view(mut reply: Reply, now_ms: u64) -> Result<(LockState, Queue), Malformed> 
     let since = Timestamp::from_unix_ms(reply.number()? / 1_000);
     let limit = reply.text()?;
     let permits = reply.number()?;
-    let head = Waiter {
+    let head = HeadWaiter {
         mode: mode(&limit, permits)?,
         owner: Owner::from_store(&reply.text()?),
         since,

@@ -15,11 +15,11 @@ use tracing_subscriber::fmt::MakeWriter;
 /// The writing end. Cloning is cheap; all clones share the buffer.
 #[derive(Clone, Debug)]
 pub struct LogWriter {
-    shared: Arc<Shared>,
+    shared: Arc<LogQueue>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct LogQueue {
     buffer: Mutex<Buffer>,
     /// Signalled when the buffer or its state has changed, for the thread and for whoever flushes.
     changed: Condvar,
@@ -45,7 +45,7 @@ impl LogWriter {
     ///
     /// When the system has no thread to give.
     pub fn start(output: impl Write + Send + 'static, bytes_max: usize) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LogQueue {
             buffer: Mutex::default(),
             changed: Condvar::new(),
             bytes_max,
@@ -114,7 +114,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-impl Shared {
+impl LogQueue {
     /// A panic while the lock was held leaves at worst half a line behind.
     fn lock(&self) -> MutexGuard<'_, Buffer> {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)

@@ -12,7 +12,7 @@ use axum::http::Response;
 use axum::http::{HeaderName, HeaderValue, Method, Request};
 use leasehold::config::{LogRequests, WaitingConfig};
 use leasehold::domain::Bounds;
-use leasehold::http::{Access, App, BUCKETS, Front, RequestLog, Settings, router};
+use leasehold::http::{Access, App, BUCKETS, HttpSettings, RequestLog, RequestScope, router};
 use leasehold::server::shutdown::Draining;
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
@@ -31,7 +31,7 @@ use crate::support::stores::waiting_config;
 
 /// The API of a service of its own.
 pub(crate) struct Api {
-    pub(crate) router: Front,
+    pub(crate) router: RequestScope,
     pub(crate) draining: Draining,
     service: LockService,
 }
@@ -43,11 +43,11 @@ impl Api {
     }
 
     /// On an embedded store.
-    pub(crate) fn with(change: impl FnOnce(&mut Settings)) -> Self {
+    pub(crate) fn with(change: impl FnOnce(&mut HttpSettings)) -> Self {
         Self::on(Arc::new(MemoryStore::new(10_000)), change)
     }
 
-    pub(crate) fn on(store: Arc<dyn LockStore>, change: impl FnOnce(&mut Settings)) -> Self {
+    pub(crate) fn on(store: Arc<dyn LockStore>, change: impl FnOnce(&mut HttpSettings)) -> Self {
         let mut settings = settings();
         change(&mut settings);
         Self::made(store, waiting_config(), settings)
@@ -60,7 +60,7 @@ impl Api {
         Self::made(Arc::new(MemoryStore::new(10_000)), waiting, settings())
     }
 
-    fn made(store: Arc<dyn LockStore>, waiting: WaitingConfig, settings: Settings) -> Self {
+    fn made(store: Arc<dyn LockStore>, waiting: WaitingConfig, settings: HttpSettings) -> Self {
         let metrics = Arc::new(Metrics::with_buckets(&[BUCKETS]));
         let timeout = Duration::from_secs(2);
         let service = LockService::new(store, timeout, waiting, LockMetrics::new(&metrics));
@@ -126,8 +126,8 @@ impl Api {
     }
 }
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> HttpSettings {
+    HttpSettings {
         bounds: Bounds {
             ttl_default: Duration::from_secs(30),
             ttl_min: Duration::from_millis(100),

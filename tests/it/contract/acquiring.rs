@@ -4,100 +4,100 @@ use std::time::Duration;
 
 use leasehold::domain::{Acquired, Claim, LockState, Mode};
 
-use crate::support::bench::{
-    Bench, LONG, assert_held, claim, claim_on, fresh_name, holders_in_the_way, is_held, lock_of,
+use crate::support::fixture::{
+    Fixture, LONG, assert_held, claim, claim_on, fresh_name, holders_in_the_way, is_held, lock_of,
     metadata, name, only, owner, rival,
 };
 
-pub(super) async fn a_free_lock_is_granted_as_it_was_claimed(bench: &Bench) {
+pub(super) async fn a_free_lock_is_granted_as_it_was_claimed(fixture: &Fixture) {
     let claim = Claim {
         owner: owner("pod-7"),
         metadata: metadata(r#"{"job":"backup"}"#),
         ..claim()
     };
-    let lease = bench.granted(&claim).await;
+    let lease = fixture.granted(&claim).await;
     assert_eq!(lease.ttl, claim.ttl);
     let holder = lease.holder;
     assert_eq!(holder.owner, claim.owner);
     assert_eq!(holder.metadata, claim.metadata);
     assert_eq!(holder.mode, Mode::Exclusive);
     assert_eq!(holder.hold_count, claim.hold_count);
-    bench.assert_left(holder.expires_in, LONG);
+    fixture.assert_left(holder.expires_in, LONG);
     let lasts_ms = holder.expires_at.unix_ms() - holder.acquired_at.unix_ms();
     // Both moments are rounded to milliseconds.
     let difference = Duration::from_millis(lasts_ms).abs_diff(LONG);
     assert!(difference <= Duration::from_millis(1), "{lasts_ms} ms");
 }
 
-pub(super) async fn a_held_lock_is_refused_and_the_holder_is_named(bench: &Bench) {
+pub(super) async fn a_held_lock_is_refused_and_the_holder_is_named(fixture: &Fixture) {
     let holding = Claim {
         owner: owner("pod-7"),
         ..claim()
     };
-    let lease = bench.granted(&holding).await;
-    let holders = holders_in_the_way(bench.acquire(&rival(&holding)).await);
+    let lease = fixture.granted(&holding).await;
+    let holders = holders_in_the_way(fixture.acquire(&rival(&holding)).await);
     assert_eq!(holders.total, 1);
-    let holder = only(holders.told);
+    let holder = only(holders.listed);
     assert_eq!(holder.owner, holding.owner);
     assert_eq!(holder.mode, Mode::Exclusive);
     assert_eq!(holder.fence, lease.holder.fence);
-    bench.assert_left(holder.expires_in, LONG);
+    fixture.assert_left(holder.expires_in, LONG);
 }
 
-pub(super) async fn a_refused_claim_may_be_granted_later(bench: &Bench) {
+pub(super) async fn a_refused_claim_may_be_granted_later(fixture: &Fixture) {
     let holding = claim();
     let refused = rival(&holding);
-    bench.granted(&holding).await;
-    let answer = bench.acquire(&refused).await;
+    fixture.granted(&holding).await;
+    let answer = fixture.acquire(&refused).await;
     assert_held(&answer);
-    bench.freed(&holding).await;
-    bench.granted(&refused).await;
+    fixture.freed(&holding).await;
+    fixture.granted(&refused).await;
 }
 
-pub(super) async fn locks_with_different_names_do_not_meet(bench: &Bench) {
+pub(super) async fn locks_with_different_names_do_not_meet(fixture: &Fixture) {
     let base = fresh_name();
     for suffix in ["", "/a", "/a/b", "x", ":l"] {
-        bench
+        fixture
             .granted(&claim_on(&name(&format!("{base}{suffix}"))))
             .await;
     }
 }
 
-pub(super) async fn names_of_every_shape_are_locks_of_their_own(bench: &Bench) {
+pub(super) async fn names_of_every_shape_are_locks_of_their_own(fixture: &Fixture) {
     let longest = "n".repeat(255);
     for text in ["a", "A", "A-z.0_9~:@+,=-/x", "0", &longest] {
         let holding = claim_on(&name(text));
-        bench.granted(&holding).await;
-        let answer = bench.acquire(&rival(&holding)).await;
+        fixture.granted(&holding).await;
+        let answer = fixture.acquire(&rival(&holding)).await;
         assert!(is_held(&answer), "{text}: {answer:?}");
-        bench.freed(&holding).await;
+        fixture.freed(&holding).await;
         assert_eq!(
-            bench.state(lock_of(&holding)).await,
+            fixture.state(lock_of(&holding)).await,
             LockState::Free,
             "{text}"
         );
     }
 }
 
-pub(super) async fn the_same_token_on_another_lock_is_another_claim(bench: &Bench) {
+pub(super) async fn the_same_token_on_another_lock_is_another_claim(fixture: &Fixture) {
     let first = claim();
     let second = Claim {
         names: fresh_name().into(),
         ..first.clone()
     };
-    bench.granted(&first).await;
-    bench.granted(&second).await;
-    bench.freed(&first).await;
-    bench.renewed(&second, None).await;
+    fixture.granted(&first).await;
+    fixture.granted(&second).await;
+    fixture.freed(&first).await;
+    fixture.renewed(&second, None).await;
     // The end of the first is no end of the second.
-    bench.freed(&second).await;
+    fixture.freed(&second).await;
 }
 
-pub(super) async fn of_many_simultaneous_claims_one_is_granted(bench: &Bench) {
+pub(super) async fn of_many_simultaneous_claims_one_is_granted(fixture: &Fixture) {
     let name = fresh_name();
     let claims: Vec<_> = (0..50).map(|_| claim_on(&name)).collect();
     let answers =
-        futures_util::future::join_all(claims.iter().map(|claim| bench.acquire(claim))).await;
+        futures_util::future::join_all(claims.iter().map(|claim| fixture.acquire(claim))).await;
     let granted = answers
         .iter()
         .filter(|answer| matches!(answer, Acquired::Granted(_)))
@@ -106,7 +106,7 @@ pub(super) async fn of_many_simultaneous_claims_one_is_granted(bench: &Bench) {
     assert_eq!((granted, held), (1, 49));
 }
 
-pub(super) async fn whatever_an_owner_writes_comes_back_unchanged(bench: &Bench) {
+pub(super) async fn whatever_an_owner_writes_comes_back_unchanged(fixture: &Fixture) {
     for (text, json) in [
         ("", "{}"),
         (
@@ -124,8 +124,8 @@ pub(super) async fn whatever_an_owner_writes_comes_back_unchanged(bench: &Bench)
             metadata: metadata(json),
             ..claim()
         };
-        bench.granted(&claim).await;
-        let holder = bench.holder(lock_of(&claim)).await;
+        fixture.granted(&claim).await;
+        let holder = fixture.holder(lock_of(&claim)).await;
         assert_eq!(holder.owner, claim.owner);
         assert_eq!(holder.metadata, claim.metadata);
     }

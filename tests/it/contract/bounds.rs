@@ -1,10 +1,10 @@
 //! Laws of bounds: an answer tells of so many holders, and of so much that they say, however many locks it is about.
 
-use leasehold::domain::{AnswerRoom, Blocker, Claim, Holder, Holders, LockState, PageRoom};
+use leasehold::domain::{AnswerRoom, Claim, ConflictKind, Holder, Holders, LockState, PageRoom};
 
 use super::several::{blocked_by, claim_on_fresh};
-use crate::support::bench::{
-    Bench, LONG, READ, Waiter, claim, claim_on, holders_in_the_way, in_mode, lock_of, metadata,
+use crate::support::fixture::{
+    Fixture, LONG, READ, Waiter, claim, claim_on, holders_in_the_way, in_mode, lock_of, metadata,
     name, reader, rival,
 };
 
@@ -23,23 +23,23 @@ fn bytes(holders: &[Holder]) -> usize {
     holders.iter().map(Holder::text_bytes).sum()
 }
 
-fn held_by(blocker: Blocker) -> Holders {
+fn held_by(blocker: ConflictKind) -> Holders {
     match blocker {
-        Blocker::Holders(holders) => holders,
+        ConflictKind::Holders(holders) => holders,
         other => panic!("others hold the lock, but: {other:?}"),
     }
 }
 
-pub(super) async fn an_answer_about_many_locks_tells_of_few_holders_of_each(bench: &Bench) {
+pub(super) async fn an_answer_about_many_locks_tells_of_few_holders_of_each(fixture: &Fixture) {
     const READERS: u64 = 5;
     let (alone, locks) = claim_on_fresh::<64>();
     for _ in 0..READERS {
-        bench.all_granted(&reader(&alone)).await;
+        fixture.all_granted(&reader(&alone)).await;
     }
-    let refused = blocked_by(bench.acquire(&alone).await);
+    let refused = blocked_by(fixture.acquire(&alone).await);
     let mut waiter = Waiter::new(rival(&alone));
-    bench.ask(&mut waiter).await;
-    let parked = bench.park(&waiter.claim, LONG).await;
+    fixture.ask(&mut waiter).await;
+    let parked = fixture.park(&waiter.claim, LONG).await;
     let parked = parked.blocked_by.into_iter();
     let parked: Vec<_> = parked
         .map(|blockade| (blockade.name, blockade.by))
@@ -49,59 +49,63 @@ pub(super) async fn an_answer_about_many_locks_tells_of_few_holders_of_each(benc
         for (name, by) in answer {
             let holders = held_by(by);
             assert_eq!(holders.total, READERS, "{name}");
-            assert_eq!(holders.told.len(), AnswerRoom::HOLDERS_MAX / locks.len());
+            assert_eq!(holders.listed.len(), AnswerRoom::HOLDERS_MAX / locks.len());
         }
     }
 }
 
-pub(super) async fn an_answer_has_room_for_so_much_metadata(bench: &Bench) {
+pub(super) async fn an_answer_has_room_for_so_much_metadata(fixture: &Fixture) {
     const READERS: u64 = 40;
     let first = in_mode(&wordy(claim()), READ);
-    bench.granted(&first).await;
+    fixture.granted(&first).await;
     for _ in 1..READERS {
-        bench.granted(&wordy(reader(&first))).await;
+        fixture.granted(&wordy(reader(&first))).await;
     }
-    let LockState::Held(seen) = bench.state(lock_of(&first)).await else {
+    let LockState::Held(seen) = fixture.state(lock_of(&first)).await else {
         panic!("many hold it");
     };
     let alone = claim_on(lock_of(&first));
-    let refused = holders_in_the_way(bench.acquire(&alone).await);
-    let evicted = bench.evict_many(lock_of(&first), "").await;
+    let refused = holders_in_the_way(fixture.acquire(&alone).await);
+    let evicted = fixture.evict_many(lock_of(&first), "").await;
     for holders in [seen, refused, evicted] {
         assert_eq!(holders.total, READERS);
         let fit = AnswerRoom::BYTES_MAX / METADATA_BYTES;
-        assert_eq!(holders.told.len(), fit, "as many as there is room for");
-        assert_eq!(bytes(&holders.told), fit * METADATA_BYTES);
+        assert_eq!(holders.listed.len(), fit, "as many as there is room for");
+        assert_eq!(bytes(&holders.listed), fit * METADATA_BYTES);
     }
 }
 
-pub(super) async fn an_answer_about_many_locks_has_no_more_room_for_metadata(bench: &Bench) {
+pub(super) async fn an_answer_about_many_locks_has_no_more_room_for_metadata(fixture: &Fixture) {
     let (alone, locks) = claim_on_fresh::<40>();
-    bench.all_granted(&wordy(rival(&alone))).await;
-    let refused = blocked_by(bench.acquire(&alone).await);
+    fixture.all_granted(&wordy(rival(&alone))).await;
+    let refused = blocked_by(fixture.acquire(&alone).await);
     assert_eq!(refused.len(), locks.len());
     let fit = AnswerRoom::BYTES_MAX / METADATA_BYTES;
     for (number, (name, by)) in refused.into_iter().enumerate() {
         let holders = held_by(by);
         assert_eq!(holders.total, 1, "{name} is held all the same");
-        assert_eq!(holders.told.len(), usize::from(number < fit), "{name}");
+        assert_eq!(holders.listed.len(), usize::from(number < fit), "{name}");
     }
 }
 
-pub(super) async fn a_page_ends_where_it_has_no_more_room(bench: &Bench) {
+pub(super) async fn a_page_ends_where_it_has_no_more_room(fixture: &Fixture) {
     const LOCKS: usize = 100;
     let names: Vec<_> = (0..LOCKS)
         .map(|number| format!("page/{number:03}"))
         .collect();
     for text in &names {
-        bench.granted(&wordy(claim_on(&name(text)))).await;
+        fixture.granted(&wordy(claim_on(&name(text)))).await;
     }
-    let first = bench.page("page/", None, LOCKS).await;
+    let first = fixture.page("page/", None, LOCKS).await;
     let fit = PageRoom::BYTES_MAX / METADATA_BYTES;
     assert_eq!(first.locks.len(), fit);
     assert_eq!(
         first.next_after.as_ref(),
         first.locks.last().map(|last| &last.name)
     );
-    assert_eq!(bench.names("page/", LOCKS).await, names, "the rest follows");
+    assert_eq!(
+        fixture.names("page/", LOCKS).await,
+        names,
+        "the rest follows"
+    );
 }

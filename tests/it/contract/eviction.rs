@@ -4,8 +4,9 @@ use leasehold::domain::{Acquired, Claim, LockState, NotHolder};
 
 use super::expiry::{assert_told, expired_claim};
 use super::permits::taking;
-use crate::support::bench::{
-    Bench, LONG, READ, SHORT, claim, for_short, fresh_name, in_mode, lock_of, owner, reader, rival,
+use crate::support::fixture::{
+    Fixture, LONG, READ, SHORT, claim, for_short, fresh_name, in_mode, lock_of, owner, reader,
+    rival,
 };
 
 fn evicted(reason: &str) -> NotHolder {
@@ -14,41 +15,43 @@ fn evicted(reason: &str) -> NotHolder {
     }
 }
 
-pub(super) async fn an_eviction_returns_the_holder_and_frees_the_lock(bench: &Bench) {
+pub(super) async fn an_eviction_returns_the_holder_and_frees_the_lock(fixture: &Fixture) {
     let claim = Claim {
         owner: owner("pod-7"),
         ..claim()
     };
-    let lease = bench.granted(&claim).await;
-    let holders = bench.evict(lock_of(&claim), "stuck").await;
+    let lease = fixture.granted(&claim).await;
+    let holders = fixture.evict(lock_of(&claim), "stuck").await;
     assert_eq!(holders.len(), 1, "{holders:?}");
     assert_eq!(holders[0].owner, claim.owner);
     assert_eq!(holders[0].fence, lease.holder.fence);
-    bench.assert_left(holders[0].expires_in, LONG);
-    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
-    bench.granted(&rival(&claim)).await;
+    fixture.assert_left(holders[0].expires_in, LONG);
+    assert_eq!(fixture.state(lock_of(&claim)).await, LockState::Free);
+    fixture.granted(&rival(&claim)).await;
 }
 
-pub(super) async fn an_evicted_claim_is_told_the_reason(bench: &Bench) {
+pub(super) async fn an_evicted_claim_is_told_the_reason(fixture: &Fixture) {
     let claim = claim();
-    bench.granted(&claim).await;
-    bench.evict(lock_of(&claim), "stuck").await;
+    fixture.granted(&claim).await;
+    fixture.evict(lock_of(&claim), "stuck").await;
     // Twice, because asking must not change the answer.
-    assert_told(bench, &claim, evicted("stuck")).await;
-    assert_told(bench, &claim, evicted("stuck")).await;
+    assert_told(fixture, &claim, evicted("stuck")).await;
+    assert_told(fixture, &claim, evicted("stuck")).await;
 }
 
-pub(super) async fn an_evicted_claim_stays_evicted_when_the_lock_has_another_holder(bench: &Bench) {
+pub(super) async fn an_evicted_claim_stays_evicted_when_the_lock_has_another_holder(
+    fixture: &Fixture,
+) {
     let first = claim();
     let second = rival(&first);
-    bench.granted(&first).await;
-    bench.evict(lock_of(&first), "stuck").await;
-    bench.granted(&second).await;
-    assert_told(bench, &first, evicted("stuck")).await;
-    bench.renewed(&second, None).await;
+    fixture.granted(&first).await;
+    fixture.evict(lock_of(&first), "stuck").await;
+    fixture.granted(&second).await;
+    assert_told(fixture, &first, evicted("stuck")).await;
+    fixture.renewed(&second, None).await;
 }
 
-pub(super) async fn a_reason_comes_back_as_it_was_given(bench: &Bench) {
+pub(super) async fn a_reason_comes_back_as_it_was_given(fixture: &Fixture) {
     let long = "because ".repeat(100);
     for reason in [
         "",
@@ -58,39 +61,39 @@ pub(super) async fn a_reason_comes_back_as_it_was_given(bench: &Bench) {
         &long,
     ] {
         let claim = claim();
-        bench.granted(&claim).await;
-        bench.evict(lock_of(&claim), reason).await;
-        assert_told(bench, &claim, evicted(reason)).await;
+        fixture.granted(&claim).await;
+        fixture.evict(lock_of(&claim), reason).await;
+        assert_told(fixture, &claim, evicted(reason)).await;
     }
 }
 
-pub(super) async fn there_is_nobody_to_evict_from_a_lock_that_is_not_held(bench: &Bench) {
-    assert_eq!(bench.evict(&fresh_name(), "").await, Vec::new(), "free");
-    let expired = expired_claim(bench).await;
+pub(super) async fn there_is_nobody_to_evict_from_a_lock_that_is_not_held(fixture: &Fixture) {
+    assert_eq!(fixture.evict(&fresh_name(), "").await, Vec::new(), "free");
+    let expired = expired_claim(fixture).await;
     assert_eq!(
-        bench.evict(lock_of(&expired), "").await,
+        fixture.evict(lock_of(&expired), "").await,
         Vec::new(),
         "expired"
     );
-    assert_told(bench, &expired, NotHolder::Expired).await;
+    assert_told(fixture, &expired, NotHolder::Expired).await;
     let cooling = Claim {
         min_hold: Some(LONG),
         ..claim()
     };
-    bench.granted(&cooling).await;
-    bench.freed(&cooling).await;
+    fixture.granted(&cooling).await;
+    fixture.freed(&cooling).await;
     assert_eq!(
-        bench.evict(lock_of(&cooling), "").await,
+        fixture.evict(lock_of(&cooling), "").await,
         Vec::new(),
         "cooling"
     );
-    let state = bench.state(lock_of(&cooling)).await;
+    let state = fixture.state(lock_of(&cooling)).await;
     assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
 }
 
 /// Though nobody has looked at it since: what it keeps taken is no holder's.
 pub(super) async fn an_eviction_does_not_open_what_a_shared_lease_that_ran_out_keeps_closed(
-    bench: &Bench,
+    fixture: &Fixture,
 ) {
     let over = |claim: &Claim| Claim {
         min_hold: Some(LONG),
@@ -100,27 +103,27 @@ pub(super) async fn an_eviction_does_not_open_what_a_shared_lease_that_ran_out_k
     let lock = claim();
     let (two, one) = (over(&taking(&lock, 2, 3)), taking(&lock, 1, 3));
     for claim in [&reading, &two, &one] {
-        bench.granted(claim).await;
+        fixture.granted(claim).await;
     }
-    bench.outlast(SHORT).await;
-    assert_eq!(bench.evict(lock_of(&reading), "").await, Vec::new());
-    let state = bench.state(lock_of(&reading)).await;
+    fixture.outlast(SHORT).await;
+    assert_eq!(fixture.evict(lock_of(&reading), "").await, Vec::new());
+    let state = fixture.state(lock_of(&reading)).await;
     assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
-    assert_told(bench, &reading, NotHolder::Expired).await;
-    assert_eq!(bench.evict(lock_of(&one), "").await.len(), 1);
-    let refused = bench.acquire(&taking(&lock, 2, 3)).await;
+    assert_told(fixture, &reading, NotHolder::Expired).await;
+    assert_eq!(fixture.evict(lock_of(&one), "").await.len(), 1);
+    let refused = fixture.acquire(&taking(&lock, 2, 3)).await;
     assert!(matches!(refused, Acquired::Blocked(_)), "{refused:?}");
-    bench.granted(&taking(&lock, 1, 3)).await;
+    fixture.granted(&taking(&lock, 1, 3)).await;
 }
 
-pub(super) async fn those_who_hold_hear_of_an_eviction_and_not_of_one_of_nobody(bench: &Bench) {
+pub(super) async fn those_who_hold_hear_of_an_eviction_and_not_of_one_of_nobody(fixture: &Fixture) {
     let [alone, reading, nobody] = [claim(), in_mode(&claim(), READ), claim()];
     for holding in [&alone, &reading, &reader(&reading)] {
-        bench.granted(holding).await;
+        fixture.granted(holding).await;
     }
     for evicted in [&alone, &reading, &nobody] {
-        bench.evict(lock_of(evicted), "").await;
+        fixture.evict(lock_of(evicted), "").await;
     }
-    let told = |claim| bench.ear().evictions_of(lock_of(claim)) > 0;
+    let told = |claim| fixture.ear().evictions_of(lock_of(claim)) > 0;
     assert!(told(&alone) && told(&reading) && !told(&nobody));
 }

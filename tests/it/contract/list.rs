@@ -1,101 +1,105 @@
 //! Laws of listing: the held locks in the order of names, none twice, none left out that stays held.
 //!
-//! Each bench has its own store, so the whole list is this law's.
+//! Each fixture has its own store, so the whole list is this law's.
 
 use leasehold::domain::{Claim, LockState};
 
 use super::expiry::expired_claim;
-use crate::support::bench::{
-    Bench, LONG, READ, SHORT, at_depth, claim, claim_on, for_short, in_mode, lock_of, name, owner,
-    reader, rival,
+use crate::support::fixture::{
+    Fixture, LONG, READ, SHORT, at_depth, claim, claim_on, for_short, in_mode, lock_of, name,
+    owner, reader, rival,
 };
 
-async fn hold(bench: &Bench, names: &[&str]) {
+async fn hold(fixture: &Fixture, names: &[&str]) {
     for text in names {
-        bench.granted(&claim_on(&name(text))).await;
+        fixture.granted(&claim_on(&name(text))).await;
     }
 }
 
-pub(super) async fn held_locks_are_listed_in_the_order_of_names(bench: &Bench) {
-    hold(bench, &["b", "a/2", "B", "a", "a-1", "a/10", "~"]).await;
+pub(super) async fn held_locks_are_listed_in_the_order_of_names(fixture: &Fixture) {
+    hold(fixture, &["b", "a/2", "B", "a", "a-1", "a/10", "~"]).await;
     let sorted = ["B", "a", "a-1", "a/10", "a/2", "b", "~"];
-    assert_eq!(bench.names("", 100).await, sorted);
+    assert_eq!(fixture.names("", 100).await, sorted);
 }
 
-pub(super) async fn a_listed_lock_looks_as_it_does_when_inspected(bench: &Bench) {
+pub(super) async fn a_listed_lock_looks_as_it_does_when_inspected(fixture: &Fixture) {
     let claim = Claim {
         owner: owner("pod-7"),
         ..claim()
     };
-    bench.granted(&claim).await;
-    let page = bench.page("", None, 10).await;
+    fixture.granted(&claim).await;
+    let page = fixture.page("", None, 10).await;
     assert_eq!(page.locks.len(), 1, "{page:?}");
     assert_eq!(&page.locks[0].name, lock_of(&claim));
-    let (listed, inspected) = (page.locks[0].clone(), bench.view(lock_of(&claim)).await);
+    let (listed, inspected) = (page.locks[0].clone(), fixture.view(lock_of(&claim)).await);
     assert_eq!(listed.queue, inspected.queue);
     let (LockState::Held(mut listed), LockState::Held(inspected)) = (listed.state, inspected.state)
     else {
         panic!("both are held, but: {page:?}");
     };
-    bench.assert_left(listed.told[0].expires_in, LONG);
-    listed.told[0].expires_in = inspected.told[0].expires_in;
+    fixture.assert_left(listed.listed[0].expires_in, LONG);
+    listed.listed[0].expires_in = inspected.listed[0].expires_in;
     assert_eq!(listed, inspected);
 }
 
-pub(super) async fn only_held_locks_are_listed(bench: &Bench) {
-    expired_claim(bench).await;
+pub(super) async fn only_held_locks_are_listed(fixture: &Fixture) {
+    expired_claim(fixture).await;
     let cooling = Claim {
         min_hold: Some(LONG),
         ..claim()
     };
-    bench.granted(&cooling).await;
-    bench.freed(&cooling).await;
+    fixture.granted(&cooling).await;
+    fixture.freed(&cooling).await;
     let free = claim();
-    bench.granted(&free).await;
-    bench.freed(&free).await;
+    fixture.granted(&free).await;
+    fixture.freed(&free).await;
     let held = claim();
-    bench.granted(&held).await;
-    assert_eq!(bench.names("", 10).await, [lock_of(&held).as_str()]);
+    fixture.granted(&held).await;
+    assert_eq!(fixture.names("", 10).await, [lock_of(&held).as_str()]);
 }
 
-pub(super) async fn a_prefix_is_taken_literally(bench: &Bench) {
-    hold(bench, &["a", "a/b", "a/bc", "ab", "b", "a.b"]).await;
-    assert_eq!(bench.names("a/", 10).await, ["a/b", "a/bc"]);
+pub(super) async fn a_prefix_is_taken_literally(fixture: &Fixture) {
+    hold(fixture, &["a", "a/b", "a/bc", "ab", "b", "a.b"]).await;
+    assert_eq!(fixture.names("a/", 10).await, ["a/b", "a/bc"]);
     assert_eq!(
-        bench.names("a", 10).await,
+        fixture.names("a", 10).await,
         ["a", "a.b", "a/b", "a/bc", "ab"]
     );
-    assert_eq!(bench.names("a.b", 10).await, ["a.b"]);
+    assert_eq!(fixture.names("a.b", 10).await, ["a.b"]);
     for pattern in ["*", "a*", "a?b", "[a]", "A", "a/b/"] {
         let none: [&str; 0] = [];
-        assert_eq!(bench.names(pattern, 10).await, none, "{pattern}");
+        assert_eq!(fixture.names(pattern, 10).await, none, "{pattern}");
     }
 }
 
-pub(super) async fn pages_of_any_size_make_the_same_list(bench: &Bench) {
+pub(super) async fn pages_of_any_size_make_the_same_list(fixture: &Fixture) {
     let names: Vec<_> = (0..25).map(|number| format!("page/{number:02}")).collect();
     for text in names.iter().rev() {
-        bench.granted(&claim_on(&name(text))).await;
+        fixture.granted(&claim_on(&name(text))).await;
     }
     for page_size in [1, 2, 5, 24, 25, 26] {
-        assert_eq!(bench.names("page/", page_size).await, names, "{page_size}");
+        assert_eq!(
+            fixture.names("page/", page_size).await,
+            names,
+            "{page_size}"
+        );
     }
 }
 
-pub(super) async fn the_last_page_says_that_it_is_the_last(bench: &Bench) {
-    hold(bench, &["a", "b", "c", "x"]).await;
-    let page = bench.page("", None, 2).await;
+pub(super) async fn the_last_page_says_that_it_is_the_last(fixture: &Fixture) {
+    hold(fixture, &["a", "b", "c", "x"]).await;
+    let page = fixture.page("", None, 2).await;
     assert_eq!(page.next_after, Some(name("b")));
-    let page = bench.page("", page.next_after, 2).await;
+    let page = fixture.page("", page.next_after, 2).await;
     assert_eq!((page.locks.len(), page.next_after), (2, None));
-    let page = bench.page("y", None, 2).await;
+    let page = fixture.page("y", None, 2).await;
     assert_eq!((page.locks.len(), page.next_after), (0, None));
 }
 
-pub(super) async fn a_page_starts_after_its_name_whether_that_is_held_or_not(bench: &Bench) {
-    hold(bench, &["a", "c", "p/a", "p/c"]).await;
+pub(super) async fn a_page_starts_after_its_name_whether_that_is_held_or_not(fixture: &Fixture) {
+    hold(fixture, &["a", "c", "p/a", "p/c"]).await;
     let names_after = async |prefix: &str, after: &str| {
-        let page = bench.page(prefix, Some(name(after)), 10).await;
+        let page = fixture.page(prefix, Some(name(after)), 10).await;
         let names = page.locks.iter().map(|lock| lock.name.to_string());
         names.collect::<Vec<_>>()
     };
@@ -106,16 +110,16 @@ pub(super) async fn a_page_starts_after_its_name_whether_that_is_held_or_not(ben
     assert!(names_after("p/", "q").await.is_empty());
 }
 
-pub(super) async fn no_lock_is_missed_or_doubled_while_others_come_and_go(bench: &Bench) {
+pub(super) async fn no_lock_is_missed_or_doubled_while_others_come_and_go(fixture: &Fixture) {
     let staying: Vec<_> = (0..60).map(|number| format!("list/{number:03}")).collect();
     for text in &staying {
-        bench.granted(&claim_on(&name(text))).await;
+        fixture.granted(&claim_on(&name(text))).await;
     }
     let mut passing: Vec<Claim> = Vec::new();
     let mut seen = Vec::new();
     let mut after = None;
     for turn in 0..200 {
-        let page = bench.page("list/", after, 7).await;
+        let page = fixture.page("list/", after, 7).await;
         seen.extend(page.locks.into_iter().map(|lock| lock.name.to_string()));
         after = page.next_after;
         if after.is_none() {
@@ -123,11 +127,11 @@ pub(super) async fn no_lock_is_missed_or_doubled_while_others_come_and_go(bench:
         }
         // Before, at and behind the place where the next page starts.
         for claim in passing.drain(..) {
-            bench.freed(&claim).await;
+            fixture.freed(&claim).await;
         }
         for number in (turn % 3..60).step_by(3) {
             let claim = claim_on(&name(&format!("list/{number:03}x{turn}")));
-            bench.granted(&claim).await;
+            fixture.granted(&claim).await;
             passing.push(claim);
         }
     }
@@ -137,7 +141,7 @@ pub(super) async fn no_lock_is_missed_or_doubled_while_others_come_and_go(bench:
     assert_eq!(stayed.count(), staying.len(), "{seen:?}");
 }
 
-pub(super) async fn the_locks_that_are_held_are_counted(bench: &Bench) {
+pub(super) async fn the_locks_that_are_held_are_counted(fixture: &Fixture) {
     let (alone, deep, lapsing) = (claim(), at_depth(&claim(), 2), for_short(&claim()));
     let (first, lapsing_reader) = (in_mode(&claim(), READ), for_short(&in_mode(&claim(), READ)));
     let early = Claim {
@@ -159,13 +163,13 @@ pub(super) async fn the_locks_that_are_held_are_counted(bench: &Bench) {
         &early,
         &early_reader,
     ] {
-        bench.granted(claim).await;
+        fixture.granted(claim).await;
     }
-    bench.freed(&early).await;
-    bench.freed(&early_reader).await;
-    bench.waiting(&rival(&alone)).await;
-    bench.outlast(SHORT).await;
-    bench.store().survey().await;
-    bench.store().sweep().await;
-    assert_eq!(bench.store().health().held_locks, Some(3));
+    fixture.freed(&early).await;
+    fixture.freed(&early_reader).await;
+    fixture.waiting(&rival(&alone)).await;
+    fixture.outlast(SHORT).await;
+    fixture.store().refresh_health().await;
+    fixture.store().sweep().await;
+    assert_eq!(fixture.store().health().held_locks, Some(3));
 }

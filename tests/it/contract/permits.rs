@@ -1,10 +1,10 @@
 //! Laws of permits: a lock with a limit is a counting semaphore.
 
-use leasehold::domain::{Blocker, Claim, LockState, NotHolder};
+use leasehold::domain::{Claim, ConflictKind, LockState, NotHolder};
 
 use super::expiry::assert_told;
-use crate::support::bench::{
-    Bench, LONG, READ, SHORT, Waiter, assert_behind_waiters, assert_held, blocker, claim,
+use crate::support::fixture::{
+    Fixture, LONG, READ, SHORT, Waiter, assert_behind_waiters, assert_held, blocker, claim,
     contradicts_limit, for_short, holders_in_the_way, in_mode, leases_granted, lock_of, permits,
     rival, ttl,
 };
@@ -14,79 +14,79 @@ pub(super) fn taking(claim: &Claim, permitted: u64, limit: u64) -> Claim {
     in_mode(&rival(claim), permits(permitted, limit))
 }
 
-pub(super) async fn as_many_hold_as_there_are_permits(bench: &Bench) {
+pub(super) async fn as_many_hold_as_there_are_permits(fixture: &Fixture) {
     let lock = claim();
     let holding = [(); 3].map(|()| taking(&lock, 1, 3));
     for claim in &holding {
-        bench.granted(claim).await;
+        fixture.granted(claim).await;
     }
     let refused = taking(&lock, 1, 3);
-    let holders = holders_in_the_way(bench.acquire(&refused).await);
+    let holders = holders_in_the_way(fixture.acquire(&refused).await);
     assert_eq!(holders.total, 3);
     assert!(
         holders
-            .told
+            .listed
             .iter()
             .all(|holder| holder.mode == permits(1, 3))
     );
-    bench.freed(&holding[1]).await;
-    bench.granted(&refused).await;
-    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
+    fixture.freed(&holding[1]).await;
+    fixture.granted(&refused).await;
+    assert_held(&fixture.acquire(&taking(&lock, 1, 3)).await);
 }
 
-pub(super) async fn a_claim_may_take_several_permits(bench: &Bench) {
+pub(super) async fn a_claim_may_take_several_permits(fixture: &Fixture) {
     let lock = claim();
     let [two, another_two, one] = [2, 2, 1].map(|permits| taking(&lock, permits, 3));
-    bench.granted(&two).await;
-    assert_held(&bench.acquire(&another_two).await);
-    bench.granted(&one).await;
-    bench.freed(&two).await;
-    bench.granted(&another_two).await;
-    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
+    fixture.granted(&two).await;
+    assert_held(&fixture.acquire(&another_two).await);
+    fixture.granted(&one).await;
+    fixture.freed(&two).await;
+    fixture.granted(&another_two).await;
+    assert_held(&fixture.acquire(&taking(&lock, 1, 3)).await);
 }
 
-pub(super) async fn claims_of_any_size_fill_the_limit_and_never_exceed_it(bench: &Bench) {
+pub(super) async fn claims_of_any_size_fill_the_limit_and_never_exceed_it(fixture: &Fixture) {
     for held in [1, 2, 3, 4, 7, 100] {
         for left in [1, 2, 3, 4, 7, 100] {
             let (lock, limit) = (claim(), held + left);
-            bench.granted(&taking(&lock, held, limit)).await;
-            assert_held(&bench.acquire(&taking(&lock, left + 1, limit)).await);
-            bench.granted(&taking(&lock, left, limit)).await;
-            assert_held(&bench.acquire(&taking(&lock, 1, limit)).await);
+            fixture.granted(&taking(&lock, held, limit)).await;
+            assert_held(&fixture.acquire(&taking(&lock, left + 1, limit)).await);
+            fixture.granted(&taking(&lock, left, limit)).await;
+            assert_held(&fixture.acquire(&taking(&lock, 1, limit)).await);
         }
     }
 }
 
-pub(super) async fn a_lock_with_one_permit_is_held_alone(bench: &Bench) {
+pub(super) async fn a_lock_with_one_permit_is_held_alone(fixture: &Fixture) {
     let lock = claim();
     let only = taking(&lock, 1, 1);
-    bench.granted(&only).await;
-    assert_held(&bench.acquire(&taking(&lock, 1, 1)).await);
-    bench.freed(&only).await;
-    bench.granted(&lock).await;
+    fixture.granted(&only).await;
+    assert_held(&fixture.acquire(&taking(&lock, 1, 1)).await);
+    fixture.freed(&only).await;
+    fixture.granted(&lock).await;
 }
 
-pub(super) async fn small_claims_do_not_overtake_a_large_one_that_waits(bench: &Bench) {
+pub(super) async fn small_claims_do_not_overtake_a_large_one_that_waits(fixture: &Fixture) {
     let lock = claim();
     let holding = taking(&lock, 2, 3);
-    bench.granted(&holding).await;
-    let mut large = bench.waiting(&taking(&lock, 3, 3)).await;
+    fixture.granted(&holding).await;
+    let mut large = fixture.waiting(&taking(&lock, 3, 3)).await;
     // There is a permit for it, and somebody before it.
     let small = taking(&lock, 1, 3);
-    assert_behind_waiters(bench.acquire(&small).await);
-    let mut small = bench.waiting(&small).await;
-    bench.freed(&holding).await;
-    bench.waits(&mut small).await;
-    leases_granted(bench.ask(&mut large).await);
-    bench.waits(&mut small).await;
-    bench.freed(&large.claim).await;
-    bench.served(&mut small).await;
+    assert_behind_waiters(fixture.acquire(&small).await);
+    let mut small = fixture.waiting(&small).await;
+    fixture.freed(&holding).await;
+    fixture.waits(&mut small).await;
+    leases_granted(fixture.ask(&mut large).await);
+    fixture.waits(&mut small).await;
+    fixture.freed(&large.claim).await;
+    fixture.served(&mut small).await;
 }
 
-pub(super) async fn those_who_hold_agree_on_the_limit(bench: &Bench) {
+pub(super) async fn those_who_hold_agree_on_the_limit(fixture: &Fixture) {
     let (three, unlimited) = (taking(&claim(), 1, 3), in_mode(&claim(), READ));
-    bench.granted(&three).await;
-    bench.granted(&unlimited).await;
+    fixture.granted(&three).await;
+    fixture.granted(&unlimited).await;
     for (holding, mode, in_force) in [
         (&three, permits(1, 4), Some(3)),
         (&three, permits(1, 2), Some(3)),
@@ -96,90 +96,90 @@ pub(super) async fn those_who_hold_agree_on_the_limit(bench: &Bench) {
     ] {
         let other = in_mode(&rival(holding), mode);
         let refused = contradicts_limit(lock_of(holding), in_force);
-        assert_eq!(bench.acquire(&other).await, refused, "{mode:?}");
+        assert_eq!(fixture.acquire(&other).await, refused, "{mode:?}");
         // To wait would not help.
-        let answer = bench.ask(&mut Waiter::new(other)).await;
+        let answer = fixture.ask(&mut Waiter::new(other)).await;
         assert_eq!(answer, refused, "{mode:?}");
-        assert_eq!(bench.queue(lock_of(holding)).await.length, 0);
+        assert_eq!(fixture.queue(lock_of(holding)).await.length, 0);
     }
-    bench.freed(&three).await;
-    bench.granted(&taking(&three, 4, 4)).await;
+    fixture.freed(&three).await;
+    fixture.granted(&taking(&three, 4, 4)).await;
 }
 
-pub(super) async fn those_who_do_not_hold_any_more_agree_on_nothing(bench: &Bench) {
+pub(super) async fn those_who_do_not_hold_any_more_agree_on_nothing(fixture: &Fixture) {
     let (ended, lapsed) = (taking(&claim(), 1, 3), for_short(&taking(&claim(), 1, 3)));
-    bench.granted(&ended).await;
-    bench.granted(&lapsed).await;
-    bench.evict(lock_of(&ended), "").await;
-    bench.outlast(SHORT).await;
-    bench.granted(&in_mode(&rival(&ended), READ)).await;
-    bench.granted(&taking(&lapsed, 1, 5)).await;
-    assert_told(bench, &lapsed, NotHolder::Expired).await;
+    fixture.granted(&ended).await;
+    fixture.granted(&lapsed).await;
+    fixture.evict(lock_of(&ended), "").await;
+    fixture.outlast(SHORT).await;
+    fixture.granted(&in_mode(&rival(&ended), READ)).await;
+    fixture.granted(&taking(&lapsed, 1, 5)).await;
+    assert_told(fixture, &lapsed, NotHolder::Expired).await;
 }
 
-pub(super) async fn permits_of_a_holder_that_is_gone_come_back(bench: &Bench) {
+pub(super) async fn permits_of_a_holder_that_is_gone_come_back(fixture: &Fixture) {
     let lock = claim();
     let lapsing = for_short(&taking(&lock, 2, 3));
     let staying = taking(&lock, 1, 3);
-    bench.granted(&lapsing).await;
-    bench.granted(&staying).await;
-    let mut waiter = bench.waiting(&taking(&lock, 2, 3)).await;
-    let look_in = bench.waits(&mut waiter).await.look_in;
+    fixture.granted(&lapsing).await;
+    fixture.granted(&staying).await;
+    let mut waiter = fixture.waiting(&taking(&lock, 2, 3)).await;
+    let look_in = fixture.waits(&mut waiter).await.recheck_in;
     assert!(look_in.expect("permits come back") <= SHORT, "{look_in:?}");
-    bench.outlast(SHORT).await;
-    leases_granted(bench.ask(&mut waiter).await);
-    bench.renewed(&staying, None).await;
-    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
+    fixture.outlast(SHORT).await;
+    leases_granted(fixture.ask(&mut waiter).await);
+    fixture.renewed(&staying, None).await;
+    assert_held(&fixture.acquire(&taking(&lock, 1, 3)).await);
 }
 
-pub(super) async fn permits_released_before_min_hold_stay_taken_until_then(bench: &Bench) {
+pub(super) async fn permits_released_before_min_hold_stay_taken_until_then(fixture: &Fixture) {
     let lock = claim();
     let early = Claim {
         min_hold: Some(SHORT),
         ..taking(&lock, 2, 3)
     };
     let staying = taking(&lock, 1, 3);
-    bench.granted(&early).await;
-    bench.granted(&staying).await;
-    bench.freed(&early).await;
+    fixture.granted(&early).await;
+    fixture.granted(&staying).await;
+    fixture.freed(&early).await;
     // Nobody is told as holding them.
     let next = taking(&lock, 1, 3);
-    let holders = holders_in_the_way(bench.acquire(&next).await);
+    let holders = holders_in_the_way(fixture.acquire(&next).await);
     assert_eq!(holders.total, 1);
-    let seen = bench.holder(lock_of(&lock)).await;
+    let seen = fixture.holder(lock_of(&lock)).await;
     assert_eq!(seen.mode, permits(1, 3));
-    bench.outlast(SHORT).await;
-    bench.granted(&next).await;
-    bench.granted(&taking(&lock, 1, 3)).await;
+    fixture.outlast(SHORT).await;
+    fixture.granted(&next).await;
+    fixture.granted(&taking(&lock, 1, 3)).await;
 }
 
-pub(super) async fn a_lock_of_which_only_such_permits_are_left_is_cooling(bench: &Bench) {
+pub(super) async fn a_lock_of_which_only_such_permits_are_left_is_cooling(fixture: &Fixture) {
     let lock = claim();
     let early = Claim {
         min_hold: Some(SHORT),
         ..taking(&lock, 2, 3)
     };
-    bench.granted(&early).await;
-    bench.freed(&early).await;
+    fixture.granted(&early).await;
+    fixture.freed(&early).await;
     for refused in [taking(&lock, 2, 3), rival(&lock)] {
-        match blocker(bench.acquire(&refused).await) {
-            Blocker::Cooling { free_in } => bench.assert_left(free_in, SHORT),
+        match blocker(fixture.acquire(&refused).await) {
+            ConflictKind::Cooling { free_in } => fixture.assert_left(free_in, SHORT),
             other => panic!("the lock is cooling, but: {other:?}"),
         }
     }
-    let state = bench.state(lock_of(&lock)).await;
+    let state = fixture.state(lock_of(&lock)).await;
     assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
     // The rest is there for everybody.
     let fitting = taking(&lock, 1, 3);
-    bench.granted(&fitting).await;
-    bench.freed(&fitting).await;
-    bench.outlast(SHORT).await;
-    assert_eq!(bench.state(lock_of(&lock)).await, LockState::Free);
-    bench.granted(&rival(&lock)).await;
+    fixture.granted(&fitting).await;
+    fixture.freed(&fitting).await;
+    fixture.outlast(SHORT).await;
+    assert_eq!(fixture.state(lock_of(&lock)).await, LockState::Free);
+    fixture.granted(&rival(&lock)).await;
 }
 
 /// However many leases that are over keep the lock closed, and however soon. Behind very many it is counted, if not told of.
-pub(super) async fn a_holder_behind_many_permits_that_stay_taken_is_seen(bench: &Bench) {
+pub(super) async fn a_holder_behind_many_permits_that_stay_taken_is_seen(fixture: &Fixture) {
     let lock = claim();
     let reads = || in_mode(&rival(&lock), READ);
     let (holder, writer) = (reads(), rival(&lock));
@@ -189,179 +189,191 @@ pub(super) async fn a_holder_behind_many_permits_that_stay_taken_is_seen(bench: 
                 min_hold: Some(LONG / 2),
                 ..reads()
             };
-            bench.granted(&early).await;
-            bench.freed(&early).await;
+            fixture.granted(&early).await;
+            fixture.freed(&early).await;
         }
-        bench.acquire(&holder).await;
-        match bench.state(lock_of(&lock)).await {
+        fixture.acquire(&holder).await;
+        match fixture.state(lock_of(&lock)).await {
             LockState::Held(holders) => {
                 assert_eq!(holders.total, 1);
-                assert_eq!(holders.told.len(), told.unwrap_or(holders.told.len()));
+                assert_eq!(holders.listed.len(), told.unwrap_or(holders.listed.len()));
             }
             other => panic!("it is held, but: {other:?}"),
         }
-        assert_eq!(holders_in_the_way(bench.acquire(&writer).await).total, 1);
+        assert_eq!(holders_in_the_way(fixture.acquire(&writer).await).total, 1);
     }
-    let listing = bench.page(lock_of(&lock).as_str(), None, 1).await;
+    let listing = fixture.page(lock_of(&lock).as_str(), None, 1).await;
     assert_eq!(listing.locks.len(), 1);
-    bench.freed(&holder).await;
-    let state = bench.state(lock_of(&lock)).await;
+    fixture.freed(&holder).await;
+    let state = fixture.state(lock_of(&lock)).await;
     assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
 }
 
-pub(super) async fn a_reader_released_before_min_hold_keeps_writers_out(bench: &Bench) {
+pub(super) async fn a_reader_released_before_min_hold_keeps_writers_out(fixture: &Fixture) {
     let early = Claim {
         min_hold: Some(SHORT),
         ..in_mode(&claim(), READ)
     };
     let (another, writer) = (in_mode(&rival(&early), READ), rival(&early));
-    bench.granted(&early).await;
-    bench.freed(&early).await;
-    let blocker = blocker(bench.acquire(&writer).await);
-    assert!(matches!(blocker, Blocker::Cooling { .. }), "{blocker:?}");
-    bench.granted(&another).await;
-    bench.freed(&another).await;
-    bench.outlast(SHORT).await;
-    bench.granted(&writer).await;
+    fixture.granted(&early).await;
+    fixture.freed(&early).await;
+    let blocker = blocker(fixture.acquire(&writer).await);
+    assert!(
+        matches!(blocker, ConflictKind::Cooling { .. }),
+        "{blocker:?}"
+    );
+    fixture.granted(&another).await;
+    fixture.freed(&another).await;
+    fixture.outlast(SHORT).await;
+    fixture.granted(&writer).await;
 }
 
-pub(super) async fn permits_of_a_lease_with_a_lock_delay_stay_taken_after_its_end(bench: &Bench) {
+pub(super) async fn permits_of_a_lease_with_a_lock_delay_stay_taken_after_its_end(
+    fixture: &Fixture,
+) {
     let lock = claim();
     let delayed = |permits: u64| Claim {
         lock_delay: Some(SHORT * 2),
         ..for_short(&taking(&lock, permits, 3))
     };
     let (lapsing, staying) = (delayed(2), taking(&lock, 1, 3));
-    bench.granted(&lapsing).await;
-    bench.granted(&staying).await;
-    bench.outlast(SHORT).await;
-    assert_eq!(bench.holder(lock_of(&lock)).await.mode, permits(1, 3));
-    assert_told(bench, &lapsing, NotHolder::Expired).await;
-    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
-    bench.outlast(SHORT * 2).await;
+    fixture.granted(&lapsing).await;
+    fixture.granted(&staying).await;
+    fixture.outlast(SHORT).await;
+    assert_eq!(fixture.holder(lock_of(&lock)).await.mode, permits(1, 3));
+    assert_told(fixture, &lapsing, NotHolder::Expired).await;
+    assert_held(&fixture.acquire(&taking(&lock, 1, 3)).await);
+    fixture.outlast(SHORT * 2).await;
     let evicted = delayed(2);
-    bench.granted(&evicted).await;
-    bench.evict(lock_of(&lock), "").await;
-    let state = bench.state(lock_of(&lock)).await;
+    fixture.granted(&evicted).await;
+    fixture.evict(lock_of(&lock), "").await;
+    let state = fixture.state(lock_of(&lock)).await;
     assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
-    bench.granted(&taking(&lock, 1, 3)).await;
-    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
-    bench.outlast(SHORT * 2).await;
-    bench.granted(&taking(&lock, 2, 3)).await;
+    fixture.granted(&taking(&lock, 1, 3)).await;
+    assert_held(&fixture.acquire(&taking(&lock, 1, 3)).await);
+    fixture.outlast(SHORT * 2).await;
+    fixture.granted(&taking(&lock, 2, 3)).await;
 }
 
-pub(super) async fn a_lock_delay_does_not_outlive_a_release(bench: &Bench) {
+pub(super) async fn a_lock_delay_does_not_outlive_a_release(fixture: &Fixture) {
     let released = Claim {
         lock_delay: Some(LONG),
         ..taking(&claim(), 2, 2)
     };
-    bench.granted(&released).await;
-    bench.freed(&released).await;
-    bench.granted(&taking(&released, 2, 2)).await;
+    fixture.granted(&released).await;
+    fixture.freed(&released).await;
+    fixture.granted(&taking(&released, 2, 2)).await;
 }
 
-pub(super) async fn permits_that_only_stay_taken_do_not_insist_on_their_limit(bench: &Bench) {
+pub(super) async fn permits_that_only_stay_taken_do_not_insist_on_their_limit(fixture: &Fixture) {
     let early = Claim {
         min_hold: Some(SHORT),
         ..taking(&claim(), 1, 3)
     };
-    bench.granted(&early).await;
-    bench.freed(&early).await;
+    fixture.granted(&early).await;
+    fixture.freed(&early).await;
     // To wait helps, so it is no contradiction.
     for mode in [permits(1, 4), READ] {
         let other = in_mode(&rival(&early), mode);
-        let blocker = blocker(bench.acquire(&other).await);
-        assert!(matches!(blocker, Blocker::Cooling { .. }), "{blocker:?}");
+        let blocker = blocker(fixture.acquire(&other).await);
+        assert!(
+            matches!(blocker, ConflictKind::Cooling { .. }),
+            "{blocker:?}"
+        );
     }
-    let mut waiter = bench.waiting(&taking(&early, 1, 4)).await;
-    bench.outlast(SHORT).await;
-    bench.served(&mut waiter).await;
+    let mut waiter = fixture.waiting(&taking(&early, 1, 4)).await;
+    fixture.outlast(SHORT).await;
+    fixture.served(&mut waiter).await;
 }
 
-pub(super) async fn a_waiter_with_another_limit_than_the_holders_waits_no_more(bench: &Bench) {
+pub(super) async fn a_waiter_with_another_limit_than_the_holders_waits_no_more(fixture: &Fixture) {
     let holding = claim();
-    bench.granted(&holding).await;
-    let mut first = bench.waiting(&taking(&holding, 1, 3)).await;
-    let mut other = bench.waiting(&taking(&holding, 1, 4)).await;
-    let mut last = bench.waiting(&taking(&holding, 1, 3)).await;
-    bench.freed(&holding).await;
-    leases_granted(bench.ask(&mut first).await);
+    fixture.granted(&holding).await;
+    let mut first = fixture.waiting(&taking(&holding, 1, 3)).await;
+    let mut other = fixture.waiting(&taking(&holding, 1, 4)).await;
+    let mut last = fixture.waiting(&taking(&holding, 1, 3)).await;
+    fixture.freed(&holding).await;
+    leases_granted(fixture.ask(&mut first).await);
     let refused = contradicts_limit(lock_of(&holding), Some(3));
-    assert_eq!(bench.ask(&mut other).await, refused);
+    assert_eq!(fixture.ask(&mut other).await, refused);
     // To wait would not help it, and it keeps nobody out.
-    assert_eq!(bench.queue(lock_of(&holding)).await.length, 1);
-    bench.served(&mut last).await;
+    assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
+    fixture.served(&mut last).await;
 }
 
-pub(super) async fn a_reader_that_ran_out_before_min_hold_leaves_the_lock_cooling(bench: &Bench) {
+pub(super) async fn a_reader_that_ran_out_before_min_hold_leaves_the_lock_cooling(
+    fixture: &Fixture,
+) {
     let early = Claim {
         min_hold: Some(LONG),
         ..for_short(&in_mode(&claim(), READ))
     };
-    bench.granted(&early).await;
-    bench.advance(SHORT).await;
-    match bench.state(lock_of(&early)).await {
-        LockState::Cooling { free_in } => bench.assert_left(free_in, LONG - SHORT),
+    fixture.granted(&early).await;
+    fixture.advance(SHORT).await;
+    match fixture.state(lock_of(&early)).await {
+        LockState::Cooling { free_in } => fixture.assert_left(free_in, LONG - SHORT),
         other => panic!("the lock is cooling, but: {other:?}"),
     }
 }
 
 /// What is kept taken belongs to the lease that ended, not to the next one of the same token.
-pub(super) async fn permits_that_stay_taken_outlive_the_next_lease_of_their_claim(bench: &Bench) {
+pub(super) async fn permits_that_stay_taken_outlive_the_next_lease_of_their_claim(
+    fixture: &Fixture,
+) {
     let lock = claim();
     let early = Claim {
-        min_hold: Some(bench.forgetting_takes() + SHORT * 4),
+        min_hold: Some(fixture.forgetting_takes() + SHORT * 4),
         ..taking(&lock, 1, 3)
     };
-    bench.granted(&early).await;
-    bench.freed(&early).await;
-    bench.forget(lock_of(&lock)).await;
+    fixture.granted(&early).await;
+    fixture.freed(&early).await;
+    fixture.forget(lock_of(&lock)).await;
     let again = Claim {
         min_hold: None,
         ..early.clone()
     };
-    bench.granted(&again).await;
+    fixture.granted(&again).await;
     // One permit is kept taken, one is held.
-    assert_held(&bench.acquire(&taking(&lock, 2, 3)).await);
+    assert_held(&fixture.acquire(&taking(&lock, 2, 3)).await);
     let third = taking(&lock, 1, 3);
-    bench.granted(&third).await;
-    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
-    bench.freed(&again).await;
-    bench.granted(&taking(&lock, 1, 3)).await;
-    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
-    assert_eq!(bench.holders(lock_of(&lock)).await.len(), 2);
-    bench.outlast(SHORT * 4).await;
-    bench.granted(&taking(&lock, 1, 3)).await;
-    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
-    assert_eq!(bench.holders(lock_of(&lock)).await.len(), 3);
+    fixture.granted(&third).await;
+    assert_held(&fixture.acquire(&taking(&lock, 1, 3)).await);
+    fixture.freed(&again).await;
+    fixture.granted(&taking(&lock, 1, 3)).await;
+    assert_held(&fixture.acquire(&taking(&lock, 1, 3)).await);
+    assert_eq!(fixture.holders(lock_of(&lock)).await.len(), 2);
+    fixture.outlast(SHORT * 4).await;
+    fixture.granted(&taking(&lock, 1, 3)).await;
+    assert_held(&fixture.acquire(&taking(&lock, 1, 3)).await);
+    assert_eq!(fixture.holders(lock_of(&lock)).await.len(), 3);
 }
 
 pub(super) async fn permits_that_stay_taken_after_an_end_outlive_the_next_lease_of_their_claim(
-    bench: &Bench,
+    fixture: &Fixture,
 ) {
     let lock = claim();
     let staying = Claim {
         ttl: ttl(LONG * 3),
         ..taking(&lock, 1, 3)
     };
-    bench.granted(&staying).await;
+    fixture.granted(&staying).await;
     let lapsing = Claim {
-        min_hold: Some(bench.forgetting_takes() + SHORT * 5),
+        min_hold: Some(fixture.forgetting_takes() + SHORT * 5),
         ..for_short(&taking(&lock, 1, 3))
     };
-    bench.granted(&lapsing).await;
-    bench.outlast(SHORT).await;
-    assert_told(bench, &lapsing, NotHolder::Expired).await;
-    assert_eq!(bench.holders(lock_of(&lock)).await.len(), 1);
-    bench.forget(lock_of(&lock)).await;
+    fixture.granted(&lapsing).await;
+    fixture.outlast(SHORT).await;
+    assert_told(fixture, &lapsing, NotHolder::Expired).await;
+    assert_eq!(fixture.holders(lock_of(&lock)).await.len(), 1);
+    fixture.forget(lock_of(&lock)).await;
     let again = Claim {
         min_hold: None,
         ttl: ttl(LONG * 2),
         ..lapsing.clone()
     };
-    bench.granted(&again).await;
-    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
-    bench.outlast(SHORT * 4).await;
-    bench.granted(&taking(&lock, 1, 3)).await;
-    assert_held(&bench.acquire(&taking(&lock, 1, 3)).await);
+    fixture.granted(&again).await;
+    assert_held(&fixture.acquire(&taking(&lock, 1, 3)).await);
+    fixture.outlast(SHORT * 4).await;
+    fixture.granted(&taking(&lock, 1, 3)).await;
+    assert_held(&fixture.acquire(&taking(&lock, 1, 3)).await);
 }

@@ -3,93 +3,93 @@
 use leasehold::domain::{Acquired, Claim, Lease, LockState, Released};
 
 use super::replay::replayed;
-use crate::support::bench::{
-    Bench, LONG, SHORT, assert_held, at_depth, claim, lock_of, only, rival,
+use crate::support::fixture::{
+    Fixture, LONG, SHORT, assert_held, at_depth, claim, lock_of, only, rival,
 };
 
-async fn reentered(bench: &Bench, claim: &Claim) -> Lease {
-    match bench.acquire(claim).await {
+async fn reentered(fixture: &Fixture, claim: &Claim) -> Lease {
+    match fixture.acquire(claim).await {
         Acquired::Reentered(leases) => only(leases),
         other => panic!("the claim goes deeper, but: {other:?}"),
     }
 }
 
-async fn stepped_back(bench: &Bench, claim: &Claim, depth: u64) -> Lease {
-    match bench.step_back(claim, depth).await {
+async fn stepped_back(fixture: &Fixture, claim: &Claim, depth: u64) -> Lease {
+    match fixture.step_back(claim, depth).await {
         Released::SteppedBack(lease) => lease,
         other => panic!("the claim holds on, but: {other:?}"),
     }
 }
 
-pub(super) async fn a_larger_hold_count_holds_at_exactly_that_depth(bench: &Bench) {
+pub(super) async fn a_larger_hold_count_holds_at_exactly_that_depth(fixture: &Fixture) {
     let claim = claim();
-    let granted = bench.granted(&claim).await;
+    let granted = fixture.granted(&claim).await;
     for depth in [2, 7, 1_000] {
-        let lease = reentered(bench, &at_depth(&claim, depth)).await;
+        let lease = reentered(fixture, &at_depth(&claim, depth)).await;
         assert_eq!(u64::from(lease.holder.hold_count.get()), depth);
         assert_eq!(lease.holder.fence, granted.holder.fence);
     }
 }
 
-pub(super) async fn a_re_entry_leaves_the_time_of_the_lease_alone(bench: &Bench) {
+pub(super) async fn a_re_entry_leaves_the_time_of_the_lease_alone(fixture: &Fixture) {
     let claim = claim();
-    bench.granted(&claim).await;
-    bench.advance(SHORT).await;
-    let lease = reentered(bench, &at_depth(&claim, 2)).await;
-    bench.assert_left(lease.holder.expires_in, LONG - SHORT);
+    fixture.granted(&claim).await;
+    fixture.advance(SHORT).await;
+    let lease = reentered(fixture, &at_depth(&claim, 2)).await;
+    fixture.assert_left(lease.holder.expires_in, LONG - SHORT);
 }
 
-pub(super) async fn a_repeated_re_entry_is_a_replay(bench: &Bench) {
+pub(super) async fn a_repeated_re_entry_is_a_replay(fixture: &Fixture) {
     let claim = claim();
-    bench.granted(&claim).await;
-    reentered(bench, &at_depth(&claim, 2)).await;
-    let lease = replayed(bench, &at_depth(&claim, 2)).await;
+    fixture.granted(&claim).await;
+    reentered(fixture, &at_depth(&claim, 2)).await;
+    let lease = replayed(fixture, &at_depth(&claim, 2)).await;
     assert_eq!(lease.holder.hold_count.get(), 2);
 }
 
-pub(super) async fn a_claim_may_start_deep(bench: &Bench) {
-    let lease = bench.granted(&at_depth(&claim(), 5)).await;
+pub(super) async fn a_claim_may_start_deep(fixture: &Fixture) {
+    let lease = fixture.granted(&at_depth(&claim(), 5)).await;
     assert_eq!(lease.holder.hold_count.get(), 5);
 }
 
-pub(super) async fn a_release_to_a_depth_steps_back_to_it(bench: &Bench) {
+pub(super) async fn a_release_to_a_depth_steps_back_to_it(fixture: &Fixture) {
     let claim = at_depth(&claim(), 5);
-    bench.granted(&claim).await;
+    fixture.granted(&claim).await;
     for depth in [3, 1] {
-        let lease = stepped_back(bench, &claim, depth).await;
+        let lease = stepped_back(fixture, &claim, depth).await;
         assert_eq!(u64::from(lease.holder.hold_count.get()), depth);
     }
-    let answer = bench.acquire(&rival(&claim)).await;
+    let answer = fixture.acquire(&rival(&claim)).await;
     assert_held(&answer);
 }
 
-pub(super) async fn a_repeated_step_back_answers_the_same(bench: &Bench) {
+pub(super) async fn a_repeated_step_back_answers_the_same(fixture: &Fixture) {
     let claim = at_depth(&claim(), 5);
-    bench.granted(&claim).await;
-    let first = stepped_back(bench, &claim, 2).await;
-    let second = stepped_back(bench, &claim, 2).await;
+    fixture.granted(&claim).await;
+    let first = stepped_back(fixture, &claim, 2).await;
+    let second = stepped_back(fixture, &claim, 2).await;
     assert_eq!(second.holder.hold_count, first.holder.hold_count);
     assert_eq!(second.holder.fence, first.holder.fence);
 }
 
-pub(super) async fn a_step_back_to_more_depth_changes_nothing(bench: &Bench) {
+pub(super) async fn a_step_back_to_more_depth_changes_nothing(fixture: &Fixture) {
     let claim = at_depth(&claim(), 2);
-    bench.granted(&claim).await;
-    let lease = stepped_back(bench, &claim, 9).await;
+    fixture.granted(&claim).await;
+    let lease = stepped_back(fixture, &claim, 9).await;
     assert_eq!(lease.holder.hold_count.get(), 2);
 }
 
-pub(super) async fn a_step_back_leaves_the_time_of_the_lease_alone(bench: &Bench) {
+pub(super) async fn a_step_back_leaves_the_time_of_the_lease_alone(fixture: &Fixture) {
     let claim = at_depth(&claim(), 2);
-    bench.granted(&claim).await;
-    bench.advance(SHORT).await;
-    let lease = stepped_back(bench, &claim, 1).await;
-    bench.assert_left(lease.holder.expires_in, LONG - SHORT);
+    fixture.granted(&claim).await;
+    fixture.advance(SHORT).await;
+    let lease = stepped_back(fixture, &claim, 1).await;
+    fixture.assert_left(lease.holder.expires_in, LONG - SHORT);
 }
 
-pub(super) async fn a_release_without_a_depth_frees_from_any_depth(bench: &Bench) {
+pub(super) async fn a_release_without_a_depth_frees_from_any_depth(fixture: &Fixture) {
     let claim = at_depth(&claim(), 1_000);
-    bench.granted(&claim).await;
-    bench.freed(&claim).await;
-    assert_eq!(bench.state(lock_of(&claim)).await, LockState::Free);
+    fixture.granted(&claim).await;
+    fixture.freed(&claim).await;
+    assert_eq!(fixture.state(lock_of(&claim)).await, LockState::Free);
 }

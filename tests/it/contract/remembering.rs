@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use leasehold::domain::{Acquired, Claim, LockName, Mode, NotHolder};
-use leasehold::store::REMEMBERED;
+use leasehold::store::TOMBSTONE_TTL;
 use leasehold::store::memory::MemoryStore;
 
 use super::expiry::after_expiry_in;
-use crate::support::bench::{
-    Bench, LONG, READ, SHORT, at_depth, claim, claim_on, ended, for_short, in_mode, leases_granted,
-    lock_of, name, owned_by, permits, rival, ttl,
+use crate::support::fixture::{
+    Fixture, LONG, READ, SHORT, at_depth, claim, claim_on, ended, for_short, in_mode,
+    leases_granted, lock_of, name, owned_by, permits, rival, ttl,
 };
 
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// A claim for every kind of ending and every form that its lease may have, all ended at this very moment, and what each
 /// is told.
-async fn ended_claims(bench: &Bench) -> Vec<(Claim, NotHolder)> {
+async fn ended_claims(fixture: &Fixture) -> Vec<(Claim, NotHolder)> {
     let reader = || in_mode(&claim(), READ);
     let [expired, expired_reader, lost] = [claim(), reader(), claim()].map(|it| for_short(&it));
     let early = Claim {
@@ -39,88 +39,90 @@ async fn ended_claims(bench: &Bench) -> Vec<(Claim, NotHolder)> {
         .chain(&released)
         .chain(&evicted)
     {
-        bench.granted(claim).await;
+        fixture.granted(claim).await;
     }
     let waited_for = &released[5];
-    let mut waiter = bench.waiting(&rival(waited_for)).await;
-    let leaving = bench.waiting(&rival(waited_for)).await;
-    bench.advance(SHORT).await;
+    let mut waiter = fixture.waiting(&rival(waited_for)).await;
+    let leaving = fixture.waiting(&rival(waited_for)).await;
+    fixture.advance(SHORT).await;
     // Somebody has to come by.
-    bench.state(lock_of(&expired_reader)).await;
-    bench.granted(&rival(&lost)).await;
+    fixture.state(lock_of(&expired_reader)).await;
+    fixture.granted(&rival(&lost)).await;
     ended.push((expired, NotHolder::Expired));
     ended.push((expired_reader, NotHolder::Expired));
     ended.push((lost, NotHolder::Lost));
-    bench.release(&leaving.claim).await;
+    fixture.release(&leaving.claim).await;
     ended.push((leaving.claim, NotHolder::Released));
     for claim in released {
-        bench.freed(&claim).await;
+        fixture.freed(&claim).await;
         ended.push((claim, NotHolder::Released));
     }
-    bench.served(&mut waiter).await;
+    fixture.served(&mut waiter).await;
     ended.push((waiter.claim, NotHolder::Released));
     for claim in evicted {
-        bench.evict(lock_of(&claim), "stuck").await;
+        fixture.evict(lock_of(&claim), "stuck").await;
         let reason = "stuck".to_owned();
         ended.push((claim, NotHolder::Evicted { reason }));
     }
     ended
 }
 
-pub(super) async fn a_released_claim_does_not_hide_another_of_the_same_lock(bench: &Bench) {
+pub(super) async fn a_released_claim_does_not_hide_another_of_the_same_lock(fixture: &Fixture) {
     let first = claim();
     let claims = [first.clone(), rival(&first), rival(&first)];
     for claim in &claims {
-        bench.granted(claim).await;
-        bench.freed(claim).await;
+        fixture.granted(claim).await;
+        fixture.freed(claim).await;
     }
     for claim in &claims {
-        let answer = bench.acquire(claim).await;
+        let answer = fixture.acquire(claim).await;
         assert_eq!(answer, ended(claim, NotHolder::Released));
     }
 }
 
-pub(super) async fn every_kind_of_ending_is_remembered_for_a_minute_and_no_longer(bench: &Bench) {
-    let claims = ended_claims(bench).await;
-    bench.advance(REMEMBERED - MOMENT).await;
+pub(super) async fn every_kind_of_ending_is_remembered_for_a_minute_and_no_longer(
+    fixture: &Fixture,
+) {
+    let claims = ended_claims(fixture).await;
+    fixture.advance(TOMBSTONE_TTL - MOMENT).await;
     for (claim, reason) in &claims {
-        let answer = bench.acquire(claim).await;
+        let answer = fixture.acquire(claim).await;
         assert_eq!(answer, ended(claim, reason.clone()));
     }
-    bench.advance(MOMENT).await;
+    fixture.advance(MOMENT).await;
     for (claim, reason) in &claims {
-        let answer = bench.acquire(claim).await;
+        let answer = fixture.acquire(claim).await;
         // The successor of the lost one has run out by now as well.
         assert!(
             matches!(answer, Acquired::Granted(_)),
             "{reason:?} is over, but: {answer:?}"
         );
         // Some of them were on the same lock.
-        bench.release(claim).await;
+        fixture.release(claim).await;
     }
 }
 
 /// Nobody came after it in the meantime; whoever comes last is still told.
-pub(super) async fn a_lease_that_ran_out_is_known_to_its_successor_for_a_minute(bench: &Bench) {
+pub(super) async fn a_lease_that_ran_out_is_known_to_its_successor_for_a_minute(fixture: &Fixture) {
     let [in_time, late] = [claim(), claim()].map(|claim| for_short(&claim));
-    bench.granted(&in_time).await;
-    bench.granted(&late).await;
-    bench.advance(SHORT + REMEMBERED - MOMENT).await;
-    let after = after_expiry_in(bench.acquire(&rival(&in_time)).await);
+    fixture.granted(&in_time).await;
+    fixture.granted(&late).await;
+    fixture.advance(SHORT + TOMBSTONE_TTL - MOMENT).await;
+    let after = after_expiry_in(fixture.acquire(&rival(&in_time)).await);
     assert_eq!(after, Some(SHORT));
-    let answer = bench.acquire(&in_time).await;
+    let answer = fixture.acquire(&in_time).await;
     assert_eq!(answer, ended(&in_time, NotHolder::Lost));
-    bench.advance(MOMENT).await;
-    assert_eq!(after_expiry_in(bench.acquire(&rival(&late)).await), None);
+    fixture.advance(MOMENT).await;
+    assert_eq!(after_expiry_in(fixture.acquire(&rival(&late)).await), None);
 }
 
 /// Nothing is left of a claim that ended long ago: the next one finds room.
-pub(super) async fn a_table_of_forgotten_claims_has_room_again(bench: &Bench) {
+pub(super) async fn a_table_of_forgotten_claims_has_room_again(fixture: &Fixture) {
     let store = MemoryStore::new(10);
     let acquire = async |number: u32| {
         use leasehold::store::LockStore;
         let claim = for_short(&claim_on(&name(&format!("room/{number}"))));
-        let deadline = crate::support::bench::deadline();
+        let deadline = crate::support::fixture::deadline();
         let attempt = leasehold::domain::Attempt::random();
         store
             .acquire(&claim, attempt, None, deadline)
@@ -131,19 +133,19 @@ pub(super) async fn a_table_of_forgotten_claims_has_room_again(bench: &Bench) {
         acquire(number).await.expect("there is room");
     }
     acquire(10).await.expect_err("there is no room");
-    bench.advance(SHORT + REMEMBERED).await;
+    fixture.advance(SHORT + TOMBSTONE_TTL).await;
     for number in 10..20 {
         acquire(number).await.expect("there is room again");
     }
 }
 
 /// A survey runs where connections are accepted.
-pub(super) async fn what_ends_at_once_is_cleared_away_while_others_go_on(_: &Bench) {
-    let bench = Bench::on(Arc::new(MemoryStore::new(10_000)), None);
+pub(super) async fn what_ends_at_once_is_cleared_away_while_others_go_on(_: &Fixture) {
+    let fixture = Fixture::on(Arc::new(MemoryStore::new(10_000)), None);
     for _ in 0..2_000 {
-        bench.granted(&for_short(&claim())).await;
+        fixture.granted(&for_short(&claim())).await;
     }
-    bench.advance(SHORT + REMEMBERED).await;
+    fixture.advance(SHORT + TOMBSTONE_TTL).await;
     let turns = Arc::new(AtomicUsize::new(0));
     let others = Arc::clone(&turns);
     let others = tokio::spawn(async move {
@@ -152,34 +154,34 @@ pub(super) async fn what_ends_at_once_is_cleared_away_while_others_go_on(_: &Ben
             tokio::task::yield_now().await;
         }
     });
-    bench.store().survey().await;
+    fixture.store().refresh_health().await;
     let turns = turns.load(SeqCst);
     others.abort();
     assert!(turns > 5, "others got {turns} turns");
 }
 
 /// However many claims end within a minute, they take no more room than the locks may.
-pub(super) async fn no_more_ended_claims_are_remembered_than_there_may_be_locks(_: &Bench) {
+pub(super) async fn no_more_ended_claims_are_remembered_than_there_may_be_locks(_: &Fixture) {
     let store = Arc::new(MemoryStore::new(2));
-    let bench = Bench::on(store, None);
+    let fixture = Fixture::on(store, None);
     let claims = [claim(), claim(), claim()];
     for claim in &claims {
-        bench.granted(claim).await;
-        bench.freed(claim).await;
+        fixture.granted(claim).await;
+        fixture.freed(claim).await;
     }
     let [first, others @ ..] = &claims;
     for claim in others {
         let told = ended(claim, NotHolder::Released);
-        assert_eq!(bench.acquire(claim).await, told);
+        assert_eq!(fixture.acquire(claim).await, told);
     }
-    bench.granted(first).await;
+    fixture.granted(first).await;
 }
 
 /// Instead of waiting for a minute, this looks at how much longer Redis keeps the tombstones. A lease that ran out has
 /// none before somebody comes after it: its record says enough.
-pub(super) async fn every_kind_of_ending_is_kept_for_a_minute(bench: &Bench) {
-    let redis = bench.redis_behind();
-    for (claim, reason) in ended_claims(bench).await {
+pub(super) async fn every_kind_of_ending_is_kept_for_a_minute(fixture: &Fixture) {
+    let redis = fixture.redis_behind();
+    for (claim, reason) in ended_claims(fixture).await {
         let name = lock_of(&claim);
         let bucket = name.bucket().index();
         let mut key = format!("lh:1:{{{bucket}}}:e:").into_bytes();
@@ -190,13 +192,13 @@ pub(super) async fn every_kind_of_ending_is_kept_for_a_minute(bench: &Bench) {
         let kept_ms = redis.server.kept_ms(redis.database, &key).await;
         let kept = Duration::from_millis(u64::try_from(kept_ms).unwrap_or(0));
         println!("{reason:?} {:?}", claim.mode);
-        bench.assert_left(kept, REMEMBERED);
+        fixture.assert_left(kept, TOMBSTONE_TTL);
     }
 }
 
 /// Every key that describes a lease, and for how much longer it is kept.
-async fn records(bench: &Bench, name: &LockName) -> Vec<(String, Duration)> {
-    let redis = bench.redis_behind();
+async fn records(fixture: &Fixture, name: &LockName) -> Vec<(String, Duration)> {
+    let redis = fixture.redis_behind();
     let pattern = format!("lh:1:{{{}}}:[lsh]:*", name.bucket().index());
     let mut records = Vec::new();
     for key in redis.server.keys(redis.database, &pattern).await {
@@ -207,17 +209,17 @@ async fn records(bench: &Bench, name: &LockName) -> Vec<(String, Duration)> {
     records
 }
 
-async fn assert_kept(bench: &Bench, claim: &Claim, keys: usize, expected: Duration) {
-    let records = records(bench, lock_of(claim)).await;
+async fn assert_kept(fixture: &Fixture, claim: &Claim, keys: usize, expected: Duration) {
+    let records = records(fixture, lock_of(claim)).await;
     assert_eq!(records.len(), keys, "{records:?}");
     for (key, kept) in records {
         println!("{key}");
-        bench.assert_left(kept, expected);
+        fixture.assert_left(kept, expected);
     }
 }
 
 /// Its claim is to be told that it expired, also where others hold the lock with it.
-pub(super) async fn a_lease_is_kept_a_minute_longer_than_it_lasts(bench: &Bench) {
+pub(super) async fn a_lease_is_kept_a_minute_longer_than_it_lasts(fixture: &Fixture) {
     let deep = at_depth(&claim(), 2);
     for (claim, keys) in [
         (claim(), 1),
@@ -225,64 +227,64 @@ pub(super) async fn a_lease_is_kept_a_minute_longer_than_it_lasts(bench: &Bench)
         (in_mode(&claim(), READ), 3),
         (in_mode(&claim(), permits(3, 5)), 3),
     ] {
-        bench.granted(&claim).await;
-        assert_kept(bench, &claim, keys, LONG + REMEMBERED).await;
-        bench.renewed(&claim, Some(LONG * 3)).await;
-        assert_kept(bench, &claim, keys, LONG * 3 + REMEMBERED).await;
-        let waiter = bench.waiting(&rival(&claim)).await;
-        assert_kept(bench, &claim, keys, LONG * 3 + REMEMBERED).await;
-        bench.release(&waiter.claim).await;
-        bench.renewed(&claim, Some(LONG * 5)).await;
-        assert_kept(bench, &claim, keys, LONG * 5 + REMEMBERED).await;
-        bench.renew_to(&claim, Some(LONG * 7), Some(READ)).await;
+        fixture.granted(&claim).await;
+        assert_kept(fixture, &claim, keys, LONG + TOMBSTONE_TTL).await;
+        fixture.renewed(&claim, Some(LONG * 3)).await;
+        assert_kept(fixture, &claim, keys, LONG * 3 + TOMBSTONE_TTL).await;
+        let waiter = fixture.waiting(&rival(&claim)).await;
+        assert_kept(fixture, &claim, keys, LONG * 3 + TOMBSTONE_TTL).await;
+        fixture.release(&waiter.claim).await;
+        fixture.renewed(&claim, Some(LONG * 5)).await;
+        assert_kept(fixture, &claim, keys, LONG * 5 + TOMBSTONE_TTL).await;
+        fixture.renew_to(&claim, Some(LONG * 7), Some(READ)).await;
         if keys == 1 {
-            assert_kept(bench, &claim, 3, LONG * 7 + REMEMBERED).await;
+            assert_kept(fixture, &claim, 3, LONG * 7 + TOMBSTONE_TTL).await;
         }
     }
     let next = claim();
-    bench.granted(&next).await;
-    let mut waiter = bench
+    fixture.granted(&next).await;
+    let mut waiter = fixture
         .waiting(&Claim {
             ttl: ttl(LONG * 2),
             ..rival(&next)
         })
         .await;
-    let behind = bench.waiting(&rival(&next)).await;
-    bench.freed(&next).await;
-    leases_granted(bench.ask(&mut waiter).await);
-    assert_kept(bench, &next, 1, LONG * 2 + REMEMBERED).await;
-    bench.release(&behind.claim).await;
+    let behind = fixture.waiting(&rival(&next)).await;
+    fixture.freed(&next).await;
+    leases_granted(fixture.ask(&mut waiter).await);
+    assert_kept(fixture, &next, 1, LONG * 2 + TOMBSTONE_TTL).await;
+    fixture.release(&behind.claim).await;
 }
 
 /// As long as nobody holds a lock, it must not be forgotten who is next, nor that it is closed.
-pub(super) async fn a_lock_that_opened_is_kept_for_those_who_wait(bench: &Bench) {
+pub(super) async fn a_lock_that_opened_is_kept_for_those_who_wait(fixture: &Fixture) {
     for mode in [Mode::Exclusive, READ] {
         for is_evicted in [false, true] {
             let holding = in_mode(&claim(), mode);
-            bench.granted(&holding).await;
-            bench.waiting(&rival(&holding)).await;
+            fixture.granted(&holding).await;
+            fixture.waiting(&rival(&holding)).await;
             if is_evicted {
-                bench.evict(lock_of(&holding), "").await;
+                fixture.evict(lock_of(&holding), "").await;
             } else {
-                bench.freed(&holding).await;
+                fixture.freed(&holding).await;
             }
-            let kept = records(bench, lock_of(&holding)).await;
+            let kept = records(fixture, lock_of(&holding)).await;
             let least = kept.iter().map(|(_, kept)| *kept).min();
             let least = least.expect("it is kept");
-            assert!(least + LONG / 6 >= REMEMBERED, "{kept:?}");
+            assert!(least + LONG / 6 >= TOMBSTONE_TTL, "{kept:?}");
         }
     }
 }
 
-pub(super) async fn a_closed_lock_is_kept_until_it_opens(bench: &Bench) {
+pub(super) async fn a_closed_lock_is_kept_until_it_opens(fixture: &Fixture) {
     for mode in [Mode::Exclusive, READ] {
         let early = Claim {
             min_hold: Some(LONG * 4),
             ..in_mode(&claim(), mode)
         };
-        bench.granted(&early).await;
-        bench.freed(&early).await;
+        fixture.granted(&early).await;
+        fixture.freed(&early).await;
         let keys = if mode == READ { 2 } else { 1 };
-        assert_kept(bench, &early, keys, LONG * 4).await;
+        assert_kept(fixture, &early, keys, LONG * 4).await;
     }
 }

@@ -2,27 +2,27 @@
 
 use leasehold::domain::{Acquired, Claim, Lease};
 
-use crate::support::bench::{Bench, LONG, SHORT, at_depth, claim, only, owner, ttl};
+use crate::support::fixture::{Fixture, LONG, SHORT, at_depth, claim, only, owner, ttl};
 
 /// Acquires what must be a replay.
-pub(super) async fn replayed(bench: &Bench, claim: &Claim) -> Lease {
-    match bench.acquire(claim).await {
+pub(super) async fn replayed(fixture: &Fixture, claim: &Claim) -> Lease {
+    match fixture.acquire(claim).await {
         Acquired::Replayed(leases) => only(leases),
         other => panic!("the claim holds at that depth, but: {other:?}"),
     }
 }
 
-pub(super) async fn a_replay_returns_the_same_lease(bench: &Bench) {
+pub(super) async fn a_replay_returns_the_same_lease(fixture: &Fixture) {
     let claim = Claim {
         owner: owner("pod-7"),
         ..claim()
     };
-    let granted = bench.granted(&claim).await;
+    let granted = fixture.granted(&claim).await;
     let again = Claim {
         owner: owner("somebody else"),
         ..claim.clone()
     };
-    let replayed = replayed(bench, &again).await;
+    let replayed = replayed(fixture, &again).await;
     assert_eq!(replayed.ttl, granted.ttl);
     assert_eq!(replayed.holder.fence, granted.holder.fence);
     assert_eq!(replayed.holder.owner, claim.owner);
@@ -30,31 +30,31 @@ pub(super) async fn a_replay_returns_the_same_lease(bench: &Bench) {
     assert_eq!(replayed.holder.expires_at, granted.holder.expires_at);
 }
 
-pub(super) async fn a_replay_does_not_extend_the_lease(bench: &Bench) {
+pub(super) async fn a_replay_does_not_extend_the_lease(fixture: &Fixture) {
     let claim = claim();
-    bench.granted(&claim).await;
-    bench.advance(SHORT).await;
+    fixture.granted(&claim).await;
+    fixture.advance(SHORT).await;
     let longer = Claim {
         ttl: ttl(LONG * 10),
         ..claim.clone()
     };
-    let lease = replayed(bench, &longer).await;
+    let lease = replayed(fixture, &longer).await;
     assert_eq!(lease.ttl, claim.ttl);
-    bench.assert_left(lease.holder.expires_in, LONG - SHORT);
+    fixture.assert_left(lease.holder.expires_in, LONG - SHORT);
 }
 
-pub(super) async fn a_replay_for_less_depth_changes_nothing(bench: &Bench) {
+pub(super) async fn a_replay_for_less_depth_changes_nothing(fixture: &Fixture) {
     let claim = at_depth(&claim(), 3);
-    bench.granted(&claim).await;
+    fixture.granted(&claim).await;
     for depth in [1, 2, 3] {
-        let lease = replayed(bench, &at_depth(&claim, depth)).await;
+        let lease = replayed(fixture, &at_depth(&claim, depth)).await;
         assert_eq!(lease.holder.hold_count.get(), 3, "asked for {depth}");
     }
 }
 
-pub(super) async fn simultaneous_requests_for_one_claim_make_one_grant(bench: &Bench) {
+pub(super) async fn simultaneous_requests_for_one_claim_make_one_grant(fixture: &Fixture) {
     let claim = claim();
-    let requests = (0..20).map(|_| bench.acquire(&claim));
+    let requests = (0..20).map(|_| fixture.acquire(&claim));
     let answers = futures_util::future::join_all(requests).await;
     let mut granted = 0;
     let mut fences = Vec::new();

@@ -6,25 +6,25 @@ use std::sync::Arc;
 
 use leasehold::domain::{Attempt, Claim, Holder};
 use leasehold::store::memory::MemoryStore;
-use leasehold::store::{Fault, LockStore as _, REMEMBERED};
+use leasehold::store::{Fault, LockStore as _, TOMBSTONE_TTL};
 
 use super::several::claim_on_fresh;
-use crate::support::bench::{
-    Bench, LONG, READ, SHORT, Waiter, at_depth, claim, claim_on, deadline, for_short, in_mode,
+use crate::support::fixture::{
+    Fixture, LONG, READ, SHORT, Waiter, at_depth, claim, claim_on, deadline, for_short, in_mode,
     lock_of, metadata, names, owner, permits, reader, rival,
 };
 
 /// A small store.
 struct Room {
     store: Arc<MemoryStore>,
-    bench: Bench,
+    fixture: Fixture,
 }
 
 impl Room {
     fn of(locks_max: usize) -> Self {
         let store = Arc::new(MemoryStore::new(locks_max));
-        let bench = Bench::on(Arc::clone(&store) as _, None);
-        Self { store, bench }
+        let fixture = Fixture::on(Arc::clone(&store) as _, None);
+        Self { store, fixture }
     }
 
     #[track_caller]
@@ -33,7 +33,7 @@ impl Room {
     }
 
     async fn refuses(&self, claim: &Claim) {
-        let answer = self.bench.attempt(claim, Attempt::random()).await;
+        let answer = self.fixture.attempt(claim, Attempt::random()).await;
         let error = answer.expect_err("there is no room");
         assert_eq!(error.fault(), Fault::Limit);
     }
@@ -51,8 +51,8 @@ impl Room {
 
     /// Nothing counts once everything is over and was looked at.
     async fn is_empty_in_the_end(&self) {
-        self.bench.advance(LONG * 10 + REMEMBERED).await;
-        self.store.survey().await;
+        self.fixture.advance(LONG * 10 + TOMBSTONE_TTL).await;
+        self.store.refresh_health().await;
         self.counts(0);
     }
 }
@@ -73,36 +73,36 @@ fn with_text(claim: &Claim, bytes: usize) -> Claim {
     }
 }
 
-pub(super) async fn every_holder_of_a_shared_lock_counts(_: &Bench) {
+pub(super) async fn every_holder_of_a_shared_lock_counts(_: &Fixture) {
     let room = Room::of(3);
     let first = in_mode(&claim(), READ);
     let second = reader(&first);
     for claim in [&first, &second, &reader(&first)] {
-        room.bench.granted(claim).await;
+        room.fixture.granted(claim).await;
     }
     room.counts(3);
     room.refuses(&reader(&first)).await;
-    room.bench.freed(&second).await;
-    room.bench.granted(&reader(&first)).await;
+    room.fixture.freed(&second).await;
+    room.fixture.granted(&reader(&first)).await;
     room.is_empty_in_the_end().await;
 }
 
-pub(super) async fn a_claim_counts_for_each_of_its_locks(_: &Bench) {
+pub(super) async fn a_claim_counts_for_each_of_its_locks(_: &Fixture) {
     let room = Room::of(7);
     let (several, locks) = claim_on_fresh::<3>();
     let several = in_mode(&several, READ);
-    room.bench.all_granted(&several).await;
-    room.bench.all_granted(&reader(&several)).await;
+    room.fixture.all_granted(&several).await;
+    room.fixture.all_granted(&reader(&several)).await;
     room.counts(6);
     room.refuses(&reader(&several)).await;
-    room.bench
+    room.fixture
         .granted(&in_mode(&claim_on(&locks[0]), READ))
         .await;
     room.counts(7);
     room.is_empty_in_the_end().await;
 }
 
-pub(super) async fn each_full_256_bytes_of_owner_and_metadata_count_once(_: &Bench) {
+pub(super) async fn each_full_256_bytes_of_owner_and_metadata_count_once(_: &Fixture) {
     let room = Room::of(100);
     for (bytes, counts) in [
         (100, 0),
@@ -114,27 +114,30 @@ pub(super) async fn each_full_256_bytes_of_owner_and_metadata_count_once(_: &Ben
     ] {
         let (several, _) = claim_on_fresh::<64>();
         let several = with_text(&several, bytes);
-        room.bench.all_granted(&several).await;
+        room.fixture.all_granted(&several).await;
         room.counts(64 + counts);
         // What a claim says of itself is what it said at first, as long as it holds.
         let again = with_text(&at_depth(&several, 2), 4_000);
-        room.bench.acquire(&again).await;
-        room.bench.renew(&several).await;
+        room.fixture.acquire(&again).await;
+        room.fixture.renew(&several).await;
         room.counts(64 + counts);
-        room.bench.release_all(&several).await;
+        room.fixture.release_all(&several).await;
         room.counts(0);
     }
 }
 
-pub(super) async fn a_text_is_kept_once_for_all_locks_of_its_claim(_: &Bench) {
+pub(super) async fn a_text_is_kept_once_for_all_locks_of_its_claim(_: &Fixture) {
     let room = Room::of(200);
     let (several, locks) = claim_on_fresh::<64>();
-    room.bench.all_granted(&with_text(&several, 4_000)).await;
-    let waiter = room.bench.waiting(&with_text(&rival(&several), 255)).await;
+    room.fixture.all_granted(&with_text(&several, 4_000)).await;
+    let waiter = room
+        .fixture
+        .waiting(&with_text(&rival(&several), 255))
+        .await;
     let (mut holders, mut heads) = (Vec::new(), Vec::new());
     for lock in &locks {
-        holders.push(room.bench.holder(lock).await);
-        heads.push(room.bench.queue(lock).await.head.expect("one waits"));
+        holders.push(room.fixture.holder(lock).await);
+        heads.push(room.fixture.queue(lock).await.head.expect("one waits"));
     }
     // What is there at the same time and is not the same has another address.
     let metadata = |it: &Holder| it.metadata.as_ref().map(|it| it.as_json().as_ptr());
@@ -151,66 +154,72 @@ pub(super) async fn a_text_is_kept_once_for_all_locks_of_its_claim(_: &Bench) {
 }
 
 /// Otherwise a claim on many locks of which all but one are released would keep its text for nothing.
-pub(super) async fn a_text_counts_until_the_last_lock_of_its_claim_is_released(_: &Bench) {
+pub(super) async fn a_text_counts_until_the_last_lock_of_its_claim_is_released(_: &Fixture) {
     let room = Room::of(20);
     let (several, locks) = claim_on_fresh::<3>();
     let several = with_text(&several, 4_000);
-    room.bench.all_granted(&several).await;
+    room.fixture.all_granted(&several).await;
     for (lock, left) in locks.iter().zip([17, 16, 0]) {
         let one = Claim {
             names: names([lock]),
             ..several.clone()
         };
-        let holder = room.bench.holder(lock).await;
+        let holder = room.fixture.holder(lock).await;
         assert_eq!(holder.metadata, several.metadata);
-        room.bench.freed(&one).await;
+        room.fixture.freed(&one).await;
         room.counts(left);
     }
 }
 
 /// Nobody who waits can be refused when its turn comes, and whoever comes late is refused before it waits.
-pub(super) async fn a_claim_that_waits_has_the_room_to_hold(_: &Bench) {
+pub(super) async fn a_claim_that_waits_has_the_room_to_hold(_: &Fixture) {
     let room = Room::of(20);
     let holding = claim();
-    room.bench.granted(&holding).await;
+    room.fixture.granted(&holding).await;
     let mut waiter = room
-        .bench
+        .fixture
         .waiting(&with_text(&rival(&holding), 4_000))
         .await;
     room.counts(17);
-    room.bench.waits(&mut waiter).await;
-    room.bench.waits(&mut waiter.again()).await;
+    room.fixture.waits(&mut waiter).await;
+    room.fixture.waits(&mut waiter.again()).await;
     room.counts(17);
     for _ in 0..3 {
-        room.bench.granted(&claim()).await;
+        room.fixture.granted(&claim()).await;
     }
     room.refuses_to_let_wait(&Waiter::new(rival(&holding)))
         .await;
     room.counts(20);
-    room.bench.freed(&holding).await;
-    room.bench.granted(&waiter.claim).await;
+    room.fixture.freed(&holding).await;
+    room.fixture.granted(&waiter.claim).await;
     room.counts(19);
     room.is_empty_in_the_end().await;
 }
 
-pub(super) async fn a_kept_place_counts_until_it_is_forgotten(_: &Bench) {
+pub(super) async fn a_kept_place_counts_until_it_is_forgotten(_: &Fixture) {
     let room = Room::of(100);
     let (several, _) = claim_on_fresh::<3>();
-    room.bench.all_granted(&several).await;
-    let waiter = room.bench.waiting(&with_text(&rival(&several), 512)).await;
+    room.fixture.all_granted(&several).await;
+    let waiter = room
+        .fixture
+        .waiting(&with_text(&rival(&several), 512))
+        .await;
     room.counts(3 + 3 + 2);
-    room.bench.park(&waiter.claim, SHORT).await;
+    room.fixture.park(&waiter.claim, SHORT).await;
     room.counts(3 + 3 + 2);
-    room.bench.outlast(SHORT).await;
-    room.store.survey().await;
+    room.fixture.outlast(SHORT).await;
+    room.store.refresh_health().await;
     room.counts(3);
-    let waiter = room.bench.waiting(&with_text(&rival(&several), 512)).await;
-    room.bench.release_all(&waiter.claim).await;
+    let waiter = room
+        .fixture
+        .waiting(&with_text(&rival(&several), 512))
+        .await;
+    room.fixture.release_all(&waiter.claim).await;
     room.counts(3);
     room.is_empty_in_the_end().await;
 }
 
-pub(super) async fn a_lease_that_is_over_counts_while_its_lock_is_closed(_: &Bench) {
+pub(super) async fn a_lease_that_is_over_counts_while_its_lock_is_closed(_: &Fixture) {
     let room = Room::of(100);
     let closing = |claim: &Claim| Claim {
         min_hold: Some(LONG),
@@ -220,34 +229,34 @@ pub(super) async fn a_lease_that_is_over_counts_while_its_lock_is_closed(_: &Ben
     let released = closing(&in_mode(&claim(), permits(1, 50)));
     for _ in 0..10 {
         let released = closing(&in_mode(&rival(&released), permits(1, 50)));
-        room.bench.granted(&released).await;
-        room.bench.freed(&released).await;
+        room.fixture.granted(&released).await;
+        room.fixture.freed(&released).await;
     }
     room.counts(10);
     let evicted = closing(&in_mode(&claim(), READ));
-    room.bench.granted(&evicted).await;
-    room.bench.evict(lock_of(&evicted), "").await;
+    room.fixture.granted(&evicted).await;
+    room.fixture.evict(lock_of(&evicted), "").await;
     room.counts(11);
     let expired = for_short(&closing(&claim()));
-    room.bench.granted(&expired).await;
+    room.fixture.granted(&expired).await;
     room.counts(14);
-    room.bench.outlast(SHORT).await;
-    room.store.survey().await;
+    room.fixture.outlast(SHORT).await;
+    room.store.refresh_health().await;
     room.counts(12);
     room.is_empty_in_the_end().await;
 }
 
-pub(super) async fn what_is_refused_for_lack_of_room_leaves_nothing(_: &Bench) {
+pub(super) async fn what_is_refused_for_lack_of_room_leaves_nothing(_: &Fixture) {
     let room = Room::of(10);
     let (several, locks) = claim_on_fresh::<5>();
     room.refuses(&with_text(&several, 6 * 256)).await;
     room.counts(0);
-    room.bench.granted(&claim_on(&locks[0])).await;
+    room.fixture.granted(&claim_on(&locks[0])).await;
     let mut waiter = Waiter::new(with_text(&several, 5 * 256));
     room.refuses_to_let_wait(&waiter).await;
     room.counts(1);
     waiter.claim = with_text(&several, 4 * 256);
-    room.bench.waits(&mut waiter).await;
+    room.fixture.waits(&mut waiter).await;
     room.counts(10);
     // Asking with a longer text is refused, and the claim waits on with what it has.
     let longer = Waiter::new(with_text(&waiter.claim, 5 * 256));
@@ -255,41 +264,44 @@ pub(super) async fn what_is_refused_for_lack_of_room_leaves_nothing(_: &Bench) {
     room.counts(10);
 }
 
-pub(super) async fn whatever_becomes_of_a_claim_nothing_counts_in_the_end(_: &Bench) {
+pub(super) async fn whatever_becomes_of_a_claim_nothing_counts_in_the_end(_: &Fixture) {
     let room = Room::of(100);
-    let bench = &room.bench;
+    let fixture = &room.fixture;
     let attempt = Attempt::random();
     let withdrawn = with_text(&claim(), 4_000);
-    bench
+    fixture
         .attempt(&withdrawn, attempt)
         .await
         .expect("there is room");
     room.counts(16);
-    bench.withdraw(&withdrawn, attempt).await;
+    fixture.withdraw(&withdrawn, attempt).await;
     room.counts(0);
     let taken_over = Claim {
         takes_over: true,
         ..with_text(&claim(), 4_000)
     };
-    bench.granted(&taken_over).await;
-    bench.attempt(&taken_over, attempt).await.expect("it holds");
+    fixture.granted(&taken_over).await;
+    fixture
+        .attempt(&taken_over, attempt)
+        .await
+        .expect("it holds");
     room.counts(16);
-    bench.close(&taken_over, attempt).await;
+    fixture.close(&taken_over, attempt).await;
     room.counts(0);
     let steps_down = with_text(&claim(), 4_000);
-    bench.granted(&steps_down).await;
-    bench.renew_in_mode(&steps_down, READ).await;
-    bench.granted(&reader(&steps_down)).await;
+    fixture.granted(&steps_down).await;
+    fixture.renew_in_mode(&steps_down, READ).await;
+    fixture.granted(&reader(&steps_down)).await;
     room.counts(17);
-    bench.evict(lock_of(&steps_down), "stuck").await;
+    fixture.evict(lock_of(&steps_down), "stuck").await;
     room.counts(0);
     let expired = for_short(&with_text(&claim(), 4_000));
-    bench.granted(&expired).await;
-    bench.outlast(SHORT).await;
-    bench.state(lock_of(&expired)).await;
+    fixture.granted(&expired).await;
+    fixture.outlast(SHORT).await;
+    fixture.state(lock_of(&expired)).await;
     // The lock knows for a minute that the lease ran out, for the next claim that is granted it.
     room.counts(1);
-    bench.granted(&rival(&expired)).await;
+    fixture.granted(&rival(&expired)).await;
     room.counts(1);
     room.is_empty_in_the_end().await;
 }

@@ -3,13 +3,13 @@
 //! How it waits for them is in `several_waiting`.
 
 use leasehold::domain::{
-    Acquired, Attempt, Blocker, Claim, Contradiction, Lease, LockName, LockNames, LockState,
+    Acquired, Attempt, Claim, ConflictKind, Lease, LockName, LockNames, LockState, Mismatch,
     NotHolder, Released, Renewed,
 };
 
 use super::order::names_of_one_bucket;
-use crate::support::bench::{
-    Bench, LONG, READ, SHORT, at_depth, claim_on, claim_on_all, contradicts_claim,
+use crate::support::fixture::{
+    Fixture, LONG, READ, SHORT, at_depth, claim_on, claim_on_all, contradicts_claim,
     contradicts_upgrade, for_short, fresh_name, hold_count, in_mode, leases_granted, lost, names,
     rival,
 };
@@ -36,7 +36,7 @@ fn evicted() -> NotHolder {
 }
 
 /// What is in the way, by name.
-pub(super) fn blocked_by(answer: Acquired) -> Vec<(LockName, Blocker)> {
+pub(super) fn blocked_by(answer: Acquired) -> Vec<(LockName, ConflictKind)> {
     let Acquired::Blocked(blockades) = answer else {
         panic!("something is in the way, but: {answer:?}");
     };
@@ -46,19 +46,19 @@ pub(super) fn blocked_by(answer: Acquired) -> Vec<(LockName, Blocker)> {
     named.collect()
 }
 
-async fn assert_free(bench: &Bench, locks: &[LockName]) {
+async fn assert_free(fixture: &Fixture, locks: &[LockName]) {
     for lock in locks {
-        assert_eq!(bench.state(lock).await, LockState::Free, "{lock}");
+        assert_eq!(fixture.state(lock).await, LockState::Free, "{lock}");
     }
 }
 
-pub(super) async fn all_are_granted_in_the_order_of_names(bench: &Bench) {
+pub(super) async fn all_are_granted_in_the_order_of_names(fixture: &Fixture) {
     let (claim, locks) = claim_on_fresh::<3>();
     let mut before = Vec::new();
     for lock in &locks {
         let earlier = claim_on(lock);
-        before.push(bench.granted(&earlier).await.holder.fence);
-        bench.freed(&earlier).await;
+        before.push(fixture.granted(&earlier).await.holder.fence);
+        fixture.freed(&earlier).await;
     }
     let mut shuffled = locks.to_vec();
     shuffled.rotate_left(2);
@@ -66,61 +66,65 @@ pub(super) async fn all_are_granted_in_the_order_of_names(bench: &Bench) {
         names: LockNames::several(shuffled).expect("they are different"),
         ..claim
     };
-    let leases = bench.all_granted(&claim).await;
+    let leases = fixture.all_granted(&claim).await;
     assert_eq!(leases.len(), 3);
     for ((lease, lock), before) in leases.iter().zip(&locks).zip(before) {
-        assert_eq!(lease.holder.fence, bench.holder(lock).await.fence, "{lock}");
+        assert_eq!(
+            lease.holder.fence,
+            fixture.holder(lock).await.fence,
+            "{lock}"
+        );
         assert!(lease.holder.fence > before, "{lock}");
-        bench.assert_left(lease.holder.expires_in, LONG);
+        fixture.assert_left(lease.holder.expires_in, LONG);
     }
 }
 
-pub(super) async fn none_is_granted_when_one_is_not_free(bench: &Bench) {
+pub(super) async fn none_is_granted_when_one_is_not_free(fixture: &Fixture) {
     let (claim, locks) = claim_on_fresh::<4>();
     let holding = claim_on(&locks[1]);
     let cooling = Claim {
         min_hold: Some(LONG),
         ..claim_on(&locks[3])
     };
-    bench.granted(&holding).await;
-    bench.granted(&cooling).await;
-    bench.freed(&cooling).await;
-    match &blocked_by(bench.acquire(&claim).await)[..] {
+    fixture.granted(&holding).await;
+    fixture.granted(&cooling).await;
+    fixture.freed(&cooling).await;
+    match &blocked_by(fixture.acquire(&claim).await)[..] {
         [
-            (first, Blocker::Holders(holders)),
-            (second, Blocker::Cooling { .. }),
+            (first, ConflictKind::Holders(holders)),
+            (second, ConflictKind::Cooling { .. }),
         ] => {
             assert_eq!((first, second), (&locks[1], &locks[3]));
             assert_eq!(holders.total, 1);
         }
         other => panic!("two are in the way, but: {other:?}"),
     }
-    assert_free(bench, &[locks[0].clone(), locks[2].clone()]).await;
+    assert_free(fixture, &[locks[0].clone(), locks[2].clone()]).await;
     // Nor is anything kept for it.
-    bench.granted(&claim_on(&locks[0])).await;
+    fixture.granted(&claim_on(&locks[0])).await;
 }
 
-pub(super) async fn a_lease_on_several_locks_is_replayed_and_re_entered(bench: &Bench) {
+pub(super) async fn a_lease_on_several_locks_is_replayed_and_re_entered(fixture: &Fixture) {
     let (claim, locks) = claim_on_fresh::<3>();
-    let granted = bench.all_granted(&claim).await;
+    let granted = fixture.all_granted(&claim).await;
     let fences = |leases: &[Lease]| {
         leases
             .iter()
             .map(|lease| lease.holder.fence)
             .collect::<Vec<_>>()
     };
-    match bench.acquire(&claim).await {
+    match fixture.acquire(&claim).await {
         Acquired::Replayed(leases) => assert_eq!(fences(&leases), fences(&granted)),
         other => panic!("the claim holds, but: {other:?}"),
     }
-    match bench.acquire(&at_depth(&claim, 2)).await {
+    match fixture.acquire(&at_depth(&claim, 2)).await {
         Acquired::Reentered(leases) => assert_eq!(fences(&leases), fences(&granted)),
         other => panic!("the claim goes deeper, but: {other:?}"),
     }
     for lock in &locks {
-        assert_eq!(bench.holder(lock).await.hold_count, hold_count(2));
+        assert_eq!(fixture.holder(lock).await.hold_count, hold_count(2));
     }
-    let stepped_back = bench.step_back_all(&claim, 1).await;
+    let stepped_back = fixture.step_back_all(&claim, 1).await;
     assert_eq!(stepped_back.len(), 3);
     for released in stepped_back {
         let Released::SteppedBack(lease) = released else {
@@ -130,88 +134,91 @@ pub(super) async fn a_lease_on_several_locks_is_replayed_and_re_entered(bench: &
     }
 }
 
-pub(super) async fn a_claim_on_other_locks_beside_those_it_holds_is_another(bench: &Bench) {
+pub(super) async fn a_claim_on_other_locks_beside_those_it_holds_is_another(fixture: &Fixture) {
     let (claim, [first, second]) = claim_on_fresh();
     let third = fresh_name();
-    bench.all_granted(&claim).await;
+    fixture.all_granted(&claim).await;
     let more = on(&claim, &[&first, &second, &third]);
-    assert_eq!(bench.acquire(&more).await, contradicts_claim(&third));
+    assert_eq!(fixture.acquire(&more).await, contradicts_claim(&third));
     let other = on(&claim, &[&second, &third]);
-    assert_eq!(bench.acquire(&other).await, contradicts_claim(&third));
-    assert_free(bench, &[third]).await;
+    assert_eq!(fixture.acquire(&other).await, contradicts_claim(&third));
+    assert_free(fixture, &[third]).await;
     // Each lock that it holds, it holds.
-    let fewer = bench.acquire(&on(&claim, &[&second])).await;
+    let fewer = fixture.acquire(&on(&claim, &[&second])).await;
     assert!(matches!(&fewer, Acquired::Replayed(leases) if leases.len() == 1));
 }
 
-pub(super) async fn a_claim_that_ended_on_one_lock_is_not_granted_the_others(bench: &Bench) {
+pub(super) async fn a_claim_that_ended_on_one_lock_is_not_granted_the_others(fixture: &Fixture) {
     let (claim, [first, second, third]) = claim_on_fresh();
-    bench.all_granted(&claim).await;
-    bench.freed(&on(&claim, &[&second])).await;
+    fixture.all_granted(&claim).await;
+    fixture.freed(&on(&claim, &[&second])).await;
     let ended = Acquired::Ended(lost(&second, NotHolder::Released));
-    assert_eq!(bench.acquire(&claim).await, ended);
-    bench.release_all(&claim).await;
-    bench.granted(&claim_on(&first)).await;
-    bench.granted(&claim_on(&third)).await;
+    assert_eq!(fixture.acquire(&claim).await, ended);
+    fixture.release_all(&claim).await;
+    fixture.granted(&claim_on(&first)).await;
+    fixture.granted(&claim_on(&third)).await;
 }
 
-pub(super) async fn a_contradiction_on_one_lock_changes_nothing_on_the_others(bench: &Bench) {
+pub(super) async fn a_contradiction_on_one_lock_changes_nothing_on_the_others(fixture: &Fixture) {
     let (claim, [first, second]) = claim_on_fresh();
-    bench.all_granted(&on(&claim, &[&first])).await;
+    fixture.all_granted(&on(&claim, &[&first])).await;
     let reading = in_mode(&on(&claim, &[&second]), READ);
-    bench.all_granted(&reading).await;
-    let answer = bench.acquire(&at_depth(&claim, 2)).await;
+    fixture.all_granted(&reading).await;
+    let answer = fixture.acquire(&at_depth(&claim, 2)).await;
     assert_eq!(answer, contradicts_upgrade(&second));
-    assert_eq!(bench.holder(&first).await.hold_count, hold_count(1));
-    let answer = bench.acquire(&in_mode(&at_depth(&claim, 2), READ)).await;
+    assert_eq!(fixture.holder(&first).await.hold_count, hold_count(1));
+    let answer = fixture.acquire(&in_mode(&at_depth(&claim, 2), READ)).await;
     assert_eq!(answer, contradicts_claim(&first));
-    assert_eq!(bench.holder(&second).await.hold_count, hold_count(1));
+    assert_eq!(fixture.holder(&second).await.hold_count, hold_count(1));
 }
 
-pub(super) async fn one_renewal_and_one_release_are_for_all(bench: &Bench) {
+pub(super) async fn one_renewal_and_one_release_are_for_all(fixture: &Fixture) {
     let (claim, locks) = claim_on_fresh::<3>();
-    bench.all_granted(&claim).await;
-    let Renewed::Extended(renewals) = bench.renew_for(&claim, Some(LONG * 2)).await else {
+    fixture.all_granted(&claim).await;
+    let Renewed::Extended(renewals) = fixture.renew_for(&claim, Some(LONG * 2)).await else {
         panic!("the claim holds");
     };
     assert_eq!(renewals.len(), 3);
     for (renewal, lock) in renewals.iter().zip(&locks) {
-        bench.assert_left(renewal.lease.holder.expires_in, LONG * 2);
-        let seen = bench.holder(lock).await;
+        fixture.assert_left(renewal.lease.holder.expires_in, LONG * 2);
+        let seen = fixture.holder(lock).await;
         assert_eq!(seen.fence, renewal.lease.holder.fence);
-        bench.assert_left(seen.expires_in, LONG * 2);
+        fixture.assert_left(seen.expires_in, LONG * 2);
     }
-    let released = bench.release_all(&claim).await;
+    let released = fixture.release_all(&claim).await;
     assert_eq!(released.len(), 3);
     let freed = |released: &Released| matches!(released, Released::Freed { .. });
     assert!(released.iter().all(freed), "{released:?}");
-    assert_free(bench, &locks).await;
-    assert_eq!(bench.release_all(&claim).await, vec![Released::Repeated; 3]);
+    assert_free(fixture, &locks).await;
+    assert_eq!(
+        fixture.release_all(&claim).await,
+        vec![Released::Repeated; 3]
+    );
 }
 
-pub(super) async fn a_renewal_tells_which_locks_were_lost_and_renews_none(bench: &Bench) {
+pub(super) async fn a_renewal_tells_which_locks_were_lost_and_renews_none(fixture: &Fixture) {
     let (claim, locks) = claim_on_fresh::<4>();
-    bench.all_granted(&claim).await;
-    bench.evict(&locks[1], "stuck").await;
-    bench.freed(&on(&claim, &[&locks[3]])).await;
-    let answer = bench.renew_for(&claim, Some(LONG * 10)).await;
+    fixture.all_granted(&claim).await;
+    fixture.evict(&locks[1], "stuck").await;
+    fixture.freed(&on(&claim, &[&locks[3]])).await;
+    let answer = fixture.renew_for(&claim, Some(LONG * 10)).await;
     let released = NotHolder::Released;
     let lost = vec![lost(&locks[1], evicted()), lost(&locks[3], released)];
     assert_eq!(answer, Renewed::NotHolder(lost));
     for lock in [&locks[0], &locks[2]] {
-        bench.assert_left(bench.holder(lock).await.expires_in, LONG);
+        fixture.assert_left(fixture.holder(lock).await.expires_in, LONG);
     }
     // What is left can be renewed by itself.
     let rest = on(&claim, &[&locks[0], &locks[2]]);
-    let answer = bench.renew(&rest).await;
+    let answer = fixture.renew(&rest).await;
     assert!(matches!(answer, Renewed::Extended(_)), "{answer:?}");
 }
 
-pub(super) async fn a_release_frees_what_is_still_held(bench: &Bench) {
+pub(super) async fn a_release_frees_what_is_still_held(fixture: &Fixture) {
     let (claim, locks) = claim_on_fresh::<3>();
-    bench.all_granted(&claim).await;
-    bench.evict(&locks[1], "stuck").await;
-    let released = bench.release_all(&claim).await;
+    fixture.all_granted(&claim).await;
+    fixture.evict(&locks[1], "stuck").await;
+    let released = fixture.release_all(&claim).await;
     assert!(
         matches!(released[0], Released::Freed { .. }),
         "{released:?}"
@@ -221,41 +228,41 @@ pub(super) async fn a_release_frees_what_is_still_held(bench: &Bench) {
         matches!(released[2], Released::Freed { .. }),
         "{released:?}"
     );
-    assert_free(bench, &locks).await;
+    assert_free(fixture, &locks).await;
 }
 
-pub(super) async fn several_locks_are_lost_together(bench: &Bench) {
+pub(super) async fn several_locks_are_lost_together(fixture: &Fixture) {
     let (claim, locks) = claim_on_fresh::<2>();
     let claim = for_short(&claim);
-    bench.all_granted(&claim).await;
-    bench.outlast(SHORT).await;
-    assert_free(bench, &locks).await;
+    fixture.all_granted(&claim).await;
+    fixture.outlast(SHORT).await;
+    assert_free(fixture, &locks).await;
     let lost = locks.map(|lock| lost(&lock, NotHolder::Expired)).to_vec();
     let first = lost[0].clone();
-    assert_eq!(bench.renew(&claim).await, Renewed::NotHolder(lost));
-    assert_eq!(bench.acquire(&claim).await, Acquired::Ended(first));
+    assert_eq!(fixture.renew(&claim).await, Renewed::NotHolder(lost));
+    assert_eq!(fixture.acquire(&claim).await, Acquired::Ended(first));
 }
 
-pub(super) async fn a_withdrawn_attempt_frees_all_its_locks(bench: &Bench) {
+pub(super) async fn a_withdrawn_attempt_frees_all_its_locks(fixture: &Fixture) {
     let (claim, locks) = claim_on_fresh::<3>();
     let attempt = Attempt::random();
-    let answer = bench.attempt(&claim, attempt).await;
+    let answer = fixture.attempt(&claim, attempt).await;
     leases_granted(answer.expect("the store answers"));
-    bench.withdraw(&claim, attempt).await;
-    assert_free(bench, &locks).await;
-    bench.all_granted(&claim).await;
+    fixture.withdraw(&claim, attempt).await;
+    assert_free(fixture, &locks).await;
+    fixture.all_granted(&claim).await;
     // What a second attempt was told of stays.
-    bench.withdraw(&claim, attempt).await;
-    bench.renew(&claim).await;
+    fixture.withdraw(&claim, attempt).await;
+    fixture.renew(&claim).await;
     for lock in &locks {
-        bench.holder(lock).await;
+        fixture.holder(lock).await;
     }
 }
 
-pub(super) async fn of_many_simultaneous_claims_on_several_locks_one_is_granted(bench: &Bench) {
+pub(super) async fn of_many_simultaneous_claims_on_several_locks_one_is_granted(fixture: &Fixture) {
     let (claim, _) = claim_on_fresh::<3>();
     let claims: Vec<_> = (0..30).map(|_| rival(&claim)).collect();
-    let requests = claims.iter().map(|claim| bench.acquire(claim));
+    let requests = claims.iter().map(|claim| fixture.acquire(claim));
     let mut granted = 0;
     for answer in futures_util::future::join_all(requests).await {
         match answer {
@@ -270,47 +277,47 @@ pub(super) async fn of_many_simultaneous_claims_on_several_locks_one_is_granted(
     assert_eq!(granted, 1);
 }
 
-pub(super) async fn several_locks_are_shared_as_one_is(bench: &Bench) {
+pub(super) async fn several_locks_are_shared_as_one_is(fixture: &Fixture) {
     let (claim, [first, second]) = claim_on_fresh();
     let readers = [(); 2].map(|()| in_mode(&rival(&claim), READ));
     for reader in &readers {
-        bench.all_granted(reader).await;
+        fixture.all_granted(reader).await;
     }
-    assert_eq!(bench.holders(&first).await.len(), 2);
-    assert_eq!(blocked_by(bench.acquire(&claim).await).len(), 2);
-    let upgrade = bench.renew_in_mode(&readers[0], claim.mode).await;
-    let refused = Contradiction::Upgrade {
+    assert_eq!(fixture.holders(&first).await.len(), 2);
+    assert_eq!(blocked_by(fixture.acquire(&claim).await).len(), 2);
+    let upgrade = fixture.renew_in_mode(&readers[0], claim.mode).await;
+    let refused = Mismatch::Upgrade {
         name: first.clone(),
     };
     assert_eq!(upgrade, Renewed::Contradicts(refused));
     for reader in &readers {
-        bench.release_all(reader).await;
+        fixture.release_all(reader).await;
     }
-    bench.all_granted(&claim).await;
-    let answer = bench.renew_in_mode(&claim, READ).await;
+    fixture.all_granted(&claim).await;
+    let answer = fixture.renew_in_mode(&claim, READ).await;
     assert!(matches!(answer, Renewed::Extended(_)), "{answer:?}");
     for lock in [&first, &second] {
-        assert_eq!(bench.holder(lock).await.mode, READ);
+        assert_eq!(fixture.holder(lock).await.mode, READ);
     }
 }
 
-pub(super) async fn as_many_locks_as_a_claim_may_name_are_granted(bench: &Bench) {
+pub(super) async fn as_many_locks_as_a_claim_may_name_are_granted(fixture: &Fixture) {
     let (claim, locks) = claim_on_fresh::<{ LockNames::COUNT_MAX }>();
-    assert_eq!(bench.all_granted(&claim).await.len(), locks.len());
+    assert_eq!(fixture.all_granted(&claim).await.len(), locks.len());
     for lock in &locks {
-        bench.holder(lock).await;
+        fixture.holder(lock).await;
     }
-    assert_eq!(bench.release_all(&claim).await.len(), locks.len());
-    assert_free(bench, &locks).await;
+    assert_eq!(fixture.release_all(&claim).await.len(), locks.len());
+    assert_free(fixture, &locks).await;
 }
 
-pub(super) async fn locks_that_share_a_counter_have_growing_fences(bench: &Bench) {
+pub(super) async fn locks_that_share_a_counter_have_growing_fences(fixture: &Fixture) {
     let mut locks = names_of_one_bucket(3);
     locks.sort();
     let mut last = None;
     for _ in 0..3 {
         let claim = claim_on_all(names(&locks));
-        let leases = bench.all_granted(&claim).await;
+        let leases = fixture.all_granted(&claim).await;
         let mut granted: Vec<_> = leases.iter().map(|lease| lease.holder.fence).collect();
         granted.sort();
         assert!(
@@ -318,6 +325,6 @@ pub(super) async fn locks_that_share_a_counter_have_growing_fences(bench: &Bench
             "{granted:?} after {last:?}"
         );
         last = granted.last().copied();
-        bench.release_all(&claim).await;
+        fixture.release_all(&claim).await;
     }
 }

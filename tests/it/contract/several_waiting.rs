@@ -1,140 +1,142 @@
 //! Laws of waiting for several locks at once: one place in each queue, all by one order, so that nobody waits in a ring.
 
 use leasehold::domain::{
-    Acquired, Blocker, Claim, Contradiction, LockName, NotHolder, Position, Queue, Released,
+    Acquired, Claim, ConflictKind, LockName, Mismatch, NotHolder, Position, Queue, Released,
 };
 
 use super::several::{blocked_by, claim_on_fresh};
 use super::waiting::unfair;
-use crate::support::bench::{
-    Bench, LONG, SHORT, Waiter, assert_behind_waiters, claim_on, claim_on_all, for_short,
+use crate::support::fixture::{
+    Fixture, LONG, SHORT, Waiter, assert_behind_waiters, claim_on, claim_on_all, for_short,
     fresh_name, leases_granted, lost, names, rival,
 };
 
 /// A claim on two locks that waits because another holds the second.
-async fn waits_for_the_second(bench: &Bench) -> (Claim, Waiter, [LockName; 2]) {
+async fn waits_for_the_second(fixture: &Fixture) -> (Claim, Waiter, [LockName; 2]) {
     let (claim, locks) = claim_on_fresh();
     let holding = claim_on(&locks[1]);
-    bench.granted(&holding).await;
-    (holding, bench.waiting(&claim).await, locks)
+    fixture.granted(&holding).await;
+    (holding, fixture.waiting(&claim).await, locks)
 }
 
-pub(super) async fn a_claim_waits_until_all_its_locks_are_free(bench: &Bench) {
+pub(super) async fn a_claim_waits_until_all_its_locks_are_free(fixture: &Fixture) {
     let (claim, locks) = claim_on_fresh::<3>();
     let holding = [claim_on(&locks[0]), claim_on(&locks[2])];
     for holding in &holding {
-        bench.granted(holding).await;
+        fixture.granted(holding).await;
     }
-    let mut waiter = bench.waiting(&claim).await;
+    let mut waiter = fixture.waiting(&claim).await;
     for lock in &locks {
-        assert_eq!(bench.queue(lock).await.length, 1, "{lock}");
+        assert_eq!(fixture.queue(lock).await.length, 1, "{lock}");
     }
-    bench.freed(&holding[0]).await;
-    bench.waits(&mut waiter).await;
-    bench.freed(&holding[1]).await;
-    assert_eq!(leases_granted(bench.ask(&mut waiter).await).len(), 3);
+    fixture.freed(&holding[0]).await;
+    fixture.waits(&mut waiter).await;
+    fixture.freed(&holding[1]).await;
+    assert_eq!(leases_granted(fixture.ask(&mut waiter).await).len(), 3);
     for lock in &locks {
-        assert_eq!(bench.queue(lock).await, Queue::default(), "{lock}");
+        assert_eq!(fixture.queue(lock).await, Queue::default(), "{lock}");
     }
 }
 
-pub(super) async fn a_claim_that_waits_is_offered_its_locks_when_it_can_have_them(bench: &Bench) {
-    bench.listens().await;
-    let (holding, mut waiter, locks) = waits_for_the_second(bench).await;
-    bench.freed(&holding).await;
-    assert_eq!(bench.offers_of(&locks[1]).await, 1);
-    bench.served(&mut waiter).await;
+pub(super) async fn a_claim_that_waits_is_offered_its_locks_when_it_can_have_them(
+    fixture: &Fixture,
+) {
+    fixture.listens().await;
+    let (holding, mut waiter, locks) = waits_for_the_second(fixture).await;
+    fixture.freed(&holding).await;
+    assert_eq!(fixture.offers_of(&locks[1]).await, 1);
+    fixture.served(&mut waiter).await;
 }
 
-pub(super) async fn a_free_lock_is_kept_for_the_first_who_waits_for_another_too(bench: &Bench) {
-    let (holding, mut first, [free, _]) = waits_for_the_second(bench).await;
+pub(super) async fn a_free_lock_is_kept_for_the_first_who_waits_for_another_too(fixture: &Fixture) {
+    let (holding, mut first, [free, _]) = waits_for_the_second(fixture).await;
     let newcomer = claim_on(&free);
-    assert_behind_waiters(bench.acquire(&newcomer).await);
-    let mut second = bench.waiting(&newcomer).await;
-    bench.freed(&holding).await;
-    bench.waits(&mut second).await;
-    bench.served(&mut first).await;
-    bench.served(&mut second).await;
+    assert_behind_waiters(fixture.acquire(&newcomer).await);
+    let mut second = fixture.waiting(&newcomer).await;
+    fixture.freed(&holding).await;
+    fixture.waits(&mut second).await;
+    fixture.served(&mut first).await;
+    fixture.served(&mut second).await;
 }
 
-pub(super) async fn a_claim_that_is_not_fair_takes_a_lock_that_is_kept(bench: &Bench) {
-    let (holding, mut first, [free, _]) = waits_for_the_second(bench).await;
+pub(super) async fn a_claim_that_is_not_fair_takes_a_lock_that_is_kept(fixture: &Fixture) {
+    let (holding, mut first, [free, _]) = waits_for_the_second(fixture).await;
     let unfair = unfair(&claim_on(&free));
-    bench.granted(&unfair).await;
-    bench.freed(&holding).await;
-    bench.waits(&mut first).await;
-    bench.freed(&unfair).await;
-    bench.served(&mut first).await;
+    fixture.granted(&unfair).await;
+    fixture.freed(&holding).await;
+    fixture.waits(&mut first).await;
+    fixture.freed(&unfair).await;
+    fixture.served(&mut first).await;
 }
 
-pub(super) async fn who_came_first_to_one_of_the_locks_is_first_there(bench: &Bench) {
+pub(super) async fn who_came_first_to_one_of_the_locks_is_first_there(fixture: &Fixture) {
     let (claim, [one, another]) = claim_on_fresh();
     let holding = claim_on(&another);
-    bench.granted(&holding).await;
-    let mut earlier = bench.waiting(&rival(&holding)).await;
-    let mut both = bench.waiting(&claim).await;
-    let mut later = bench.waiting(&claim_on(&one)).await;
-    bench.freed(&holding).await;
-    bench.waits(&mut both).await;
-    bench.waits(&mut later).await;
-    bench.served(&mut earlier).await;
-    bench.waits(&mut later).await;
-    bench.served(&mut both).await;
-    bench.served(&mut later).await;
+    fixture.granted(&holding).await;
+    let mut earlier = fixture.waiting(&rival(&holding)).await;
+    let mut both = fixture.waiting(&claim).await;
+    let mut later = fixture.waiting(&claim_on(&one)).await;
+    fixture.freed(&holding).await;
+    fixture.waits(&mut both).await;
+    fixture.waits(&mut later).await;
+    fixture.served(&mut earlier).await;
+    fixture.waits(&mut later).await;
+    fixture.served(&mut both).await;
+    fixture.served(&mut later).await;
 }
 
-pub(super) async fn a_claim_is_as_far_as_in_its_longest_queue(bench: &Bench) {
+pub(super) async fn a_claim_is_as_far_as_in_its_longest_queue(fixture: &Fixture) {
     let (claim, [one, another]) = claim_on_fresh();
-    bench.granted(&claim_on(&one)).await;
-    bench.granted(&claim_on(&another)).await;
+    fixture.granted(&claim_on(&one)).await;
+    fixture.granted(&claim_on(&another)).await;
     for name in [&one, &another, &another] {
-        bench.waiting(&claim_on(name)).await;
+        fixture.waiting(&claim_on(name)).await;
     }
     let mut both = Waiter::new(claim);
     let third = Position {
         position: 3,
         queue_length: 3,
     };
-    assert_eq!(bench.waits(&mut both).await.position, Some(third));
-    let parked = bench.park(&both.claim, LONG).await;
+    assert_eq!(fixture.waits(&mut both).await.position, Some(third));
+    let parked = fixture.park(&both.claim, LONG).await;
     assert_eq!(parked.position, Some(third));
     assert_eq!(parked.blocked_by.len(), 2);
 }
 
-pub(super) async fn claims_on_the_same_locks_take_turns_whatever_their_order(bench: &Bench) {
+pub(super) async fn claims_on_the_same_locks_take_turns_whatever_their_order(fixture: &Fixture) {
     let (claim, [one, another]) = claim_on_fresh();
     let holding = [claim_on(&one), claim_on(&another)];
     for holding in &holding {
-        bench.granted(holding).await;
+        fixture.granted(holding).await;
     }
     let in_order = names([&one, &another]);
     let reversed = names([&another, &one]);
     let claims = [in_order.clone(), reversed.clone(), in_order, reversed].map(claim_on_all);
     let mut waiters = claims.map(Waiter::new);
     for waiter in &mut waiters {
-        bench.waits(waiter).await;
+        fixture.waits(waiter).await;
     }
     for holding in &holding {
-        bench.freed(holding).await;
+        fixture.freed(holding).await;
     }
-    super::waiting::assert_served_in_order(bench, &mut waiters).await;
-    bench.all_granted(&claim).await;
+    super::waiting::assert_served_in_order(fixture, &mut waiters).await;
+    fixture.all_granted(&claim).await;
 }
 
 /// A ring of claims in which everybody is before somebody: a deadlock where locks are taken one by one.
-pub(super) async fn a_ring_of_claims_comes_to_an_end(bench: &Bench) {
+pub(super) async fn a_ring_of_claims_comes_to_an_end(fixture: &Fixture) {
     let (all, locks) = claim_on_fresh::<5>();
-    bench.all_granted(&all).await;
+    fixture.all_granted(&all).await;
     let mut waiters: Vec<Waiter> = Vec::new();
     for turn in 0..15 {
         let pair = [&locks[turn % 5], &locks[(turn + 1) % 5]];
-        waiters.push(bench.waiting(&claim_on_all(names(pair))).await);
+        waiters.push(fixture.waiting(&claim_on_all(names(pair))).await);
     }
-    bench.release_all(&all).await;
+    fixture.release_all(&all).await;
     for round in 0.. {
         let (mut granted, mut waiting) = (Vec::new(), Vec::new());
         for mut waiter in waiters {
-            match bench.ask(&mut waiter).await {
+            match fixture.ask(&mut waiter).await {
                 Acquired::Granted(_) => granted.push(waiter),
                 Acquired::Waiting(_) => waiting.push(waiter),
                 other => panic!("{other:?}"),
@@ -142,74 +144,77 @@ pub(super) async fn a_ring_of_claims_comes_to_an_end(bench: &Bench) {
         }
         assert!(!granted.is_empty(), "nobody can go on after {round} rounds");
         for waiter in &granted {
-            bench.release_all(&waiter.claim).await;
+            fixture.release_all(&waiter.claim).await;
         }
         waiters = waiting;
         if waiters.is_empty() {
             break;
         }
     }
-    bench.all_granted(&rival(&all)).await;
+    fixture.all_granted(&rival(&all)).await;
 }
 
-pub(super) async fn a_claim_leaves_all_its_queues_by_release(bench: &Bench) {
-    let (_, mut leaving, [free, held]) = waits_for_the_second(bench).await;
-    let mut next = bench.waiting(&claim_on(&free)).await;
-    let released = bench.release_all(&leaving.claim).await;
+pub(super) async fn a_claim_leaves_all_its_queues_by_release(fixture: &Fixture) {
+    let (_, mut leaving, [free, held]) = waits_for_the_second(fixture).await;
+    let mut next = fixture.waiting(&claim_on(&free)).await;
+    let released = fixture.release_all(&leaving.claim).await;
     assert_eq!(released, [Released::LeftQueue, Released::LeftQueue]);
     let ended = Acquired::Ended(lost(&free, NotHolder::Released));
-    assert_eq!(bench.ask(&mut leaving).await, ended);
-    assert_eq!(bench.queue(&held).await, Queue::default());
-    bench.served(&mut next).await;
+    assert_eq!(fixture.ask(&mut leaving).await, ended);
+    assert_eq!(fixture.queue(&held).await, Queue::default());
+    fixture.served(&mut next).await;
 }
 
-pub(super) async fn a_claim_that_left_one_queue_stands_in_none_once_it_asks(bench: &Bench) {
-    let (_, mut leaving, [free, held]) = waits_for_the_second(bench).await;
+pub(super) async fn a_claim_that_left_one_queue_stands_in_none_once_it_asks(fixture: &Fixture) {
+    let (_, mut leaving, [free, held]) = waits_for_the_second(fixture).await;
     let part = Claim {
         names: free.clone().into(),
         ..leaving.claim.clone()
     };
-    assert_eq!(bench.release(&part).await, Released::LeftQueue);
+    assert_eq!(fixture.release(&part).await, Released::LeftQueue);
     let ended = Acquired::Ended(lost(&free, NotHolder::Released));
-    assert_eq!(bench.ask(&mut leaving).await, ended);
+    assert_eq!(fixture.ask(&mut leaving).await, ended);
     for name in [&free, &held] {
-        assert_eq!(bench.queue(name).await, Queue::default());
+        assert_eq!(fixture.queue(name).await, Queue::default());
     }
 }
 
-pub(super) async fn places_in_all_queues_are_kept(bench: &Bench) {
-    let (holding, parked, [free, held]) = waits_for_the_second(bench).await;
-    bench.park(&parked.claim, LONG).await;
+pub(super) async fn places_in_all_queues_are_kept(fixture: &Fixture) {
+    let (holding, parked, [free, held]) = waits_for_the_second(fixture).await;
+    fixture.park(&parked.claim, LONG).await;
     // Nobody keeps the free lock meanwhile.
     let newcomer = claim_on(&free);
-    bench.granted(&newcomer).await;
-    let mut second = bench.waiting(&claim_on(&held)).await;
+    fixture.granted(&newcomer).await;
+    let mut second = fixture.waiting(&claim_on(&held)).await;
     let mut back = parked.again();
-    let place = bench.waits(&mut back).await.place;
+    let place = fixture.waits(&mut back).await.place;
     let before = parked.stand.place.expect("it was told");
     assert_eq!(place.sequence, before.sequence);
-    bench.freed(&newcomer).await;
-    bench.freed(&holding).await;
-    bench.waits(&mut second).await;
-    bench.served(&mut back).await;
-    bench.served(&mut second).await;
+    fixture.freed(&newcomer).await;
+    fixture.freed(&holding).await;
+    fixture.waits(&mut second).await;
+    fixture.served(&mut back).await;
+    fixture.served(&mut second).await;
 }
 
-pub(super) async fn a_claim_waits_for_a_lease_to_run_out(bench: &Bench) {
+pub(super) async fn a_claim_waits_for_a_lease_to_run_out(fixture: &Fixture) {
     let (claim, locks) = claim_on_fresh::<2>();
-    bench.granted(&claim_on(&locks[0])).await;
+    fixture.granted(&claim_on(&locks[0])).await;
     let lapsing = for_short(&claim_on(&locks[1]));
-    bench.granted(&lapsing).await;
+    fixture.granted(&lapsing).await;
     let mut waiter = Waiter::new(claim);
-    let look_in = bench.waits(&mut waiter).await.look_in;
+    let look_in = fixture.waits(&mut waiter).await.recheck_in;
     assert!(
         look_in.is_some_and(|look_in| look_in <= SHORT),
         "{look_in:?}"
     );
-    bench.outlast(SHORT).await;
-    bench.waits(&mut waiter).await;
-    match &blocked_by(bench.acquire(&rival(&waiter.claim)).await)[..] {
-        [(first, Blocker::Holders(_)), (second, Blocker::Waiters)] => {
+    fixture.outlast(SHORT).await;
+    fixture.waits(&mut waiter).await;
+    match &blocked_by(fixture.acquire(&rival(&waiter.claim)).await)[..] {
+        [
+            (first, ConflictKind::Holders(_)),
+            (second, ConflictKind::Waiters),
+        ] => {
             assert_eq!([first, second], [&locks[0], &locks[1]]);
         }
         other => panic!("one is held and one is waited for, but: {other:?}"),
@@ -217,19 +222,19 @@ pub(super) async fn a_claim_waits_for_a_lease_to_run_out(bench: &Bench) {
 }
 
 /// Otherwise it would bring an old place into a queue in which others stand.
-pub(super) async fn a_claim_that_waits_cannot_wait_for_more(bench: &Bench) {
-    let (holding, waiter, [free, held]) = waits_for_the_second(bench).await;
+pub(super) async fn a_claim_that_waits_cannot_wait_for_more(fixture: &Fixture) {
+    let (holding, waiter, [free, held]) = waits_for_the_second(fixture).await;
     let third = fresh_name();
-    bench.granted(&claim_on(&third)).await;
-    let mut earlier = bench.waiting(&claim_on(&third)).await;
+    fixture.granted(&claim_on(&third)).await;
+    let mut earlier = fixture.waiting(&claim_on(&third)).await;
     let mut more = waiter.again();
     more.claim.names = names([&free, &held, &third]);
-    let answer = bench.ask(&mut more).await;
-    let Acquired::Contradicts(Contradiction::Claim { .. }) = answer else {
+    let answer = fixture.ask(&mut more).await;
+    let Acquired::Mismatched(Mismatch::Claim { .. }) = answer else {
         panic!("the claim was made on other locks, but: {answer:?}");
     };
-    assert_eq!(bench.queue(&third).await.length, 1);
-    bench.waits(&mut earlier).await;
-    bench.freed(&holding).await;
-    bench.served(&mut waiter.again()).await;
+    assert_eq!(fixture.queue(&third).await.length, 1);
+    fixture.waits(&mut earlier).await;
+    fixture.freed(&holding).await;
+    fixture.served(&mut waiter.again()).await;
 }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use leasehold::domain::{
-    Acquired, Attempt, Change, Claim, LockState, NotHolder, Renewed, Token, Withdrawable,
+    Acquired, Attempt, Claim, LockState, NotHolder, RenewOptions, Renewed, RollbackRight, Token,
 };
 
 use super::expiry::assert_told;
-use crate::support::bench::{
-    Bench, LONG, SHORT, Waiter, at_depth, claim, claim_on_all, deadline, for_short, fresh_name,
+use crate::support::fixture::{
+    Fixture, LONG, SHORT, Waiter, at_depth, claim, claim_on_all, deadline, for_short, fresh_name,
     in_mode, leases_granted, lock_of, lost, names, permits, rival,
 };
 
@@ -37,16 +37,16 @@ fn of_every_kind(min_hold: Option<Duration>) -> Vec<Claim> {
 }
 
 /// A stream is granted the claim.
-async fn granted(bench: &Bench, claim: &Claim) -> Attempt {
+async fn granted(fixture: &Fixture, claim: &Claim) -> Attempt {
     let attempt = Attempt::random();
-    leases_granted(bench.attempt(claim, attempt).await.expect("an answer"));
+    leases_granted(fixture.attempt(claim, attempt).await.expect("an answer"));
     attempt
 }
 
 /// A stream takes over what the claim holds.
-async fn taken_over(bench: &Bench, claim: &Claim) -> Attempt {
+async fn taken_over(fixture: &Fixture, claim: &Claim) -> Attempt {
     let attempt = Attempt::random();
-    let answer = bench.attempt(claim, attempt).await;
+    let answer = fixture.attempt(claim, attempt).await;
     assert!(
         matches!(answer, Ok(Acquired::Replayed(_) | Acquired::Reentered(_))),
         "{answer:?}"
@@ -55,39 +55,39 @@ async fn taken_over(bench: &Bench, claim: &Claim) -> Attempt {
 }
 
 /// Renews as a stream does.
-async fn renewed(bench: &Bench, claim: &Claim) -> Renewed {
-    let change = Change {
-        withdrawable: Withdrawable::AsBefore,
-        ..Change::default()
+async fn renewed(fixture: &Fixture, claim: &Claim) -> Renewed {
+    let change = RenewOptions {
+        rollback_right: RollbackRight::AsBefore,
+        ..RenewOptions::default()
     };
-    let store = bench.store();
+    let store = fixture.store();
     let renewed = store.renew(&claim.names, claim.token, change, deadline());
     renewed.await.expect("the store answers")
 }
 
-async fn assert_holds(bench: &Bench, claim: &Claim) {
-    let answer = renewed(bench, claim).await;
+async fn assert_holds(fixture: &Fixture, claim: &Claim) {
+    let answer = renewed(fixture, claim).await;
     assert!(matches!(answer, Renewed::Extended(_)), "{answer:?}");
 }
 
-async fn assert_free(bench: &Bench, claim: &Claim) {
+async fn assert_free(fixture: &Fixture, claim: &Claim) {
     for name in claim.names.iter() {
-        assert_eq!(bench.state(name).await, LockState::Free);
+        assert_eq!(fixture.state(name).await, LockState::Free);
     }
 }
 
 /// Nobody holds the locks, and nobody gets them.
-async fn assert_cooling(bench: &Bench, claim: &Claim) {
+async fn assert_cooling(fixture: &Fixture, claim: &Claim) {
     for name in claim.names.iter() {
-        let state = bench.state(name).await;
+        let state = fixture.state(name).await;
         assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
     }
-    let answer = bench.acquire(&rival(claim)).await;
+    let answer = fixture.acquire(&rival(claim)).await;
     assert!(matches!(answer, Acquired::Blocked(_)), "{answer:?}");
 }
 
 /// One stream after the other holds the claim, through one process or two.
-async fn only_the_last_stream_lets_go(first: &Bench, second: &Bench) {
+async fn only_the_last_stream_lets_go(first: &Fixture, second: &Fixture) {
     for min_hold in [None, Some(LONG)] {
         for claim in of_every_kind(min_hold) {
             let [granted_to, successor] = [
@@ -111,241 +111,249 @@ async fn only_the_last_stream_lets_go(first: &Bench, second: &Bench) {
     }
 }
 
-pub(super) async fn a_lease_is_let_go_by_the_last_stream_that_took_it_over(bench: &Bench) {
-    only_the_last_stream_lets_go(bench, bench).await;
+pub(super) async fn a_lease_is_let_go_by_the_last_stream_that_took_it_over(fixture: &Fixture) {
+    only_the_last_stream_lets_go(fixture, fixture).await;
 }
 
 /// A stream that waited finds its claim held by a later request of its client. Were it to take the lease over, its own
 /// connection, of which nobody knows yet that it is dead, would end the lease of the living one.
-pub(super) async fn a_request_that_waited_leaves_alone_what_a_later_one_holds(bench: &Bench) {
+pub(super) async fn a_request_that_waited_leaves_alone_what_a_later_one_holds(fixture: &Fixture) {
     for held in [claim(), in_mode(&claim(), permits(3, 3))] {
-        bench.granted(&held).await;
+        fixture.granted(&held).await;
         let mut waiting = Waiter::new(streaming(&rival(&held)));
-        bench.waits(&mut waiting).await;
-        bench.release(&held).await;
-        let later = granted(bench, &waiting.claim).await;
+        fixture.waits(&mut waiting).await;
+        fixture.release(&held).await;
+        let later = granted(fixture, &waiting.claim).await;
         waiting.stand.takes_over = false;
-        assert_eq!(bench.ask(&mut waiting).await, Acquired::Superseded);
-        bench.close(&waiting.claim, waiting.attempt).await;
-        assert_holds(bench, &waiting.claim).await;
+        assert_eq!(fixture.ask(&mut waiting).await, Acquired::Superseded);
+        fixture.close(&waiting.claim, waiting.attempt).await;
+        assert_holds(fixture, &waiting.claim).await;
         // The later of two requests of one process takes over what the earlier one was granted.
         waiting.stand.takes_over = true;
         waiting.attempt = Attempt::random();
-        let answer = bench.ask(&mut waiting).await;
+        let answer = fixture.ask(&mut waiting).await;
         assert!(matches!(answer, Acquired::Replayed(_)), "{answer:?}");
         // From then on it may ask as often as it has to.
         waiting.stand.takes_over = false;
-        let answer = bench.ask(&mut waiting).await;
+        let answer = fixture.ask(&mut waiting).await;
         assert!(matches!(answer, Acquired::Replayed(_)), "{answer:?}");
-        bench.close(&waiting.claim, later).await;
-        assert_holds(bench, &waiting.claim).await;
-        bench.close(&waiting.claim, waiting.attempt).await;
-        assert_free(bench, &waiting.claim).await;
+        fixture.close(&waiting.claim, later).await;
+        assert_holds(fixture, &waiting.claim).await;
+        fixture.close(&waiting.claim, waiting.attempt).await;
+        assert_free(fixture, &waiting.claim).await;
     }
 }
 
 /// Nor does one of another kind, whose answer would make the lease independent of the stream that its client has now.
-pub(super) async fn a_plain_request_that_waited_leaves_alone_what_a_stream_holds(bench: &Bench) {
+pub(super) async fn a_plain_request_that_waited_leaves_alone_what_a_stream_holds(
+    fixture: &Fixture,
+) {
     for held in [claim(), in_mode(&claim(), permits(3, 3))] {
-        bench.granted(&held).await;
-        let mut waiting = bench.waiting(&rival(&held)).await;
-        bench.release(&held).await;
+        fixture.granted(&held).await;
+        let mut waiting = fixture.waiting(&rival(&held)).await;
+        fixture.release(&held).await;
         let stream = streaming(&waiting.claim);
-        let later = granted(bench, &stream).await;
+        let later = granted(fixture, &stream).await;
         waiting.stand.takes_over = false;
-        assert_eq!(bench.ask(&mut waiting).await, Acquired::Superseded);
-        bench.close(&stream, later).await;
-        assert_free(bench, &stream).await;
+        assert_eq!(fixture.ask(&mut waiting).await, Acquired::Superseded);
+        fixture.close(&stream, later).await;
+        assert_free(fixture, &stream).await;
     }
 }
 
-pub(super) async fn a_lease_is_taken_over_at_another_process(bench: &Bench) {
-    only_the_last_stream_lets_go(bench, &bench.another_process().await).await;
+pub(super) async fn a_lease_is_taken_over_at_another_process(fixture: &Fixture) {
+    only_the_last_stream_lets_go(fixture, &fixture.another_process().await).await;
 }
 
-pub(super) async fn a_lease_that_is_taken_over_by_a_deeper_claim_is_let_go_by_it(bench: &Bench) {
+pub(super) async fn a_lease_that_is_taken_over_by_a_deeper_claim_is_let_go_by_it(
+    fixture: &Fixture,
+) {
     for claim in of_every_kind(None) {
-        let first = granted(bench, &claim).await;
+        let first = granted(fixture, &claim).await;
         let deeper = at_depth(&claim, 3);
-        let second = taken_over(bench, &deeper).await;
-        bench.close(&claim, first).await;
-        assert_holds(bench, &claim).await;
-        bench.close(&deeper, second).await;
-        assert_free(bench, &claim).await;
+        let second = taken_over(fixture, &deeper).await;
+        fixture.close(&claim, first).await;
+        assert_holds(fixture, &claim).await;
+        fixture.close(&deeper, second).await;
+        assert_free(fixture, &claim).await;
     }
 }
 
-pub(super) async fn a_lease_of_a_plain_request_is_taken_over_by_a_stream(bench: &Bench) {
+pub(super) async fn a_lease_of_a_plain_request_is_taken_over_by_a_stream(fixture: &Fixture) {
     for kind in of_every_kind(None) {
         let plain = Claim {
             takes_over: false,
             ..kind.clone()
         };
-        let first = granted(bench, &plain).await;
-        let stream = taken_over(bench, &kind).await;
-        bench.withdraw(&plain, first).await;
-        assert_holds(bench, &kind).await;
-        bench.close(&kind, stream).await;
-        assert_free(bench, &kind).await;
+        let first = granted(fixture, &plain).await;
+        let stream = taken_over(fixture, &kind).await;
+        fixture.withdraw(&plain, first).await;
+        assert_holds(fixture, &kind).await;
+        fixture.close(&kind, stream).await;
+        assert_free(fixture, &kind).await;
     }
 }
 
-pub(super) async fn a_request_of_another_kind_makes_a_lease_independent_of_streams(bench: &Bench) {
+pub(super) async fn a_request_of_another_kind_makes_a_lease_independent_of_streams(
+    fixture: &Fixture,
+) {
     for claim in of_every_kind(None) {
         let plain = Claim {
             takes_over: false,
             ..claim.clone()
         };
-        let first = granted(bench, &claim).await;
-        bench.acquire(&plain).await;
-        bench.close(&claim, first).await;
-        assert_holds(bench, &claim).await;
-        let second = taken_over(bench, &claim).await;
-        bench.renew(&claim).await;
-        bench.close(&claim, second).await;
-        assert_holds(bench, &claim).await;
-        bench.release_all(&claim).await;
-        assert_free(bench, &claim).await;
+        let first = granted(fixture, &claim).await;
+        fixture.acquire(&plain).await;
+        fixture.close(&claim, first).await;
+        assert_holds(fixture, &claim).await;
+        let second = taken_over(fixture, &claim).await;
+        fixture.renew(&claim).await;
+        fixture.close(&claim, second).await;
+        assert_holds(fixture, &claim).await;
+        fixture.release_all(&claim).await;
+        assert_free(fixture, &claim).await;
     }
 }
 
 pub(super) async fn a_lease_that_is_let_go_keeps_its_lock_closed_for_its_min_hold_and_no_longer(
-    bench: &Bench,
+    fixture: &Fixture,
 ) {
     let claims = of_every_kind(Some(SHORT));
     for claim in &claims {
-        let attempt = granted(bench, claim).await;
-        bench.close(claim, attempt).await;
+        let attempt = granted(fixture, claim).await;
+        fixture.close(claim, attempt).await;
     }
-    bench.outlast(SHORT).await;
+    fixture.outlast(SHORT).await;
     for claim in &claims {
-        assert_free(bench, claim).await;
+        assert_free(fixture, claim).await;
         // The claim has not ended: its client may come back.
-        granted(bench, claim).await;
+        granted(fixture, claim).await;
     }
 }
 
 /// Whoever held before may still be at work, though nobody was told of the takeover.
-pub(super) async fn a_takeover_that_is_undone_closes_the_lock_and_a_grant_does_not(bench: &Bench) {
+pub(super) async fn a_takeover_that_is_undone_closes_the_lock_and_a_grant_does_not(
+    fixture: &Fixture,
+) {
     for claim in of_every_kind(Some(LONG)) {
-        let attempt = granted(bench, &claim).await;
-        bench.withdraw(&claim, attempt).await;
-        assert_free(bench, &claim).await;
-        granted(bench, &claim).await;
-        let second = taken_over(bench, &claim).await;
+        let attempt = granted(fixture, &claim).await;
+        fixture.withdraw(&claim, attempt).await;
+        assert_free(fixture, &claim).await;
+        granted(fixture, &claim).await;
+        let second = taken_over(fixture, &claim).await;
         // Its answer was lost, and the repeat is told of what it took over, not of a grant.
-        let again = bench.attempt(&claim, second).await;
+        let again = fixture.attempt(&claim, second).await;
         assert!(matches!(again, Ok(Acquired::Replayed(_))), "{again:?}");
-        bench.withdraw(&claim, second).await;
-        assert_cooling(bench, &claim).await;
+        fixture.withdraw(&claim, second).await;
+        assert_cooling(fixture, &claim).await;
     }
 }
 
-pub(super) async fn a_lease_that_ran_out_is_not_let_go_again(bench: &Bench) {
+pub(super) async fn a_lease_that_ran_out_is_not_let_go_again(fixture: &Fixture) {
     let brief = Claim {
         lock_delay: Some(LONG),
         ..streaming(&for_short(&claim()))
     };
-    let granted_to = granted(bench, &brief).await;
-    bench.outlast(SHORT).await;
-    bench.close(&brief, granted_to).await;
-    assert_cooling(bench, &brief).await;
-    assert_told(bench, &brief, NotHolder::Expired).await;
+    let granted_to = granted(fixture, &brief).await;
+    fixture.outlast(SHORT).await;
+    fixture.close(&brief, granted_to).await;
+    assert_cooling(fixture, &brief).await;
+    assert_told(fixture, &brief, NotHolder::Expired).await;
     let brief = streaming(&Claim {
         names: claim().names,
         ..brief
     });
-    granted(bench, &brief).await;
-    let successor = taken_over(bench, &brief).await;
-    bench.outlast(SHORT).await;
-    bench.withdraw(&brief, successor).await;
-    assert_cooling(bench, &brief).await;
+    granted(fixture, &brief).await;
+    let successor = taken_over(fixture, &brief).await;
+    fixture.outlast(SHORT).await;
+    fixture.withdraw(&brief, successor).await;
+    assert_cooling(fixture, &brief).await;
 }
 
 /// It was under way when the connection of its stream closed.
-pub(super) async fn a_late_renewal_of_a_closed_stream_makes_no_lease(bench: &Bench) {
+pub(super) async fn a_late_renewal_of_a_closed_stream_makes_no_lease(fixture: &Fixture) {
     for claim in of_every_kind(None) {
-        let attempt = granted(bench, &claim).await;
-        assert_holds(bench, &claim).await;
-        bench.close(&claim, attempt).await;
+        let attempt = granted(fixture, &claim).await;
+        assert_holds(fixture, &claim).await;
+        fixture.close(&claim, attempt).await;
         let lost_all = claim.names.iter();
         let lost_all = lost_all.map(|name| lost(name, NotHolder::Unknown));
         assert_eq!(
-            renewed(bench, &claim).await,
+            renewed(fixture, &claim).await,
             Renewed::NotHolder(lost_all.collect())
         );
-        assert_free(bench, &claim).await;
+        assert_free(fixture, &claim).await;
     }
 }
 
 /// A stream that comes back under its old token takes permits beside those that its former lease keeps taken.
-pub(super) async fn permits_that_stay_taken_are_not_those_of_the_next_lease(bench: &Bench) {
+pub(super) async fn permits_that_stay_taken_are_not_those_of_the_next_lease(fixture: &Fixture) {
     let taking = Claim {
         min_hold: Some(SHORT * 4),
         ..streaming(&in_mode(&claim(), permits(1, 3)))
     };
     let other = in_mode(&rival(&taking), permits(1, 3));
-    let attempt = granted(bench, &taking).await;
-    bench.close(&taking, attempt).await;
+    let attempt = granted(fixture, &taking).await;
+    fixture.close(&taking, attempt).await;
     let back = Claim {
         min_hold: None,
         ..taking.clone()
     };
-    granted(bench, &back).await;
-    bench.granted(&other).await;
+    granted(fixture, &back).await;
+    fixture.granted(&other).await;
     let too_many = in_mode(&rival(&taking), permits(1, 3));
-    let answer = bench.acquire(&too_many).await;
+    let answer = fixture.acquire(&too_many).await;
     assert!(matches!(answer, Acquired::Blocked(_)), "{answer:?}");
-    bench.outlast(SHORT * 4).await;
-    bench.granted(&too_many).await;
-    let answer = bench
+    fixture.outlast(SHORT * 4).await;
+    fixture.granted(&too_many).await;
+    let answer = fixture
         .acquire(&in_mode(&rival(&taking), permits(1, 3)))
         .await;
     assert!(matches!(answer, Acquired::Blocked(_)), "{answer:?}");
     for holding in [&back, &other, &too_many] {
-        bench.freed(holding).await;
+        fixture.freed(holding).await;
     }
-    assert_free(bench, &taking).await;
+    assert_free(fixture, &taking).await;
 }
 
 /// A request that was sent again on another connection may arrive once more, after its answer and whatever followed.
 pub(super) async fn a_late_repeat_of_a_stream_that_was_taken_over_from_changes_nothing(
-    bench: &Bench,
+    fixture: &Fixture,
 ) {
     for claim in of_every_kind(None) {
-        let first = granted(bench, &claim).await;
-        bench.renew(&claim).await;
-        drop(bench.attempt(&claim, first).await);
-        bench.close(&claim, first).await;
-        assert_holds(bench, &claim).await;
-        bench.release_all(&claim).await;
+        let first = granted(fixture, &claim).await;
+        fixture.renew(&claim).await;
+        drop(fixture.attempt(&claim, first).await);
+        fixture.close(&claim, first).await;
+        assert_holds(fixture, &claim).await;
+        fixture.release_all(&claim).await;
         let claim = &Claim {
             token: Token::random(),
             ..claim
         };
-        let first = granted(bench, claim).await;
-        let second = taken_over(bench, claim).await;
-        drop(bench.attempt(claim, first).await);
-        bench.close(claim, first).await;
-        assert_holds(bench, claim).await;
-        bench.renew(claim).await;
-        drop(bench.attempt(claim, second).await);
-        bench.close(claim, second).await;
-        assert_holds(bench, claim).await;
-        let third = taken_over(bench, claim).await;
-        drop(bench.attempt(claim, second).await);
-        bench.close(claim, third).await;
-        assert_free(bench, claim).await;
+        let first = granted(fixture, claim).await;
+        let second = taken_over(fixture, claim).await;
+        drop(fixture.attempt(claim, first).await);
+        fixture.close(claim, first).await;
+        assert_holds(fixture, claim).await;
+        fixture.renew(claim).await;
+        drop(fixture.attempt(claim, second).await);
+        fixture.close(claim, second).await;
+        assert_holds(fixture, claim).await;
+        let third = taken_over(fixture, claim).await;
+        drop(fixture.attempt(claim, second).await);
+        fixture.close(claim, third).await;
+        assert_free(fixture, claim).await;
     }
 }
 
 pub(super) async fn a_claim_that_hangs_up_again_and_again_leaves_no_more_behind_than_its_last_attempts(
-    bench: &Bench,
+    fixture: &Fixture,
 ) {
-    let (claim, redis) = (streaming(&claim()), bench.redis_behind());
+    let (claim, redis) = (streaming(&claim()), fixture.redis_behind());
     let hang_ups: Vec<_> = (0..100).map(|_| Attempt::random()).collect();
     for attempt in &hang_ups {
-        bench.withdraw(&claim, *attempt).await;
+        fixture.withdraw(&claim, *attempt).await;
     }
     let marks = redis.server.keys(redis.database, "lh:1:*:e:*").await;
     let [mark] = &marks[..] else {
@@ -357,20 +365,20 @@ pub(super) async fn a_claim_that_hangs_up_again_and_again_leaves_no_more_behind_
     let kept_ms = redis.server.kept_ms(redis.database, mark).await;
     assert!((30_000..=60_000).contains(&kept_ms), "{kept_ms} ms");
     for late in &hang_ups[hang_ups.len() - REFUSED_LATE..] {
-        let answer = bench.attempt(&claim, *late).await;
+        let answer = fixture.attempt(&claim, *late).await;
         assert!(answer.is_err(), "{answer:?}");
     }
-    assert_free(bench, &claim).await;
-    granted(bench, &claim).await;
+    assert_free(fixture, &claim).await;
+    granted(fixture, &claim).await;
 }
 
 /// The record of a lease does not grow with the number of its streams either.
-pub(super) async fn a_lease_that_is_taken_over_again_and_again_does_not_grow(bench: &Bench) {
-    let (claim, redis) = (streaming(&claim()), bench.redis_behind());
-    let first = granted(bench, &claim).await;
+pub(super) async fn a_lease_that_is_taken_over_again_and_again_does_not_grow(fixture: &Fixture) {
+    let (claim, redis) = (streaming(&claim()), fixture.redis_behind());
+    let first = granted(fixture, &claim).await;
     let mut last = first;
     for _ in 0..100 {
-        last = taken_over(bench, &claim).await;
+        last = taken_over(fixture, &claim).await;
     }
     let record = format!(
         "lh:1:{{{}}}:l:{}",
@@ -380,8 +388,8 @@ pub(super) async fn a_lease_that_is_taken_over_again_and_again_does_not_grow(ben
     let command = ["HSTRLEN", record.as_str(), "j"];
     let length = redis.server.integer(redis.database, &command).await;
     assert!((8..=8 * 32).contains(&length), "{length} bytes");
-    bench.close(&claim, first).await;
-    assert_holds(bench, &claim).await;
-    bench.close(&claim, last).await;
-    assert_free(bench, &claim).await;
+    fixture.close(&claim, first).await;
+    assert_holds(fixture, &claim).await;
+    fixture.close(&claim, last).await;
+    assert_free(fixture, &claim).await;
 }

@@ -3,38 +3,38 @@
 //! What is offered to whom is in `offers`, and what becomes of a place that nobody stands on in `places`.
 
 use leasehold::domain::{
-    Acquired, Blocker, Claim, LockState, Mode, NotHolder, Position, Queue, Released,
+    Acquired, Claim, ConflictKind, LockState, Mode, NotHolder, Position, Queue, Released,
 };
 
 use super::expiry::after_expiry_in;
 use super::order::names_of_one_bucket;
-use crate::support::bench::{
-    Bench, LONG, READ, SHORT, Waiter, assert_behind_waiters, assert_held, assert_waiting, blocker,
-    claim, claim_on, contradicts_claim, ended, for_short, fresh_name, holders_in_the_way, in_mode,
-    leases_granted, lock_of, not_holder, only, owned_by, permits, reader, rival, ttl,
+use crate::support::fixture::{
+    Fixture, LONG, READ, SHORT, Waiter, assert_behind_waiters, assert_held, assert_waiting,
+    blocker, claim, claim_on, contradicts_claim, ended, for_short, fresh_name, holders_in_the_way,
+    in_mode, leases_granted, lock_of, not_holder, only, owned_by, permits, reader, rival, ttl,
 };
 
 /// A lock that is held, and so many claims that wait for it, in their order.
 pub(super) async fn held_and_waited_for<const COUNT: usize>(
-    bench: &Bench,
+    fixture: &Fixture,
 ) -> (Claim, [Waiter; COUNT]) {
     let holding = claim();
-    bench.granted(&holding).await;
+    fixture.granted(&holding).await;
     let mut waiters = [(); COUNT].map(|()| Waiter::new(rival(&holding)));
     for waiter in &mut waiters {
-        bench.waits(waiter).await;
+        fixture.waits(waiter).await;
     }
     (holding, waiters)
 }
 
 /// Fails unless these waiters are granted in this order, each as soon as the one before has let go.
-pub(super) async fn assert_served_in_order(bench: &Bench, waiters: &mut [Waiter]) {
+pub(super) async fn assert_served_in_order(fixture: &Fixture, waiters: &mut [Waiter]) {
     for next in 0..waiters.len() {
         // The last asks first: who asks when does not matter.
         for waiter in waiters[next + 1..].iter_mut().rev() {
-            bench.waits(waiter).await;
+            fixture.waits(waiter).await;
         }
-        bench.served(&mut waiters[next]).await;
+        fixture.served(&mut waiters[next]).await;
     }
 }
 
@@ -46,36 +46,36 @@ pub(super) fn unfair(claim: &Claim) -> Claim {
     }
 }
 
-pub(super) async fn waiters_are_granted_in_the_order_of_their_arrival(bench: &Bench) {
-    let (holding, mut waiters) = held_and_waited_for::<5>(bench).await;
-    bench.freed(&holding).await;
-    assert_served_in_order(bench, &mut waiters).await;
-    assert_eq!(bench.state(lock_of(&holding)).await, LockState::Free);
-    assert_eq!(bench.queue(lock_of(&holding)).await, Queue::default());
+pub(super) async fn waiters_are_granted_in_the_order_of_their_arrival(fixture: &Fixture) {
+    let (holding, mut waiters) = held_and_waited_for::<5>(fixture).await;
+    fixture.freed(&holding).await;
+    assert_served_in_order(fixture, &mut waiters).await;
+    assert_eq!(fixture.state(lock_of(&holding)).await, LockState::Free);
+    assert_eq!(fixture.queue(lock_of(&holding)).await, Queue::default());
 }
 
-pub(super) async fn those_who_share_and_those_who_do_not_wait_in_one_order(bench: &Bench) {
+pub(super) async fn those_who_share_and_those_who_do_not_wait_in_one_order(fixture: &Fixture) {
     let holding = claim();
-    bench.granted(&holding).await;
-    let mut first_reader = bench.waiting(&reader(&holding)).await;
-    let mut writer = bench.waiting(&rival(&holding)).await;
-    let mut second_reader = bench.waiting(&reader(&holding)).await;
-    bench.freed(&holding).await;
-    bench.waits(&mut second_reader).await;
-    bench.waits(&mut writer).await;
-    leases_granted(bench.ask(&mut first_reader).await);
+    fixture.granted(&holding).await;
+    let mut first_reader = fixture.waiting(&reader(&holding)).await;
+    let mut writer = fixture.waiting(&rival(&holding)).await;
+    let mut second_reader = fixture.waiting(&reader(&holding)).await;
+    fixture.freed(&holding).await;
+    fixture.waits(&mut second_reader).await;
+    fixture.waits(&mut writer).await;
+    leases_granted(fixture.ask(&mut first_reader).await);
     // It could read together with the first, but the writer came before it.
-    bench.waits(&mut second_reader).await;
-    bench.waits(&mut writer).await;
-    bench.freed(&first_reader.claim).await;
-    bench.waits(&mut second_reader).await;
-    bench.served(&mut writer).await;
-    bench.served(&mut second_reader).await;
+    fixture.waits(&mut second_reader).await;
+    fixture.waits(&mut writer).await;
+    fixture.freed(&first_reader.claim).await;
+    fixture.waits(&mut second_reader).await;
+    fixture.served(&mut writer).await;
+    fixture.served(&mut second_reader).await;
 }
 
-pub(super) async fn a_waiter_is_told_how_far_it_has_come(bench: &Bench) {
-    let (holding, mut waiters) = held_and_waited_for::<3>(bench).await;
-    let told = async |waiter: &mut Waiter| bench.waits(waiter).await.position;
+pub(super) async fn a_waiter_is_told_how_far_it_has_come(fixture: &Fixture) {
+    let (holding, mut waiters) = held_and_waited_for::<3>(fixture).await;
+    let told = async |waiter: &mut Waiter| fixture.waits(waiter).await.position;
     let at = |position, queue_length| {
         Some(Position {
             position,
@@ -84,22 +84,22 @@ pub(super) async fn a_waiter_is_told_how_far_it_has_come(bench: &Bench) {
     };
     assert_eq!(told(&mut waiters[0]).await, at(1, 3));
     assert_eq!(told(&mut waiters[2]).await, at(3, 3));
-    bench.release(&waiters[1].claim).await;
+    fixture.release(&waiters[1].claim).await;
     assert_eq!(told(&mut waiters[2]).await, at(2, 2));
-    bench.freed(&holding).await;
-    leases_granted(bench.ask(&mut waiters[0]).await);
+    fixture.freed(&holding).await;
+    leases_granted(fixture.ask(&mut waiters[0]).await);
     assert_eq!(told(&mut waiters[2]).await, at(1, 1));
     waiters[2].stand.tells_position = false;
     assert_eq!(told(&mut waiters[2]).await, None);
 }
 
-pub(super) async fn everybody_sees_how_many_wait_and_who_is_next(bench: &Bench) {
+pub(super) async fn everybody_sees_how_many_wait_and_who_is_next(fixture: &Fixture) {
     let holding = claim();
-    let granted = bench.granted(&holding).await;
+    let granted = fixture.granted(&holding).await;
     let first = owned_by(&in_mode(&rival(&holding), permits(2, 3)), "pod-7");
-    bench.waiting(&first).await;
-    bench.waiting(&owned_by(&rival(&holding), "pod-8")).await;
-    let view = bench.view(lock_of(&holding)).await;
+    fixture.waiting(&first).await;
+    fixture.waiting(&owned_by(&rival(&holding), "pod-8")).await;
+    let view = fixture.view(lock_of(&holding)).await;
     assert_eq!(view.queue.length, 2);
     let head = view.queue.head.expect("somebody waits");
     assert_eq!(head.owner, first.owner);
@@ -107,211 +107,216 @@ pub(super) async fn everybody_sees_how_many_wait_and_who_is_next(bench: &Bench) 
     assert!(head.since >= granted.holder.acquired_at);
     // The holder is seen as ever.
     assert_eq!(
-        bench.holder(lock_of(&holding)).await.fence,
+        fixture.holder(lock_of(&holding)).await.fence,
         granted.holder.fence
     );
     // Whoever does not wait is told, too.
-    let Acquired::Blocked(blockades) = bench.acquire(&rival(&holding)).await else {
+    let Acquired::Blocked(blockades) = fixture.acquire(&rival(&holding)).await else {
         panic!("the lock is held");
     };
     assert_eq!(only(blockades).queue_length, 2);
 }
 
-pub(super) async fn a_lock_is_listed_while_it_is_waited_for(bench: &Bench) {
-    let (holding, [waiter]) = held_and_waited_for(bench).await;
-    bench.freed(&holding).await;
-    let listed = only(bench.page("", None, 10).await.locks);
+pub(super) async fn a_lock_is_listed_while_it_is_waited_for(fixture: &Fixture) {
+    let (holding, [waiter]) = held_and_waited_for(fixture).await;
+    fixture.freed(&holding).await;
+    let listed = only(fixture.page("", None, 10).await.locks);
     assert_eq!(&listed.name, lock_of(&holding));
     assert_eq!(listed.state, LockState::Free);
     assert_eq!(listed.queue.length, 1);
-    bench.release(&waiter.claim).await;
-    assert_eq!(bench.page("", None, 10).await.locks, Vec::new());
+    fixture.release(&waiter.claim).await;
+    assert_eq!(fixture.page("", None, 10).await.locks, Vec::new());
 }
 
-pub(super) async fn a_newcomer_does_not_overtake_the_queue(bench: &Bench) {
-    let (holding, [mut waiter]) = held_and_waited_for(bench).await;
-    bench.freed(&holding).await;
-    assert_eq!(bench.state(lock_of(&holding)).await, LockState::Free);
-    assert_behind_waiters(bench.acquire(&rival(&holding)).await);
-    let mut newcomer = bench.waiting(&rival(&holding)).await;
-    bench.served(&mut waiter).await;
-    bench.served(&mut newcomer).await;
+pub(super) async fn a_newcomer_does_not_overtake_the_queue(fixture: &Fixture) {
+    let (holding, [mut waiter]) = held_and_waited_for(fixture).await;
+    fixture.freed(&holding).await;
+    assert_eq!(fixture.state(lock_of(&holding)).await, LockState::Free);
+    assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
+    let mut newcomer = fixture.waiting(&rival(&holding)).await;
+    fixture.served(&mut waiter).await;
+    fixture.served(&mut newcomer).await;
 }
 
-pub(super) async fn a_claim_that_is_not_fair_takes_a_free_lock(bench: &Bench) {
-    let (holding, [mut waiter]) = held_and_waited_for(bench).await;
+pub(super) async fn a_claim_that_is_not_fair_takes_a_free_lock(fixture: &Fixture) {
+    let (holding, [mut waiter]) = held_and_waited_for(fixture).await;
     let unfair = unfair(&holding);
-    assert_held(&bench.acquire(&unfair).await);
-    bench.freed(&holding).await;
-    bench.granted(&unfair).await;
+    assert_held(&fixture.acquire(&unfair).await);
+    fixture.freed(&holding).await;
+    fixture.granted(&unfair).await;
     // The one that was overtaken is next all the same.
-    bench.waits(&mut waiter).await;
-    bench.freed(&unfair).await;
-    assert_behind_waiters(bench.acquire(&rival(&holding)).await);
-    bench.served(&mut waiter).await;
+    fixture.waits(&mut waiter).await;
+    fixture.freed(&unfair).await;
+    assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
+    fixture.served(&mut waiter).await;
 }
 
-pub(super) async fn a_claim_that_is_not_fair_stands_like_any_other(bench: &Bench) {
-    let (holding, [mut first]) = held_and_waited_for(bench).await;
-    let mut unfair = bench.waiting(&unfair(&holding)).await;
-    let mut last = bench.waiting(&rival(&holding)).await;
-    bench.freed(&holding).await;
-    bench.served(&mut first).await;
-    bench.waits(&mut last).await;
-    bench.served(&mut unfair).await;
-    bench.served(&mut last).await;
+pub(super) async fn a_claim_that_is_not_fair_stands_like_any_other(fixture: &Fixture) {
+    let (holding, [mut first]) = held_and_waited_for(fixture).await;
+    let mut unfair = fixture.waiting(&unfair(&holding)).await;
+    let mut last = fixture.waiting(&rival(&holding)).await;
+    fixture.freed(&holding).await;
+    fixture.served(&mut first).await;
+    fixture.waits(&mut last).await;
+    fixture.served(&mut unfair).await;
+    fixture.served(&mut last).await;
 }
 
-pub(super) async fn a_waiter_that_is_not_fair_may_be_granted_out_of_turn(bench: &Bench) {
-    let (holding, [mut first]) = held_and_waited_for(bench).await;
-    let mut unfair = bench.waiting(&unfair(&holding)).await;
-    bench.freed(&holding).await;
-    leases_granted(bench.ask(&mut unfair).await);
-    assert_eq!(bench.queue(lock_of(&holding)).await.length, 1);
-    bench.freed(&unfair.claim).await;
-    bench.served(&mut first).await;
+pub(super) async fn a_waiter_that_is_not_fair_may_be_granted_out_of_turn(fixture: &Fixture) {
+    let (holding, [mut first]) = held_and_waited_for(fixture).await;
+    let mut unfair = fixture.waiting(&unfair(&holding)).await;
+    fixture.freed(&holding).await;
+    leases_granted(fixture.ask(&mut unfair).await);
+    assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
+    fixture.freed(&unfair.claim).await;
+    fixture.served(&mut first).await;
 }
 
-pub(super) async fn asking_again_keeps_the_place(bench: &Bench) {
-    let (holding, [mut first, mut second]) = held_and_waited_for(bench).await;
+pub(super) async fn asking_again_keeps_the_place(fixture: &Fixture) {
+    let (holding, [mut first, mut second]) = held_and_waited_for(fixture).await;
     let place = first.stand.place.expect("it was told");
     for _ in 0..3 {
-        assert_eq!(bench.waits(&mut first).await.place, place);
+        assert_eq!(fixture.waits(&mut first).await.place, place);
     }
     // Another request for the same claim finds it by its token.
     let mut again = first.again();
-    let found = bench.waits(&mut again).await.place;
+    let found = fixture.waits(&mut again).await.place;
     assert_eq!(found.sequence, place.sequence);
-    assert_eq!(bench.queue(lock_of(&holding)).await.length, 2);
-    bench.freed(&holding).await;
-    bench.waits(&mut second).await;
-    bench.served(&mut again).await;
-    bench.served(&mut second).await;
+    assert_eq!(fixture.queue(lock_of(&holding)).await.length, 2);
+    fixture.freed(&holding).await;
+    fixture.waits(&mut second).await;
+    fixture.served(&mut again).await;
+    fixture.served(&mut second).await;
 }
 
-pub(super) async fn simultaneous_requests_for_one_waiting_claim_stand_on_one_place(bench: &Bench) {
+pub(super) async fn simultaneous_requests_for_one_waiting_claim_stand_on_one_place(
+    fixture: &Fixture,
+) {
     let holding = claim();
-    bench.granted(&holding).await;
+    fixture.granted(&holding).await;
     let mut requests = [(); 20].map(|()| Waiter::new(rival(&holding)));
     let claim = requests[0].claim.clone();
     for request in &mut requests {
         request.claim = claim.clone();
     }
-    let answers = requests.iter_mut().map(|request| bench.waits(request));
+    let answers = requests.iter_mut().map(|request| fixture.waits(request));
     let waiting = futures_util::future::join_all(answers).await;
     let mut sequences: Vec<_> = waiting.iter().map(|told| told.place.sequence).collect();
     sequences.dedup();
     assert_eq!(sequences.len(), 1, "{waiting:?}");
-    assert_eq!(bench.queue(lock_of(&holding)).await.length, 1);
+    assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
 }
 
-pub(super) async fn fence_and_ttl_begin_with_the_grant(bench: &Bench) {
+pub(super) async fn fence_and_ttl_begin_with_the_grant(fixture: &Fixture) {
     let [lock, beside] = names_of_one_bucket(2).try_into().expect("two names");
     let holding = claim_on(&lock);
-    bench.granted(&holding).await;
-    let mut waiter = bench.waiting(&rival(&holding)).await;
-    bench.advance(SHORT).await;
-    bench.freed(&holding).await;
-    bench.advance(SHORT).await;
-    let between = bench.granted(&claim_on(&beside)).await.holder;
-    let lease = only(leases_granted(bench.ask(&mut waiter).await));
+    fixture.granted(&holding).await;
+    let mut waiter = fixture.waiting(&rival(&holding)).await;
+    fixture.advance(SHORT).await;
+    fixture.freed(&holding).await;
+    fixture.advance(SHORT).await;
+    let between = fixture.granted(&claim_on(&beside)).await.holder;
+    let lease = only(leases_granted(fixture.ask(&mut waiter).await));
     assert_eq!(lease.ttl, waiter.claim.ttl);
-    bench.assert_left(lease.holder.expires_in, LONG);
+    fixture.assert_left(lease.holder.expires_in, LONG);
     assert!(lease.holder.fence > between.fence);
     assert!(lease.holder.acquired_at >= between.acquired_at);
 }
 
-pub(super) async fn a_waiter_that_was_granted_is_replayed(bench: &Bench) {
-    let (holding, [mut waiter]) = held_and_waited_for(bench).await;
-    bench.freed(&holding).await;
-    let lease = only(leases_granted(bench.ask(&mut waiter).await));
-    match bench.ask(&mut waiter.again()).await {
+pub(super) async fn a_waiter_that_was_granted_is_replayed(fixture: &Fixture) {
+    let (holding, [mut waiter]) = held_and_waited_for(fixture).await;
+    fixture.freed(&holding).await;
+    let lease = only(leases_granted(fixture.ask(&mut waiter).await));
+    match fixture.ask(&mut waiter.again()).await {
         Acquired::Replayed(leases) => assert_eq!(only(leases).holder.fence, lease.holder.fence),
         other => panic!("the claim holds, but: {other:?}"),
     }
-    assert_eq!(bench.queue(lock_of(&holding)).await, Queue::default());
+    assert_eq!(fixture.queue(lock_of(&holding)).await, Queue::default());
 }
 
-pub(super) async fn a_waiter_that_was_granted_elsewhere_stands_there_no_more(bench: &Bench) {
-    let (holding, [waiter, mut next]) = held_and_waited_for(bench).await;
-    bench.freed(&holding).await;
+pub(super) async fn a_waiter_that_was_granted_elsewhere_stands_there_no_more(fixture: &Fixture) {
+    let (holding, [waiter, mut next]) = held_and_waited_for(fixture).await;
+    fixture.freed(&holding).await;
     // Its client has given up the long poll and asks without waiting.
-    bench.granted(&waiter.claim).await;
-    assert_eq!(bench.queue(lock_of(&holding)).await.length, 1);
-    bench.freed(&waiter.claim).await;
-    bench.served(&mut next).await;
+    fixture.granted(&waiter.claim).await;
+    assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
+    fixture.freed(&waiter.claim).await;
+    fixture.served(&mut next).await;
 }
 
-pub(super) async fn a_waiter_is_told_when_to_look_again(bench: &Bench) {
+pub(super) async fn a_waiter_is_told_when_to_look_again(fixture: &Fixture) {
     let holding = for_short(&claim());
-    bench.granted(&holding).await;
+    fixture.granted(&holding).await;
     let mut first = Waiter::new(rival(&holding));
-    let look_in = bench.waits(&mut first).await.look_in;
+    let look_in = fixture.waits(&mut first).await.recheck_in;
     let look_in = look_in.expect("the lease runs out");
     assert!(look_in <= SHORT, "{look_in:?}");
-    bench.outlast(SHORT).await;
-    assert_eq!(bench.state(lock_of(&holding)).await, LockState::Free);
-    assert_behind_waiters(bench.acquire(&rival(&holding)).await);
-    let answer = bench.ask(&mut first).await;
-    bench.assert_passed(after_expiry_in(answer).expect("it ran out"), SHORT);
-    let answer = bench.renew(&holding).await;
+    fixture.outlast(SHORT).await;
+    assert_eq!(fixture.state(lock_of(&holding)).await, LockState::Free);
+    assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
+    let answer = fixture.ask(&mut first).await;
+    fixture.assert_passed(after_expiry_in(answer).expect("it ran out"), SHORT);
+    let answer = fixture.renew(&holding).await;
     assert_eq!(answer, not_holder(&holding, NotHolder::Lost));
 }
 
-pub(super) async fn a_waiter_waits_for_a_closed_lock(bench: &Bench) {
+pub(super) async fn a_waiter_waits_for_a_closed_lock(fixture: &Fixture) {
     let holding = Claim {
         min_hold: Some(SHORT),
         ..claim()
     };
-    bench.granted(&holding).await;
-    let mut waiter = bench.waiting(&rival(&holding)).await;
-    bench.freed(&holding).await;
-    let look_in = bench.waits(&mut waiter).await.look_in;
+    fixture.granted(&holding).await;
+    let mut waiter = fixture.waiting(&rival(&holding)).await;
+    fixture.freed(&holding).await;
+    let look_in = fixture.waits(&mut waiter).await.recheck_in;
     let look_in = look_in.expect("the lock opens by itself");
     assert!(look_in <= SHORT, "{look_in:?}");
-    let blocker = blocker(bench.acquire(&rival(&holding)).await);
-    assert!(matches!(blocker, Blocker::Cooling { .. }), "{blocker:?}");
-    bench.outlast(SHORT).await;
-    bench.served(&mut waiter).await;
+    let blocker = blocker(fixture.acquire(&rival(&holding)).await);
+    assert!(
+        matches!(blocker, ConflictKind::Cooling { .. }),
+        "{blocker:?}"
+    );
+    fixture.outlast(SHORT).await;
+    fixture.served(&mut waiter).await;
 }
 
-pub(super) async fn a_waiter_does_not_hold(bench: &Bench) {
-    let (holding, [waiter]) = held_and_waited_for(bench).await;
-    let answer = bench.renew(&waiter.claim).await;
+pub(super) async fn a_waiter_does_not_hold(fixture: &Fixture) {
+    let (holding, [waiter]) = held_and_waited_for(fixture).await;
+    let answer = fixture.renew(&waiter.claim).await;
     assert_eq!(answer, not_holder(&waiter.claim, NotHolder::Unknown));
-    let holders = holders_in_the_way(bench.acquire(&waiter.claim).await);
+    let holders = holders_in_the_way(fixture.acquire(&waiter.claim).await);
     assert_eq!(holders.total, 1);
-    bench.evict(lock_of(&holding), "").await;
-    assert_eq!(bench.queue(lock_of(&holding)).await.length, 1);
+    fixture.evict(lock_of(&holding), "").await;
+    assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
 }
 
-pub(super) async fn a_waiter_leaves_the_queue_by_release(bench: &Bench) {
-    let (holding, [mut leaving, mut staying]) = held_and_waited_for(bench).await;
-    assert_eq!(bench.release(&leaving.claim).await, Released::LeftQueue);
-    assert_eq!(bench.queue(lock_of(&holding)).await.length, 1);
-    assert_eq!(bench.release(&leaving.claim).await, Released::Repeated);
+pub(super) async fn a_waiter_leaves_the_queue_by_release(fixture: &Fixture) {
+    let (holding, [mut leaving, mut staying]) = held_and_waited_for(fixture).await;
+    assert_eq!(fixture.release(&leaving.claim).await, Released::LeftQueue);
+    assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
+    assert_eq!(fixture.release(&leaving.claim).await, Released::Repeated);
     // It is told so however it asks.
     let released = ended(&leaving.claim, NotHolder::Released);
-    assert_eq!(bench.ask(&mut leaving).await, released);
-    assert_eq!(bench.ask(&mut leaving.again()).await, released);
-    assert_eq!(bench.acquire(&leaving.claim).await, released);
-    bench.freed(&holding).await;
-    bench.served(&mut staying).await;
+    assert_eq!(fixture.ask(&mut leaving).await, released);
+    assert_eq!(fixture.ask(&mut leaving.again()).await, released);
+    assert_eq!(fixture.acquire(&leaving.claim).await, released);
+    fixture.freed(&holding).await;
+    fixture.served(&mut staying).await;
 }
 
-pub(super) async fn an_ended_claim_does_not_come_to_wait(bench: &Bench) {
+pub(super) async fn an_ended_claim_does_not_come_to_wait(fixture: &Fixture) {
     let first = claim();
-    bench.granted(&first).await;
-    bench.freed(&first).await;
-    bench.granted(&rival(&first)).await;
-    let answer = bench.ask(&mut Waiter::new(first.clone())).await;
+    fixture.granted(&first).await;
+    fixture.freed(&first).await;
+    fixture.granted(&rival(&first)).await;
+    let answer = fixture.ask(&mut Waiter::new(first.clone())).await;
     assert_eq!(answer, ended(&first, NotHolder::Released));
-    assert_eq!(bench.queue(lock_of(&first)).await, Queue::default());
+    assert_eq!(fixture.queue(lock_of(&first)).await, Queue::default());
 }
 
-pub(super) async fn a_waiting_claim_cannot_be_changed(bench: &Bench) {
-    let (holding, [mut writer]) = held_and_waited_for(bench).await;
-    let mut taker = bench
+pub(super) async fn a_waiting_claim_cannot_be_changed(fixture: &Fixture) {
+    let (holding, [mut writer]) = held_and_waited_for(fixture).await;
+    let mut taker = fixture
         .waiting(&in_mode(&rival(&holding), permits(2, 3)))
         .await;
     let contradicts = contradicts_claim(lock_of(&holding));
@@ -322,61 +327,61 @@ pub(super) async fn a_waiting_claim_cannot_be_changed(bench: &Bench) {
         for mode in modes {
             let mut changed = waiter.again();
             changed.claim = in_mode(&waiter.claim, mode);
-            assert_eq!(bench.ask(&mut changed).await, contradicts, "{mode:?}");
-            let answer = bench.acquire(&changed.claim).await;
+            assert_eq!(fixture.ask(&mut changed).await, contradicts, "{mode:?}");
+            let answer = fixture.acquire(&changed.claim).await;
             assert_eq!(answer, contradicts, "{mode:?}");
         }
     }
     // What else it asks for is taken from the last request.
     writer.claim.ttl = ttl(LONG * 2);
-    assert_eq!(bench.queue(lock_of(&holding)).await.length, 2);
-    bench.freed(&holding).await;
-    let lease = only(leases_granted(bench.ask(&mut writer).await));
+    assert_eq!(fixture.queue(lock_of(&holding)).await.length, 2);
+    fixture.freed(&holding).await;
+    let lease = only(leases_granted(fixture.ask(&mut writer).await));
     assert_eq!(lease.ttl, ttl(LONG * 2));
-    bench.freed(&writer.claim).await;
-    bench.served(&mut taker).await;
+    fixture.freed(&writer.claim).await;
+    fixture.served(&mut taker).await;
 }
 
-pub(super) async fn a_full_queue_takes_no_more(bench: &Bench) {
+pub(super) async fn a_full_queue_takes_no_more(fixture: &Fixture) {
     let few = |waiter: Waiter| waiter.with(|stand| stand.waiters_max = 2);
-    let (holding, waiters) = held_and_waited_for::<2>(bench).await;
+    let (holding, waiters) = held_and_waited_for::<2>(fixture).await;
     let mut refused = few(Waiter::new(rival(&holding)));
     let full = Acquired::TooManyWaiters {
         name: lock_of(&holding).clone(),
         queue_length: 2,
     };
-    assert_eq!(bench.ask(&mut refused).await, full);
-    assert_eq!(bench.queue(lock_of(&holding)).await.length, 2);
+    assert_eq!(fixture.ask(&mut refused).await, full);
+    assert_eq!(fixture.queue(lock_of(&holding)).await.length, 2);
     // Those who stand there already go on, and so do their claims.
     for waiter in waiters {
-        assert_waiting(&bench.ask(&mut few(waiter.again())).await);
-        bench.release(&waiter.claim).await;
+        assert_waiting(&fixture.ask(&mut few(waiter.again())).await);
+        fixture.release(&waiter.claim).await;
     }
-    assert_waiting(&bench.ask(&mut refused).await);
+    assert_waiting(&fixture.ask(&mut refused).await);
     // A lock of its own has a queue of its own.
     let elsewhere = claim_on(&fresh_name());
-    bench.granted(&elsewhere).await;
-    assert_waiting(&bench.ask(&mut few(Waiter::new(rival(&elsewhere)))).await);
+    fixture.granted(&elsewhere).await;
+    assert_waiting(&fixture.ask(&mut few(Waiter::new(rival(&elsewhere)))).await);
 }
 
-pub(super) async fn a_free_lock_is_granted_to_who_would_wait(bench: &Bench) {
+pub(super) async fn a_free_lock_is_granted_to_who_would_wait(fixture: &Fixture) {
     let claim = claim();
-    leases_granted(bench.ask(&mut Waiter::new(claim.clone())).await);
-    assert_eq!(bench.queue(lock_of(&claim)).await, Queue::default());
-    bench.freed(&claim).await;
-    bench.granted(&rival(&claim)).await;
+    leases_granted(fixture.ask(&mut Waiter::new(claim.clone())).await);
+    assert_eq!(fixture.queue(lock_of(&claim)).await, Queue::default());
+    fixture.freed(&claim).await;
+    fixture.granted(&rival(&claim)).await;
 }
 
 /// Requests travel on several connections, so a withdrawal may overtake what it withdraws.
-pub(super) async fn a_withdrawn_attempt_that_arrives_late_does_not_come_to_wait(bench: &Bench) {
+pub(super) async fn a_withdrawn_attempt_that_arrives_late_does_not_come_to_wait(fixture: &Fixture) {
     let holding = claim();
-    bench.granted(&holding).await;
+    fixture.granted(&holding).await;
     let late = Waiter::new(rival(&holding));
-    bench.withdraw(&late.claim, late.attempt).await;
-    let by = crate::support::bench::deadline();
-    let store = bench.store();
+    fixture.withdraw(&late.claim, late.attempt).await;
+    let by = crate::support::fixture::deadline();
+    let store = fixture.store();
     let answer = store.acquire(&late.claim, late.attempt, Some(&late.stand), by);
     assert!(!matches!(answer.await, Ok(Acquired::Waiting(_))));
-    assert_eq!(bench.queue(lock_of(&holding)).await, Queue::default());
-    bench.waiting(&late.claim).await;
+    assert_eq!(fixture.queue(lock_of(&holding)).await, Queue::default());
+    fixture.waiting(&late.claim).await;
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use clap::{Arg, Command};
 use leasehold::cli::{self, Exit};
-use leasehold::config::keys::{self, Key, Kind};
+use leasehold::config::keys::{self, Kind, SettingKey};
 
 use super::checked;
 
@@ -71,7 +71,7 @@ fn key_list() -> String {
     text.trim_end().to_owned() + "\n"
 }
 
-fn kind_and_default(key: &Key) -> String {
+fn kind_and_default(key: &SettingKey) -> String {
     let kind = match key.kind {
         Kind::Text => "Text",
         Kind::Duration => "Duration",
@@ -84,7 +84,7 @@ fn kind_and_default(key: &Key) -> String {
     }
 }
 
-fn ways_to_give(key: &Key) -> String {
+fn ways_to_give(key: &SettingKey) -> String {
     let command = cli::command();
     let flag = command
         .get_arguments()

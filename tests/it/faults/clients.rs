@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use leasehold::domain::{Released, Renewed};
-use leasehold::service::Outcome;
+use leasehold::service::AcquireOutcome;
 use leasehold::store::ListQuery;
 use tokio::task::JoinSet;
 
@@ -69,7 +69,10 @@ async fn no_client_notices_that_scripts_are_flushed() {
         clients.spawn(async move {
             for claim in lasting_claims(&format!("flushed/{number}"), 50) {
                 let answer = replica.acquire(&claim).await;
-                assert!(matches!(answer, Ok(Outcome::Granted(_))), "{answer:?}");
+                assert!(
+                    matches!(answer, Ok(AcquireOutcome::Granted(_))),
+                    "{answer:?}"
+                );
                 let answer = replica.renew(&claim).await;
                 assert!(matches!(answer, Ok(Renewed::Extended(_))), "{answer:?}");
                 let answer = replica.release(&claim).await;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::domain::{Acquired, Claim, Released};
-use leasehold::service::Outcome;
+use leasehold::service::AcquireOutcome;
 use tokio::time::Instant;
 
 use super::{Replica, lasting, lasting_for};
-use crate::support::bench::{
+use crate::support::eventually;
+use crate::support::fixture::{
     READ, Waiter, claim, deadline, in_mode, lock_of, only, permits, rival,
 };
-use crate::support::eventually;
 use crate::support::redis_server::{Persistence, RedisOptions, RedisServer};
 use crate::support::stores;
 
@@ -68,7 +68,7 @@ async fn whoever_waits_while_the_clock_jumps_forward_waits_on_and_keeps_the_orde
         let waiter = lasting(rival(&held));
         waiting.push(tokio::spawn(async move {
             let answer = replica.acquire_within(&waiter, TTL * 4).await;
-            let Ok(Outcome::Granted(leases)) = answer else {
+            let Ok(AcquireOutcome::Granted(leases)) = answer else {
                 panic!("it waits on, but: {answer:?}");
             };
             let granted = Instant::now();
@@ -105,7 +105,7 @@ async fn a_redis_that_answers_late_has_not_jumped() {
         replica.acquire(&lasting(claim())).await.ok()
     })
     .await;
-    assert!(matches!(answer, Outcome::Granted(_)), "{answer:?}");
+    assert!(matches!(answer, AcquireOutcome::Granted(_)), "{answer:?}");
 }
 
 /// A lease of every kind, whose holder is gone or releases it.
@@ -151,7 +151,7 @@ async fn a_clock_that_goes_back_closes_no_lock_for_longer_than_its_settings_say(
         let next = rival(claim);
         eventually("the lock can be had", async || {
             let answer = replica.acquire(&next).await.ok()?;
-            matches!(answer, Outcome::Granted(_)).then_some(())
+            matches!(answer, AcquireOutcome::Granted(_)).then_some(())
         })
         .await;
     }
@@ -183,7 +183,10 @@ async fn a_clock_that_goes_back_keeps_no_lock_for_a_process_that_is_gone() {
     server.move_clock(Duration::ZERO);
     let next = rival(&held);
     let granted = replica.acquire_within(&next, Duration::from_secs(15)).await;
-    assert!(matches!(granted, Ok(Outcome::Granted(_))), "{granted:?}");
+    assert!(
+        matches!(granted, Ok(AcquireOutcome::Granted(_))),
+        "{granted:?}"
+    );
 }
 
 /// Leases that are granted meanwhile end when the clock is set right. No process may miss that because both steps lie
@@ -203,7 +206,9 @@ async fn a_clock_that_goes_back_and_is_set_right_ends_no_lease_for_anybody_else(
     // The request that finds out is answered that its outcome is unclear.
     let lease = eventually("it is granted", async || {
         match holding.acquire(&held).await.ok()? {
-            Outcome::Granted(leases) | Outcome::Replayed(leases) => Some(only(leases)),
+            AcquireOutcome::Granted(leases) | AcquireOutcome::Replayed(leases) => {
+                Some(only(leases))
+            }
             _ => None,
         }
     })
@@ -230,7 +235,7 @@ async fn a_clock_that_goes_back_makes_nobody_wait_longer_after_a_loss() {
     let next = rival(&held);
     let answer = replica.acquire(&next).await;
     assert!(
-        matches!(answer, Ok(Outcome::Recovering { .. })),
+        matches!(answer, Ok(AcquireOutcome::Recovering { .. })),
         "{answer:?}"
     );
     server.move_clock(Duration::ZERO);
@@ -324,6 +329,9 @@ async fn a_loss_after_the_clock_went_back_keeps_the_order_of_those_who_wait() {
     let later = waits(&second);
     queued(2).await;
     let answer = earlier.await.expect("it ends");
-    assert!(matches!(answer, Ok(Outcome::Granted(_))), "{answer:?}");
+    assert!(
+        matches!(answer, Ok(AcquireOutcome::Granted(_))),
+        "{answer:?}"
+    );
     assert!(!later.is_finished(), "it came later");
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
-use leasehold::domain::{Change, Claim, Lease, LockState, NotHolder, Released, Renewed};
-use leasehold::service::Outcome;
+use leasehold::domain::{Claim, Lease, LockState, NotHolder, Released, RenewOptions, Renewed};
+use leasehold::service::AcquireOutcome;
 use leasehold::store::ListQuery;
 use tokio::time::Instant;
 
 use super::{FOR_EVER, Replica, lasting, lasting_for};
-use crate::support::bench::{
+use crate::support::fixture::{
     READ, at_depth, claim, hold_count, in_mode, lock_of, not_holder, only, permits, reader, rival,
 };
 use crate::support::redis_server::{RedisOptions, RedisServer};
@@ -110,7 +110,10 @@ async fn keeps_excluding(held: Claim, look: Look) {
     if let Look::Waiting = look {
         let waiting = other.acquire_within(&next, PATIENCE);
         let (answer, held_until) = tokio::join!(waiting, looking);
-        assert!(matches!(answer, Ok(Outcome::Granted(_))), "{answer:?}");
+        assert!(
+            matches!(answer, Ok(AcquireOutcome::Granted(_))),
+            "{answer:?}"
+        );
         assert!(Instant::now() >= held_until, "granted early");
     } else {
         let held_until = looking.await;
@@ -147,15 +150,19 @@ async fn look_at(held: &Claim, look: Look, holding: &Replica, other: &Replica) {
         }
         Look::Refused => {
             let answer = other.acquire(&rival(held)).await.ok()?;
-            matches!(answer, Outcome::Blocked(_)).then_some(())
+            matches!(answer, AcquireOutcome::Blocked(_)).then_some(())
         }
         Look::Replay | Look::Waiting => {
             let answer = holding.acquire(held).await.ok()?;
-            matches!(answer, Outcome::Replayed(_)).then_some(())
+            matches!(answer, AcquireOutcome::Replayed(_)).then_some(())
         }
         Look::Reenter => {
             let answer = holding.acquire(&at_depth(held, 2)).await.ok()?;
-            matches!(answer, Outcome::Reentered(_) | Outcome::Replayed(_)).then_some(())
+            matches!(
+                answer,
+                AcquireOutcome::Reentered(_) | AcquireOutcome::Replayed(_)
+            )
+            .then_some(())
         }
         Look::StepBack => {
             let (names, depth) = (held.names.clone(), Some(hold_count(1)));
@@ -204,7 +211,7 @@ async fn keeps_what_is_told(look: Look) {
     let lease = eventually("it is told that it holds", async || match look {
         Look::StepBack => step_back(&holding, &held).await,
         _ => match holding.acquire(&held).await.ok()? {
-            Outcome::Replayed(leases) => Some(only(leases)),
+            AcquireOutcome::Replayed(leases) => Some(only(leases)),
             other => panic!("it holds, but: {other:?}"),
         },
     })
@@ -216,7 +223,7 @@ async fn keeps_what_is_told(look: Look) {
     let next = rival(&held);
     eventually("it is granted", async || {
         let answer = other.acquire(&next).await.ok()?;
-        matches!(answer, Outcome::Granted(_)).then_some(())
+        matches!(answer, AcquireOutcome::Granted(_)).then_some(())
     })
     .await;
     assert!(Instant::now() >= held_until, "granted early after {look:?}");
@@ -290,12 +297,14 @@ async fn no_lease_outlasts_its_max_hold_after_the_clock_went_back() {
     let LockState::Held(holders) = view.expect("it answers").state else {
         panic!("somebody holds the lock");
     };
-    let left = only(holders.told).expires_in;
+    let left = only(holders.listed).expires_in;
     assert!(left <= BRIEF, "{left:?}");
     for held in &renewed {
         eventually("it cannot be renewed any more", async || {
             let names = held.names.clone();
-            let renewal = replica.service.renew(names, held.token, Change::default());
+            let renewal = replica
+                .service
+                .renew(names, held.token, RenewOptions::default());
             match renewal.await.ok()? {
                 Renewed::Extended(renewals) => {
                     let left = only(renewals).lease.holder.expires_in;

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::domain::{Claim, LockName, NotHolder, Renewed};
-use leasehold::service::Outcome;
+use leasehold::service::AcquireOutcome;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{Replica, durable_redis, forgetful_redis, lasting};
-use crate::support::bench::{claim, claim_on, fresh_name, lock_of, not_holder, only, rival, ttl};
+use crate::support::fixture::{claim, claim_on, fresh_name, lock_of, not_holder, only, rival, ttl};
 use crate::support::stores::CONNECTIONS_IN_ALL;
 use crate::support::{eventually, eventually_within};
 
@@ -77,7 +77,7 @@ async fn client(
         let claim = lasting(claim_on(&names[turn % names.len()]));
         let asked = Instant::now();
         match replica.acquire(&claim).await {
-            Ok(Outcome::Granted(leases)) => {
+            Ok(AcquireOutcome::Granted(leases)) => {
                 let lease = only(leases);
                 let until = asked + lease.holder.expires_in;
                 seen.enter(lock_of(&claim), lease.holder.fence.get(), until);
@@ -86,7 +86,7 @@ async fn client(
                 // A release that may not have arrived is for its client to repeat.
                 while replica.release(&claim).await.is_err() {}
             }
-            Ok(Outcome::Blocked(_)) => tokio::time::sleep(Duration::from_millis(2)).await,
+            Ok(AcquireOutcome::Blocked(_)) => tokio::time::sleep(Duration::from_millis(2)).await,
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             Ok(other) => panic!("nothing ends and nothing is lost here, but: {other:?}"),
         }
@@ -148,16 +148,16 @@ async fn a_redis_that_forgot_grants_nothing_until_the_last_reported_lease_is_ove
         let answered = Instant::now();
         for answer in &answers {
             match answer {
-                Ok(Outcome::Granted(_) | Outcome::Replayed(_)) => {
+                Ok(AcquireOutcome::Granted(_) | AcquireOutcome::Replayed(_)) => {
                     assert!(answered >= held_until, "granted while the lease is alive");
                 }
-                Ok(Outcome::Recovering { .. }) => told_to_wait += 1,
+                Ok(AcquireOutcome::Recovering { .. }) => told_to_wait += 1,
                 Err(_) => {}
                 other => panic!("grants are held back, but: {other:?}"),
             }
         }
         match answers {
-            [_, Ok(Outcome::Granted(leases))] => Some(only(leases).holder.fence),
+            [_, Ok(AcquireOutcome::Granted(leases))] => Some(only(leases).holder.fence),
             _ => None,
         }
     })
@@ -219,8 +219,8 @@ async fn a_replica_waits_for_the_leases_that_another_replica_reported() {
     server.restart().await;
     let next = rival(&held);
     eventually("grants go on", async || match second.acquire(&next).await {
-        Ok(Outcome::Granted(_)) => Some(()),
-        Ok(Outcome::Recovering { .. }) | Err(_) => None,
+        Ok(AcquireOutcome::Granted(_)) => Some(()),
+        Ok(AcquireOutcome::Recovering { .. }) | Err(_) => None,
         other => panic!("grants are held back, but: {other:?}"),
     })
     .await;
@@ -252,14 +252,17 @@ async fn a_durable_redis_whose_disk_was_lost_deceives_no_replica() {
         let first = idle.acquire(&next).await;
         let second = holding.acquire(&elsewhere).await;
         for answer in [&first, &second] {
-            if matches!(answer, Ok(Outcome::Granted(_) | Outcome::Replayed(_))) {
+            if matches!(
+                answer,
+                Ok(AcquireOutcome::Granted(_) | AcquireOutcome::Replayed(_))
+            ) {
                 assert!(
                     Instant::now() >= held_until,
                     "granted while the lease is alive"
                 );
             }
         }
-        matches!(first, Ok(Outcome::Granted(_))).then_some(())
+        matches!(first, Ok(AcquireOutcome::Granted(_))).then_some(())
     })
     .await;
 }
@@ -297,7 +300,7 @@ async fn a_durable_redis_that_came_back_with_older_data_deceives_no_replica() {
     server.restart().await;
     let next = rival(&held);
     eventually("grants go on", async || {
-        matches!(idle.acquire(&next).await, Ok(Outcome::Granted(_))).then_some(())
+        matches!(idle.acquire(&next).await, Ok(AcquireOutcome::Granted(_))).then_some(())
     })
     .await;
     assert!(

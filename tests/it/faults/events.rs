@@ -9,8 +9,8 @@ use leasehold::domain::{Claim, EventKind};
 use leasehold::service::{Scope, Watch, WatchEvent};
 
 use super::{Replica, durable_redis, lasting_claims};
-use crate::support::ear::Ear;
 use crate::support::proxy::Proxy;
+use crate::support::recording_listener::RecordingListener;
 use crate::support::redis_server::RedisServer;
 use crate::support::{PATIENCE, eventually, stores};
 
@@ -127,8 +127,11 @@ async fn who_began_to_watch_while_cut_off_is_told_of_the_gap() {
     let proxy = Proxy::start(server.address()).await;
     let config = stores::redis_config();
     let store = stores::redis_store(&proxy.database(0), &config).await;
-    let (store, ear) = (store.expect("the store opens"), Arc::new(Ear::default()));
-    store.attach(Arc::clone(&ear) as _);
+    let (store, ear) = (
+        store.expect("the store opens"),
+        Arc::new(RecordingListener::default()),
+    );
+    store.set_listener(Arc::clone(&ear) as _);
     eventually("it listens", async || (ear.missed() > 0).then_some(())).await;
     proxy.refuse(true);
     proxy.cut();
@@ -136,7 +139,7 @@ async fn who_began_to_watch_while_cut_off_is_told_of_the_gap() {
     let newcomer = Replica::open(&server.database(0)).await;
     several_surveys(&server).await;
     newcomer.surveys.abort();
-    store.want_events(true).await;
+    store.set_event_delivery(true).await;
     assert_eq!(ear.missed_events(), 0);
     proxy.refuse(false);
     eventually("it is told of the gap", async || {

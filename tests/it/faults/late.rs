@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use leasehold::domain::{LockState, Mode};
-use leasehold::service::Outcome;
+use leasehold::service::AcquireOutcome;
 use leasehold::store::StoreError;
 
 use super::lasting;
 use super::network::Network;
-use crate::support::bench::{READ, claim, in_mode, lock_of, rival};
 use crate::support::eventually;
+use crate::support::fixture::{READ, claim, in_mode, lock_of, rival};
 
 /// A request that is sent while commands are held back, and sent again once the connection was cut. The first try arrives
 /// a second after the answer.
@@ -33,7 +33,10 @@ async fn a_refused_request_whose_first_try_arrives_late_is_not_granted() {
         let refused = in_mode(&lasting(rival(&holding)), mode);
         let late = network.proxy.late();
         let answer = tried_twice(&network, network.behind.acquire(&refused)).await;
-        assert!(matches!(answer, Ok(Outcome::Blocked(_))), "{answer:?}");
+        assert!(
+            matches!(answer, Ok(AcquireOutcome::Blocked(_))),
+            "{answer:?}"
+        );
         network.beside.release(&holding).await.expect("it is well");
         eventually("the first try arrives", async || {
             (network.proxy.late() > late).then_some(())
@@ -52,7 +55,10 @@ async fn a_waiter_whose_first_try_arrives_late_leaves_nothing_behind() {
     let waiting = lasting(rival(&holding));
     let wait = Duration::from_millis(700);
     let answer = tried_twice(&network, network.behind.acquire_within(&waiting, wait)).await;
-    assert!(matches!(answer, Ok(Outcome::TimedOut(_))), "{answer:?}");
+    assert!(
+        matches!(answer, Ok(AcquireOutcome::TimedOut(_))),
+        "{answer:?}"
+    );
     eventually("the first try arrives", async || {
         (network.proxy.late() > 0).then_some(())
     })
@@ -119,7 +125,7 @@ async fn an_eviction_that_is_repeated_evicts_nobody_else_and_answers_as_before()
     let others = async {
         eventually("the eviction arrives", async || {
             let answer = network.beside.acquire(&next).await;
-            matches!(answer, Ok(Outcome::Granted(_))).then_some(())
+            matches!(answer, Ok(AcquireOutcome::Granted(_))).then_some(())
         })
         .await;
         network.proxy.pass_replies();

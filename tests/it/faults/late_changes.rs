@@ -2,34 +2,34 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Change, Claim, Holder, LockState, Mode, Released, Renewed};
-use leasehold::service::Outcome;
+use leasehold::domain::{Claim, Holder, LockState, Mode, Released, RenewOptions, Renewed};
+use leasehold::service::AcquireOutcome;
 use leasehold::store::StoreError;
 
 use super::late::tried_twice;
 use super::network::Network;
 use super::{FOR_EVER, Replica, lasting};
-use crate::support::bench::{
+use crate::support::eventually;
+use crate::support::fixture::{
     READ, at_depth, claim, claim_on_all, fresh_name, hold_count, in_mode, names, only, owned_by,
     permits, rival, ttl,
 };
-use crate::support::eventually;
 use crate::support::stores::OPERATION_TIMEOUT;
 
 /// Much less than what a lease has left that lasts for ever, and more than a request takes.
 const BRIEF: Duration = Duration::from_secs(10);
 
-fn lasts_for(duration: Duration) -> Change {
-    Change {
+fn lasts_for(duration: Duration) -> RenewOptions {
+    RenewOptions {
         ttl: Some(ttl(duration)),
-        ..Change::default()
+        ..RenewOptions::default()
     }
 }
 
-fn steps_down() -> Change {
-    Change {
+fn steps_down() -> RenewOptions {
+    RenewOptions {
         mode: Some(READ),
-        ..Change::default()
+        ..RenewOptions::default()
     }
 }
 
@@ -78,7 +78,7 @@ async fn has_arrived(network: &Network, late: usize) {
 }
 
 impl Replica {
-    async fn changes(&self, claim: &Claim, change: Change) -> Result<Renewed, StoreError> {
+    async fn changes(&self, claim: &Claim, change: RenewOptions) -> Result<Renewed, StoreError> {
         let names = claim.names.clone();
         self.service.renew(names, claim.token, change).await
     }
@@ -103,7 +103,7 @@ impl Replica {
             let LockState::Held(held) = view.state else {
                 panic!("{name:?} is held, but: {:?}", view.state);
             };
-            holders.push(only(held.told));
+            holders.push(only(held.listed));
         }
         holders
     }
@@ -166,7 +166,10 @@ async fn a_step_down_that_arrives_after_its_deadline_changes_nothing() {
     assert_eq!(holder.mode, Mode::Exclusive);
     let reading = in_mode(&rival(&held), READ);
     let refused = network.beside.acquire(&reading).await;
-    assert!(matches!(refused, Ok(Outcome::Blocked(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Ok(AcquireOutcome::Blocked(_))),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]
@@ -220,7 +223,11 @@ async fn a_change_that_is_under_way_on_a_broken_connection_is_answered_once_it_i
         assert_eq!(network.beside.depth(&held).await, 3);
         network.proxy.refuse(false);
         eventually("the network is well", async || {
-            network.behind.changes(&held, Change::default()).await.ok()
+            network
+                .behind
+                .changes(&held, RenewOptions::default())
+                .await
+                .ok()
         })
         .await;
     }
@@ -250,7 +257,10 @@ async fn a_change_of_the_hold_count_whose_first_try_arrives_late_is_carried_out_
 
     let late = network.proxy.late();
     let answer = tried_twice(&network, network.behind.acquire(&twice)).await;
-    assert!(matches!(answer, Ok(Outcome::Granted(_))), "{answer:?}");
+    assert!(
+        matches!(answer, Ok(AcquireOutcome::Granted(_))),
+        "{answer:?}"
+    );
     let answer = network.beside.steps_back(&held, 1).await;
     assert!(matches!(answer, Ok(Released::SteppedBack(_))), "{answer:?}");
     has_arrived(&network, late).await;
@@ -258,7 +268,10 @@ async fn a_change_of_the_hold_count_whose_first_try_arrives_late_is_carried_out_
 
     let late = network.proxy.late();
     let answer = tried_twice(&network, network.behind.acquire(&thrice)).await;
-    assert!(matches!(answer, Ok(Outcome::Reentered(_))), "{answer:?}");
+    assert!(
+        matches!(answer, Ok(AcquireOutcome::Reentered(_))),
+        "{answer:?}"
+    );
     let answer = network.beside.steps_back(&held, 1).await;
     assert!(matches!(answer, Ok(Released::SteppedBack(_))), "{answer:?}");
     has_arrived(&network, late).await;

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold::domain::{Change, Claim, HoldCount, Lease, Mode, Released, Renewed};
-use leasehold::service::Outcome;
+use leasehold::domain::{Claim, HoldCount, Lease, Mode, Released, RenewOptions, Renewed};
+use leasehold::service::AcquireOutcome;
 use tokio::time::Instant;
 
 use super::{Replica, all_listen, durable_redis, forgetful_redis, lasting, lasting_for};
-use crate::support::bench::{
+use crate::support::eventually;
+use crate::support::fixture::{
     READ, claim, claim_on, claim_on_all, fresh_name, in_mode, lock_of, names, only, rival, ttl,
 };
-use crate::support::eventually;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::{Persistence, RedisOptions, RedisServer};
 
@@ -76,7 +76,7 @@ async fn a_lease_that_was_renewed_for_longer_is_waited_for() {
     for replica in [&holding, &other] {
         replica.surveys.abort();
     }
-    let change = leasehold::domain::Change {
+    let change = leasehold::domain::RenewOptions {
         ttl: Some(lasting_for(TTL, claim()).ttl),
         ..Default::default()
     };
@@ -120,11 +120,11 @@ async fn a_renewed_lease_is_waited_for_together_with_its_lock_delay() {
         let server = forgetful_redis().await;
         let (holding, other) = two_replicas(&server).await;
         holding.acquire(&held).await.expect("it is well");
-        let change = Change {
+        let change = RenewOptions {
             ttl: Some(ttl(TTL / 2)),
             // One of them steps down.
             mode: (held.mode == Mode::Exclusive && held.names.len() == 1).then_some(READ),
-            ..Change::default()
+            ..RenewOptions::default()
         };
         let names = held.names.clone();
         let renewed_at = Instant::now();
@@ -141,7 +141,7 @@ async fn a_renewed_lease_is_waited_for_together_with_its_lock_delay() {
 async fn told_again(replica: &Replica, held: &Claim) -> Lease {
     if held.mode == Mode::Exclusive {
         let answer = replica.acquire(held).await.expect("it is well");
-        let Outcome::Replayed(leases) = answer else {
+        let AcquireOutcome::Replayed(leases) = answer else {
             panic!("it is held, but: {answer:?}");
         };
         leases.into_iter().next().expect("it has one")
@@ -165,9 +165,9 @@ async fn a_lease_that_is_told_of_again_is_waited_for_together_with_its_lock_dela
         holding.acquire(&held).await.expect("it is well");
         // So that Redis knows the script.
         holding.assert_holds(&held).await;
-        let change = Change {
+        let change = RenewOptions {
             ttl: Some(ttl(TTL / 2)),
-            ..Change::default()
+            ..RenewOptions::default()
         };
         let proxy = Proxy::start(server.address()).await;
         let lost = Replica::open(&proxy.database(0)).await;
@@ -296,7 +296,7 @@ async fn whoever_waits_while_redis_is_emptied_waits_on_and_keeps_the_order() {
         let waiter = lasting(rival(&held));
         waiting.push(tokio::spawn(async move {
             let answer = replica.acquire_within(&waiter, TTL * 4).await;
-            let Ok(Outcome::Granted(leases)) = answer else {
+            let Ok(AcquireOutcome::Granted(leases)) = answer else {
                 panic!("it waits on, but: {answer:?}");
             };
             let granted = Instant::now();

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::domain::{LockState, Released};
-use leasehold::service::Outcome;
+use leasehold::service::AcquireOutcome;
 use leasehold::store::StoreError;
 use tokio::time::Instant;
 
 use super::{Replica, durable_redis, lasting, lasting_claims};
-use crate::support::bench::{READ, claim, deadline, for_short, in_mode, lock_of, rival};
-use crate::support::ear::Ear;
+use crate::support::fixture::{READ, claim, deadline, for_short, in_mode, lock_of, rival};
 use crate::support::proxy::Proxy;
+use crate::support::recording_listener::RecordingListener;
 use crate::support::redis_server::RedisServer;
 use crate::support::stores::{self, CONNECTIONS_IN_ALL};
 use crate::support::{PATIENCE, eventually};
@@ -43,7 +43,7 @@ impl Network {
     }
 }
 
-fn assert_unknown(answer: Result<Outcome, StoreError>) {
+fn assert_unknown(answer: Result<AcquireOutcome, StoreError>) {
     match answer {
         Err(StoreError::Unknown { .. }) => {}
         other => panic!("the answer was lost, but: {other:?}"),
@@ -73,7 +73,7 @@ async fn a_grant_whose_answer_was_lost_is_taken_back() {
     // The token is as good as before.
     eventually("the network is well", async || {
         let answer = network.behind.acquire(&claim).await.ok()?;
-        matches!(answer, Outcome::Granted(_)).then_some(())
+        matches!(answer, AcquireOutcome::Granted(_)).then_some(())
     })
     .await;
 }
@@ -99,7 +99,7 @@ async fn a_grant_that_ran_out_before_its_request_was_repeated_does_not_end_the_c
     let claim = lasting(claim);
     eventually("the token is as good as before", async || {
         let answer = network.behind.acquire(&claim).await.ok()?;
-        matches!(answer, Outcome::Granted(_)).then_some(())
+        matches!(answer, AcquireOutcome::Granted(_)).then_some(())
     })
     .await;
 }
@@ -114,7 +114,7 @@ async fn a_retry_with_the_same_token_holds_whatever_is_taken_back_meanwhile() {
         // At once, so that the retry meets the withdrawal of the first attempt on its way.
         eventually("the retry is answered", async || {
             match network.behind.acquire(&claim).await {
-                Ok(Outcome::Granted(_) | Outcome::Replayed(_)) => Some(()),
+                Ok(AcquireOutcome::Granted(_) | AcquireOutcome::Replayed(_)) => Some(()),
                 Ok(other) => panic!("the claim holds, but: {other:?}"),
                 Err(_) => None,
             }
@@ -135,8 +135,11 @@ async fn a_release_whose_answer_was_lost_makes_the_waiters_of_its_process_look()
     let server = durable_redis().await;
     let proxy = Proxy::start(server.address()).await;
     let store = stores::redis_store(&proxy.database(0), &stores::redis_config()).await;
-    let (store, ear) = (store.expect("the store opens"), Arc::new(Ear::default()));
-    store.attach(Arc::clone(&ear) as _);
+    let (store, ear) = (
+        store.expect("the store opens"),
+        Arc::new(RecordingListener::default()),
+    );
+    store.set_listener(Arc::clone(&ear) as _);
     let claim = claim();
     let release = async |by| store.release(&claim.names, claim.token, None, by).await;
     release(deadline()).await.expect("the network is well");

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use leasehold::domain::{Acquired, Claim};
-use leasehold::service::Outcome;
+use leasehold::service::AcquireOutcome;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::{Replica, durable_redis, lasting};
-use crate::support::bench::{Waiter, claim, deadline, lock_of, rival, ttl};
 use crate::support::eventually;
+use crate::support::fixture::{Waiter, claim, deadline, lock_of, rival, ttl};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 use crate::support::stores;
@@ -70,7 +70,7 @@ impl Queue {
         self.waiting.push(tokio::spawn(async move {
             loop {
                 match replica.acquire_within(&claim, WAIT).await {
-                    Ok(Outcome::Granted(_)) => break,
+                    Ok(AcquireOutcome::Granted(_)) => break,
                     // Redis was killed before the first answer had arrived. Its client asks again, as the guide says.
                     Err(_) => sleep(Duration::from_millis(20)).await,
                     other => panic!("waiter {number}: {other:?}"),
@@ -97,7 +97,7 @@ impl Queue {
             tokio::spawn(async move {
                 while !stop.load(SeqCst) {
                     let newcomer = rival(&holding);
-                    if let Ok(Outcome::Granted(_)) = replica.acquire(&newcomer).await {
+                    if let Ok(AcquireOutcome::Granted(_)) = replica.acquire(&newcomer).await {
                         tells.send(WAITERS).ok();
                         replica.release(&newcomer).await.ok();
                     }
@@ -177,7 +177,10 @@ async fn a_process_that_is_away_alone_is_passed_over_until_it_is_back() {
         let (replica, waiter, tells) = (Arc::clone(replica), rival(&holding), tells.clone());
         tokio::spawn(async move {
             let answer = replica.acquire_within(&waiter, WAIT).await;
-            assert!(matches!(answer, Ok(Outcome::Granted(_))), "{answer:?}");
+            assert!(
+                matches!(answer, Ok(AcquireOutcome::Granted(_))),
+                "{answer:?}"
+            );
             tells.send((number, waiter)).expect("the test listens");
         });
         eventually("it stands in the queue", async || {
@@ -226,7 +229,7 @@ async fn a_redis_without_memory_lets_nobody_be_passed_over() {
     server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
     replica.release(&held).await.expect("the store answers");
     let next = replica.acquire_within(&rival(&held), WAIT).await;
-    assert!(matches!(next, Ok(Outcome::Granted(_))), "{next:?}");
+    assert!(matches!(next, Ok(AcquireOutcome::Granted(_))), "{next:?}");
     // An offer that is not taken is over after a second otherwise.
     let passed = is_full.elapsed();
     assert!(

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use leasehold::domain::{Released, Renewed};
-use leasehold::service::Outcome;
+use leasehold::service::AcquireOutcome;
 use leasehold::store::{Fault, StoreError};
 use tokio::time::Instant;
 
 use super::{Replica, durable_redis, lasting, lasting_claims};
-use crate::support::bench::{claim, only, rival};
 use crate::support::eventually;
+use crate::support::fixture::{claim, only, rival};
 use crate::support::stores::OPERATION_TIMEOUT;
 
 /// By how much an answer may come after its deadline on a busy machine.
@@ -52,7 +52,7 @@ async fn a_paused_redis_leaves_the_outcome_unknown_in_time_and_no_orphan_behind(
                 .acquire(&next)
                 .await
                 .ok()
-                .filter(|answer| matches!(answer, Outcome::Granted(_)))
+                .filter(|answer| matches!(answer, AcquireOutcome::Granted(_)))
         })
         .await;
     }
@@ -100,11 +100,11 @@ async fn a_release_of_unknown_outcome_is_not_repeated_behind_the_back_of_its_cli
         replica.acquire(&held).await.ok()
     })
     .await;
-    assert!(matches!(again, Outcome::Replayed(_)), "{again:?}");
+    assert!(matches!(again, AcquireOutcome::Replayed(_)), "{again:?}");
     replica.service.shut_down(Duration::from_secs(5)).await;
     assert!(matches!(
         replica.acquire(&held).await,
-        Ok(Outcome::Replayed(_))
+        Ok(AcquireOutcome::Replayed(_))
     ));
 }
 

@@ -3,8 +3,8 @@
 use leasehold::store::{Fault, StoreError};
 
 use super::{Replica, durable_redis, lasting};
-use crate::support::bench::{claim, deadline, for_short};
 use crate::support::eventually;
+use crate::support::fixture::{claim, deadline, for_short};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 use crate::support::stores;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::service::Outcome;
+use leasehold::service::AcquireOutcome;
 use tokio::time::Instant;
 
 use super::{Replica, all_listen, durable_redis, lasting, lasting_for};
-use crate::support::bench::{claim, rival};
 use crate::support::eventually;
+use crate::support::fixture::{claim, rival};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 
@@ -156,7 +156,7 @@ async fn connections_are_given_up_while_no_new_one_can_be_opened() {
     address.refuse(false);
     eventually("it is granted again", async || {
         let answer = replica.acquire(&lasting(claim())).await.ok()?;
-        matches!(answer, Outcome::Granted(_)).then_some(())
+        matches!(answer, AcquireOutcome::Granted(_)).then_some(())
     })
     .await;
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use leasehold::config::RedisConfig;
 use leasehold::config::Secret;
 use leasehold::domain::{Acquired, Released};
-use leasehold::service::{LockService, Outcome};
+use leasehold::service::{AcquireOutcome, LockService};
 use leasehold::store::{Fault, Finding, LockStore, StoreError};
 
 use super::{Replica, durable_redis, lasting};
-use crate::support::bench::{claim, deadline, lock_of, rival};
+use crate::support::fixture::{claim, deadline, lock_of, rival};
 use crate::support::redis_server::RedisServer;
 use crate::support::{PATIENCE, eventually, stores};
 
@@ -82,7 +82,10 @@ async fn without_the_right_to_channels_everything_is_done_and_it_is_said() {
             }
         };
         let (granted, ()) = tokio::join!(waiting, ending);
-        assert!(matches!(granted, Ok(Outcome::Granted(_))), "{granted:?}");
+        assert!(
+            matches!(granted, Ok(AcquireOutcome::Granted(_))),
+            "{granted:?}"
+        );
         let answer = other.release(&waiter).await;
         assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
     }
@@ -141,7 +144,7 @@ async fn who_may_not_count_subscribers_grants_all_the_same_and_it_is_said() {
     let held = lasting(claim());
     eventually("the first grants are over their wait", async || {
         let answer = replica.acquire(&held).await;
-        matches!(answer, Ok(Outcome::Granted(_))).then_some(())
+        matches!(answer, Ok(AcquireOutcome::Granted(_))).then_some(())
     })
     .await;
     let finding = channels(&replica.service).expect("Redis was looked at");
@@ -156,7 +159,10 @@ async fn who_may_not_count_subscribers_grants_all_the_same_and_it_is_said() {
         matches!(released, Ok(Released::Freed { .. })),
         "{released:?}"
     );
-    assert!(matches!(granted, Ok(Outcome::Granted(_))), "{granted:?}");
+    assert!(
+        matches!(granted, Ok(AcquireOutcome::Granted(_))),
+        "{granted:?}"
+    );
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use leasehold::domain::{Claim, LockState, NotHolder, Released};
 use leasehold::service::{Hold, HoldEvent};
 
 use super::{Replica, durable_redis, forgetful_redis, lasting, lasting_claims};
-use crate::support::bench::{LONG, claim, in_mode, lock_of, permits, rival};
+use crate::support::fixture::{LONG, claim, in_mode, lock_of, permits, rival};
 use crate::support::redis_server::RedisServer;
 use crate::support::{PATIENCE, eventually};
 

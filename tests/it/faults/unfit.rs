@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::domain::{Acquired, Attempt, Claim, HoldCount, LockState, Mode, Released, Renewed};
-use leasehold::service::Outcome;
+use leasehold::service::AcquireOutcome;
 use leasehold::store::{Fault, StoreError};
 use tokio::task::JoinSet;
 
 use super::{Replica, lasting, lasting_claims};
-use crate::support::bench::{
-    Bench, LONG, READ, SHORT, Waiter, at_depth, claim, claim_on_all, deadline, for_short,
+use crate::support::fixture::{
+    Fixture, LONG, READ, SHORT, Waiter, at_depth, claim, claim_on_all, deadline, for_short,
     fresh_name, in_mode, leases_granted, lock_of, names, only, owner, permits, rival,
 };
 use crate::support::redis_server::{RedisOptions, RedisServer};
@@ -90,7 +90,10 @@ async fn whoever_waits_for_a_full_redis_is_granted_once_there_is_room() {
     server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
     while let Some(ended) = waiting.join_next().await {
         let (waiter, answer) = ended.expect("whole");
-        assert!(matches!(answer, Ok(Outcome::Granted(_))), "{answer:?}");
+        assert!(
+            matches!(answer, Ok(AcquireOutcome::Granted(_))),
+            "{answer:?}"
+        );
         let answer = replica.release(&waiter).await;
         assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
     }
@@ -168,7 +171,7 @@ async fn an_eviction_policy_that_changes_later_stops_new_grants_alone() {
 }
 
 /// Claims of every kind, brought to every kind of end.
-async fn live_through_everything(bench: &Bench) {
+async fn live_through_everything(fixture: &Fixture) {
     let decorated = Claim {
         owner: owner("pod-7"),
         min_hold: Some(LONG),
@@ -183,29 +186,29 @@ async fn live_through_everything(bench: &Bench) {
     let [held, released, evicted] = [again(&decorated), again(&decorated), again(&decorated)];
     let [expired, lost] = [(); 2].map(|()| for_short(&claim()));
     for claim in [&held, &released, &evicted, &expired, &lost] {
-        bench.granted(claim).await;
+        fixture.granted(claim).await;
     }
-    bench.acquire(&at_depth(&held, 3)).await;
-    bench.renewed(&held, None).await;
-    bench.step_back(&held, 1).await;
-    bench.acquire(&rival(&held)).await;
-    bench.freed(&released).await;
-    bench.evict(lock_of(&evicted), "stuck").await;
+    fixture.acquire(&at_depth(&held, 3)).await;
+    fixture.renewed(&held, None).await;
+    fixture.step_back(&held, 1).await;
+    fixture.acquire(&rival(&held)).await;
+    fixture.freed(&released).await;
+    fixture.evict(lock_of(&evicted), "stuck").await;
     let [withdrawn, never_sent] = [claim(), claim()];
     let attempt = Attempt::random();
-    drop(bench.attempt(&withdrawn, attempt).await);
-    bench.withdraw(&withdrawn, attempt).await;
-    bench.withdraw(&never_sent, attempt).await;
-    live_through_streams(bench).await;
-    live_through_queues(bench).await;
-    bench.outlast(SHORT).await;
-    bench.granted(&rival(&lost)).await;
-    bench.renew(&expired).await;
-    bench.store().survey().await;
+    drop(fixture.attempt(&withdrawn, attempt).await);
+    fixture.withdraw(&withdrawn, attempt).await;
+    fixture.withdraw(&never_sent, attempt).await;
+    live_through_streams(fixture).await;
+    live_through_queues(fixture).await;
+    fixture.outlast(SHORT).await;
+    fixture.granted(&rival(&lost)).await;
+    fixture.renew(&expired).await;
+    fixture.store().refresh_health().await;
 }
 
 /// Leases that streams take over and let go, with and without something that stays taken.
-async fn live_through_streams(bench: &Bench) {
+async fn live_through_streams(fixture: &Fixture) {
     for mode in [Mode::Exclusive, permits(1, 3)] {
         for min_hold in [None, Some(LONG)] {
             let claim = Claim {
@@ -213,51 +216,51 @@ async fn live_through_streams(bench: &Bench) {
                 takes_over: true,
                 ..in_mode(&claim(), mode)
             };
-            bench.acquire(&claim).await;
+            fixture.acquire(&claim).await;
             let attempt = Attempt::random();
-            drop(bench.attempt(&claim, attempt).await);
-            bench.close(&claim, attempt).await;
+            drop(fixture.attempt(&claim, attempt).await);
+            fixture.close(&claim, attempt).await;
         }
     }
 }
 
 /// Claims that share, wait, leave, are parked and are granted at last, on one lock and on several.
-async fn live_through_queues(bench: &Bench) {
+async fn live_through_queues(fixture: &Fixture) {
     let several = claim_on_all(names(&[fresh_name(), fresh_name()]));
     for holding in [claim(), several] {
-        bench.acquire(&holding).await;
+        fixture.acquire(&holding).await;
         let [writer, leaving, parked, staying] = [(); 4].map(|()| rival(&holding));
         let taking = in_mode(&rival(&holding), permits(2, 3));
         for waiting in [&writer, &taking, &leaving, &parked, &staying] {
-            bench.waiting(waiting).await;
+            fixture.waiting(waiting).await;
         }
-        bench.release_all(&leaving).await;
-        bench.park(&parked, LONG).await;
-        bench.release_all(&holding).await;
-        bench.served(&mut Waiter::new(writer)).await;
-        leases_granted(bench.ask(&mut Waiter::new(taking.clone())).await);
+        fixture.release_all(&leaving).await;
+        fixture.park(&parked, LONG).await;
+        fixture.release_all(&holding).await;
+        fixture.served(&mut Waiter::new(writer)).await;
+        leases_granted(fixture.ask(&mut Waiter::new(taking.clone())).await);
         let early = Claim {
             min_hold: Some(LONG),
             fair: false,
             ..for_short(&in_mode(&rival(&holding), permits(1, 3)))
         };
-        bench.all_granted(&early).await;
-        bench.release_all(&early).await;
-        bench.renew(&taking).await;
+        fixture.all_granted(&early).await;
+        fixture.release_all(&early).await;
+        fixture.renew(&taking).await;
     }
     let reader = Claim {
         lock_delay: Some(LONG / 2),
         ..for_short(&in_mode(&claim(), READ))
     };
-    bench.granted(&reader).await;
-    bench.granted(&in_mode(&rival(&reader), READ)).await;
+    fixture.granted(&reader).await;
+    fixture.granted(&in_mode(&rival(&reader), READ)).await;
 }
 
 #[tokio::test]
 async fn every_key_but_those_of_a_fixed_set_expires() {
-    let bench = Bench::redis().await;
-    live_through_everything(&bench).await;
-    let redis = bench.redis_behind();
+    let fixture = Fixture::redis().await;
+    live_through_everything(&fixture).await;
+    let redis = fixture.redis_behind();
     let keys = redis.server.keys(redis.database, "*").await;
     let (mut fixed, mut expiring) = (0, 0);
     for key in &keys {

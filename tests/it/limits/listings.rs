@@ -9,7 +9,7 @@ use leasehold::store::{Deadlines, ListQuery, LockStore};
 use tokio::time::Instant;
 
 use crate::support::PATIENCE;
-use crate::support::bench::{LONG, claim_on, deadline};
+use crate::support::fixture::{LONG, claim_on, deadline};
 
 /// Closed locks, which a listing looks at and does not show.
 async fn close(store: &MemoryStore, name: LockName) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use leasehold::domain::{Attempt, Claim, Fence, LockName, Metadata, Token};
 use leasehold::store::memory::MemoryStore;
-use leasehold::store::{LockStore as _, OFFER, REMEMBERED};
+use leasehold::store::{LockStore as _, RESERVATION_TTL, TOMBSTONE_TTL};
 use proptest::prelude::*;
 use proptest_state_machine::StateMachineTest;
 use tokio::runtime::{Builder, Runtime};
@@ -21,10 +21,10 @@ use tokio::time::Instant;
 
 use super::histories::Histories;
 use super::reference::{Ask, LOCKS, Model, Part, Seen, Step, TOKENS, Terms, WAITERS_MAX};
-use crate::support::bench::{
-    Bench, Waiter, claim_on_all, fresh_name, hold_count, metadata, names, owner, ttl,
-};
 use crate::support::eventually_within;
+use crate::support::fixture::{
+    Fixture, Waiter, claim_on_all, fresh_name, hold_count, metadata, names, owner, ttl,
+};
 
 /// Where histories are run, and which durations occur in them.
 pub(super) trait Place: std::fmt::Debug + 'static {
@@ -50,7 +50,7 @@ pub(super) static COMPARED_IN_TIME: AtomicUsize = AtomicUsize::new(0);
 pub(super) struct Run<P> {
     runtime: Arc<Runtime>,
     /// One for each process.
-    benches: Arc<[Bench]>,
+    benches: Arc<[Fixture]>,
     /// The store itself, if it counts what it keeps.
     memory: Option<Arc<MemoryStore>>,
     locks: [LockName; LOCKS],
@@ -66,7 +66,7 @@ pub(super) struct Run<P> {
 }
 
 /// What histories are run on.
-type Stores = (Arc<Runtime>, Arc<[Bench]>, Option<Arc<MemoryStore>>);
+type Stores = (Arc<Runtime>, Arc<[Fixture]>, Option<Arc<MemoryStore>>);
 
 /// The fencing tokens of one lock.
 #[derive(Debug, Default)]
@@ -107,8 +107,8 @@ impl<P: Place> StateMachineTest for Run<P> {
     fn teardown(run: Self, _: Model) {
         let Some(memory) = run.memory else { return };
         run.runtime.block_on(async {
-            tokio::time::advance(REMEMBERED * 10).await;
-            memory.survey().await;
+            tokio::time::advance(TOMBSTONE_TTL * 10).await;
+            memory.refresh_health().await;
         });
         assert_eq!(memory.count_kept(), 0, "what is kept when all is over");
     }
@@ -127,7 +127,7 @@ impl<P: Place> Run<P> {
         }
         let longest = match model.standing().is_empty() {
             true => P::TICK / 2,
-            false => (P::TICK / 2).min(OFFER / 2),
+            false => (P::TICK / 2).min(RESERVATION_TTL / 2),
         };
         self.is_inconclusive |= !P::IS_EXACT && self.passed.elapsed() > longest;
         if self.is_inconclusive {
@@ -180,7 +180,7 @@ impl<P: Place> Run<P> {
                 assert!(is_told(), "token {token} is due and was not told");
             } else if !is_told() {
                 let what = format!("token {token} is due and is told");
-                eventually_within(OFFER, &what, async || is_told().then_some(())).await;
+                eventually_within(RESERVATION_TTL, &what, async || is_told().then_some(())).await;
             }
         }
     }
@@ -322,17 +322,17 @@ fn memory() -> Stores {
         .build()
         .expect("a runtime");
     let memory = runtime.block_on(async { Arc::new(MemoryStore::new(100_000)) });
-    let bench = Bench::on(Arc::clone(&memory) as _, None);
-    (Arc::new(runtime), Arc::new([bench]), Some(memory))
+    let fixture = Fixture::on(Arc::clone(&memory) as _, None);
+    (Arc::new(runtime), Arc::new([fixture]), Some(memory))
 }
 
 /// One store for all histories; they have their own locks.
 fn redis() -> Stores {
     static RUNTIME: LazyLock<Arc<Runtime>> =
         LazyLock::new(|| Arc::new(Runtime::new().expect("a runtime")));
-    static BENCHES: OnceCell<Arc<[Bench]>> = OnceCell::const_new();
+    static BENCHES: OnceCell<Arc<[Fixture]>> = OnceCell::const_new();
     let benches = BENCHES.get_or_init(|| async {
-        let first = Bench::redis().await;
+        let first = Fixture::redis().await;
         let second = first.another_process().await;
         first.listens().await;
         second.listens().await;

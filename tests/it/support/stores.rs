@@ -50,7 +50,7 @@ pub(crate) fn waiting_config() -> WaitingConfig {
     WaitingConfig {
         wait_max: Duration::from_secs(55),
         place_kept: Duration::from_secs(10),
-        look_every: Duration::from_millis(200),
+        poll_interval: Duration::from_millis(200),
         waiters_per_lock_max: 10_000,
         waiters_max: 50_000,
         events_kept: 1_000,

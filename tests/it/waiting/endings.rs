@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Attempt, Blocker, LockState, Position};
-use leasehold::service::{LockService, Outcome};
+use leasehold::domain::{Acquired, Attempt, ConflictKind, LockState, Position};
+use leasehold::service::{AcquireOutcome as Outcome, LockService};
 use leasehold::store::{LockStore as _, StoreError};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -12,7 +12,7 @@ use super::staged::{Fate, Staged};
 use super::{
     LONG_WAIT, Waiting, assert_at_once, assert_idle, held, releases, rivals, settle, takes, view,
 };
-use crate::support::bench::{SHORT, deadline, for_short, rival};
+use crate::support::fixture::{SHORT, deadline, for_short, rival};
 
 const WAIT: Duration = Duration::from_secs(5);
 
@@ -34,7 +34,10 @@ async fn a_wait_that_is_over_tells_how_far_it_has_come_and_keeps_the_place() {
     };
     assert_eq!(unserved.position, Some(place));
     assert_eq!(unserved.place_kept, Duration::from_secs(10));
-    assert!(matches!(unserved.blocked_by[0].by, Blocker::Holders(_)));
+    assert!(matches!(
+        unserved.blocked_by[0].by,
+        ConflictKind::Holders(_)
+    ));
     let later = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     let again = Waiting::standing(&service, &second, LONG_WAIT).await;
     releases(&service, &holder).await;
@@ -371,14 +374,14 @@ async fn a_wait_goes_on_that_the_store_takes_for_over() {
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
-    let stale = leasehold::domain::Stand {
-        place: Some(leasehold::domain::Place {
+    let stale = leasehold::domain::QueueRequest {
+        place: Some(leasehold::domain::Ticket {
             sequence: 1,
             until: Some(leasehold::domain::Timestamp::from_unix_ms(0)),
         }),
         wait: WAIT,
         place_kept: WAIT,
-        look_every: WAIT,
+        poll_interval: WAIT,
         waiters_max: 10,
         tells_position: false,
         is_head: false,
@@ -387,7 +390,7 @@ async fn a_wait_goes_on_that_the_store_takes_for_over() {
     let asked = store
         .store
         .acquire(&claim, Attempt::random(), Some(&stale), deadline());
-    assert_eq!(asked.await.unwrap(), Acquired::Overdue);
+    assert_eq!(asked.await.unwrap(), Acquired::WaitExpired);
     sleep(Duration::from_secs(2)).await;
     releases(&service, &holder).await;
     waiting.granted().await;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use leasehold::domain::{Claim, LockState, NotHolder, Position};
-use leasehold::service::{Hold, HoldEvent, Outcome};
+use leasehold::service::{AcquireOutcome, Hold, HoldEvent};
 use tokio::time::{Instant, sleep};
 
 use super::staged::Staged;
 use super::{LONG_WAIT, Waiting, assert_at_once, assert_idle, held, releases, settle, takes, view};
-use crate::support::bench::{
+use crate::support::fixture::{
     READ, claim, claim_on, claim_on_all, fresh_name, in_mode, lock_of, names, reader, rival, ttl,
 };
 
@@ -253,7 +253,10 @@ async fn a_stream_that_does_not_want_to_wait_is_refused() {
         .collect()
         .await;
     assert!(
-        matches!(refused[..], [HoldEvent::Refused(Ok(Outcome::Blocked(_)))]),
+        matches!(
+            refused[..],
+            [HoldEvent::Refused(Ok(AcquireOutcome::Blocked(_)))]
+        ),
         "{refused:?}"
     );
     let hold = service.hold(Arc::new(rival(&holder)), Some(Duration::from_secs(2)));
@@ -263,7 +266,7 @@ async fn a_stream_that_does_not_want_to_wait_is_refused() {
             told[..],
             [
                 HoldEvent::Queued(_),
-                HoldEvent::Refused(Ok(Outcome::TimedOut(_)))
+                HoldEvent::Refused(Ok(AcquireOutcome::TimedOut(_)))
             ]
         ),
         "{told:?}"
@@ -324,7 +327,10 @@ async fn a_request_of_another_kind_takes_the_lease_from_its_stream() {
         acquired(&mut hold).await;
         let answer = service.acquire(Arc::clone(&claim), Duration::ZERO).await;
         let answer = answer.unwrap();
-        assert!(matches!(answer.outcome, Outcome::Replayed(_)), "{answer:?}");
+        assert!(
+            matches!(answer.outcome, AcquireOutcome::Replayed(_)),
+            "{answer:?}"
+        );
         drop(hold);
         settle().await;
         assert!(matches!(

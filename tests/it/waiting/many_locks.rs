@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::domain::Claim;
-use leasehold::service::{Crowd, LockService, Outcome};
+use leasehold::service::{AcquireOutcome, LockService, QueueFull};
 use tokio::time::sleep;
 
 use super::staged::{Fate, Staged};
 use super::{LONG_WAIT, Waiting, rivals, settle, takes};
-use crate::support::bench::{claim_on_all, fresh_name, names, rival};
+use crate::support::fixture::{claim_on_all, fresh_name, names, rival};
 
 /// A claim on so many locks, which are held.
 async fn wanting(service: &LockService, locks: usize) -> Arc<Claim> {
@@ -62,7 +62,7 @@ async fn a_claim_takes_a_place_for_each_of_its_locks() {
     let wanting = wanting(&service, 3).await;
     let _first = Waiting::standing(&service, &wanting, LONG_WAIT).await;
     let second = Waiting::on(&service, &Arc::new(rival(&wanting)), LONG_WAIT);
-    let refused = Outcome::TooManyWaiters(Crowd::Process { waiters: 3 });
+    let refused = AcquireOutcome::TooManyWaiters(QueueFull::Process { waiters: 3 });
     assert_eq!(second.outcome().await, refused);
     let on_one = claim_on_all(wanting.names[0].clone().into());
     let _third = Waiting::standing(&service, &Arc::new(on_one), LONG_WAIT).await;

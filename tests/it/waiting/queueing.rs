@@ -11,7 +11,7 @@ use super::staged::{Fate, Staged};
 use super::{
     LONG_WAIT, Waiting, assert_at_once, assert_idle, held, releases, rivals, settle, takes, view,
 };
-use crate::support::bench::{
+use crate::support::fixture::{
     claim, claim_on_all, for_short, fresh_name, in_mode, lock_of, names, permits, reader, rival,
     ttl,
 };
@@ -142,7 +142,7 @@ async fn a_process_that_was_silent_for_long_asks_for_all_of_its_waiters() {
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_lease_is_waited_for_to_the_moment() {
     let (service, store) = Staged::service_with(|config| {
-        config.look_every = Duration::from_secs(20);
+        config.poll_interval = Duration::from_secs(20);
     });
     store.loses_offers();
     let holder = held(&service).await;
@@ -284,7 +284,7 @@ async fn with_very_many_lines_each_is_looked_at_less_often() {
 
 #[tokio::test(start_paused = true)]
 async fn a_process_has_as_many_waiters_as_it_may_and_the_others_take_what_is_free() {
-    use leasehold::service::{Crowd, Outcome};
+    use leasehold::service::{AcquireOutcome, QueueFull};
     let (service, _) = Staged::service_with(|config| config.waiters_max = 2);
     let holder = held(&service).await;
     let mut waiting = Vec::new();
@@ -294,7 +294,7 @@ async fn a_process_has_as_many_waiters_as_it_may_and_the_others_take_what_is_fre
     let third = Waiting::on(&service, &Arc::new(rival(&holder)), LONG_WAIT);
     assert_eq!(
         third.outcome().await,
-        Outcome::TooManyWaiters(Crowd::Process { waiters: 2 })
+        AcquireOutcome::TooManyWaiters(QueueFull::Process { waiters: 2 })
     );
     let elsewhere = Arc::new(claim_on_all(fresh_name().into()));
     Waiting::on(&service, &elsewhere, LONG_WAIT).granted().await;
@@ -309,7 +309,7 @@ async fn a_process_has_as_many_waiters_as_it_may_and_the_others_take_what_is_fre
 
 #[tokio::test(start_paused = true)]
 async fn the_longest_wait_of_a_queue_is_its_last_waiters() {
-    use leasehold::service::{Crowd, Outcome};
+    use leasehold::service::{AcquireOutcome, QueueFull};
     let (service, _) = Staged::service_with(|config| config.waiters_per_lock_max = 1);
     let holder = held(&service).await;
     let _first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
@@ -317,7 +317,7 @@ async fn the_longest_wait_of_a_queue_is_its_last_waiters() {
     let name = lock_of(&holder).clone();
     assert_eq!(
         second.outcome().await,
-        Outcome::TooManyWaiters(Crowd::Lock {
+        AcquireOutcome::TooManyWaiters(QueueFull::Lock {
             name,
             queue_length: 1
         })

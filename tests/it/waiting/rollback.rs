@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::staged::Staged;
 use super::{LONG_WAIT, Waiting, assert_idle, held, rivals, settle, takes, view};
-use crate::support::bench::{LONG, claim, rival, ttl};
+use crate::support::fixture::{LONG, claim, rival, ttl};
 
 /// How soon a store that is back is asked again.
 const SOON: Duration = Duration::from_millis(1_010);

@@ -10,8 +10,9 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold::config::WaitingConfig;
 use leasehold::domain::{
-    Acquired, Attempt, Change, Claim, ClaimDigest, Evicted, HoldCount, Listing, LockEvent,
-    LockName, LockNames, LockView, Parked, Place, Released, Renewed, Rollback, Stand, Token,
+    Acquired, Attempt, Claim, ClaimDigest, Evicted, HoldCount, Listing, LockEvent, LockName,
+    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended,
+    Ticket, Token,
 };
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
@@ -41,7 +42,7 @@ pub(super) struct Staged {
     /// Whoever asked to wait, in the order of asking.
     asks: Mutex<Vec<Token>>,
     /// The places that they said they had.
-    places: Mutex<Vec<(Token, Option<Place>)>>,
+    places: Mutex<Vec<(Token, Option<Ticket>)>>,
     /// How waits were brought to their ends, in that order.
     endings: Mutex<Vec<&'static str>>,
     /// Whether nothing can be asked at all.
@@ -79,7 +80,7 @@ impl Staged {
             offers: Arc::default(),
             wants: Mutex::default(),
         });
-        store.store.attach(Arc::clone(&store.offers) as _);
+        store.store.set_listener(Arc::clone(&store.offers) as _);
         (store.another_service(change), store)
     }
 
@@ -89,7 +90,7 @@ impl Staged {
         change: impl FnOnce(&mut WaitingConfig),
     ) -> LockService {
         let mut config = WaitingConfig {
-            look_every: Duration::from_secs(1),
+            poll_interval: Duration::from_secs(1),
             events_kept: 10,
             ..waiting_config()
         };
@@ -106,7 +107,7 @@ impl Staged {
     /// The connection on which offers arrive has come back.
     pub(super) fn tells_again(&self) {
         self.offers.are_lost.store(false, Ordering::Relaxed);
-        self.listener().missed();
+        self.listener().messages_lost();
     }
 
     pub(super) fn listener(&self) -> Arc<dyn Listener> {
@@ -131,7 +132,7 @@ impl Staged {
     }
 
     /// The places that this claim said it had, in the order of asking.
-    pub(super) fn places_of(&self, claim: &Claim) -> Vec<Option<Place>> {
+    pub(super) fn places_of(&self, claim: &Claim) -> Vec<Option<Ticket>> {
         let places = self.places.lock().unwrap();
         let own = places.iter().filter(|(token, _)| *token == claim.token);
         own.map(|(_, place)| *place).collect()
@@ -167,10 +168,10 @@ impl Staged {
 }
 
 impl Listener for Offers {
-    fn offered(&self, name: &LockName) {
+    fn reserved(&self, name: &LockName) {
         let listener = self.listener.lock().unwrap();
         if let (false, Some(listener)) = (self.are_lost.load(Ordering::Relaxed), &*listener) {
-            listener.offered(name);
+            listener.reserved(name);
         }
     }
 
@@ -194,9 +195,9 @@ impl Listener for Offers {
         }
     }
 
-    fn missed(&self) {}
+    fn messages_lost(&self) {}
 
-    fn missed_events(&self) {}
+    fn events_lost(&self) {}
 }
 
 fn unavailable() -> StoreError {
@@ -218,7 +219,7 @@ impl LockStore for Staged {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
-        stand: Option<&'a Stand>,
+        stand: Option<&'a QueueRequest>,
         by: Instant,
     ) -> StoreFuture<'a, Acquired> {
         let fate = stand.and_then(|stand| {
@@ -243,14 +244,14 @@ impl LockStore for Staged {
         }
     }
 
-    fn park<'a>(
+    fn suspend<'a>(
         &'a self,
         claim: &'a Claim,
         keep: Duration,
         by: Instant,
-    ) -> StoreFuture<'a, Parked> {
+    ) -> StoreFuture<'a, Suspended> {
         self.endings.lock().unwrap().push("park");
-        self.up(|| self.store.park(claim, keep, by))
+        self.up(|| self.store.suspend(claim, keep, by))
     }
 
     fn withdraw<'a>(
@@ -268,7 +269,7 @@ impl LockStore for Staged {
         &'a self,
         names: &'a LockNames,
         token: Token,
-        change: Change,
+        change: RenewOptions,
         by: Instant,
     ) -> StoreFuture<'a, Renewed> {
         self.up(|| self.store.renew(names, token, change, by))
@@ -301,8 +302,8 @@ impl LockStore for Staged {
         self.up(|| self.store.list(query, by))
     }
 
-    fn survey(&self) -> BoxFuture<'_, ()> {
-        self.store.survey()
+    fn refresh_health(&self) -> BoxFuture<'_, ()> {
+        self.store.refresh_health()
     }
 
     fn sweep(&self) -> BoxFuture<'_, ()> {
@@ -313,12 +314,12 @@ impl LockStore for Staged {
         self.store.health()
     }
 
-    fn attach(&self, listener: Arc<dyn Listener>) {
+    fn set_listener(&self, listener: Arc<dyn Listener>) {
         *self.offers.listener.lock().unwrap() = Some(listener);
     }
 
-    fn want_events(&self, wanted: bool) -> BoxFuture<'_, ()> {
+    fn set_event_delivery(&self, wanted: bool) -> BoxFuture<'_, ()> {
         self.wants.lock().unwrap().push(wanted);
-        self.store.want_events(wanted)
+        self.store.set_event_delivery(wanted)
     }
 }

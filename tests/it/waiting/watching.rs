@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::staged::Staged;
 use super::{held, releases, settle, takes};
-use crate::support::bench::{LONG, claim, claim_on, for_short, lock_of, name};
+use crate::support::fixture::{LONG, claim, claim_on, for_short, lock_of, name};
 
 fn everything() -> Scope {
     Scope::Prefix(String::new())
@@ -115,7 +115,7 @@ async fn whoever_falls_behind_and_whoever_may_have_missed_something_is_told_to_l
     reset(&mut slow).await;
     assert_quiet(&mut slow).await;
     let before = held(&service).await;
-    store.listener().missed_events();
+    store.listener().events_lost();
     let after = held(&service).await;
     assert_eq!(&next(&mut slow).await.1, lock_of(&before));
     reset(&mut slow).await;
@@ -184,11 +184,11 @@ async fn a_lease_that_began_in_a_gap_is_told_when_it_runs_out() {
     settle().await;
     // A listing is not asked for again at once.
     sleep(Duration::from_secs(10)).await;
-    store.store.want_events(false).await;
+    store.store.set_event_delivery(false).await;
     let unseen = Arc::new(claim());
     takes(&service, &unseen).await;
-    store.store.want_events(true).await;
-    store.listener().missed_events();
+    store.store.set_event_delivery(true).await;
+    store.listener().events_lost();
     reset(&mut watch).await;
     let since = Instant::now();
     let (kind, name, _) = next(&mut watch).await;
@@ -217,9 +217,9 @@ async fn a_lease_that_is_renewed_is_not_looked_at_before_its_new_end() {
     let claim = Arc::new(for_short(&claim()));
     let mut watch = watch(&service, everything(), None).await;
     takes(&service, &claim).await;
-    let change = leasehold::domain::Change {
-        ttl: Some(crate::support::bench::ttl(LONG)),
-        ..leasehold::domain::Change::default()
+    let change = leasehold::domain::RenewOptions {
+        ttl: Some(crate::support::fixture::ttl(LONG)),
+        ..leasehold::domain::RenewOptions::default()
     };
     let renewed = service.renew(claim.names.clone(), claim.token, change);
     renewed.await.unwrap();

@@ -1,6 +1,6 @@
 -- Grants locks to a claim, all or none, or says why not; a claim that waits comes to stand in their queues.
--- KEYS: for each lock: lock, fence, ended, ticket
--- ARGV: kept_ms, not_after, for each lock: identity, last_fence_seen, at the end: stand, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat
+-- KEYS: for each lock: lock_key, fence, ended, ticket
+-- ARGV: kept_ms, not_after, for each lock: record_head, last_fence_seen, at the end: queue_request, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat
 -- Returns: attempt, code, then by code: 1 granted: now_ms and for each lock fence, acquired_ms, until_ms, ms that an
 --   expired lease was held before or ''; 2 re-entered, 3 replayed: now_ms, ms that a lock stays taken or
 --   closed if nobody does anything, and the leases; 4 blocked: now_ms and the blockades; 5 waiting: sequence, until_ms, ms
@@ -9,7 +9,7 @@
 --   was withdrawn; 11 claimed otherwise before, 12 held by several: number; 13 another limit: number, limit; 14 too many
 --   waiters: number, how many; 15 overdue; 16 it came too late, and nothing was done: now_us; 17 the client has asked
 --   again since, elsewhere.
---   The short way packs its answer, a table costs Redis as much as a command: 1 granted: the compact record, which begins
+--   The fast path packs its answer, a table costs Redis as much as a command: 1 granted: the compact record, which begins
 --   so; 3 replayed, 4 blocked by one holder: now_ms, its compact record
 local kept_ms, not_after = ARGV[1], ARGV[2]
 
@@ -25,18 +25,18 @@ if granted_text > not_after then
     return { string.sub(ARGV[3], 1, 8), 16, granted_text }
 end
 
--- The short way, which most claims go: the claim is new and has no more wishes than to wait, and either nothing is known of
+-- The fast path, which most claims go: the claim is new and has no more wishes than to wait, and either nothing is known of
 -- the lock or one holder is. It comes before everything that it does not need is even defined. A compact record is told in
 -- lease.lua; an identity is what it begins with. A stand ends with when the wait is over, once that is known.
 local has_stood = ARGV[5] and string.sub(ARGV[5], -1) ~= ' '
 if #ARGV <= 5 and not has_stood then
-    local lock, fence, identity = KEYS[1], KEYS[2], ARGV[3]
-    local known = call('EXISTS', lock, KEYS[3], KEYS[4])
+    local lock_key, fence, record_head = KEYS[1], KEYS[2], ARGV[3]
+    local known = call('EXISTS', lock_key, KEYS[3], KEYS[4])
     if known == 0 then
         local ttl_ms = kept_ms - 60000
-        local record = identity .. struct.pack('>I4I8I6', ttl_ms, now_us, now_ms + ttl_ms)
+        local record = record_head .. struct.pack('>I4I8I6', ttl_ms, now_us, now_ms + ttl_ms)
         -- The first write: when memory is full it fails before anything is done.
-        call('SET', lock, record, 'PX', kept_ms)
+        call('SET', lock_key, record, 'PX', kept_ms)
         local last = call('GETSET', fence, granted_text)
         -- What is said of an unused bucket, the negated epoch, is longer, and comes before all others.
         if last and (#last == 16 and last < granted_text and last >= ARGV[4]
@@ -44,20 +44,20 @@ if #ARGV <= 5 and not has_stood then
             return record
         end
         -- The counter is not simply behind the clock. Nothing has happened, and what comes of it is found out below.
-        call('DEL', lock)
+        call('DEL', lock_key)
         if last then
             call('SET', fence, last)
         else
             call('DEL', fence)
         end
     elseif known == 1 then
-        local record = call('MGET', lock)[1]
+        local record = call('MGET', lock_key)[1]
         local until_ms = record and struct.unpack('>I6', record, #record - 5) or 0
         local lasts_ms = record and struct.unpack('>I4', record, #record - 17) or 0
         -- A lease that ends later than its TTL from now was written before the clock was set back.
         if until_ms > now_ms and until_ms - now_ms <= lasts_ms then
-            local is_mine = string.sub(record, 10, 25) == string.sub(identity, 10, 25)
-            local attempt, granted_to = string.sub(identity, 1, 8), string.sub(record, 1, 8)
+            local is_mine = string.sub(record, 10, 25) == string.sub(record_head, 10, 25)
+            local attempt, granted_to = string.sub(record_head, 1, 8), string.sub(record, 1, 8)
             if not is_mine and not ARGV[5] then
                 return attempt .. '4' .. struct.pack('>I6', now_ms) .. record
             elseif is_mine and granted_to ~= attempt then
@@ -66,8 +66,8 @@ if #ARGV <= 5 and not has_stood then
                     -- From now on nobody may withdraw the grant. When memory is full PEXPIRE is allowed, and once a script
                     -- has written it may go on writing.
                     record = nobody .. string.sub(record, 9)
-                    call('PEXPIRE', lock, until_ms + 60000 - now_ms)
-                    call('SET', lock, record, 'KEEPTTL')
+                    call('PEXPIRE', lock_key, until_ms + 60000 - now_ms)
+                    call('SET', lock_key, record, 'KEEPTTL')
                 end
                 return attempt .. '3' .. struct.pack('>I6', now_ms) .. record
             end

@@ -1,8 +1,8 @@
 -- Included by every script: the store's clock, and how a lease is told and kept. What a record is, is in lease.lua.
 --
--- Scripts with a short way have read the clock before they come here.
+-- Scripts with a fast path have read the clock before they come here.
 
-local REMEMBERED_MS = 60000
+local TOMBSTONE_MS = 60000
 
 -- The time, read once: within a script two readings may differ while key expiry stands still.
 local function now()
@@ -18,7 +18,7 @@ end
 
 -- How long a record is kept that describes a lease.
 local function keep_ms(now_ms, acquired_ms, until_ms, min_hold_ms)
-    return math.max(until_ms + REMEMBERED_MS, acquired_ms + (tonumber(min_hold_ms) or 0)) - now_ms
+    return math.max(until_ms + TOMBSTONE_MS, acquired_ms + (tonumber(min_hold_ms) or 0)) - now_ms
 end
 
 -- From when on a lock may be granted whose lease ran out: lock_delay counts from the end, min_hold from the grant.

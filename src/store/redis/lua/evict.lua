@@ -1,10 +1,10 @@
 -- Takes a lock away from those who hold it, a bounded number at a time.
--- KEYS: lock, mark
--- ARGV: request, not_after, reason, cursor, evictions, channel, told_max
+-- KEYS: lock_key, mark
+-- ARGV: request, not_after, reason, cursor, evictions, channel, listed_max
 -- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, how many were evicted, then the leases
 --   of those that it tells of, at most told_max; or request and now_us alone if it came too late, and nothing was done
-local lock, mark = KEYS[1], KEYS[2]
-local request, not_after, reason, cursor, evictions, channel, told_max =
+local lock_key, mark = KEYS[1], KEYS[2]
+local request, not_after, reason, cursor, evictions, channel, listed_max =
     ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
 -- About so many: a small set comes whole, and a step may find a few more.
@@ -21,57 +21,57 @@ if now_us > tonumber(not_after) then
     return { request, now_us }
 end
 
-local it = read(lock, now_ms)
-local answer, told, evicted = { request, now_ms, '0', 0 }, {}, 0
+local lock = read(lock_key, now_ms)
+local answer, listed, evicted = { request, now_ms, '0', 0 }, {}, 0
 -- Whoever came to hold alone between two steps is not one of those who held when the eviction began.
-if cursor == '0' and it.holder and it.until_ms > now_ms then
-    spread(it)
+if cursor == '0' and lock.holder and lock.until_ms > now_ms then
+    to_hash(lock)
     evicted = 1
-    tell_of(told, lease_in(it.key))
-    tell(channel, now_us, 'evicted', it, it.key)
-    local claim, delay_ms = it.holder, tonumber(it.lock_delay_ms) or 0
+    add_listed(listed, lease_in(lock.key))
+    publish_event(channel, now_us, 'evicted', lock, lock.key)
+    local claim, delay_ms = lock.holder, tonumber(lock.lock_delay_ms) or 0
     -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
-    vacate(it)
-    redis.call('SET', ended_key(it, claim), 'v' .. reason, 'PX', REMEMBERED_MS)
-    close(it, now_ms + delay_ms, now_ms)
-elseif it.limit then
+    delete_lease(lock)
+    redis.call('SET', ended_key(lock, claim), 'v' .. reason, 'PX', TOMBSTONE_MS)
+    start_cooldown(lock, now_ms + delay_ms, now_ms)
+elseif lock.limit then
     -- A scan meets everybody who is there from its first step to its last, whatever is cleared away or comes to stand
     -- elsewhere in the order meanwhile; a rank would not. It may meet somebody twice.
-    local found = redis.call('ZSCAN', holders_key(it), cursor, 'COUNT', EVICTED_AT_ONCE)
+    local found = redis.call('ZSCAN', holders_key(lock), cursor, 'COUNT', EVICTED_AT_ONCE)
     answer[3] = found[1]
     for i = 1, #found[2], 2 do
         local member = found[2][i]
         local claim = string.sub(member, 1, 16)
-        local record = holder_key(it, claim)
-        shift_holder(it, claim, now_ms)
+        local record = holder_key(lock, claim)
+        shift_holder(lock, claim, now_ms)
         local until_ms, delay_ms, fence = unpack(redis.call('HMGET', record, 'u', 'd', 'f'))
         -- What only keeps its permits taken has no record.
         if until_ms and tonumber(until_ms) > now_ms then
             evicted = evicted + 1
-            if #told < tonumber(told_max) and told_bytes_left >= 0 then
-                tell_of(told, lease_in(record))
+            if #listed < tonumber(listed_max) and listed_bytes_left >= 0 then
+                add_listed(listed, lease_in(record))
             end
-            tell(channel, now_us, 'evicted', it, record)
+            publish_event(channel, now_us, 'evicted', lock, record)
             redis.call('DEL', record)
-            redis.call('SET', ended_key(it, claim), 'v' .. reason, 'PX', REMEMBERED_MS)
-            give_back(it, member, now_ms + (tonumber(delay_ms) or 0), now_ms, fence)
+            redis.call('SET', ended_key(lock, claim), 'v' .. reason, 'PX', TOMBSTONE_MS)
+            return_permits(lock, member, now_ms + (tonumber(delay_ms) or 0), now_ms, fence)
         elseif until_ms then
-            expire_holder(it, member, now_us, now_ms, channel)
+            expire_holder(lock, member, now_us, now_ms, channel)
         end
     end
-    close_if_left(it)
+    end_sharing_if_empty(lock)
 end
 if evicted > 0 then
     -- Streams that held the lock learn of it at once. Without the right to channels they learn by their next renewals.
-    local _, name = parts(it)
+    local _, name = split_key(lock)
     redis.pcall('PUBLISH', evictions, name)
 end
-offer(it, now_ms)
+reserve(lock, now_ms)
 answer[4] = evicted
-for _, lease in ipairs(told) do
+for _, lease in ipairs(listed) do
     answer[#answer + 1] = lease
 end
 -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
 redis.call('DEL', mark)
-redis.call('SET', mark, cmsgpack.pack(answer), 'PX', REMEMBERED_MS)
+redis.call('SET', mark, cmsgpack.pack(answer), 'PX', TOMBSTONE_MS)
 return answer

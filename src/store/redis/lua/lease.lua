@@ -1,4 +1,4 @@
--- Included by scripts once their short way is out of the question: a lock's record, who holds it, and what is told to
+-- Included by scripts once their fast path is out of the question: a lock's record, who holds it, and what is told to
 -- those who watch.
 --
 -- A lock is a hash. Held by one claim alone it is that claim's record: h claim digest, r attempt that nobody was told of
@@ -20,7 +20,7 @@
 -- The record of a lease without hold count, metadata, min_hold, max_hold and lock_delay is written in a compact form first,
 -- which takes the least time and memory: a string, packed from the attempt (8 bytes, 0 when it is nobody's affair any
 -- more), '1', the claim (16), the owner, the TTL in ms (4), the fencing token, which such a grant takes from the clock (8),
--- and the end (6). The short ways know that form, and what only looks at a lock; what changes the record makes a hash of it.
+-- and the end (6). The fast paths know that form, and what only looks at a lock; what changes the record makes a hash of it.
 -- A mark of an ended claim is a string: one of those below, v<reason> evicted, or c<attempts>: not ended, but these
 -- attempts, at most WITHDRAWN_MAX, were withdrawn, and are refused should their requests arrive late. As long as nobody but
 -- the attempt that made the grant was told of a lease that ran out, its mark goes on with the attempt (8), the fencing
@@ -33,11 +33,11 @@
 local REAPED_MAX = 500
 
 -- Of how many holders one answer tells, and with how many bytes of owners and metadata: over all of its locks together.
-local TOLD_MAX, TOLD_BYTES_MAX = 100, 65536
+local LISTED_MAX, LISTED_BYTES_MAX = 100, 65536
 -- Among how many entries of a lock it looks for holders to tell of.
 local LOOKED_AT_MAX = 1000
 -- Of how many holders of each lock the answer tells, and how many bytes it has left.
-local told_of_lock_max, told_bytes_left = TOLD_MAX, TOLD_BYTES_MAX
+local listed_of_lock_max, listed_bytes_left = LISTED_MAX, LISTED_BYTES_MAX
 
 -- How many withdrawn attempts of one claim are remembered, the latest, how many that held a lease in turn, and how many
 -- requests that were sent again. A client that hangs up again and again must not make a key grow.
@@ -50,9 +50,9 @@ local NOBODY = '\0\0\0\0\0\0\0\0'
 local RELEASED, EXPIRED, LOST = '1', '2', '3'
 
 -- The lease in a compact record, in the order of `lease_in`; then whose it is. Nothing if there is no compact record.
-local function compact_lease(lock)
+local function compact_lease(lock_key)
     -- MGET takes a hash for nothing, where GET would fail.
-    local record = redis.call('MGET', lock)[1]
+    local record = redis.call('MGET', lock_key)[1]
     if not record then
         return nil
     end
@@ -63,41 +63,41 @@ local function compact_lease(lock)
 end
 
 -- A lock as it is stored.
-local function read_stored(lock)
-    local lease, claim, attempt = compact_lease(lock)
+local function read_stored(lock_key)
+    local lease, claim, attempt = compact_lease(lock_key)
     if lease then
         return {
-            key = lock, compact = lease, attempt = attempt, holder = claim,
+            key = lock_key, compact = lease, attempt = attempt, holder = claim,
             acquired_ms = lease[2], until_ms = lease[3], ttl_ms = lease[4],
         }
     end
-    local record = redis.call('HMGET', lock, 'h', 'u', 'a', 't', 'c', 'i', 'd', 's', 'k', 'l', 'w', 'p', 'v', 'g')
+    local record = redis.call('HMGET', lock_key, 'h', 'u', 'a', 't', 'c', 'i', 'd', 's', 'k', 'l', 'w', 'p', 'v', 'g')
     return {
-        key = lock, holder = record[1], until_ms = tonumber(record[2]), acquired_ms = tonumber(record[3]),
+        key = lock_key, holder = record[1], until_ms = tonumber(record[2]), acquired_ms = tonumber(record[3]),
         ttl_ms = tonumber(record[4]), open_ms = tonumber(record[5]), min_hold_ms = record[6], lock_delay_ms = record[7],
         limit = record[8], taken = tonumber(record[9]), longest_ms = tonumber(record[10]),
-        last = record[11], offered = record[12], offer_until_ms = tonumber(record[13]), offer_ms = tonumber(record[14]),
+        last = record[11], reserved_for = record[12], reservation_until_ms = tonumber(record[13]), reservation_ms = tonumber(record[14]),
     }
 end
 
 -- Makes a hash of a compact record, before anything in it changes or the lock has more to tell.
-local function spread(it)
-    local lease = it.compact
+local function to_hash(lock)
+    local lease = lock.compact
     if not lease then
         return
     end
-    local kept_ms = redis.call('PTTL', it.key)
+    local kept_ms = redis.call('PTTL', lock.key)
     -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
-    redis.call('DEL', it.key)
-    redis.call('HSET', it.key, 'h', it.holder, 'f', lease[1], 'a', lease[2], 'u', lease[3], 't', lease[4])
-    if it.attempt ~= NOBODY then
-        redis.call('HSET', it.key, 'r', it.attempt)
+    redis.call('DEL', lock.key)
+    redis.call('HSET', lock.key, 'h', lock.holder, 'f', lease[1], 'a', lease[2], 'u', lease[3], 't', lease[4])
+    if lock.attempt ~= NOBODY then
+        redis.call('HSET', lock.key, 'r', lock.attempt)
     end
     if lease[6] ~= '' then
-        redis.call('HSET', it.key, 'o', lease[6])
+        redis.call('HSET', lock.key, 'o', lease[6])
     end
-    redis.call('PEXPIRE', it.key, kept_ms)
-    it.compact = nil
+    redis.call('PEXPIRE', lock.key, kept_ms)
+    lock.compact = nil
 end
 
 -- Tells all processes, once, that the clock was set back, so that each of them notices should it be set right: what is put
@@ -139,63 +139,63 @@ local function shift_lease(record, lasts_max_ms, now_ms)
 end
 
 -- A lock as it is, now that the clock may have been set back since it was stored.
-local function read(lock, now_ms)
-    local it = read_stored(lock)
+local function read(lock_key, now_ms)
+    local lock = read_stored(lock_key)
     -- A compact record keeps when it was granted, for its fencing token, however late it is renewed.
-    if it.holder and (it.until_ms - now_ms > it.ttl_ms or not it.compact and it.acquired_ms > now_ms) then
-        spread(it)
-        shift_lease(lock, math.huge, now_ms)
-        it = read_stored(lock)
+    if lock.holder and (lock.until_ms - now_ms > lock.ttl_ms or not lock.compact and lock.acquired_ms > now_ms) then
+        to_hash(lock)
+        shift_lease(lock_key, math.huge, now_ms)
+        lock = read_stored(lock_key)
     end
-    if it.open_ms and it.open_ms - now_ms > (it.longest_ms or 0) then
-        it.open_ms = now_ms + (it.longest_ms or 0)
-        redis.call('PEXPIRE', lock, redis.call('PTTL', lock))
-        redis.call('HSET', lock, 'c', it.open_ms)
+    if lock.open_ms and lock.open_ms - now_ms > (lock.longest_ms or 0) then
+        lock.open_ms = now_ms + (lock.longest_ms or 0)
+        redis.call('PEXPIRE', lock_key, redis.call('PTTL', lock_key))
+        redis.call('HSET', lock_key, 'c', lock.open_ms)
         tell_of_step(now_ms)
     end
-    return it
+    return lock
 end
 
 -- What comes before and after the kind in the keys of a lock: its slot and its name.
-local function parts(it)
-    if not it.slot then
-        it.slot, it.name = string.match(it.key, '^(lh:1:{%d+}:)l:(.*)$')
+local function split_key(lock)
+    if not lock.slot then
+        lock.slot, lock.name = string.match(lock.key, '^(lh:1:{%d+}:)l:(.*)$')
     end
-    return it.slot, it.name
+    return lock.slot, lock.name
 end
 
-local function holders_key(it)
-    local slot, name = parts(it)
+local function holders_key(lock)
+    local slot, name = split_key(lock)
     return slot .. 's:' .. name
 end
 
-local function holder_key(it, claim)
-    return parts(it) .. 'h:' .. claim
+local function holder_key(lock, claim)
+    return split_key(lock) .. 'h:' .. claim
 end
 
-local function ended_key(it, claim)
-    return parts(it) .. 'e:' .. claim
+local function ended_key(lock, claim)
+    return split_key(lock) .. 'e:' .. claim
 end
 
 -- Lets a key live at least so long.
-local function live(key, keep_ms)
+local function extend_ttl(key, keep_ms)
     if redis.call('PTTL', key) < keep_ms then
         redis.call('PEXPIRE', key, keep_ms)
     end
 end
 
 -- Tells those who watch, if there are any. Where there is no record, whose doing it is has to be said.
-local told = 0
-local function tell(channel, now_us, kind, it, record, owner)
+local listed = 0
+local function publish_event(channel, now_us, kind, lock, record, owner)
     if channel == '' then
         return
     end
-    told = told + 1
-    local _, name = parts(it)
+    listed = listed + 1
+    local _, name = split_key(lock)
     local lease = record and redis.call('HMGET', record, 'f', 'u', 'o') or {}
     -- A user without the right to the channel does what it does all the same.
     redis.pcall('PUBLISH', channel, string.format('%.0f.%d %s %s %s %s %s',
-        now_us, told, kind, name, lease[1] or '-', lease[2] or '-', lease[3] or owner or ''))
+        now_us, listed, kind, name, lease[1] or '-', lease[2] or '-', lease[3] or owner or ''))
 end
 
 -- Whether a request that was sent again has changed a lease before, by what its record says of such requests.
@@ -209,29 +209,29 @@ local function note_repeat(record, repeated, request)
 end
 
 -- Clears away the record of a lock and what nobody but its holder needs.
-local function vacate(it)
-    redis.call('DEL', it.key)
-    it.holder, it.limit, it.open_ms, it.longest_ms, it.offered = nil, nil, nil, nil, nil
-    if it.last then
-        redis.call('HSET', it.key, 'w', it.last)
-        redis.call('PEXPIRE', it.key, REMEMBERED_MS)
+local function delete_lease(lock)
+    redis.call('DEL', lock.key)
+    lock.holder, lock.limit, lock.open_ms, lock.longest_ms, lock.reserved_for = nil, nil, nil, nil, nil
+    if lock.last then
+        redis.call('HSET', lock.key, 'w', lock.last)
+        redis.call('PEXPIRE', lock.key, TOMBSTONE_MS)
     end
 end
 
 -- Leaves behind, once a record is cleared away, that the lock may not be granted for a while.
-local function close(it, open_ms, now_ms)
+local function start_cooldown(lock, open_ms, now_ms)
     if open_ms > now_ms then
-        it.open_ms, it.longest_ms = open_ms, open_ms - now_ms
-        redis.call('HSET', it.key, 'c', open_ms, 'l', it.longest_ms)
-        live(it.key, it.longest_ms)
+        lock.open_ms, lock.longest_ms = open_ms, open_ms - now_ms
+        redis.call('HSET', lock.key, 'c', open_ms, 'l', lock.longest_ms)
+        extend_ttl(lock.key, lock.longest_ms)
     end
 end
 
 -- Takes note of how long an entry among the holders may last.
-local function lasts(it, lasts_ms)
-    if lasts_ms > (it.longest_ms or 0) then
-        it.longest_ms = lasts_ms
-        redis.call('HSET', it.key, 'l', lasts_ms)
+local function note_longest(lock, lasts_ms)
+    if lasts_ms > (lock.longest_ms or 0) then
+        lock.longest_ms = lasts_ms
+        redis.call('HSET', lock.key, 'l', lasts_ms)
     end
 end
 
@@ -241,85 +241,85 @@ local function is_kept(member)
 end
 
 -- Gives back what one of several holders took: now, or from `open_ms` on, by the fencing token of the lease that ended.
-local function give_back(it, member, open_ms, now_ms, fence)
-    local holders = holders_key(it)
+local function return_permits(lock, member, open_ms, now_ms, fence)
+    local holders = holders_key(lock)
     redis.call('ZREM', holders, member)
     if is_kept(member) then
-        redis.call('HINCRBY', it.key, 'e', -1)
+        redis.call('HINCRBY', lock.key, 'e', -1)
     end
     if open_ms > now_ms then
-        lasts(it, open_ms - now_ms)
+        note_longest(lock, open_ms - now_ms)
         -- Not the claim: its next lease must not take the place of what this one keeps taken.
         local kept = struct.pack('>I8I8', 0, tonumber(fence))
         redis.call('ZADD', holders, open_ms, kept .. string.sub(member, 17))
-        redis.call('HINCRBY', it.key, 'e', 1)
-        live(holders, open_ms - now_ms)
-        live(it.key, open_ms - now_ms)
+        redis.call('HINCRBY', lock.key, 'e', 1)
+        extend_ttl(holders, open_ms - now_ms)
+        extend_ttl(lock.key, open_ms - now_ms)
         return
     end
-    it.taken = redis.call('HINCRBY', it.key, 'k', -tonumber(string.sub(member, 17)))
+    lock.taken = redis.call('HINCRBY', lock.key, 'k', -tonumber(string.sub(member, 17)))
 end
 
 -- Forgets that the lock is shared once nobody has a part in it.
-local function close_if_left(it)
-    if redis.call('EXISTS', holders_key(it)) == 0 then
-        redis.call('HDEL', it.key, 's', 'k', 'l', 'e')
-        it.limit, it.taken, it.longest_ms = nil, nil, nil
+local function end_sharing_if_empty(lock)
+    if redis.call('EXISTS', holders_key(lock)) == 0 then
+        redis.call('HDEL', lock.key, 's', 'k', 'l', 'e')
+        lock.limit, lock.taken, lock.longest_ms = nil, nil, nil
     end
 end
 
 -- Makes a claim one of several holders; its record is the caller's affair.
-local function share(it, claim, limit, permits, until_ms, kept_ms, now_ms)
-    local holders = holders_key(it)
-    if it.limit then
-        it.taken = redis.call('HINCRBY', it.key, 'k', permits)
+local function share(lock, claim, limit, permits, until_ms, kept_ms, now_ms)
+    local holders = holders_key(lock)
+    if lock.limit then
+        lock.taken = redis.call('HINCRBY', lock.key, 'k', permits)
     else
         redis.call('DEL', holders)
-        redis.call('HSET', it.key, 's', limit, 'k', permits)
-        it.limit, it.taken = limit, tonumber(permits)
+        redis.call('HSET', lock.key, 's', limit, 'k', permits)
+        lock.limit, lock.taken = limit, tonumber(permits)
     end
     redis.call('ZADD', holders, until_ms, claim .. permits)
-    lasts(it, until_ms - now_ms)
-    live(holders, kept_ms)
-    live(it.key, kept_ms)
+    note_longest(lock, until_ms - now_ms)
+    extend_ttl(holders, kept_ms)
+    extend_ttl(lock.key, kept_ms)
 end
 
 -- Puts right the lease of one of several holders. Returns when it ends; nothing if the claim has none.
-local function shift_holder(it, claim, now_ms)
-    local record = holder_key(it, claim)
-    local until_ms, is_shifted = shift_lease(record, it.longest_ms or math.huge, now_ms)
+local function shift_holder(lock, claim, now_ms)
+    local record = holder_key(lock, claim)
+    local until_ms, is_shifted = shift_lease(record, lock.longest_ms or math.huge, now_ms)
     if is_shifted then
-        redis.call('ZADD', holders_key(it), until_ms, claim .. redis.call('HGET', record, 'k'))
+        redis.call('ZADD', holders_key(lock), until_ms, claim .. redis.call('HGET', record, 'k'))
     end
     return until_ms
 end
 
 -- Puts right an entry among the holders, with its lease if it has one.
-local function shift_entry(it, member, end_ms, now_ms)
-    local end_max_ms = now_ms + it.longest_ms
-    if not shift_holder(it, string.sub(member, 1, 16), now_ms) and end_ms > end_max_ms then
+local function shift_entry(lock, member, end_ms, now_ms)
+    local end_max_ms = now_ms + lock.longest_ms
+    if not shift_holder(lock, string.sub(member, 1, 16), now_ms) and end_ms > end_max_ms then
         -- ZREM goes first: it is allowed when memory is full, and once a script has written it may go on writing.
-        redis.call('ZREM', holders_key(it), member)
-        redis.call('ZADD', holders_key(it), end_max_ms, member)
+        redis.call('ZREM', holders_key(lock), member)
+        redis.call('ZADD', holders_key(lock), end_max_ms, member)
         tell_of_step(now_ms)
     end
 end
 
 -- Puts right what shows among the holders that it was written before the clock was set back.
-local function shift_holders(it, now_ms)
-    if not it.longest_ms then
+local function shift_holders(lock, now_ms)
+    if not lock.longest_ms then
         return
     end
-    local behind = '(' .. now_ms + it.longest_ms
-    local ahead = redis.call('ZRANGEBYSCORE', holders_key(it), behind, '+inf', 'WITHSCORES', 'LIMIT', 0, REAPED_MAX)
+    local behind = '(' .. now_ms + lock.longest_ms
+    local ahead = redis.call('ZRANGEBYSCORE', holders_key(lock), behind, '+inf', 'WITHSCORES', 'LIMIT', 0, REAPED_MAX)
     for index = 1, #ahead, 2 do
-        shift_entry(it, ahead[index], tonumber(ahead[index + 1]), now_ms)
+        shift_entry(lock, ahead[index], tonumber(ahead[index + 1]), now_ms)
     end
 end
 
 -- Marks a claim whose lease ran out. `attempt` made the grant, as long as nobody else was told of it.
-local function mark_run_out(it, claim, how, attempt, fence, permits, keep_ms)
-    local ended = ended_key(it, claim)
+local function mark_run_out(lock, claim, how, attempt, fence, permits, keep_ms)
+    local ended = ended_key(lock, claim)
     local mark = how
     if attempt then
         local before = redis.call('GET', ended) or ''
@@ -331,53 +331,53 @@ local function mark_run_out(it, claim, how, attempt, fence, permits, keep_ms)
 end
 
 -- The attempt that made a grant, as long as nobody else was told of it.
-local function untold_attempt(attempt, turns)
+local function unacknowledged_attempt(attempt, turns)
     return attempt and attempt ~= NOBODY and string.sub(turns or attempt, 1, 8) == attempt and attempt
 end
 
 -- Clears away one of several holders, whose lease ran out.
-local function expire_holder(it, member, now_us, now_ms, channel)
+local function expire_holder(lock, member, now_us, now_ms, channel)
     local claim = string.sub(member, 1, 16)
-    local record = holder_key(it, claim)
+    local record = holder_key(lock, claim)
     local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd', 'f', 'r', 'j')
     local open_ms = 0
     if lease[1] then
         local until_ms = tonumber(lease[1])
-        tell(channel, now_us, 'expired', it, record)
+        publish_event(channel, now_us, 'expired', lock, record)
         -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
         redis.call('DEL', record)
-        if until_ms + REMEMBERED_MS > now_ms then
-            mark_run_out(it, claim, EXPIRED, untold_attempt(lease[6], lease[7]), lease[5],
-                string.sub(member, 17), until_ms + REMEMBERED_MS - now_ms)
+        if until_ms + TOMBSTONE_MS > now_ms then
+            mark_run_out(lock, claim, EXPIRED, unacknowledged_attempt(lease[6], lease[7]), lease[5],
+                string.sub(member, 17), until_ms + TOMBSTONE_MS - now_ms)
         end
         open_ms = closed_until(tonumber(lease[2]), until_ms, lease[3], lease[4])
     end
-    give_back(it, member, open_ms, now_ms, lease[5])
+    return_permits(lock, member, open_ms, now_ms, lease[5])
 end
 
 -- Clears away holders whose leases ran out.
-local function reap(it, now_us, now_ms, channel)
-    shift_holders(it, now_ms)
-    local over = redis.call('ZRANGEBYSCORE', holders_key(it), '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)
+local function expire_holders(lock, now_us, now_ms, channel)
+    shift_holders(lock, now_ms)
+    local over = redis.call('ZRANGEBYSCORE', holders_key(lock), '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)
     for _, member in ipairs(over) do
-        expire_holder(it, member, now_us, now_ms, channel)
+        expire_holder(lock, member, now_us, now_ms, channel)
     end
-    close_if_left(it)
+    end_sharing_if_empty(lock)
 end
 
 -- The record of a claim's lease if the claim holds, or how it came not to: EXPIRED, or n it has none.
-local function record_of(it, claim, now_ms)
-    if it.holder == claim then
-        if it.until_ms <= now_ms then
+local function record_of(lock, claim, now_ms)
+    if lock.holder == claim then
+        if lock.until_ms <= now_ms then
             return false, EXPIRED
         end
-        spread(it)
-        return it.key
+        to_hash(lock)
+        return lock.key
     end
-    if it.limit then
-        local until_ms = shift_holder(it, claim, now_ms)
+    if lock.limit then
+        local until_ms = shift_holder(lock, claim, now_ms)
         if until_ms then
-            return until_ms > now_ms and holder_key(it, claim), EXPIRED
+            return until_ms > now_ms and holder_key(lock, claim), EXPIRED
         end
     end
     return false, 'n'
@@ -401,32 +401,32 @@ local function why_not(how, ended)
 end
 
 -- For how long nobody holds the lock and it stays closed all the same; 0 or less if it is open.
-local function closed_ms(it, now_ms)
-    if it.holder then
-        return closed_until(it.acquired_ms, it.until_ms, it.min_hold_ms, it.lock_delay_ms) - now_ms
+local function closed_ms(lock, now_ms)
+    if lock.holder then
+        return closed_until(lock.acquired_ms, lock.until_ms, lock.min_hold_ms, lock.lock_delay_ms) - now_ms
     end
-    return (it.open_ms or 0) - now_ms
+    return (lock.open_ms or 0) - now_ms
 end
 
 -- The answer is about so many locks, and tells as much of each.
-local function share_told(locks)
-    told_of_lock_max = math.max(math.floor(TOLD_MAX / locks), 1)
+local function share_answer_room(locks)
+    listed_of_lock_max = math.max(math.floor(LISTED_MAX / locks), 1)
 end
 
 -- Adds a lease to those that the answer tells of. The first one that has no room ends that for all that follow, so that
 -- nothing more is read in vain.
-local function tell_of(leases, lease)
-    told_bytes_left = told_bytes_left - #(lease[6] or '') - #(lease[7] or '')
-    if told_bytes_left >= 0 then
+local function add_listed(leases, lease)
+    listed_bytes_left = listed_bytes_left - #(lease[6] or '') - #(lease[7] or '')
+    if listed_bytes_left >= 0 then
         leases[#leases + 1] = lease
     end
 end
 
 -- How many share a lock. What is only kept taken is among the holders, and stays there until somebody asks for the lock.
-local function sharers(it, now_ms)
-    local holders = holders_key(it)
+local function sharers(lock, now_ms)
+    local holders = holders_key(lock)
     local all = redis.call('ZCOUNT', holders, '(' .. now_ms, '+inf')
-    local kept = tonumber(redis.call('HGET', it.key, 'e') or 0)
+    local kept = tonumber(redis.call('HGET', lock.key, 'e') or 0)
     if kept > 0 then
         for _, member in ipairs(redis.call('ZRANGEBYSCORE', holders, '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)) do
             kept = kept - (is_kept(member) and 1 or 0)
@@ -437,67 +437,67 @@ end
 
 -- How many share a lock, and those of them that the answer tells of. Of those behind very many that are only kept taken it
 -- does not tell.
-local function shared_by(it, now_ms)
-    local total, leases = sharers(it, now_ms), {}
+local function shared_by(lock, now_ms)
+    local total, leases = sharers(lock, now_ms), {}
     -- Of most locks the first few are enough. More of them are looked at while those are only kept taken.
-    local offset, step = 0, told_of_lock_max
+    local offset, step = 0, listed_of_lock_max
     while total > 0 and offset < LOOKED_AT_MAX do
-        local members = redis.call('ZRANGEBYSCORE', holders_key(it), '(' .. now_ms, '+inf', 'LIMIT', offset, step)
+        local members = redis.call('ZRANGEBYSCORE', holders_key(lock), '(' .. now_ms, '+inf', 'LIMIT', offset, step)
         for _, member in ipairs(members) do
-            if #leases < told_of_lock_max and told_bytes_left >= 0 and not is_kept(member) then
-                local lease = lease_in(holder_key(it, string.sub(member, 1, 16)))
+            if #leases < listed_of_lock_max and listed_bytes_left >= 0 and not is_kept(member) then
+                local lease = lease_in(holder_key(lock, string.sub(member, 1, 16)))
                 if lease[1] then
-                    tell_of(leases, lease)
+                    add_listed(leases, lease)
                 else
                     total = total - 1
                 end
             end
         end
-        if #members < step or #leases >= told_of_lock_max or told_bytes_left < 0 then
+        if #members < step or #leases >= listed_of_lock_max or listed_bytes_left < 0 then
             break
         end
-        offset, step = offset + step, TOLD_MAX
+        offset, step = offset + step, LISTED_MAX
     end
     return total, leases
 end
 
 -- What a lock is doing: h with how many hold it and the leases that end first, c with the ms that it stays closed, or f.
-local function state(it, now_ms)
-    if it.holder and it.until_ms > now_ms then
+local function state(lock, now_ms)
+    if lock.holder and lock.until_ms > now_ms then
         local leases = {}
-        if told_bytes_left >= 0 then
-            tell_of(leases, it.compact or lease_in(it.key))
+        if listed_bytes_left >= 0 then
+            add_listed(leases, lock.compact or lease_in(lock.key))
         end
         return { 'h', 1, leases }
     end
-    local left_ms = closed_ms(it, now_ms)
-    if it.limit then
-        local total, leases = shared_by(it, now_ms)
+    local left_ms = closed_ms(lock, now_ms)
+    if lock.limit then
+        local total, leases = shared_by(lock, now_ms)
         if total > 0 then
             return { 'h', total, leases }
         end
-        left_ms = (tonumber(redis.call('ZRANGE', holders_key(it), -1, -1, 'WITHSCORES')[2]) or 0) - now_ms
+        left_ms = (tonumber(redis.call('ZRANGE', holders_key(lock), -1, -1, 'WITHSCORES')[2]) or 0) - now_ms
     end
     return left_ms > 0 and { 'c', left_ms } or { 'f' }
 end
 
 -- What keeps a lock from a claim, and for how long at the most if nobody does anything: h holders, c it is closed,
 -- l another limit. Nothing if the lock admits it. `limit` is empty for a claim that wants to be alone.
-local function obstacle(it, limit, permits, now_ms)
-    if it.holder and it.until_ms > now_ms then
-        return 'h', it.until_ms - now_ms
+local function conflict(lock, limit, permits, now_ms)
+    if lock.holder and lock.until_ms > now_ms then
+        return 'h', lock.until_ms - now_ms
     end
-    if not it.limit then
-        local left_ms = closed_ms(it, now_ms)
+    if not lock.limit then
+        local left_ms = closed_ms(lock, now_ms)
         return left_ms > 0 and 'c' or nil, left_ms
     end
-    if limit ~= '' and limit ~= it.limit then
+    if limit ~= '' and limit ~= lock.limit then
         -- What is only kept taken for a while does not insist on its limit.
-        local doing = state(it, now_ms)
+        local doing = state(lock, now_ms)
         return doing[1] == 'h' and 'l' or 'c', doing[2]
     end
-    if limit == '' or limit ~= '0' and it.taken + permits > tonumber(limit) then
-        local first = redis.call('ZRANGE', holders_key(it), 0, 0, 'WITHSCORES')
+    if limit == '' or limit ~= '0' and lock.taken + permits > tonumber(limit) then
+        local first = redis.call('ZRANGE', holders_key(lock), 0, 0, 'WITHSCORES')
         return 'h', math.max((tonumber(first[2]) or now_ms) - now_ms, 1)
     end
     return nil

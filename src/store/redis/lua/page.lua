@@ -1,19 +1,19 @@
 -- Tells what some locks are doing and who waits for them, as many of them as a bounded step can.
--- KEYS: for each lock: lock
+-- KEYS: for each lock: lock_key
 -- ARGV: request
 -- Returns: request, us that it took, now_ms, then the locks as everybody may see them, until they tell of enough
 local request = ARGV[1]
 
 local now_us, now_ms = now()
 local answer = { request, 0, now_ms }
-local told, told_bytes = 0, 0
+local listed, listed_bytes = 0, 0
 for number = 1, #KEYS do
-    told_bytes_left = TOLD_BYTES_MAX
+    listed_bytes_left = LISTED_BYTES_MAX
     local seen = view(read(KEYS[number], now_ms), now_ms)
     answer[#answer + 1] = seen
-    told = told + #(seen[1][3] or {})
-    told_bytes = told_bytes + TOLD_BYTES_MAX - told_bytes_left
-    if told >= TOLD_MAX or told_bytes >= TOLD_BYTES_MAX then
+    listed = listed + #(seen[1][3] or {})
+    listed_bytes = listed_bytes + LISTED_BYTES_MAX - listed_bytes_left
+    if listed >= LISTED_MAX or listed_bytes >= LISTED_BYTES_MAX then
         break
     end
 end

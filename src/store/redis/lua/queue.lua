@@ -17,23 +17,23 @@ local OUTAGE_MS = 6000
 -- How many processes and waiters that are gone one script passes over.
 local PASSED_OVER_MAX = 16
 
-local function queue_key(it)
-    local slot, name = parts(it)
+local function queue_key(lock)
+    local slot, name = split_key(lock)
     return slot .. 'q:' .. name
 end
 
-local function line_key(it, process)
-    local slot, name = parts(it)
+local function process_queue_key(lock, process)
+    local slot, name = split_key(lock)
     return slot .. 'w:' .. process .. ':' .. name
 end
 
-local function ticket_key(it, claim)
-    return parts(it) .. 't:' .. claim
+local function ticket_key(lock, claim)
+    return split_key(lock) .. 't:' .. claim
 end
 
 -- What a ticket says.
-local function ticket_of(it, claim)
-    local ticket = redis.call('GET', ticket_key(it, claim))
+local function ticket_of(lock, claim)
+    local ticket = redis.call('GET', ticket_key(lock, claim))
     if not ticket then
         return nil
     end
@@ -45,33 +45,33 @@ local function ticket_of(it, claim)
 end
 
 -- Puts right where a process stands in the queue.
-local function reindex(it, process)
-    local first = redis.call('ZRANGE', line_key(it, process), 0, 0, 'WITHSCORES')
+local function reindex(lock, process)
+    local first = redis.call('ZRANGE', process_queue_key(lock, process), 0, 0, 'WITHSCORES')
     if first[1] then
-        redis.call('ZADD', queue_key(it), first[2], process)
+        redis.call('ZADD', queue_key(lock), first[2], process)
     else
-        redis.call('ZREM', queue_key(it), process)
+        redis.call('ZREM', queue_key(lock), process)
     end
 end
 
-local function withdraw_offer(it)
-    redis.call('HDEL', it.key, 'p', 'v', 'g')
-    it.offered = nil
+local function withdraw_reservation(lock)
+    redis.call('HDEL', lock.key, 'p', 'v', 'g')
+    lock.reserved_for = nil
 end
 
 -- Keeps the lock for a process.
-local function keep_for(it, process, lasts_ms, now_ms)
-    it.offered, it.offer_until_ms, it.offer_ms = process, now_ms + lasts_ms, lasts_ms
-    redis.call('HSET', it.key, 'p', process, 'v', it.offer_until_ms, 'g', lasts_ms)
+local function keep_for(lock, process, lasts_ms, now_ms)
+    lock.reserved_for, lock.reservation_until_ms, lock.reservation_ms = process, now_ms + lasts_ms, lasts_ms
+    redis.call('HSET', lock.key, 'p', process, 'v', lock.reservation_until_ms, 'g', lasts_ms)
 end
 
 -- For how long the lock is still kept for the process that it is offered to; 0 or less if that is over. What was to be kept
 -- for longer was offered before the clock was set back.
-local function offer_left_ms(it, now_ms)
-    local left_ms = it.offer_until_ms - now_ms
-    local lasts_ms = it.offer_ms or OFFER_MS
+local function reservation_left_ms(lock, now_ms)
+    local left_ms = lock.reservation_until_ms - now_ms
+    local lasts_ms = lock.reservation_ms or OFFER_MS
     if left_ms > lasts_ms then
-        keep_for(it, it.offered, lasts_ms, now_ms)
+        keep_for(lock, lock.reserved_for, lasts_ms, now_ms)
         tell_of_step(now_ms)
         return lasts_ms
     end
@@ -80,12 +80,12 @@ end
 
 -- Whether the process that the lock is offered to is to be passed over. Only a script whose caller knows that the store was
 -- not away of late decides that.
-local function is_passed_over(it, now_ms)
-    if not it.passes_over or offer_left_ms(it, now_ms) > 0 then
+local function is_passed_over(lock, now_ms)
+    if not lock.passes_over or reservation_left_ms(lock, now_ms) > 0 then
         return false
     end
-    if it.offer_ms ~= LAST_CALL_MS then
-        keep_for(it, it.offered, LAST_CALL_MS, now_ms)
+    if lock.reservation_ms ~= LAST_CALL_MS then
+        keep_for(lock, lock.reserved_for, LAST_CALL_MS, now_ms)
         return false
     end
     return true
@@ -93,66 +93,66 @@ end
 
 -- The first waiter whose process is alive. Passes over processes that are gone or did not take what they were offered,
 -- in bounded steps. Without an end of the queue in sight, somebody is still taken to be before everybody: sequence 0.
-local function first_waiter(it, now_ms)
-    local queue = queue_key(it)
+local function first_waiter(lock, now_ms)
+    local queue = queue_key(lock)
     for _ = 1, PASSED_OVER_MAX do
         local process = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
         if not process[1] then
-            redis.call('HDEL', it.key, 'w', 'p', 'v', 'g')
-            it.last, it.offered = nil, nil
+            redis.call('HDEL', lock.key, 'w', 'p', 'v', 'g')
+            lock.last, lock.reserved_for = nil, nil
             return nil
         end
-        local line = line_key(it, process[1])
+        local line = process_queue_key(lock, process[1])
         local first = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
         if first[2] ~= process[2] then
-            reindex(it, process[1])
-        elseif it.offered == process[1] and is_passed_over(it, now_ms) then
+            reindex(lock, process[1])
+        elseif lock.reserved_for == process[1] and is_passed_over(lock, now_ms) then
             redis.call('ZREM', queue, process[1])
-            withdraw_offer(it)
+            withdraw_reservation(lock)
         else
-            local ticket = ticket_of(it, first[1])
+            local ticket = ticket_of(lock, first[1])
             if ticket and ticket.process == process[1] then
                 return { process = process[1], sequence = tonumber(first[2]), limit = ticket.limit, permits = ticket.permits }
             end
             redis.call('ZREM', line, first[1])
-            reindex(it, process[1])
+            reindex(lock, process[1])
         end
     end
     return { sequence = 0 }
 end
 
 -- Offers the lock to the first waiter if the lock admits it, once.
-local function offer(it, now_ms)
-    if not it.last then
+local function reserve(lock, now_ms)
+    if not lock.last then
         return
     end
-    local first = first_waiter(it, now_ms)
+    local first = first_waiter(lock, now_ms)
     if not first or not first.process then
         return
     end
     -- One with another limit than the holders' is to hear of it, so that it makes room for the next.
-    local what = obstacle(it, first.limit, first.permits, now_ms)
+    local what = conflict(lock, first.limit, first.permits, now_ms)
     if what and what ~= 'l' then
         -- An earlier offer has come to nothing.
-        if it.offered then
-            withdraw_offer(it)
+        if lock.reserved_for then
+            withdraw_reservation(lock)
         end
         return
     end
-    if it.offered == first.process then
+    if lock.reserved_for == first.process then
         return
     end
-    keep_for(it, first.process, OFFER_MS, now_ms)
-    local _, name = parts(it)
+    keep_for(lock, first.process, OFFER_MS, now_ms)
+    local _, name = split_key(lock)
     -- Without the right to the channel, the waiter finds out when it looks again.
     redis.pcall('PUBLISH', 'lh:1:wake:' .. first.process, name)
 end
 
 -- How many wait, and how many of them before a sequence number.
-local function lengths(it, sequence)
+local function lengths(lock, sequence)
     local length, before = 0, 0
-    for _, process in ipairs(redis.call('ZRANGE', queue_key(it), 0, -1)) do
-        local line = line_key(it, process)
+    for _, process in ipairs(redis.call('ZRANGE', queue_key(lock), 0, -1)) do
+        local line = process_queue_key(lock, process)
         length = length + redis.call('ZCARD', line)
         if sequence then
             before = before + redis.call('ZCOUNT', line, '-inf', string.format('(%.0f', sequence))
@@ -163,33 +163,33 @@ end
 
 -- Takes a claim out of the waiters of a process. Says whether it was there. What the process was offered was offered to
 -- the first of its waiters.
-local function leave(it, process, claim)
-    local line = line_key(it, process)
-    if it.offered == process and redis.call('ZRANGE', line, 0, 0)[1] == claim then
-        withdraw_offer(it)
+local function leave(lock, process, claim)
+    local line = process_queue_key(lock, process)
+    if lock.reserved_for == process and redis.call('ZRANGE', line, 0, 0)[1] == claim then
+        withdraw_reservation(lock)
     end
     if redis.call('ZREM', line, claim) == 0 then
         return false
     end
-    reindex(it, process)
+    reindex(lock, process)
     return true
 end
 
 -- What is in the way of a claim: the lock by its number, how many wait for it, and what it is doing. If the lock would
 -- admit the claim, those who came first are in its way.
-local function blockade(it, number, admits, now_ms)
-    return { number, it.last and lengths(it) or 0, admits and { 'f' } or state(it, now_ms) }
+local function describe_conflict(lock, number, admits, now_ms)
+    return { number, lock.last and lengths(lock) or 0, admits and { 'f' } or state(lock, now_ms) }
 end
 
 -- A lock as everybody may see it: what it is doing, how many wait, then of the first: sequence, limit, permits, owner.
-local function view(it, now_ms)
-    if not it.last then
-        return { state(it, now_ms), 0 }
+local function view(lock, now_ms)
+    if not lock.last then
+        return { state(lock, now_ms), 0 }
     end
-    local answer = { state(it, now_ms), (lengths(it)) }
-    for _, process in ipairs(redis.call('ZRANGE', queue_key(it), 0, -1)) do
-        local first = redis.call('ZRANGE', line_key(it, process), 0, 0)
-        local ticket = first[1] and ticket_of(it, first[1])
+    local answer = { state(lock, now_ms), (lengths(lock)) }
+    for _, process in ipairs(redis.call('ZRANGE', queue_key(lock), 0, -1)) do
+        local first = redis.call('ZRANGE', process_queue_key(lock, process), 0, 0)
+        local ticket = first[1] and ticket_of(lock, first[1])
         if ticket then
             for _, field in ipairs({ string.format('%.0f', ticket.sequence), ticket.limit, ticket.permits, ticket.owner }) do
                 answer[#answer + 1] = field

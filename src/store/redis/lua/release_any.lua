@@ -1,8 +1,8 @@
--- Continues release.lua where its short way ends.
-local function claimant(number, from, to)
+-- Continues release.lua where its fast path ends.
+local function caller(number, from, to)
     return string.sub(ARGV[number], from, to)
 end
-local request = claimant(1, 1, 8)
+local request = caller(1, 1, 8)
 local hold_count, channel, not_after, is_repeat = unpack(ARGV, #KEYS / 2 + 1)
 hold_count, channel = hold_count or '', channel or ''
 -- The client was told that the outcome is unknown, and may have entered again since.
@@ -10,71 +10,71 @@ if not_after and now_us > tonumber(not_after) then
     return { request, now_us }
 end
 
-local function free(it, ended)
-    local lease = redis.call('HMGET', it.record, 'a', 'i', 'k', 'f', 'j')
+local function free(lock, ended)
+    local lease = redis.call('HMGET', lock.record, 'a', 'i', 'k', 'f', 'j')
     local is_of_stream = lease[5] and 1 or 0
     local acquired_ms = tonumber(lease[1])
     -- Both count from the grant, which lies in the future when the clock was set back since.
     local held_ms = math.max(now_ms - acquired_ms, 0)
     local open_ms = now_ms + (tonumber(lease[2]) or 0) - held_ms
-    tell(channel, now_us, 'released', it, it.record)
+    publish_event(channel, now_us, 'released', lock, lock.record)
     -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
-    if it.record == it.key then
-        vacate(it)
-        close(it, open_ms, now_ms)
+    if lock.record == lock.key then
+        delete_lease(lock)
+        start_cooldown(lock, open_ms, now_ms)
     else
-        redis.call('DEL', it.record)
-        give_back(it, it.claim .. lease[3], open_ms, now_ms, lease[4])
-        close_if_left(it)
+        redis.call('DEL', lock.record)
+        return_permits(lock, lock.claim .. lease[3], open_ms, now_ms, lease[4])
+        end_sharing_if_empty(lock)
     end
-    redis.call('SET', ended, RELEASED, 'PX', REMEMBERED_MS)
+    redis.call('SET', ended, RELEASED, 'PX', TOMBSTONE_MS)
     if is_of_stream == 1 then
         -- The stream learns of it at once. Without the right to channels it learns by its next renewal.
-        local _, name = parts(it)
-        redis.pcall('PUBLISH', 'lh:1:releases:' .. claimant(1, 41, -1), it.claim .. name)
+        local _, name = split_key(lock)
+        redis.pcall('PUBLISH', 'lh:1:releases:' .. caller(1, 41, -1), lock.claim .. name)
     end
-    offer(it, now_ms)
+    reserve(lock, now_ms)
     return { 1, held_ms, is_of_stream }
 end
 
-local function step_back(it)
-    redis.call('HDEL', it.record, 'r')
-    local record = redis.call('HMGET', it.record, 'n', 'z', 'a', 'u', 'i', 'd')
+local function step_back(lock)
+    redis.call('HDEL', lock.record, 'r')
+    local record = redis.call('HMGET', lock.record, 'n', 'z', 'a', 'u', 'i', 'd')
     local was_done = is_done(record[2], request)
     if not was_done and tonumber(hold_count) < tonumber(record[1] or 1) then
-        redis.call('HSET', it.record, 'n', hold_count)
+        redis.call('HSET', lock.record, 'n', hold_count)
     end
     if is_repeat and not was_done then
-        note_repeat(it.record, record[2], request)
+        note_repeat(lock.record, record[2], request)
     end
-    return { 2, closed_until(record[3], record[4], record[5], record[6]) - now_ms, lease_in(it.record) }
+    return { 2, closed_until(record[3], record[4], record[5], record[6]) - now_ms, lease_in(lock.record) }
 end
 
-local function leave_queue(it, ended, ticket)
-    redis.call('DEL', ticket_key(it, it.claim))
-    redis.call('SET', ended, RELEASED, 'PX', REMEMBERED_MS)
-    if leave(it, ticket.process, it.claim) then
+local function leave_queue(lock, ended, ticket)
+    redis.call('DEL', ticket_key(lock, lock.claim))
+    redis.call('SET', ended, RELEASED, 'PX', TOMBSTONE_MS)
+    if leave(lock, ticket.process, lock.claim) then
         -- Whoever waits there for this claim finds out that it has ended.
-        local _, name = parts(it)
+        local _, name = split_key(lock)
         redis.pcall('PUBLISH', 'lh:1:wake:' .. ticket.process, name)
     end
-    offer(it, now_ms)
+    reserve(lock, now_ms)
     return { 3 }
 end
 
 local answer = { request, now_ms }
 for number = 1, #KEYS / 2 do
-    local it, ended = read(KEYS[number * 2 - 1], now_ms), KEYS[number * 2]
-    it.claim = claimant(number, 9, 24)
+    local lock, ended = read(KEYS[number * 2 - 1], now_ms), KEYS[number * 2]
+    lock.claim = caller(number, 9, 24)
     local how
-    it.record, how = record_of(it, it.claim, now_ms)
+    lock.record, how = record_of(lock, lock.claim, now_ms)
     local came_to
-    if it.record then
-        came_to = hold_count == '' and free(it, ended) or step_back(it)
+    if lock.record then
+        came_to = hold_count == '' and free(lock, ended) or step_back(lock)
     else
         local mark = why_not(how, ended)
-        local ticket = mark == 'u' and ticket_of(it, it.claim)
-        came_to = ticket and leave_queue(it, ended, ticket) or { 0, mark }
+        local ticket = mark == 'u' and ticket_of(lock, lock.claim)
+        came_to = ticket and leave_queue(lock, ended, ticket) or { 0, mark }
     end
     answer[#answer + 1] = came_to
 end

@@ -1,10 +1,10 @@
 -- Lets leases last longer, all or none; never creates one. May let a lease that holds alone step down to shared.
--- KEYS: for each lock: lock
--- ARGV: not_after, for each lock: claimant, at the end: ttl_ms, mode, limit, permits, channel, withdrawable, is_repeat
+-- KEYS: for each lock: lock_key
+-- ARGV: not_after, for each lock: caller, at the end: ttl_ms, mode, limit, permits, channel, withdrawable, is_repeat
 -- Returns: request, code, then by code: 1 extended: now_ms, and for each lock ms that were left, ms that the lock stays
 --   taken or closed if nobody does anything, the lease; 0 not the holder: number of the lock and mark of each that is not
 --   held; 11 claimed otherwise, 12 held by several: number; 16 it came too late, and nothing was done: now_us.
---   The short way packs its answer: 1 extended: now_ms, ms that were left, the compact record
+--   The fast path packs its answer: 1 extended: now_ms, ms that were left, the compact record
 local not_after = ARGV[1]
 
 local call = redis.call
@@ -17,12 +17,12 @@ if now_us > tonumber(not_after) then
     return { string.sub(ARGV[2], 1, 8), 16, now_us }
 end
 
--- The short way: the lock is held by this claim alone and will be, nobody waits, and nobody watches. A claimant is the
+-- The fast path: the lock is held by this claim alone and will be, nobody waits, and nobody watches. A claimant is the
 -- request and the claim; a compact record is told in lease.lua.
 if #KEYS == 1 and #ARGV <= 3 then
-    local lock, claimant = KEYS[1], ARGV[2]
-    local record = call('MGET', lock)[1]
-    if record and string.sub(record, 10, 25) == string.sub(claimant, 9, 24) then
+    local lock_key, caller = KEYS[1], ARGV[2]
+    local record = call('MGET', lock_key)[1]
+    if record and string.sub(record, 10, 25) == string.sub(caller, 9, 24) then
         local had_ttl_ms, granted_us, until_ms = struct.unpack('>I4I8I6', record, #record - 17)
         if until_ms > now_ms then
             local ttl_ms = ARGV[3] or had_ttl_ms
@@ -30,11 +30,11 @@ if #KEYS == 1 and #ARGV <= 3 then
             -- From now on nobody may withdraw the grant.
             record = '\0\0\0\0\0\0\0\0' .. string.sub(record, 9, -19) .. struct.pack('>I4I8I6', ttl_ms, granted_us, now_ms + ttl_ms)
             -- When memory is full PEXPIRE is allowed, and once a script has written it may go on writing.
-            if redis.pcall('SET', lock, record, 'PX', kept_ms).err then
-                call('PEXPIRE', lock, kept_ms)
-                call('SET', lock, record, 'PX', kept_ms)
+            if redis.pcall('SET', lock_key, record, 'PX', kept_ms).err then
+                call('PEXPIRE', lock_key, kept_ms)
+                call('SET', lock_key, record, 'PX', kept_ms)
             end
-            return string.sub(claimant, 1, 8) .. '1' .. struct.pack('>I6I6', now_ms, until_ms - now_ms) .. record
+            return string.sub(caller, 1, 8) .. '1' .. struct.pack('>I6I6', now_ms, until_ms - now_ms) .. record
         end
     end
 end

@@ -1,8 +1,8 @@
--- Continues renew.lua where its short way ends: what else may be wished, and a short way for a lease whose record is a hash.
-local function claimant(number, from, to)
+-- Continues renew.lua where its fast path ends: what else may be wished, and a fast path for a lease whose record is a hash.
+local function caller(number, from, to)
     return string.sub(ARGV[1 + number], from, to)
 end
-local request = claimant(1, 1, 8)
+local request = caller(1, 1, 8)
 local ttl_ms, mode, limit, permits, channel, withdrawable, is_repeat = unpack(ARGV, #KEYS + 2)
 ttl_ms, mode, channel, withdrawable = ttl_ms or '', mode or '', channel or '', withdrawable or ''
 
@@ -19,16 +19,16 @@ local function extend(record, acquired_ms, lasts_ms, ceiling_ms, min_hold_ms)
     return until_ms, kept_ms
 end
 
--- The short way: the lock is held by this claim alone and will be, nobody watches, and no request was sent again.
+-- The fast path: the lock is held by this claim alone and will be, nobody watches, and no request was sent again.
 if #KEYS == 1 and mode == '' and channel == '' and not is_repeat and redis.call('MGET', unpack(KEYS))[1] == false then
-    local lock = unpack(KEYS)
-    local record = redis.call('HMGET', lock, 'h', 'u', 'a', 't', 'x', 'i', 'd', 'z')
-    local left_ms = record[1] == claimant(1, 9, 24) and tonumber(record[2]) - now_ms or 0
+    local lock_key = unpack(KEYS)
+    local record = redis.call('HMGET', lock_key, 'h', 'u', 'a', 't', 'x', 'i', 'd', 'z')
+    local left_ms = record[1] == caller(1, 9, 24) and tonumber(record[2]) - now_ms or 0
     -- A lease that was acquired later than now, or ends later than its TTL from now, was written before the clock was set back.
     if left_ms > 0 and left_ms <= tonumber(record[4]) and tonumber(record[3]) <= now_ms and not record[8] then
-        local until_ms = extend(lock, record[3], ttl_ms == '' and record[4] or ttl_ms, record[5], record[6])
+        local until_ms = extend(lock_key, record[3], ttl_ms == '' and record[4] or ttl_ms, record[5], record[6])
         local closed_ms = closed_until(record[3], until_ms, record[6], record[7]) - now_ms
-        return { request, 1, now_ms, left_ms, closed_ms, lease_in(lock) }
+        return { request, 1, now_ms, left_ms, closed_ms, lease_in(lock_key) }
     end
 end
 

@@ -1,25 +1,25 @@
--- Continues renew_alone.lua where its short way ends.
+-- Continues renew_alone.lua where its fast path ends.
 local locks, lost = {}, { request, 0 }
-for number, lock in ipairs(KEYS) do
-    local it = read(lock, now_ms)
-    locks[number] = it
-    it.claim = claimant(number, 9, 24)
+for number, lock_key in ipairs(KEYS) do
+    local lock = read(lock_key, now_ms)
+    locks[number] = lock
+    lock.claim = caller(number, 9, 24)
     local how
-    it.record, how = record_of(it, it.claim, now_ms)
-    if not it.record then
+    lock.record, how = record_of(lock, lock.claim, now_ms)
+    if not lock.record then
         lost[#lost + 1] = number
-        lost[#lost + 1] = why_not(how, ended_key(it, it.claim))
+        lost[#lost + 1] = why_not(how, ended_key(lock, lock.claim))
     end
 end
 if lost[3] then
     return lost
 end
-for number, it in ipairs(locks) do
-    local is_alone = it.record == it.key
+for number, lock in ipairs(locks) do
+    local is_alone = lock.record == lock.key
     if mode == 'x' and not is_alone then
         return { request, 12, number }
     elseif mode == 's' and not is_alone then
-        local lease = redis.call('HMGET', it.record, 's', 'k')
+        local lease = redis.call('HMGET', lock.record, 's', 'k')
         if lease[1] ~= limit or lease[2] ~= permits then
             return { request, 11, number }
         end
@@ -27,47 +27,47 @@ for number, it in ipairs(locks) do
 end
 
 -- The record of a lease that held alone becomes that of one of several.
-local function step_down(it, kept_ms, until_ms)
+local function step_down(lock, kept_ms, until_ms)
     local fields = {}
-    for index, field in ipairs(redis.call('HGETALL', it.key)) do
+    for index, field in ipairs(redis.call('HGETALL', lock.key)) do
         fields[index] = field
     end
-    vacate(it)
-    it.record = holder_key(it, it.claim)
-    share(it, it.claim, limit, permits, until_ms, kept_ms, now_ms)
-    redis.call('HSET', it.record, 's', limit, 'k', permits, unpack(fields))
-    redis.call('HDEL', it.record, 'w', 'p', 'v', 'g')
-    redis.call('PEXPIRE', it.record, kept_ms)
+    delete_lease(lock)
+    lock.record = holder_key(lock, lock.claim)
+    share(lock, lock.claim, limit, permits, until_ms, kept_ms, now_ms)
+    redis.call('HSET', lock.record, 's', limit, 'k', permits, unpack(fields))
+    redis.call('HDEL', lock.record, 'w', 'p', 'v', 'g')
+    redis.call('PEXPIRE', lock.record, kept_ms)
 end
 
-local function renew(it, record)
-    local until_ms, kept_ms = extend(it.record, record[2], ttl_ms == '' and record[3] or ttl_ms, record[4], record[5])
-    if it.record ~= it.key then
-        redis.call('ZADD', holders_key(it), until_ms, it.claim .. record[7])
-        lasts(it, until_ms - now_ms)
-        live(holders_key(it), kept_ms)
-        live(it.key, kept_ms)
+local function renew(lock, record)
+    local until_ms, kept_ms = extend(lock.record, record[2], ttl_ms == '' and record[3] or ttl_ms, record[4], record[5])
+    if lock.record ~= lock.key then
+        redis.call('ZADD', holders_key(lock), until_ms, lock.claim .. record[7])
+        note_longest(lock, until_ms - now_ms)
+        extend_ttl(holders_key(lock), kept_ms)
+        extend_ttl(lock.key, kept_ms)
     elseif mode == 's' then
-        step_down(it, kept_ms, until_ms)
-        offer(it, now_ms)
+        step_down(lock, kept_ms, until_ms)
+        reserve(lock, now_ms)
     end
     if is_repeat then
-        note_repeat(it.record, record[8], request)
+        note_repeat(lock.record, record[8], request)
     end
-    tell(channel, now_us, 'renewed', it, it.record)
+    publish_event(channel, now_us, 'renewed', lock, lock.record)
     return until_ms
 end
 
 local answer = { request, 1, now_ms }
-for _, it in ipairs(locks) do
-    local record = redis.call('HMGET', it.record, 'u', 'a', 't', 'x', 'i', 'd', 'k', 'z')
+for _, lock in ipairs(locks) do
+    local record = redis.call('HMGET', lock.record, 'u', 'a', 't', 'x', 'i', 'd', 'k', 'z')
     local had_until_ms = tonumber(record[1])
     local until_ms = had_until_ms
     if not is_done(record[8], request) then
-        until_ms = renew(it, record)
+        until_ms = renew(lock, record)
     end
     answer[#answer + 1] = had_until_ms - now_ms
     answer[#answer + 1] = closed_until(record[2], until_ms, record[5], record[6]) - now_ms
-    answer[#answer + 1] = lease_in(it.record)
+    answer[#answer + 1] = lease_in(lock.record)
 end
 return answer

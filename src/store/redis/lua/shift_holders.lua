@@ -1,18 +1,18 @@
 -- Puts right what was written of the holders of a lock before the clock was set back, a bounded number at a time.
--- KEYS: lock
+-- KEYS: lock_key
 -- ARGV: request, cursor, count
 -- Returns: request, us that it took, next cursor ('0' at the end)
-local lock = KEYS[1]
+local lock_key = KEYS[1]
 local request, cursor, count = ARGV[1], ARGV[2], ARGV[3]
 
 local now_us, now_ms = now()
-local it, next_cursor = read(lock, now_ms), '0'
-if it.limit and it.longest_ms then
+local lock, next_cursor = read(lock_key, now_ms), '0'
+if lock.limit and lock.longest_ms then
     -- It meets everybody who stays, wherever an entry comes to stand meanwhile.
-    local found = redis.call('ZSCAN', holders_key(it), cursor, 'COUNT', count)
+    local found = redis.call('ZSCAN', holders_key(lock), cursor, 'COUNT', count)
     next_cursor = found[1]
     for i = 1, #found[2], 2 do
-        shift_entry(it, found[2][i], tonumber(found[2][i + 1]), now_ms)
+        shift_entry(lock, found[2][i], tonumber(found[2][i + 1]), now_ms)
     end
 end
 return { request, took(now_us), next_cursor }

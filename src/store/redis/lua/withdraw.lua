@@ -1,5 +1,5 @@
 -- Ends the lease that an attempt may roll back, and keeps the attempt from being granted should its request arrive late.
--- KEYS: for each lock: lock, ended
+-- KEYS: for each lock: lock_key, ended
 -- ARGV: attempt, is_close, channel, for each lock: claim
 -- Returns: attempt, how many leases were ended
 local attempt, is_close, channel = ARGV[1], ARGV[2], ARGV[3]
@@ -9,7 +9,7 @@ local ended_count = 0
 
 -- Ends a lease. Undone, it closes nothing, even one that ran out before anybody was told of it. One that was in use, because
 -- it is closed or had been taken over, keeps the lock as a release does; if it has run out it has expired.
-local function roll_back(it, record, claim)
+local function roll_back(lock, record, claim)
     local granted_text, acquired_ms, until_ms, min_hold_ms, permits, turns = unpack(redis.call('HMGET', record, 'f', 'a', 'u', 'i', 'k', 'j'))
     local was_in_use = is_close == '1' or string.sub(turns or attempt, 1, 8) ~= attempt
     if was_in_use and tonumber(until_ms) <= now_ms then
@@ -19,50 +19,50 @@ local function roll_back(it, record, claim)
     local held_ms = math.max(now_ms - acquired_ms, 0)
     local open_ms = was_in_use and now_ms + (tonumber(min_hold_ms) or 0) - held_ms or 0
     ended_count = ended_count + 1
-    tell(channel, now_us, 'released', it, record)
-    if record == it.key then
-        vacate(it)
-        close(it, open_ms, now_ms)
+    publish_event(channel, now_us, 'released', lock, record)
+    if record == lock.key then
+        delete_lease(lock)
+        start_cooldown(lock, open_ms, now_ms)
     else
         redis.call('DEL', record)
-        give_back(it, claim .. permits, open_ms, now_ms, granted_text)
-        close_if_left(it)
+        return_permits(lock, claim .. permits, open_ms, now_ms, granted_text)
+        end_sharing_if_empty(lock)
     end
-    offer(it, now_ms)
+    reserve(lock, now_ms)
 end
 
 -- A claim whose lease ran out before anybody was told of it never held: gives back what the lease keeps taken, and
 -- returns the mark of a claim that has not ended.
-local function forget_run_out(it, mark)
+local function forget_run_out(lock, mark)
     local fence, permits = struct.unpack('>I8I4', string.sub(mark, 10, 21))
     local kept = struct.pack('>I8I8', 0, fence)
     kept = kept .. permits
-    if it.limit and redis.call('ZSCORE', holders_key(it), kept) then
-        give_back(it, kept, 0, now_ms)
-        close_if_left(it)
-        offer(it, now_ms)
+    if lock.limit and redis.call('ZSCORE', holders_key(lock), kept) then
+        return_permits(lock, kept, 0, now_ms)
+        end_sharing_if_empty(lock)
+        reserve(lock, now_ms)
     end
     return 'c' .. string.sub(mark, 22)
 end
 
 for number = 1, #KEYS / 2 do
-    local it, ended, claim = read(KEYS[number * 2 - 1], now_ms), KEYS[number * 2], ARGV[3 + number]
-    local record = it.limit and shift_holder(it, claim, now_ms) and holder_key(it, claim)
-    if it.holder == claim and (not it.compact or it.attempt == attempt) then
-        spread(it)
-        record = it.key
+    local lock, ended, claim = read(KEYS[number * 2 - 1], now_ms), KEYS[number * 2], ARGV[3 + number]
+    local record = lock.limit and shift_holder(lock, claim, now_ms) and holder_key(lock, claim)
+    if lock.holder == claim and (not lock.compact or lock.attempt == attempt) then
+        to_hash(lock)
+        record = lock.key
     end
     if record and redis.call('HGET', record, 'r') == attempt then
-        roll_back(it, record, claim)
+        roll_back(lock, record, claim)
     end
     -- One attempt may ask many times: an ask that is late must not be granted what another one was.
     local mark = redis.call('GET', ended) or 'c'
     if is_close == '0' and string.find(mark, '^[23]') and string.sub(mark, 2, 9) == attempt then
-        mark = forget_run_out(it, mark)
+        mark = forget_run_out(lock, mark)
     end
     if string.sub(mark, 1, 1) == 'c' and not string.find(mark, attempt, 2, true) then
         local attempts = string.sub(mark, 2) .. attempt
-        redis.call('SET', ended, 'c' .. string.sub(attempts, -8 * WITHDRAWN_MAX), 'PX', REMEMBERED_MS)
+        redis.call('SET', ended, 'c' .. string.sub(attempts, -8 * WITHDRAWN_MAX), 'PX', TOMBSTONE_MS)
     end
 end
 return { attempt, ended_count }

@@ -10,7 +10,7 @@ use super::UNPOISONED;
 
 /// How long a TTL is remembered beyond itself. The store keeps the longest one for much longer, and tells it with every
 /// exchange.
-const REMEMBERED: Duration = Duration::from_secs(600);
+const KNOWN_FOR: Duration = Duration::from_secs(600);
 
 /// For how long after a TTL was heard this process takes it to be remembered by every other one. The margin covers that
 /// processes hear of it at different moments.
@@ -23,19 +23,19 @@ pub(in crate::store::redis) struct LongestTtl {
     used_ms: AtomicU64,
     /// What all processes know, in milliseconds.
     shared_ms: AtomicU64,
-    memory: Mutex<Memory>,
+    memory: Mutex<TtlHistory>,
 }
 
 #[derive(Debug, Default)]
-struct Memory {
+struct TtlHistory {
     /// The latest last and the longest first: what is shorter than a later one adds nothing.
-    heard: Vec<Heard>,
+    heard: Vec<SharedTtl>,
     /// When the data were lost last: what was shared before is not known to who came since.
     shared_since: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Heard {
+struct SharedTtl {
     ttl_ms: u64,
     at: Instant,
 }
@@ -56,7 +56,7 @@ impl LongestTtl {
     }
 
     /// The store has been told what was used. What is used from now on is for the next exchange.
-    pub(super) fn told(&self, used_ms: u64) {
+    pub(super) fn announced(&self, used_ms: u64) {
         // Failing means that a longer one has been used since.
         let _ = self
             .used_ms
@@ -71,9 +71,9 @@ impl LongestTtl {
         while heard.last().is_some_and(|last| last.ttl_ms <= ttl_ms) {
             heard.pop();
         }
-        heard.push(Heard { ttl_ms, at });
-        heard.retain(|heard| heard.is_within(REMEMBERED + heard.ttl(), at));
-        let is_shared = |heard: &&Heard| {
+        heard.push(SharedTtl { ttl_ms, at });
+        heard.retain(|heard| heard.is_within(KNOWN_FOR + heard.ttl(), at));
+        let is_shared = |heard: &&SharedTtl| {
             heard.is_within(SHARED, at) && shared_since.is_none_or(|since| heard.at >= since)
         };
         let shared = heard.iter().find(is_shared);
@@ -94,12 +94,12 @@ impl LongestTtl {
         let known = memory
             .heard
             .iter()
-            .find(|heard| heard.is_within(REMEMBERED + heard.ttl(), now));
+            .find(|heard| heard.is_within(KNOWN_FOR + heard.ttl(), now));
         known.map_or(0, |heard| heard.ttl_ms).max(self.used_ms())
     }
 }
 
-impl Heard {
+impl SharedTtl {
     fn ttl(&self) -> Duration {
         Duration::from_millis(self.ttl_ms)
     }
@@ -138,12 +138,12 @@ mod tests {
         let last_use = heard + SHARED - SECOND;
         longest.hear(1_000, last_use);
         assert!(longest.use_ttl(SECOND * 60));
-        longest.told(60_000);
+        longest.announced(60_000);
         longest.hear(1_000, last_use + SECOND * 2);
         assert!(!longest.use_ttl(SECOND * 60));
-        longest.told(60_000);
+        longest.announced(60_000);
         assert_eq!(longest.known_ms(last_use + SECOND * 60 * 4), 60_000);
-        assert_eq!(longest.known_ms(heard + REMEMBERED + SECOND * 61), 1_000);
+        assert_eq!(longest.known_ms(heard + KNOWN_FOR + SECOND * 61), 1_000);
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
         longest.use_ttl(SECOND);
         let told = longest.used_ms();
         longest.use_ttl(SECOND * 2);
-        longest.told(told);
+        longest.announced(told);
         assert_eq!(longest.used_ms(), 2_000);
     }
 }

@@ -17,7 +17,7 @@ fn recovery() -> Recovery {
         survey_interval: SECOND,
     };
     let fleet = Arc::new(FleetState::new(config.survey_interval));
-    let messages = Arc::new(Messages::new(1, 0, Arc::clone(&fleet)));
+    let messages = Arc::new(PubSub::new(1, 0, Arc::clone(&fleet)));
     Recovery::new(&config, SECOND * 3600, fleet, messages)
 }
 
@@ -37,8 +37,8 @@ fn answer(epoch: u64, after: Duration) -> RecoveryReply {
     }
 }
 
-fn redis(run_id: &str) -> Facts {
-    Facts::of_process(run_id)
+fn redis(run_id: &str) -> ServerInfo {
+    ServerInfo::of_process(run_id)
 }
 
 /// A process that has met a Redis.

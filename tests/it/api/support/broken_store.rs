@@ -6,8 +6,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold::domain::{
-    Acquired, Attempt, Change, Claim, Evicted, HoldCount, Holders, Listing, LockName, LockNames,
-    LockView, Parked, Place, Position, Released, Renewed, Rollback, Stand, Token, Waiting,
+    Acquired, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName, LockNames, LockView,
+    Position, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Ticket, Token,
+    Waiting,
 };
 use leasehold::store::{
     Deadlines, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
@@ -88,7 +89,7 @@ impl LockStore for BrokenStore {
         &'a self,
         _: &'a Claim,
         _: Attempt,
-        stand: Option<&'a Stand>,
+        stand: Option<&'a QueueRequest>,
         _: Instant,
     ) -> StoreFuture<'a, Acquired> {
         if self.is_silent {
@@ -99,11 +100,11 @@ impl LockStore for BrokenStore {
         }
         if stand.is_some() {
             let waiting = Waiting {
-                place: Place {
+                place: Ticket {
                     sequence: 1,
                     until: None,
                 },
-                look_in: None,
+                recheck_in: None,
                 position: Some(FIRST),
                 restored: false,
                 is_unsure: false,
@@ -114,11 +115,11 @@ impl LockStore for BrokenStore {
         ready(Ok(Acquired::Recovering { retry_in })).boxed()
     }
 
-    fn park<'a>(&'a self, _: &'a Claim, _: Duration, _: Instant) -> StoreFuture<'a, Parked> {
+    fn suspend<'a>(&'a self, _: &'a Claim, _: Duration, _: Instant) -> StoreFuture<'a, Suspended> {
         if self.error.is_some() {
             return self.fail();
         }
-        let parked = Parked {
+        let parked = Suspended {
             position: Some(FIRST),
             blocked_by: Vec::new(),
         };
@@ -139,7 +140,7 @@ impl LockStore for BrokenStore {
         &'a self,
         _: &'a LockNames,
         _: Token,
-        _: Change,
+        _: RenewOptions,
         _: Instant,
     ) -> StoreFuture<'a, Renewed> {
         self.fail()
@@ -160,7 +161,10 @@ impl LockStore for BrokenStore {
             return self.fail();
         };
         let told = Vec::new();
-        let holders = Holders { told, total };
+        let holders = Holders {
+            listed: told,
+            total,
+        };
         let evicted = Evicted {
             holders,
             is_complete: false,
@@ -179,7 +183,7 @@ impl LockStore for BrokenStore {
         self.fail()
     }
 
-    fn survey(&self) -> BoxFuture<'_, ()> {
+    fn refresh_health(&self) -> BoxFuture<'_, ()> {
         ready(()).boxed()
     }
 
@@ -191,9 +195,9 @@ impl LockStore for BrokenStore {
         self.health.clone()
     }
 
-    fn attach(&self, _: Arc<dyn Listener>) {}
+    fn set_listener(&self, _: Arc<dyn Listener>) {}
 
-    fn want_events(&self, _: bool) -> BoxFuture<'_, ()> {
+    fn set_event_delivery(&self, _: bool) -> BoxFuture<'_, ()> {
         ready(()).boxed()
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leasehold::domain::{
-    self, Acquired, Blocker, Claim, Contradiction, Holder, Lease, LockName, LockState, LockView,
-    NotHolder, Parked, Position, Released, Renewed, Share,
+    self, Acquired, Claim, ConflictKind, Holder, Lease, LockName, LockState, LockView, Mismatch,
+    NotHolder, Position, Released, Renewed, Share, Suspended,
 };
 
 use super::super::reference::{Mode, Part, Seen, What, Why};
@@ -32,29 +32,31 @@ impl<P: Place> Run<P> {
                 let parts = blockades.into_iter().map(|blockade| {
                     let (lock, length) = (self.lock(&blockade.name), blockade.queue_length);
                     match blockade.by {
-                        Blocker::Holders(holders) => {
+                        ConflictKind::Holders(holders) => {
                             What::Held.of(lock, &[holders.total, length], &[])
                         }
-                        Blocker::Cooling { free_in } => {
+                        ConflictKind::Cooling { free_in } => {
                             What::Cooling.of(lock, &[length], &[Self::ticks(free_in)])
                         }
-                        Blocker::Waiters => What::Behind.of(lock, &[length], &[]),
+                        ConflictKind::Waiters => What::Behind.of(lock, &[length], &[]),
                     }
                 });
                 parts.collect()
             }
-            Acquired::Contradicts(contradiction) => vec![self.seen_contradiction(contradiction)],
+            Acquired::Mismatched(contradiction) => vec![self.seen_contradiction(contradiction)],
             Acquired::TooManyWaiters { name, queue_length } => {
                 vec![What::TooManyWaiters.of(self.lock(&name), &[queue_length], &[])]
             }
-            Acquired::Ended(lost) => vec![What::Ended(why(&lost.how)).bare(self.lock(&lost.name))],
-            Acquired::Overdue => panic!("nobody waits so long here"),
+            Acquired::Ended(lost) => {
+                vec![What::Ended(why(&lost.reason)).bare(self.lock(&lost.name))]
+            }
+            Acquired::WaitExpired => panic!("nobody waits so long here"),
             Acquired::Superseded => panic!("there is one process here"),
             Acquired::Recovering { .. } => panic!("nothing was lost here"),
         }
     }
 
-    pub(super) fn seen_parked(&self, claim: &Claim, parked: &Parked) -> Seen {
+    pub(super) fn seen_parked(&self, claim: &Claim, parked: &Suspended) -> Seen {
         vec![self.seen_position(What::Parked, claim, parked.position)]
     }
 
@@ -68,7 +70,7 @@ impl<P: Place> Run<P> {
                         name,
                         claim,
                         &renewal.lease,
-                        &[renewal.slack],
+                        &[renewal.remaining_before],
                     )
                 });
                 parts.collect()
@@ -76,7 +78,7 @@ impl<P: Place> Run<P> {
             Renewed::NotHolder(lost) => {
                 let parts = lost
                     .iter()
-                    .map(|lost| What::NotHolder(why(&lost.how)).bare(self.lock(&lost.name)));
+                    .map(|lost| What::NotHolder(why(&lost.reason)).bare(self.lock(&lost.name)));
                 parts.collect()
             }
             Renewed::Contradicts(contradiction) => vec![self.seen_contradiction(contradiction)],
@@ -115,7 +117,7 @@ impl<P: Place> Run<P> {
                 vec![What::Cooling.of(lock, &[], &[Self::ticks(free_in)])]
             }
             LockState::Held(holders) => {
-                let told = holders.told.iter();
+                let told = holders.listed.iter();
                 let told = told.map(|holder| Self::seen_holder(What::Holder, lock, holder, &[]));
                 let mut told: Vec<_> = told.collect();
                 told.sort();
@@ -132,11 +134,11 @@ impl<P: Place> Run<P> {
         seen
     }
 
-    fn seen_contradiction(&self, contradiction: Contradiction) -> Part {
+    fn seen_contradiction(&self, contradiction: Mismatch) -> Part {
         match contradiction {
-            Contradiction::Limit { name, .. } => What::ContradictsLimit.bare(self.lock(&name)),
-            Contradiction::Upgrade { name } => What::ContradictsUpgrade.bare(self.lock(&name)),
-            Contradiction::Claim { name } => What::ContradictsClaim.bare(self.lock(&name)),
+            Mismatch::Limit { name, .. } => What::ContradictsLimit.bare(self.lock(&name)),
+            Mismatch::Upgrade { name } => What::ContradictsUpgrade.bare(self.lock(&name)),
+            Mismatch::Claim { name } => What::ContradictsClaim.bare(self.lock(&name)),
         }
     }
 

@@ -1,0 +1,43 @@
+//! What a service hears from its store, and whom it concerns. Nothing here waits.
+
+use std::sync::Arc;
+
+use super::events::EventLog;
+use super::held::HeldByStreams;
+use super::local_waiters::LocalWaiters;
+use crate::domain::{ClaimDigest, LockEvent, LockName};
+use crate::store::Listener;
+
+/// The listener of one service. It knows no store, so store and service do not keep each other alive.
+#[derive(Debug)]
+pub(super) struct StoreListener {
+    pub(super) queues: Arc<LocalWaiters>,
+    pub(super) events: Arc<EventLog>,
+    pub(super) held: Arc<HeldByStreams>,
+}
+
+impl Listener for StoreListener {
+    fn reserved(&self, name: &LockName) {
+        self.queues.reserved(name).defer();
+    }
+
+    fn evicted(&self, name: &LockName) {
+        self.held.evicted(name);
+    }
+
+    fn released(&self, name: &LockName, claim: ClaimDigest) {
+        self.held.released(name, claim);
+    }
+
+    fn event(&self, event: LockEvent) {
+        self.events.happened(event);
+    }
+
+    fn messages_lost(&self) {
+        self.queues.recheck_all();
+    }
+
+    fn events_lost(&self) {
+        self.events.messages_lost();
+    }
+}

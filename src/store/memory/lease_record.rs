@@ -1,0 +1,169 @@
+//! One claim's hold on one lock: its lease and what it was granted for.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::clock::StoreTime;
+use super::text::Text;
+use crate::domain::{
+    Attempt, Claim, Fence, HoldCount, Holder, Lease, Mode, Owner, RenewOptions, Rollback,
+    RollbackRight, Token, Ttl,
+};
+
+/// A lease and what it was granted for.
+pub(super) struct LeaseRecord {
+    pub(super) token: Token,
+    pub(super) mode: Mode,
+    pub(super) fence: Fence,
+    rollback_right: RollbackState,
+    /// Whether a stream holds it, or has held it.
+    pub(super) is_of_stream: bool,
+    pub(super) acquired: Instant,
+    pub(super) until: Instant,
+    pub(super) hold_count: HoldCount,
+    ttl: Ttl,
+    ceiling: Option<Instant>,
+    min_hold: Option<Duration>,
+    lock_delay: Option<Duration>,
+    text: Text,
+}
+
+/// Which attempt may roll a lease back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RollbackState {
+    /// None: a request was told of the lease that does not end with it.
+    Nobody,
+    /// The one that made the grant, as long as no other was told of it.
+    Grantee(Attempt),
+    /// The one that took the lease over.
+    Successor(Attempt),
+}
+
+impl LeaseRecord {
+    pub(super) fn new(
+        claim: &Claim,
+        text: Text,
+        attempt: Attempt,
+        fence: Fence,
+        now: StoreTime,
+    ) -> Self {
+        let mut hold = Self {
+            token: claim.token,
+            mode: claim.mode,
+            fence,
+            rollback_right: RollbackState::Grantee(attempt),
+            is_of_stream: claim.takes_over,
+            acquired: now.instant,
+            until: now.instant,
+            hold_count: claim.hold_count,
+            ttl: claim.ttl,
+            ceiling: claim.max_hold.map(|max_hold| now.instant + max_hold),
+            min_hold: claim.min_hold,
+            lock_delay: claim.lock_delay,
+            text,
+        };
+        hold.extend(now);
+        hold
+    }
+
+    /// An attempt of the same claim is told of the grant, and may make it deeper. Says whether it did.
+    pub(super) fn again(&mut self, claim: &Claim, attempt: Attempt) -> bool {
+        if self.rollback_right != RollbackState::Grantee(attempt) {
+            self.rollback_right = match claim.takes_over {
+                true => RollbackState::Successor(attempt),
+                false => RollbackState::Nobody,
+            };
+        }
+        self.is_of_stream |= claim.takes_over;
+        let is_deeper = claim.hold_count > self.hold_count;
+        self.hold_count = self.hold_count.max(claim.hold_count);
+        is_deeper
+    }
+
+    /// Lowers the depth. Whoever asked for that was told of the lease.
+    pub(super) fn step_back(&mut self, depth: HoldCount) {
+        self.rollback_right = RollbackState::Nobody;
+        self.hold_count = self.hold_count.min(depth);
+    }
+
+    /// Whether this attempt may roll the lease back.
+    pub(super) fn may_be_withdrawn_by(&self, attempt: Attempt) -> bool {
+        [
+            RollbackState::Grantee(attempt),
+            RollbackState::Successor(attempt),
+        ]
+        .contains(&self.rollback_right)
+    }
+
+    /// The attempt that made the grant, as long as nobody else was told of it.
+    pub(super) fn unacknowledged(&self) -> Option<Attempt> {
+        match self.rollback_right {
+            RollbackState::Grantee(attempt) => Some(attempt),
+            RollbackState::Nobody | RollbackState::Successor(_) => None,
+        }
+    }
+
+    /// Until when what it takes stays taken after it is rolled back.
+    pub(super) fn kept_after_rollback(&self, rollback: Rollback, now: StoreTime) -> Instant {
+        match (rollback, self.rollback_right) {
+            (Rollback::Undo, RollbackState::Grantee(_)) => now.instant,
+            (Rollback::Undo | Rollback::Close, _) => self.kept_after_release(),
+        }
+    }
+
+    pub(super) fn renew(&mut self, change: RenewOptions, now: StoreTime) {
+        match change.rollback_right {
+            RollbackRight::Never => self.rollback_right = RollbackState::Nobody,
+            RollbackRight::AsBefore => {}
+        }
+        self.ttl = change.ttl.unwrap_or(self.ttl);
+        self.extend(now);
+    }
+
+    fn extend(&mut self, now: StoreTime) {
+        let until = now.instant + self.ttl.get();
+        self.until = self.ceiling.map_or(until, |ceiling| until.min(ceiling));
+    }
+
+    /// Until when what it takes stays taken after it ran out: `lock_delay` counts from its end, `min_hold` from the
+    /// grant.
+    pub(super) fn kept_after_expiry(&self) -> Instant {
+        let delayed = self.until + self.lock_delay.unwrap_or_default();
+        delayed.max(self.kept_after_release())
+    }
+
+    /// The same after a release.
+    pub(super) fn kept_after_release(&self) -> Instant {
+        self.acquired + self.min_hold.unwrap_or_default()
+    }
+
+    /// The same after an eviction.
+    pub(super) fn kept_after_eviction(&self, now: StoreTime) -> Instant {
+        now.instant + self.lock_delay.unwrap_or_default()
+    }
+
+    pub(super) fn lease(&self, now: StoreTime) -> Lease {
+        Lease {
+            holder: self.holder(now),
+            ttl: self.ttl,
+        }
+    }
+
+    pub(super) fn owner(&self) -> &Owner {
+        self.text.owner()
+    }
+
+    pub(super) fn holder(&self, now: StoreTime) -> Holder {
+        Holder {
+            owner: self.owner().clone(),
+            metadata: self.text.metadata().cloned(),
+            mode: self.mode,
+            fence: self.fence,
+            hold_count: self.hold_count,
+            acquired_at: now.timestamp_of(self.acquired),
+            expires_at: now.timestamp_of(self.until),
+            expires_in: self.until.saturating_duration_since(now.instant),
+        }
+    }
+}

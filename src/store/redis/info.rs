@@ -1,0 +1,358 @@
+//! What a Redis says about itself, and what Leasehold makes of it. Redis is checked, not trusted.
+
+use std::collections::HashMap;
+
+use redis::RedisResult;
+use redis::aio::MultiplexedConnection;
+
+use crate::store::Finding;
+
+/// The oldest Redis that has what the scripts need.
+const VERSION_MIN: (u32, u32) = (6, 2);
+/// From this offset on the clocks are worth a warning, in milliseconds.
+const CLOCK_OFFSET_MAX_MS: i64 = 250;
+
+/// One look at a Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ServerInfo {
+    /// Changes with every start of a Redis process.
+    pub(super) run_id: String,
+    /// Whose replica it was before it was promoted; empty for none.
+    pub(super) promoted_from: String,
+    version: String,
+    role: String,
+    maxmemory_policy: String,
+    is_append_only: bool,
+    /// `always`, `everysec` or `no`; none where the command is forbidden, as on many managed services.
+    appendfsync: Option<String>,
+    /// `no-appendfsync-on-rewrite`: nothing is synced while the file is rewritten. None where it is not known.
+    skips_fsync_on_rewrite: Option<bool>,
+    replicas: u64,
+    last_write_failed: bool,
+    /// Whether `maxmemory` was reached, by the measure that Redis goes by.
+    is_full: bool,
+    maxmemory_bytes: u64,
+}
+
+impl ServerInfo {
+    /// Asks.
+    pub(super) async fn read(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
+        let info: String = redis::cmd("INFO").query_async(connection).await?;
+        let config: RedisResult<HashMap<String, String>> = redis::cmd("CONFIG")
+            .arg("GET")
+            .arg("*appendfsync*")
+            .query_async(connection)
+            .await;
+        let config = match config {
+            Ok(config) => config,
+            Err(error) if error.is_unrecoverable_error() => return Err(error),
+            Err(_) => HashMap::new(),
+        };
+        Ok(Self::parse(&info, &config))
+    }
+
+    fn parse(info: &str, config: &HashMap<String, String>) -> Self {
+        let lines: HashMap<&str, &str> = info
+            .lines()
+            .filter_map(|line| line.trim_end().split_once(':'))
+            .collect();
+        let text = |key: &str| lines.get(key).copied().unwrap_or_default().to_owned();
+        let bytes = |key: &str| text(key).parse().unwrap_or(0_u64);
+        let maxmemory_bytes = bytes("maxmemory");
+        let counted_bytes = bytes("used_memory").saturating_sub(bytes("mem_not_counted_for_evict"));
+        Self {
+            run_id: text("run_id"),
+            // Nothing but zeros if there is none.
+            promoted_from: text("master_replid2").trim_matches('0').to_owned(),
+            version: text("redis_version"),
+            role: text("role"),
+            maxmemory_policy: text("maxmemory_policy"),
+            is_append_only: text("aof_enabled") == "1",
+            appendfsync: config.get("appendfsync").cloned(),
+            skips_fsync_on_rewrite: config
+                .get("no-appendfsync-on-rewrite")
+                .map(|value| value != "no"),
+            replicas: text("connected_slaves").parse().unwrap_or(0),
+            last_write_failed: text("aof_last_write_status") == "err",
+            is_full: maxmemory_bytes > 0 && counted_bytes > maxmemory_bytes,
+            maxmemory_bytes,
+        }
+    }
+
+    /// Whether every acknowledged write is on disk before its acknowledgement, and nobody else can come back in its place:
+    /// a replica may be promoted that lacks the last ones.
+    pub(super) fn is_durable(&self) -> bool {
+        self.is_synced() && self.skips_fsync_on_rewrite == Some(false) && self.replicas == 0
+    }
+
+    pub(super) fn is_primary(&self) -> bool {
+        self.role == "master"
+    }
+
+    fn is_synced(&self) -> bool {
+        self.is_append_only
+            && self.appendfsync.as_deref() == Some("always")
+            && !self.last_write_failed
+    }
+
+    /// Why no lease may be granted on this Redis, if so.
+    pub(super) fn refusal(&self, accepted_policy: Option<&str>) -> Option<String> {
+        let findings = [
+            self.version_finding(),
+            self.role_finding(),
+            self.policy_finding(accepted_policy),
+        ];
+        findings
+            .into_iter()
+            .find(|finding| !finding.is_fine)
+            .map(|finding| finding.detail)
+    }
+
+    /// Everything worth knowing, good or bad.
+    pub(super) fn findings(
+        &self,
+        accepted_policy: Option<&str>,
+        clock_offset_ms: i64,
+    ) -> Vec<Finding> {
+        vec![
+            self.version_finding(),
+            self.role_finding(),
+            self.policy_finding(accepted_policy),
+            self.persistence_finding(),
+            self.memory_finding(),
+            clock_finding(clock_offset_ms),
+        ]
+    }
+
+    fn version_finding(&self) -> Finding {
+        let mut numbers = self
+            .version
+            .split('.')
+            .map(|part| part.parse().unwrap_or(0));
+        let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        let is_fine = version >= VERSION_MIN;
+        let advice = if is_fine { "" } else { "; use 6.2 or later" };
+        Finding {
+            topic: "version",
+            is_fine,
+            detail: format!("redis {}{advice}", self.version),
+        }
+    }
+
+    fn role_finding(&self) -> Finding {
+        let is_fine = self.is_primary();
+        let advice = if is_fine {
+            ""
+        } else {
+            "; point LEASEHOLD_STORE at the primary"
+        };
+        Finding {
+            topic: "role",
+            is_fine,
+            detail: format!("role is {}{advice}", self.role),
+        }
+    }
+
+    fn policy_finding(&self, accepted: Option<&str>) -> Finding {
+        let policy = &self.maxmemory_policy;
+        let (is_fine, detail) = match policy.as_str() {
+            "noeviction" => (true, "maxmemory-policy is noeviction".to_owned()),
+            _ if Some(policy.as_str()) == accepted => (
+                true,
+                format!("maxmemory-policy {policy} may evict leases; accepted by name"),
+            ),
+            _ => {
+                let advice =
+                    "set it to noeviction, or accept it by name with redis.accept_eviction_policy";
+                (
+                    false,
+                    format!("maxmemory-policy {policy} may evict leases that are held; {advice}"),
+                )
+            }
+        };
+        Finding {
+            topic: "maxmemory-policy",
+            is_fine,
+            detail,
+        }
+    }
+
+    fn memory_finding(&self) -> Finding {
+        let bytes = self.maxmemory_bytes;
+        let detail = match (self.is_full, bytes) {
+            (true, _) => format!(
+                "the {bytes} bytes of maxmemory are used up, so that new claims are refused; raise it, or make room"
+            ),
+            (false, 0) => "there is no maxmemory".to_owned(),
+            (false, _) => format!("there is room within the {bytes} bytes of maxmemory"),
+        };
+        Finding {
+            topic: "memory",
+            is_fine: !self.is_full,
+            detail,
+        }
+    }
+
+    fn persistence_finding(&self) -> Finding {
+        let appendfsync = self.appendfsync.as_deref().unwrap_or("unknown");
+        let detail = match (self.is_append_only, self.last_write_failed) {
+            (true, true) => {
+                "the last write of the append-only file failed; free disk space".to_owned()
+            }
+            (true, false) if self.is_durable() => {
+                "append-only file with appendfsync always".to_owned()
+            }
+            (true, false) if self.is_synced() && self.skips_fsync_on_rewrite != Some(false) => {
+                "append-only file with appendfsync always, but not while it is rewritten; set \
+                 no-appendfsync-on-rewrite to no, or new grants wait after a restart"
+                    .to_owned()
+            }
+            (true, false) if self.is_synced() => format!(
+                "append-only file with appendfsync always; replicas: {}; new grants wait after a restart, because one of \
+                 them may be promoted",
+                self.replicas
+            ),
+            (true, false) => format!(
+                "append-only file with appendfsync {appendfsync}; new grants wait after a restart"
+            ),
+            (false, _) => "no append-only file; new grants wait after a restart".to_owned(),
+        };
+        Finding {
+            topic: "persistence",
+            is_fine: !self.last_write_failed,
+            detail,
+        }
+    }
+}
+
+fn clock_finding(offset_ms: i64) -> Finding {
+    let is_fine = offset_ms.abs() <= CLOCK_OFFSET_MAX_MS;
+    let advice = if is_fine {
+        ""
+    } else {
+        "; keep the clocks of all machines in step by NTP"
+    };
+    let relation = if offset_ms < 0 { "behind" } else { "ahead of" };
+    let offset_ms = offset_ms.unsigned_abs();
+    let detail =
+        format!("the store's clock is {offset_ms} ms {relation} this machine's clock{advice}");
+    Finding {
+        topic: "clock",
+        is_fine,
+        detail,
+    }
+}
+
+#[cfg(test)]
+impl ServerInfo {
+    /// A primary of which nothing else is known.
+    pub(super) fn of_process(run_id: &str) -> Self {
+        let info = format!("run_id:{run_id}\r\nrole:master\r\n");
+        Self::parse(&info, &HashMap::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFO: &str = "# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\n# Replication\r\nrole:master\r\n\
+        master_replid:def\r\n# Memory\r\nmaxmemory_policy:noeviction\r\n# Persistence\r\naof_enabled:1\r\n";
+
+    fn config(appendfsync: &str, on_rewrite: &str) -> HashMap<String, String> {
+        let pairs = [
+            ("appendfsync", appendfsync),
+            ("no-appendfsync-on-rewrite", on_rewrite),
+        ];
+        pairs
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into()
+    }
+
+    fn forbidden() -> HashMap<String, String> {
+        HashMap::new()
+    }
+
+    #[test]
+    fn a_well_kept_redis_is_taken() {
+        let facts = ServerInfo::parse(INFO, &config("always", "no"));
+        assert_eq!(facts.refusal(None), None);
+        assert!(facts.is_durable());
+        assert!(
+            facts
+                .findings(None, 3)
+                .iter()
+                .all(|finding| finding.is_fine)
+        );
+    }
+
+    #[test]
+    fn an_evicting_policy_is_refused_unless_it_is_accepted_by_name() {
+        let facts = ServerInfo::parse(&INFO.replace("noeviction", "allkeys-lru"), &forbidden());
+        assert!(
+            facts
+                .refusal(None)
+                .expect("refused")
+                .contains("allkeys-lru")
+        );
+        assert!(facts.refusal(Some("volatile-ttl")).is_some());
+        assert_eq!(facts.refusal(Some("allkeys-lru")), None);
+    }
+
+    #[test]
+    fn replicas_and_old_versions_are_refused() {
+        assert!(
+            ServerInfo::parse(&INFO.replace("role:master", "role:slave"), &forbidden())
+                .refusal(None)
+                .is_some()
+        );
+        assert!(
+            ServerInfo::parse(&INFO.replace("7.0.15", "6.0.16"), &forbidden())
+                .refusal(None)
+                .is_some()
+        );
+        assert_eq!(
+            ServerInfo::parse(&INFO.replace("7.0.15", "6.2.0"), &forbidden()).refusal(None),
+            None
+        );
+    }
+
+    #[test]
+    fn only_an_append_only_file_that_is_always_synced_is_durable() {
+        assert!(!ServerInfo::parse(INFO, &config("everysec", "no")).is_durable());
+        assert!(!ServerInfo::parse(INFO, &forbidden()).is_durable());
+        let without_file = INFO.replace("aof_enabled:1", "aof_enabled:0");
+        assert!(!ServerInfo::parse(&without_file, &config("always", "no")).is_durable());
+    }
+
+    #[test]
+    fn what_is_not_synced_while_the_file_is_rewritten_is_not_durable() {
+        let facts = ServerInfo::parse(INFO, &config("always", "yes"));
+        assert!(!facts.is_durable());
+        let finding = facts.persistence_finding();
+        assert!(
+            finding.detail.contains("no-appendfsync-on-rewrite"),
+            "{}",
+            finding.detail
+        );
+    }
+
+    #[test]
+    fn a_primary_is_not_durable_while_a_replica_could_take_its_place() {
+        let info = format!("{INFO}connected_slaves:1\r\n");
+        let facts = ServerInfo::parse(&info, &config("always", "no"));
+        assert!(!facts.is_durable());
+        let finding = facts.persistence_finding();
+        assert!(finding.is_fine && finding.detail.contains("replicas: 1"));
+    }
+
+    #[test]
+    fn a_promoted_replica_says_whose_it_was() {
+        let parse = |replid: &str| {
+            let info = format!("{INFO}master_replid2:{replid}\r\n");
+            ServerInfo::parse(&info, &forbidden()).promoted_from
+        };
+        assert_eq!(parse(&"0".repeat(40)), "");
+        assert_ne!(parse("70e7"), "");
+    }
+}

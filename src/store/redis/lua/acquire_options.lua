@@ -1,0 +1,70 @@
+-- Continues acquire.lua where its fast path ends: what else a claim may wish, and a fast path for one that does.
+local queue_request, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat =
+    unpack(ARGV, 3 + #KEYS / 2)
+queue_request = queue_request or ''
+if not may_grant then
+    -- The claim that has no further wishes.
+    may_grant, limit, permits, is_fair, hold_count = '1', '', '1', '1', '1'
+    max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over = '', '', '', '', '', '0'
+end
+
+local FENCE_MAX = 9007199254740991
+
+-- Attempt and owner are the same on all locks.
+local function record_head(number, from, to)
+    return string.sub(ARGV[1 + number * 2], from, to)
+end
+local function claim_on(number)
+    return record_head(number, 10, 25)
+end
+local attempt, owner, ttl_ms = record_head(1, 1, 8), record_head(1, 26, -1), kept_ms - TOMBSTONE_MS
+
+-- The record of a new lease, when it ends, and how long the record is kept.
+local function new_lease(claim, granted_text)
+    local until_ms = now_ms + ttl_ms
+    local fields = { 'h', claim, 'r', attempt, 'f', granted_text, 'a', now_ms, 't', ttl_ms }
+    local function set(field, value)
+        fields[#fields + 1] = field
+        fields[#fields + 1] = value
+    end
+    if max_hold_ms ~= '' then
+        local ceiling_ms = now_ms + tonumber(max_hold_ms)
+        until_ms = math.min(until_ms, ceiling_ms)
+        set('x', ceiling_ms)
+    end
+    set('u', until_ms)
+    if hold_count ~= '1' then set('n', hold_count) end
+    if min_hold_ms ~= '' then set('i', min_hold_ms) end
+    if lock_delay_ms ~= '' then set('d', lock_delay_ms) end
+    if owner ~= '' then set('o', owner) end
+    if metadata ~= '' then set('m', metadata) end
+    if takes_over == '1' then set('j', attempt) end
+    if is_repeat then set('z', attempt) end
+    return fields, until_ms, keep_ms(now_ms, now_ms, until_ms, min_hold_ms)
+end
+
+-- Whether a bucket's counter shows that data were lost: it is missing, it went back, or it was never used in another epoch
+-- than the one that the process knows. What is never used is the negated epoch.
+local function is_lost(counter, last_seen)
+    return not counter or string.sub(counter, 1, 1) == '-' and counter ~= last_seen or tonumber(counter) < tonumber(last_seen)
+end
+
+-- The fast path of a claim whose record cannot be compact: nothing is known of lock or claim.
+if #KEYS == 4 and limit == '' and channel == '' and may_grant == '1' then
+    local lock_key, fence, ended, ticket = unpack(KEYS)
+    local _, _, _, last_fence_seen = unpack(ARGV)
+    if redis.call('EXISTS', lock_key, ended, ticket) == 0 then
+        local counter = redis.call('GET', fence)
+        local granted = counter and math.max(math.abs(counter) + 1, now_us)
+        if granted and not is_lost(counter, last_fence_seen) and granted <= FENCE_MAX then
+            -- A number becomes text by an explicit format: every other way loses the last digits. This is also the first
+            -- write: when memory is full it fails before anything is done.
+            local granted_text = string.format('%.0f', granted)
+            redis.call('SET', fence, granted_text)
+            local fields, until_ms, kept_ms = new_lease(claim_on(1), granted_text)
+            redis.call('HSET', lock_key, unpack(fields))
+            redis.call('PEXPIRE', lock_key, kept_ms)
+            return { attempt, 1, now_ms, granted_text, now_ms, until_ms, '' }
+        end
+    end
+end

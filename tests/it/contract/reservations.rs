@@ -1,0 +1,385 @@
+//! Laws of offers: who is told that a lock opened, and how often; and what becomes of an offer that nobody takes.
+//!
+//! All waiters are of one process here. What happens between processes is in `two_processes`.
+
+use leasehold::domain::{Acquired, Attempt, Claim, Holder, LockName, LockState, Released};
+use leasehold::store::{LAST_CALL, RESERVATION_TTL};
+
+use super::waiting::{held_and_waited_for, unfair};
+use crate::support::fixture::{
+    Fixture, LONG, READ, SHORT, Waiter, assert_behind_waiters, claim, for_short, in_mode,
+    leases_granted, lock_of, only, owned_by, permits, reader, rival,
+};
+
+/// Fails unless the lock was offered so often so far.
+async fn assert_offers(fixture: &Fixture, name: &LockName, times: usize) {
+    assert_eq!(fixture.offers_of(name).await, times);
+}
+
+pub(super) async fn a_released_lock_is_offered_once(fixture: &Fixture) {
+    fixture.listens().await;
+    let (holding, [mut first, mut second, _]) = held_and_waited_for(fixture).await;
+    let name = lock_of(&holding);
+    assert_offers(fixture, name, 0).await;
+    fixture.freed(&holding).await;
+    assert_offers(fixture, name, 1).await;
+    // Who asks meanwhile changes nothing.
+    fixture.waits(&mut second).await;
+    fixture.state(name).await;
+    assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
+    assert_offers(fixture, name, 1).await;
+    leases_granted(fixture.ask(&mut first).await);
+    assert_offers(fixture, name, 1).await;
+    fixture.freed(&first.claim).await;
+    assert_offers(fixture, name, 2).await;
+}
+
+/// The first answer may have been lost, and with it the offer.
+pub(super) async fn who_repeats_a_release_hears_of_its_own_waiter_again(fixture: &Fixture) {
+    fixture.listens().await;
+    let (holding, [mut next]) = held_and_waited_for(fixture).await;
+    fixture.freed(&holding).await;
+    assert_eq!(fixture.release(&holding).await, Released::Repeated);
+    assert_offers(fixture, lock_of(&holding), 2).await;
+    fixture.served(&mut next).await;
+}
+
+pub(super) async fn nobody_is_told_of_a_lock_that_nobody_waits_for(fixture: &Fixture) {
+    fixture.listens().await;
+    let (holding, [first, second]) = held_and_waited_for(fixture).await;
+    let name = lock_of(&holding);
+    fixture.park(&first.claim, LONG).await;
+    fixture.park(&second.claim, LONG).await;
+    fixture.freed(&holding).await;
+    let free = claim();
+    fixture.granted(&free).await;
+    fixture.freed(&free).await;
+    assert_offers(fixture, name, 0).await;
+    assert_offers(fixture, lock_of(&free), 0).await;
+}
+
+pub(super) async fn an_evicted_lock_is_offered_once(fixture: &Fixture) {
+    fixture.listens().await;
+    let (holding, [mut first, _]) = held_and_waited_for(fixture).await;
+    fixture.evict(lock_of(&holding), "").await;
+    assert_offers(fixture, lock_of(&holding), 1).await;
+    fixture.served(&mut first).await;
+}
+
+pub(super) async fn a_lock_whose_grant_was_withdrawn_is_offered_once(fixture: &Fixture) {
+    fixture.listens().await;
+    let (holding, attempt) = (claim(), Attempt::random());
+    leases_granted(
+        fixture
+            .attempt(&holding, attempt)
+            .await
+            .expect("it answers"),
+    );
+    let mut waiter = fixture.waiting(&rival(&holding)).await;
+    fixture.withdraw(&holding, attempt).await;
+    assert_offers(fixture, lock_of(&holding), 1).await;
+    fixture.served(&mut waiter).await;
+}
+
+pub(super) async fn a_lock_whose_lease_ran_out_is_offered_once_to_the_first(fixture: &Fixture) {
+    fixture.listens().await;
+    let holding = for_short(&claim());
+    fixture.granted(&holding).await;
+    let mut first = fixture.waiting(&rival(&holding)).await;
+    let mut second = fixture.waiting(&rival(&holding)).await;
+    fixture.outlast(SHORT).await;
+    // Whoever asks first finds out, and it is not their turn.
+    fixture.waits(&mut second).await;
+    fixture.waits(&mut second).await;
+    assert_offers(fixture, lock_of(&holding), 1).await;
+    fixture.served(&mut first).await;
+    fixture.served(&mut second).await;
+}
+
+pub(super) async fn a_closed_lock_is_offered_once_it_opens(fixture: &Fixture) {
+    fixture.listens().await;
+    let holding = Claim {
+        min_hold: Some(SHORT),
+        ..claim()
+    };
+    fixture.granted(&holding).await;
+    let mut first = fixture.waiting(&rival(&holding)).await;
+    let mut second = fixture.waiting(&rival(&holding)).await;
+    fixture.freed(&holding).await;
+    fixture.waits(&mut second).await;
+    assert_offers(fixture, lock_of(&holding), 0).await;
+    fixture.outlast(SHORT).await;
+    fixture.waits(&mut second).await;
+    assert_offers(fixture, lock_of(&holding), 1).await;
+    fixture.served(&mut first).await;
+}
+
+pub(super) async fn when_the_first_steps_out_the_next_is_offered_the_lock_at_once(
+    fixture: &Fixture,
+) {
+    fixture.listens().await;
+    let (holding, [first, second, mut third]) = held_and_waited_for(fixture).await;
+    let name = lock_of(&holding);
+    fixture.freed(&holding).await;
+    assert_offers(fixture, name, 1).await;
+    fixture.park(&first.claim, LONG).await;
+    assert_offers(fixture, name, 2).await;
+    // Who leaves may be told so by the same message, hence at least.
+    fixture.release(&second.claim).await;
+    assert!(fixture.offers_of(name).await >= 3);
+    fixture.served(&mut third).await;
+}
+
+pub(super) async fn when_one_behind_steps_out_nobody_is_told(fixture: &Fixture) {
+    fixture.listens().await;
+    let (holding, [mut first, second, _]) = held_and_waited_for(fixture).await;
+    fixture.freed(&holding).await;
+    fixture.park(&second.claim, LONG).await;
+    assert_offers(fixture, lock_of(&holding), 1).await;
+    fixture.served(&mut first).await;
+}
+
+pub(super) async fn as_many_are_told_as_fit_one_after_the_other(fixture: &Fixture) {
+    fixture.listens().await;
+    let holding = claim();
+    fixture.granted(&holding).await;
+    let mut readers = [(); 3].map(|()| Waiter::new(reader(&holding)));
+    for reader in &mut readers {
+        fixture.waits(reader).await;
+    }
+    fixture.waiting(&rival(&holding)).await;
+    fixture.freed(&holding).await;
+    let name = lock_of(&holding);
+    for (told, reader) in (1..).zip(&mut readers) {
+        assert_offers(fixture, name, told).await;
+        leases_granted(fixture.ask(reader).await);
+    }
+    // The writer is not, until all of them are gone.
+    for reader in &readers {
+        assert_offers(fixture, name, 3).await;
+        fixture.freed(&reader.claim).await;
+    }
+    assert_offers(fixture, name, 4).await;
+}
+
+pub(super) async fn permits_are_offered_once_there_are_enough(fixture: &Fixture) {
+    fixture.listens().await;
+    let first = in_mode(&claim(), permits(1, 2));
+    let second = in_mode(&rival(&first), permits(1, 2));
+    fixture.granted(&first).await;
+    fixture.granted(&second).await;
+    let mut both = fixture
+        .waiting(&in_mode(&rival(&first), permits(2, 2)))
+        .await;
+    fixture.freed(&first).await;
+    assert_offers(fixture, lock_of(&first), 0).await;
+    fixture.freed(&second).await;
+    assert_offers(fixture, lock_of(&first), 1).await;
+    fixture.served(&mut both).await;
+}
+
+pub(super) async fn a_lease_that_steps_down_offers_the_lock_to_a_reader(fixture: &Fixture) {
+    fixture.listens().await;
+    let holding = claim();
+    fixture.granted(&holding).await;
+    let mut first = fixture.waiting(&reader(&holding)).await;
+    fixture.waiting(&rival(&holding)).await;
+    fixture.renew_in_mode(&holding, READ).await;
+    assert_offers(fixture, lock_of(&holding), 1).await;
+    leases_granted(fixture.ask(&mut first).await);
+    // The writer behind it is not told.
+    assert_offers(fixture, lock_of(&holding), 1).await;
+}
+
+pub(super) async fn an_offer_that_was_overtaken_is_made_again(fixture: &Fixture) {
+    fixture.listens().await;
+    let (holding, [mut first]) = held_and_waited_for(fixture).await;
+    fixture.freed(&holding).await;
+    let unfair = unfair(&holding);
+    fixture.granted(&unfair).await;
+    fixture.waits(&mut first).await;
+    fixture.freed(&unfair).await;
+    assert_offers(fixture, lock_of(&holding), 2).await;
+    fixture.served(&mut first).await;
+}
+
+/// The permit that one was offered was taken by another who had stood before it, and comes back at once.
+pub(super) async fn a_permit_that_was_taken_and_came_back_is_offered_again(fixture: &Fixture) {
+    fixture.listens().await;
+    let holding = claim();
+    fixture.granted(&holding).await;
+    let mut waiters = [(); 3].map(|()| Waiter::new(in_mode(&rival(&holding), permits(1, 2))));
+    for waiter in &mut waiters {
+        fixture.waits(waiter).await;
+    }
+    let [mut first, parked, mut last] = waiters;
+    fixture.park(&parked.claim, LONG).await;
+    fixture.freed(&holding).await;
+    leases_granted(fixture.ask(&mut first).await);
+    assert_offers(fixture, lock_of(&holding), 2).await;
+    leases_granted(fixture.ask(&mut parked.again()).await);
+    fixture.waits(&mut last).await;
+    fixture.freed(&parked.claim).await;
+    assert_offers(fixture, lock_of(&holding), 3).await;
+    fixture.served(&mut last).await;
+}
+
+pub(super) async fn an_offer_keeps_others_out_for_a_moment_and_no_longer(fixture: &Fixture) {
+    let (holding, [mut silent]) = held_and_waited_for(fixture).await;
+    fixture.freed(&holding).await;
+    assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
+    fixture.outlast(RESERVATION_TTL).await;
+    assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
+    fixture.outlast(LAST_CALL).await;
+    let next = rival(&holding);
+    fixture.granted(&next).await;
+    // Whoever did not take it has lost the turn, not the place.
+    fixture.waits(&mut silent).await;
+    let mut newcomer = fixture.waiting(&rival(&holding)).await;
+    fixture.freed(&next).await;
+    fixture.waits(&mut newcomer).await;
+    fixture.served(&mut silent).await;
+    fixture.served(&mut newcomer).await;
+    assert_eq!(fixture.state(lock_of(&holding)).await, LockState::Free);
+}
+
+/// Whether others wait on or not, which is written down in different ways.
+pub(super) async fn a_lease_that_was_handed_over_is_seen_as_it_was_granted(fixture: &Fixture) {
+    let (holding, [mut first, mut second]) = held_and_waited_for(fixture).await;
+    let (name, mut before) = (lock_of(&holding), holding.clone());
+    for waiter in [&mut first, &mut second] {
+        fixture.freed(&before).await;
+        let granted = only(leases_granted(fixture.ask(waiter).await)).holder;
+        let seen = fixture.holder(name).await;
+        let expires_in = seen.expires_in;
+        assert!(expires_in <= granted.expires_in, "{expires_in:?}");
+        fixture.assert_left(expires_in, LONG);
+        assert_eq!(
+            Holder {
+                expires_in,
+                ..granted
+            },
+            seen
+        );
+        before = waiter.claim.clone();
+    }
+}
+
+/// Ways in which a lock comes to be free that somebody waits for.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Released,
+    ReleasedByReader,
+    Evicted,
+    Withdrawn,
+    RanOut,
+    FirstParked,
+    FirstLeft,
+}
+
+/// Opens a lock that several wait for, none of whom asks again.
+async fn opened(fixture: &Fixture, way: Way) -> Claim {
+    let holding = match way {
+        Way::ReleasedByReader => in_mode(&claim(), READ),
+        Way::RanOut => for_short(&claim()),
+        Way::Released | Way::Evicted | Way::Withdrawn | Way::FirstParked | Way::FirstLeft => {
+            claim()
+        }
+    };
+    let attempt = Attempt::random();
+    leases_granted(
+        fixture
+            .attempt(&holding, attempt)
+            .await
+            .expect("it answers"),
+    );
+    let first = fixture.waiting(&rival(&holding)).await;
+    fixture.waiting(&rival(&holding)).await;
+    match way {
+        Way::Released | Way::ReleasedByReader => drop(fixture.freed(&holding).await),
+        Way::Evicted => drop(fixture.evict(lock_of(&holding), "").await),
+        Way::Withdrawn => fixture.withdraw(&holding, attempt).await,
+        Way::RanOut => fixture.outlast(SHORT).await,
+        Way::FirstParked => {
+            fixture.freed(&holding).await;
+            fixture.park(&first.claim, LONG).await;
+        }
+        Way::FirstLeft => {
+            fixture.freed(&holding).await;
+            fixture.release(&first.claim).await;
+        }
+    }
+    holding
+}
+
+pub(super) async fn however_a_lock_opens_it_is_kept_for_a_moment_and_no_longer(fixture: &Fixture) {
+    use Way::{Evicted, FirstLeft, FirstParked, RanOut, Released, ReleasedByReader, Withdrawn};
+    let mut locks = Vec::new();
+    for way in [
+        RanOut,
+        Released,
+        ReleasedByReader,
+        Evicted,
+        Withdrawn,
+        FirstParked,
+        FirstLeft,
+    ] {
+        let lock = opened(fixture, way).await;
+        assert_behind_waiters(fixture.acquire(&rival(&lock)).await);
+        locks.push((way, lock));
+    }
+    fixture.outlast(RESERVATION_TTL).await;
+    for (_, lock) in &locks {
+        assert_behind_waiters(fixture.acquire(&rival(lock)).await);
+    }
+    fixture.outlast(LAST_CALL).await;
+    for (way, lock) in locks {
+        let answer = fixture.acquire(&rival(&lock)).await;
+        assert!(
+            matches!(answer, Acquired::Granted(_)),
+            "{way:?}: {answer:?}"
+        );
+    }
+}
+
+pub(super) async fn a_waiter_holds_as_who_it_said_it_is(fixture: &Fixture) {
+    let holding = claim();
+    fixture.granted(&holding).await;
+    // The first is granted while another waits, the second when nobody does any more.
+    let mut waiters = ["web-1", "é 2"].map(|text| Waiter::new(owned_by(&rival(&holding), text)));
+    for waiter in &mut waiters {
+        fixture.waits(waiter).await;
+    }
+    fixture.freed(&holding).await;
+    for waiter in &mut waiters {
+        let lease = only(leases_granted(fixture.ask(waiter).await));
+        assert_eq!(lease.holder.owner, waiter.claim.owner);
+        let seen = fixture.holder(lock_of(&holding)).await;
+        assert_eq!(seen.owner, waiter.claim.owner);
+        assert_eq!(seen.fence, lease.holder.fence);
+        fixture.freed(&waiter.claim).await;
+    }
+}
+
+/// Hand-over after hand-over, nobody of the process has to wait; all the same it shows that it is alive.
+pub(super) async fn a_process_that_is_granted_again_and_again_is_not_taken_for_dead(
+    fixture: &Fixture,
+) {
+    fixture.listens().await;
+    let holding = claim();
+    fixture.granted(&holding).await;
+    let mut waiters: [_; 6] = std::array::from_fn(|_| {
+        Waiter::new(rival(&holding)).with(|stand| stand.poll_interval = SHORT)
+    });
+    for waiter in &mut waiters {
+        fixture.waits(waiter).await;
+    }
+    fixture.freed(&holding).await;
+    for (before, waiter) in waiters.iter_mut().enumerate() {
+        assert_offers(fixture, lock_of(&holding), before + 1).await;
+        leases_granted(fixture.ask(waiter).await);
+        // All together twice as long as a process may be silent.
+        fixture.advance(SHORT).await;
+        fixture.freed(&waiter.claim).await;
+    }
+}
