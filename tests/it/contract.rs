@@ -367,6 +367,7 @@ mod redis_alone {
             a_silent_process_is_passed_over_with_all_its_waiters
             a_process_that_was_silent_keeps_its_turn
             a_waiter_that_moved_leaves_the_others_of_its_process_in_turn
+            a_first_try_that_is_late_does_not_take_the_place_back
             the_head_of_a_process_clears_away_what_stands_before_it
             a_process_that_ended_is_passed_over_with_all_its_waiters
             one_waiter_that_looks_speaks_for_its_process

@@ -173,6 +173,20 @@ pub(super) async fn a_waiter_that_moved_leaves_the_others_of_its_process_in_turn
     another.served(&mut third).await;
 }
 
+/// The first try of a request that moved may reach the store after the request that took its place.
+pub(super) async fn a_first_try_that_is_late_does_not_take_the_place_back(fixture: &Fixture) {
+    let another = listening(fixture).await;
+    let holding = claim();
+    fixture.granted(&holding).await;
+    let moving = fixture.waiting(&rival(&holding)).await;
+    let (mut moved, mut late) = (moving.again(), moving.again());
+    another.waits(&mut moved).await;
+    late.attempt = moving.attempt;
+    assert_eq!(fixture.ask(&mut late).await, Acquired::Superseded);
+    fixture.freed(&holding).await;
+    another.served(&mut moved).await;
+}
+
 /// What a message that arrived late has left in the queue is nobody's, and must not cost the others a turn.
 pub(super) async fn the_head_of_a_process_clears_away_what_stands_before_it(fixture: &Fixture) {
     let holding = claim();

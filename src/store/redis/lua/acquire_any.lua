@@ -129,6 +129,10 @@ for number, lock in ipairs(locks) do
         if lock.ticket.limit ~= limit or lock.ticket.permits ~= tonumber(permits) or lock.ticket.count ~= count then
             return { attempt, 11, number }
         end
+        -- A try that was late: its client has asked elsewhere since, and waits there.
+        if wait and wait.sequence == '' and stood_before(lock.ticket, attempt) then
+            return { attempt, 17 }
+        end
         sequence, is_new, tickets = sequence or lock.ticket.sequence, false, tickets + 1
     end
 end
@@ -212,8 +216,9 @@ if wait and (first_block or may_grant == '0') then
         if is_elsewhere then
             leave(lock, lock.ticket.process, lock.claim)
         end
-        redis.call('SET', ticket_key(lock, lock.claim), string.format('%s %s %s %s %s %s',
-            sequence_text, limit == '' and '-' or limit, permits, count, wait.process, owner), 'PX', wait.keep_ms)
+        local attempts = attempts_with(lock.ticket, attempt)
+        redis.call('SET', ticket_key(lock, lock.claim), string.format('%s %s %s %s %s %s %s',
+            sequence_text, limit == '' and '-' or limit, permits, count, wait.process, attempts, owner), 'PX', wait.keep_ms)
         if redis.call('ZADD', line, sequence_text, lock.claim) == 1 and wait.sequence ~= '' and not is_elsewhere then
             was_lost = 1
         end

@@ -10,7 +10,10 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
     local claim, owner = string.sub(record_head, 10, 25), string.sub(record_head, 26)
     -- MGET takes a hash for nothing, and that is what a lock is that somebody waits for.
     local known = call('MGET', lock_key, ended, ticket, fence)
-    local stands = known[3] == sequence .. ' - 1 1 ' .. process .. ' ' .. owner
+    -- Between the process and the owner are the attempts that have stood there.
+    local begins = sequence .. ' - 1 1 ' .. process .. ' '
+    local stands = known[3] and string.sub(known[3], 1, #begins) == begins
+        and string.match(known[3], '^%x+ (.*)$', #begins + 1) == owner
     local last = known[4]
     -- Texts of 16 digits compare as their numbers do.
     local fence_follows = last and #last == 16 and last < granted_text and last >= last_fence_seen

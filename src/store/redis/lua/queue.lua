@@ -37,11 +37,42 @@ local function ticket_of(lock, claim)
     if not ticket then
         return nil
     end
-    local sequence, limit, permits, count, process, owner = string.match(ticket, '^(%d+) (%S+) (%d+) (%d+) (%x+) (.*)$')
+    local sequence, limit, permits, count, process, attempts, owner =
+        string.match(ticket, '^(%d+) (%S+) (%d+) (%d+) (%x+) (%x+) (.*)$')
     return {
         sequence = tonumber(sequence), limit = limit == '-' and '' or limit, permits = tonumber(permits),
-        count = tonumber(count), process = process, owner = owner,
+        count = tonumber(count), process = process, attempts = attempts, owner = owner,
     }
+end
+
+-- Of how many requests a ticket knows that they stood there one after the other.
+local ATTEMPTS_MAX = 4
+
+local function to_hex(attempt)
+    return (string.gsub(attempt, '.', function(byte)
+        return string.format('%02x', string.byte(byte))
+    end))
+end
+
+-- The attempts that a ticket is written with: the one that stands there now, then those before it.
+local function attempts_with(ticket, attempt)
+    local attempts = to_hex(attempt)
+    for before in string.gmatch(ticket and ticket.attempts or '', string.rep('%x', 16)) do
+        if string.sub(attempts, 1, 16) ~= before and #attempts < 16 * ATTEMPTS_MAX then
+            attempts = attempts .. before
+        end
+    end
+    return attempts
+end
+
+-- Whether the attempt stood there before another one of the same claim came.
+local function stood_before(ticket, attempt)
+    for before in string.gmatch(string.sub(ticket.attempts, 17), string.rep('%x', 16)) do
+        if before == to_hex(attempt) then
+            return true
+        end
+    end
+    return false
 end
 
 -- Puts right where a process stands in the queue.
