@@ -59,6 +59,8 @@ const LONG_TIMEOUTS: u32 = 25;
 
 /// On how many locks together those claims may be that wait for several and ask at the same time.
 const SEVERAL_AT_ONCE: usize = 256;
+/// How many rollbacks ask the store at the same time.
+const ROLLBACKS_AT_ONCE: usize = 256;
 
 /// The operations on locks, what tells of them, and what operators ask for. Cloning is cheap.
 #[derive(Clone, Debug)]
@@ -80,6 +82,8 @@ struct ServiceShared {
     /// Through it goes what claims ask that wait for several locks. Nothing else bounds that, and each of them keeps the
     /// store busy for as many times as long as a claim on one lock.
     several: Gate,
+    /// Through it goes what is rolled back: thousands of streams may close at once.
+    rollbacks: Gate,
     events: Arc<EventLog>,
     held: Arc<HeldByStreams>,
     /// Whether the store was asked to tell events. Whoever changes that is waited for by the next.
@@ -117,6 +121,7 @@ impl LockService {
                 draining: CancellationToken::new(),
                 queues,
                 several: Gate::new(SEVERAL_AT_ONCE),
+                rollbacks: Gate::new(ROLLBACKS_AT_ONCE),
                 events,
                 held,
                 wants_events: tokio::sync::Mutex::new(false),

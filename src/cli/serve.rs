@@ -22,7 +22,7 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the end of the process waits for whoever reads the log to take the last lines.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How many connections the address for probes and metrics may have: more than there are probes.
-const ADMIN_CONNECTIONS: usize = 128;
+const ADMIN_CONNECTIONS: usize = 512;
 
 /// Why serving did not start.
 #[derive(Debug, thiserror::Error)]

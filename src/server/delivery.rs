@@ -147,6 +147,8 @@ impl HttpBody for AnswerBody {
             ready!(delivery.poll_below(1, context));
             return Poll::Ready(None);
         }
+        // Of many small frames, as of events, no more are taken either.
+        ready!(delivery.poll_below(PIECES_MAX, context));
         match ready!(Pin::new(&mut answer.body).poll_frame(context)) {
             Some(Ok(frame)) => Poll::Ready(Some(Ok(match frame.into_data() {
                 Ok(bytes) => {

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::acquire::Request;
 use super::answer::{AcquireAnswer, AcquireOutcome};
 use super::held::HeldByStream;
+use super::jitter;
 use super::wait_loop::WaitLoop;
 use super::waiter::DisconnectGuard;
 use super::{ServiceShared, UnclaimedLease, remaining};
@@ -22,6 +23,10 @@ use crate::store::{Fault, StoreError};
 
 /// Between two tries to renew; doubled each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);
+
+/// For how many renewals that a client asks for one counts that a stream makes by itself, of which there may be thousands at
+/// once.
+const RENEWAL_COUNTS: usize = 8;
 
 /// What becomes of a claim that is held for as long as somebody listens.
 #[derive(Debug)]
@@ -252,7 +257,8 @@ impl HoldTask {
                 () = self.tells.closed() => return StreamEnd::Closed { ttl },
                 () = draining.cancelled() => return self.send_last(HoldEvent::Draining).await,
                 () = self.held.ended() => {}
-                () = tokio::time::sleep(rest.min(left)) => {}
+                // Streams that were opened together must not renew together.
+                () = tokio::time::sleep(jitter::about(rest.min(left))) => {}
             }
             if until <= Instant::now() {
                 return self.send_last(HoldEvent::Lost(NotHolder::Expired)).await;
@@ -294,9 +300,17 @@ impl HoldTask {
         let deadline = deadline.min(until);
         // Thousands of streams with short leases cost their client nothing, but may not all ask at once.
         let _turn = match &self.peer {
-            Some(peer) => Some(peer.renewals.pass(1, deadline).await.ok_or_else(|| {
-                StoreError::unavailable(Fault::Timeout, "other renewals of the peer came first")
-            })?),
+            Some(peer) => Some(
+                peer.renewals
+                    .pass(RENEWAL_COUNTS, deadline)
+                    .await
+                    .ok_or_else(|| {
+                        StoreError::unavailable(
+                            Fault::Timeout,
+                            "other renewals of the peer came first",
+                        )
+                    })?,
+            ),
             None => None,
         };
         let sent = Instant::now();

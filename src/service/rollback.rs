@@ -43,11 +43,13 @@ impl ServiceShared {
     async fn roll_back(&self, claim: &Claim, attempt: Attempt, rollback: Rollback, ttl: Duration) {
         let give_up = Instant::now() + ttl + self.operation_timeout;
         let withdrawn = until(give_up, || async {
-            let (sent, deadline) = self.start();
-            let answer = self
-                .store
-                .withdraw(claim, attempt, rollback, deadline)
-                .await;
+            let (_, deadline) = self.start();
+            let Some(_turn) = self.rollbacks.pass(1, deadline).await else {
+                return false;
+            };
+            let sent = Instant::now();
+            let withdrawn = self.store.withdraw(claim, attempt, rollback, deadline);
+            let answer = withdrawn.await;
             self.metrics.withdraw(sent.elapsed(), &answer);
             answer.is_ok()
         })
