@@ -87,7 +87,7 @@ pub(super) struct WaiterCounts {
 impl LocalWaiters {
     pub(super) fn new(poll_interval: Duration, waiters_max: usize) -> Self {
         Self {
-            poll_interval: poll_interval,
+            poll_interval,
             places: Budget::new(waiters_max),
             state: Mutex::default(),
         }
