@@ -156,10 +156,14 @@ impl LocalWaiters {
         }
     }
 
-    /// The waiter stands here no more, and the next one gets its turn; it may still be called.
+    /// The waiter stands here no more; it may still be called. Where it was the first it may have asked because the lock was
+    /// offered, so the next one asks at once.
     pub(super) fn step_out_early(&self, waiter: &Arc<Waiter>, standing: QueuePlace) {
+        let now = Instant::now();
         let mut wakes = DeferredNotify::default();
-        self.lock().step_out(waiter, standing, &mut wakes);
+        let mut state = self.lock();
+        state.of_first(waiter, |line| line.due = now);
+        state.step_out(waiter, standing, &mut wakes);
     }
 
     /// The store has answered the waiter. Only the first of a line speaks for it about when to ask again: the others hear
@@ -366,3 +370,6 @@ impl WaiterTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
