@@ -26,7 +26,7 @@ impl Table {
         }
         let is_known = |name: &LockName| self.locks.contains_key(name);
         if stand.is_none() && !claim.names.iter().any(is_known) {
-            // The short way, which most claims go: nobody holds the locks, waits for them, or keeps them closed.
+            // The fast path, which most claims go: nobody holds the locks, waits for them, or keeps them closed.
             return self.grant(claim, attempt, now);
         }
         if let Some(answer) = self.known(claim, attempt, stand, now) {

@@ -17,7 +17,7 @@ use crate::domain::{
 };
 use crate::store::{Fault, StoreError, TOMBSTONE_TTL};
 
-/// How long the store may be away without forgetting who waits; `queue.lua` knows it, too.
+/// How long the store may be away without forgetting who waits; `ticket.lua` knows it, too.
 const OUTAGE: Duration = Duration::from_secs(6);
 
 /// What the script may do for a claim that nothing is in the way of.

@@ -186,7 +186,7 @@ pub(super) fn suspended(mut reply: Reply, names: &LockNames) -> Result<Suspended
     })
 }
 
-/// What the short way answers.
+/// What the fast path answers.
 fn acquired_shortly(packed: &Packed, claim: &Claim) -> Result<Acquired, Malformed> {
     match packed.code() {
         Some(b'1') => Ok(Acquired::Granted(vec![Grant {

@@ -1,5 +1,5 @@
 //! Every key that Leasehold has in Redis, but for those that the scripts make from a lock's key: they are told in
-//! `lua/lease.lua` and `lua/queue.lua`. No other file makes one.
+//! `lua/lease.lua` and `lua/ticket.lua`. No other file makes one.
 //!
 //! `lh:1:` is the schema's version: another layout gets another number, and both can live side by side. The bucket in
 //! braces is the hash tag, so all keys of a lock and its fencing counter share a slot. Nothing a client chooses comes
@@ -93,7 +93,7 @@ pub(super) fn recovery_channel(database: u32) -> String {
 }
 
 /// The channel on which scripts tell that the clock of Redis was set back, whichever database they found it out in.
-/// `lease.lua` makes the same.
+/// `step_back.lua` makes the same.
 pub(super) const CLOCK_CHANNEL: &str = "lh:1:clock";
 
 /// Which history of the data this is. What is in it is told in `lua/recovery.lua`, which also makes the fencing counters

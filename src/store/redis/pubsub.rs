@@ -349,7 +349,7 @@ pub(super) fn publish(channel: &str) -> Cmd {
     redis::cmd("PUBLISH").arg(channel).arg("").to_owned()
 }
 
-/// Reads what `tell` in `lua/lease.lua` writes.
+/// Reads what `publish_event` in `lua/ending.lua` writes.
 fn event(text: &str) -> Option<LockEvent> {
     let mut words = text.splitn(6, ' ');
     let id = words.next()?;

@@ -1,4 +1,4 @@
-//! The compact record: how the short ways of the scripts write a lease down, and how they tell of it.
+//! The compact record: how the fast paths of the scripts write a lease down, and how they tell of it.
 //!
 //! What is in it is told in `lua/lease.lua`. The scripts put its numbers together and take them apart; what comes before
 //! them is made here, and what goes to a client is read here.
@@ -36,7 +36,7 @@ pub(super) fn claimant(request: u64, digest: &ClaimDigest, process: &str) -> Vec
     [&request.to_be_bytes(), claim(digest), process.as_bytes()].concat()
 }
 
-/// An answer of a short way after its request id, read from the front.
+/// An answer of a fast path after its request id, read from the front.
 pub(super) struct Packed(Vec<u8>);
 
 impl Packed {

@@ -3,7 +3,7 @@
 //!
 //! Every answer begins with the eight bytes that the request sent, so that an answer can never be taken for that of
 //! another request; then comes a code, whose names are here and in the header of the script. Most answers are lists; what
-//! the short ways say is packed into one string (`record`), because a list costs Redis as much as another command.
+//! the fast paths say is packed into one string (`record`), because a list costs Redis as much as another command.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -18,11 +18,31 @@ pub(super) struct Script {
     pub(super) sha: String,
 }
 
-/// A script is put together from its own file, what it includes, and what it goes on with where its short way ends.
+/// The source of one part of a script: a file, or those that are included together, in the order in which they build on each
+/// other.
+macro_rules! part {
+    (lock) => {
+        concat!(
+            part!("lease"),
+            part!("step_back"),
+            part!("ending"),
+            part!("holders"),
+            part!("state")
+        )
+    };
+    (queue) => {
+        concat!(part!("ticket"), part!("queue"), part!("view"))
+    };
+    ($file:literal) => {
+        include_str!(concat!("lua/", $file, ".lua"))
+    };
+}
+
+/// A script is put together from its own file, what it includes, and what it goes on with where its fast path ends.
 macro_rules! script {
-    ($name:ident: $($file:literal)+) => {
+    ($name:ident: $($part:tt)+) => {
         pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
-            let source = concat!($(include_str!(concat!("lua/", $file, ".lua"))),+);
+            let source = concat!($(part!($part)),+);
             Script {
                 source,
                 sha: redis::Script::new(source).get_hash().to_owned(),
@@ -31,17 +51,17 @@ macro_rules! script {
     };
 }
 
-script!(ACQUIRE: "acquire" "acquire_reserved" "clock" "acquire_options" "lease" "queue" "acquire_any");
-script!(SUSPEND: "clock" "lease" "queue" "suspend");
-script!(RENEW: "renew" "clock" "renew_alone" "lease" "queue" "renew_any");
-script!(RELEASE: "release" "clock" "lease" "queue" "release_any");
-script!(WITHDRAW: "clock" "lease" "queue" "withdraw");
-script!(EVICT: "clock" "lease" "queue" "evict");
-script!(INSPECT: "clock" "lease" "queue" "inspect");
-script!(SCAN: "clock" "lease" "scan");
-script!(PAGE: "clock" "lease" "queue" "page");
-script!(SHIFT: "clock" "lease" "shift");
-script!(SHIFT_HOLDERS: "clock" "lease" "shift_holders");
+script!(ACQUIRE: "acquire" "acquire_reserved" "clock" "acquire_options" lock queue "acquire_any" "acquire_queue" "acquire_grant");
+script!(SUSPEND: "clock" lock queue "suspend");
+script!(RENEW: "renew" "clock" "renew_alone" lock queue "renew_any");
+script!(RELEASE: "release" "clock" lock queue "release_any");
+script!(WITHDRAW: "clock" lock queue "withdraw");
+script!(EVICT: "clock" lock queue "evict");
+script!(INSPECT: "clock" lock queue "inspect");
+script!(SCAN: "clock" lock "scan");
+script!(PAGE: "clock" lock queue "page");
+script!(SHIFT: "clock" lock "shift");
+script!(SHIFT_HOLDERS: "clock" lock "shift_holders");
 script!(RECOVERY: "clock" "recovery");
 script!(ANNOUNCE: "announce");
 
@@ -94,7 +114,7 @@ impl Reply {
         }
     }
 
-    /// What a short way packed into one string. The codes that other answers begin with are numbers.
+    /// What a fast path packed into one string. The codes that other answers begin with are numbers.
     pub(super) fn packed(&mut self) -> Option<Packed> {
         match self.0.as_slice() {
             [Value::BulkString(bytes)] => Some(Packed::new(bytes.clone())),

@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn what_continues_a_script_reads_what_is_there_for_each_lock() {
         let going_on =
-            "-- Continues x.lua where its short way ends.\nlocal lock = KEYS[number * 2]\n";
+            "-- Continues x.lua where its fast path ends.\nlocal lock = KEYS[number * 2]\n";
         assert_eq!(header(&script(going_on)).len(), 0);
         let reading_fixed = going_on.replace("number * 2", "2");
         assert_eq!(header(&script(&reading_fixed)).len(), 1);

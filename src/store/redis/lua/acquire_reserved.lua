@@ -1,5 +1,5 @@
 -- Continues acquire.lua where its fast path ends: the fast path of a claim that has no more wishes than to wait and is the
--- next in line for a lock that is free, as a rule because it was offered. The keys of a queue are told in queue.lua.
+-- next in line for a lock that is free, as a rule because it was offered. The keys of a queue are told in ticket.lua.
 local _, _, record_head, last_fence_seen, queue_request = unpack(ARGV)
 local process, liveness_ms, sequence, waits_until_ms
 if #ARGV == 5 and has_stood then

@@ -1,79 +1,4 @@
--- Included after lease.lua: the queue of a lock.
---
--- The waiters of each process stand in a set of that process, ordered by their sequence numbers. The queue is the set of
--- processes, each scored by the sequence number of its first waiter; a score may be out of date and is put right when it is
--- met. A dead process is noticed by its not taking what it is offered: then it is passed over, with all of its waiters. Its
--- silence alone proves nothing, because the store may have been away itself; it only ends the set in the end.
--- A ticket is what is known of a waiting claim while it stands and for a while after: sequence number, limit (- for a
--- claim that wants to be alone), permits, on how many locks the claim is, the process where it stands or stood, owner.
--- The lock itself has w, the last sequence number given, as long as somebody may be waiting; and while it is offered to
--- a process, p the process, v the moment (ms) until which it is kept for it, and g for how long it was to be kept then.
--- An offer that is found to be over is kept for a last call first: had the store or the whole machine stood still, the
--- process could not take it, and its request may be the next that is executed.
-
-local OFFER_MS, LAST_CALL_MS = 700, 300
--- How much longer than it takes a process to ask again its set lives: so long may the store be away.
-local OUTAGE_MS = 6000
--- How many processes and waiters that are gone one script passes over.
-local PASSED_OVER_MAX = 16
-
-local function queue_key(lock)
-    local slot, name = split_key(lock)
-    return slot .. 'q:' .. name
-end
-
-local function process_queue_key(lock, process)
-    local slot, name = split_key(lock)
-    return slot .. 'w:' .. process .. ':' .. name
-end
-
-local function ticket_key(lock, claim)
-    return split_key(lock) .. 't:' .. claim
-end
-
--- What a ticket says.
-local function ticket_of(lock, claim)
-    local ticket = redis.call('GET', ticket_key(lock, claim))
-    if not ticket then
-        return nil
-    end
-    local sequence, limit, permits, count, process, attempts, owner =
-        string.match(ticket, '^(%d+) (%S+) (%d+) (%d+) (%x+) (%x+) (.*)$')
-    return {
-        sequence = tonumber(sequence), limit = limit == '-' and '' or limit, permits = tonumber(permits),
-        count = tonumber(count), process = process, attempts = attempts, owner = owner,
-    }
-end
-
--- Of how many requests a ticket knows that they stood there one after the other.
-local ATTEMPTS_MAX = 4
-
-local function to_hex(attempt)
-    return (string.gsub(attempt, '.', function(byte)
-        return string.format('%02x', string.byte(byte))
-    end))
-end
-
--- The attempts that a ticket is written with: the one that stands there now, then those before it.
-local function attempts_with(ticket, attempt)
-    local attempts = to_hex(attempt)
-    for before in string.gmatch(ticket and ticket.attempts or '', string.rep('%x', 16)) do
-        if string.sub(attempts, 1, 16) ~= before and #attempts < 16 * ATTEMPTS_MAX then
-            attempts = attempts .. before
-        end
-    end
-    return attempts
-end
-
--- Whether the attempt stood there before another one of the same claim came.
-local function stood_before(ticket, attempt)
-    for before in string.gmatch(string.sub(ticket.attempts, 17), string.rep('%x', 16)) do
-        if before == to_hex(attempt) then
-            return true
-        end
-    end
-    return false
-end
+-- Included after ticket.lua: who is first in the queue of a lock, and who leaves it.
 
 -- Puts right where a process stands in the queue.
 local function reindex(lock, process)
@@ -100,7 +25,7 @@ end
 -- for longer was offered before the clock was set back.
 local function reservation_left_ms(lock, now_ms)
     local left_ms = lock.reservation_until_ms - now_ms
-    local lasts_ms = lock.reservation_ms or OFFER_MS
+    local lasts_ms = lock.reservation_ms or RESERVATION_MS
     if left_ms > lasts_ms then
         keep_for(lock, lock.reserved_for, lasts_ms, now_ms)
         tell_of_step(now_ms)
@@ -173,7 +98,7 @@ local function reserve(lock, now_ms)
     if lock.reserved_for == first.process then
         return
     end
-    keep_for(lock, first.process, OFFER_MS, now_ms)
+    keep_for(lock, first.process, RESERVATION_MS, now_ms)
     local _, name = split_key(lock)
     -- Without the right to the channel, the waiter finds out when it looks again.
     redis.pcall('PUBLISH', 'lh:1:wake:' .. first.process, name)
@@ -204,29 +129,4 @@ local function leave(lock, process, claim)
     end
     reindex(lock, process)
     return true
-end
-
--- What is in the way of a claim: the lock by its number, how many wait for it, and what it is doing. If the lock would
--- admit the claim, those who came first are in its way.
-local function describe_conflict(lock, number, admits, now_ms)
-    return { number, lock.last and lengths(lock) or 0, admits and { 'f' } or state(lock, now_ms) }
-end
-
--- A lock as everybody may see it: what it is doing, how many wait, then of the first: sequence, limit, permits, owner.
-local function view(lock, now_ms)
-    if not lock.last then
-        return { state(lock, now_ms), 0 }
-    end
-    local answer = { state(lock, now_ms), (lengths(lock)) }
-    for _, process in ipairs(redis.call('ZRANGE', queue_key(lock), 0, -1)) do
-        local first = redis.call('ZRANGE', process_queue_key(lock, process), 0, 0)
-        local ticket = first[1] and ticket_of(lock, first[1])
-        if ticket then
-            for _, field in ipairs({ string.format('%.0f', ticket.sequence), ticket.limit, ticket.permits, ticket.owner }) do
-                answer[#answer + 1] = field
-            end
-            break
-        end
-    end
-    return answer
 end

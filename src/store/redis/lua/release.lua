@@ -22,7 +22,7 @@ if #KEYS == 2 and #ARGV == 1 then
         if until_ms > now_ms then
             -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
             call('DEL', lock_key)
-            -- 1 is RELEASED and 60000 REMEMBERED_MS, of which more in lease.lua.
+            -- 1 is RELEASED and 60000 TOMBSTONE_MS, of which more in lease.lua.
             call('SET', KEYS[2], '1', 'PX', '60000')
             -- The clock may have been set back since the grant.
             local held_ms = now_ms - (granted_us - granted_us % 1000) / 1000
@@ -40,7 +40,7 @@ if #KEYS == 2 and #ARGV == 1 then
             call('SET', KEYS[2], '1', 'PX', '60000')
             return request .. '1' .. held
         elseif is_held then
-            -- Who waits is in queue.lua. The lock is offered to the first, as long as nothing has to be put right there.
+            -- Who waits is in ticket.lua. The lock is offered to the first, as long as nothing has to be put right there.
             local slot, name = string.match(lock_key, '^(lh:1:{%d+}:)l:(.*)$')
             local head = call('ZRANGE', slot .. 'q:' .. name, 0, 0, 'WITHSCORES')
             local process = head[1]

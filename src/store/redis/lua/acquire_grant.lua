@@ -1,0 +1,75 @@
+-- Continues acquire_queue.lua with a claim that nothing is in the way of.
+-- Fencing tokens for all locks before anything is written; locks of one bucket share a counter.
+local counters = {}
+for _, lock in ipairs(locks) do
+    local last = counters[lock.fence] or redis.call('GET', lock.fence)
+    if not counters[lock.fence] and is_lost(last, lock.last_fence_seen) then
+        return { attempt, 8 }
+    end
+    lock.granted = math.max(math.abs(last) + 1, now_us)
+    if lock.granted > FENCE_MAX then
+        return { attempt, 9 }
+    end
+    counters[lock.fence] = lock.granted
+end
+-- A number becomes text by an explicit format: every other way loses the last digits. These are also the first writes:
+-- when memory is full they fail before anything is done.
+for fence, granted in pairs(counters) do
+    redis.call('SET', fence, string.format('%.0f', granted))
+end
+
+local answer = { attempt, 1, now_ms }
+for _, lock in ipairs(locks) do
+    local granted_text = string.format('%.0f', lock.granted)
+    local held_before_ms = ''
+    if lock.holder then
+        held_before_ms = math.max(lock.until_ms - lock.acquired_ms, 0)
+        local remembered_ms = lock.until_ms + TOMBSTONE_MS - now_ms
+        if remembered_ms > 0 then
+            local before = lock.compact and { lock.attempt, false, lock.compact[1] } or redis.call('HMGET', lock.key, 'r', 'j', 'f')
+            mark_run_out(lock, lock.holder, LOST, unacknowledged_attempt(before[1], before[2]), before[3], 0, remembered_ms)
+        end
+        if channel ~= '' then
+            to_hash(lock)
+        end
+        if channel ~= '' and redis.call('HEXISTS', lock.key, 'y') == 0 then
+            publish_event(channel, now_us, 'expired', lock, lock.key)
+        end
+    end
+    if lock.ticket then
+        redis.call('DEL', ticket_key(lock, lock.claim))
+        leave(lock, lock.ticket.process, lock.claim)
+    end
+    if lock.last then
+        if wait then
+            is_alive(lock)
+        end
+        if redis.call('EXISTS', queue_key(lock)) == 0 then
+            redis.call('HDEL', lock.key, 'w', 'p', 'v', 'g')
+            lock.last = nil
+        end
+    end
+    if (lock.holder or lock.open_ms or lock.last) and not lock.limit then
+        delete_lease(lock)
+    end
+
+    local fields, until_ms, kept_ms = new_lease(lock.claim, granted_text)
+    local record = lock.key
+    if limit ~= '' then
+        for _, field in ipairs({ 's', limit, 'k', permits }) do
+            fields[#fields + 1] = field
+        end
+        record = holder_key(lock, lock.claim)
+        share(lock, lock.claim, limit, permits, until_ms, kept_ms, now_ms)
+    end
+    redis.call('HSET', record, unpack(fields))
+    redis.call('PEXPIRE', record, kept_ms)
+    publish_event(channel, now_us, 'acquired', lock, record)
+    if limit ~= '' then
+        reserve(lock, now_ms)
+    end
+    for _, field in ipairs({ granted_text, now_ms, until_ms, held_before_ms }) do
+        answer[#answer + 1] = field
+    end
+end
+return answer

@@ -1,0 +1,146 @@
+-- Continues acquire_any.lua with a claim that does not hold: what is in its way, and where it stands.
+-- The tickets of the claim: it stands, or stood, in the queues of all of its locks or of none.
+local sequence = wait and tonumber(wait.sequence)
+local is_new, tickets = not sequence, 0
+for number, lock in ipairs(locks) do
+    if held > 0 and not lock.record then
+        return { attempt, 11, number }
+    end
+    lock.ticket = ticket_of(lock, lock.claim)
+    if lock.ticket then
+        if lock.ticket.limit ~= limit or lock.ticket.permits ~= tonumber(permits) or lock.ticket.count ~= count then
+            return { attempt, 11, number }
+        end
+        sequence, is_new, tickets = sequence or lock.ticket.sequence, false, tickets + 1
+    end
+end
+for number, lock in ipairs(locks) do
+    if tickets > 0 and not lock.ticket and not (wait and wait.sequence ~= '') then
+        return { attempt, 11, number }
+    end
+end
+local first_block, recheck_in_ms = nil, nil
+if wait and wait.until_ms ~= '' and now_ms > tonumber(wait.until_ms) then
+    -- It must not be granted any more, but it may stand there: the clock may have been set forward.
+    return { attempt, 15 }
+end
+for _, lock in ipairs(wait and locks or {}) do
+    -- The client has asked elsewhere since, and waits there: this request must not take the place back, nor may a first try of
+    -- it that is late.
+    local process = lock.ticket and lock.ticket.process
+    local is_former = wait.sequence ~= '' or lock.ticket and stood_before(lock.ticket, attempt)
+    if process and process ~= wait.process and is_former
+        and redis.call('ZSCORE', process_queue_key(lock, process), lock.claim) then
+        return { attempt, 17 }
+    end
+end
+-- Nobody waits at this process before this claim, so whoever stands there was left behind by a request that is over.
+if wait and wait.sequence ~= '' and wait.is_head == '1' and count == 1 and locks[1].last then
+    local lock = locks[1]
+    if redis.call('ZREMRANGEBYSCORE', process_queue_key(lock, wait.process), '-inf', '(' .. wait.sequence) > 0 then
+        reindex(lock, wait.process)
+    end
+end
+for number, lock in ipairs(locks) do
+    if lock.limit then
+        expire_holders(lock, now_us, now_ms, channel)
+    end
+    local what, left_ms = conflict(lock, limit, tonumber(permits), now_ms)
+    if what == 'l' then
+        return for_good(13, number, lock.limit)
+    end
+    lock.admits, lock.is_first = not what, true
+    if lock.admits and lock.last then
+        if wait and lock.reserved_for == wait.process and reservation_left_ms(lock, now_ms) <= 0 then
+            -- The process was slow, not dead.
+            withdraw_reservation(lock)
+            reindex(lock, wait.process)
+        end
+        local first = first_waiter(lock, now_ms)
+        lock.is_first = not first or sequence and first.sequence >= sequence
+        if is_fair == '1' and not lock.is_first then
+            what, left_ms = 'w', lock.reserved_for and math.max(reservation_left_ms(lock, now_ms), 1)
+        end
+    end
+    if what then
+        first_block = first_block or number
+        lock.is_blocking = true
+        if left_ms then
+            recheck_in_ms = math.min(recheck_in_ms or left_ms, left_ms)
+        end
+    end
+end
+
+-- A claim that waits comes to stand, or goes on standing.
+if wait and (first_block or may_grant == '0') then
+    if is_new then
+        sequence = now_us
+        for number, lock in ipairs(locks) do
+            local length = lock.last and lengths(lock) or 0
+            if length >= tonumber(wait.waiters_max) then
+                return { attempt, 14, number, length }
+            end
+            -- After a loss those who waited come back to their places. A clock that was set back may be behind these; the
+            -- counter is not.
+            local counter = redis.call('GET', lock.fence) or 0
+            sequence = math.max(sequence, (tonumber(lock.last) or 0) + 1, math.abs(counter))
+        end
+    end
+    local sequence_text = string.format('%.0f', sequence)
+    local until_ms = tonumber(wait.until_ms) or now_ms + wait.wait_ms
+    local position, length, was_lost = '', 0, 0
+    for _, lock in ipairs(locks) do
+        local line = process_queue_key(lock, wait.process)
+        local is_elsewhere = lock.ticket and lock.ticket.process ~= wait.process
+        if is_elsewhere then
+            leave(lock, lock.ticket.process, lock.claim)
+        end
+        local attempts = attempts_with(lock.ticket, attempt)
+        redis.call('SET', ticket_key(lock, lock.claim), string.format('%s %s %s %s %s %s %s',
+            sequence_text, limit == '' and '-' or limit, permits, count, wait.process, attempts, owner), 'PX', wait.keep_ms)
+        if redis.call('ZADD', line, sequence_text, lock.claim) == 1 and wait.sequence ~= '' and not is_elsewhere then
+            was_lost = 1
+        end
+        reindex(lock, wait.process)
+        -- Last, because only what exists can expire.
+        is_alive(lock)
+        if not lock.last or tonumber(lock.last) < sequence then
+            to_hash(lock)
+            lock.last = sequence_text
+            redis.call('HSET', lock.key, 'w', sequence_text)
+        end
+        extend_ttl(lock.key, TOMBSTONE_MS)
+        if is_new then
+            publish_event(channel, now_us, 'queued', lock, nil, owner)
+        end
+        if wait.wants_position == '1' then
+            local all, before = lengths(lock, sequence)
+            if position == '' or before + 1 > position then
+                position, length = before + 1, all
+            end
+        end
+        if lock.admits and lock.is_first and first_block then
+            -- It waits for another lock meanwhile; this one is kept for it.
+            keep_for(lock, wait.process, wait.liveness_ms - OUTAGE_MS, now_ms)
+        elseif may_grant ~= '0' then
+            reserve(lock, now_ms)
+        end
+    end
+    return { attempt, 5, sequence_text, until_ms, recheck_in_ms or '', position, length, was_lost }
+end
+
+if first_block then
+    local answer = { attempt, 4, now_ms }
+    for number, lock in ipairs(locks) do
+        if lock.is_blocking then
+            if lock.admits then
+                reserve(lock, now_ms)
+            end
+            answer[#answer + 1] = describe_conflict(lock, number, lock.admits, now_ms)
+        end
+    end
+    return answer
+end
+if may_grant == '0' then
+    return { attempt, 7 }
+end

@@ -1,0 +1,106 @@
+-- Included after ending.lua: the holders of a lock that several hold.
+
+-- Takes note of how long an entry among the holders may last.
+local function note_longest(lock, lasts_ms)
+    if lasts_ms > (lock.longest_ms or 0) then
+        lock.longest_ms = lasts_ms
+        redis.call('HSET', lock.key, 'l', lasts_ms)
+    end
+end
+
+-- Whether an entry among the holders is only kept taken. Most are not, so that they must not even become shorter texts.
+local function is_kept(member)
+    return string.byte(member) == 0 and string.sub(member, 1, 8) == NOBODY
+end
+
+-- Gives back what one of several holders took: now, or from `open_ms` on, by the fencing token of the lease that ended.
+local function return_permits(lock, member, open_ms, now_ms, fence)
+    local holders = holders_key(lock)
+    redis.call('ZREM', holders, member)
+    if is_kept(member) then
+        redis.call('HINCRBY', lock.key, 'e', -1)
+    end
+    if open_ms > now_ms then
+        note_longest(lock, open_ms - now_ms)
+        -- Not the claim: its next lease must not take the place of what this one keeps taken.
+        local kept = struct.pack('>I8I8', 0, tonumber(fence))
+        redis.call('ZADD', holders, open_ms, kept .. string.sub(member, 17))
+        redis.call('HINCRBY', lock.key, 'e', 1)
+        extend_ttl(holders, open_ms - now_ms)
+        extend_ttl(lock.key, open_ms - now_ms)
+        return
+    end
+    lock.taken = redis.call('HINCRBY', lock.key, 'k', -tonumber(string.sub(member, 17)))
+end
+
+-- Forgets that the lock is shared once nobody has a part in it.
+local function end_sharing_if_empty(lock)
+    if redis.call('EXISTS', holders_key(lock)) == 0 then
+        redis.call('HDEL', lock.key, 's', 'k', 'l', 'e')
+        lock.limit, lock.taken, lock.longest_ms = nil, nil, nil
+    end
+end
+
+-- Makes a claim one of several holders; its record is the caller's affair.
+local function share(lock, claim, limit, permits, until_ms, kept_ms, now_ms)
+    local holders = holders_key(lock)
+    if lock.limit then
+        lock.taken = redis.call('HINCRBY', lock.key, 'k', permits)
+    else
+        redis.call('DEL', holders)
+        redis.call('HSET', lock.key, 's', limit, 'k', permits)
+        lock.limit, lock.taken = limit, tonumber(permits)
+    end
+    redis.call('ZADD', holders, until_ms, claim .. permits)
+    note_longest(lock, until_ms - now_ms)
+    extend_ttl(holders, kept_ms)
+    extend_ttl(lock.key, kept_ms)
+end
+
+-- Clears away one of several holders, whose lease ran out.
+local function expire_holder(lock, member, now_us, now_ms, channel)
+    local claim = string.sub(member, 1, 16)
+    local record = holder_key(lock, claim)
+    local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd', 'f', 'r', 'j')
+    local open_ms = 0
+    if lease[1] then
+        local until_ms = tonumber(lease[1])
+        publish_event(channel, now_us, 'expired', lock, record)
+        -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+        redis.call('DEL', record)
+        if until_ms + TOMBSTONE_MS > now_ms then
+            mark_run_out(lock, claim, EXPIRED, unacknowledged_attempt(lease[6], lease[7]), lease[5],
+                string.sub(member, 17), until_ms + TOMBSTONE_MS - now_ms)
+        end
+        open_ms = closed_until(tonumber(lease[2]), until_ms, lease[3], lease[4])
+    end
+    return_permits(lock, member, open_ms, now_ms, lease[5])
+end
+
+-- Clears away holders whose leases ran out.
+local function expire_holders(lock, now_us, now_ms, channel)
+    shift_holders(lock, now_ms)
+    local over = redis.call('ZRANGEBYSCORE', holders_key(lock), '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)
+    for _, member in ipairs(over) do
+        expire_holder(lock, member, now_us, now_ms, channel)
+    end
+    end_sharing_if_empty(lock)
+end
+
+-- The record of a claim's lease if the claim holds, or how it came not to: EXPIRED, or n it has none.
+local function record_of(lock, claim, now_ms)
+    if lock.holder == claim then
+        if lock.until_ms <= now_ms then
+            return false, EXPIRED
+        end
+        to_hash(lock)
+        return lock.key
+    end
+    if lock.limit then
+        local until_ms = shift_holder(lock, claim, now_ms)
+        if until_ms then
+            return until_ms > now_ms and holder_key(lock, claim), EXPIRED
+        end
+    end
+    return false, 'n'
+end

@@ -1,0 +1,96 @@
+-- Included after holders.lua: what a lock is doing, and what keeps it from a claim.
+
+-- The answer is about so many locks, and tells as much of each.
+local function share_answer_room(locks)
+    listed_of_lock_max = math.max(math.floor(LISTED_MAX / locks), 1)
+end
+
+-- Adds a lease to those that the answer tells of. The first one that has no room ends that for all that follow, so that
+-- nothing more is read in vain.
+local function add_listed(leases, lease)
+    listed_bytes_left = listed_bytes_left - #(lease[6] or '') - #(lease[7] or '')
+    if listed_bytes_left >= 0 then
+        leases[#leases + 1] = lease
+    end
+end
+
+-- How many share a lock. What is only kept taken is among the holders, and stays there until somebody asks for the lock.
+local function sharers(lock, now_ms)
+    local holders = holders_key(lock)
+    local all = redis.call('ZCOUNT', holders, '(' .. now_ms, '+inf')
+    local kept = tonumber(redis.call('HGET', lock.key, 'e') or 0)
+    if kept > 0 then
+        for _, member in ipairs(redis.call('ZRANGEBYSCORE', holders, '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)) do
+            kept = kept - (is_kept(member) and 1 or 0)
+        end
+    end
+    return all - kept
+end
+
+-- How many share a lock, and those of them that the answer tells of. Of those behind very many that are only kept taken it
+-- does not tell.
+local function shared_by(lock, now_ms)
+    local total, leases = sharers(lock, now_ms), {}
+    -- Of most locks the first few are enough. More of them are looked at while those are only kept taken.
+    local offset, step = 0, listed_of_lock_max
+    while total > 0 and offset < LOOKED_AT_MAX do
+        local members = redis.call('ZRANGEBYSCORE', holders_key(lock), '(' .. now_ms, '+inf', 'LIMIT', offset, step)
+        for _, member in ipairs(members) do
+            if #leases < listed_of_lock_max and listed_bytes_left >= 0 and not is_kept(member) then
+                local lease = lease_in(holder_key(lock, string.sub(member, 1, 16)))
+                if lease[1] then
+                    add_listed(leases, lease)
+                else
+                    total = total - 1
+                end
+            end
+        end
+        if #members < step or #leases >= listed_of_lock_max or listed_bytes_left < 0 then
+            break
+        end
+        offset, step = offset + step, LISTED_MAX
+    end
+    return total, leases
+end
+
+-- What a lock is doing: h with how many hold it and the leases that end first, c with the ms that it stays closed, or f.
+local function state(lock, now_ms)
+    if lock.holder and lock.until_ms > now_ms then
+        local leases = {}
+        if listed_bytes_left >= 0 then
+            add_listed(leases, lock.compact or lease_in(lock.key))
+        end
+        return { 'h', 1, leases }
+    end
+    local left_ms = closed_ms(lock, now_ms)
+    if lock.limit then
+        local total, leases = shared_by(lock, now_ms)
+        if total > 0 then
+            return { 'h', total, leases }
+        end
+        left_ms = (tonumber(redis.call('ZRANGE', holders_key(lock), -1, -1, 'WITHSCORES')[2]) or 0) - now_ms
+    end
+    return left_ms > 0 and { 'c', left_ms } or { 'f' }
+end
+
+-- What keeps a lock from a claim, and for how long at the most if nobody does anything: h holders, c it is closed,
+-- l another limit. Nothing if the lock admits it. `limit` is empty for a claim that wants to be alone.
+local function conflict(lock, limit, permits, now_ms)
+    if lock.holder and lock.until_ms > now_ms then
+        return 'h', lock.until_ms - now_ms
+    end
+    if not lock.limit then
+        local left_ms = closed_ms(lock, now_ms)
+        return left_ms > 0 and 'c' or nil, left_ms
+    end
+    if limit ~= '' and limit ~= lock.limit then
+        -- What is only kept taken for a while does not insist on its limit.
+        local doing = state(lock, now_ms)
+        return doing[1] == 'h' and 'l' or 'c', doing[2]
+    end
+    if limit == '' or limit ~= '0' and lock.taken + permits > tonumber(limit) then
+        local first = redis.call('ZRANGE', holders_key(lock), 0, 0, 'WITHSCORES')
+        return 'h', math.max((tonumber(first[2]) or now_ms) - now_ms, 1)
+    end
+    return nil
+end

@@ -1,0 +1,90 @@
+-- Included after lease.lua: how a lock is read, and put right if it was written before the clock was set back.
+
+-- Tells all processes, once, that the clock was set back, so that each of them notices should it be set right: what is put
+-- right here would end early then.
+local is_step_told = false
+local function tell_of_step(now_ms)
+    if not is_step_told then
+        is_step_told = true
+        -- Without the right to the channel they learn of it when they look at the store the next time.
+        redis.pcall('PUBLISH', 'lh:1:clock', now_ms)
+    end
+end
+
+-- Moves the times of a lease back that was written before the clock was set back: it was acquired by now, ends its TTL from
+-- now at the latest, or `lasts_max_ms`, and holds no longer than its max_hold. Returns when it ends and whether that has
+-- changed; nothing if there is no such record.
+local function shift_lease(record, lasts_max_ms, now_ms)
+    local times = redis.call('HMGET', record, 'u', 'a', 't', 'x')
+    if not times[1] then
+        return nil
+    end
+    local until_ms, acquired_ms, ceiling_ms = tonumber(times[1]), tonumber(times[2]), tonumber(times[4])
+    local behind_ms = math.max(until_ms - now_ms - math.min(tonumber(times[3]), lasts_max_ms), 0)
+    if behind_ms == 0 and acquired_ms <= now_ms then
+        return until_ms, false
+    end
+    local shifted_ms = math.min(acquired_ms - behind_ms, now_ms)
+    -- PEXPIRE goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+    redis.call('PEXPIRE', record, redis.call('PTTL', record))
+    until_ms = until_ms - behind_ms
+    if ceiling_ms then
+        ceiling_ms = ceiling_ms - acquired_ms + shifted_ms
+        until_ms = math.min(until_ms, ceiling_ms)
+        redis.call('HSET', record, 'x', ceiling_ms)
+    end
+    redis.call('HSET', record, 'u', until_ms, 'a', shifted_ms)
+    tell_of_step(now_ms)
+    return until_ms, true
+end
+
+-- A lock as it is, now that the clock may have been set back since it was stored.
+local function read(lock_key, now_ms)
+    local lock = read_stored(lock_key)
+    -- A compact record keeps when it was granted, for its fencing token, however late it is renewed.
+    if lock.holder and (lock.until_ms - now_ms > lock.ttl_ms or not lock.compact and lock.acquired_ms > now_ms) then
+        to_hash(lock)
+        shift_lease(lock_key, math.huge, now_ms)
+        lock = read_stored(lock_key)
+    end
+    if lock.open_ms and lock.open_ms - now_ms > (lock.longest_ms or 0) then
+        lock.open_ms = now_ms + (lock.longest_ms or 0)
+        redis.call('PEXPIRE', lock_key, redis.call('PTTL', lock_key))
+        redis.call('HSET', lock_key, 'c', lock.open_ms)
+        tell_of_step(now_ms)
+    end
+    return lock
+end
+
+-- Puts right the lease of one of several holders. Returns when it ends; nothing if the claim has none.
+local function shift_holder(lock, claim, now_ms)
+    local record = holder_key(lock, claim)
+    local until_ms, is_shifted = shift_lease(record, lock.longest_ms or math.huge, now_ms)
+    if is_shifted then
+        redis.call('ZADD', holders_key(lock), until_ms, claim .. redis.call('HGET', record, 'k'))
+    end
+    return until_ms
+end
+
+-- Puts right an entry among the holders, with its lease if it has one.
+local function shift_entry(lock, member, end_ms, now_ms)
+    local end_max_ms = now_ms + lock.longest_ms
+    if not shift_holder(lock, string.sub(member, 1, 16), now_ms) and end_ms > end_max_ms then
+        -- ZREM goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+        redis.call('ZREM', holders_key(lock), member)
+        redis.call('ZADD', holders_key(lock), end_max_ms, member)
+        tell_of_step(now_ms)
+    end
+end
+
+-- Puts right what shows among the holders that it was written before the clock was set back.
+local function shift_holders(lock, now_ms)
+    if not lock.longest_ms then
+        return
+    end
+    local behind = '(' .. now_ms + lock.longest_ms
+    local ahead = redis.call('ZRANGEBYSCORE', holders_key(lock), behind, '+inf', 'WITHSCORES', 'LIMIT', 0, REAPED_MAX)
+    for index = 1, #ahead, 2 do
+        shift_entry(lock, ahead[index], tonumber(ahead[index + 1]), now_ms)
+    end
+end

@@ -1,0 +1,26 @@
+-- Included after queue.lua: a lock with its queue, as it is told.
+
+-- What is in the way of a claim: the lock by its number, how many wait for it, and what it is doing. If the lock would
+-- admit the claim, those who came first are in its way.
+local function describe_conflict(lock, number, admits, now_ms)
+    return { number, lock.last and lengths(lock) or 0, admits and { 'f' } or state(lock, now_ms) }
+end
+
+-- A lock as everybody may see it: what it is doing, how many wait, then of the first: sequence, limit, permits, owner.
+local function view(lock, now_ms)
+    if not lock.last then
+        return { state(lock, now_ms), 0 }
+    end
+    local answer = { state(lock, now_ms), (lengths(lock)) }
+    for _, process in ipairs(redis.call('ZRANGE', queue_key(lock), 0, -1)) do
+        local first = redis.call('ZRANGE', process_queue_key(lock, process), 0, 0)
+        local ticket = first[1] and ticket_of(lock, first[1])
+        if ticket then
+            for _, field in ipairs({ string.format('%.0f', ticket.sequence), ticket.limit, ticket.permits, ticket.owner }) do
+                answer[#answer + 1] = field
+            end
+            break
+        end
+    end
+    return answer
+end
