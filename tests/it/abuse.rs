@@ -55,9 +55,8 @@ impl Attacked {
         let turn = TURN.lock().await;
         let quiet = ["--log-requests", "off", "--server-drain-delay", "0s"];
         let serving = Serving::start(&[&quiet, arguments].concat());
-        let address = serving.url.strip_prefix("http://").unwrap();
         let mut attacked = Self {
-            address: address.parse().unwrap(),
+            address: serving.address(),
             serving,
             at_rest: 0,
             _turn: turn,

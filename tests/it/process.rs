@@ -1,6 +1,7 @@
 //! The binary as a child process, ended by its pid when a test lets go of it.
 
 use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
@@ -64,6 +65,11 @@ impl Serving {
             serving.lines_so_far.push(line);
         }
         serving
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        let address = self.url.strip_prefix("http://").unwrap();
+        address.parse().unwrap()
     }
 
     pub(crate) fn pid(&self) -> Pid {

@@ -15,6 +15,13 @@ const REQUEST_BYTES: usize = 16 * 1024;
 /// Nearly as many headers as a head may have, and nearly as long as it may be.
 const LONG_HEAD: (usize, usize) = (95, 600);
 
+/// All requests of a test together have taken no more than their room.
+fn assert_little(attacked: &Attacked, before: usize) {
+    let grown = attacked.memory().saturating_sub(before);
+    let bound = CONNECTIONS * REQUESTS * REQUEST_BYTES;
+    assert!(grown < bound, "{} MiB", grown / MIB);
+}
+
 /// 1,900 headers of one byte fit into 64 KiB as HTTP/2 counts, and become several times as much. They are sent one after the
 /// other, because those that are read together are there together for a moment.
 #[tokio::test]
@@ -33,9 +40,7 @@ async fn heads_of_many_short_headers_take_no_room() {
         }
         connections.push(client);
     }
-    let grown = attacked.memory().saturating_sub(before);
-    let bound = CONNECTIONS * REQUESTS * REQUEST_BYTES;
-    assert!(grown < bound, "{} MiB", grown / MIB);
+    assert_little(&attacked, before);
     bystander.noticed_nothing().await;
 }
 
@@ -64,9 +69,7 @@ async fn claims_that_wait_keep_nothing_of_their_heads() {
         (lock["queue_length"] == CONNECTIONS * REQUESTS).then_some(())
     })
     .await;
-    let grown = attacked.memory().saturating_sub(before);
-    let bound = CONNECTIONS * REQUESTS * REQUEST_BYTES;
-    assert!(grown < bound, "{} MiB", grown / MIB);
+    assert_little(&attacked, before);
     bystander.noticed_nothing().await;
 }
 
@@ -90,19 +93,13 @@ async fn requests_whose_bodies_do_not_come_keep_nothing_of_their_heads() {
         Duration::from_secs(30),
         "all of them are there",
         async || {
-            let (_, metrics) = ask(attacked.address, "GET", "/metrics", "").await.ok()?;
-            let line = metrics
-                .lines()
-                .find_map(|line| line.strip_prefix("leasehold_http_requests_in_flight "))?;
-            let in_flight: f64 = line.parse().ok()?;
+            let in_flight = attacked.metric("leasehold_http_requests_in_flight").await;
             // This one and the bystander's are there, too.
             (in_flight >= (CONNECTIONS * REQUESTS) as f64).then_some(())
         },
     )
     .await;
-    let grown = attacked.memory().saturating_sub(before);
-    let bound = CONNECTIONS * REQUESTS * REQUEST_BYTES;
-    assert!(grown < bound, "{} MiB", grown / MIB);
+    assert_little(&attacked, before);
     bystander.noticed_nothing().await;
 }
 

@@ -11,12 +11,7 @@ const RESETS: usize = 200;
 /// How many lines h2 logs of such connections.
 async fn lines_of_h2(arguments: &[&str]) -> usize {
     let mut serving = Serving::start(arguments);
-    let address = serving
-        .url
-        .strip_prefix("http://")
-        .unwrap()
-        .parse()
-        .unwrap();
+    let address = serving.address();
     for _ in 0..CONNECTIONS {
         let mut client = Http2::open(address, 65_535).await.unwrap();
         client.ask_and_reset(RESETS).await.unwrap();

@@ -29,12 +29,7 @@ async fn connections_leave_file_descriptors_for_redis() {
     assert_eq!(lowered["level"], "WARN");
     let most = lowered["connections_max"].as_u64().unwrap();
     assert!((50..200).contains(&most), "{most}");
-    let address = serving
-        .url
-        .strip_prefix("http://")
-        .unwrap()
-        .parse()
-        .unwrap();
+    let address = serving.address();
     let mut taken = Vec::new();
     for _ in 0..200 {
         taken.push(connect(address).await);

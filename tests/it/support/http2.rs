@@ -76,11 +76,8 @@ impl Http2 {
     ) -> io::Result<u32> {
         let id = self.next;
         self.next += 2;
-        // Of the static table: 2 is the name :method, 6 is ":scheme: http", 4 the name :path, 1 the name :authority, 19 the
-        // name accept.
-        let mut head = literal(2, method);
-        head.push(0x80 | 6);
-        head.extend(literal(4, path));
+        // Of the static table: 1 is the name :authority, 19 the name accept.
+        let mut head = beginning(method, path);
         head.extend(literal(1, "localhost"));
         head.extend(literal(19, accept));
         let end = if body.is_empty() { END_STREAM } else { 0 };
@@ -102,9 +99,7 @@ impl Http2 {
     ) -> io::Result<u32> {
         let id = self.next;
         self.next += 2;
-        let mut head = literal(2, method);
-        head.push(0x80 | 6);
-        head.extend(literal(4, path));
+        let mut head = beginning(method, path);
         head.extend(literal(1, "localhost"));
         // In the static table, 28 is content-length.
         head.extend(literal(28, "1"));
@@ -129,9 +124,7 @@ impl Http2 {
         const REMEMBERED: u8 = 0x40;
         let id = self.next;
         self.next += 2;
-        let mut head = literal(2, "GET");
-        head.push(0x80 | 6);
-        head.extend(literal(4, path));
+        let mut head = beginning("GET", path);
         head.push(REMEMBERED | 1);
         head.extend(text(&format!("localhost:{id}")));
         head.push(0);
@@ -190,7 +183,7 @@ impl Http2 {
     /// Asks so many times, and takes each request back before it can have been looked at.
     pub(crate) async fn ask_and_reset(&mut self, requests: usize) -> io::Result<()> {
         let mut frames = Vec::new();
-        let head = [literal(2, "GET"), vec![0x80 | 6], literal(4, "/livez")].concat();
+        let head = beginning("GET", "/livez");
         for _ in 0..requests {
             let id = self.next;
             self.next += 2;
@@ -213,6 +206,11 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame.extend(stream.to_be_bytes());
     frame.extend(payload);
     frame
+}
+
+/// How every head begins. Of the static table, 2 is the name :method, 6 is ":scheme: http", 4 the name :path.
+fn beginning(method: &str, path: &str) -> Vec<u8> {
+    [literal(2, method), vec![0x80 | 6], literal(4, path)].concat()
 }
 
 /// A header whose name is in the static table and whose value is written out, and remembered by nobody.
