@@ -44,7 +44,11 @@ impl LockNames {
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return invalid(format!("{:?} is there twice", twice[0]));
         }
-        Ok(Self(Names::Several(names.into())))
+        // A list of one lock is the claim on that lock: they are equal.
+        Ok(Self(match <[LockName; 1]>::try_from(names) {
+            Ok([name]) => Names::One(name),
+            Err(names) => Names::Several(names.into()),
+        }))
     }
 }
 
@@ -77,6 +81,12 @@ mod tests {
     fn the_order_of_writing_does_not_matter() {
         let names = |texts: [&str; 3]| LockNames::several(texts.map(name).into());
         assert_eq!(names(["b", "a", "c"]), names(["c", "b", "a"]));
+    }
+
+    #[test]
+    fn a_list_of_one_lock_is_the_claim_on_that_lock() {
+        let list = LockNames::several(vec![name("a")]).expect("a list of one");
+        assert_eq!(list, LockNames::from(name("a")));
     }
 
     #[test]

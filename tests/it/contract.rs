@@ -302,6 +302,7 @@ on_every_store! {
         a_free_lock_is_kept_for_the_first_who_waits_for_another_too
         a_claim_that_is_not_fair_takes_a_lock_that_is_kept
         who_came_first_to_one_of_the_locks_is_first_there
+        a_list_of_one_lock_waits_as_the_claim_on_that_lock
         a_claim_is_as_far_as_in_its_longest_queue
         claims_on_the_same_locks_take_turns_whatever_their_order
         a_ring_of_claims_comes_to_an_end

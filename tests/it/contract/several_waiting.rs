@@ -85,6 +85,20 @@ pub(super) async fn who_came_first_to_one_of_the_locks_is_first_there(fixture: &
     fixture.served(&mut later).await;
 }
 
+pub(super) async fn a_list_of_one_lock_waits_as_the_claim_on_that_lock(fixture: &Fixture) {
+    let (list, [lock]) = claim_on_fresh();
+    let holding = claim_on(&lock);
+    fixture.granted(&holding).await;
+    fixture.waiting(&list).await;
+    let alone = Claim {
+        names: lock.into(),
+        ..list
+    };
+    let mut alone = fixture.waiting(&alone).await;
+    fixture.freed(&holding).await;
+    fixture.served(&mut alone).await;
+}
+
 pub(super) async fn a_claim_is_as_far_as_in_its_longest_queue(fixture: &Fixture) {
     let (claim, [one, another]) = claim_on_fresh();
     fixture.granted(&claim_on(&one)).await;
