@@ -41,12 +41,13 @@ impl Request {
         entered.inspect_err(|crowd| self.inner.metrics.crowded(crowd))
     }
 
-    /// Asks the store once, and says when that was.
+    /// Asks the store once, and says when that was. After the deadline the store enters nothing again.
     pub(super) async fn ask(
         self,
         stand: Option<QueueRequest>,
+        deadline: Instant,
     ) -> (Instant, Result<Acquired, StoreError>) {
-        let (mut sent, deadline) = self.inner.start();
+        let mut sent = Instant::now();
         let mut turn = None;
         if stand.is_some() && self.claim.names.len() > 1 {
             turn = match self.inner.turn_of_several(&self.claim, deadline).await {
@@ -69,7 +70,8 @@ impl Request {
         self,
         crowd: Option<QueueFull>,
     ) -> Result<AcquireAnswer, StoreError> {
-        let (sent, answer) = self.clone().ask(None).await;
+        let (_, deadline) = self.inner.start();
+        let (sent, answer) = self.clone().ask(None, deadline).await;
         let answer = match (answer, crowd) {
             (Ok(Acquired::Blocked(_) | Acquired::Recovering { .. }), Some(crowd)) => {
                 Ok(AcquireAnswer {

@@ -131,7 +131,11 @@ impl WaitLoop {
     async fn ask(&mut self) -> AskResult {
         let stand = self.stand();
         self.asks_at = None;
-        let mut under_way: PendingAnswer = Box::pin(self.request.clone().ask(Some(stand)));
+        // What is entered again cannot be rolled back, so an ask that may do that has to be too late before its client is answered.
+        let may_reenter = stand.takes_over;
+        let deadline = self.ask_deadline();
+        let asked = self.request.clone().ask(Some(stand), deadline);
+        let mut under_way: PendingAnswer = Box::pin(asked);
         tokio::select! {
             biased;
             (sent, answer) = &mut under_way => return AskResult::Answered(sent, answer),
@@ -141,10 +145,22 @@ impl WaitLoop {
                 return AskResult::Answered(sent, answer);
             },
         }
-        match tokio::time::timeout(UNDER_WAY_MAX, &mut under_way).await {
+        let cut_at = if may_reenter {
+            deadline
+        } else {
+            Instant::now() + UNDER_WAY_MAX
+        };
+        match tokio::time::timeout_at(cut_at, &mut under_way).await {
             Ok((sent, answer)) => AskResult::Answered(sent, answer),
             Err(_) => AskResult::Cut(under_way),
         }
+    }
+
+    /// When the store must have answered what is asked now.
+    fn ask_deadline(&self) -> Instant {
+        let (_, deadline) = self.request.inner.start();
+        let cut_at = self.limit.map(|limit| limit + UNDER_WAY_MAX);
+        cut_at.map_or(deadline, |cut_at| cut_at.min(deadline))
     }
 
     /// Whether the claim may have ended by a lease of this very request that ran out: the answer that granted it was lost.

@@ -189,6 +189,45 @@ async fn a_change_of_the_hold_count_that_arrives_after_its_deadline_changes_noth
     assert_eq!(network.beside.depth(&held).await, 3);
 }
 
+/// Its answer comes when the wait is over, which is long before the store has had its time.
+#[tokio::test]
+async fn a_re_entry_that_arrives_after_the_end_of_its_wait_changes_nothing() {
+    let network = Network::start().await;
+    network.behind.surveys.abort();
+    let held = lasting(claim());
+    network.beside.granted(&held).await;
+    let twice = at_depth(&held, 2);
+    unclear(
+        &network,
+        network
+            .behind
+            .acquire_within(&twice, OPERATION_TIMEOUT / 10),
+    )
+    .await;
+    network.beside.keeps(&held).await;
+    arrives(&network).await;
+    assert_eq!(network.beside.depth(&held).await, 1);
+}
+
+#[tokio::test]
+async fn a_re_entry_that_arrives_after_the_answer_of_a_process_that_stops_changes_nothing() {
+    let network = Network::start().await;
+    network.behind.surveys.abort();
+    let held = lasting(claim());
+    network.beside.granted(&held).await;
+    let twice = at_depth(&held, 2);
+    let stops = async {
+        tokio::time::sleep(OPERATION_TIMEOUT / 10).await;
+        network.behind.service.drain();
+    };
+    let request =
+        async { unclear(&network, network.behind.acquire_within(&twice, FOR_EVER)).await };
+    tokio::join!(request, stops);
+    network.beside.keeps(&held).await;
+    arrives(&network).await;
+    assert_eq!(network.beside.depth(&held).await, 1);
+}
+
 /// The connection broke and there was no other, so that nothing was left to wait for but the deadline.
 #[tokio::test]
 async fn a_change_that_is_under_way_on_a_broken_connection_is_answered_once_it_is_too_late() {
