@@ -25,7 +25,7 @@ if #KEYS == 1 and mode == '' and channel == '' and not is_repeat and redis.call(
     local lock_key = unpack(KEYS)
     local record = redis.call('HMGET', lock_key, 'h', 'u', 'a', 't', 'x', 'i', 'd', 'z')
     local left_ms = record[1] == caller(1, 9, 24) and tonumber(record[2]) - now_ms or 0
-    -- A lease acquired later than now, or ending later than its TTL from now, was written before the clock was set back.
+    -- A lease acquired later than now, or ending later than its TTL from now, is from before the clock was set back.
     if left_ms > 0 and left_ms <= tonumber(record[4]) and tonumber(record[3]) <= now_ms and not record[8] then
         local until_ms = extend(lock_key, record[3], ttl_ms == '' and record[4] or ttl_ms, record[5], record[6])
         local closed_ms = closed_until(record[3], until_ms, record[6], record[7]) - now_ms
