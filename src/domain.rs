@@ -1,7 +1,7 @@
-//! The words of Leasehold as types: names, tokens, fencing tokens, claims, leases, outcomes.
+//! The domain types of Leasehold: names, tokens, fencing tokens, claims, leases, outcomes.
 //!
-//! Nothing here knows HTTP, Redis, JSON or the async runtime, and nothing here does I/O or reads a clock. What a
-//! type accepts is checked once, in its only constructor; the rooms above and below never check again.
+//! Nothing here knows HTTP, Redis, JSON or the async runtime, and nothing here does I/O or reads a clock. Each type
+//! validates its input once, in its only constructor; the other layers never check again.
 
 pub mod claim;
 pub mod duration;

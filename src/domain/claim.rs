@@ -1,4 +1,4 @@
-//! What a client asks for: the claim, its fields and their bounds. How the fields travel is HTTP's affair.
+//! What a client requests: the claim, its fields and their bounds. The wire format of the fields belongs to HTTP.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,24 +7,24 @@ use thiserror::Error;
 
 use super::{LockNames, Mode, Token, duration};
 
-/// One attempt to hold one or several locks, from the first request to the final release.
+/// A client's wish to hold one or several locks, from the first request to the final release.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// The locks, of which it gets all or none.
+    /// The locks; the claim gets all of them or none.
     pub names: LockNames,
-    /// Identifies the claim; posting it again never makes a second claim.
+    /// Identifies the claim; repeating a request with it never makes a second claim.
     pub token: Token,
-    /// How it wants to hold them.
+    /// Whether to hold them exclusively or shared.
     pub mode: Mode,
-    /// Whether it lets those go first who wait already. One that is not fair takes what is free.
+    /// Whether the claim queues behind earlier waiters. An unfair claim takes any lock that is free.
     pub fair: bool,
     /// How long the lease lasts without renewal.
     pub ttl: Ttl,
-    /// The depth to hold at; posting a larger one re-enters.
+    /// The re-entry depth; a repeated request with a larger one re-enters.
     pub hold_count: HoldCount,
-    /// Who holds, for everybody to read.
+    /// The holder's description of itself, readable by everybody.
     pub owner: Owner,
-    /// What else the holder wants others to see.
+    /// Additional data of the holder for others to read.
     pub metadata: Option<Metadata>,
     /// The lock stays taken at least this long after the grant, even if it is released earlier.
     pub min_hold: Option<Duration>,
@@ -32,15 +32,15 @@ pub struct Claim {
     pub max_hold: Option<Duration>,
     /// How long the lock stays closed after this lease expired or was evicted; never after a release.
     pub lock_delay: Option<Duration>,
-    /// Whether an attempt that finds the claim holding takes the lease over: from then on it is the one that may roll the
-    /// lease back, as a stream does when its connection closes. Otherwise it ends every attempt's right to.
+    /// Whether an attempt that finds the claim already holding takes the lease over: from then on this attempt may roll
+    /// the lease back, as a stream does when its connection closes. If not, no attempt may roll it back any more.
     pub takes_over: bool,
 }
 
-/// What tells one request for a claim from the next with the same token.
+/// Distinguishes the requests for one claim, which share its token.
 ///
-/// A grant remembers which attempt may roll it back, so that rolling back an attempt whose answer was lost, or a stream that
-/// was closed, never takes the lease from a later attempt that did get its answer.
+/// A grant remembers which attempt may roll it back. So the rollback of an attempt whose response was lost, or of a
+/// closed stream, never takes the lease from a later attempt that did get its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt(pub u64);
 
@@ -49,7 +49,7 @@ impl Attempt {
     #[must_use]
     pub fn random() -> Self {
         let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
-        // The fixed version and variant bits fall onto random ones.
+        // The fixed version and variant bits are XORed with random ones.
         Self(high ^ low.rotate_left(32))
     }
 }
@@ -65,17 +65,17 @@ impl Ttl {
         self.0
     }
 
-    /// Takes a TTL that a store wrote down earlier, possibly under other bounds.
+    /// Takes a TTL that a store recorded earlier, possibly under other bounds.
     #[must_use]
     pub fn from_store(ttl: Duration) -> Self {
         Self(ttl)
     }
 }
 
-/// The configured bounds of what a claim may ask for.
+/// The configured bounds of a claim's fields.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// The TTL of a claim that names none.
+    /// The TTL of a claim without one.
     pub ttl_default: Duration,
     /// The shortest TTL.
     pub ttl_min: Duration,
@@ -83,7 +83,7 @@ pub struct Bounds {
     pub ttl_max: Duration,
     /// The longest `max_hold`.
     pub max_hold_max: Duration,
-    /// The longest `lock_delay`; at most a minute, because ended claims are remembered that long.
+    /// The longest `lock_delay`; at most a minute, because tombstones are kept that long.
     pub lock_delay_max: Duration,
 }
 
@@ -96,7 +96,7 @@ impl Bounds {
         within("ttl", ttl, self.ttl_min, self.ttl_max).map(Ttl)
     }
 
-    /// The TTL of a claim that names none.
+    /// The TTL of a claim without one.
     #[must_use]
     pub fn default_ttl(&self) -> Ttl {
         Ttl(self.ttl_default)
@@ -152,7 +152,7 @@ fn within(
     Ok(value)
 }
 
-/// That a number is not within 1 to `max`. One that saturated is not the one that was written.
+/// Reports a number outside 1 to `max`. A saturated number is not quoted, because the client wrote a different one.
 pub(super) fn out_of_range(number: u64, max: u32) -> String {
     match number {
         u64::MAX => format!("this is out of range; use 1 to {max}"),
@@ -160,12 +160,12 @@ pub(super) fn out_of_range(number: u64, max: u32) -> String {
     }
 }
 
-/// How many times over a claim holds its lock, 1 to 1,000.
+/// The re-entry depth of a lease, 1 to 1,000.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HoldCount(u16);
 
 impl HoldCount {
-    /// A plain, single hold.
+    /// A single hold, not re-entered.
     pub const ONE: Self = Self(1);
     /// The deepest re-entry.
     pub const MAX: u16 = 1_000;
@@ -191,7 +191,7 @@ impl HoldCount {
     }
 }
 
-/// Free text that says who holds; at most 256 bytes, of which none hides or forges others. Proves nothing.
+/// Free text that names the holder; at most 256 bytes, without characters that hide or forge text. Proves nothing.
 ///
 /// Cloning is cheap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -204,7 +204,7 @@ impl Owner {
     /// Checks an `owner`.
     ///
     /// # Errors
-    /// Too long, or with characters that would forge lines in terminals and logs, or make text look like another one.
+    /// Too long, or with characters that could forge lines in terminals and logs, or make text look like other text.
     pub fn new(text: &str) -> Result<Self, InvalidField> {
         let problem = if text.len() > Self::BYTES_MAX {
             format!(
@@ -225,10 +225,10 @@ impl Owner {
         })
     }
 
-    /// Takes text that a store wrote down earlier, possibly under other rules.
+    /// Takes text that a store recorded earlier, possibly under other rules.
     #[must_use]
     pub fn from_store(text: &str) -> Self {
-        // Most claims have none, which takes no allocation.
+        // Most claims have no owner, which needs no allocation.
         Self((!text.is_empty()).then(|| text.into()))
     }
 
@@ -239,8 +239,8 @@ impl Owner {
     }
 }
 
-/// Whether a character breaks lines or turns the direction of what follows, without being a control character. With them,
-/// "backup" can be shown as another name, and what stands after it in a table or a log as something else.
+/// Whether a character breaks lines or changes the text direction without being a control character. Such a character
+/// can disguise "backup" as another name, and distort the rest of a log line or a table row.
 fn is_deceptive(letter: char) -> bool {
     matches!(
         letter,

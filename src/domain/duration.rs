@@ -1,13 +1,13 @@
-//! Durations as people write them: `500ms`, `30s`, `1m30s`, `2h`. A number without a unit is never guessed at.
+//! Durations in human notation: `500ms`, `30s`, `1m30s`, `2h`. A number without a unit is refused, never guessed.
 
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// Reads a duration: one or more whole numbers, each with a unit out of `ms`, `s`, `m`, `h`, `d`.
+/// Parses a duration: one or more whole numbers, each with a unit out of `ms`, `s`, `m`, `h`, `d`.
 ///
 /// # Errors
-/// Says what is wrong and how a duration is written.
+/// States what is wrong and how to write a duration.
 pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     if text.is_empty() {
         return Err(InvalidDuration::Empty);
@@ -26,13 +26,13 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     Ok(Duration::from_millis(total_ms))
 }
 
-/// Whether this is what [`parse`] makes of everything that is too long for it.
+/// Whether this is the value that [`parse`] returns for every duration too long to represent.
 #[must_use]
 pub fn is_saturated(duration: Duration) -> bool {
     duration >= Duration::from_millis(u64::MAX)
 }
 
-/// One number with its unit, in milliseconds, and what follows it. Too large numbers saturate and fail at a bound.
+/// Splits off one number with its unit, in milliseconds. Numbers that are too large saturate, and fail a bound later.
 fn part(text: &str) -> Option<(u64, &str)> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, rest) = text.split_at_checked(digits)?;
@@ -53,7 +53,7 @@ fn part(text: &str) -> Option<(u64, &str)> {
     Some((number.saturating_mul(unit_ms), rest))
 }
 
-/// Writes a duration the way [`parse`] reads it, in the largest units that fit: `1h`, `1m30s`, `250ms`.
+/// Formats a duration the way [`parse`] reads it, in the largest units that fit: `1h`, `1m30s`, `250ms`.
 #[must_use]
 pub fn format(duration: Duration) -> String {
     let mut rest_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -79,7 +79,7 @@ pub fn format(duration: Duration) -> String {
 /// Why a duration was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InvalidDuration {
-    /// Nothing was written.
+    /// The text is empty.
     #[error("the duration is empty; write it with a unit, like 30s")]
     Empty,
     /// A bare number.
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_formatted_duration_parses_to_itself() {
         for text in ["0s", "250ms", "1m30s", "1h", "30d", "1d2h3m4s5ms"] {
             assert_eq!(format(parse(text).expect(text)), text);
         }

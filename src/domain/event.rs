@@ -1,11 +1,11 @@
-//! What happens to locks, as it is told to those who watch.
+//! Lock events, as watchers receive them.
 
 use super::{Fence, LockName, Owner, Timestamp};
 
 /// Something that happened to a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockEvent {
-    /// Names the event: no other event of the same store has the same, and all who watch are told the same.
+    /// Identifies the event: unique within a store, and the same for all watchers.
     pub id: String,
     /// What happened.
     pub kind: EventKind,
@@ -13,11 +13,11 @@ pub struct LockEvent {
     pub name: LockName,
     /// When, by the store's clock.
     pub at: Timestamp,
-    /// The fencing token of the lease that this is about; none where there is no lease.
+    /// The fencing token of the lease concerned; none if there is no lease.
     pub fence: Option<Fence>,
-    /// When the lease ends unless it is renewed, where it goes on.
+    /// When the lease ends unless renewed; none if the event ended it.
     pub expires_at: Option<Timestamp>,
-    /// Who holds, held or waits, in their own words.
+    /// The owner text of the holder, the former holder or the waiter.
     pub owner: Owner,
 }
 
@@ -26,15 +26,15 @@ pub struct LockEvent {
 pub enum EventKind {
     /// A claim was granted.
     Acquired,
-    /// A lease lasts longer.
+    /// A lease was extended.
     Renewed,
-    /// A holder let go.
+    /// A holder released the lock.
     Released,
-    /// A lease ran out.
+    /// A lease expired.
     Expired,
-    /// An operator took the lock away.
+    /// An operator evicted the holders.
     Evicted,
-    /// A claim has come to wait.
+    /// A claim was enqueued.
     Queued,
 }
 

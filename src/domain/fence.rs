@@ -4,14 +4,14 @@ use std::fmt;
 
 /// Orders the grants of one lock: a later grant always has a larger one. Public.
 ///
-/// `max(last + 1, the store's time in microseconds)` is a hybrid logical clock in one word (Kulkarni et al.,
-/// "Logical Physical Clocks", 2014): it grows even when the clock stands still or steps back, and it stays ahead of
-/// everything granted before when the counter is lost and the clock is right.
+/// `max(last + 1, the store's time in microseconds)` is a hybrid logical clock in one word (Kulkarni et al., "Logical
+/// Physical Clocks", 2014): it grows even when the clock stops or steps back, and when the counter is lost and the
+/// clock is right, it stays larger than everything granted before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 
 impl Fence {
-    /// The largest fencing token, 2^53 - 1: every language's JSON numbers still hold it exactly.
+    /// The largest fencing token, 2^53 - 1: JSON numbers represent it exactly in every language.
     pub const MAX: u64 = (1 << 53) - 1;
 
     /// Takes a number that a store handed out.
@@ -22,7 +22,7 @@ impl Fence {
 
     /// The fencing token of the grant after `last`, at the store's time `now_us` (microseconds since 1970).
     ///
-    /// None when the numbers are used up, which a correct clock reaches in the year 2255.
+    /// None when the numbers are exhausted, which a correct clock reaches in the year 2255.
     #[must_use]
     pub fn after(last: u64, now_us: u64) -> Option<Self> {
         Self::new(last.checked_add(1)?.max(now_us))

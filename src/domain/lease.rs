@@ -1,10 +1,10 @@
-//! What a granted claim has. Only the store's clock appears here; a client counts `expires_in` from its answer.
+//! Leases and holders. Only the store's clock appears here; a client counts `expires_in` from its response.
 
 use std::time::Duration;
 
 use super::{Fence, HoldCount, Metadata, Mode, Owner, Ttl};
 
-/// A moment on the store's clock, in milliseconds since 1970; for people to read, never to decide by.
+/// A time on the store's clock, in milliseconds since 1970; for people to read, never to decide by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(u64);
 
@@ -22,29 +22,29 @@ impl Timestamp {
     }
 }
 
-/// A claim that has been granted and is still valid, as everybody may see it.
+/// The public view of a claim that has been granted and is still valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Who holds, in the holder's own words.
+    /// The holder's description of itself.
     pub owner: Owner,
-    /// What else the holder wants others to see.
+    /// Additional data of the holder for others to read.
     pub metadata: Option<Metadata>,
-    /// How the lock is held.
+    /// Whether the lock is held exclusively or shared.
     pub mode: Mode,
     /// The fencing token of the grant.
     pub fence: Fence,
-    /// How many times over it is held.
+    /// The re-entry depth.
     pub hold_count: HoldCount,
     /// When the lock was granted.
     pub acquired_at: Timestamp,
     /// When the lease ends unless renewed.
     pub expires_at: Timestamp,
-    /// How long the lease still lasts, counted from when the store was asked.
+    /// How long the lease still lasts, counted from the request to the store.
     pub expires_in: Duration,
 }
 
 impl Holder {
-    /// How many bytes of text the holder makes others read.
+    /// How many bytes of text the holder adds to an answer.
     #[must_use]
     pub fn text_bytes(&self) -> usize {
         let metadata = self.metadata.as_ref().map_or("", Metadata::as_json);
@@ -52,22 +52,21 @@ impl Holder {
     }
 }
 
-/// All who hold a lock, or held it.
+/// The holders of a lock, present or evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holders {
-    /// Those whose leases end first, as many as the answer has [room](super::AnswerRoom) for.
+    /// The holders whose leases end first, as many as the answer has [room](super::AnswerRoom) for.
     pub listed: Vec<Holder>,
-    /// How many there are.
+    /// How many holders there are in all.
     pub total: u64,
 }
 
 impl Holders {
-    /// Nobody.
+    /// No holders.
     #[must_use]
     pub fn none() -> Self {
-        let told = Vec::new();
         Self {
-            listed: told,
+            listed: Vec::new(),
             total: 0,
         }
     }
@@ -82,10 +81,10 @@ impl From<Holder> for Holders {
     }
 }
 
-/// What the holder itself gets to know: its place as a holder, and its TTL.
+/// The holder's own view of its lease: the public part and the TTL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// The public side.
+    /// The public part.
     pub holder: Holder,
     /// How long the lease lasts without renewal.
     pub ttl: Ttl,

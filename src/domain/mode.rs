@@ -1,21 +1,21 @@
-//! How a claim wants to hold its lock: alone, or together with others.
+//! The mode in which a claim holds its lock: exclusive or shared.
 
 use std::num::NonZeroU32;
 
 use super::InvalidField;
 use super::claim::out_of_range;
 
-/// How a lock is held.
+/// The mode in which a lock is held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Alone.
+    /// By one claim only.
     #[default]
     Exclusive,
-    /// Together with other shared claims, as far as the permits go.
+    /// Together with other shared claims, as long as the permits suffice.
     Shared(Share),
 }
 
-/// What a shared claim takes: some of a limited number of permits, or no more than a place among any number of readers.
+/// What a shared claim takes: a number of permits out of a limit, or a read lock among any number of readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     limit: Option<NonZeroU32>,
@@ -60,13 +60,13 @@ impl Share {
         Ok(Self { limit, permits })
     }
 
-    /// How many permits there are in all; none for a read lock.
+    /// The total number of permits; none for a read lock.
     #[must_use]
     pub fn limit(self) -> Option<u32> {
         self.limit.map(NonZeroU32::get)
     }
 
-    /// How many of them the claim takes.
+    /// How many permits the claim takes.
     #[must_use]
     pub fn permits(self) -> u32 {
         self.permits.get()
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_there_is_nothing_to_take_several_of() {
+    fn several_permits_need_a_limit() {
         assert_eq!(Share::new(None, 1), Ok(Share::READ));
         assert!(Share::new(None, 2).is_err());
         assert!(Share::new(None, 0).is_err());

@@ -1,4 +1,4 @@
-//! Lock names and the buckets that they fall into. What a name is stored under is the store's affair.
+//! Lock names and their buckets. How a store derives its keys from names is up to the store.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -8,8 +8,8 @@ use thiserror::Error;
 
 /// The name of a lock: 1 to 255 bytes of `A-Z a-z 0-9 . _ ~ : @ + , = -`, in segments joined by `/`.
 ///
-/// The alphabet is what every proxy passes on unchanged, so two clients behind different proxies can never be
-/// locking different things under the same name. Cloning is cheap.
+/// Every proxy passes these characters on unchanged, so clients behind different proxies never lock different things
+/// under the same name. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName(Arc<str>);
 
@@ -17,10 +17,10 @@ impl LockName {
     /// The longest name, in bytes.
     pub const BYTES_MAX: usize = 255;
 
-    /// Reads a name from bytes that have been percent-decoded exactly once.
+    /// Parses a name from bytes that have been percent-decoded exactly once.
     ///
     /// # Errors
-    /// Says which rule the name breaks.
+    /// States which rule the name breaks.
     pub fn parse(bytes: &[u8]) -> Result<Self, InvalidName> {
         if bytes.is_empty() {
             return Err(InvalidName::Empty);
@@ -51,8 +51,8 @@ impl LockName {
     /// The bucket whose fencing counter serves this lock.
     #[must_use]
     pub fn bucket(&self) -> Bucket {
-        // FNV-1a, 64 bits, folded. The function and the number of buckets are frozen: a counter must be found
-        // again under the same bucket for as long as any store lives.
+        // FNV-1a, 64 bits, folded. The function and the number of buckets are frozen: as long as any store exists, a
+        // name must find its counter in the same bucket.
         let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
         for byte in self.0.bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -65,7 +65,7 @@ impl LockName {
     }
 }
 
-/// Names are ordered and looked up by their text.
+/// Names sort and compare by their text, so a `&str` can look them up.
 impl Borrow<str> for LockName {
     fn borrow(&self) -> &str {
         &self.0
@@ -93,7 +93,7 @@ impl fmt::Debug for LockName {
 pub struct Bucket(u16);
 
 impl Bucket {
-    /// How many buckets there are, for ever.
+    /// The number of buckets; it never changes.
     pub const COUNT: usize = 1024;
 
     /// The bucket's number, from 0 to 1,023.
@@ -103,10 +103,10 @@ impl Bucket {
     }
 }
 
-/// Why a name was refused; the text tells the caller what to change.
+/// Why a name was refused; the text states what the caller must change.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InvalidName {
-    /// There is no name.
+    /// The name is empty.
     #[error("the lock name is empty; write it after /locks/, for example /locks/orders/42")]
     Empty,
     /// Longer than [`LockName::BYTES_MAX`].
@@ -123,7 +123,7 @@ pub enum InvalidName {
         "the lock name is not valid UTF-8 after percent-decoding; use letters, digits and . _ ~ : @ + , = - /"
     )]
     NotText,
-    /// A letter outside the alphabet.
+    /// A character outside the alphabet.
     #[error("the lock name may not contain {0:?}; use letters, digits and . _ ~ : @ + , = - /")]
     Letter(char),
 }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_the_alphabet_are_taken_as_they_are() {
+    fn names_in_the_alphabet_are_kept_unchanged() {
         for name in ["a", "orders/42", "A-z.0_9~:@+,=-/x", &"n".repeat(255)] {
             assert_eq!(LockName::parse(name.as_bytes()).expect(name).as_str(), name);
         }
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_bucket_of_a_name_never_changes() {
-        // These numbers are part of the storage format: a store written by an older version must be found again.
+        // These numbers are part of the storage format: a store written by an older version must remain readable.
         let bucket = |name: &str| {
             LockName::parse(name.as_bytes())
                 .expect(name)

@@ -1,14 +1,13 @@
-//! The locks that one claim asks for.
+//! The locks of one claim.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use super::{InvalidField, LockName};
 
-/// At least one lock and at most 64, each once, in the order of names.
+/// 1 to 64 locks, without duplicates, sorted by name.
 ///
-/// The order in which a client writes them never matters: two claims on the same locks name them in the same order.
-/// Cloning is cheap.
+/// The client's order never matters: two claims on the same locks have equal lists. Cloning is cheap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockNames(Names);
 
@@ -19,10 +18,10 @@ enum Names {
 }
 
 impl LockNames {
-    /// How many locks one claim may ask for.
+    /// The most locks that one claim may have.
     pub const COUNT_MAX: usize = 64;
 
-    /// Puts several names in order.
+    /// Sorts several names.
     ///
     /// # Errors
     /// There are none, there are too many, or one is there twice.
@@ -44,7 +43,7 @@ impl LockNames {
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return invalid(format!("{:?} is there twice", twice[0]));
         }
-        // A list of one lock is the claim on that lock: they are equal.
+        // A list of one lock equals the claim on that lock.
         Ok(Self(match <[LockName; 1]>::try_from(names) {
             Ok([name]) => Names::One(name),
             Err(names) => Names::Several(names.into()),
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn none_too_many_and_twice_the_same_are_refused() {
+    fn empty_too_long_and_duplicate_lists_are_refused() {
         assert!(LockNames::several(Vec::new()).is_err());
         assert!(LockNames::several(vec![name("a"), name("b"), name("a")]).is_err());
         let many = |count: usize| (0..count).map(|i| name(&i.to_string())).collect();

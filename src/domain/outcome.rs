@@ -1,39 +1,40 @@
-//! What can come of each operation. "Held by another" and "not yours" are answers here, never errors.
+//! The possible outcomes of each operation. "Held by another" and "not yours" are outcomes here, never errors.
 
 use std::time::Duration;
 
 use super::{Holders, Lease, LockName, Mode, Position, Queue, Ticket, Ttl};
 
-/// What came of an acquire. Where there is something for each lock, it is in the order of the claim's names.
+/// The outcome of an acquire. Lists with an entry per lock are in the order of the claim's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acquired {
     /// The claim was granted just now.
     Granted(Vec<Grant>),
-    /// The claim holds already and now holds deeper.
+    /// The claim already holds its locks; its hold count was raised.
     Reentered(Vec<Lease>),
-    /// The claim holds already; nothing changed.
+    /// The claim already holds its locks; nothing changed.
     Replayed(Vec<Lease>),
-    /// The claim stands in the queue of each lock. Only for a claim that asked to.
+    /// The claim is in the queue of each lock. Only for a request that waits.
     Waiting(Waiting),
-    /// The client has asked again since: the claim waits at another process, or holds by a later request. Only for a claim
-    /// that said where it stands; nothing changed.
+    /// A later request of the client replaced this one: the claim now waits on another process, or holds by that
+    /// request. Only for a request with a ticket; nothing changed.
     Superseded,
-    /// Something is in the way; nothing changed. Never for a claim that asked to wait.
+    /// At least one lock has a conflict; nothing changed. Never for a request that waits.
     Blocked(Vec<Conflict>),
-    /// The claim contradicts the lock, or itself; nothing changed, and waiting cannot help.
+    /// The claim is incompatible with the lock, or with its own earlier request; nothing changed, and waiting cannot
+    /// help.
     Mismatched(Mismatch),
     /// The queue of this lock is full.
     TooManyWaiters {
         /// The lock.
         name: LockName,
-        /// How many wait.
+        /// How many claims wait.
         queue_length: u64,
     },
-    /// The time until which this request might have been granted from its place is over; nothing changed.
+    /// The ticket has passed its deadline, so this request can no longer be granted from it; nothing changed.
     WaitExpired,
-    /// The claim has ended before; a token is good for one claim.
+    /// The claim has ended before; a token is valid for one claim only.
     Ended(NotHeld),
-    /// The store was away, or may have lost data; new grants wait.
+    /// The store was unavailable, or may have lost data; new grants wait.
     Recovering {
         /// How long new grants wait.
         retry_in: Duration,
@@ -45,27 +46,27 @@ pub enum Acquired {
 pub struct Grant {
     /// The lease, with a new fencing token.
     pub lease: Lease,
-    /// How long the lease was held that had run out before this grant, if one had.
+    /// How long the previous lease had been held, if that lease expired.
     pub after_expiry: Option<Duration>,
 }
 
-/// A claim that stands in the queue.
+/// A claim in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Where it stands.
+    /// Its ticket.
     pub place: Ticket,
-    /// When looking again could find another answer even if nobody does anything: something runs out then.
+    /// When a recheck could have another result without any operation on the lock: the next expiry in the claim's way.
     pub recheck_in: Option<Duration>,
-    /// How many are before it, for a stand that asked for it.
+    /// Its position in the queue, if the request asked for it.
     pub position: Option<Position>,
-    /// Whether the store had lost the place and has restored it; then it may have lost those of all the waiters of this
-    /// process, who should ask again too.
+    /// Whether the store had lost the ticket and restored it. It may then have lost the tickets of all waiters of this
+    /// process, so those should recheck too.
     pub restored: bool,
-    /// Whether an earlier try of this very request may still arrive, and be granted then.
+    /// Whether an earlier try of this same request may still reach the store and be granted.
     pub is_unsure: bool,
 }
 
-/// A lock that keeps a claim from being granted.
+/// A lock that the claim cannot be granted now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The lock.
@@ -81,26 +82,26 @@ pub struct Conflict {
 pub enum ConflictKind {
     /// Other claims hold the lock.
     Holders(Holders),
-    /// Nobody holds the lock, but it stays closed for a while (`min_hold` or `lock_delay`).
+    /// No claim holds the lock, but `min_hold` or `lock_delay` keeps it closed.
     Cooling {
         /// How long it stays closed.
         free_in: Duration,
     },
-    /// The claim could be granted, but others wait for the lock and came first.
+    /// The lock would admit the claim, but earlier waiters are queued.
     Waiters,
 }
 
-/// How a request contradicts the lock or its own claim.
+/// How a request is incompatible with the lock or with its own claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// Those who hold the lock agreed on another limit.
+    /// The holders of the lock use another limit.
     Limit {
         /// The lock.
         name: LockName,
         /// The limit in force; none for a read lock.
         in_force: Option<u32>,
     },
-    /// The claim holds the lock together with others and cannot come to hold it alone.
+    /// The claim holds the lock shared and cannot change to exclusive.
     Upgrade {
         /// The lock.
         name: LockName,
@@ -112,54 +113,55 @@ pub enum Mismatch {
     },
 }
 
-/// A claim that stepped out of the queue; its place is kept for a while.
+/// A claim that left the queue with its ticket kept for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspended {
-    /// How far it had come; none if it did not stand there.
+    /// Its position in the queue; none if it was not queued.
     pub position: Option<Position>,
-    /// What is in its way.
+    /// The conflicts of the claim.
     pub blocked_by: Vec<Conflict>,
 }
 
-/// What a renewal asks for.
+/// The options of a renewal.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RenewOptions {
     /// How long the lease lasts from now on; the claim's own TTL if none.
     pub ttl: Option<Ttl>,
-    /// How the lock is held from now on; as before if none. Only from alone to shared.
+    /// The new mode; unchanged if none. Only from exclusive to shared.
     pub mode: Option<Mode>,
-    /// Who may withdraw the grant from now on.
+    /// Which attempt may roll back the grant from now on.
     pub rollback_right: RollbackRight,
 }
 
-/// Which attempt may withdraw a grant. A request with the same token that is told of the grant ends that in any case.
+/// Which attempt may still roll back the grant. Replaying the grant to another attempt makes it final.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RollbackRight {
-    /// None: somebody has been told of the grant.
+    /// None: the grant is final.
     #[default]
     Never,
-    /// The one that could before.
+    /// The same as before.
     AsBefore,
 }
 
-/// How a withdrawal ends what its attempt holds.
+/// How a rollback ends the lease of its attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rollback {
-    /// As if the grant had never been, because nobody was told of it: it closes nothing. A lease that the attempt took over
-    /// was in use before, and is closed.
+    /// As if the grant had never been made, because no client received it: `min_hold` does not apply. For a lease that
+    /// the attempt took over and that was in use before, `min_hold` applies.
     Undo,
-    /// As a release does, because the lease was in use: the lock stays taken for its `min_hold`. One that ran out has expired.
+    /// Like a release, because the lease was in use: the lock stays taken for its `min_hold`. An expired lease stays
+    /// expired.
     Close,
 }
 
-/// What came of a renewal.
+/// The outcome of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Renewed {
-    /// All leases last longer now; in the order of names.
+    /// All leases were extended; in the order of names.
     Extended(Vec<Renewal>),
     /// The token does not hold these locks; nothing changed on any lock.
     NotHolder(Vec<NotHeld>),
-    /// The claim cannot be changed so; nothing changed on any lock.
+    /// The claim does not permit this change; nothing changed on any lock.
     Contradicts(Mismatch),
 }
 
@@ -181,7 +183,7 @@ pub struct Renewal {
     pub remaining_before: Duration,
 }
 
-/// What came of a release, for one lock.
+/// The outcome of a release, for one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Released {
     /// The claim ended.
@@ -189,9 +191,9 @@ pub enum Released {
         /// How long the lease had been held.
         held_for: Duration,
     },
-    /// The claim holds on at a smaller depth, or already did.
+    /// The claim still holds, with the requested hold count or a smaller one.
     SteppedBack(Lease),
-    /// The claim stood in the queue and has ended without being granted.
+    /// The claim was queued and has ended without a grant.
     LeftQueue,
     /// The claim had been released before, within the last minute.
     Repeated,
@@ -200,7 +202,7 @@ pub enum Released {
 }
 
 impl Released {
-    /// What a release comes to whose token does not hold the lock.
+    /// The outcome of a release whose token does not hold the lock.
     #[must_use]
     pub fn by_other(reason: NotHolder) -> Self {
         if reason == NotHolder::Released {
@@ -214,16 +216,16 @@ impl Released {
 /// Why a token does not hold a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotHolder {
-    /// The lease ran out, and nobody has been granted the lock since.
+    /// The lease expired, and the lock has not been granted since.
     Expired,
-    /// The lease ran out, and the lock was granted to another claim afterwards.
+    /// The lease expired, and the lock was then granted to another claim.
     Lost,
-    /// An operator took the lock away.
+    /// An operator evicted the claim.
     Evicted {
         /// What the operator gave as the reason; may be empty.
         reason: String,
     },
-    /// The claim itself let go of it.
+    /// The claim was released.
     Released,
     /// No lease with this token is known: the claim waits, never held this lock, was rolled back, or ended more than a
     /// minute ago.
@@ -231,7 +233,7 @@ pub enum NotHolder {
 }
 
 impl NotHolder {
-    /// Whether the lease ended because its time was over, and not because somebody ended it.
+    /// Whether the lease ended by expiry.
     #[must_use]
     pub fn ran_out(&self) -> bool {
         match self {
@@ -241,43 +243,43 @@ impl NotHolder {
     }
 }
 
-/// A lock as everybody may see it.
+/// The public view of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockView {
     /// The lock.
     pub name: LockName,
-    /// What it is doing.
+    /// Its state.
     pub state: LockState,
-    /// Who waits for it.
+    /// Its queue.
     pub queue: Queue,
 }
 
-/// What a lock is doing.
+/// The state of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LockState {
-    /// Nobody holds it.
+    /// No claim holds it.
     Free,
-    /// Somebody holds it.
+    /// Held by one or several claims.
     Held(Holders),
-    /// Nobody holds it, but it stays closed for a while.
+    /// No claim holds it, but it stays closed for a while.
     Cooling {
         /// How long it stays closed.
         free_in: Duration,
     },
 }
 
-/// What came of an eviction.
+/// The outcome of an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evicted {
-    /// Who was evicted; not necessarily all whose leases would have ended first are among those that are told of.
+    /// The evicted holders. The listed ones are not necessarily those whose leases would have ended first.
     pub holders: Holders,
-    /// Whether all who held the lock when the eviction began hold it no more. Else there was no time for the rest, or the
-    /// store did not answer any more, and a few more may have been evicted.
+    /// Whether every claim that held the lock when the eviction began has lost it. If not, time ran out or the store
+    /// stopped answering, and a few more holders than listed may have been evicted.
     pub is_complete: bool,
 }
 
-/// One page of a listing, in the order of names. It may have fewer locks than were asked for though others follow, so that
-/// it does not become too large.
+/// One page of a listing, in the order of names. To limit its size, it may have fewer locks than requested although
+/// more follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     /// Locks that are held or waited for, and only those.

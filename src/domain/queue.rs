@@ -1,4 +1,4 @@
-//! Standing in a lock's queue: where a claim stands, and what it tells the store about how it waits.
+//! Waiting in a lock's queue: the request's parameters, the ticket and the position.
 
 use std::time::Duration;
 
@@ -7,75 +7,75 @@ use super::{Mode, Owner, Timestamp};
 /// How a request waits for its locks.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueRequest {
-    /// Where the request stands already, as the store told it last; none when it comes to stand.
+    /// The ticket from the store's last answer; none for a request that is not queued yet.
     pub place: Option<Ticket>,
-    /// How long it goes on waiting.
+    /// How much longer the request waits.
     pub wait: Duration,
-    /// How long its place is kept once nobody waits there any more.
+    /// How long the place is kept after the request stops waiting.
     pub place_kept: Duration,
-    /// How often this process looks after the queue at the least. A free lock that is kept for a claim which waits for
-    /// another lock meanwhile is kept for three times as long.
+    /// The longest interval between this process's polls of the queue. A free lock is kept three times as long for a
+    /// claim that meanwhile waits for another lock.
     pub poll_interval: Duration,
-    /// How many waiters a queue may have.
+    /// The most waiters that a queue may have.
     pub waiters_max: u32,
-    /// Whether the answer says how many waiters are before this one.
+    /// Whether the answer includes the claim's position.
     pub tells_position: bool,
-    /// Whether nobody waits at this process before this claim. Whoever the store has there was left behind by a request
-    /// that is over, perhaps by a message that arrived late.
+    /// Whether this process has no waiter before this claim. If the store has one there, it is left over from a request
+    /// that has ended, perhaps from a message that arrived late.
     pub is_head: bool,
-    /// Whether a claim that takes leases over may take over its own, should it hold already. A request that has waited may
-    /// only if it is the later one: else its client has asked again elsewhere, and holds by that request.
+    /// Whether a claim that takes leases over may take over its own lease, if it already holds. A request that has
+    /// waited may do so only if it is the latest: otherwise the client has retried elsewhere, and holds by that retry.
     pub takes_over: bool,
 }
 
 impl QueueRequest {
-    /// How long a free lock is kept for this claim while it waits for another one, unless its process asks again.
+    /// How long a free lock is kept for this claim while it waits for another lock, unless its process polls again.
     #[must_use]
     pub fn liveness_timeout(&self) -> Duration {
         self.poll_interval * 3
     }
 
-    /// How long what is known of the place lasts without this process.
+    /// How long the store remembers the place if this process stops polling.
     #[must_use]
     pub fn remembered(&self) -> Duration {
         self.wait + self.place_kept
     }
 }
 
-/// Where a claim stands in the queues of its locks. Made by a store, and of use to that store alone.
+/// A claim's place in the queues of its locks. Made by a store; opaque to everyone else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// Orders the places of a queue.
+    /// Orders the tickets of a queue.
     pub sequence: u64,
-    /// Until when it may be granted from this place, by the store's clock; none when the time is to be counted anew.
+    /// The store's time until which the claim may be granted from this ticket; none to set it anew.
     pub until: Option<Timestamp>,
 }
 
-/// How far a claim has come in the longest queue that it stands in.
+/// A claim's position in the queue where it is furthest from the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// 1 for the next in turn.
+    /// 1 for the head of the queue.
     pub position: u64,
-    /// How many waiters there are in all.
+    /// How many waiters the queue has.
     pub queue_length: u64,
 }
 
-/// The claims that wait for a lock, as everybody may see them.
+/// The public view of a lock's queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// How many there are.
+    /// How many claims wait.
     pub length: u64,
-    /// The next in turn.
+    /// The claim at the head of the queue.
     pub head: Option<HeadWaiter>,
 }
 
-/// A claim standing in a lock's queue, as everybody may see it.
+/// The public view of the claim at the head of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadWaiter {
-    /// Who waits, in their own words.
+    /// The waiter's description of itself.
     pub owner: Owner,
-    /// How it wants to hold the lock.
+    /// The mode it requests.
     pub mode: Mode,
-    /// Since when it waits.
+    /// When it was enqueued.
     pub since: Timestamp,
 }

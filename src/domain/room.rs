@@ -1,12 +1,12 @@
-//! How much one answer may tell of holders: a semaphore may have a million, each with metadata, and a request may be about
-//! many locks. Scripts keep to the same rule, see `lease.lua`.
+//! Limits how many holders one answer lists: a semaphore may have a million, each with metadata, and a request may
+//! concern many locks. The scripts follow the same rule, see `lease.lua`.
 
 use super::{Holder, LockState, LockView};
 
-/// What an answer about certain locks may tell.
+/// The space in an answer about given locks.
 ///
-/// Each of its locks has an equal share of the holders. Bytes of owners and metadata are taken in the order of locks and
-/// holders, and the first holder that does not fit ends that: of no further one is told.
+/// Each lock may list an equal share of the holders. Owners and metadata consume bytes in the order of locks and
+/// holders; the first holder that does not fit ends the list, for all further locks too.
 #[derive(Clone, Copy, Debug)]
 pub struct AnswerRoom {
     of_lock_max: usize,
@@ -14,12 +14,12 @@ pub struct AnswerRoom {
 }
 
 impl AnswerRoom {
-    /// Of how many holders an answer tells.
+    /// The most holders that an answer lists.
     pub const HOLDERS_MAX: usize = 100;
-    /// How many bytes of their owners and metadata it has.
+    /// The most bytes of their owners and metadata.
     pub const BYTES_MAX: usize = 64 * 1024;
 
-    /// The room of an answer about so many locks.
+    /// The space in an answer about this many locks.
     #[must_use]
     pub fn for_locks(locks: usize) -> Self {
         Self {
@@ -28,7 +28,7 @@ impl AnswerRoom {
         }
     }
 
-    /// Takes those holders of one lock that the answer tells of.
+    /// Takes the holders of one lock that the answer lists.
     pub fn take(&mut self, holders: impl Iterator<Item = Holder>) -> Vec<Holder> {
         let fits = |holder: &Holder| {
             let bytes = self.bytes;
@@ -39,7 +39,7 @@ impl AnswerRoom {
     }
 }
 
-/// What one page of a listing may tell. Each lock in it looks as it does alone.
+/// The space in one page of a listing. Each lock on the page has the same view as in a single inspection.
 #[derive(Clone, Copy, Debug)]
 pub struct PageRoom {
     locks: usize,
@@ -49,12 +49,12 @@ pub struct PageRoom {
 }
 
 impl PageRoom {
-    /// Of how many holders a page tells, unless its first lock alone has more.
+    /// The most holders that a page lists, unless its first lock alone has more.
     pub const HOLDERS_MAX: usize = 1_000;
-    /// How many bytes of their owners and metadata it has, unless its first lock alone has more.
+    /// The most bytes of their owners and metadata, unless its first lock alone has more.
     pub const BYTES_MAX: usize = 256 * 1024;
 
-    /// The room of a page of so many locks.
+    /// The space in a page of at most this many locks.
     #[must_use]
     pub fn for_locks(page_size: usize) -> Self {
         Self {
@@ -65,20 +65,20 @@ impl PageRoom {
         }
     }
 
-    /// Takes the next lock. Says whether the page has room for it.
+    /// Adds the next lock if the page has room for it, and returns whether it has.
     pub fn take(&mut self, lock: &LockView) -> bool {
-        let told = match &lock.state {
+        let listed = match &lock.state {
             LockState::Held(holders) => &holders.listed[..],
             LockState::Free | LockState::Cooling { .. } => &[],
         };
-        let bytes = told.iter().map(Holder::text_bytes).sum::<usize>();
-        let fits = told.len() <= self.holders && bytes <= self.bytes;
+        let bytes = listed.iter().map(Holder::text_bytes).sum::<usize>();
+        let fits = listed.len() <= self.holders && bytes <= self.bytes;
         if self.locks == 0 || !(fits || self.is_empty) {
             return false;
         }
         self.is_empty = false;
         self.locks -= 1;
-        self.holders = self.holders.saturating_sub(told.len());
+        self.holders = self.holders.saturating_sub(listed.len());
         self.bytes = self.bytes.saturating_sub(bytes);
         true
     }

@@ -1,4 +1,4 @@
-//! Tokens: the secret that identifies one claim and proves it, and the digest under which a store knows it.
+//! Tokens: the secret that identifies and proves a claim, and the digest that a store keeps instead.
 
 use std::fmt;
 
@@ -8,21 +8,21 @@ use uuid::Uuid;
 
 use super::LockName;
 
-/// Identifies one claim through its whole life and proves it. Secret: it prints as `***`.
+/// Identifies one claim from its first request to its end, and proves it. Secret: it prints as `***`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(Uuid);
 
 impl Token {
-    /// A new token of 122 random bits from a generator that the operating system seeds.
+    /// A new token of 122 random bits, from a generator seeded by the operating system.
     #[must_use]
     pub fn random() -> Self {
         Self(Uuid::new_v4())
     }
 
-    /// Reads a token that a client proposes or presents.
+    /// Parses a token that a client sent.
     ///
     /// # Errors
-    /// The text is not a UUID, or it is the nil or the max UUID, which are what uninitialised memory looks like.
+    /// The text is not a UUID, or it is the nil or max UUID, which uninitialised memory looks like.
     pub fn parse(text: &str) -> Result<Self, InvalidToken> {
         let uuid = Uuid::try_parse(text).map_err(|_| InvalidToken::NotUuid)?;
         if uuid.is_nil() || uuid.is_max() {
@@ -31,15 +31,15 @@ impl Token {
         Ok(Self(uuid))
     }
 
-    /// The token itself, to be written into an answer to its owner and nowhere else.
+    /// The token itself, for the response to its owner and nothing else.
     #[must_use]
     pub fn expose(&self) -> Uuid {
         self.0
     }
 
-    /// What a store keeps in place of the token.
+    /// What a store keeps instead of the token.
     ///
-    /// The name is hashed along, so that the records of one token on two locks cannot be linked by reading the store.
+    /// The hash includes the name, so a reader of the store cannot link the records of one token on two locks.
     #[must_use]
     pub fn digest(&self, name: &LockName) -> ClaimDigest {
         let mut hasher = Sha256::new();
@@ -57,9 +57,8 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The first half of the SHA-256 of a token and the name of the lock that it claims. Nobody finds a token to half of it
-/// either, and two claims have the same half as rarely as two random UUIDs are equal; what Redis keeps of every claim that
-/// ended is as much smaller.
+/// The first half of the SHA-256 of a token and its lock's name. Half a digest is still infeasible to invert, and two
+/// claims collide as rarely as two random UUIDs. It halves what Redis keeps of each ended claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClaimDigest(pub [u8; Self::LEN]);
 
@@ -71,7 +70,7 @@ impl ClaimDigest {
 /// Why a token was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidToken {
-    /// Not a UUID at all.
+    /// Not a UUID.
     #[error("the token is not a UUID; send one like 6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b")]
     NotUuid,
     /// Nil or max.

@@ -1,7 +1,7 @@
-//! The embedded store: the reference meaning of the contract, in one process, on its monotonic clock.
+//! The embedded store: the reference implementation of the contract, in one process, on its monotonic clock.
 //!
-//! Nothing here survives the process and nothing here waits. Each method is one step of the table, at one moment; what
-//! the step has to tell is told after it. The clock is tokio's, so tests can stop it.
+//! Nothing here survives the process and nothing here waits. Each method is one atomic step of the table, at one
+//! moment; its notifications are delivered after the step. The clock is tokio's, so tests can stop it.
 
 mod acquire;
 mod clock;
@@ -35,47 +35,47 @@ use crate::domain::{
 use clock::{Clock, StoreTime};
 use table::{ListingProgress, Table};
 
-/// How many due entries one operation clears away beside its own work. An operation on one lock makes fewer, so they do
-/// not pile up; what operations on many locks leave is the survey's.
+/// How many due entries one operation clears away beside its own work. An operation on one lock creates fewer, so they
+/// do not pile up; what operations on many locks leave behind is cleared by `refresh_health`.
 const SWEPT_PER_OPERATION: usize = 4;
 
-/// How many due entries one step of a survey clears away.
+/// How many due entries one step of `refresh_health` clears away.
 const SWEPT_PER_STEP: usize = 256;
 
-/// How many holders one step of an eviction takes the lock from.
+/// How many holders one step of an eviction evicts.
 const EVICTED_PER_STEP: usize = 256;
 
 /// Leases and queues in this process's memory.
 pub struct MemoryStore {
     table: Mutex<Table>,
-    /// Held while something is told, so that everything is told in the order in which it happened.
-    telling: Mutex<()>,
+    /// Held while notifications are delivered, so that they arrive in the order in which they happened.
+    delivering: Mutex<()>,
     listener: OnceLock<Arc<dyn Listener>>,
     clock: Clock,
-    /// That of listings.
+    /// The pace of listings.
     pace: Pace,
 }
 
 impl MemoryStore {
-    /// An empty store that keeps at most `locks_max` leases and places at a time, counted as the configuration says.
+    /// An empty store that keeps at most `locks_max` leases and tickets at a time, counted as the configuration says.
     #[must_use]
     pub fn new(locks_max: usize) -> Self {
         Self {
             table: Mutex::new(Table::new(locks_max)),
-            telling: Mutex::new(()),
+            delivering: Mutex::new(()),
             listener: OnceLock::new(),
             clock: Clock::start(),
             pace: Pace::default(),
         }
     }
 
-    /// How much of `locks_max` is taken. What is over counts until somebody looks.
+    /// How much of `locks_max` is used. Expired entries count until an operation or `refresh_health` finds them.
     #[must_use]
     pub fn count_kept(&self) -> usize {
         self.table().count()
     }
 
-    /// Runs one atomic step at one moment, and tells what came of it.
+    /// Runs one atomic step at one moment, then delivers its notifications.
     fn step<T>(&self, step: impl FnOnce(&mut Table, StoreTime) -> T) -> T {
         let mut table = self.table();
         // The clock is read under the lock, so that the order of steps is the order of their moments.
@@ -83,24 +83,24 @@ impl MemoryStore {
         table.sweep(now, SWEPT_PER_OPERATION);
         let answer = step(&mut table, now);
         table.finish_step(now);
-        let is_silent = table.signals.is_empty();
+        let is_empty = table.notifications.is_empty();
         drop(table);
-        if !is_silent {
-            self.tell();
+        if !is_empty {
+            self.deliver();
         }
         answer
     }
 
-    /// Tells the listener what there is to tell, while the table is free for others.
-    fn tell(&self) {
-        let telling = self.telling.lock();
-        let signals = self.table().signals.take();
+    /// Delivers pending notifications to the listener without holding the table.
+    fn deliver(&self) {
+        let delivering = self.delivering.lock();
+        let notifications = self.table().notifications.take();
         if let Some(listener) = self.listener.get() {
-            for signal in signals {
-                signal.tell(listener.as_ref());
+            for notification in notifications {
+                notification.deliver(listener.as_ref());
             }
         }
-        drop(telling);
+        drop(delivering);
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -169,10 +169,10 @@ impl LockStore for MemoryStore {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
-        stand: Option<&'a QueueRequest>,
+        request: Option<&'a QueueRequest>,
         _: Instant,
     ) -> StoreFuture<'a, Acquired> {
-        self.at_once(|table, now| table.acquire(claim, attempt, stand, now))
+        self.at_once(|table, now| table.acquire(claim, attempt, request, now))
     }
 
     fn suspend<'a>(
@@ -181,7 +181,7 @@ impl LockStore for MemoryStore {
         keep: Duration,
         _: Instant,
     ) -> StoreFuture<'a, Suspended> {
-        self.at_once(|table, now| Ok(table.park(claim, keep, now)))
+        self.at_once(|table, now| Ok(table.suspend(claim, keep, now)))
     }
 
     fn withdraw<'a>(
@@ -235,7 +235,7 @@ impl LockStore for MemoryStore {
     }
 
     fn refresh_health(&self) -> BoxFuture<'_, ()> {
-        // Small steps, so that requests and new connections get in between while millions of entries are due.
+        // Small steps, so that other requests and connections get their turn while millions of entries are due.
         async {
             while self.step(|table, now| table.sweep(now, SWEPT_PER_STEP)) {
                 yield_now().await;
@@ -244,7 +244,7 @@ impl LockStore for MemoryStore {
         .boxed()
     }
 
-    /// The table keeps count.
+    /// The table keeps a count, so there is nothing to do.
     fn sweep(&self) -> BoxFuture<'_, ()> {
         ready(()).boxed()
     }
@@ -270,7 +270,7 @@ impl LockStore for MemoryStore {
     }
 
     fn set_event_delivery(&self, wanted: bool) -> BoxFuture<'_, ()> {
-        self.step(|table, _| table.signals.wants_events = wanted);
+        self.step(|table, _| table.notifications.wants_events = wanted);
         ready(()).boxed()
     }
 }

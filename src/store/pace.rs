@@ -1,5 +1,5 @@
-//! The pace of what looks at all locks: one step at a time, and a small share of the store's time for all of it together,
-//! so that nothing else waits for it.
+//! Limits the pace of operations that visit all locks: one step at a time, and together a small share of the store's
+//! time, so that they do not delay other operations.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use super::{Fault, StoreError};
 
 /// A tenth of the store's time.
 const SHARE: u32 = 10;
-/// How much of the share may be taken at once after a rest.
+/// How much of the share may be used at once after a rest.
 const SAVED_MAX: Duration = Duration::from_millis(5);
-/// A step is small. What takes longer is not the store's work for it, but the way there or the work for others.
+/// A step is small. Time beyond this is not the store's work on it, but network delay or other work.
 const STEP_MAX: Duration = Duration::from_millis(2);
 
-/// Who is next, and when.
+/// When the next step may begin; the lock queues the callers.
 #[derive(Debug, Default)]
 pub(super) struct Pace(Mutex<Option<Instant>>);
 
 impl Pace {
-    /// Runs one step when it is its turn. The step says how long the store worked for it, if it knows.
+    /// Runs one step when its turn comes. The step returns how long the store worked for it, if known.
     ///
     /// # Errors
-    /// That of the step, or its turn did not come until `deadline`.
+    /// The error of the step, or its turn did not come before `deadline`.
     ///
     /// # Cancel safety
-    /// Dropped before its turn, the step has not begun.
+    /// If dropped before its turn, the step has not begun.
     pub(super) async fn step<T>(
         &self,
         deadline: Instant,
@@ -46,7 +46,7 @@ impl Pace {
         let began = Instant::now();
         let saved = began.checked_sub(SAVED_MAX).unwrap_or(began);
         let rested = turn.map_or(saved, |turn| turn.max(saved));
-        // Cancellation safety: a step whose caller is gone has had its time all the same.
+        // Cancellation safety: a step whose caller is gone has used its full time.
         *turn = Some(rested + STEP_MAX * SHARE);
         let (answer, worked) = step.await?;
         let worked = worked.unwrap_or_else(|| began.elapsed()).min(STEP_MAX);
@@ -73,7 +73,7 @@ mod tests {
             let (one, other) = tokio::join!(step(&pace), step(&pace));
             one.and(other).expect("there is time");
         }
-        // Nobody waits after the last one.
+        // No step waits after the last one.
         let work = WORK * 99 * SHARE - SAVED_MAX;
         assert!(began.elapsed() >= work, "{:?}", began.elapsed());
         assert!(began.elapsed() < work * 2, "{:?}", began.elapsed());

@@ -1,8 +1,8 @@
 //! Leases in one Redis or Valkey: one script, one round trip for every operation, on Redis' own clock.
 //!
-//! This is the only room that knows Redis. Keys are made in `keys`, scripts are called in `claims` and `changes` and read in
-//! `answers`, sockets are kept in `pool`, `messages` hears what other processes tell, `recovery` knows whether the data may
-//! be trusted, and `reports` makes that so of what is granted.
+//! Only this module knows Redis. `keys` builds the keys; `commands` and `changes` call the scripts, and `decode` reads
+//! their answers; `pool` keeps the connections; `pubsub` and `subscriber` handle messages between processes; `recovery`
+//! knows whether the data can be trusted, and `reports` announces what the others must know before a grant is reported.
 
 mod call;
 mod changes;
@@ -44,10 +44,10 @@ use pool::{Failure, Pool};
 use pubsub::PubSub;
 use recovery::{FleetState, Recovery};
 
-/// That the store does not answer, or that it refuses to.
+/// The log message when the store does not answer, or refuses to.
 const CANNOT_BE_USED: &str = "the store cannot be used";
-/// How long a survey may take.
-const SURVEY_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a health check may take.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Leases in a Redis.
 pub struct RedisStore {
@@ -55,28 +55,28 @@ pub struct RedisStore {
     recovery: Arc<Recovery>,
     messages: Arc<PubSub>,
     mismatches: AtomicU64,
-    /// Held by the request that announces a TTL, so that of many with the same one is enough.
+    /// Held by the request that announces a TTL, so that only one of many with the same TTL does.
     announcing: tokio::sync::Mutex<()>,
-    survey: Mutex<Survey>,
-    /// That of listings and counts.
+    last_health: Mutex<HealthCheck>,
+    /// The pace of listings and counts.
     pace: Pace,
 }
 
-/// What the last survey found out beside what is known of the data.
+/// The results of the last health check, except those that `recovery` keeps.
 #[derive(Default)]
-struct Survey {
-    /// Why the store could not be looked at, or that it could.
-    last_look: Option<Result<(), LoggedFindings>>,
-    /// What was found not to be fine.
-    amiss: Vec<&'static str>,
+struct HealthCheck {
+    /// Whether the last check reached the store; none before the first.
+    last_check: Option<Result<(), LoggedFindings>>,
+    /// The topics whose findings were not fine.
+    not_fine: Vec<&'static str>,
     held_locks: Option<u64>,
     next_count: Option<Instant>,
 }
 
-/// Why the store could not be looked at.
+/// Why a check did not reach the store.
 #[derive(Clone, PartialEq, Eq)]
 struct LoggedFindings {
-    /// For everybody who may ask whether the process is ready.
+    /// For everybody who can query the readiness of the process.
     explanation: String,
     /// For the log.
     detail: String,
@@ -92,10 +92,10 @@ impl From<Failure> for LoggedFindings {
 }
 
 impl RedisStore {
-    /// Opens the Redis at `address` and looks at it. `lease_max` is the longest lease that may have been granted there.
+    /// Opens the Redis at `address` and checks it. `lease_max` is the longest lease that may have been granted there.
     ///
     /// # Errors
-    /// The Redis is configured so that it would lose leases. One that does not answer is no error here.
+    /// The Redis is configured in a way that would lose leases. One that does not answer is no error here.
     pub async fn open(
         address: &RedisAddress,
         config: &RedisConfig,
@@ -115,11 +115,11 @@ impl RedisStore {
             messages,
             mismatches: AtomicU64::new(0),
             announcing: tokio::sync::Mutex::default(),
-            survey: Mutex::default(),
+            last_health: Mutex::default(),
             pace: Pace::default(),
         };
-        let look = store.look().await;
-        store.tell(&look);
+        let check = store.check().await;
+        store.log_changes(&check);
         match store.recovery.findings() {
             Some((Some(refusal), ..)) => Err(StoreError::unavailable(Fault::Refused, refusal)),
             Some((None, ..)) | None => Ok(store),
@@ -158,35 +158,40 @@ impl RedisStore {
         while let Some(cursor) = next {
             let request = pool::request_id();
             let mark = keys::evicted(name, request);
-            let (asked, deadline) = (Instant::now(), deadlines.of_step());
-            let told_max = AnswerRoom::HOLDERS_MAX - holders.listed.len();
+            let (sent_at, deadline) = (Instant::now(), deadlines.of_step());
+            let listed_max = AnswerRoom::HOLDERS_MAX - holders.listed.len();
             let command = |_| {
                 let mut command = pool::call(script, &[&lock, &mark], request);
                 command.arg(self.recovery.not_after_us(deadline));
                 command.arg(reason).arg(cursor);
                 command.arg(self.messages.evictions_channel());
                 command.arg(self.messages.channel());
-                command.arg(told_max);
+                command.arg(listed_max);
                 command
             };
             let step = self
                 .run_in_time(script, request, deadline, command, views::evicted)
                 .await
                 .map(|(step, _)| step);
-            // The message on the channel may be lost or late, and after a lost answer nobody knows.
+            // The message on the channel may be lost or late, and after a lost answer the outcome is unknown.
             if step.as_ref().map_or(true, |step| step.count > 0) {
                 self.messages.evicted(name);
             }
             let step = match step {
                 Ok(step) => step,
-                // What was done is to be told.
+                // Evictions that were done must be reported.
                 Err(_) if holders.total > 0 => break,
                 Err(error) => return Err(error),
             };
             holders.total += step.count;
-            holders.listed.extend(room.take(step.told.into_iter()));
-            // What lock_delay closes counts from now.
-            if step.count > 0 && self.check_time(step.at_ms, asked, deadline).await.is_err() {
+            holders.listed.extend(room.take(step.listed.into_iter()));
+            // The time that lock_delay keeps the lock closed counts from now.
+            if step.count > 0
+                && self
+                    .check_time(step.at_ms, sent_at, deadline)
+                    .await
+                    .is_err()
+            {
                 break;
             }
             next = step.next;
@@ -200,33 +205,32 @@ impl RedisStore {
     }
 
     async fn set_event_delivery(&self, wanted: bool) {
-        // Cut off, this process is told of a gap once it hears again.
-        let _ =
-            tokio::time::timeout(SURVEY_TIMEOUT, self.messages.set_event_delivery(wanted)).await;
+        // If the connection is lost, the listener gets `events_lost` once events arrive again.
+        let _ = tokio::time::timeout(CHECK_TIMEOUT, self.messages.set_event_delivery(wanted)).await;
     }
 
-    /// Looks at the store once more. The error says why that was not possible.
-    async fn look(&self) -> Result<(), LoggedFindings> {
-        let deadline = Instant::now() + SURVEY_TIMEOUT;
-        // The name may point to another Redis than before, which those that are connected do not notice.
+    /// Checks the store once. The error says why that was not possible.
+    async fn check(&self) -> Result<(), LoggedFindings> {
+        let deadline = Instant::now() + CHECK_TIMEOUT;
+        // The address may lead to another Redis than before, which existing connections do not notice.
         if let Ok(mut connection) = self.pool.connect(deadline).await {
             self.pool.sweep();
             let probing = self.messages.probe(connection.socket());
-            // Whether messages may be sent has nothing to do with whether the store answers.
+            // Whether messages can be sent is independent of whether the store answers.
             let _ = tokio::time::timeout_at(deadline, probing).await;
-            // So that one is there when it is needed.
+            // Opens a pooled connection before a request needs one.
             let _ = self.pool.get(deadline).await;
             return Ok(());
         }
         let mut connection = self.pool.get(deadline).await?;
-        let looking = async {
-            let met = self.recovery.verify(connection.socket()).await;
+        let checking = async {
+            let verified = self.recovery.verify(connection.socket()).await;
             self.messages.probe(connection.socket()).await;
-            met
+            verified
         };
-        let trouble = match tokio::time::timeout_at(deadline, looking).await {
+        let trouble = match tokio::time::timeout_at(deadline, checking).await {
             Ok(Ok(_)) => {
-                // The address may lead to a fit one by now, for example after a failover.
+                // The address may lead to a suitable Redis by now, for example after a failover.
                 if self.recovery.is_refused() {
                     connection.abandon();
                 }
@@ -239,34 +243,37 @@ impl RedisStore {
         Err(trouble.into())
     }
 
-    /// Why grants are refused, what was found, and the offset of the clocks; none before the first contact.
+    /// Why grants are refused, the findings, and the offset of the clocks; none before the first contact.
     fn findings(&self) -> Option<(Option<String>, Vec<Finding>, i64)> {
         let (refusal, mut findings, clock_offset_ms) = self.recovery.findings()?;
         findings.push(self.messages.finding());
         Some((refusal, findings, clock_offset_ms))
     }
 
-    /// Tells the log what has changed since the last look, and not every few seconds what has not.
-    fn tell(&self, look: &Result<(), LoggedFindings>) {
+    /// Logs what has changed since the last check, but does not repeat every few seconds what has not.
+    fn log_changes(&self, check: &Result<(), LoggedFindings>) {
         let findings = self.findings().map(|(_, findings, _)| findings);
         let findings = findings.unwrap_or_default();
-        let mut survey = self.survey.lock().expect("nobody panics while holding it");
-        let before = survey.last_look.replace(look.clone());
-        match look {
-            _ if before.as_ref() == Some(look) => {}
+        let mut last_health = self
+            .last_health
+            .lock()
+            .expect("nobody panics while holding it");
+        let before = last_health.last_check.replace(check.clone());
+        match check {
+            _ if before.as_ref() == Some(check) => {}
             Ok(()) => tracing::info!("the store answers"),
             Err(trouble) => tracing::warn!(reason = trouble.detail, "{CANNOT_BE_USED}"),
         }
-        let amiss: Vec<_> = findings
+        let not_fine: Vec<_> = findings
             .into_iter()
             .filter(|finding| !finding.is_fine)
             .collect();
-        for finding in &amiss {
-            if !survey.amiss.contains(&finding.topic) {
+        for finding in &not_fine {
+            if !last_health.not_fine.contains(&finding.topic) {
                 tracing::warn!(topic = finding.topic, "{}", finding.detail);
             }
         }
-        survey.amiss = amiss.iter().map(|finding| finding.topic).collect();
+        last_health.not_fine = not_fine.iter().map(|finding| finding.topic).collect();
     }
 }
 
@@ -281,10 +288,10 @@ impl LockStore for RedisStore {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
-        stand: Option<&'a QueueRequest>,
+        request: Option<&'a QueueRequest>,
         deadline: Instant,
     ) -> StoreFuture<'a, Acquired> {
-        Box::pin(self.acquire(claim, attempt, stand, deadline))
+        Box::pin(self.acquire(claim, attempt, request, deadline))
     }
 
     fn suspend<'a>(
@@ -345,8 +352,8 @@ impl LockStore for RedisStore {
 
     fn refresh_health(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let look = self.look().await;
-            self.tell(&look);
+            let check = self.check().await;
+            self.log_changes(&check);
         })
     }
 
@@ -356,20 +363,23 @@ impl LockStore for RedisStore {
 
     fn health(&self) -> StoreHealth {
         let findings = self.findings();
-        let survey = self.survey.lock().expect("nobody panics while holding it");
+        let last_health = self
+            .last_health
+            .lock()
+            .expect("nobody panics while holding it");
         let contacted = findings.is_some();
         let (refused, findings, clock_offset_ms) = findings.unwrap_or_default();
         StoreHealth {
             contacted,
-            up: matches!(survey.last_look, Some(Ok(()))),
-            trouble: match &survey.last_look {
+            up: matches!(last_health.last_check, Some(Ok(()))),
+            trouble: match &last_health.last_check {
                 Some(Err(trouble)) => Some(trouble.explanation.clone()),
                 Some(Ok(())) | None => None,
             },
             refused,
             recovering_for: self.recovery.grace_left(),
             findings,
-            held_locks: survey.held_locks,
+            held_locks: last_health.held_locks,
             clock_offset_ms: contacted.then_some(clock_offset_ms),
             pool: Some(self.pool.health()),
             response_mismatches: self.mismatches.load(Ordering::Relaxed),

@@ -1,4 +1,4 @@
-//! The embedded store's clock: tokio's monotonic one, which tests can stop, and what to call its moments.
+//! The embedded store's clock: tokio's monotonic one, which tests can stop, and its timestamps.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::domain::Timestamp;
 
-/// A moment on this process's monotonic clock, and what to call it.
+/// A moment on this process's monotonic clock, with its Unix time.
 #[derive(Clone, Copy)]
 pub(super) struct StoreTime {
     pub(super) instant: Instant,
@@ -14,12 +14,12 @@ pub(super) struct StoreTime {
 }
 
 impl StoreTime {
-    /// What to call this moment.
+    /// The timestamp of this moment.
     pub(super) fn timestamp(self) -> Timestamp {
         self.timestamp_of(self.instant)
     }
 
-    /// What to call another moment, by its distance from this one.
+    /// The timestamp of another moment, by its distance from this one.
     pub(super) fn timestamp_of(self, instant: Instant) -> Timestamp {
         let unix_us = match instant.checked_duration_since(self.instant) {
             Some(ahead) => self.unix_us + micros(ahead),
@@ -29,7 +29,7 @@ impl StoreTime {
     }
 }
 
-/// Wall time that never jumps: read once at the start, then carried on by the monotonic clock.
+/// Wall time that never jumps: read once at the start, then advanced by the monotonic clock.
 pub(super) struct Clock {
     started: Instant,
     unix_us_at_start: u64,
@@ -37,7 +37,7 @@ pub(super) struct Clock {
 
 impl Clock {
     pub(super) fn start() -> Self {
-        // A clock before 1970 is as good as 1970: the fencing tokens of a process begin anew with it.
+        // A clock before 1970 counts as 1970, which is harmless: fencing tokens start anew with each process.
         let since_1970 = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();

@@ -1,4 +1,4 @@
-//! One claim's hold on one lock: its lease and what it was granted for.
+//! One claim's lease on one lock, with the options of its grant.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::domain::{
     RollbackRight, Token, Ttl,
 };
 
-/// A lease and what it was granted for.
+/// A lease and the options of its grant.
 pub(super) struct LeaseRecord {
     pub(super) token: Token,
     pub(super) mode: Mode,
     pub(super) fence: Fence,
     rollback_right: RollbackState,
-    /// Whether a stream holds it, or has held it.
+    /// Whether a stream holds the lease, or has held it.
     pub(super) is_of_stream: bool,
     pub(super) acquired: Instant,
     pub(super) until: Instant,
@@ -32,11 +32,11 @@ pub(super) struct LeaseRecord {
 /// Which attempt may roll a lease back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RollbackState {
-    /// None: a request was told of the lease that does not end with it.
+    /// None: the lease was replayed to a request that does not roll it back.
     Nobody,
-    /// The one that made the grant, as long as no other was told of it.
+    /// The attempt that made the grant, because no other has received it.
     Grantee(Attempt),
-    /// The one that took the lease over.
+    /// The attempt that took the lease over.
     Successor(Attempt),
 }
 
@@ -48,7 +48,7 @@ impl LeaseRecord {
         fence: Fence,
         now: StoreTime,
     ) -> Self {
-        let mut hold = Self {
+        let mut record = Self {
             token: claim.token,
             mode: claim.mode,
             fence,
@@ -63,12 +63,13 @@ impl LeaseRecord {
             lock_delay: claim.lock_delay,
             text,
         };
-        hold.extend(now);
-        hold
+        record.extend(now);
+        record
     }
 
-    /// An attempt of the same claim is told of the grant, and may make it deeper. Says whether it did.
-    pub(super) fn again(&mut self, claim: &Claim, attempt: Attempt) -> bool {
+    /// Replays the grant to an attempt of the same claim, and raises the hold count if requested. Returns whether it
+    /// did.
+    pub(super) fn replay(&mut self, claim: &Claim, attempt: Attempt) -> bool {
         if self.rollback_right != RollbackState::Grantee(attempt) {
             self.rollback_right = match claim.takes_over {
                 true => RollbackState::Successor(attempt),
@@ -81,7 +82,7 @@ impl LeaseRecord {
         is_deeper
     }
 
-    /// Lowers the depth. Whoever asked for that was told of the lease.
+    /// Lowers the hold count. The request's answer carries the lease, so no attempt may roll it back any more.
     pub(super) fn step_back(&mut self, depth: HoldCount) {
         self.rollback_right = RollbackState::Nobody;
         self.hold_count = self.hold_count.min(depth);
@@ -96,7 +97,7 @@ impl LeaseRecord {
         .contains(&self.rollback_right)
     }
 
-    /// The attempt that made the grant, as long as nobody else was told of it.
+    /// The attempt that made the grant, if no other request has received the lease.
     pub(super) fn unacknowledged(&self) -> Option<Attempt> {
         match self.rollback_right {
             RollbackState::Grantee(attempt) => Some(attempt),
@@ -104,7 +105,7 @@ impl LeaseRecord {
         }
     }
 
-    /// Until when what it takes stays taken after it is rolled back.
+    /// How long the lock stays taken after a rollback.
     pub(super) fn kept_after_rollback(&self, rollback: Rollback, now: StoreTime) -> Instant {
         match (rollback, self.rollback_right) {
             (Rollback::Undo, RollbackState::Grantee(_)) => now.instant,
@@ -126,8 +127,8 @@ impl LeaseRecord {
         self.until = self.ceiling.map_or(until, |ceiling| until.min(ceiling));
     }
 
-    /// Until when what it takes stays taken after it ran out: `lock_delay` counts from its end, `min_hold` from the
-    /// grant.
+    /// How long the lock stays taken after the expiry: `lock_delay` counts from the end of the lease, `min_hold` from
+    /// the grant.
     pub(super) fn kept_after_expiry(&self) -> Instant {
         let delayed = self.until + self.lock_delay.unwrap_or_default();
         delayed.max(self.kept_after_release())

@@ -1,4 +1,4 @@
-//! Those who hold one lock, found by token and by the end of the lease. Who may join them is the lock's affair.
+//! The leases on one lock, indexed by token and by end. The lock decides which leases are admitted.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,9 +8,9 @@ use super::clock::StoreTime;
 use super::lease_record::LeaseRecord;
 use crate::domain::{AnswerRoom, Holders, Token};
 
-/// All holds on one lock.
+/// All leases on one lock.
 ///
-/// Most locks are held once, and there may be millions of them: a single hold needs no index.
+/// Most locks have one holder, and there may be millions of them: a single lease needs no index.
 #[derive(Default)]
 pub(super) enum Leases {
     #[default]
@@ -19,11 +19,11 @@ pub(super) enum Leases {
     Several(Box<SharedLeases>),
 }
 
-/// Never fewer than two.
+/// At least two leases.
 #[derive(Default)]
 pub(super) struct SharedLeases {
-    holds: HashMap<Token, LeaseRecord>,
-    /// Exactly one entry for each hold.
+    leases: HashMap<Token, LeaseRecord>,
+    /// Exactly one entry for each lease.
     ends: BTreeSet<(Instant, Token)>,
 }
 
@@ -34,41 +34,41 @@ impl Leases {
 
     pub(super) fn get(&self, token: Token) -> Option<&LeaseRecord> {
         match self {
-            Self::One(hold) if hold.token == token => Some(hold),
+            Self::One(record) if record.token == token => Some(record),
             Self::None | Self::One(_) => None,
-            Self::Several(several) => several.holds.get(&token),
+            Self::Several(several) => several.leases.get(&token),
         }
     }
 
-    /// For changes to anything but the end of the lease.
+    /// For changes to anything but the end of the lease, which is indexed.
     pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut LeaseRecord> {
         match self {
-            Self::One(hold) if hold.token == token => Some(hold),
+            Self::One(record) if record.token == token => Some(record),
             Self::None | Self::One(_) => None,
-            Self::Several(several) => several.holds.get_mut(&token),
+            Self::Several(several) => several.leases.get_mut(&token),
         }
     }
 
-    /// The hold whose lease ends first.
+    /// The lease that ends first.
     pub(super) fn first(&self) -> Option<&LeaseRecord> {
         match self {
             Self::None => None,
-            Self::One(hold) => Some(hold),
+            Self::One(record) => Some(record),
             Self::Several(several) => several.in_order().next(),
         }
     }
 
-    pub(super) fn insert(&mut self, hold: LeaseRecord) {
+    pub(super) fn insert(&mut self, record: LeaseRecord) {
         *self = match std::mem::take(self) {
-            Self::None => Self::One(hold),
+            Self::None => Self::One(record),
             Self::One(other) => {
                 let mut several = Box::<SharedLeases>::default();
                 several.insert(other);
-                several.insert(hold);
+                several.insert(record);
                 Self::Several(several)
             }
             Self::Several(mut several) => {
-                several.insert(hold);
+                several.insert(record);
                 Self::Several(several)
             }
         };
@@ -76,14 +76,14 @@ impl Leases {
 
     pub(super) fn remove(&mut self, token: Token) -> Option<LeaseRecord> {
         match std::mem::take(self) {
-            Self::One(hold) if hold.token == token => Some(hold),
+            Self::One(record) if record.token == token => Some(record),
             Self::Several(mut several) => {
-                let hold = several.remove(token);
+                let record = several.remove(token);
                 *self = match several.only() {
                     Some(last) => Self::One(last),
                     None => Self::Several(several),
                 };
-                hold
+                record
             }
             others @ (Self::None | Self::One(_)) => {
                 *self = others;
@@ -92,75 +92,74 @@ impl Leases {
         }
     }
 
-    /// How many there are.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::None => 0,
             Self::One(_) => 1,
-            Self::Several(several) => several.holds.len(),
+            Self::Several(several) => several.leases.len(),
         }
     }
 
-    /// Takes out one hold whose lease has run out.
+    /// Removes one lease that has expired.
     pub(super) fn remove_ended(&mut self, now: StoreTime) -> Option<LeaseRecord> {
-        let first = self.first().filter(|hold| hold.until <= now.instant)?;
+        let first = self.first().filter(|record| record.until <= now.instant)?;
         self.remove(first.token)
     }
 
-    /// What everybody may see of them, as far as an answer has room for it.
+    /// The public view of the holders, as far as the answer has room.
     pub(super) fn listed(&self, room: &mut AnswerRoom, now: StoreTime) -> Holders {
         match self {
             Self::None => Holders::none(),
-            Self::One(hold) => Holders {
-                listed: room.take(std::iter::once(hold.holder(now))),
+            Self::One(record) => Holders {
+                listed: room.take(std::iter::once(record.holder(now))),
                 total: 1,
             },
             Self::Several(several) => Holders {
-                listed: room.take(several.in_order().map(|hold| hold.holder(now))),
-                total: several.holds.len() as u64,
+                listed: room.take(several.in_order().map(|record| record.holder(now))),
+                total: several.leases.len() as u64,
             },
         }
     }
 
-    /// All of them, those first whose leases end first.
+    /// All tokens, in the order in which the leases end.
     pub(super) fn tokens(&self) -> Vec<Token> {
         match self {
             Self::None => Vec::new(),
-            Self::One(hold) => vec![hold.token],
+            Self::One(record) => vec![record.token],
             Self::Several(several) => several.ends.iter().map(|(_, token)| *token).collect(),
         }
     }
 }
 
 impl SharedLeases {
-    /// Those whose leases end first come first.
+    /// All leases, in the order in which they end.
     fn in_order(&self) -> impl Iterator<Item = &LeaseRecord> {
-        self.ends.iter().map(|(_, token)| &self.holds[token])
+        self.ends.iter().map(|(_, token)| &self.leases[token])
     }
 
-    fn insert(&mut self, hold: LeaseRecord) {
-        self.ends.insert((hold.until, hold.token));
-        let before = self.holds.insert(hold.token, hold);
+    fn insert(&mut self, record: LeaseRecord) {
+        self.ends.insert((record.until, record.token));
+        let before = self.leases.insert(record.token, record);
         debug_assert!(before.is_none(), "a claim holds a lock once");
     }
 
     fn remove(&mut self, token: Token) -> Option<LeaseRecord> {
-        let hold = self.holds.remove(&token)?;
-        self.ends.remove(&(hold.until, token));
-        shrink(&mut self.holds);
-        Some(hold)
+        let record = self.leases.remove(&token)?;
+        self.ends.remove(&(record.until, token));
+        shrink(&mut self.leases);
+        Some(record)
     }
 
-    /// Takes out the only one that is left.
+    /// Removes the last lease, if only one is left.
     fn only(&mut self) -> Option<LeaseRecord> {
-        match self.holds.len() {
-            1 => self.holds.drain().next().map(|(_, hold)| hold),
+        match self.leases.len() {
+            1 => self.leases.drain().next().map(|(_, record)| record),
             _ => None,
         }
     }
 }
 
-/// Gives back the room that a map has of a time when it was much larger: what is counted is what is in it.
+/// Frees the spare capacity of a map that was once much larger: the store's limit counts entries, not capacity.
 pub(super) fn shrink<V>(map: &mut HashMap<Token, V>) {
     if map.len() < map.capacity() / 4 {
         map.shrink_to(map.len() * 2);

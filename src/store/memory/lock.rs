@@ -1,4 +1,4 @@
-//! One lock's entry in memory: who holds it, what stays taken for a while, who waits. Other locks are not known here.
+//! One lock's entry in memory: its leases, its cool-downs and its queue. Other locks are not known here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,27 +12,27 @@ use super::wait_queue::WaitQueue;
 use crate::domain::{AnswerRoom, Fence, LockName, LockState, LockView, Mode, Queue, Token};
 use crate::store::TOMBSTONE_TTL;
 
-/// What the table knows of a lock that is not simply free.
+/// The state of a lock that is not simply free.
 #[derive(Default)]
 pub(super) struct Lock {
-    pub(super) holds: Leases,
-    /// What leases that are over keep taken, and until when.
+    pub(super) leases: Leases,
+    /// What ended leases keep taken, and until when.
     cooldowns: BTreeMap<(Instant, Fence), Mode>,
-    /// How many permits the holds and what is kept take together.
+    /// How many permits the leases and cool-downs take together.
     taken: u64,
-    /// The last that held alone, if its lease ran out and nobody has been granted the lock since.
+    /// The last exclusive lease, if it expired and the lock has not been granted since.
     pub(super) last_expired: Option<LastExpired>,
-    /// Boxed, because most locks are waited for by nobody.
-    pub(super) line: Option<Box<WaitQueue>>,
-    /// The entry in the table's timetable.
+    /// Boxed, because most locks have no queue.
+    pub(super) queue: Option<Box<WaitQueue>>,
+    /// The lock's entry in the table's timetable.
     pub(super) scheduled: Option<Instant>,
-    /// Whether the table counts it among the held ones.
+    /// Whether the table counts the lock as held.
     pub(super) is_counted: bool,
-    /// What the table counts it for.
+    /// How much of `locks_max` the table counts for the lock.
     pub(super) counted: usize,
 }
 
-/// A lease that ran out.
+/// An expired lease.
 pub(super) struct LastExpired {
     pub(super) token: Token,
     pub(super) until: Instant,
@@ -42,25 +42,27 @@ pub(super) struct LastExpired {
 /// What keeps a lock from a claim.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Obstruction {
-    /// Others hold it or have held it.
+    /// Leases or cool-downs.
     Taken,
-    /// Those who hold it agreed on this limit, which is not the claim's.
+    /// The holders use this limit, which is not the claim's.
     OtherLimit(Option<u32>),
     /// The queue.
     Waiters,
 }
 
 impl Lock {
-    /// What keeps the lock from being held so, were it not for the queue.
-    pub(super) fn obstacle(&self, mode: Mode) -> Option<Obstruction> {
+    /// What keeps the lock from a claim in this mode, apart from the queue.
+    pub(super) fn obstruction(&self, mode: Mode) -> Option<Obstruction> {
         match (self.mode()?, mode) {
-            (Mode::Shared(held), Mode::Shared(asked)) if held.limit() == asked.limit() => {
-                let taken = self.taken + u64::from(asked.permits());
-                let is_too_much = asked.limit().is_some_and(|limit| taken > u64::from(limit));
+            (Mode::Shared(held), Mode::Shared(requested)) if held.limit() == requested.limit() => {
+                let taken = self.taken + u64::from(requested.permits());
+                let is_too_much = requested
+                    .limit()
+                    .is_some_and(|limit| taken > u64::from(limit));
                 is_too_much.then_some(Obstruction::Taken)
             }
-            // Only those who still hold can insist on their limit; what is merely kept will be over.
-            (Mode::Shared(held), Mode::Shared(_)) if !self.holds.is_empty() => {
+            // Only current holders enforce their limit; a cool-down will pass.
+            (Mode::Shared(held), Mode::Shared(_)) if !self.leases.is_empty() => {
                 Some(Obstruction::OtherLimit(held.limit()))
             }
             (Mode::Shared(_) | Mode::Exclusive, Mode::Shared(_) | Mode::Exclusive) => {
@@ -69,22 +71,22 @@ impl Lock {
         }
     }
 
-    /// How the lock is taken: all that takes it takes it together.
+    /// The mode of all leases and cool-downs; they never differ.
     fn mode(&self) -> Option<Mode> {
-        let held = self.holds.first().map(|hold| hold.mode);
+        let held = self.leases.first().map(|record| record.mode);
         held.or_else(|| self.cooldowns.values().next().copied())
     }
 
-    /// Whether nobody has to be granted before a claim with this place, or before one without.
+    /// Whether no waiter precedes a claim with this sequence number, or one without.
     pub(super) fn is_turn_of(&self, sequence: Option<u64>) -> bool {
-        self.line
+        self.queue
             .as_ref()
-            .is_none_or(|line| line.is_turn_of(sequence))
+            .is_none_or(|queue| queue.is_turn_of(sequence))
     }
 
-    /// When something runs out that is taken.
+    /// When the next lease or cool-down ends.
     pub(super) fn next_change_at(&self) -> Option<Instant> {
-        let held = self.holds.first().map(|hold| hold.until);
+        let held = self.leases.first().map(|record| record.until);
         held.into_iter().chain(self.kept_until()).min()
     }
 
@@ -92,34 +94,34 @@ impl Lock {
         self.cooldowns.keys().next().map(|(until, _)| *until)
     }
 
-    pub(super) fn admit(&mut self, hold: LeaseRecord) {
-        debug_assert!(self.obstacle(hold.mode).is_none(), "the lock is taken");
-        self.taken += permits(hold.mode);
-        self.holds.insert(hold);
+    pub(super) fn admit(&mut self, record: LeaseRecord) {
+        debug_assert!(self.obstruction(record.mode).is_none(), "the lock is taken");
+        self.taken += permits(record.mode);
+        self.leases.insert(record);
     }
 
-    /// A lease is over; what it took stays taken until a moment, which may be past.
+    /// Ends a lease; what it took stays taken until `kept`, which may be past.
     pub(super) fn end(
         &mut self,
         token: Token,
         kept: Instant,
         now: StoreTime,
     ) -> Option<LeaseRecord> {
-        let hold = self.holds.remove(token)?;
-        self.give_back(&hold, kept, now);
-        Some(hold)
+        let record = self.leases.remove(token)?;
+        self.return_permits(&record, kept, now);
+        Some(record)
     }
 
-    fn give_back(&mut self, hold: &LeaseRecord, kept: Instant, now: StoreTime) {
+    fn return_permits(&mut self, record: &LeaseRecord, kept: Instant, now: StoreTime) {
         if kept > now.instant {
-            self.cooldowns.insert((kept, hold.fence), hold.mode);
+            self.cooldowns.insert((kept, record.fence), record.mode);
         } else {
-            self.taken -= permits(hold.mode);
+            self.taken -= permits(record.mode);
         }
     }
 
-    /// Gives back at once what an ended lease keeps taken.
-    pub(super) fn give_back_kept(&mut self, fence: Fence) {
+    /// Frees at once what an ended lease keeps taken.
+    pub(super) fn end_cooldown(&mut self, fence: Fence) {
         let Self {
             cooldowns: kept,
             taken,
@@ -132,80 +134,80 @@ impl Lock {
         });
     }
 
-    /// Ends one lease that has run out.
-    pub(super) fn run_out(&mut self, now: StoreTime) -> Option<LeaseRecord> {
-        let hold = self.holds.remove_ended(now)?;
-        self.give_back(&hold, hold.kept_after_expiry(), now);
-        if hold.mode == Mode::Exclusive {
+    /// Ends one lease that has expired.
+    pub(super) fn expire_one(&mut self, now: StoreTime) -> Option<LeaseRecord> {
+        let record = self.leases.remove_ended(now)?;
+        self.return_permits(&record, record.kept_after_expiry(), now);
+        if record.mode == Mode::Exclusive {
             self.last_expired = Some(LastExpired {
-                token: hold.token,
-                until: hold.until,
-                held_for: hold.until - hold.acquired,
+                token: record.token,
+                until: record.until,
+                held_for: record.until - record.acquired,
             });
         }
-        Some(hold)
+        Some(record)
     }
 
-    /// Changes a hold in any way, its end and its mode too.
+    /// Changes a lease in any way, including its end and its mode.
     pub(super) fn change(&mut self, token: Token, change: impl FnOnce(&mut LeaseRecord)) {
-        if let Some(mut hold) = self.holds.remove(token) {
-            self.taken -= permits(hold.mode);
-            change(&mut hold);
-            self.admit(hold);
+        if let Some(mut record) = self.leases.remove(token) {
+            self.taken -= permits(record.mode);
+            change(&mut record);
+            self.admit(record);
         }
     }
 
-    /// Lets everything else happen that is due.
+    /// Processes everything else that is due.
     pub(super) fn advance(&mut self, now: StoreTime) {
         while let Some(entry) = self.cooldowns.first_entry()
             && entry.key().0 <= now.instant
         {
             self.taken -= permits(entry.remove());
         }
-        let is_remembered = |ran_out: &LastExpired| ran_out.until + TOMBSTONE_TTL > now.instant;
+        let is_remembered = |expired: &LastExpired| expired.until + TOMBSTONE_TTL > now.instant;
         self.last_expired = self.last_expired.take().filter(is_remembered);
-        if let Some(line) = &mut self.line {
-            line.advance(now);
+        if let Some(queue) = &mut self.queue {
+            queue.advance(now);
         }
     }
 
-    /// When something is due. Never for a lock of which nothing needs to be known.
+    /// When something is due; none for a lock that needs no entry.
     pub(super) fn due(&self) -> Option<Instant> {
-        let ran_out = self
+        let expired = self
             .last_expired
             .as_ref()
-            .map(|ran_out| ran_out.until + TOMBSTONE_TTL);
-        let line = self.line.as_ref().and_then(|line| line.due());
-        [self.next_change_at(), ran_out, line]
+            .map(|expired| expired.until + TOMBSTONE_TTL);
+        let queue = self.queue.as_ref().and_then(|queue| queue.due());
+        [self.next_change_at(), expired, queue]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// How much the table keeps of it: leases, those that are over and keep it taken, and places. Whatever else is known of
-    /// a lock takes no room of its own beside these, and counts one without them.
+    /// How much of `locks_max` the lock uses: leases, cool-downs and tickets. The rest of the entry takes little memory
+    /// beside these, and counts as one without them.
     pub(super) fn count(&self) -> usize {
         self.count_with(0)
     }
 
-    /// The same if there were so many more leases or places.
+    /// The same with this many more leases or tickets.
     pub(super) fn count_with(&self, more: usize) -> usize {
-        let places = self.line.as_ref().map_or(0, |line| line.places());
-        (self.holds.len() + self.cooldowns.len() + places + more).max(1)
+        let ticket_count = self.queue.as_ref().map_or(0, |queue| queue.ticket_count());
+        (self.leases.len() + self.cooldowns.len() + ticket_count + more).max(1)
     }
 
     pub(super) fn queue_length(&self) -> u64 {
-        self.line.as_ref().map_or(0, |line| line.length())
+        self.queue.as_ref().map_or(0, |queue| queue.length())
     }
 
-    /// Whether a listing has it.
+    /// Whether a listing includes the lock.
     pub(super) fn is_contended(&self) -> bool {
-        !self.holds.is_empty() || self.queue_length() > 0
+        !self.leases.is_empty() || self.queue_length() > 0
     }
 
     pub(super) fn state(&self, room: &mut AnswerRoom, now: StoreTime) -> LockState {
-        if !self.holds.is_empty() {
-            return LockState::Held(self.holds.listed(room, now));
+        if !self.leases.is_empty() {
+            return LockState::Held(self.leases.listed(room, now));
         }
         match self.cooldowns.keys().next_back() {
             Some((until, _)) => LockState::Cooling {
@@ -220,14 +222,14 @@ impl Lock {
             name: name.clone(),
             state: self.state(&mut AnswerRoom::for_locks(1), now),
             queue: self
-                .line
+                .queue
                 .as_ref()
-                .map_or_else(Queue::default, |line| line.view()),
+                .map_or_else(Queue::default, |queue| queue.view()),
         }
     }
 }
 
-/// How many permits a hold takes; one that is alone needs no counting.
+/// How many permits a lease takes; an exclusive one needs no counting.
 fn permits(mode: Mode) -> u64 {
     match mode {
         Mode::Exclusive => 0,

@@ -1,30 +1,30 @@
-//! What a step has to tell, collected while it runs and told after it.
+//! The notifications of a step, collected while it runs and delivered after it.
 
 use super::clock::StoreTime;
 use super::lease_record::LeaseRecord;
 use crate::domain::{ClaimDigest, EventKind, LockEvent, LockName, Owner, Token};
 use crate::store::Listener;
 
-/// What is still to be told.
+/// Notifications that are not delivered yet.
 #[derive(Default)]
 pub(super) struct Notifications {
     pub(super) wants_events: bool,
-    waiting: Vec<Notification>,
+    pending: Vec<Notification>,
     last_id: u64,
 }
 
-/// One thing that is told.
+/// One notification.
 pub(super) enum Notification {
-    Offered(LockName),
+    Reserved(LockName),
     Evicted(LockName),
     Released(LockName, ClaimDigest),
     Event(LockEvent),
 }
 
 impl Notification {
-    pub(super) fn tell(self, listener: &dyn Listener) {
+    pub(super) fn deliver(self, listener: &dyn Listener) {
         match self {
-            Self::Offered(name) => listener.reserved(&name),
+            Self::Reserved(name) => listener.reserved(&name),
             Self::Evicted(name) => listener.evicted(&name),
             Self::Released(name, claim) => listener.released(&name, claim),
             Self::Event(event) => listener.event(event),
@@ -34,39 +34,38 @@ impl Notification {
 
 impl Notifications {
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.pending.is_empty()
     }
 
     pub(super) fn take(&mut self) -> Vec<Notification> {
-        std::mem::take(&mut self.waiting)
+        std::mem::take(&mut self.pending)
     }
 
     pub(super) fn reserved(&mut self, name: &LockName) {
-        self.waiting.push(Notification::Offered(name.clone()));
+        self.pending.push(Notification::Reserved(name.clone()));
     }
 
     pub(super) fn evicted(&mut self, name: &LockName) {
-        self.waiting.push(Notification::Evicted(name.clone()));
+        self.pending.push(Notification::Evicted(name.clone()));
     }
 
-    /// A lease that a stream may hold was released by a request.
+    /// A request released a lease that a stream may hold.
     pub(super) fn released(&mut self, name: &LockName, token: Token) {
-        let signal = Notification::Released(name.clone(), token.digest(name));
-        self.waiting.push(signal);
+        let notification = Notification::Released(name.clone(), token.digest(name));
+        self.pending.push(notification);
     }
 
-    /// Something happened to a lease.
     pub(super) fn event(
         &mut self,
         kind: EventKind,
         name: &LockName,
-        hold: &LeaseRecord,
+        record: &LeaseRecord,
         now: StoreTime,
     ) {
-        let (at, goes_on) = match kind {
+        let (at, continues) = match kind {
             EventKind::Acquired | EventKind::Renewed => (now.instant, true),
-            // It may have been noticed late.
-            EventKind::Expired => (hold.until, false),
+            // The expiry may have been noticed late.
+            EventKind::Expired => (record.until, false),
             EventKind::Released | EventKind::Evicted | EventKind::Queued => (now.instant, false),
         };
         self.push(now, |id| LockEvent {
@@ -74,13 +73,13 @@ impl Notifications {
             kind,
             name: name.clone(),
             at: now.timestamp_of(at),
-            fence: Some(hold.fence),
-            expires_at: goes_on.then(|| now.timestamp_of(hold.until)),
-            owner: hold.owner().clone(),
+            fence: Some(record.fence),
+            expires_at: continues.then(|| now.timestamp_of(record.until)),
+            owner: record.owner().clone(),
         });
     }
 
-    /// A claim has come to wait.
+    /// A claim was enqueued.
     pub(super) fn queued(&mut self, name: &LockName, owner: &Owner, now: StoreTime) {
         self.push(now, |id| LockEvent {
             id,
@@ -95,10 +94,10 @@ impl Notifications {
 
     fn push(&mut self, now: StoreTime, event: impl FnOnce(String) -> LockEvent) {
         if self.wants_events {
-            // Like a fencing token: it grows within a microsecond, and past those of an earlier process.
+            // Like a fencing token: it grows even within one microsecond, and exceeds the ids of an earlier process.
             self.last_id = now.unix_us.max(self.last_id + 1);
             let event = event(self.last_id.to_string());
-            self.waiting.push(Notification::Event(event));
+            self.pending.push(Notification::Event(event));
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Everything that the embedded store knows, how it is kept up to date, and how it is looked at.
+//! The whole state of the embedded store: how it is updated and read.
 //!
-//! A step brings each lock that it is about up to the present first, so that what it finds there is so now, and leaves
-//! the locks that it touched for [`Table::settle`] to put in order.
+//! A step first expires what is due on each of its locks, so that it sees the present state. It records the locks that
+//! it touched; [`Table::finish_step`] then brings their reservations and timetable entries up to date.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,39 +21,39 @@ use crate::domain::{
 use crate::limits::Budget;
 use crate::store::{Fault, ListQuery, StoreError};
 
-/// How many locks that are due are looked at before one finds no room.
+/// How many due locks are swept before a claim is refused for lack of room.
 const SWEPT_WHEN_FULL: usize = 256;
 
-/// How many locks one step of a listing looks at.
+/// How many locks one step of a listing visits.
 const LISTED_PER_STEP: usize = 100;
 
-/// Locks, ended claims, and the timetable of what is due when.
+/// Locks, tombstones, and the timetable of what is due when.
 pub(super) struct Table {
     pub(super) locks: BTreeMap<LockName, Lock>,
-    pub(super) endings: Tombstones,
-    pub(super) signals: Notifications,
+    pub(super) tombstones: Tombstones,
+    pub(super) notifications: Notifications,
     /// The last fencing token of each bucket.
     pub(super) fences: Box<[u64]>,
     /// The last sequence number in any queue.
     pub(super) last_sequence: u64,
-    /// When a lock must be looked at: one entry for each.
+    /// When each lock is due: one entry per lock.
     timetable: BTreeSet<(Instant, LockName)>,
     /// Locks that have changed in this step.
     touched: Vec<LockName>,
     held: u64,
-    /// What all locks count for together.
+    /// How much of `locks_max` all locks use.
     counted: usize,
-    /// What the texts of claims count for.
+    /// How much the texts of claims use.
     counted_texts: Budget,
     locks_max: usize,
 }
 
-/// A page that is being made, step by step.
+/// A page of a listing in progress.
 pub(super) struct ListingProgress {
     pub(super) listing: Listing,
     pub(super) is_over: bool,
     room: PageRoom,
-    /// The last lock that was looked at.
+    /// The last lock visited.
     after: Option<LockName>,
 }
 
@@ -75,8 +75,8 @@ impl Table {
     pub(super) fn new(locks_max: usize) -> Self {
         Self {
             locks: BTreeMap::new(),
-            endings: Tombstones::at_most(locks_max),
-            signals: Notifications::default(),
+            tombstones: Tombstones::at_most(locks_max),
+            notifications: Notifications::default(),
             fences: vec![0; Bucket::COUNT].into_boxed_slice(),
             last_sequence: 0,
             timetable: BTreeSet::new(),
@@ -88,7 +88,7 @@ impl Table {
         }
     }
 
-    /// How many locks are held; one that ran out counts until somebody looks.
+    /// How many locks are held; an expired one counts until an operation or a sweep finds it.
     pub(super) fn held(&self) -> u64 {
         self.held
     }
@@ -105,7 +105,7 @@ impl Table {
         }
     }
 
-    /// One step of a listing: looks at some locks after those of the steps before.
+    /// One step of a listing: visits some locks after those of the earlier steps.
     pub(super) fn list_some(
         &mut self,
         query: &ListQuery,
@@ -147,28 +147,28 @@ impl Table {
         name.as_str().starts_with(prefix).then(|| name.clone())
     }
 
-    /// The queue of a lock, if somebody stands there or is to stand there again.
-    pub(super) fn line(&self, name: &LockName) -> Option<&WaitQueue> {
-        self.locks.get(name)?.line.as_deref()
+    /// The queue of a lock, if a claim waits there or has its place kept.
+    pub(super) fn queue(&self, name: &LockName) -> Option<&WaitQueue> {
+        self.locks.get(name)?.queue.as_deref()
     }
 
-    pub(super) fn line_mut(&mut self, name: &LockName) -> Option<&mut WaitQueue> {
-        self.locks.get_mut(name)?.line.as_deref_mut()
+    pub(super) fn queue_mut(&mut self, name: &LockName) -> Option<&mut WaitQueue> {
+        self.locks.get_mut(name)?.queue.as_deref_mut()
     }
 
-    /// How much of `locks_max` is taken.
+    /// How much of `locks_max` is used.
     pub(super) fn count(&self) -> usize {
         self.counted + self.counted_texts.used()
     }
 
-    /// Says whether there is room for a claim to hold its locks, or to wait for them, and has its text then. A claim that
-    /// waits has the room already that it needs to hold.
+    /// Returns the claim's text if there is room for the claim to hold its locks, or to wait for them. A waiting claim
+    /// already has the room that it needs to hold.
     pub(super) fn make_room(&mut self, claim: &Claim, now: StoreTime) -> Result<Text, StoreError> {
         let text = self.text(claim);
         if self.has_room(claim) {
             return Ok(text);
         }
-        // Entries of the past may still take room when many became due at once.
+        // Expired entries may still take room when many became due at once.
         self.sweep(now, SWEPT_WHEN_FULL);
         if self.has_room(claim) {
             return Ok(text);
@@ -177,10 +177,10 @@ impl Table {
         Err(StoreError::unavailable(Fault::Limit, detail))
     }
 
-    /// The text that the claim waits with, if it is the same, or a new one, which counts at once.
+    /// The text that the claim waits with, if it is unchanged, or a new one, which counts at once.
     fn text(&self, claim: &Claim) -> Text {
         let waits_with = || {
-            let of_ticket = |name| Some(&self.line(name)?.ticket(claim.token)?.text);
+            let of_ticket = |name| Some(&self.queue(name)?.ticket(claim.token)?.text);
             let mut texts = claim.names.iter().filter_map(of_ticket);
             texts.find(|text| text.is_of(claim)).cloned()
         };
@@ -189,11 +189,11 @@ impl Table {
             .unwrap_or_else(|| Text::whole(claim, &self.counted_texts))
     }
 
-    /// Whether there is room for the locks of a claim whose text counts already.
+    /// Whether there is room for the locks of a claim whose text is already counted.
     fn has_room(&self, claim: &Claim) -> bool {
         let more = |name: &LockName| match self.locks.get(name) {
             Some(lock) => {
-                let waits = lock.line.as_ref().map(|line| line.ticket(claim.token));
+                let waits = lock.queue.as_ref().map(|queue| queue.ticket(claim.token));
                 let is_new = waits.flatten().is_none();
                 lock.count_with(usize::from(is_new)) - lock.count()
             }
@@ -204,7 +204,7 @@ impl Table {
             || count + claim.names.iter().map(more).sum::<usize>() <= self.locks_max
     }
 
-    /// Clears away what is due, at most `most` entries. Says whether there may be more.
+    /// Clears away at most `most` due entries. Returns whether there may be more.
     pub(super) fn sweep(&mut self, now: StoreTime, most: usize) -> bool {
         for _ in 0..most {
             let lock = self.timetable.first().filter(|(at, _)| *at <= now.instant);
@@ -215,14 +215,14 @@ impl Table {
                 }
                 None => false,
             };
-            if !self.endings.forget(now) && !is_any {
+            if !self.tombstones.forget(now) && !is_any {
                 return false;
             }
         }
         true
     }
 
-    /// Brings a lock up to the present: what is over by now ends.
+    /// Brings a lock up to date: ends everything that has expired.
     pub(super) fn expire_due(&mut self, name: &LockName, now: StoreTime) {
         let Some(lock) = self.locks.get_mut(name) else {
             return;
@@ -230,9 +230,10 @@ impl Table {
         if lock.scheduled.is_none_or(|at| at > now.instant) {
             return;
         }
-        while let Some(hold) = lock.run_out(now) {
-            self.endings.remember_expired(name, &hold);
-            self.signals.event(EventKind::Expired, name, &hold, now);
+        while let Some(record) = lock.expire_one(now) {
+            self.tombstones.remember_expired(name, &record);
+            self.notifications
+                .event(EventKind::Expired, name, &record, now);
         }
         lock.advance(now);
         debug_assert!(
@@ -243,12 +244,12 @@ impl Table {
         self.touched.push(name.clone());
     }
 
-    /// A step has changed something about this lock.
+    /// Records that this step has changed something about the lock.
     pub(super) fn touch(&mut self, name: &LockName) {
         self.touched.push(name.clone());
     }
 
-    /// Ends a step: locks that opened are offered, the timetable is put right, and what is free leaves no trace.
+    /// Ends a step: reserves locks that opened, updates the timetable, and drops entries of free locks.
     pub(super) fn finish_step(&mut self, now: StoreTime) {
         while let Some(name) = self.touched.pop() {
             let is_waited_for = self.reschedule(&name);
@@ -259,9 +260,9 @@ impl Table {
         }
     }
 
-    /// Offers the lock to its first waiter if that would get an answer other than to wait on.
+    /// Reserves the lock for the head waiter if a poll of it would now end its wait.
     fn reserve(&mut self, name: &LockName, now: StoreTime) {
-        let Some(first) = self.line(name).and_then(WaitQueue::first) else {
+        let Some(first) = self.queue(name).and_then(WaitQueue::first) else {
             return;
         };
         let (sequence, mode, names) = (first.sequence, first.mode, first.names.clone());
@@ -270,27 +271,27 @@ impl Table {
             let Some(lock) = self.locks.get(name) else {
                 return true;
             };
-            // A contradiction is an answer too: whoever gets it makes room for the rest of the queue.
-            let admits = lock.obstacle(mode) != Some(Obstruction::Taken);
+            // A mismatch ends the wait too, and makes room for the rest of the queue.
+            let admits = lock.obstruction(mode) != Some(Obstruction::Taken);
             admits && lock.is_turn_of(Some(sequence))
         });
         let is_new = self
-            .line_mut(name)
-            .is_some_and(|line| line.reserve(is_answered, now));
+            .queue_mut(name)
+            .is_some_and(|queue| queue.reserve(is_answered, now));
         if is_new {
-            self.signals.reserved(name);
+            self.notifications.reserved(name);
         }
     }
 
-    /// Puts the timetable right for one lock, which is forgotten if it is free. Says whether somebody waits for it.
+    /// Updates the timetable for one lock, and drops the entry of a free one. Returns whether the lock is waited for.
     fn reschedule(&mut self, name: &LockName) -> bool {
         let Entry::Occupied(mut entry) = self.locks.entry(name.clone()) else {
             return false;
         };
         let lock = entry.get_mut();
-        lock.line.take_if(|line| line.is_empty());
-        let is_waited_for = lock.line.is_some();
-        let is_held = !lock.holds.is_empty();
+        lock.queue.take_if(|queue| queue.is_empty());
+        let is_waited_for = lock.queue.is_some();
+        let is_held = !lock.leases.is_empty();
         if is_held != lock.is_counted {
             lock.is_counted = is_held;
             self.held = self.held + u64::from(is_held) - u64::from(!is_held);

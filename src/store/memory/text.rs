@@ -1,17 +1,17 @@
-//! What a claim says of itself for others to read: kept once for all of its locks, and counted for as long as it is kept.
+//! The public text of a claim: kept once for all of its locks, and counted for as long as it is kept.
 
 use std::sync::Arc;
 
 use crate::domain::{Claim, Metadata, Owner};
 use crate::limits::{Budget, Taken};
 
-/// So many bytes count for as much as a lease.
+/// This many bytes count as much as a lease.
 const BYTES_PER_COUNT: usize = 256;
 
 /// Owner and metadata of a claim. Cloning is cheap, and clones count once.
 #[derive(Clone)]
 pub(super) enum Text {
-    /// Just an owner, and not enough to count. That is what most claims have, and there may be millions of them.
+    /// Just an owner, too short to count. Most claims have no more, and there may be millions of them.
     Owner(Owner),
     Whole(Arc<Whole>),
 }
@@ -24,13 +24,13 @@ pub(super) struct Whole {
 }
 
 impl Text {
-    /// The text of a claim that has no metadata, unless its owner is so long that it counts.
+    /// The text of a claim without metadata, unless its owner is so long that it counts.
     pub(super) fn of_owner_alone(claim: &Claim) -> Option<Self> {
         let is_alone = claim.metadata.is_none() && counts(claim) == 0;
         is_alone.then(|| Self::Owner(claim.owner.clone()))
     }
 
-    /// The text of a claim, which counts from now on.
+    /// The text of a claim, counted from now on.
     pub(super) fn whole(claim: &Claim, counted: &Budget) -> Self {
         Self::Whole(Arc::new(Whole {
             owner: claim.owner.clone(),
@@ -39,7 +39,7 @@ impl Text {
         }))
     }
 
-    /// Whether it is the claim's.
+    /// Whether it equals the claim's text.
     pub(super) fn is_of(&self, claim: &Claim) -> bool {
         *self.owner() == claim.owner && self.metadata() == claim.metadata.as_ref()
     }
@@ -59,7 +59,7 @@ impl Text {
     }
 }
 
-/// What the text of a claim counts.
+/// How much of `locks_max` the text of a claim uses.
 fn counts(claim: &Claim) -> usize {
     let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
     (claim.owner.as_str().len() + metadata.len()) / BYTES_PER_COUNT

@@ -1,4 +1,4 @@
-//! Claims that ended a short while ago, and how.
+//! Tombstones of claims that ended a short while ago.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,82 +9,86 @@ use super::lease_record::LeaseRecord;
 use crate::domain::{Attempt, Fence, LockName, NotHolder, Token};
 use crate::store::TOMBSTONE_TTL;
 
-/// The endings of the last minute, the latest of them if there are too many.
+/// The tombstones of the last minute, limited to the latest `max`.
 pub(super) struct Tombstones {
     max: usize,
-    endings: HashMap<(LockName, Token), Tombstone>,
-    /// Exactly one entry for each ending.
-    forgotten: BTreeSet<(Instant, LockName, Token)>,
+    tombstones: HashMap<(LockName, Token), Tombstone>,
+    /// Exactly one entry for each tombstone.
+    expiries: BTreeSet<(Instant, LockName, Token)>,
 }
 
 struct Tombstone {
-    how: NotHolder,
+    reason: NotHolder,
     until: Instant,
-    /// The grant that ran out, as long as nobody but the attempt that made it was told of it.
+    /// The expired grant, if no request but the attempt that made it has received it.
     unacknowledged: Option<(Attempt, Fence)>,
 }
 
 impl Tombstones {
-    /// Remembers so many.
+    /// Keeps at most `max` tombstones.
     pub(super) fn at_most(max: usize) -> Self {
         Self {
             max,
-            endings: HashMap::new(),
-            forgotten: BTreeSet::new(),
+            tombstones: HashMap::new(),
+            expiries: BTreeSet::new(),
         }
     }
 
-    /// How the claim ended, if it did.
+    /// How the claim ended, if it has ended.
     pub(super) fn get(&self, name: &LockName, token: Token, now: StoreTime) -> Option<NotHolder> {
-        let ending = self.endings.get(&(name.clone(), token))?;
-        (ending.until > now.instant).then(|| ending.how.clone())
+        let tombstone = self.tombstones.get(&(name.clone(), token))?;
+        (tombstone.until > now.instant).then(|| tombstone.reason.clone())
     }
 
     pub(super) fn remember(
         &mut self,
         name: &LockName,
         token: Token,
-        how: NotHolder,
+        reason: NotHolder,
         since: Instant,
     ) {
         let until = since + TOMBSTONE_TTL;
-        let untold = None;
         self.insert(
             name,
             token,
             Tombstone {
-                how,
+                reason,
                 until,
-                unacknowledged: untold,
+                unacknowledged: None,
             },
         );
     }
 
-    /// A lease ran out. An attempt that nobody was told of can still be withdrawn.
-    pub(super) fn remember_expired(&mut self, name: &LockName, hold: &LeaseRecord) {
-        let ending = Tombstone {
-            how: NotHolder::Expired,
-            until: hold.until + TOMBSTONE_TTL,
-            unacknowledged: hold.unacknowledged().map(|attempt| (attempt, hold.fence)),
+    /// Records an expired lease. Its grant can still be withdrawn if only the attempt that made it has received it.
+    pub(super) fn remember_expired(&mut self, name: &LockName, record: &LeaseRecord) {
+        let tombstone = Tombstone {
+            reason: NotHolder::Expired,
+            until: record.until + TOMBSTONE_TTL,
+            unacknowledged: record
+                .unacknowledged()
+                .map(|attempt| (attempt, record.fence)),
         };
-        self.insert(name, hold.token, ending);
+        self.insert(name, record.token, tombstone);
     }
 
-    /// Another claim was granted the lock of one whose lease ran out.
+    /// Records that the lock was granted to another claim after this claim's lease expired.
     pub(super) fn lose(&mut self, name: &LockName, token: Token) {
-        if let Some(ending) = self.endings.get_mut(&(name.clone(), token)) {
-            ending.how = NotHolder::Lost;
+        if let Some(tombstone) = self.tombstones.get_mut(&(name.clone(), token)) {
+            tombstone.reason = NotHolder::Lost;
         }
     }
 
-    /// Forgets that what this attempt was granted ran out. Says which grant that was.
+    /// Drops the tombstone of an expired grant that this attempt made. Returns the grant's fencing token.
     pub(super) fn withdraw(
         &mut self,
         name: &LockName,
         token: Token,
         attempt: Attempt,
     ) -> Option<Fence> {
-        let (by, fence) = self.endings.get(&(name.clone(), token))?.unacknowledged?;
+        let (by, fence) = self
+            .tombstones
+            .get(&(name.clone(), token))?
+            .unacknowledged?;
         if by != attempt {
             return None;
         }
@@ -92,9 +96,9 @@ impl Tombstones {
         Some(fence)
     }
 
-    /// Forgets one ending whose time is over. Says whether there was one.
+    /// Drops one expired tombstone. Returns whether there was one.
     pub(super) fn forget(&mut self, now: StoreTime) -> bool {
-        match self.forgotten.first() {
+        match self.expiries.first() {
             Some((until, name, token)) if *until <= now.instant => {
                 let (name, token) = (name.clone(), *token);
                 self.remove(name, token);
@@ -104,14 +108,14 @@ impl Tombstones {
         }
     }
 
-    fn insert(&mut self, name: &LockName, token: Token, ending: Tombstone) {
-        let until = ending.until;
-        if let Some(before) = self.endings.insert((name.clone(), token), ending) {
-            self.forgotten.remove(&(before.until, name.clone(), token));
+    fn insert(&mut self, name: &LockName, token: Token, tombstone: Tombstone) {
+        let until = tombstone.until;
+        if let Some(before) = self.tombstones.insert((name.clone(), token), tombstone) {
+            self.expiries.remove(&(before.until, name.clone(), token));
         }
-        self.forgotten.insert((until, name.clone(), token));
-        if self.endings.len() > self.max
-            && let Some((_, name, token)) = self.forgotten.first().cloned()
+        self.expiries.insert((until, name.clone(), token));
+        if self.tombstones.len() > self.max
+            && let Some((_, name, token)) = self.expiries.first().cloned()
         {
             self.remove(name, token);
         }
@@ -119,9 +123,9 @@ impl Tombstones {
 
     fn remove(&mut self, name: LockName, token: Token) {
         let claim = (name, token);
-        if let Some(ending) = self.endings.remove(&claim) {
+        if let Some(tombstone) = self.tombstones.remove(&claim) {
             let (name, token) = claim;
-            self.forgotten.remove(&(ending.until, name, token));
+            self.expiries.remove(&(tombstone.until, name, token));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of a granted claim: it is renewed, released, evicted or withdrawn.
+//! Operations on granted claims: renew, release, evict and withdraw.
 
 use super::acquire::mismatch;
 use super::clock::StoreTime;
@@ -21,18 +21,18 @@ impl Table {
         for name in names.iter() {
             self.expire_due(name, now);
         }
-        let lost: Vec<NotHeld> = names
+        let not_held: Vec<NotHeld> = names
             .iter()
-            .filter_map(|name| self.lost(name, token, now))
+            .filter_map(|name| self.not_held(name, token, now))
             .collect();
-        if !lost.is_empty() {
-            return Renewed::NotHolder(lost);
+        if !not_held.is_empty() {
+            return Renewed::NotHolder(not_held);
         }
-        let contradiction = names
+        let mismatch = names
             .iter()
             .find_map(|name| self.forbidden(name, token, change.mode?));
-        if let Some(contradiction) = contradiction {
-            return Renewed::Contradicts(contradiction);
+        if let Some(mismatch) = mismatch {
+            return Renewed::Contradicts(mismatch);
         }
         Renewed::Extended(
             names
@@ -42,11 +42,11 @@ impl Table {
         )
     }
 
-    /// How the claim would contradict itself if its lease were changed so.
-    fn forbidden(&self, name: &LockName, token: Token, asked: Mode) -> Option<Mismatch> {
-        let held = self.locks.get(name)?.holds.get(token)?.mode;
-        let is_allowed = held == asked || held == Mode::Exclusive;
-        (!is_allowed).then(|| mismatch(held, asked, name))
+    /// The mismatch if the claim's lease may not change to this mode.
+    fn forbidden(&self, name: &LockName, token: Token, requested: Mode) -> Option<Mismatch> {
+        let held = self.locks.get(name)?.leases.get(token)?.mode;
+        let is_allowed = held == requested || held == Mode::Exclusive;
+        (!is_allowed).then(|| mismatch(held, requested, name))
     }
 
     fn renew_one(
@@ -57,18 +57,19 @@ impl Table {
         now: StoreTime,
     ) -> Option<Renewal> {
         let lock = self.locks.get_mut(name)?;
-        let slack = lock.holds.get(token)?.until - now.instant;
-        lock.change(token, |hold| {
-            hold.mode = change.mode.unwrap_or(hold.mode);
-            hold.renew(change, now);
+        let remaining_before = lock.leases.get(token)?.until - now.instant;
+        lock.change(token, |record| {
+            record.mode = change.mode.unwrap_or(record.mode);
+            record.renew(change, now);
         });
-        let hold = lock.holds.get(token)?;
-        let lease = hold.lease(now);
-        self.signals.event(EventKind::Renewed, name, hold, now);
+        let record = lock.leases.get(token)?;
+        let lease = record.lease(now);
+        self.notifications
+            .event(EventKind::Renewed, name, record, now);
         self.touch(name);
         Some(Renewal {
             lease,
-            remaining_before: slack,
+            remaining_before,
         })
     }
 
@@ -95,17 +96,18 @@ impl Table {
 
     fn free(&mut self, name: &LockName, token: Token, now: StoreTime) -> Option<Released> {
         let lock = self.locks.get_mut(name)?;
-        let kept = lock.holds.get(token)?.kept_after_release();
-        let hold = lock.end(token, kept, now)?;
-        self.signals.event(EventKind::Released, name, &hold, now);
-        if hold.is_of_stream {
-            self.signals.released(name, token);
+        let kept = lock.leases.get(token)?.kept_after_release();
+        let record = lock.end(token, kept, now)?;
+        self.notifications
+            .event(EventKind::Released, name, &record, now);
+        if record.is_of_stream {
+            self.notifications.released(name, token);
         }
-        self.endings
+        self.tombstones
             .remember(name, token, NotHolder::Released, now.instant);
         self.touch(name);
         Some(Released::Freed {
-            held_for: now.instant - hold.acquired,
+            held_for: now.instant - record.acquired,
         })
     }
 
@@ -116,13 +118,13 @@ impl Table {
         depth: HoldCount,
         now: StoreTime,
     ) -> Option<Released> {
-        let hold = self.locks.get_mut(name)?.holds.get_mut(token)?;
-        hold.step_back(depth);
-        Some(Released::SteppedBack(hold.lease(now)))
+        let record = self.locks.get_mut(name)?.leases.get_mut(token)?;
+        record.step_back(depth);
+        Some(Released::SteppedBack(record.lease(now)))
     }
 
-    /// A claim that is released on one of its locks can never be granted, so it leaves all of its queues; those that are
-    /// `named` have their own turn.
+    /// A claim that is released on one of its locks can never be granted, so it leaves all of its queues; the locks in
+    /// `named` are released on their own.
     fn leave_queue(
         &mut self,
         named: &LockNames,
@@ -130,27 +132,27 @@ impl Table {
         token: Token,
         now: StoreTime,
     ) -> Option<Released> {
-        let ticket = self.line_mut(name)?.remove(token)?;
+        let ticket = self.queue_mut(name)?.remove(token)?;
         self.touch(name);
         for other in ticket.names.iter().filter(|other| !named.contains(other)) {
-            if let Some(line) = self.line_mut(other) {
-                line.remove(token);
+            if let Some(queue) = self.queue_mut(other) {
+                queue.remove(token);
                 self.touch(other);
             }
         }
-        self.endings
+        self.tombstones
             .remember(name, token, NotHolder::Released, now.instant);
         Some(Released::LeftQueue)
     }
 
-    /// Those who hold the lock, to be evicted in steps: whoever comes to hold it between two steps is not one of them.
+    /// The holders of the lock, to be evicted in steps. Claims granted between two steps are not among them.
     pub(super) fn begin_eviction(&mut self, name: &LockName, now: StoreTime) -> Vec<Token> {
         self.expire_due(name, now);
         let lock = self.locks.get(name);
-        lock.map_or_else(Vec::new, |lock| lock.holds.tokens())
+        lock.map_or_else(Vec::new, |lock| lock.leases.tokens())
     }
 
-    /// One step of an eviction: takes the lock away from some of its holders.
+    /// One step of an eviction: evicts some of the holders.
     pub(super) fn evict_some(
         &mut self,
         name: &LockName,
@@ -162,7 +164,7 @@ impl Table {
         let evict = |token: &Token| self.evict_one(name, *token, reason, now);
         let evicted: Vec<_> = tokens.iter().filter_map(evict).collect();
         if !evicted.is_empty() {
-            self.signals.evicted(name);
+            self.notifications.evicted(name);
         }
         self.touch(name);
         evicted
@@ -176,16 +178,17 @@ impl Table {
         now: StoreTime,
     ) -> Option<Holder> {
         let lock = self.locks.get_mut(name)?;
-        let kept = lock.holds.get(token)?.kept_after_eviction(now);
-        let hold = lock.end(token, kept, now)?;
+        let kept = lock.leases.get(token)?.kept_after_eviction(now);
+        let record = lock.end(token, kept, now)?;
         let reason = reason.to_owned();
-        self.endings
+        self.tombstones
             .remember(name, token, NotHolder::Evicted { reason }, now.instant);
-        self.signals.event(EventKind::Evicted, name, &hold, now);
-        Some(hold.holder(now))
+        self.notifications
+            .event(EventKind::Evicted, name, &record, now);
+        Some(record.holder(now))
     }
 
-    /// A request cannot arrive after its withdrawal here: both are steps of one process, taken one after the other.
+    /// A request cannot arrive after its withdrawal here: both are steps of one process, in sequence.
     pub(super) fn withdraw(
         &mut self,
         claim: &Claim,
@@ -197,35 +200,36 @@ impl Table {
         for name in claim.names.iter() {
             self.expire_due(name, now);
             let expired = match rollback {
-                Rollback::Undo => self.endings.withdraw(name, token, attempt),
+                Rollback::Undo => self.tombstones.withdraw(name, token, attempt),
                 Rollback::Close => None,
             };
             let Some(lock) = self.locks.get_mut(name) else {
                 continue;
             };
             if let Some(fence) = expired {
-                lock.give_back_kept(fence);
-                lock.last_expired.take_if(|ran_out| ran_out.token == token);
+                lock.end_cooldown(fence);
+                lock.last_expired.take_if(|expired| expired.token == token);
             }
-            if let Some(hold) = roll_back(lock, token, attempt, rollback, now) {
-                self.signals.event(EventKind::Released, name, &hold, now);
+            if let Some(record) = roll_back(lock, token, attempt, rollback, now) {
+                self.notifications
+                    .event(EventKind::Released, name, &record, now);
             }
             self.touch(name);
         }
     }
 
-    fn lost(&self, name: &LockName, token: Token, now: StoreTime) -> Option<NotHeld> {
-        let holds = self.locks.get(name).map(|lock| &lock.holds);
-        let is_held = holds.is_some_and(|holds| holds.get(token).is_some());
+    fn not_held(&self, name: &LockName, token: Token, now: StoreTime) -> Option<NotHeld> {
+        let leases = self.locks.get(name).map(|lock| &lock.leases);
+        let is_held = leases.is_some_and(|leases| leases.get(token).is_some());
         (!is_held).then(|| NotHeld {
             name: name.clone(),
             reason: self.why_not(name, token, now),
         })
     }
 
-    /// Why a token that does not hold the lock does not.
+    /// Why a token does not hold the lock.
     fn why_not(&self, name: &LockName, token: Token, now: StoreTime) -> NotHolder {
-        let ended = self.endings.get(name, token, now);
+        let ended = self.tombstones.get(name, token, now);
         ended.unwrap_or(NotHolder::Unknown)
     }
 }
@@ -238,8 +242,8 @@ fn roll_back(
     rollback: Rollback,
     now: StoreTime,
 ) -> Option<LeaseRecord> {
-    let hold = lock.holds.get(token)?;
-    let is_allowed = hold.may_be_withdrawn_by(attempt);
-    let kept = hold.kept_after_rollback(rollback, now);
+    let record = lock.leases.get(token)?;
+    let is_allowed = record.may_be_withdrawn_by(attempt);
+    let kept = record.kept_after_rollback(rollback, now);
     is_allowed.then(|| lock.end(token, kept, now))?
 }

@@ -1,4 +1,4 @@
-//! Standing in the queues of locks: coming to stand, stepping out, and what is in the way meanwhile.
+//! Waiting in the queues of locks: enqueuing, leaving, and the conflicts meanwhile.
 
 use std::time::Duration;
 
@@ -13,136 +13,139 @@ use crate::domain::{
 use crate::store::StoreError;
 
 impl Table {
-    /// The claim may not be granted any more if its time is over.
-    pub(super) fn overdue(stand: &QueueRequest, now: StoreTime) -> Option<Acquired> {
-        let is_over = now.timestamp() > stand.place?.until?;
+    /// The answer if the ticket's deadline has passed.
+    pub(super) fn wait_expired(request: &QueueRequest, now: StoreTime) -> Option<Acquired> {
+        let is_over = now.timestamp() > request.place?.until?;
         is_over.then_some(Acquired::WaitExpired)
     }
 
-    /// Takes the claim out of the waiters. Its place is kept as long as it was to be kept anyhow.
-    pub(super) fn step_out(&mut self, claim: &Claim) {
+    /// Removes the claim from the waiters. Its ticket expires as planned before.
+    pub(super) fn leave(&mut self, claim: &Claim) {
         for name in claim.names.iter() {
-            if let Some(line) = self.line_mut(name) {
-                line.step_out(claim.token);
+            if let Some(queue) = self.queue_mut(name) {
+                queue.leave(claim.token);
                 self.touch(name);
             }
         }
     }
 
-    /// The process that asks is alive.
+    /// Notes that the polling process is alive.
     pub(super) fn note_alive(&mut self, claim: &Claim) {
         for name in claim.names.iter() {
-            if let Some(line) = self.line_mut(name) {
-                line.heard();
+            if let Some(queue) = self.queue_mut(name) {
+                queue.note_alive();
                 self.touch(name);
             }
         }
     }
 
-    /// Where the claim stands or may stand again.
-    pub(super) fn sequence(&self, claim: &Claim, stand: Option<&QueueRequest>) -> Option<u64> {
-        let told = stand.and_then(|stand| stand.place);
-        told.map(|place| place.sequence).or_else(|| {
+    /// The sequence number of the claim's ticket, if it has one.
+    pub(super) fn sequence(&self, claim: &Claim, request: Option<&QueueRequest>) -> Option<u64> {
+        let ticket = request.and_then(|request| request.place);
+        ticket.map(|ticket| ticket.sequence).or_else(|| {
             claim
                 .names
                 .iter()
-                .find_map(|name| Some(self.line(name)?.ticket(claim.token)?.sequence))
+                .find_map(|name| Some(self.queue(name)?.ticket(claim.token)?.sequence))
         })
     }
 
-    /// A claim that cannot be granted comes to stand in the queues, or goes on standing there.
-    pub(super) fn stand(
+    /// Enqueues a claim that cannot be granted, or keeps it queued.
+    pub(super) fn enqueue(
         &mut self,
         claim: &Claim,
-        stand: &QueueRequest,
+        request: &QueueRequest,
         sequence: Option<u64>,
         now: StoreTime,
     ) -> Result<Acquired, StoreError> {
         if sequence.is_none()
-            && let Some(answer) = self.too_many_waiters(claim, stand)
+            && let Some(answer) = self.too_many_waiters(claim, request)
         {
             return Ok(answer);
         }
         let text = self.make_room(claim, now)?;
-        // One count for all queues: whoever stands in several has one place in all of them, so none waits for another
-        // that waits for it.
+        // One counter for all queues: a claim has the same sequence number in all of its queues, so no two claims wait
+        // for each other.
         let place = sequence.unwrap_or_else(|| now.unix_us.max(self.last_sequence + 1));
         self.last_sequence = self.last_sequence.max(place);
-        let restored = stand.place.is_some() && !self.queued(claim);
+        let restored = request.place.is_some() && !self.queued(claim);
         for name in claim.names.iter() {
-            let until = now.instant + stand.remembered();
+            let until = now.instant + request.remembered();
             let ticket = QueueEntry::new(claim, text.clone(), place, until);
             let lock = self.locks.entry(name.clone()).or_default();
-            lock.line
+            lock.queue
                 .get_or_insert_with(|| Box::new(WaitQueue::new()))
-                .stand(claim.token, ticket);
+                .enqueue(claim.token, ticket);
             if sequence.is_none() {
-                self.signals.queued(name, &claim.owner, now);
+                self.notifications.queued(name, &claim.owner, now);
             }
             self.touch(name);
         }
-        let until = now.timestamp_of(now.instant + stand.wait);
+        let until = now.timestamp_of(now.instant + request.wait);
         Ok(Acquired::Waiting(Waiting {
             place: Ticket {
                 sequence: place,
-                until: stand.place.and_then(|place| place.until).or(Some(until)),
+                until: request.place.and_then(|place| place.until).or(Some(until)),
             },
-            recheck_in: self.look_in(claim, place, now),
-            position: stand.tells_position.then(|| self.position(claim)).flatten(),
+            recheck_in: self.recheck_in(claim, place, now),
+            position: request
+                .tells_position
+                .then(|| self.position(claim))
+                .flatten(),
             restored,
             is_unsure: false,
         }))
     }
 
-    fn too_many_waiters(&self, claim: &Claim, stand: &QueueRequest) -> Option<Acquired> {
+    fn too_many_waiters(&self, claim: &Claim, request: &QueueRequest) -> Option<Acquired> {
         claim.names.iter().find_map(|name| {
-            let queue_length = self.line(name)?.length();
-            (queue_length >= u64::from(stand.waiters_max)).then(|| Acquired::TooManyWaiters {
+            let queue_length = self.queue(name)?.length();
+            (queue_length >= u64::from(request.waiters_max)).then(|| Acquired::TooManyWaiters {
                 name: name.clone(),
                 queue_length,
             })
         })
     }
 
-    /// Whether the claim stands in all of its queues.
+    /// Whether the claim is waiting in all of its queues.
     fn queued(&self, claim: &Claim) -> bool {
-        let stands = |line: &WaitQueue| line.position(claim.token).is_some();
+        let is_queued = |queue: &WaitQueue| queue.position(claim.token).is_some();
         let mut names = claim.names.iter();
-        names.all(|name| self.line(name).is_some_and(stands))
+        names.all(|name| self.queue(name).is_some_and(is_queued))
     }
 
-    /// When something runs out that is in the claim's way.
-    fn look_in(&self, claim: &Claim, sequence: u64, now: StoreTime) -> Option<Duration> {
-        let runs_out = |name: &LockName| match self.obstacle(claim, Some(sequence), name)? {
+    /// When the next obstacle of the claim expires.
+    fn recheck_in(&self, claim: &Claim, sequence: u64, now: StoreTime) -> Option<Duration> {
+        let next_expiry = |name: &LockName| match self.obstruction(claim, Some(sequence), name)? {
             Obstruction::Taken | Obstruction::OtherLimit(_) => {
                 self.locks.get(name)?.next_change_at()
             }
-            Obstruction::Waiters => self.line(name)?.reserved_until(),
+            Obstruction::Waiters => self.queue(name)?.reserved_until(),
         };
-        let next = claim.names.iter().filter_map(runs_out).min()?;
+        let next = claim.names.iter().filter_map(next_expiry).min()?;
         Some(next.saturating_duration_since(now.instant))
     }
 
-    /// Where the claim stands in the queue in which it is furthest from its turn.
+    /// The claim's position in the queue in which it is furthest from the head.
     fn position(&self, claim: &Claim) -> Option<Position> {
         claim
             .names
             .iter()
-            .filter_map(|name| self.line(name)?.position(claim.token))
+            .filter_map(|name| self.queue(name)?.position(claim.token))
             .max_by_key(|position| position.position)
     }
 
-    pub(super) fn park(&mut self, claim: &Claim, keep: Duration, now: StoreTime) -> Suspended {
+    pub(super) fn suspend(&mut self, claim: &Claim, keep: Duration, now: StoreTime) -> Suspended {
         for name in claim.names.iter() {
             self.expire_due(name, now);
         }
         let position = self.position(claim);
         let blocked_by = self.conflicts(claim, self.sequence(claim, None), now);
         for name in claim.names.iter() {
-            if let Some(line) = self.line_mut(name)
-                && line.position(claim.token).is_some()
+            if let Some(queue) = self.queue_mut(name)
+                && queue.position(claim.token).is_some()
             {
-                line.park(claim.token, now.instant + keep);
+                queue.suspend(claim.token, now.instant + keep);
                 self.touch(name);
             }
         }
@@ -152,7 +155,7 @@ impl Table {
         }
     }
 
-    /// Everything that is in the claim's way.
+    /// All conflicts of the claim.
     pub(super) fn conflicts(
         &self,
         claim: &Claim,
@@ -160,10 +163,10 @@ impl Table {
         now: StoreTime,
     ) -> Vec<Conflict> {
         let mut room = AnswerRoom::for_locks(claim.names.len());
-        let blockade = |name: &LockName| {
-            let obstacle = self.obstacle(claim, sequence, name)?;
+        let conflict = |name: &LockName| {
+            let obstruction = self.obstruction(claim, sequence, name)?;
             let lock = self.locks.get(name)?;
-            let by = match (obstacle, lock.state(&mut room, now)) {
+            let by = match (obstruction, lock.state(&mut room, now)) {
                 (Obstruction::Waiters, _) | (_, LockState::Free) => ConflictKind::Waiters,
                 (_, LockState::Held(holders)) => ConflictKind::Holders(holders),
                 (_, LockState::Cooling { free_in }) => ConflictKind::Cooling { free_in },
@@ -174,6 +177,6 @@ impl Table {
                 queue_length: lock.queue_length(),
             })
         };
-        claim.names.iter().filter_map(blockade).collect()
+        claim.names.iter().filter_map(conflict).collect()
     }
 }

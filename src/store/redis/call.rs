@@ -1,4 +1,4 @@
-//! One script, asked until it answers. What is asked and how the answer reads is the caller's affair.
+//! Runs one script, with retries until Redis answers. The callers build the command and decode the answer.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use super::pool::{Connection, Failure};
 use super::scripts::{InTime, Malformed, Reply, Script};
 use crate::store::{Fault, StoreError};
 
-/// How often a request finds out that data were lost before it gives up.
+/// How many data losses one request survives before it gives up.
 pub(super) const LOSSES_MAX: usize = 3;
 
 /// Why a script has no answer.
 pub(super) struct Unanswered {
     pub(super) error: StoreError,
-    /// Whether a try may still be on its way.
+    /// Whether a try may still reach Redis.
     may_arrive: bool,
 }
 
 impl Unanswered {
-    /// The error for the caller, who must not be told before nothing can arrive in time any more: it may ask again at once,
+    /// The error for the caller, delayed until no try can arrive in time any more: the client may retry at once,
     /// elsewhere.
     pub(super) async fn when_too_late(self, deadline: Instant) -> StoreError {
         if self.may_arrive {
@@ -33,8 +33,8 @@ impl Unanswered {
 }
 
 impl RedisStore {
-    /// Runs a script that does nothing after the deadline. The command is told whether an earlier try may still be executed.
-    /// Returns the epoch of the connection, too.
+    /// Runs a script that does nothing after the deadline. The command gets whether an earlier try may still be
+    /// executed. Also returns the epoch of the connection.
     pub(super) async fn run_in_time<T>(
         &self,
         script: &Script,
@@ -51,8 +51,8 @@ impl RedisStore {
             let run = self.run_unsure(script, request, deadline, command, read);
             match run.await {
                 Ok(((InTime::Done(answer), epoch), _)) => return Ok((answer, epoch)),
-                Ok(((InTime::Late { redis_us }, epoch), had_lost_tries)) => {
-                    is_unsure |= had_lost_tries;
+                Ok(((InTime::Late { redis_us }, epoch), has_lost_tries)) => {
+                    is_unsure |= has_lost_tries;
                     if !self.recovery.is_ahead(redis_us) {
                         break;
                     }
@@ -71,14 +71,14 @@ impl RedisStore {
         if !is_unsure {
             return Err(StoreError::unavailable(Fault::Timeout, detail));
         }
-        // Another try of the same request may have come in time, or may still do so by a clock that was set.
+        // Another try of the same request may have arrived in time, or may still do so if the clock was set.
         tokio::time::sleep_until(deadline).await;
         Err(StoreError::unknown(Fault::Timeout, detail))
     }
 
-    /// Runs a script until it is answered, on another connection if the first one turns out to be dead.
+    /// Runs a script until Redis answers, on another connection if the first one turns out to be dead.
     ///
-    /// Every script may be run again: it knows its claim by the token and its request by the attempt.
+    /// Every script can be repeated: it identifies its claim by the token and its request by the attempt.
     pub(super) async fn run<T>(
         &self,
         script: &Script,
@@ -94,8 +94,8 @@ impl RedisStore {
         }
     }
 
-    /// The same, and says whether an earlier try may still be executed: to the command that is about to be sent, and after the
-    /// one that was answered.
+    /// The same, but tracks whether an earlier try may still be executed: passes that to each command before it is
+    /// sent, and returns it with the answer.
     pub(super) async fn run_unsure<T>(
         &self,
         script: &Script,
@@ -118,7 +118,7 @@ impl RedisStore {
                 }
                 Err(failure) => failure,
             };
-            // A Redis without memory grants nothing either, and whoever waits cannot take what is offered.
+            // A Redis without memory grants nothing either, and waiters cannot claim their reservations.
             let is_away = [Fault::Io, Fault::Timeout, Fault::Busy, Fault::Full];
             if is_away.contains(&failure.fault) {
                 self.recovery.is_away(began);

@@ -1,5 +1,5 @@
-//! What is asked about claims that hold: the calls of the scripts that renew leases, and that release locks or step back. How an
-//! answer reads is in `answers`, and how locks are acquired is in `claims`.
+//! The commands for claims that hold: renew, release and step back. `decode` reads the answers, and `commands` acquires
+//! locks.
 
 use redis::Cmd;
 use tokio::time::Instant;
@@ -39,7 +39,7 @@ impl RedisStore {
                 command.arg(keys::lock(name));
             }
             command.arg(self.recovery.not_after_us(deadline));
-            add_claimants(&mut command, request, &digests, "");
+            add_callers(&mut command, request, &digests, "");
             let channel = self.messages.channel();
             let is_short = is_short && channel.is_empty() && !is_repeat;
             match ttl_ms {
@@ -61,10 +61,10 @@ impl RedisStore {
             command
         };
         let read = |reply| decode::renewed(reply, names);
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let run = self.run_in_time(script, request, deadline, command, read);
         let ((renewed, closed_for), epoch) = run.await?;
-        self.report_renewed(renewed, closed_for, epoch, [asked, deadline])
+        self.report_renewed(renewed, closed_for, epoch, [sent_at, deadline])
             .await
     }
 
@@ -79,7 +79,7 @@ impl RedisStore {
         let digests = digests(names, token);
         let command = |is_repeat: bool| {
             let mut command = call(script, names, &digests);
-            add_claimants(&mut command, request, &digests, self.messages.releaser());
+            add_callers(&mut command, request, &digests, self.messages.releaser());
             match (hold_count, self.messages.channel()) {
                 (None, "") => {}
                 (None, channel) => {
@@ -96,7 +96,7 @@ impl RedisStore {
             command
         };
         let read = |reply| decode::released(reply, names);
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let answer = if hold_count.is_some() {
             let run = self.run_in_time(script, request, deadline, command, read);
             run.await.map(|(reply, epoch)| (reply, Some(epoch)))
@@ -105,26 +105,27 @@ impl RedisStore {
             let run = self.run(script, request, deadline, || command(false), read);
             run.await.map(|reply| (reply, None))
         };
-        let (may_be_offered, may_be_of_stream) = match &answer {
-            Ok((reply, _)) => (reply.may_be_offered, reply.may_be_of_stream),
-            // What a lost answer said, nobody knows.
+        let (may_be_reserved, may_be_of_stream) = match &answer {
+            Ok((reply, _)) => (reply.may_be_reserved, reply.may_be_of_stream),
+            // The content of a lost answer is unknown.
             Err(StoreError::Unknown { .. }) => (true, true),
             Err(StoreError::Unavailable { .. }) => (false, false),
         };
-        if may_be_offered {
-            self.messages.may_be_offered(names);
+        if may_be_reserved {
+            self.messages.may_be_reserved(names);
         }
         // The message on the channel may be lost or late.
         if may_be_of_stream {
             self.messages.released(names, &digests);
         }
         let (reply, epoch) = answer?;
-        self.report_released(reply, epoch, [asked, deadline]).await
+        self.report_released(reply, epoch, [sent_at, deadline])
+            .await
     }
 }
 
-fn add_claimants(command: &mut Cmd, request: u64, digests: &[ClaimDigest], process: &str) {
+fn add_callers(command: &mut Cmd, request: u64, digests: &[ClaimDigest], process: &str) {
     for digest in digests {
-        command.arg(record::claimant(request, digest, process));
+        command.arg(record::caller(request, digest, process));
     }
 }

@@ -1,5 +1,4 @@
-//! What is asked about claims: the calls of the scripts that act on the locks of one token. How an answer reads is in
-//! `answers`.
+//! The commands for claims that acquire, suspend and withdraw. `decode` reads the answers.
 
 use std::time::Duration;
 
@@ -17,18 +16,18 @@ use crate::domain::{
 };
 use crate::store::{Fault, StoreError, TOMBSTONE_TTL};
 
-/// How long the store may be away without forgetting who waits; `ticket.lua` knows it, too.
+/// How long the store may be unavailable without forgetting the waiters; `ticket.lua` has the same value.
 const OUTAGE: Duration = Duration::from_secs(6);
 
-/// What the script may do for a claim that nothing is in the way of.
+/// What the script may do for a claim without a conflict.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MayGrant {
     /// Nothing: new grants wait for leases that may be alive.
     Nothing = 0,
     /// Grant it.
     All = 1,
-    /// Grant it, but pass over nobody who does not take what was offered: the store was away, and they may not know yet that
-    /// it is back.
+    /// Grant it, but pass over no process that did not claim its reservation: the store was unavailable, and the
+    /// process may not have noticed yet that it is back.
     PastNobody = 2,
 }
 
@@ -37,7 +36,7 @@ impl RedisStore {
         &self,
         claim: &Claim,
         attempt: Attempt,
-        stand: Option<&QueueRequest>,
+        request: Option<&QueueRequest>,
         deadline: Instant,
     ) -> Result<Acquired, StoreError> {
         if self.recovery.is_refused() {
@@ -47,32 +46,31 @@ impl RedisStore {
             ));
         }
         self.recovery.renew_if_long_away();
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let digests = digests(&claim.names, claim.token);
         let mut is_unsure = false;
         for _ in 0..LOSSES_MAX {
-            // Made once the connection is there: getting it is what may find out that the data were lost.
+            // Built once there is a connection: opening it may be what reveals that the data were lost.
             let command = |is_repeat| {
-                let mut command = self.acquire_call(claim, &digests, attempt, stand, deadline);
-                // Only such a claim may change what it has been granted.
+                let mut command = self.acquire_call(claim, &digests, attempt, request, deadline);
+                // Only a claim with a hold count above 1 can change a lease that it already has.
                 if (is_repeat || is_unsure) && claim.hold_count > HoldCount::ONE {
                     command.arg("1");
                 }
                 command
             };
-            let (reply, epoch, had_lost_tries) =
-                self.ask(claim, attempt, command, deadline).await?;
-            is_unsure |= had_lost_tries;
+            let (reply, epoch, has_lost_tries) =
+                self.run_acquire(claim, attempt, command, deadline).await?;
+            is_unsure |= has_lost_tries;
             let acquired = match reply {
-                AcquireReply::Told(acquired, closed_for) => {
-                    self.report_acquired(acquired, claim, closed_for, epoch, [asked, deadline])
+                AcquireReply::Answer(acquired, closed_for) => {
+                    self.report_acquired(acquired, claim, closed_for, epoch, [sent_at, deadline])
                         .await?
                 }
                 AcquireReply::Recovering => Acquired::Recovering {
                     retry_in: self.recovery.grace_left().unwrap_or_default(),
                 },
-                // Nothing was granted. Whoever asks again finds that grants wait, and a claim that stands in the queue
-                // goes on waiting there.
+                // Nothing was granted. The retry finds that grants wait, and a queued claim keeps waiting.
                 AcquireReply::CounterRegressed => {
                     self.recovery.declare_lost(epoch);
                     continue;
@@ -81,7 +79,7 @@ impl RedisStore {
                     self.recovery.declare_lost(epoch);
                     continue;
                 }
-                // Another try of the same request may have come in time.
+                // Another try of the same request may have arrived in time.
                 AcquireReply::Late { .. } => {
                     return Err(StoreError::unknown(Fault::Timeout, "it came too late"));
                 }
@@ -89,7 +87,7 @@ impl RedisStore {
                     let detail = "the attempt was withdrawn";
                     return Err(StoreError::unavailable(Fault::Timeout, detail));
                 }
-                AcquireReply::UsedUp => {
+                AcquireReply::Exhausted => {
                     let detail = "the fencing counter is used up";
                     return Err(StoreError::unavailable(Fault::Corrupt, detail));
                 }
@@ -103,9 +101,9 @@ impl RedisStore {
         Err(StoreError::unknown(Fault::Corrupt, detail))
     }
 
-    /// Asks for the claim's locks until the store answers, over a connection of the epoch that is returned, and says whether an
-    /// earlier try may still be executed.
-    async fn ask(
+    /// Runs `acquire.lua` until the store answers. Also returns the epoch of the connection, and whether an earlier try
+    /// may still be executed.
+    async fn run_acquire(
         &self,
         claim: &Claim,
         attempt: Attempt,
@@ -117,8 +115,8 @@ impl RedisStore {
         };
         let run = self.run_unsure(&scripts::ACQUIRE, attempt.0, deadline, command, read);
         match run.await {
-            Ok(((reply, epoch), had_lost_tries)) => Ok((reply, epoch, had_lost_tries)),
-            // What may have been granted is taken back, but not what was entered again.
+            Ok(((reply, epoch), has_lost_tries)) => Ok((reply, epoch, has_lost_tries)),
+            // The service rolls back a grant whose answer was lost, but it cannot roll back a re-entry.
             Err(unanswered) if claim.hold_count > HoldCount::ONE => {
                 Err(unanswered.when_too_late(deadline).await)
             }
@@ -126,13 +124,13 @@ impl RedisStore {
         }
     }
 
-    /// The call of `acquire.lua`. What most claims do not ask for comes last, and only if this one does.
+    /// The call of `acquire.lua`. Options that most claims lack come last, and only if this claim has some.
     fn acquire_call(
         &self,
         claim: &Claim,
         digests: &[ClaimDigest],
         attempt: Attempt,
-        stand: Option<&QueueRequest>,
+        request: Option<&QueueRequest>,
         deadline: Instant,
     ) -> Cmd {
         let mut command = evalsha(&scripts::ACQUIRE, 4 * digests.len());
@@ -149,7 +147,7 @@ impl RedisStore {
             .arg(self.recovery.not_after_us(deadline));
         for (name, digest) in claim.names.iter().zip(digests) {
             command
-                .arg(record::identity(attempt, digest, &claim.owner))
+                .arg(record::head(attempt, digest, &claim.owner))
                 .arg(self.recovery.last_fence(name.bucket()));
         }
         let may_grant = match self.recovery.grace_left() {
@@ -159,8 +157,8 @@ impl RedisStore {
         };
         let channel = self.messages.channel();
         let is_plain = may_grant == MayGrant::All && channel.is_empty() && is_plain(claim);
-        match stand {
-            Some(stand) => command.arg(self.add_queue_request(stand)),
+        match request {
+            Some(request) => command.arg(self.add_queue_request(request)),
             None if is_plain => return command,
             None => command.arg(""),
         };
@@ -186,9 +184,9 @@ impl RedisStore {
         command
     }
 
-    /// What `acquire.lua` is told of a stand.
-    fn add_queue_request(&self, stand: &QueueRequest) -> String {
-        let (sequence, until) = stand.place.map_or_else(Default::default, |place| {
+    /// The queue request as `acquire.lua` reads it.
+    fn add_queue_request(&self, request: &QueueRequest) -> String {
+        let (sequence, until) = request.place.map_or_else(Default::default, |place| {
             let until_ms = place.until.map(|until| {
                 let until_ms = until.unix_ms();
                 until_ms.saturating_add_signed(self.recovery.clock_shift_ms())
@@ -199,13 +197,13 @@ impl RedisStore {
         format!(
             "{} {} {} {} {} {} {} {} {sequence} {until}",
             self.messages.process(),
-            millis(stand.remembered()),
-            millis(stand.liveness_timeout() + OUTAGE),
-            millis(stand.wait),
-            stand.waiters_max,
-            u8::from(stand.tells_position),
-            u8::from(stand.is_head),
-            u8::from(stand.takes_over),
+            millis(request.remembered()),
+            millis(request.liveness_timeout() + OUTAGE),
+            millis(request.wait),
+            request.waiters_max,
+            u8::from(request.tells_position),
+            u8::from(request.is_head),
+            u8::from(request.takes_over),
         )
     }
 
@@ -260,7 +258,7 @@ impl RedisStore {
     }
 }
 
-/// The beginning of a call of a script that knows each lock by its record and the mark of the claim.
+/// The beginning of a call of a script that takes each lock's record and the mark of the claim.
 pub(super) fn call(script: &Script, names: &LockNames, digests: &[ClaimDigest]) -> Cmd {
     let mut command = evalsha(script, 2 * digests.len());
     for (name, digest) in names.iter().zip(digests) {
@@ -275,7 +273,7 @@ fn add_claims(command: &mut Cmd, digests: &[ClaimDigest]) {
     }
 }
 
-/// Whether a claim asks for nothing but a lease of its own, which a compact record can describe.
+/// Whether a claim has no options, so that a compact record can describe its lease.
 fn is_plain(claim: &Claim) -> bool {
     let Claim {
         max_hold,
@@ -295,7 +293,7 @@ fn is_plain(claim: &Claim) -> bool {
         && is_compact(millis(claim.ttl.get()))
 }
 
-/// Whether a TTL has room in a compact record.
+/// Whether a TTL fits in a compact record.
 pub(super) fn is_compact(ttl_ms: u64) -> bool {
     u32::try_from(ttl_ms).is_ok()
 }
@@ -304,7 +302,7 @@ pub(super) fn digests(names: &LockNames, token: Token) -> Vec<ClaimDigest> {
     names.iter().map(|name| token.digest(name)).collect()
 }
 
-/// Limit and permits as the scripts know them: an empty limit for a claim that is alone, 0 for a read lock.
+/// Limit and permits in the form of the scripts: an empty limit for an exclusive claim, 0 for a read lock.
 pub(super) fn share(mode: Mode) -> (String, u32) {
     match mode {
         Mode::Exclusive => (String::new(), 1),

@@ -1,5 +1,5 @@
-//! What the answers of the scripts mean: one function for each script. How they are read item by item is in `scripts`, and
-//! what is only looked at is read in `views`.
+//! Decodes the answers of the scripts, with one function per script. `scripts` reads single items, and `views` decodes
+//! inspections, listings and evictions.
 
 use std::time::Duration;
 
@@ -11,42 +11,42 @@ use crate::domain::{
     Released, Renewal, Renewed, Share, Suspended, Ticket, Timestamp, Ttl, Waiting,
 };
 
-/// How long locks that were held before stay taken or closed at the most if nobody does anything.
+/// How long locks that were held before stay taken or closed at most, without further operations.
 pub(super) type ClosedFor = Duration;
 
-/// What came of an acquire as far as the script knows.
+/// The outcome of an acquire as far as the script knows it.
 pub(super) enum AcquireReply {
-    Told(Acquired, Option<ClosedFor>),
-    /// Grants wait; for how long is known to `recovery`.
+    Answer(Acquired, Option<ClosedFor>),
+    /// Grants wait; `recovery` knows for how long.
     Recovering,
-    /// A fencing counter is missing, or behind what this process has seen: the data were lost.
+    /// A fencing counter is missing, or behind what this process has seen: data were lost.
     CounterRegressed,
-    /// It was later in Redis than the request allowed: then it was so many microseconds. Nothing was done.
+    /// The request arrived after its time limit, at this time in Redis. Nothing was done.
     Late {
         redis_us: u64,
     },
-    /// No larger fencing token can be given.
-    UsedUp,
+    /// There is no larger fencing token.
+    Exhausted,
     /// This attempt was withdrawn before it arrived.
     Withdrawn,
 }
 
-/// What came of a release.
+/// The outcome of a release.
 pub(super) struct ReleaseReply {
     pub(super) released: Vec<Released>,
-    /// Whether this process may have been offered the lock and told by nothing else: the answer says so, or the claim was
-    /// released before, perhaps by this very request, whose first answer was lost.
-    pub(super) may_be_offered: bool,
-    /// Whether a stream may have held what was released, now or before.
+    /// Whether the lock may be reserved for this process without a notification: the answer says so, or the claim was
+    /// released before, perhaps by this same request, whose first answer was lost.
+    pub(super) may_be_reserved: bool,
+    /// Whether a stream may have held one of the released leases, now or before.
     pub(super) may_be_of_stream: bool,
-    /// Of what is still held.
+    /// For the leases that are still held.
     pub(super) closed_for: Option<ClosedFor>,
 }
 
 pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, Malformed> {
     if let Some(packed) = reply.packed() {
-        let acquired = acquired_shortly(&packed, claim)?;
-        return Ok(AcquireReply::Told(acquired, None));
+        let acquired = acquired_packed(&packed, claim)?;
+        return Ok(AcquireReply::Answer(acquired, None));
     }
     let mut closed_for = None;
     let acquired = match reply.number()? {
@@ -64,7 +64,7 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
         }),
         7 => return Ok(AcquireReply::Recovering),
         8 => return Ok(AcquireReply::CounterRegressed),
-        9 => return Ok(AcquireReply::UsedUp),
+        9 => return Ok(AcquireReply::Exhausted),
         10 => return Ok(AcquireReply::Withdrawn),
         code @ (11 | 12) => Acquired::Mismatched(mismatch(code, &mut reply, &claim.names)?),
         13 => Acquired::Mismatched(Mismatch::Limit {
@@ -83,7 +83,7 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
         17 => Acquired::Superseded,
         _ => return Err(Malformed),
     };
-    Ok(AcquireReply::Told(acquired, closed_for))
+    Ok(AcquireReply::Answer(acquired, closed_for))
 }
 
 pub(super) fn renewed(
@@ -115,13 +115,13 @@ pub(super) fn renewed(
             Renewed::Extended(renewals.collect::<Result<_, _>>()?)
         }
         0 => {
-            let mut lost = Vec::new();
+            let mut not_held = Vec::new();
             while !reply.is_read() {
                 let name = name(&mut reply, names)?;
-                let how = mark(&reply.text()?)?;
-                lost.push(NotHeld { name, reason: how });
+                let reason = mark(&reply.text()?)?;
+                not_held.push(NotHeld { name, reason });
             }
-            Renewed::NotHolder(lost)
+            Renewed::NotHolder(not_held)
         }
         16 => {
             let redis_us = reply.number()?;
@@ -140,7 +140,7 @@ pub(super) fn released(
         let held_for = Duration::from_millis(packed.millis(0)?);
         return Ok(InTime::Done(ReleaseReply {
             released: vec![Released::Freed { held_for }],
-            may_be_offered: packed.code() == Some(b'2'),
+            may_be_reserved: packed.code() == Some(b'2'),
             may_be_of_stream: false,
             closed_for: None,
         }));
@@ -170,7 +170,7 @@ pub(super) fn released(
     let released = each.collect::<Result<Vec<_>, _>>()?;
     let is_repeated = released.contains(&Released::Repeated);
     Ok(InTime::Done(ReleaseReply {
-        may_be_offered: is_repeated,
+        may_be_reserved: is_repeated,
         may_be_of_stream: is_of_stream || is_repeated,
         released,
         closed_for,
@@ -186,8 +186,8 @@ pub(super) fn suspended(mut reply: Reply, names: &LockNames) -> Result<Suspended
     })
 }
 
-/// What the fast path answers.
-fn acquired_shortly(packed: &Packed, claim: &Claim) -> Result<Acquired, Malformed> {
+/// Decodes the answer of the fast path.
+fn acquired_packed(packed: &Packed, claim: &Claim) -> Result<Acquired, Malformed> {
     match packed.code() {
         Some(b'1') => Ok(Acquired::Granted(vec![Grant {
             lease: packed.granted()?,
@@ -233,10 +233,10 @@ fn waiting(mut reply: Reply) -> Result<Waiting, Malformed> {
         sequence: reply.number()?,
         until: Some(Timestamp::from_unix_ms(reply.number()?)),
     };
-    let look_in = reply.optional()?.map(Duration::from_millis);
+    let recheck_in = reply.optional()?.map(Duration::from_millis);
     Ok(Waiting {
         place,
-        recheck_in: look_in,
+        recheck_in,
         position: position(&mut reply)?,
         restored: reply.number()? == 1,
         is_unsure: false,
@@ -252,7 +252,7 @@ fn position(reply: &mut Reply) -> Result<Option<Position>, Malformed> {
 }
 
 fn conflicts(mut reply: Reply, names: &LockNames, now_ms: u64) -> Result<Vec<Conflict>, Malformed> {
-    let mut blockades = Vec::new();
+    let mut conflicts = Vec::new();
     while !reply.is_read() {
         let mut item = reply.list()?;
         let name = name(&mut item, names)?;
@@ -262,13 +262,13 @@ fn conflicts(mut reply: Reply, names: &LockNames, now_ms: u64) -> Result<Vec<Con
             LockState::Cooling { free_in } => ConflictKind::Cooling { free_in },
             LockState::Free => ConflictKind::Waiters,
         };
-        blockades.push(Conflict {
+        conflicts.push(Conflict {
             name,
             by,
             queue_length,
         });
     }
-    Ok(blockades)
+    Ok(conflicts)
 }
 
 pub(super) fn state(mut reply: Reply, now_ms: u64) -> Result<LockState, Malformed> {
@@ -279,15 +279,12 @@ pub(super) fn state(mut reply: Reply, now_ms: u64) -> Result<LockState, Malforme
         }),
         "h" => {
             let total = reply.number()?;
-            let mut told = Vec::new();
+            let mut listed = Vec::new();
             let mut leases = reply.list()?;
             while !leases.is_read() {
-                told.push(lease(leases.list()?, now_ms)?.holder);
+                listed.push(lease(leases.list()?, now_ms)?.holder);
             }
-            Ok(LockState::Held(Holders {
-                listed: told,
-                total,
-            }))
+            Ok(LockState::Held(Holders { listed, total }))
         }
         _ => Err(Malformed),
     }
@@ -302,7 +299,7 @@ fn mismatch(code: u64, reply: &mut Reply, names: &LockNames) -> Result<Mismatch,
     }
 }
 
-/// A lock by its number among those of the request, as scripts count.
+/// A lock by its number in the request, which scripts count from 1.
 fn name(reply: &mut Reply, names: &LockNames) -> Result<LockName, Malformed> {
     let number = usize::try_from(reply.number()?).map_err(|_| Malformed)?;
     let index = number.checked_sub(1).ok_or(Malformed)?;
@@ -319,7 +316,7 @@ fn leases(mut reply: Reply, closed_for: &mut Option<ClosedFor>) -> Result<Vec<Le
     Ok(leases)
 }
 
-/// The fields that `lease_in` tells.
+/// The fields that `lease_in` returns.
 pub(super) fn lease(mut reply: Reply, now_ms: u64) -> Result<Lease, Malformed> {
     let fence = Fence::new(reply.number()?).ok_or(Malformed)?;
     let (acquired_ms, until_ms) = (reply.number()?, reply.number()?);
@@ -343,13 +340,13 @@ pub(super) fn lease(mut reply: Reply, now_ms: u64) -> Result<Lease, Malformed> {
         hold_count,
         acquired_at: Timestamp::from_unix_ms(acquired_ms),
         expires_at: Timestamp::from_unix_ms(until_ms),
-        // When the clock of Redis was set back, the key lives longer; nobody is told to rely on that.
+        // If the clock of Redis was set back, the key lives longer, but clients must not rely on that.
         expires_in: Duration::from_millis(until_ms.saturating_sub(now_ms)).min(ttl.get()),
     };
     Ok(Lease { holder, ttl })
 }
 
-/// The empty limit of a claim that is alone, 0 for a read lock, or a number.
+/// The limit text of a record: empty for an exclusive claim, 0 for a read lock, or a number.
 pub(super) fn mode(limit_text: &str, permits: u64) -> Result<Mode, Malformed> {
     if limit_text.is_empty() {
         return Ok(Mode::Exclusive);

@@ -1,4 +1,4 @@
-//! Whether any process of the fleet may want to hear of events, as far as this one can know. In doubt it may.
+//! Whether any process of the fleet may want events, as far as this process can know. If in doubt, it assumes so.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// For how long events are published after the last sign of a process that wants them. One that was cut off is not
-/// subscribed meanwhile, and must not find that everybody has stopped.
+/// How long events are published after the last sign of a process that wants them. A process that lost its connection
+/// is not subscribed meanwhile, and must not find that all others have stopped publishing.
 const PUBLISHED_AFTER: Duration = Duration::from_secs(60);
 
-/// What this process knows of those who want events.
+/// What this process knows about the demand for events.
 #[derive(Default)]
 pub(super) struct EventDemand {
-    /// Read for each operation; everything else changes seldom.
-    is_there: AtomicBool,
+    /// Read for each operation; the other fields change rarely.
+    is_wanted: AtomicBool,
     state: Mutex<DemandState>,
 }
 
@@ -23,29 +23,29 @@ struct DemandState {
     is_wanted_here: bool,
     /// The last sign that any process wants events.
     last_sign: Option<Instant>,
-    hearing: DemandSource,
+    source: DemandSource,
 }
 
-/// Whether this process hears it when another one says that it wants events.
+/// Whether this process receives the announcements of processes that want events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DemandSource {
-    /// It never does, because it does not listen or may not: only counts of the subscribers tell.
+    /// Never, because it does not subscribe or may not: only subscriber counts show the demand.
     #[default]
     Never,
-    /// Not at the moment. Somebody may have said so just now.
+    /// Not at the moment. An announcement may just have been missed.
     Interrupted,
-    /// From this moment on. What was said before is known once the subscribers were counted after it.
+    /// Since this moment. A subscriber count taken after it covers earlier announcements.
     Since(Instant),
-    /// It has missed nothing.
+    /// Always: it has missed none.
     Always,
 }
 
 impl EventDemand {
-    pub(super) fn is_there(&self) -> bool {
-        self.is_there.load(Ordering::Relaxed)
+    pub(super) fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::Relaxed)
     }
 
-    /// This process wants events, or does not any more.
+    /// This process wants events, or no longer wants them.
     pub(super) fn set_here(&self, is_wanted: bool) {
         self.change(|state, now| {
             state.is_wanted_here = is_wanted;
@@ -53,25 +53,25 @@ impl EventDemand {
         });
     }
 
-    /// A process has said that it wants events.
+    /// Another process has announced that it wants events.
     pub(super) fn announced(&self) {
         self.change(|state, now| state.last_sign = Some(now));
     }
 
-    /// So many processes were subscribed to events when Redis answered what was asked at `asked`.
-    pub(super) fn counted(&self, asked: Instant, subscribers: u64) {
+    /// This many processes were subscribed to events, by a count that was requested at `sent_at`.
+    pub(super) fn counted(&self, sent_at: Instant, subscribers: u64) {
         self.change(|state, now| {
             if subscribers > 0 {
                 state.last_sign = Some(now);
             }
-            if matches!(state.hearing, DemandSource::Since(since) if since <= asked) {
-                state.hearing = DemandSource::Always;
+            if matches!(state.source, DemandSource::Since(since) if since <= sent_at) {
+                state.source = DemandSource::Always;
             }
         });
     }
 
-    pub(super) fn set_hearing(&self, hearing: DemandSource) {
-        self.change(|state, _| state.hearing = hearing);
+    pub(super) fn set_source(&self, source: DemandSource) {
+        self.change(|state, _| state.source = source);
     }
 
     fn change(&self, change: impl FnOnce(&mut DemandState, Instant)) {
@@ -79,13 +79,13 @@ impl EventDemand {
         let now = Instant::now();
         change(&mut state, now);
         let is_recent = |at: Instant| now.saturating_duration_since(at) < PUBLISHED_AFTER;
-        let is_there = state.is_wanted_here
+        let is_wanted = state.is_wanted_here
             || state.last_sign.is_some_and(is_recent)
             || matches!(
-                state.hearing,
+                state.source,
                 DemandSource::Interrupted | DemandSource::Since(_)
             );
-        self.is_there.store(is_there, Ordering::Relaxed);
+        self.is_wanted.store(is_wanted, Ordering::Relaxed);
     }
 }
 
@@ -106,38 +106,41 @@ mod tests {
             },
         ] {
             let demand = EventDemand::default();
-            assert!(!demand.is_there());
+            assert!(!demand.is_wanted());
             sign(&demand);
             tokio::time::advance(PUBLISHED_AFTER - MOMENT).await;
             demand.counted(Instant::now(), 0);
-            assert!(demand.is_there());
+            assert!(demand.is_wanted());
             tokio::time::advance(MOMENT).await;
             demand.counted(Instant::now(), 0);
-            assert!(!demand.is_there());
+            assert!(!demand.is_wanted());
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn as_long_as_they_are_wanted_here_events_are_published() {
+    async fn events_are_published_while_this_process_wants_them() {
         let demand = EventDemand::default();
         demand.set_here(true);
         tokio::time::advance(PUBLISHED_AFTER * 2).await;
         demand.counted(Instant::now(), 0);
-        assert!(demand.is_there());
+        assert!(demand.is_wanted());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_may_have_missed_an_announcement_publishes_until_a_count_after_it() {
+    async fn a_process_that_may_have_missed_an_announcement_publishes_until_a_later_count() {
         let demand = EventDemand::default();
-        demand.set_hearing(DemandSource::Interrupted);
+        demand.set_source(DemandSource::Interrupted);
         let before = Instant::now();
         demand.counted(before, 0);
-        assert!(demand.is_there());
+        assert!(demand.is_wanted());
         tokio::time::advance(MOMENT).await;
-        demand.set_hearing(DemandSource::Since(Instant::now()));
+        demand.set_source(DemandSource::Since(Instant::now()));
         demand.counted(before, 0);
-        assert!(demand.is_there(), "it was asked before this process heard");
+        assert!(
+            demand.is_wanted(),
+            "the count was requested before the subscription"
+        );
         demand.counted(Instant::now(), 0);
-        assert!(!demand.is_there());
+        assert!(!demand.is_wanted());
     }
 }

@@ -1,4 +1,4 @@
-//! What a failed command means: which kind of failure it is, and whether the command may have been executed all the same.
+//! The meaning of a failed command: the kind of failure, and whether the command may have been executed.
 
 use redis::RedisError;
 
@@ -9,12 +9,12 @@ pub(super) struct Failure {
     pub(super) fault: Fault,
     /// Whether the command may have been executed.
     pub(super) may_be_done: bool,
-    /// Whether another connection could do better.
+    /// Whether a retry on another connection may succeed.
     pub(super) is_worth_retrying: bool,
     pub(super) detail: String,
 }
 
-/// What the text of an error has that a command in a script ran into.
+/// Part of the text of an error that a command inside a script caused.
 const AMID_SCRIPT: &str = ", on @user_script";
 
 impl Failure {
@@ -26,22 +26,22 @@ impl Failure {
             is_worth_retrying,
             detail,
         };
-        // The client library counts it among the broken connections.
+        // The client library treats it as a broken connection.
         if error.kind() == redis::ErrorKind::AuthenticationFailed {
             return failure(Fault::Auth, false, false);
         }
         if error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error() {
             return failure(Fault::Io, true, true);
         }
-        // An error that names the script comes out of the middle of it, so the commands before it were executed.
+        // An error that names the script arose in the middle of it, so the commands before it were executed.
         let is_amid = error
             .detail()
             .is_some_and(|text| text.contains(AMID_SCRIPT));
         match error.code().unwrap_or_default() {
-            // Redis decides these before the first write of a script, and none of them after it.
+            // Redis checks these before the first write of a script, and never after it.
             "OOM" => failure(Fault::Full, false, false),
             "READONLY" | "NOREPLICAS" | "MISCONF" => failure(Fault::ReadOnly, false, false),
-            // How a right is missing in the middle depends on the version.
+            // The error for a missing right inside a script depends on the version.
             "NOAUTH" | "WRONGPASS" | "NOPERM" => failure(Fault::Auth, is_amid, false),
             "ERR" if is_amid && detail_lacks_right(error) => failure(Fault::Auth, true, false),
             _ if is_amid => failure(Fault::Corrupt, true, false),
@@ -60,7 +60,7 @@ impl Failure {
         }
     }
 
-    /// Whether the command may still be on its way: it was sent, and nothing came back.
+    /// Whether the command may still reach Redis: it was sent, and got no answer.
     pub(super) fn may_arrive(&self) -> bool {
         self.may_be_done && matches!(self.fault, Fault::Io | Fault::Timeout)
     }
@@ -75,15 +75,15 @@ impl Failure {
         }
     }
 
-    /// What is wrong, for operators who may not see what Redis said: it names users and addresses.
+    /// The problem in words, for operators who may not see Redis' own text: that names users and addresses.
     pub(super) fn explanation(&self) -> String {
-        let said = |text| self.detail.contains(text);
+        let mentions = |text| self.detail.contains(text);
         let why = match self.fault {
             Fault::Timeout => "it did not answer in time",
-            Fault::Io if said("refused") => "the connection was refused",
-            Fault::Io if said("lookup") => "its name has no address",
+            Fault::Io if mentions("refused") => "the connection was refused",
+            Fault::Io if mentions("lookup") => "its name has no address",
             Fault::Io => "there is no connection, or it broke",
-            Fault::Auth if said("NOAUTH") => {
+            Fault::Auth if mentions("NOAUTH") => {
                 "it asks for a password; set redis.password or redis.password_file"
             }
             Fault::Auth => return self.missing_right(),
@@ -91,7 +91,7 @@ impl Failure {
             Fault::Busy => "it is starting, or busy with a script",
             Fault::Full | Fault::Limit => "it has no room for more data",
             Fault::Refused => "it would lose leases",
-            Fault::Corrupt if said("switch database") => {
+            Fault::Corrupt if mentions("switch database") => {
                 "it has no database of the number in the store's URL, or the user may not use it"
             }
             Fault::Corrupt => "its answer made no sense; the log has it",
@@ -111,7 +111,7 @@ impl Failure {
         }
     }
 
-    /// The error for the caller. An earlier try may have been executed even if the last was not.
+    /// The error for the caller. An earlier try may have been executed even if the last one was not.
     pub(super) fn into_error(self, may_be_done_before: bool) -> StoreError {
         match self.may_be_done || may_be_done_before {
             true => StoreError::unknown(self.fault, self.detail),
@@ -120,7 +120,7 @@ impl Failure {
     }
 }
 
-/// Whether a command in a script was forbidden, as Redis 7.0 says it; later ones say NOPERM.
+/// Whether a command in a script was forbidden, in the words of Redis 7.0; later versions return NOPERM.
 fn detail_lacks_right(error: &RedisError) -> bool {
     let lacks_right = |text: &str| text.starts_with("The user executing the script can't");
     error.detail().is_some_and(lacks_right)
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_explained_without_what_redis_said() {
+    fn an_explanation_does_not_quote_redis() {
         let wrong: redis::RedisError = (
             redis::ErrorKind::AuthenticationFailed,
             "Password authentication failed",
@@ -165,7 +165,7 @@ mod tests {
     const AMID: &str = " script: 857d37fb3188c44cc298349349dd303b80cdd270, on @user_script:1.";
 
     #[test]
-    fn what_was_refused_before_it_began_was_not_done() {
+    fn a_command_refused_before_it_began_was_not_executed() {
         for (answer, fault) in [
             (
                 "NOPERM User u has no permissions to run the 'evalsha' command",
@@ -189,9 +189,9 @@ mod tests {
         }
     }
 
-    /// Redis lets no script write whose first write it would refuse, and refuses none after the first.
+    /// Redis checks a script's first write before executing it, and refuses none of the later writes.
     #[test]
-    fn what_forbids_the_first_write_of_a_script_forbids_all_of_it() {
+    fn an_error_at_the_first_write_of_a_script_means_that_nothing_was_done() {
         for (answer, fault) in [
             (
                 "OOM command not allowed when used memory > 'maxmemory'.",
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_in_the_middle_of_a_script_may_be_done() {
+    fn a_script_that_failed_in_the_middle_may_be_done() {
         for (answer, fault) in [
             (
                 "NOPERM User u has no permissions to run the 'set' command",

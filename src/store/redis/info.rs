@@ -1,4 +1,4 @@
-//! What a Redis says about itself, and what Leasehold makes of it. Redis is checked, not trusted.
+//! What a Redis reports about itself, and what Leasehold concludes. Redis is checked, not trusted.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,12 @@ use redis::aio::MultiplexedConnection;
 
 use crate::store::Finding;
 
-/// The oldest Redis that has what the scripts need.
+/// The oldest Redis that supports the scripts.
 const VERSION_MIN: (u32, u32) = (6, 2);
-/// From this offset on the clocks are worth a warning, in milliseconds.
+/// Clock offsets above this get a warning, in milliseconds.
 const CLOCK_OFFSET_MAX_MS: i64 = 250;
 
-/// One look at a Redis.
+/// The result of one check of a Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServerInfo {
     /// Changes with every start of a Redis process.
@@ -23,19 +23,18 @@ pub(super) struct ServerInfo {
     role: String,
     maxmemory_policy: String,
     is_append_only: bool,
-    /// `always`, `everysec` or `no`; none where the command is forbidden, as on many managed services.
+    /// `always`, `everysec` or `no`; none if the command is forbidden, as on many managed services.
     appendfsync: Option<String>,
-    /// `no-appendfsync-on-rewrite`: nothing is synced while the file is rewritten. None where it is not known.
+    /// `no-appendfsync-on-rewrite`: nothing is synced while the file is rewritten. None if unknown.
     skips_fsync_on_rewrite: Option<bool>,
     replicas: u64,
     last_write_failed: bool,
-    /// Whether `maxmemory` was reached, by the measure that Redis goes by.
+    /// Whether `maxmemory` was reached, by the same measure as Redis'.
     is_full: bool,
     maxmemory_bytes: u64,
 }
 
 impl ServerInfo {
-    /// Asks.
     pub(super) async fn read(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
         let info: String = redis::cmd("INFO").query_async(connection).await?;
         let config: RedisResult<HashMap<String, String>> = redis::cmd("CONFIG")
@@ -62,7 +61,7 @@ impl ServerInfo {
         let counted_bytes = bytes("used_memory").saturating_sub(bytes("mem_not_counted_for_evict"));
         Self {
             run_id: text("run_id"),
-            // Nothing but zeros if there is none.
+            // All zeros if there is none.
             promoted_from: text("master_replid2").trim_matches('0').to_owned(),
             version: text("redis_version"),
             role: text("role"),
@@ -79,8 +78,8 @@ impl ServerInfo {
         }
     }
 
-    /// Whether every acknowledged write is on disk before its acknowledgement, and nobody else can come back in its place:
-    /// a replica may be promoted that lacks the last ones.
+    /// Whether every acknowledged write is on disk before its acknowledgement, and no replica that lacks the last
+    /// writes can be promoted in its place.
     pub(super) fn is_durable(&self) -> bool {
         self.is_synced() && self.skips_fsync_on_rewrite == Some(false) && self.replicas == 0
     }
@@ -95,7 +94,7 @@ impl ServerInfo {
             && !self.last_write_failed
     }
 
-    /// Why no lease may be granted on this Redis, if so.
+    /// Why this Redis may not grant leases; none if it may.
     pub(super) fn refusal(&self, accepted_policy: Option<&str>) -> Option<String> {
         let findings = [
             self.version_finding(),
@@ -108,7 +107,7 @@ impl ServerInfo {
             .map(|finding| finding.detail)
     }
 
-    /// Everything worth knowing, good or bad.
+    /// All findings, good or bad.
     pub(super) fn findings(
         &self,
         accepted_policy: Option<&str>,
@@ -245,7 +244,7 @@ fn clock_finding(offset_ms: i64) -> Finding {
 
 #[cfg(test)]
 impl ServerInfo {
-    /// A primary of which nothing else is known.
+    /// A primary with this run id and nothing else known.
     pub(super) fn of_process(run_id: &str) -> Self {
         let info = format!("run_id:{run_id}\r\nrole:master\r\n");
         Self::parse(&info, &HashMap::new())
@@ -274,12 +273,12 @@ mod tests {
     }
 
     #[test]
-    fn a_well_kept_redis_is_taken() {
-        let facts = ServerInfo::parse(INFO, &config("always", "no"));
-        assert_eq!(facts.refusal(None), None);
-        assert!(facts.is_durable());
+    fn a_well_configured_redis_is_accepted() {
+        let server = ServerInfo::parse(INFO, &config("always", "no"));
+        assert_eq!(server.refusal(None), None);
+        assert!(server.is_durable());
         assert!(
-            facts
+            server
                 .findings(None, 3)
                 .iter()
                 .all(|finding| finding.is_fine)
@@ -288,15 +287,15 @@ mod tests {
 
     #[test]
     fn an_evicting_policy_is_refused_unless_it_is_accepted_by_name() {
-        let facts = ServerInfo::parse(&INFO.replace("noeviction", "allkeys-lru"), &forbidden());
+        let server = ServerInfo::parse(&INFO.replace("noeviction", "allkeys-lru"), &forbidden());
         assert!(
-            facts
+            server
                 .refusal(None)
                 .expect("refused")
                 .contains("allkeys-lru")
         );
-        assert!(facts.refusal(Some("volatile-ttl")).is_some());
-        assert_eq!(facts.refusal(Some("allkeys-lru")), None);
+        assert!(server.refusal(Some("volatile-ttl")).is_some());
+        assert_eq!(server.refusal(Some("allkeys-lru")), None);
     }
 
     #[test]
@@ -326,10 +325,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_synced_while_the_file_is_rewritten_is_not_durable() {
-        let facts = ServerInfo::parse(INFO, &config("always", "yes"));
-        assert!(!facts.is_durable());
-        let finding = facts.persistence_finding();
+    fn a_file_that_is_not_synced_while_it_is_rewritten_is_not_durable() {
+        let server = ServerInfo::parse(INFO, &config("always", "yes"));
+        assert!(!server.is_durable());
+        let finding = server.persistence_finding();
         assert!(
             finding.detail.contains("no-appendfsync-on-rewrite"),
             "{}",
@@ -340,14 +339,14 @@ mod tests {
     #[test]
     fn a_primary_is_not_durable_while_a_replica_could_take_its_place() {
         let info = format!("{INFO}connected_slaves:1\r\n");
-        let facts = ServerInfo::parse(&info, &config("always", "no"));
-        assert!(!facts.is_durable());
-        let finding = facts.persistence_finding();
+        let server = ServerInfo::parse(&info, &config("always", "no"));
+        assert!(!server.is_durable());
+        let finding = server.persistence_finding();
         assert!(finding.is_fine && finding.detail.contains("replicas: 1"));
     }
 
     #[test]
-    fn a_promoted_replica_says_whose_it_was() {
+    fn a_promoted_replica_reports_its_former_primary() {
         let parse = |replid: &str| {
             let info = format!("{INFO}master_replid2:{replid}\r\n");
             ServerInfo::parse(&info, &forbidden()).promoted_from

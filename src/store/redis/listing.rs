@@ -1,5 +1,5 @@
-//! What needs a look at every lock: pages of names, the count of held locks, and what a clock that was set back leaves to
-//! put right. It goes in small steps, at a pace that leaves nearly all of Redis' time to others.
+//! Work that visits every lock: listings, the count of held locks, and corrections after a clock that was set back. It
+//! runs in small steps, at a pace that leaves nearly all of Redis' time to other requests.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,23 +13,23 @@ use super::{RedisStore, keys, pool, scripts};
 use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};
 use crate::store::{Deadlines, ListQuery, StoreError};
 
-/// How many keys one step of a scan looks at; a step keeps Redis busy for less than half a millisecond.
+/// How many keys one step of a scan visits; a step keeps Redis busy for less than half a millisecond.
 const SCAN_STEP: usize = 200;
-/// How many locks one step looks at closely.
+/// How many locks one step reads in full.
 const PAGE_STEP: usize = 32;
 /// Held locks are counted at most this often, and so rarely that counting takes at most a hundredth of Redis' time.
 const COUNT_EVERY: Duration = Duration::from_secs(30);
-/// A count has a tenth of Redis' time while it lasts.
+/// A count has a tenth of Redis' time while it lasts, and runs at most a tenth of the time.
 const COUNT_SHARE: u32 = 10;
-/// How many keys or holders one step looks at after the clock was set back; each may take a few commands.
+/// How many keys or holders one step checks after the clock was set back; each may take a few commands.
 const SHIFT_STEP: usize = 50;
-/// How long one step of what looks at all locks in the background may take, and all steps where there are very many locks.
+/// How long one step of background work on all locks may take, and all steps together if there are very many locks.
 const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl RedisStore {
-    /// Looks at every lock once. SCAN returns all that stays, some of it twice; the set of the smallest names after the
-    /// page's start puts them in order and drops what came twice.
+    /// Visits every lock once. SCAN returns every key that stays, some of them twice; the set of the smallest names
+    /// after the page's start sorts them and drops duplicates.
     pub(super) async fn list(
         &self,
         query: &ListQuery,
@@ -53,7 +53,7 @@ impl RedisStore {
         self.page(&names, is_last, deadlines).await
     }
 
-    /// The page of these locks, as far as it has room for them.
+    /// The page with these locks, as many as it has room for.
     async fn page(
         &self,
         mut names: &[LockName],
@@ -85,7 +85,7 @@ impl RedisStore {
         Ok(Listing { locks, next_after })
     }
 
-    /// The first of these locks, as many as one step tells of.
+    /// The first of these locks, as many as one step returns.
     async fn views(
         &self,
         names: &[LockName],
@@ -105,7 +105,7 @@ impl RedisStore {
         self.pace.step(deadlines.end, step).await
     }
 
-    /// Hands over the key of every lock that is held or waited for, some of them twice. Says how many are held.
+    /// Passes on the key of every lock that is held or waited for, some of them twice. Returns how many are held.
     async fn scan(
         &self,
         prefix: &str,
@@ -139,7 +139,7 @@ impl RedisStore {
         }
     }
 
-    /// What is due that needs a look at every lock.
+    /// Does the work that visits every lock, if it is due.
     pub(super) async fn sweep(&self) {
         tokio::select! {
             biased;
@@ -148,7 +148,7 @@ impl RedisStore {
                     self.recovery.went_back.notify_one();
                 }
             }
-            // Cancellation safety: a count that is broken off is made anew the next time.
+            // Cancellation safety: an interrupted count starts anew the next time.
             () = self.count_if_due() => {}
         }
     }
@@ -157,7 +157,7 @@ impl RedisStore {
     async fn count_if_due(&self) {
         let started = Instant::now();
         if self
-            .survey
+            .last_health
             .lock()
             .expect("nobody panics while holding it")
             .next_count
@@ -166,12 +166,15 @@ impl RedisStore {
             return;
         }
         let counted = self.scan("", sweep_deadlines(), |_| {}).await;
-        let mut survey = self.survey.lock().expect("nobody panics while holding it");
-        survey.next_count = Some(started + COUNT_EVERY.max(started.elapsed() * COUNT_SHARE));
-        survey.held_locks = counted.ok();
+        let mut last_health = self
+            .last_health
+            .lock()
+            .expect("nobody panics while holding it");
+        last_health.next_count = Some(started + COUNT_EVERY.max(started.elapsed() * COUNT_SHARE));
+        last_health.held_locks = counted.ok();
     }
 
-    /// After the clock of Redis was set back, puts all locks right that nobody looks at.
+    /// Corrects all locks after the clock of Redis was set back, even those without requests.
     async fn shift_locks(&self) -> Result<(), StoreError> {
         let (script, pattern) = (&scripts::SHIFT, keys::lock_pattern(""));
         let deadlines = sweep_deadlines();

@@ -1,9 +1,9 @@
-//! Connections to Redis and how a script travels over them. What the scripts mean is in `scripts`.
+//! Connections to Redis, and sending scripts over them. `scripts` describes the scripts.
 //!
 //! The stock manager of bb8-redis never notices a dead connection, and a checkout that lasts as long as its command
-//! keeps requests from sharing a socket. So connections carry a flag that every failure sets, the pool looks at the flag
-//! and not at a PING, and a request takes a clone of a multiplexed connection and returns the original at once: Redis
-//! sees the commands of many requests as one pipeline.
+//! keeps requests from sharing a socket. So every failure sets a flag of its connection, the pool checks the flag
+//! instead of a PING, and a request clones a multiplexed connection and returns the original at once: Redis sees the
+//! commands of many requests as one pipeline.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,22 +26,22 @@ use super::scripts::Script;
 use crate::config::{RedisAddress, RedisConfig};
 use crate::store::{Fault, PoolHealth};
 
-/// The shared connections: a pool for each runtime that asks.
+/// The shared connections: one pool per runtime.
 ///
-/// A connection is driven by a task of the runtime that opened it. A request of another runtime would have to wake that
-/// one with its command, and be woken with the answer.
+/// A connection is driven by a task of the runtime that opened it. A request on another runtime would have to wake that
+/// task with its command, and be woken with the answer.
 pub(super) struct Pool {
     of_runtimes: RwLock<HashMap<runtime::Id, bb8::Pool<Manager>>>,
     manager: Manager,
-    /// The epoch of the connections when unused ones were closed last.
+    /// The connection epoch when the shared connections were last closed.
     swept: AtomicU64,
-    /// How many connections each may have.
+    /// The most connections of each pool.
     size: u32,
 }
 
 const UNPOISONED: &str = "nobody panics while holding it";
 
-/// Why the last try to connect failed; none if it did not.
+/// Why the last attempt to connect failed; none if it succeeded.
 type Refusal = Arc<Mutex<Option<RedisError>>>;
 
 /// One shared connection. Clones share the socket.
@@ -52,7 +52,7 @@ pub(super) struct Connection {
     pub(super) epoch: u64,
 }
 
-/// Opens connections and knows which are good.
+/// Opens connections and knows which are usable.
 #[derive(Clone)]
 struct Manager {
     client: Client,
@@ -76,7 +76,7 @@ impl Pool {
         })
     }
 
-    /// A connection whose Redis has been looked at, to be shared with other requests.
+    /// A connection to a verified Redis, shared with other requests.
     pub(super) async fn get(&self, deadline: Instant) -> Result<Connection, Failure> {
         match timeout_at(deadline, self.of_this_runtime().get()).await {
             Ok(Ok(connection)) => Ok(connection.clone()),
@@ -105,7 +105,7 @@ impl Pool {
     fn open(&self) -> bb8::Pool<Manager> {
         bb8::Pool::builder()
             .max_size(self.size)
-            // The check looks at a flag; it costs no round trip.
+            // The check reads a flag; it costs no round trip.
             .test_on_check_out(true)
             .connection_timeout(self.manager.connect_timeout)
             .queue_strategy(bb8::QueueStrategy::Lifo)
@@ -114,7 +114,7 @@ impl Pool {
             .build_unchecked(self.manager.clone())
     }
 
-    /// Why there is no connection, as far as it is known. Nothing was sent.
+    /// Why there is no connection, if known. Nothing was sent.
     pub(super) fn not_connected(&self) -> Failure {
         let refusal = self.manager.refusal.lock().expect(UNPOISONED);
         let (fault, why) = match &*refusal {
@@ -132,7 +132,7 @@ impl Pool {
         }
     }
 
-    /// Another connection than those that are shared, to wherever the address points now. Its Redis has been looked at.
+    /// A connection that is not shared, to the current target of the address. Its Redis has been verified.
     pub(super) async fn connect(&self, deadline: Instant) -> Result<Connection, Failure> {
         match timeout_at(deadline, self.manager.connect()).await {
             Ok(Ok(connection)) => Ok(connection),
@@ -141,8 +141,8 @@ impl Pool {
         }
     }
 
-    /// Closes connections that nobody will use again, because they may lead elsewhere than the address does now. Requests
-    /// that are under way finish on them.
+    /// Closes connections that will not be used again, because they may lead elsewhere than the address does now.
+    /// Requests in flight finish on them.
     pub(super) fn sweep(&self) {
         let epoch = self.manager.recovery.epoch();
         if self.swept.swap(epoch, Ordering::Relaxed) != epoch {
@@ -150,7 +150,7 @@ impl Pool {
         }
     }
 
-    /// What opens connections that the pool does not keep.
+    /// Opens connections that the pool does not keep.
     pub(super) fn client(&self) -> Client {
         self.manager.client.clone()
     }
@@ -171,10 +171,10 @@ impl Pool {
 }
 
 impl Connection {
-    /// Runs a script. After a failure that leaves the connection doubtful, nobody uses it again.
+    /// Runs a script. After a failure that leaves the connection doubtful, it is not used again.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the command may still be executed; the connection stays in order.
+    /// If the future is dropped, the command may still be executed; the connection stays usable.
     pub(super) async fn run(
         &mut self,
         script: &Script,
@@ -187,7 +187,7 @@ impl Connection {
             Ok(Err(error)) => Failure::of(&error),
             Err(_) => Failure::timed_out(),
         };
-        // Another connection has no other rights, but it may be to another Redis.
+        // Another connection has the same rights, but may lead to another Redis.
         let is_doubtful = failure.may_be_done && failure.fault != Fault::Auth;
         if is_doubtful || failure.fault == Fault::ReadOnly {
             self.abandon();
@@ -225,7 +225,7 @@ impl Manager {
         if let Some(password) = &config.password {
             settings = settings.set_password(password.expose());
         }
-        // Without it, a small command waits for the acknowledgement of the one before.
+        // Without it, a small command waits for the acknowledgement of the previous one.
         let tcp = TcpSettings::default().set_nodelay(true);
         let client = Client::open(info.set_tcp_settings(tcp).set_redis_settings(settings))?;
         // Every command has its own deadline, so the connection needs none.
@@ -285,13 +285,13 @@ impl ManageConnection for Manager {
     }
 }
 
-/// A number that marks a request and its answer.
+/// A number that identifies a request and its answer.
 pub(super) fn request_id() -> u64 {
     crate::domain::Attempt::random().0
 }
 
-/// The beginning of the call of a script with so many keys, which come next. It has room for what most calls are, because a
-/// command that grows is copied each time.
+/// The beginning of the call of a script, before its keys. Has the capacity of most calls, because a command that grows
+/// is copied each time.
 pub(super) fn evalsha(script: &Script, keys: usize) -> Cmd {
     let mut command = Cmd::with_capacity(16 + 2 * keys, 256 + 64 * keys);
     command.arg("EVALSHA").arg(&script.sha).arg(keys);
@@ -306,8 +306,8 @@ pub(super) fn call(script: &Script, keys: &[&str], request: u64) -> Cmd {
     command
 }
 
-/// Sends a script by its hash, and by its text where Redis does not know it: after a restart, a failover or
-/// SCRIPT FLUSH. Redis has not executed what it does not know, and EVAL teaches it in the same round trip.
+/// Sends a script by its hash, or by its text if Redis does not know it: after a restart, a failover or SCRIPT FLUSH.
+/// Redis has not executed a script that it does not know, and EVAL both loads and runs it.
 pub(super) async fn evaluate(
     connection: &mut MultiplexedConnection,
     script: &Script,
@@ -322,7 +322,7 @@ pub(super) async fn evaluate(
 }
 
 async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {
-    // An error that Redis answers is a value to the client library until it is asked for.
+    // The client library returns an error from Redis as a value until it is extracted.
     connection
         .send_packed_command(command)
         .await?

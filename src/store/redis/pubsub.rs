@@ -1,10 +1,9 @@
-//! What processes tell each other through Redis' channels: that a lock is offered, that somebody watches, what happens, and
-//! what all must know about losses.
-//! A process that offers a lock to itself hears of it in the answer to its release, which is sooner.
+//! Messages between processes through Redis' channels: reservations, the demand for events, events, and announcements
+//! about losses. A process that reserves a lock for itself learns it from the answer to its release, which is sooner.
 //!
-//! A message may be lost whenever the connection is. Nothing depends on one: the listener is told that messages may have
-//! been lost, and looks for itself. Before it is told so of events, everybody knows that this process wants them, so that
-//! all that begins afterwards is delivered.
+//! Messages are lost whenever the connection is. Nothing depends on one: the listener gets `messages_lost` and checks
+//! for itself. Before it gets `events_lost`, all processes know that this one wants events, so every event from then on
+//! is delivered.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -27,14 +26,14 @@ use crate::store::{Finding, Listener};
 
 pub(super) const UNPOISONED: &str = "nobody panics while holding it";
 
-/// This process's ear, and what it knows of those who watch.
+/// This process's subscription to messages, and the demand for events.
 pub(super) struct PubSub {
     shared: Arc<PubSubShared>,
-    /// Who is told, and the task that hears for it, which ends with the store.
+    /// The listener, and the task that receives messages for it, which ends with the store.
     attached: OnceLock<(Arc<dyn Listener>, AbortOnDropHandle<()>)>,
 }
 
-/// What the task that hears and those who ask know together.
+/// Shared between the receiving task and the operations.
 pub(super) struct PubSubShared {
     process: String,
     releaser: String,
@@ -45,12 +44,12 @@ pub(super) struct PubSubShared {
     pub(super) releases: String,
     pub(super) recovery: String,
     fleet: Arc<FleetState>,
-    /// Since when this process hears, over the connection that it has.
+    /// When the current subscription connection was opened.
     pub(super) connected_at: Mutex<Option<Instant>>,
-    /// The connection leads elsewhere than those of the requests.
+    /// The subscription connection leads elsewhere than those of the requests.
     pub(super) reconnect: Notify,
-    /// Another process has found something out about Redis, which is to be looked at here, too.
-    pub(super) look: Notify,
+    /// Another process has found out something about Redis that this one must verify, too.
+    pub(super) verify: Notify,
     pub(super) demand: EventDemand,
     pub(super) delivery: watch::Sender<EventDelivery>,
     pub(super) may_not_subscribe: AtomicBool,
@@ -58,13 +57,13 @@ pub(super) struct PubSubShared {
     may_not_count: AtomicBool,
 }
 
-/// How events come to this process.
+/// The state of event delivery to this process.
 #[derive(Clone, Copy, Default)]
 pub(super) struct EventDelivery {
     pub(super) is_wanted: bool,
-    /// Whether this process hears of every event that begins from now on.
+    /// Whether every event from now on is delivered.
     pub(super) is_sure: bool,
-    /// Whether events may have been lost of which the listener was not told.
+    /// Whether events may have been lost since the listener was last notified.
     pub(super) has_gap: bool,
 }
 
@@ -83,7 +82,7 @@ impl PubSub {
             fleet,
             connected_at: Mutex::new(None),
             reconnect: Notify::new(),
-            look: Notify::new(),
+            verify: Notify::new(),
             demand: EventDemand::default(),
             delivery: watch::Sender::default(),
             may_not_subscribe: AtomicBool::new(false),
@@ -96,36 +95,36 @@ impl PubSub {
         }
     }
 
-    /// The name under which this process waits.
+    /// The id of this process in queues.
     pub(super) fn process(&self) -> &str {
         &self.shared.process
     }
 
-    /// What a release has to know of this process: the name under which it waits, and the number of the database, by which
-    /// the script finds the channel of releases.
+    /// The caller's part of a release: the id of this process in queues, and the database number, from which the script
+    /// builds the channel of releases.
     pub(super) fn releaser(&self) -> &str {
         &self.shared.releaser
     }
 
-    /// The channel on which scripts tell events; empty while nobody watches.
+    /// The channel to publish events on; empty while no process wants events.
     pub(super) fn channel(&self) -> &str {
-        match self.shared.demand.is_there() {
+        match self.shared.demand.is_wanted() {
             true => &self.shared.events,
             false => "",
         }
     }
 
-    /// The channel of events, whether or not anybody watches.
+    /// The channel of events, whether or not any process wants events.
     pub(super) fn events_channel(&self) -> &str {
         &self.shared.events
     }
 
-    /// The channel on which scripts tell of evictions.
+    /// The channel of evictions.
     pub(super) fn evictions_channel(&self) -> &str {
         &self.shared.evictions
     }
 
-    /// This process has evicted whoever held the lock, or may have.
+    /// This process has evicted the lock's holders, or may have.
     pub(super) fn evicted(&self, name: &LockName) {
         if let Some((listener, _)) = self.attached.get() {
             listener.evicted(name);
@@ -140,33 +139,33 @@ impl PubSub {
         }
     }
 
-    /// The channel on which processes announce what all must know about losses.
+    /// The channel of announcements about losses and longest TTLs.
     pub(super) fn recovery_channel(&self) -> &str {
         &self.shared.recovery
     }
 
-    /// The channel on which this process alone hears.
+    /// The channel to which only this process subscribes.
     pub(super) fn wake_channel(&self) -> &str {
         &self.shared.wake
     }
 
-    /// Begins to hear, for as long as this lives.
+    /// Starts to receive messages, for as long as this lives.
     pub(super) fn set_listener(
         &self,
         client: Client,
         pool: &Arc<Pool>,
         listener: Arc<dyn Listener>,
     ) {
-        self.shared.demand.set_hearing(DemandSource::Interrupted);
-        let listening = Subscriber {
+        self.shared.demand.set_source(DemandSource::Interrupted);
+        let subscriber = Subscriber {
             shared: Arc::clone(&self.shared),
             client,
-            // The pool knows this object, which must not keep it alive.
+            // The pool refers to this object, and must not be kept alive by it.
             pool: Arc::downgrade(pool),
             connect_timeout: pool.connect_timeout(),
             listener: Arc::clone(&listener),
         };
-        let task = tokio::spawn(async move { listening.run().await });
+        let task = tokio::spawn(async move { subscriber.run().await });
         if self
             .attached
             .set((listener, AbortOnDropHandle::new(task)))
@@ -176,17 +175,17 @@ impl PubSub {
         }
     }
 
-    /// This process may have been offered these locks without a message.
-    pub(super) fn may_be_offered(&self, names: &LockNames) {
+    /// These locks may be reserved for this process without a message.
+    pub(super) fn may_be_reserved(&self, names: &LockNames) {
         if let Some((listener, _)) = self.attached.get() {
             names.iter().for_each(|name| listener.reserved(name));
         }
     }
 
-    /// Says whether this process wants to hear of events, and waits until it hears of all that begin from now on.
+    /// Sets whether this process wants events, and waits until every event from now on is delivered.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the listener is told that events may have been lost once it hears of all.
+    /// If the future is dropped, the listener gets `events_lost` once all events are delivered.
     pub(super) async fn set_event_delivery(&self, is_wanted: bool) {
         let PubSubShared {
             demand, delivery, ..
@@ -197,31 +196,32 @@ impl PubSub {
             delivery.is_sure &= is_wanted;
         });
         if is_wanted {
-            // Cancellation safety: whoever gives up waiting is told of the gap later.
+            // Cancellation safety: if the wait is given up, the listener learns of the gap later.
             let _unsure = Unsure(delivery);
             // The sender lives as long as self.
             let _ = delivery.subscribe().wait_for(|now| now.is_sure).await;
         }
     }
 
-    /// A survey that was sent at `asked` found so many who hear events, and so many who hear what is for this process.
-    pub(super) fn surveyed(&self, asked: Instant, subscribers: u64, listeners: u64) {
+    /// The result of a health check sent at `sent_at`: how many processes receive events, and how many subscribe
+    /// to this process's own channel.
+    pub(super) fn on_health_check(&self, sent_at: Instant, subscribers: u64, listeners: u64) {
         let connected_at = *self.shared.connected_at.lock().expect(UNPOISONED);
-        if listeners == 0 && connected_at.is_some_and(|at| at < asked) {
-            // The address points to another Redis now.
+        if listeners == 0 && connected_at.is_some_and(|at| at < sent_at) {
+            // The address leads to another Redis now.
             self.shared.reconnect.notify_waiters();
         }
-        self.shared.demand.counted(asked, subscribers);
+        self.shared.demand.counted(sent_at, subscribers);
     }
 
-    /// A survey found whether the user may count who hears.
+    /// A health check found whether the user may count subscribers.
     pub(super) fn may_count(&self, may_count: bool) {
         self.shared
             .may_not_count
             .store(!may_count, Ordering::Relaxed);
     }
 
-    /// Finds out whether this process may publish, by a message that repeats what it wants or that says nothing.
+    /// Finds out whether this process may publish, by a message that repeats its demand for events or has no effect.
     pub(super) async fn probe(&self, connection: &mut MultiplexedConnection) {
         let shared = &*self.shared;
         let channel = match shared.delivery.borrow().is_wanted {
@@ -266,7 +266,7 @@ impl PubSub {
     }
 }
 
-/// That somebody waits for events to be delivered for sure. Whatever ends the wait before, a gap is left.
+/// Marks a wait for `is_sure`. If the wait ends early, it records a gap.
 struct Unsure<'a>(&'a watch::Sender<EventDelivery>);
 
 impl Drop for Unsure<'_> {
@@ -284,7 +284,8 @@ impl PubSubShared {
                 listener.reserved(&name);
             }
         } else if channel == self.events {
-            // What arrives before everybody knows that this process wants events again may have gaps. A reset is about it.
+            // Until all processes know that this one wants events again, delivery may have gaps; `events_lost` covers
+            // them.
             if !self.delivery.borrow().is_sure {
                 return;
             }
@@ -306,10 +307,10 @@ impl PubSubShared {
         } else if channel == self.recovery {
             self.fleet.on_message(payload);
             if payload == b"verify" {
-                self.look.notify_one();
+                self.verify.notify_one();
             }
         } else if channel == keys::CLOCK_CHANNEL && self.fleet.is_news_of_clock(payload) {
-            self.look.notify_one();
+            self.verify.notify_one();
         }
     }
 
@@ -318,7 +319,7 @@ impl PubSubShared {
         let is_forbidden = why.is_some_and(|error| error.code() == Some("NOPERM"));
         self.may_not_subscribe
             .store(is_forbidden, Ordering::Relaxed);
-        self.demand.set_hearing(match is_forbidden {
+        self.demand.set_source(match is_forbidden {
             true => DemandSource::Never,
             false => DemandSource::Interrupted,
         });
@@ -333,7 +334,7 @@ impl PubSubShared {
         self.may_not_publish.store(is_forbidden, Ordering::Relaxed);
     }
 
-    /// All that begins from now on is heard of. Says whether something before was not.
+    /// From now on every event is delivered. Returns whether earlier ones may be missing.
     pub(super) fn delivers(&self) -> bool {
         let mut had_gap = false;
         self.delivery.send_modify(|delivery| {
@@ -344,12 +345,12 @@ impl PubSubShared {
     }
 }
 
-/// A message that says nothing but that it was sent.
+/// A message without content.
 pub(super) fn publish(channel: &str) -> Cmd {
     redis::cmd("PUBLISH").arg(channel).arg("").to_owned()
 }
 
-/// Reads what `publish_event` in `lua/ending.lua` writes.
+/// Parses the message of `publish_event` in `lua/ending.lua`.
 fn event(text: &str) -> Option<LockEvent> {
     let mut words = text.splitn(6, ' ');
     let id = words.next()?;
@@ -361,15 +362,15 @@ fn event(text: &str) -> Option<LockEvent> {
     let kind = EventKind::ALL
         .into_iter()
         .find(|kind| kind.label() == kind_label)?;
-    let goes_on = matches!(kind, EventKind::Acquired | EventKind::Renewed);
+    let continues = matches!(kind, EventKind::Acquired | EventKind::Renewed);
     Some(LockEvent {
         id: id.to_owned(),
         kind,
         name: LockName::parse(name.as_bytes()).ok()?,
         at: Timestamp::from_unix_ms(at_us / 1_000),
         fence: fence.parse().ok().and_then(Fence::new),
-        // A lease that is over has no end to come.
-        expires_at: until_ms.filter(|_| goes_on).map(Timestamp::from_unix_ms),
+        // A lease that has ended has no future end.
+        expires_at: until_ms.filter(|_| continues).map(Timestamp::from_unix_ms),
         owner: Owner::from_store(owner),
     })
 }
@@ -379,9 +380,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_reads_as_it_was_told() {
-        let told = "1795219506257721.2 acquired a/b 1795219506257720 1795219536257 an owner";
-        let event = event(told).expect(told);
+    fn a_published_event_is_parsed() {
+        let message = "1795219506257721.2 acquired a/b 1795219506257720 1795219536257 an owner";
+        let event = event(message).expect(message);
         assert_eq!(event.id, "1795219506257721.2");
         assert_eq!(event.kind, EventKind::Acquired);
         assert_eq!(event.name.as_str(), "a/b");

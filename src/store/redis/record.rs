@@ -1,7 +1,7 @@
-//! The compact record: how the fast paths of the scripts write a lease down, and how they tell of it.
+//! The compact record: the form in which the fast paths of the scripts write and return a lease.
 //!
-//! What is in it is told in `lua/lease.lua`. The scripts put its numbers together and take them apart; what comes before
-//! them is made here, and what goes to a client is read here.
+//! `lua/lease.lua` describes it. The scripts pack and unpack its numbers; the part before them is built here, and the
+//! records in answers are decoded here.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use crate::domain::{
     Attempt, ClaimDigest, Fence, HoldCount, Holder, Lease, Mode, Owner, Timestamp, Ttl,
 };
 
-/// The attempt, and the code that makes of a new record the answer that it was granted.
+/// The attempt, and the code that makes a new record the answer to its own grant.
 const HEAD_LEN: usize = 9;
 const MILLIS_LEN: usize = 6;
 
-/// What scripts know a claim by.
+/// The id of a claim in the scripts.
 pub(super) fn claim(digest: &ClaimDigest) -> &[u8] {
     &digest.0
 }
 
-/// The beginning of a new record.
-pub(super) fn identity(attempt: Attempt, digest: &ClaimDigest, owner: &Owner) -> Vec<u8> {
+/// The head of a new record.
+pub(super) fn head(attempt: Attempt, digest: &ClaimDigest, owner: &Owner) -> Vec<u8> {
     let attempt = attempt.0.to_be_bytes();
     [
         attempt.as_slice(),
@@ -31,8 +31,8 @@ pub(super) fn identity(attempt: Attempt, digest: &ClaimDigest, owner: &Owner) ->
     .concat()
 }
 
-/// A request, the claim that makes it, and what the script has to know of the process that passes it on.
-pub(super) fn claimant(request: u64, digest: &ClaimDigest, process: &str) -> Vec<u8> {
+/// A request, its claim, and what the script needs to know of the calling process.
+pub(super) fn caller(request: u64, digest: &ClaimDigest, process: &str) -> Vec<u8> {
     [&request.to_be_bytes(), claim(digest), process.as_bytes()].concat()
 }
 
@@ -44,24 +44,24 @@ impl Packed {
         Self(bytes)
     }
 
-    /// What is answered, and the lease that was granted just now if that is it.
+    /// The code of the answer. After code `1`, the rest is the granted lease.
     pub(super) fn code(&self) -> Option<u8> {
         self.0.first().copied()
     }
 
-    /// A number of milliseconds, by its place among those that follow the code.
+    /// A number of milliseconds, by its index among the numbers after the code.
     pub(super) fn millis(&self, index: usize) -> Result<u64, Malformed> {
         let start = 1 + index * MILLIS_LEN;
         let bytes = self.0.get(start..start + MILLIS_LEN).ok_or(Malformed)?;
         Ok(number(bytes))
     }
 
-    /// The lease in a record that was written just now: it is the whole answer, and its clock is that of the grant.
+    /// The lease in a record written just now: the record is the whole answer, and its grant is the current time.
     pub(super) fn granted(&self) -> Result<Lease, Malformed> {
         lease(self.0.get(1..).ok_or(Malformed)?, None)
     }
 
-    /// The lease in a record that follows so many numbers, the first of which is the clock.
+    /// The lease in a record after this many numbers, the first of which is the current time.
     pub(super) fn lease(&self, numbers: usize) -> Result<Lease, Malformed> {
         let start = 1 + numbers * MILLIS_LEN + HEAD_LEN;
         let record = self.0.get(start..).ok_or(Malformed)?;
@@ -88,13 +88,13 @@ fn lease(record: &[u8], now_ms: Option<u64>) -> Result<Lease, Malformed> {
         hold_count: HoldCount::ONE,
         acquired_at: Timestamp::from_unix_ms(acquired_ms),
         expires_at: Timestamp::from_unix_ms(until_ms),
-        // When the clock of Redis was set back, the key lives longer; nobody is told to rely on that.
+        // If the clock of Redis was set back, the key lives longer, but clients must not rely on that.
         expires_in: Duration::from_millis(left_ms).min(ttl.get()),
     };
     Ok(Lease { holder, ttl })
 }
 
-/// A number as the scripts pack it.
+/// A number in the packing of the scripts.
 fn number(bytes: &[u8]) -> u64 {
     bytes
         .iter()
@@ -108,10 +108,10 @@ mod tests {
     const GRANTED_US: u64 = 1_795_247_427_121_675;
     const UNTIL_MS: u64 = 1_795_247_487_121;
 
-    /// As `acquire.lua` puts it together.
+    /// The same packing as in `acquire.lua`.
     fn record(owner: &str) -> Vec<u8> {
         let owner = Owner::new(owner).expect("a short text");
-        let mut record = identity(Attempt(7), &ClaimDigest([65; ClaimDigest::LEN]), &owner);
+        let mut record = head(Attempt(7), &ClaimDigest([65; ClaimDigest::LEN]), &owner);
         record.extend_from_slice(&60_000_u32.to_be_bytes());
         record.extend_from_slice(&GRANTED_US.to_be_bytes());
         record.extend_from_slice(&UNTIL_MS.to_be_bytes()[2..]);
@@ -125,14 +125,14 @@ mod tests {
         assert_eq!(record("me").len(), 45);
     }
 
-    /// Longer strings take Redis a second allocation.
+    /// Redis needs a second allocation for longer strings.
     #[test]
     fn a_record_without_an_owner_is_stored_in_one_piece() {
         assert_eq!(record("").len(), 43);
     }
 
     #[test]
-    fn a_lease_is_read_as_it_was_written() {
+    fn a_written_lease_is_decoded_unchanged() {
         for owner in ["", "web-1", "é1"] {
             let record = record(owner);
             let granted = Packed::new(record[8..].to_vec()).granted();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_short_for_a_record_is_out_of_form() {
+    fn a_truncated_record_is_malformed() {
         let record = record("");
         for len in 0..record.len() - HEAD_LEN {
             assert!(Packed::new(record[8..8 + len].to_vec()).granted().is_err());

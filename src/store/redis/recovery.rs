@@ -1,10 +1,10 @@
-//! Which Redis this is, whether it still has the data that it had, and how long new grants must wait if not.
+//! Which Redis this is, whether it still has its data, and how long new grants must wait if not.
 //!
-//! A Redis that came back without its data would grant locks that are still held. So the processes share the longest TTL
-//! in use: each knows it before the first lease that lasts so long is reported, and after a loss new grants wait for as
-//! long (Chubby's grace period; the delayed restart of Redlock). Renewals and releases go on.
+//! A Redis that came back without its data would grant locks that are still held. So the processes share the longest
+//! TTL in use: each knows it before the first lease of that length is reported, and after a loss new grants wait that
+//! long (Chubby's grace period; the delayed restart of Redlock). Renewals and releases continue.
 //!
-//! A history of the data without a loss is an epoch. Which one it is is kept in the data, and judged there, in one step for
+//! A history of the data without a loss is an epoch. It is stored with the data, and a script judges it in one step for
 //! the whole fleet: see `lua/recovery.lua`.
 
 mod clock;
@@ -36,10 +36,10 @@ use reply::RecoveryReply;
 
 const UNPOISONED: &str = "nobody panics while holding it";
 
-/// How often the store is asked in a row until there is nothing left to tell it.
+/// The most exchanges in a row before [`Recovery::verify`] gives up, because there is always more to report.
 const EXCHANGES_MAX: usize = 5;
 
-/// What all connections know together.
+/// State shared by all connections.
 pub(super) struct Recovery {
     messages: Arc<PubSub>,
     fleet: Arc<FleetState>,
@@ -49,29 +49,29 @@ pub(super) struct Recovery {
     grace_on_empty_start: Duration,
     known: Mutex<KnownData>,
     is_refused: AtomicBool,
-    /// This process was the first to find that the clock of Redis was set back, and puts all locks right.
+    /// Wakes the correction of all locks, if this process was the first to find that the clock was set back.
     pub(super) went_back: Notify,
-    /// By bucket, the last fencing token seen in this epoch: a counter that is behind it was lost.
+    /// By bucket, the last fencing token seen in this epoch: a counter behind it shows a loss.
     last_fences: Box<[AtomicU64]>,
 }
 
 #[derive(Default)]
 struct KnownData {
-    facts: Option<ServerInfo>,
+    server: Option<ServerInfo>,
     clock_offset_ms: i64,
     data_epoch: Option<u64>,
     /// Grows with every exchange of any process.
     revision: u64,
-    /// The epoch whose data this process has found lost and the store has not been told of.
+    /// The epoch whose data this process has found lost, until the store knows it.
     lost_epoch: Option<u64>,
-    /// When another epoch or another Redis was found. What was asked before says nothing about it.
+    /// When another epoch or another Redis was found. Answers to earlier requests say nothing about it.
     changed_at: Option<Instant>,
-    /// When the data were looked at last.
-    looked_at: Option<Instant>,
+    /// When the data were last checked.
+    checked_at: Option<Instant>,
 }
 
 impl Recovery {
-    /// Knows nothing yet. `lease_max` is the longest lease that any process of the fleet may have granted.
+    /// Knows nothing of the store yet. `lease_max` is the longest lease that any process of the fleet may have granted.
     pub(super) fn new(
         config: &RedisConfig,
         lease_max: Duration,
@@ -93,18 +93,18 @@ impl Recovery {
         }
     }
 
-    /// Looks at the Redis behind a connection before anything else is sent on it. Returns the connection epoch that it
+    /// Checks the Redis behind a connection before anything else is sent on it. Returns the connection epoch that it
     /// belongs to.
     pub(super) async fn verify(&self, connection: &mut MultiplexedConnection) -> RedisResult<u64> {
-        let facts = ServerInfo::read(connection).await?;
-        if !facts.is_primary() {
-            // Nothing can be written there, and nothing is granted.
+        let server = ServerInfo::read(connection).await?;
+        if !server.is_primary() {
+            // A replica accepts no writes, so nothing is granted.
             self.is_refused.store(true, Ordering::Relaxed);
-            self.known.lock().expect(UNPOISONED).facts = Some(facts);
+            self.known.lock().expect(UNPOISONED).server = Some(server);
             return Ok(self.epoch());
         }
         for _ in 0..EXCHANGES_MAX {
-            if let Some(epoch) = self.exchange(connection, &facts).await? {
+            if let Some(epoch) = self.exchange(connection, &server).await? {
                 return Ok(epoch);
             }
         }
@@ -115,22 +115,22 @@ impl Recovery {
             .into())
     }
 
-    /// Tells the store what this process knows, and learns what the data and the other processes say. None if there is
-    /// more to tell.
+    /// Reports to the store what this process knows, and learns the state of the data and what other processes have
+    /// reported. None if there is more to report.
     async fn exchange(
         &self,
         connection: &mut MultiplexedConnection,
-        facts: &ServerInfo,
+        server: &ServerInfo,
     ) -> RedisResult<Option<u64>> {
         let (script, request) = (&scripts::RECOVERY, pool::request_id());
         let node = [keys::NODE, keys::LONGEST_TTL, keys::GRACE];
         let used_ms = self.fleet.longest_ttl.used_ms();
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let mut command = pool::call(script, &node, request);
         command
-            .arg(&facts.run_id)
-            .arg(u8::from(facts.is_durable()))
-            .arg(&facts.promoted_from);
+            .arg(&server.run_id)
+            .arg(u8::from(server.is_durable()))
+            .arg(&server.promoted_from);
         {
             let known = self.known.lock().expect(UNPOISONED);
             match known.data_epoch {
@@ -150,9 +150,9 @@ impl Recovery {
             .arg(self.messages.events_channel())
             .arg(self.messages.recovery_channel())
             .arg(self.messages.wake_channel())
-            .arg(self.fleet.clock.unset_us(asked));
+            .arg(self.fleet.clock.unset_us(sent_at));
         let value = pool::evaluate(connection, script, &command).await?;
-        let answered = Instant::now();
+        let answered_at = Instant::now();
         let answer =
             scripts::Reply::to(request, value).and_then(|reply| RecoveryReply::read(reply).ok());
         let answer = answer.ok_or((
@@ -166,23 +166,23 @@ impl Recovery {
         self.fleet.longest_ttl.announced(used_ms);
         self.messages.may_count(answer.may_count);
         self.messages
-            .surveyed(asked, answer.watchers, answer.listeners);
-        Ok(self.apply(facts, &answer, asked, answered))
+            .on_health_check(sent_at, answer.watchers, answer.listeners);
+        Ok(self.apply(server, &answer, sent_at, answered_at))
     }
 
-    /// Takes in what the store said. Returns the connection epoch unless the store must be asked again.
+    /// Applies the store's answer. Returns the connection epoch, or none if another exchange is needed.
     fn apply(
         &self,
-        facts: &ServerInfo,
+        server: &ServerInfo,
         answer: &RecoveryReply,
-        asked: Instant,
-        answered: Instant,
+        sent_at: Instant,
+        answered_at: Instant,
     ) -> Option<u64> {
         let mut known = self.known.lock().expect(UNPOISONED);
         let is_new_epoch = known.data_epoch != Some(answer.epoch);
         let is_other_redis =
-            (known.facts.as_ref()).is_none_or(|before| before.run_id != facts.run_id);
-        let is_overtaken = known.changed_at.is_some_and(|at| asked < at);
+            (known.server.as_ref()).is_none_or(|before| before.run_id != server.run_id);
+        let is_overtaken = known.changed_at.is_some_and(|at| sent_at < at);
         if (is_new_epoch || is_other_redis) && is_overtaken {
             return None;
         }
@@ -190,28 +190,33 @@ impl Recovery {
             if !is_new_epoch && self.grace_left().is_none() {
                 grants_wait(answer.grace_left, "the store was away");
             }
-            self.fleet.wait_until(answered + answer.grace_left);
+            self.fleet.wait_until(answered_at + answer.grace_left);
         }
-        let latest_us = self.fleet.clock.observe(answer.now_us, asked, answered);
-        self.deadline.observe(answer.now_us, asked, answered);
+        let latest_us = self
+            .fleet
+            .clock
+            .observe(answer.now_us, sent_at, answered_at);
+        self.deadline.observe(answer.now_us, sent_at, answered_at);
         if is_new_epoch {
-            self.begin_epoch(answer, known.data_epoch.is_some(), answered);
+            self.begin_epoch(answer, known.data_epoch.is_some(), answered_at);
             known.revision = 0;
             known.lost_epoch = None;
         }
-        self.fleet.longest_ttl.hear(answer.longest_ttl_ms, answered);
+        self.fleet
+            .longest_ttl
+            .note_shared(answer.longest_ttl_ms, answered_at);
         if is_new_epoch || is_other_redis {
-            known.changed_at = Some(answered);
+            known.changed_at = Some(answered_at);
             self.fleet.renew_connections();
         }
-        // An epoch that began with the clock as it is now has taken the step into account.
+        // An epoch that began after the clock was set already accounts for the step.
         let takes_into_account = |latest_us| is_new_epoch && answer.epoch > latest_us;
         if latest_us.is_some_and(|latest_us| !takes_into_account(latest_us)) {
             tracing::warn!("the clock of the store was set forward; leases may have ended early");
             known.lost_epoch = Some(answer.epoch);
         }
-        let looked_at = known.looked_at.replace(asked).filter(|_| !answer.begins);
-        let since = looked_at.unwrap_or(asked);
+        let checked_at = known.checked_at.replace(sent_at).filter(|_| !answer.begins);
+        let since = checked_at.unwrap_or(sent_at);
         if is_new_epoch
             && self
                 .fleet
@@ -223,22 +228,22 @@ impl Recovery {
         known.data_epoch = Some(answer.epoch);
         known.revision = known.revision.max(answer.revision);
         known.clock_offset_ms = clock::offset_ms(answer.now_us);
-        known.facts = Some(facts.clone());
-        let refusal = facts.refusal(self.accepted_policy.as_deref());
+        known.server = Some(server.clone());
+        let refusal = server.refusal(self.accepted_policy.as_deref());
         self.is_refused.store(refusal.is_some(), Ordering::Relaxed);
         let is_settled = known.lost_epoch != known.data_epoch;
         is_settled.then(|| self.epoch())
     }
 
-    fn begin_epoch(&self, answer: &RecoveryReply, knew_another: bool, answered: Instant) {
+    fn begin_epoch(&self, answer: &RecoveryReply, knew_another: bool, answered_at: Instant) {
         let age = Duration::from_micros(answer.now_us.saturating_sub(answer.epoch));
-        if let Some(began) = answered.checked_sub(age)
+        if let Some(began) = answered_at.checked_sub(age)
             && knew_another
         {
             self.fleet.lost(began);
         }
         self.fleet.begin_epoch(answer.epoch);
-        self.fleet.longest_ttl.lost(answered);
+        self.fleet.longest_ttl.lost(answered_at);
         for fence in &self.last_fences {
             fence.store(0, Ordering::Relaxed);
         }
@@ -251,8 +256,8 @@ impl Recovery {
         }
     }
 
-    /// The data behind connections of this epoch were lost: a counter went back, or leases ended early because the clock
-    /// was set forward. The store is told before any connection is used again.
+    /// Declares lost the data behind connections of this epoch: a counter regressed, or leases ended early because the
+    /// clock was set forward. The store learns it before any connection is used again.
     pub(super) fn declare_lost(&self, epoch: u64) {
         let mut known = self.known.lock().expect(UNPOISONED);
         // Of many requests that find out at the same time, the first one is enough.
@@ -262,7 +267,7 @@ impl Recovery {
         }
     }
 
-    /// Redis did not answer what was begun at `since`.
+    /// Redis did not answer a request that was begun at `since`.
     pub(super) fn is_away(&self, since: Instant) {
         self.outage.noticed(since);
     }
@@ -272,13 +277,13 @@ impl Recovery {
         self.outage.is_over();
     }
 
-    /// A connection was opened, and what is behind it was looked at.
+    /// A connection was opened, and the Redis behind it was verified.
     pub(super) fn is_connected(&self) {
         self.outage.verified();
         self.outage.is_over();
     }
 
-    /// No connection could be opened. Those that there are may lead to a Redis that the address does not lead to any more.
+    /// No connection could be opened. The existing ones may lead to another Redis than the address does now.
     pub(super) fn is_not_connected(&self, since: Instant) {
         self.outage.noticed(since);
         if self.outage.is_unverifiable(since) {
@@ -286,29 +291,30 @@ impl Recovery {
         }
     }
 
-    /// After a long outage no connection is used that may be left from before: only a new one is asked whether all were away.
+    /// After a long outage, connections from before are not used: only opening a new one shows whether all processes
+    /// were cut off.
     pub(super) fn renew_if_long_away(&self) {
         if self.outage.distrusts() {
             self.fleet.renew_connections();
         }
     }
 
-    /// Whether waiters that cannot be heard may be passed over: Redis was not away of late, so they could have been.
+    /// Whether silent waiters may be passed over: Redis had no recent outage, so they could have polled.
     pub(super) fn passes_over(&self) -> bool {
         !self.outage.is_recent()
     }
 
-    /// Whether Redis's clock, which showed this time when it answered what was asked at that moment, was set back.
-    pub(super) fn is_behind(&self, redis_us: u64, asked: Instant) -> bool {
-        redis_us < self.fleet.clock.earliest_us(asked)
+    /// Whether Redis's clock was set back, if it showed this time in the answer to a request sent at `sent_at`.
+    pub(super) fn is_behind(&self, redis_us: u64, sent_at: Instant) -> bool {
+        redis_us < self.fleet.clock.earliest_us(sent_at)
     }
 
-    /// Whether Redis's clock, which showed this time just now, was set forward.
+    /// Whether Redis's clock was set forward, if it shows this time now.
     pub(super) fn is_ahead(&self, redis_us: u64) -> bool {
         redis_us > self.fleet.clock.latest_us(Instant::now())
     }
 
-    /// The latest time of Redis at which a request may be carried out that is answered by `deadline`, and not afterwards.
+    /// The latest time of Redis at which a request with this deadline may be executed.
     pub(super) fn not_after_us(&self, deadline: Instant) -> u64 {
         self.deadline.not_after_us(deadline)
     }
@@ -318,16 +324,16 @@ impl Recovery {
         self.fleet.clock.shift_ms()
     }
 
-    /// A lease with this TTL is about to be reported. Says whether the other processes know that leases last so long; if
-    /// not, it must be announced first.
+    /// Notes that a lease with this TTL is about to be reported. Returns whether the other processes know of leases
+    /// this long; if not, it must be announced first.
     pub(super) fn use_ttl(&self, ttl: Duration) -> bool {
         self.fleet.longest_ttl.use_ttl(ttl)
     }
 
-    /// All processes know of leases that last so long.
+    /// All processes know of leases this long.
     pub(super) fn announced(&self, ttl: Duration) {
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        self.fleet.longest_ttl.hear(ttl_ms, Instant::now());
+        self.fleet.longest_ttl.note_shared(ttl_ms, Instant::now());
     }
 
     /// A grant was made in this bucket, over a connection of this epoch.
@@ -337,8 +343,8 @@ impl Recovery {
         }
     }
 
-    /// What a bucket's counter was last, as the scripts know it: a fencing token, or the negated epoch if this process has
-    /// seen none.
+    /// The last known counter of a bucket, in the form of the scripts: a fencing token, or the negated epoch if this
+    /// process has seen none.
     pub(super) fn last_fence(&self, bucket: Bucket) -> i64 {
         let fence = self.last_fences[bucket.index()].load(Ordering::Acquire);
         let epoch = self.data_epoch();
@@ -369,13 +375,13 @@ impl Recovery {
         self.fleet.grace_left()
     }
 
-    /// Why grants are refused, what was found, and the offset of the clocks; none before the first contact.
+    /// Why grants are refused, the findings, and the offset of the clocks; none before the first contact.
     pub(super) fn findings(&self) -> Option<(Option<String>, Vec<Finding>, i64)> {
         let known = self.known.lock().expect(UNPOISONED);
-        let facts = known.facts.as_ref()?;
-        let findings = facts.findings(self.accepted_policy.as_deref(), known.clock_offset_ms);
+        let server = known.server.as_ref()?;
+        let findings = server.findings(self.accepted_policy.as_deref(), known.clock_offset_ms);
         Some((
-            facts.refusal(self.accepted_policy.as_deref()),
+            server.refusal(self.accepted_policy.as_deref()),
             findings,
             known.clock_offset_ms,
         ))

@@ -1,5 +1,5 @@
-//! What comes before a lease is reported to anybody: that the other processes know how long to wait should Redis lose it, and
-//! with it what keeps the lock closed afterwards.
+//! What must happen before a lease is reported: the other processes learn how long to wait if Redis loses it, including
+//! the time that the lock stays closed afterwards.
 
 use std::time::Duration;
 
@@ -19,14 +19,15 @@ impl RedisStore {
     /// Makes an answer over a connection of this epoch ready to be reported.
     ///
     /// # Errors
-    /// It is unknown whether the claim holds, because the store could not be told of a TTL, or lost its data meanwhile.
+    /// It is unknown whether the claim holds, because the TTL could not be announced, or the store lost its data
+    /// meanwhile.
     pub(super) async fn report_acquired(
         &self,
         mut acquired: Acquired,
         claim: &Claim,
         closed_for: Option<ClosedFor>,
         epoch: u64,
-        [asked, deadline]: [Instant; 2],
+        [sent_at, deadline]: [Instant; 2],
     ) -> Result<Acquired, StoreError> {
         let longest = match &mut acquired {
             Acquired::Granted(grants) => {
@@ -57,10 +58,10 @@ impl RedisStore {
         match &acquired {
             Acquired::Granted(grants) => {
                 let leases = grants.iter().map(|grant| &grant.lease);
-                self.check_clock(leases, asked, deadline).await?;
+                self.check_clock(leases, sent_at, deadline).await?;
             }
             Acquired::Reentered(leases) | Acquired::Replayed(leases) => {
-                self.check_clock(leases.iter(), asked, deadline).await?;
+                self.check_clock(leases.iter(), sent_at, deadline).await?;
             }
             Acquired::Superseded
             | Acquired::Waiting(_)
@@ -75,8 +76,8 @@ impl RedisStore {
         Ok(acquired)
     }
 
-    /// The answer to a request of which an earlier try may still arrive. What the claim was granted it keeps; a claim that
-    /// waits is rolled back when its wait is over; but after any other answer nothing may be granted any more.
+    /// The answer to a request of which an earlier try may still arrive. A granted claim keeps its locks; a waiting
+    /// claim is rolled back when its wait is over; after any other answer, nothing may be granted any more.
     pub(super) async fn unless_late(
         &self,
         acquired: Acquired,
@@ -118,11 +119,11 @@ impl RedisStore {
         renewed: Renewed,
         closed_for: Option<ClosedFor>,
         epoch: u64,
-        [asked, deadline]: [Instant; 2],
+        [sent_at, deadline]: [Instant; 2],
     ) -> Result<Renewed, StoreError> {
         if let Renewed::Extended(renewals) = &renewed {
             let leases = renewals.iter().map(|renewal| &renewal.lease);
-            self.check_clock(leases, asked, deadline).await?;
+            self.check_clock(leases, sent_at, deadline).await?;
         }
         let longest = match &renewed {
             Renewed::Extended(renewals) => {
@@ -134,12 +135,12 @@ impl RedisStore {
         Ok(renewed)
     }
 
-    /// The same for a release, over a connection of this epoch if it was a step back, which leaves something to wait for.
+    /// The same for a release. A step back has the epoch of its connection, because it leaves a lease to wait for.
     pub(super) async fn report_released(
         &self,
         reply: ReleaseReply,
         epoch: Option<u64>,
-        [asked, deadline]: [Instant; 2],
+        [sent_at, deadline]: [Instant; 2],
     ) -> Result<Vec<Released>, StoreError> {
         let leases = reply.released.iter().filter_map(|released| match released {
             Released::SteppedBack(lease) => Some(lease),
@@ -148,18 +149,18 @@ impl RedisStore {
             | Released::Repeated
             | Released::NotHolder(_) => None,
         });
-        self.check_clock(leases, asked, deadline).await?;
+        self.check_clock(leases, sent_at, deadline).await?;
         if let Some(epoch) = epoch {
             self.report(reply.closed_for, epoch, deadline).await?;
         }
         Ok(reply.released)
     }
 
-    /// What is left of these leases counts from Redis's time just now.
+    /// Checks the clock: the time that is left of a lease shows Redis's time just now.
     async fn check_clock<'a>(
         &self,
         mut leases: impl Iterator<Item = &'a Lease>,
-        asked: Instant,
+        sent_at: Instant,
         deadline: Instant,
     ) -> Result<(), StoreError> {
         let Some(Holder {
@@ -172,47 +173,48 @@ impl RedisStore {
         };
         let left_ms = u64::try_from(expires_in.as_millis()).unwrap_or(u64::MAX);
         let now_ms = expires_at.unix_ms().saturating_sub(left_ms);
-        self.check_time(now_ms, asked, deadline).await
+        self.check_time(now_ms, sent_at, deadline).await
     }
 
-    /// It was this time in Redis just now. When its clock was set back, what counts from then would end early should it be set
-    /// right: all processes must know of the step before anybody relies on it, so that each of them notices the next one.
+    /// Checks Redis's time of just now. If its clock was set back, times counted from then would end early if it is
+    /// corrected: all processes must know of the step before any client relies on them, so that each notices the next
+    /// step.
     pub(super) async fn check_time(
         &self,
         now_ms: u64,
-        asked: Instant,
+        sent_at: Instant,
         deadline: Instant,
     ) -> Result<(), StoreError> {
         // Rounded up, as Redis counts in milliseconds here.
         let redis_us = (now_ms + 1) * 1_000;
-        match self.recovery.is_behind(redis_us, asked) {
-            true => Box::pin(self.tell_of_step_back(deadline)).await,
+        match self.recovery.is_behind(redis_us, sent_at) {
+            true => Box::pin(self.announce_step_back(deadline)).await,
             false => Ok(()),
         }
     }
 
-    async fn tell_of_step_back(&self, deadline: Instant) -> Result<(), StoreError> {
+    async fn announce_step_back(&self, deadline: Instant) -> Result<(), StoreError> {
         tracing::warn!("the clock of the store was set back");
-        let looked = self.pool.connect(deadline).await;
-        let mut connection = looked.map_err(|failure| failure.into_error(true))?;
-        let telling = async {
+        let connected = self.pool.connect(deadline).await;
+        let mut connection = connected.map_err(|failure| failure.into_error(true))?;
+        let announcing = async {
             let verify = redis::cmd("PUBLISH")
                 .arg(self.messages.recovery_channel())
                 .arg("verify")
                 .to_owned();
-            // Redis may answer a moment before it sends what it was told to publish; then it answers the next command later.
+            // Redis may answer a moment before it sends a published message; then it answers the next command later.
             for command in [verify, redis::cmd("PING")] {
                 connection.socket().send_packed_command(&command).await?;
             }
             redis::RedisResult::Ok(())
         };
-        match timeout_at(deadline, telling).await {
+        match timeout_at(deadline, announcing).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(may_be_lost()),
         }
     }
 
-    /// Leases are about to be reported, the longest of which lasts for `ttl`.
+    /// Prepares to report leases, the longest of which lasts for `ttl`.
     async fn report(
         &self,
         ttl: Option<Duration>,
@@ -221,17 +223,17 @@ impl RedisStore {
     ) -> Result<(), StoreError> {
         let Some(ttl) = ttl else { return Ok(()) };
         if !self.recovery.use_ttl(ttl) {
-            // Rare, and not to make every request larger.
+            // Rare; boxed so that it does not enlarge every request.
             Box::pin(self.share(ttl, deadline)).await?;
         }
-        // Those who noticed a loss since may have learnt of this TTL only later, and do not wait for so long.
+        // Processes that noticed a loss since may have learned this TTL too late, and do not wait that long.
         if epoch != self.recovery.epoch() {
             return Err(may_be_lost());
         }
         Ok(())
     }
 
-    /// Makes sure that all processes know that leases last so long. Of many requests one tells them.
+    /// Makes sure that all processes know of leases this long. One of many requests announces it.
     async fn share(&self, ttl: Duration, deadline: Instant) -> Result<(), StoreError> {
         let Ok(_announcing) = timeout_at(deadline, self.announcing.lock()).await else {
             let detail = "the other processes could not be told in time";
@@ -250,10 +252,11 @@ impl RedisStore {
         }
     }
 
-    /// Tells all processes that leases last so long. Says whether the data are those that this process knows.
+    /// Announces to all processes that leases last this long. Returns whether the data are those that this process
+    /// knows.
     async fn announce(&self, ttl: Duration, deadline: Instant) -> Result<bool, StoreError> {
         let epoch = self.recovery.data_epoch();
-        let tell = async |channel| {
+        let send = async |channel| {
             let (script, request) = (&scripts::ANNOUNCE, pool::request_id());
             let command = || {
                 let mut command = pool::call(script, &[keys::NODE, keys::LONGEST_TTL], request);
@@ -263,12 +266,12 @@ impl RedisStore {
             let read = |mut reply: Reply, _: &Connection| Ok(reply.number()? == 1);
             self.run(script, request, deadline, command, read).await
         };
-        // Redis may answer a moment before it sends what it was told to publish, and be killed between the two. When it
-        // answers the next command, the messages are on their way.
-        Ok(tell(self.messages.recovery_channel()).await? && tell("").await?)
+        // Redis may answer a moment before it sends a published message, and may be killed in between. When it answers
+        // the next command, the messages have been sent.
+        Ok(send(self.messages.recovery_channel()).await? && send("").await?)
     }
 
-    /// A place whose end does not depend on how often the clock of Redis is set.
+    /// A ticket whose end does not depend on steps of Redis's clock.
     fn steady(&self, place: Ticket) -> Ticket {
         let shift_ms = self.recovery.clock_shift_ms();
         let until = place.until.map(|until| {

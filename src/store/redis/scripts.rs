@@ -1,9 +1,9 @@
-//! The scripts, one for each verb, and how an answer is read, item by item. What the items mean is in `answers`, how
-//! scripts reach Redis in `pool`.
+//! The scripts, one for each verb, and how to read an answer item by item. `decode` knows what the items mean, and
+//! `pool` sends the scripts.
 //!
-//! Every answer begins with the eight bytes that the request sent, so that an answer can never be taken for that of
-//! another request; then comes a code, whose names are here and in the header of the script. Most answers are lists; what
-//! the fast paths say is packed into one string (`record`), because a list costs Redis as much as another command.
+//! Every answer begins with the eight bytes that the request sent, so it can never be taken for the answer to another
+//! request. Then comes a code, which the header of the script names. Most answers are lists; the fast paths pack theirs
+//! into one string (`record`), because a list costs Redis as much as another command.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub(super) struct Script {
     pub(super) sha: String,
 }
 
-/// The source of one part of a script: a file, or those that are included together, in the order in which they build on each
-/// other.
+/// The source of one part of a script: a file, or several that are included together, in the order in which they depend
+/// on each other.
 macro_rules! part {
     (lock) => {
         concat!(
@@ -38,7 +38,7 @@ macro_rules! part {
     };
 }
 
-/// A script is put together from its own file, what it includes, and what it goes on with where its fast path ends.
+/// A script consists of its own file, the files that it includes, and those that continue it where its fast path ends.
 macro_rules! script {
     ($name:ident: $($part:tt)+) => {
         pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
@@ -65,24 +65,24 @@ script!(SHIFT_HOLDERS: "clock" lock "shift_holders");
 script!(RECOVERY: "clock" "recovery");
 script!(ANNOUNCE: "announce");
 
-/// How many bytes of a request come back.
+/// How many bytes of the request the answer repeats.
 const REQUEST_LEN: usize = size_of::<u64>();
 
-/// An answer does not have the form that its script gives it.
+/// An answer is not in the form that its script returns.
 #[derive(Debug)]
 pub(super) struct Malformed;
 
-/// What a script answers that does nothing once it is too late.
+/// The answer of a script that does nothing after its deadline.
 pub(super) enum InTime<T> {
     Done(T),
-    /// It was later in Redis than the request allowed: then it was so many microseconds.
+    /// The request arrived after its time limit, at this time in Redis.
     Late {
         redis_us: u64,
     },
 }
 
 impl<T> InTime<T> {
-    /// What was done by a script that was not told when it is too late.
+    /// The result of a script that has no deadline.
     pub(super) fn done(self) -> Result<T, Malformed> {
         match self {
             Self::Done(answer) => Ok(answer),
@@ -95,7 +95,7 @@ impl<T> InTime<T> {
 pub(super) struct Reply(std::vec::IntoIter<Value>);
 
 impl Reply {
-    /// Takes an answer if it belongs to `request`.
+    /// Accepts an answer if it belongs to `request`.
     pub(super) fn to(request: u64, value: Value) -> Option<Self> {
         let mut items = if let Value::BulkString(mut bytes) = value {
             if bytes.len() < REQUEST_LEN {
@@ -114,7 +114,7 @@ impl Reply {
         }
     }
 
-    /// What a fast path packed into one string. The codes that other answers begin with are numbers.
+    /// The string of a fast path. Other answers begin with a number.
     pub(super) fn packed(&mut self) -> Option<Packed> {
         match self.0.as_slice() {
             [Value::BulkString(bytes)] => Some(Packed::new(bytes.clone())),
@@ -126,7 +126,7 @@ impl Reply {
         self.number().map(Duration::from_millis)
     }
 
-    /// A whole number, which Lua sends as an integer and a hash field as text.
+    /// A whole number, which Lua sends as an integer and a hash field holds as text.
     pub(super) fn number(&mut self) -> Result<u64, Malformed> {
         match self.0.next() {
             Some(Value::Int(number)) => u64::try_from(number).map_err(|_| Malformed),
@@ -138,10 +138,10 @@ impl Reply {
         }
     }
 
-    /// A text; what a record does not have is empty.
+    /// A text; empty for a missing field.
     pub(super) fn text(&mut self) -> Result<String, Malformed> {
         match self.0.next() {
-            // A number where text is expected comes from a script that computed it.
+            // A script sends a number that it computed as an integer.
             Some(Value::Int(number)) => Ok(number.to_string()),
             Some(Value::Nil) => Ok(String::new()),
             Some(value) => String::from_utf8(bytes_of(value)?).map_err(|_| Malformed),
@@ -149,7 +149,7 @@ impl Reply {
         }
     }
 
-    /// A number, or an empty text where there is none.
+    /// A number; none for an empty text.
     pub(super) fn optional(&mut self) -> Result<Option<u64>, Malformed> {
         match self.text()?.as_str() {
             "" => Ok(None),
@@ -165,12 +165,12 @@ impl Reply {
         }
     }
 
-    /// Whether everything has been read.
+    /// Whether all items have been read.
     pub(super) fn is_read(&self) -> bool {
         self.0.as_slice().is_empty()
     }
 
-    /// What is left, as it is.
+    /// The remaining items, unchanged.
     pub(super) fn keys(self) -> Result<Vec<Vec<u8>>, Malformed> {
         self.0.map(bytes_of).collect()
     }

@@ -1,5 +1,5 @@
-//! The connection on which this process hears messages: what is subscribed to, in which order, and what is looked after
-//! when it breaks. What a message means is in `messages`.
+//! The subscription connection of this process: the channels, their order, and recovery when the connection breaks.
+//! `pubsub` interprets the messages.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -19,17 +19,17 @@ use super::pool::Pool;
 use super::pubsub::{PubSubShared, UNPOISONED, publish};
 use crate::store::Listener;
 
-/// Between two tries to connect, or to announce; doubled up to [`PAUSE_MAX`].
+/// The pause between two attempts to connect or to announce; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How often a connection on which nothing arrives is asked for a sign of life, and how long that may take.
+/// How often an idle connection is pinged, and how long the answer may take.
 const PING_EVERY: Duration = Duration::from_secs(5);
-/// How long the others take, as a rule, to hear that somebody has come to watch.
+/// How long the other processes usually take to receive the announcement that this one wants events.
 const WATCH_SPREADS: Duration = Duration::from_millis(50);
-/// How long a command may take that goes over the connections of operations.
+/// How long a command over the connections of operations may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the task that hears needs.
+/// The state of the receiving task.
 pub(super) struct Subscriber {
     pub(super) shared: Arc<PubSubShared>,
     pub(super) client: Client,
@@ -41,15 +41,15 @@ pub(super) struct Subscriber {
 type Step<'a> = Fuse<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>;
 
 impl Subscriber {
-    /// Hears for ever, over one connection after another.
+    /// Receives messages for ever, over one connection after another.
     pub(super) async fn run(&self) {
         let mut pause = PAUSE_MIN;
         loop {
             let ended = match timeout(self.connect_timeout, self.connect()).await {
                 Ok(Ok(pubsub)) => {
                     pause = PAUSE_MIN;
-                    let hearing = DemandSource::Since(Instant::now());
-                    self.shared.demand.set_hearing(hearing);
+                    let source = DemandSource::Since(Instant::now());
+                    self.shared.demand.set_source(source);
                     self.shared
                         .may_not_subscribe
                         .store(false, Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl Subscriber {
                 Ok(Err(error)) => Err(error),
                 Err(_) => Ok(()),
             };
-            // Whatever ended it, the connection is of no more use.
+            // Whatever ended the loop, the connection cannot be used again.
             self.shared.lost(ended.as_ref().err());
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -79,7 +79,7 @@ impl Subscriber {
         Ok(pubsub)
     }
 
-    /// Hears until the connection ends or gives no more sign of life.
+    /// Receives until the connection ends or shows no sign of life.
     async fn read_loop(&self, pubsub: PubSub) -> RedisResult<()> {
         let (mut sink, mut messages) = pubsub.split();
         let mut delivery = self.shared.delivery.subscribe();
@@ -87,22 +87,22 @@ impl Subscriber {
         let mut is_subscribed = false;
         let mut counting: Step<'_> = self.count().boxed().fuse();
         let mut announcing: Step<'_> = Fuse::terminated();
-        let mut has_heard = true;
+        let mut is_alive = true;
         let mut pings = tokio::time::interval(PING_EVERY);
-        let mut looking: Fuse<JoinHandle<()>> = Fuse::terminated();
+        let mut verifying: Fuse<JoinHandle<()>> = Fuse::terminated();
         loop {
             tokio::select! {
                 message = messages.next() => match message {
                     Some(message) => {
-                        has_heard = true;
+                        is_alive = true;
                         self.shared.dispatch(&message, &*self.listener);
                     }
                     None => return Ok(()),
                 },
                 () = self.shared.reconnect.notified() => return Ok(()),
-                // One look is enough for all that is told before it begins.
-                () = self.shared.look.notified(), if looking.is_terminated() => looking = self.look().fuse(),
-                _ = &mut looking, if !looking.is_terminated() => {}
+                // One check covers all notifications that arrive before it begins.
+                () = self.shared.verify.notified(), if verifying.is_terminated() => verifying = self.verify().fuse(),
+                _ = &mut verifying, if !verifying.is_terminated() => {}
                 changed = delivery.changed() => {
                     let Ok(()) = changed else { return Ok(()) };
                     let now = *delivery.borrow_and_update();
@@ -121,12 +121,12 @@ impl Subscriber {
                     }
                 }
                 () = &mut counting, if !counting.is_terminated() => {
-                    // What was said while nobody heard is lost. The subscription is there now, so whoever looks from now
-                    // on misses nothing (subscribe, wait for the answer, then look).
+                    // Messages published while this process was not subscribed are lost. Now it is subscribed, so a
+                    // check from now on misses nothing (subscribe, wait for the answer, then check).
                     self.listener.messages_lost();
                 }
                 _ = pings.tick() => {
-                    if !std::mem::take(&mut has_heard)
+                    if !std::mem::take(&mut is_alive)
                         && !matches!(timeout(PING_EVERY, sink.ping::<redis::Value>()).await, Ok(Ok(_)))
                     {
                         return Ok(());
@@ -136,13 +136,13 @@ impl Subscriber {
         }
     }
 
-    /// Looks at Redis at once: what was found out may not be seen any more when the next request looks, such as a step of the
-    /// clock that is set right again.
-    fn look(&self) -> JoinHandle<()> {
+    /// Checks Redis at once: what was found may be gone by the next request, such as a step of the clock that was
+    /// corrected.
+    fn verify(&self) -> JoinHandle<()> {
         let pool = Weak::clone(&self.pool);
         tokio::spawn(async move {
             if let Some(pool) = pool.upgrade() {
-                // What cannot be reached is looked at by whoever reaches it.
+                // If Redis is unreachable, the next connection checks it.
                 let _ = pool.connect(Instant::now() + COMMAND_TIMEOUT).await;
             }
         })
@@ -160,8 +160,8 @@ impl Subscriber {
         answer.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
     }
 
-    /// Tells the other processes that this one wants events, and gives them time to hear it. Who does not hear it tells
-    /// events in any case, as long as it does not know whether anybody wants them.
+    /// Announces that this process wants events, and gives the others time to receive it. A process that misses it
+    /// publishes events anyway, as long as it does not know whether they are wanted.
     async fn announce(&self) {
         let mut pause = PAUSE_MIN;
         loop {
@@ -171,7 +171,7 @@ impl Subscriber {
                 Some((_, Err(error))) => {
                     self.shared.may_publish(Some(&error));
                     if self.shared.may_not_publish.load(Ordering::Relaxed) {
-                        // The others find out by their surveys.
+                        // The others learn it by their health checks.
                         break;
                     }
                 }
@@ -183,24 +183,24 @@ impl Subscriber {
         tokio::time::sleep(WATCH_SPREADS).await;
     }
 
-    /// Finds out who wanted events before this process heard. If that fails, the next survey does.
+    /// Counts the processes that wanted events before this one subscribed. If that fails, the next health check does.
     async fn count(&self) {
         let count = redis::cmd("PUBSUB")
             .arg("NUMSUB")
             .arg(&self.shared.events)
             .to_owned();
-        if let Some((asked, Ok((_, subscribers)))) = self.command::<(String, u64)>(&count).await {
-            self.shared.demand.counted(asked, subscribers);
+        if let Some((sent_at, Ok((_, subscribers)))) = self.command::<(String, u64)>(&count).await {
+            self.shared.demand.counted(sent_at, subscribers);
         }
     }
 
-    /// Runs a command over a connection of the operations. Says when it was sent; none if there is no answer.
+    /// Runs a command over a connection of the operations. Also returns when it was sent; none without an answer.
     async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Option<(Instant, RedisResult<T>)> {
         let deadline = Instant::now() + COMMAND_TIMEOUT;
         let mut connection = self.pool.upgrade()?.get(deadline).await.ok()?;
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let answer = timeout_at(deadline, command.query_async(connection.socket())).await;
-        // What is no answer of Redis' own leaves the connection doubtful.
+        // Anything but an answer of Redis itself leaves the connection doubtful.
         let is_answered = answer.as_ref().is_ok_and(|answer| {
             let code = answer.as_ref().err().map(RedisError::code);
             code.is_none_or(|code| code.is_some())
@@ -208,6 +208,6 @@ impl Subscriber {
         if !is_answered {
             connection.abandon();
         }
-        answer.ok().map(|answer| (asked, answer))
+        answer.ok().map(|answer| (sent_at, answer))
     }
 }

@@ -1,16 +1,16 @@
-//! What the scripts answer that look at locks, put them right after a step of the clock, or take them from their holders.
+//! Decodes the answers of the scripts that read locks, correct them after a step of the clock, or evict their holders.
 
 use std::time::Duration;
 
 /// One step of an eviction.
 pub(super) struct Eviction {
-    /// When it was done, by the clock of Redis.
+    /// When it was done, on the clock of Redis.
     pub(super) at_ms: u64,
     /// How many were evicted.
     pub(super) count: u64,
-    /// Those of them that the step tells of.
-    pub(super) told: Vec<Holder>,
-    /// The cursor with which the next step goes on, if there is one.
+    /// The evicted holders that the step lists.
+    pub(super) listed: Vec<Holder>,
+    /// The cursor of the next step; none if this was the last.
     pub(super) next: Option<u64>,
 }
 
@@ -20,15 +20,15 @@ pub(super) fn evicted(mut reply: Reply) -> Result<InTime<Eviction>, Malformed> {
         return Ok(InTime::Late { redis_us: now });
     }
     let (cursor, count) = (reply.number()?, reply.number()?);
-    let mut told = Vec::new();
+    let mut listed = Vec::new();
     while !reply.is_read() {
-        told.push(lease(reply.list()?, now)?.holder);
+        listed.push(lease(reply.list()?, now)?.holder);
     }
     let next = (cursor != 0).then_some(cursor);
     Ok(InTime::Done(Eviction {
         at_ms: now,
         count,
-        told,
+        listed,
         next,
     }))
 }
@@ -39,18 +39,18 @@ use crate::domain::{HeadWaiter, Holder, LockName, LockState, LockView, Owner, Qu
 
 /// One step of a scan.
 pub(super) struct Scanned {
-    /// The cursor with which the next step goes on; 0 if this was the last.
+    /// The cursor of the next step; 0 if this was the last.
     pub(super) next: u64,
-    /// How many of the locks that it looked at are held.
+    /// How many of the visited locks are held.
     pub(super) held: u64,
     pub(super) keys: Vec<Vec<u8>>,
 }
 
-/// One step of putting locks right after the clock was set back.
+/// One step of the correction after the clock was set back.
 pub(super) struct Shifted {
-    /// The cursor with which the next step goes on; 0 if this was the last.
+    /// The cursor of the next step; 0 if this was the last.
     pub(super) next: u64,
-    /// The keys of locks that several hold.
+    /// The keys of shared locks.
     pub(super) shared: Vec<Vec<u8>>,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn inspected(mut reply: Reply) -> Result<(LockState, Queue), Malforme
     view(reply.list()?, now_ms)
 }
 
-/// How long Redis worked for it, and the first of these locks, as many as it tells of.
+/// The first of these locks, as many as the step returned, and how long Redis worked.
 pub(super) fn page(
     mut reply: Reply,
     names: &[LockName],
@@ -72,14 +72,14 @@ pub(super) fn page(
         let (state, queue) = view(reply.list()?, now_ms)?;
         views.push(LockView { name, state, queue });
     }
-    // A step that tells nothing would be taken again for ever.
+    // A step without progress would be repeated for ever.
     if views.is_empty() {
         return Err(Malformed);
     }
     Ok((views, worked))
 }
 
-/// How long Redis worked for it, and what was found.
+/// The keys found, and how long Redis worked.
 pub(super) fn scanned(mut reply: Reply) -> Result<(Scanned, Option<Duration>), Malformed> {
     let worked = worked(&mut reply)?;
     let scanned = Scanned {
@@ -90,7 +90,7 @@ pub(super) fn scanned(mut reply: Reply) -> Result<(Scanned, Option<Duration>), M
     Ok((scanned, worked))
 }
 
-/// How long Redis worked for it, the cursor of the next step, and what this one found.
+/// The step's result, and how long Redis worked.
 pub(super) fn shifted(mut reply: Reply) -> Result<(Shifted, Option<Duration>), Malformed> {
     let worked = worked(&mut reply)?;
     let shifted = Shifted {
@@ -100,7 +100,7 @@ pub(super) fn shifted(mut reply: Reply) -> Result<(Shifted, Option<Duration>), M
     Ok((shifted, worked))
 }
 
-/// How long a script took. Some versions of Redis stop the clock for scripts; then nobody knows.
+/// How long a script took; none for versions of Redis that freeze the clock for scripts.
 fn worked(reply: &mut Reply) -> Result<Option<Duration>, Malformed> {
     let micros = reply.number()?;
     Ok((micros > 0).then(|| Duration::from_micros(micros)))

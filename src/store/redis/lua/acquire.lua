@@ -1,33 +1,33 @@
--- Grants locks to a claim, all or none, or says why not; a claim that waits comes to stand in their queues.
+-- Grants locks to a claim, all or none, or returns why not; enqueues a claim that waits.
 -- KEYS: for each lock: lock_key, fence, ended, ticket
 -- ARGV: kept_ms, not_after, for each lock: record_head, last_fence_seen, at the end: queue_request, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat
 -- Returns: attempt, code, then by code: 1 granted: now_ms and for each lock fence, acquired_ms, until_ms, ms that an
---   expired lease was held before or ''; 2 re-entered, 3 replayed: now_ms, ms that a lock stays taken or
---   closed if nobody does anything, and the leases; 4 blocked: now_ms and the blockades; 5 waiting: sequence, until_ms, ms
---   until something runs out or '', position or '', queue length, whether the place had been lost; 6 ended:
---   number of the lock, mark; 7 recovering; 8 a fencing counter went back; 9 a fencing counter is used up; 10 the attempt
---   was withdrawn; 11 claimed otherwise before, 12 held by several: number; 13 another limit: number, limit; 14 too many
---   waiters: number, how many; 15 overdue; 16 it came too late, and nothing was done: now_us; 17 the client has asked
---   again since, elsewhere.
---   The fast path packs its answer, a table costs Redis as much as a command: 1 granted: the compact record, which begins
---   so; 3 replayed, 4 blocked by one holder: now_ms, its compact record
+--   expired lease was held before or ''; 2 re-entered, 3 replayed: now_ms, ms that a lock stays taken or closed without
+--   further operations, and the leases; 4 blocked: now_ms and the conflicts; 5 waiting: sequence, until_ms, ms until
+--   the next expiry in the way or '', position or '', queue length, whether the place had been lost; 6 ended: number of
+--   the lock, mark; 7 recovering; 8 a fencing counter regressed; 9 a fencing counter is exhausted; 10 the attempt was
+--   withdrawn; 11 the claim has other parameters, 12 it holds shared: number; 13 another limit: number, limit; 14 too
+--   many waiters: number, how many; 15 the wait has expired; 16 it came too late, and nothing was done: now_us; 17 the
+--   client has retried elsewhere since.
+--   The fast path packs its answer, because a table costs Redis as much as a command: 1 granted: the compact record,
+--   which begins so; 3 replayed, 4 blocked by one holder: now_ms, its compact record
 local kept_ms, not_after = ARGV[1], ARGV[2]
 
 local call = redis.call
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = (now_us - now_us % 1000) / 1000
--- The fence as text, put together from Redis' own digits: a number that becomes text loses some or takes long.
+-- The fence as text, built from Redis' own digits: converting a number loses digits or is slow.
 local granted_text = time[1] .. (#time[2] == 6 and time[2] or string.sub('00000' .. time[2], -6))
--- Either the request was on its way for too long, or the clock was set forward and leases have ended early. Texts of 16
--- digits compare as their numbers do.
+-- The request arrived too late, or the clock was set forward and leases have ended early. Strings of 16 digits compare
+-- like their numbers.
 if granted_text > not_after then
     return { string.sub(ARGV[3], 1, 8), 16, granted_text }
 end
 
--- The fast path, which most claims go: the claim is new and has no more wishes than to wait, and either nothing is known of
--- the lock or one holder is. It comes before everything that it does not need is even defined. A compact record is told in
--- lease.lua; an identity is what it begins with. A stand ends with when the wait is over, once that is known.
+-- Fast path for most claims: a new claim without options, except perhaps to wait, on a lock of which nothing is known
+-- or that has one holder. It runs before anything that it does not need is defined. lease.lua describes the compact
+-- record, which begins with the record head. A queue request ends with the end of the wait, once that is known.
 local has_stood = ARGV[5] and string.sub(ARGV[5], -1) ~= ' '
 if #ARGV <= 5 and not has_stood then
     local lock_key, fence, record_head = KEYS[1], KEYS[2], ARGV[3]
@@ -35,15 +35,15 @@ if #ARGV <= 5 and not has_stood then
     if known == 0 then
         local ttl_ms = kept_ms - 60000
         local record = record_head .. struct.pack('>I4I8I6', ttl_ms, now_us, now_ms + ttl_ms)
-        -- The first write: when memory is full it fails before anything is done.
+        -- The first write: when memory is full, it fails before anything is done.
         call('SET', lock_key, record, 'PX', kept_ms)
         local last = call('GETSET', fence, granted_text)
-        -- What is said of an unused bucket, the negated epoch, is longer, and comes before all others.
+        -- The counter of an unused bucket is the negated epoch: it is longer, and sorts before all others.
         if last and (#last == 16 and last < granted_text and last >= ARGV[4]
             or last == ARGV[4] and last < '-' .. granted_text) then
             return record
         end
-        -- The counter is not simply behind the clock. Nothing has happened, and what comes of it is found out below.
+        -- The counter is not simply behind the clock. Undo the writes; the code below decides.
         call('DEL', lock_key)
         if last then
             call('SET', fence, last)
@@ -63,8 +63,8 @@ if #ARGV <= 5 and not has_stood then
             elseif is_mine and granted_to ~= attempt then
                 local nobody = '\0\0\0\0\0\0\0\0'
                 if granted_to ~= nobody then
-                    -- From now on nobody may withdraw the grant. When memory is full PEXPIRE is allowed, and once a script
-                    -- has written it may go on writing.
+                    -- From now on no attempt may roll the grant back. PEXPIRE is allowed when memory is full, and a
+                    -- script that has written may keep writing.
                     record = nobody .. string.sub(record, 9)
                     call('PEXPIRE', lock_key, until_ms + 60000 - now_ms)
                     call('SET', lock_key, record, 'KEEPTTL')

@@ -8,13 +8,13 @@ if queue_request ~= '' then
         string.match(queue_request, '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) (%d) (%d*) (%d*)$')
 end
 
--- The process asks, so its waiters go on standing there.
+-- The process polls, so its set of waiters stays alive.
 local function is_alive(lock)
     redis.call('PEXPIRE', process_queue_key(lock, wait.process), wait.liveness_ms)
     redis.call('PEXPIRE', queue_key(lock), math.max(TOMBSTONE_MS, tonumber(wait.liveness_ms)))
 end
 
--- An answer after which the claim waits no more, wherever it stood.
+-- An answer that ends the claim's wait, wherever it is queued.
 local function for_good(...)
     for number = 1, wait and count or 0 do
         local lock = locks[number] or read(KEYS[number * 4 - 3], now_ms)
@@ -25,7 +25,7 @@ local function for_good(...)
     return { attempt, ... }
 end
 
--- First come the answers that depend on what the claim is already.
+-- First the answers that depend on the current state of the claim.
 local held, was_acknowledged = 0, true
 for number = 1, count do
     local lock = read(KEYS[number * 4 - 3], now_ms)
@@ -46,7 +46,7 @@ for number = 1, count do
             unpack(redis.call('HMGET', lock.record, 'r', 'j', 'z', 'i', 'd'))
     end
     if may_undo == attempt and string.sub(lock.turns or attempt, 1, 8) == attempt then
-        -- The first answer to this very attempt was lost on its way: it is still the answer.
+        -- The first answer to this same attempt was lost; repeat it.
         held, was_acknowledged = held + 1, false
     else
         local mark = redis.call('GET', lock.ended)
@@ -60,15 +60,15 @@ for number = 1, count do
     end
 end
 
--- The attempt is told of a lease: from now on it may roll the lease back if it takes over, else nobody may. A late repeat
--- of an attempt that has had its turn changes nothing.
+-- Replays the lease to the attempt: from now on the attempt may roll it back if it takes over, else none may. A late
+-- repeat of an attempt that already had the lease changes nothing.
 local function pass_rollback_right(lock)
     local turns = lock.turns
     if turns and string.find(turns, attempt, 1, true) then
         return
     end
     local before = redis.call('HGET', lock.record, 'r')
-    -- HDEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+    -- HDEL first: it is allowed when memory is full, and a script that has written may keep writing.
     redis.call('HDEL', lock.record, 'r')
     if takes_over == '1' then
         turns = (turns or before or NOBODY) .. attempt

@@ -1,4 +1,4 @@
--- Continues acquire_queue.lua with a claim that nothing is in the way of.
+-- Continues acquire_queue.lua with a claim that has no conflict.
 -- Fencing tokens for all locks before anything is written; locks of one bucket share a counter.
 local counters = {}
 for _, lock in ipairs(locks) do
@@ -12,8 +12,8 @@ for _, lock in ipairs(locks) do
     end
     counters[lock.fence] = lock.granted
 end
--- A number becomes text by an explicit format: every other way loses the last digits. These are also the first writes:
--- when memory is full they fail before anything is done.
+-- Numbers need an explicit format: any other conversion loses the last digits. These are also the first writes: when
+-- memory is full, they fail before anything is done.
 for fence, granted in pairs(counters) do
     redis.call('SET', fence, string.format('%.0f', granted))
 end

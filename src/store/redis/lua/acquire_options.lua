@@ -1,16 +1,16 @@
--- Continues acquire.lua where its fast path ends: what else a claim may wish, and a fast path for one that does.
+-- Continues acquire.lua where its fast path ends: the options of a claim, and a fast path for a claim with options.
 local queue_request, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat =
     unpack(ARGV, 3 + #KEYS / 2)
 queue_request = queue_request or ''
 if not may_grant then
-    -- The claim that has no further wishes.
+    -- A claim without options.
     may_grant, limit, permits, is_fair, hold_count = '1', '', '1', '1', '1'
     max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over = '', '', '', '', '', '0'
 end
 
 local FENCE_MAX = 9007199254740991
 
--- Attempt and owner are the same on all locks.
+-- Attempt and owner are the same for all locks.
 local function record_head(number, from, to)
     return string.sub(ARGV[1 + number * 2], from, to)
 end
@@ -19,7 +19,7 @@ local function claim_on(number)
 end
 local attempt, owner, ttl_ms = record_head(1, 1, 8), record_head(1, 26, -1), kept_ms - TOMBSTONE_MS
 
--- The record of a new lease, when it ends, and how long the record is kept.
+-- The record of a new lease, its end, and how long the record is kept.
 local function new_lease(claim, granted_text)
     local until_ms = now_ms + ttl_ms
     local fields = { 'h', claim, 'r', attempt, 'f', granted_text, 'a', now_ms, 't', ttl_ms }
@@ -43,13 +43,13 @@ local function new_lease(claim, granted_text)
     return fields, until_ms, keep_ms(now_ms, now_ms, until_ms, min_hold_ms)
 end
 
--- Whether a bucket's counter shows that data were lost: it is missing, it went back, or it was never used in another epoch
--- than the one that the process knows. What is never used is the negated epoch.
+-- Whether a bucket's counter shows that data were lost: it is missing, it regressed, or it is unused in another epoch
+-- than the one that the process knows. The counter of an unused bucket is the negated epoch.
 local function is_lost(counter, last_seen)
     return not counter or string.sub(counter, 1, 1) == '-' and counter ~= last_seen or tonumber(counter) < tonumber(last_seen)
 end
 
--- The fast path of a claim whose record cannot be compact: nothing is known of lock or claim.
+-- Fast path for a claim whose record cannot be compact: nothing is known of the lock or the claim.
 if #KEYS == 4 and limit == '' and channel == '' and may_grant == '1' then
     local lock_key, fence, ended, ticket = unpack(KEYS)
     local _, _, _, last_fence_seen = unpack(ARGV)
@@ -57,8 +57,8 @@ if #KEYS == 4 and limit == '' and channel == '' and may_grant == '1' then
         local counter = redis.call('GET', fence)
         local granted = counter and math.max(math.abs(counter) + 1, now_us)
         if granted and not is_lost(counter, last_fence_seen) and granted <= FENCE_MAX then
-            -- A number becomes text by an explicit format: every other way loses the last digits. This is also the first
-            -- write: when memory is full it fails before anything is done.
+            -- Numbers need an explicit format: any other conversion loses the last digits. This is also the first
+            -- write: when memory is full, it fails before anything is done.
             local granted_text = string.format('%.0f', granted)
             redis.call('SET', fence, granted_text)
             local fields, until_ms, kept_ms = new_lease(claim_on(1), granted_text)

@@ -1,5 +1,5 @@
--- Continues acquire_any.lua with a claim that does not hold: what is in its way, and where it stands.
--- The tickets of the claim: it stands, or stood, in the queues of all of its locks or of none.
+-- Continues acquire_any.lua with a claim that does not hold: its conflicts and its place in the queues.
+-- The tickets of the claim: it has one on each of its locks, or none at all.
 local sequence = wait and tonumber(wait.sequence)
 local is_new, tickets = not sequence, 0
 for number, lock in ipairs(locks) do
@@ -21,12 +21,12 @@ for number, lock in ipairs(locks) do
 end
 local first_block, recheck_in_ms = nil, nil
 if wait and wait.until_ms ~= '' and now_ms > tonumber(wait.until_ms) then
-    -- It must not be granted any more, but it may stand there: the clock may have been set forward.
+    -- It must not be granted any more, but keeps its place: the clock may have been set forward.
     return { attempt, 15 }
 end
 for _, lock in ipairs(wait and locks or {}) do
-    -- The client has asked elsewhere since, and waits there: this request must not take the place back, nor may a first try of
-    -- it that is late.
+    -- The client has retried elsewhere and waits there: this request must not take the place back, and neither may a
+    -- late first try of it.
     local process = lock.ticket and lock.ticket.process
     local is_former = wait.sequence ~= '' or lock.ticket and stood_before(lock.ticket, attempt)
     if process and process ~= wait.process and is_former
@@ -34,7 +34,7 @@ for _, lock in ipairs(wait and locks or {}) do
         return { attempt, 17 }
     end
 end
--- Nobody waits at this process before this claim, so whoever stands there was left behind by a request that is over.
+-- This process has no waiter before this claim, so any entry before it is left over from a request that has ended.
 if wait and wait.sequence ~= '' and wait.is_head == '1' and count == 1 and locks[1].last then
     local lock = locks[1]
     if redis.call('ZREMRANGEBYSCORE', process_queue_key(lock, wait.process), '-inf', '(' .. wait.sequence) > 0 then
@@ -71,7 +71,7 @@ for number, lock in ipairs(locks) do
     end
 end
 
--- A claim that waits comes to stand, or goes on standing.
+-- Enqueue the waiting claim, or keep it queued.
 if wait and (first_block or may_grant == '0') then
     if is_new then
         sequence = now_us
@@ -80,7 +80,7 @@ if wait and (first_block or may_grant == '0') then
             if length >= tonumber(wait.waiters_max) then
                 return { attempt, 14, number, length }
             end
-            -- After a loss those who waited come back to their places. A clock that was set back may be behind these; the
+            -- After a loss, earlier waiters return to their places. A clock that was set back may be behind these; the
             -- counter is not.
             local counter = redis.call('GET', lock.fence) or 0
             sequence = math.max(sequence, (tonumber(lock.last) or 0) + 1, math.abs(counter))
@@ -102,7 +102,7 @@ if wait and (first_block or may_grant == '0') then
             was_lost = 1
         end
         reindex(lock, wait.process)
-        -- Last, because only what exists can expire.
+        -- Last, because only an existing key can expire.
         is_alive(lock)
         if not lock.last or tonumber(lock.last) < sequence then
             to_hash(lock)
@@ -120,7 +120,7 @@ if wait and (first_block or may_grant == '0') then
             end
         end
         if lock.admits and lock.is_first and first_block then
-            -- It waits for another lock meanwhile; this one is kept for it.
+            -- It waits for another lock meanwhile; keep this one for it.
             keep_for(lock, wait.process, wait.liveness_ms - OUTAGE_MS, now_ms)
         elseif may_grant ~= '0' then
             reserve(lock, now_ms)

@@ -1,5 +1,5 @@
--- Continues acquire.lua where its fast path ends: the fast path of a claim that has no more wishes than to wait and is the
--- next in line for a lock that is free, as a rule because it was offered. The keys of a queue are told in ticket.lua.
+-- Continues acquire.lua where its fast path ends: the fast path of a claim without options at the head of the queue of
+-- a free lock, usually one reserved for it. ticket.lua describes the keys of a queue.
 local _, _, record_head, last_fence_seen, queue_request = unpack(ARGV)
 local process, liveness_ms, sequence, waits_until_ms
 if #ARGV == 5 and has_stood then
@@ -8,14 +8,14 @@ end
 if sequence and tonumber(waits_until_ms) >= now_ms then
     local lock_key, fence, ended, ticket = unpack(KEYS)
     local claim, owner = string.sub(record_head, 10, 25), string.sub(record_head, 26)
-    -- MGET takes a hash for nothing, and that is what a lock is that somebody waits for.
+    -- MGET returns nil for a hash, and a lock with waiters is a hash.
     local known = call('MGET', lock_key, ended, ticket, fence)
-    -- Between the process and the owner are the attempts that have stood there.
+    -- Between the process and the owner, the ticket lists the attempts that waited there.
     local begins = sequence .. ' - 1 1 ' .. process .. ' '
     local stands = known[3] and string.sub(known[3], 1, #begins) == begins
         and string.match(known[3], '^%x+ (.*)$', #begins + 1) == owner
     local last = known[4]
-    -- Texts of 16 digits compare as their numbers do.
+    -- Strings of 16 digits compare like their numbers.
     local fence_follows = last and #last == 16 and last < granted_text and last >= last_fence_seen
     if stands and fence_follows and not known[1] and not known[2] then
         local slot, name = string.match(lock_key, '^(lh:1:{%d+}:)l:(.*)$')
@@ -25,23 +25,23 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
         local head = is_free and call('ZRANGE', queue, 0, 0, 'WITHSCORES') or {}
         local first = head[1] == process and call('ZRANGE', line, 0, 1, 'WITHSCORES') or {}
         if first[1] == claim and first[2] == head[2] then
-            -- The first write: when memory is full it fails before anything is done.
+            -- The first write: when memory is full, it fails before anything is done.
             call('SET', fence, granted_text)
             call('DEL', lock_key, ticket)
             call('ZREM', line, claim)
             if first[3] then
                 call('ZADD', queue, first[4], process)
-                -- The process asks, so its waiters go on standing there.
+                -- The process polls, so its set of waiters stays alive.
                 call('PEXPIRE', line, liveness_ms)
             else
                 call('ZREM', queue, process)
             end
             local ttl_ms = kept_ms - 60000
             local record = record_head .. struct.pack('>I4I8I6', ttl_ms, now_us, now_ms + ttl_ms)
-            -- Redis takes long to make texts of numbers.
+            -- Redis is slow at converting numbers to text.
             local queue_ms = tonumber(liveness_ms) > 60000 and liveness_ms or '60000'
             if call('PEXPIRE', queue, queue_ms) == 0 then
-                -- Nobody waits any more.
+                -- No waiter is left.
                 call('SET', lock_key, record, 'PX', kept_ms)
                 return record
             end

@@ -1,4 +1,4 @@
--- Makes a TTL known to all processes before a lease that lasts so long is reported.
+-- Announces a TTL to all processes before a lease with it is reported.
 -- KEYS: node, longest_ttl
 -- ARGV: request, epoch, ttl_ms, channel
 -- Returns: request, 1 if it is known now; 0 if the data are of another epoch than the lease
@@ -9,13 +9,13 @@ if redis.call('HGET', node, 'epoch') ~= epoch then
     return { request, 0 }
 end
 if tonumber(ttl_ms) > tonumber(redis.call('GET', longest_ttl) or 0) then
-    -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+    -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
     redis.call('DEL', longest_ttl)
-    -- As long as the TTL counts as being in use, see recovery.lua.
+    -- For as long as the TTL counts as in use, see recovery.lua.
     redis.call('SET', longest_ttl, ttl_ms, 'PX', ttl_ms + 3600000)
 end
 if channel ~= '' then
-    -- Without the right to channels, the other processes learn of it when they look at the store the next time.
+    -- Without the right to channels, the other processes learn it at their next check of the store.
     redis.pcall('PUBLISH', channel, 'ttl ' .. epoch .. ' ' .. ttl_ms)
 end
 return { request, 1 }

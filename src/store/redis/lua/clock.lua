@@ -1,32 +1,33 @@
--- Included by every script: the store's clock, and how a lease is told and kept. What a record is, is in lease.lua.
+-- Included by every script: the store's clock, the times of a lease, and the lease as answers carry it. lease.lua
+-- describes records.
 --
--- Scripts with a fast path have read the clock before they come here.
+-- Scripts with a fast path have already read the clock.
 
 local TOMBSTONE_MS = 60000
 
--- The time, read once: within a script two readings may differ while key expiry stands still.
+-- The time, read once: two readings within a script may differ although key expiry is frozen.
 local function now()
     local time = redis.call('TIME')
     local now_us = time[1] * 1000000 + time[2]
     return now_us, math.floor(now_us / 1000)
 end
 
--- How many microseconds have passed since then, unless the clock was set or Redis stops it for scripts.
+-- How many microseconds have passed since then, unless the clock was set or Redis freezes it for scripts.
 local function took(began_us)
     return math.max(now() - began_us, 0)
 end
 
--- How long a record is kept that describes a lease.
+-- How long the record of a lease is kept.
 local function keep_ms(now_ms, acquired_ms, until_ms, min_hold_ms)
     return math.max(until_ms + TOMBSTONE_MS, acquired_ms + (tonumber(min_hold_ms) or 0)) - now_ms
 end
 
--- From when on a lock may be granted whose lease ran out: lock_delay counts from the end, min_hold from the grant.
+-- When a lock whose lease expired may be granted again: lock_delay counts from the end, min_hold from the grant.
 local function closed_until(acquired_ms, until_ms, min_hold_ms, lock_delay_ms)
     return math.max(until_ms + (tonumber(lock_delay_ms) or 0), acquired_ms + (tonumber(min_hold_ms) or 0))
 end
 
--- The lease in a record, as every answer carries it.
+-- The lease in a record, in the form of every answer.
 local function lease_in(record)
     return redis.call('HMGET', record, 'f', 'a', 'u', 't', 'n', 'o', 'm', 's', 'k')
 end

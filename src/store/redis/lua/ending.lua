@@ -1,6 +1,6 @@
--- Included after step_back.lua: what those who watch are told, and what a lease leaves behind that has ended.
+-- Included after step_back.lua: events, and what an ended lease leaves behind.
 
--- Tells those who watch, if there are any. Where there is no record, whose doing it is has to be said.
+-- Publishes an event if any process wants events. Without a record, the caller passes the owner.
 local published = 0
 local function publish_event(channel, now_us, kind, lock, record, owner)
     if channel == '' then
@@ -9,22 +9,22 @@ local function publish_event(channel, now_us, kind, lock, record, owner)
     published = published + 1
     local _, name = split_key(lock)
     local lease = record and redis.call('HMGET', record, 'f', 'u', 'o') or {}
-    -- A user without the right to the channel does what it does all the same.
+    -- Without the right to the channel, the operation succeeds all the same.
     redis.pcall('PUBLISH', channel, string.format('%.0f.%d %s %s %s %s %s',
         now_us, published, kind, name, lease[1] or '-', lease[2] or '-', lease[3] or owner or ''))
 end
 
--- Whether a request that was sent again has changed a lease before, by what its record says of such requests.
+-- Whether a repeated request has already changed a lease, by the repeats noted in its record.
 local function is_done(repeated, request)
     return repeated and string.find(repeated, request, 1, true)
 end
 
--- Takes note of a request that was sent again, in a record that it has changed.
+-- Notes a repeated request in the record that it has changed.
 local function note_repeat(record, repeated, request)
     redis.call('HSET', record, 'z', string.sub((repeated or '') .. request, -8 * REPEATED_MAX))
 end
 
--- Clears away the record of a lock and what nobody but its holder needs.
+-- Deletes the record of a lease, with all that only the holder needs; the queue stays.
 local function delete_lease(lock)
     redis.call('DEL', lock.key)
     lock.holder, lock.limit, lock.open_ms, lock.longest_ms, lock.reserved_for = nil, nil, nil, nil, nil
@@ -34,7 +34,7 @@ local function delete_lease(lock)
     end
 end
 
--- Leaves behind, once a record is cleared away, that the lock may not be granted for a while.
+-- Keeps the lock closed for a while after its record was deleted.
 local function start_cooldown(lock, open_ms, now_ms)
     if open_ms > now_ms then
         lock.open_ms, lock.longest_ms = open_ms, open_ms - now_ms
@@ -43,7 +43,7 @@ local function start_cooldown(lock, open_ms, now_ms)
     end
 end
 
--- Marks a claim whose lease ran out. `attempt` made the grant, as long as nobody else was told of it.
+-- Marks a claim whose lease expired. `attempt` made the grant, if no other request has received it.
 local function mark_run_out(lock, claim, how, attempt, fence, permits, keep_ms)
     local ended = ended_key(lock, claim)
     local mark = how
@@ -56,12 +56,12 @@ local function mark_run_out(lock, claim, how, attempt, fence, permits, keep_ms)
     redis.call('SET', ended, mark, 'PX', keep_ms)
 end
 
--- The attempt that made a grant, as long as nobody else was told of it.
+-- The attempt that made a grant, if no other request has received it.
 local function unacknowledged_attempt(attempt, turns)
     return attempt and attempt ~= NOBODY and string.sub(turns or attempt, 1, 8) == attempt and attempt
 end
 
--- How a claim ended by its mark, or nothing if it has not.
+-- How a claim ended, by its mark; nothing if it has not.
 local function how_ended(mark)
     local kind = mark and string.sub(mark, 1, 1)
     if kind == 'v' then
@@ -70,7 +70,7 @@ local function how_ended(mark)
     return kind ~= 'c' and kind
 end
 
--- Why a claim does not hold the lock: it expired, or its mark, or u unknown.
+-- Why a claim does not hold the lock: EXPIRED, or its mark, or u for unknown.
 local function why_not(how, ended)
     if how == EXPIRED then
         return how
@@ -78,7 +78,7 @@ local function why_not(how, ended)
     return how_ended(redis.call('GET', ended)) or 'u'
 end
 
--- For how long nobody holds the lock and it stays closed all the same; 0 or less if it is open.
+-- How long a lock without a holder stays closed; 0 or less if it is open.
 local function closed_ms(lock, now_ms)
     if lock.holder then
         return closed_until(lock.acquired_ms, lock.until_ms, lock.min_hold_ms, lock.lock_delay_ms) - now_ms

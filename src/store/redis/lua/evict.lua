@@ -1,17 +1,18 @@
--- Takes a lock away from those who hold it, a bounded number at a time.
+-- Takes a lock away from its holders, a bounded number at a time.
 -- KEYS: lock_key, mark
 -- ARGV: request, not_after, reason, cursor, evictions, channel, listed_max
--- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, how many were evicted, then the leases
---   of those that it tells of, at most told_max; or request and now_us alone if it came too late, and nothing was done
+-- Returns: request, now_ms, the cursor of the next step or 0 if this was the last, how many were evicted, then the
+--   leases that it lists, at most listed_max; or request and now_us alone if it came too late, and nothing was done
 local lock_key, mark = KEYS[1], KEYS[2]
 local request, not_after, reason, cursor, evictions, channel, listed_max =
     ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
--- About so many: a small set comes whole, and a step may find a few more.
+-- Approximate: Redis returns a small set whole, and a step may find a few more.
 local EVICTED_AT_ONCE = 100
 
--- A request may be sent again because its first answer was lost, and the first try may arrive after the answer to the
--- second. Only one of them evicts; the others get its answer. One that comes after its client was answered does nothing.
+-- A request may be repeated because its first answer was lost, and the first try may arrive after the answer to the
+-- second. Only one of them evicts; the others return its answer. One that arrives after the client's deadline does
+-- nothing.
 local before = redis.call('GET', mark)
 if before then
     return cmsgpack.unpack(before)
@@ -23,20 +24,20 @@ end
 
 local lock = read(lock_key, now_ms)
 local answer, listed, evicted = { request, now_ms, '0', 0 }, {}, 0
--- Whoever came to hold alone between two steps is not one of those who held when the eviction began.
+-- A claim that was granted the lock exclusively between two steps did not hold when the eviction began.
 if cursor == '0' and lock.holder and lock.until_ms > now_ms then
     to_hash(lock)
     evicted = 1
     add_listed(listed, lease_in(lock.key))
     publish_event(channel, now_us, 'evicted', lock, lock.key)
     local claim, delay_ms = lock.holder, tonumber(lock.lock_delay_ms) or 0
-    -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+    -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
     delete_lease(lock)
     redis.call('SET', ended_key(lock, claim), 'v' .. reason, 'PX', TOMBSTONE_MS)
     start_cooldown(lock, now_ms + delay_ms, now_ms)
 elseif lock.limit then
-    -- A scan meets everybody who is there from its first step to its last, whatever is cleared away or comes to stand
-    -- elsewhere in the order meanwhile; a rank would not. It may meet somebody twice.
+    -- A scan returns every entry that is present from its first step to its last, whatever is deleted or changes its
+    -- rank meanwhile; a range by rank would not. It may return an entry twice.
     local found = redis.call('ZSCAN', holders_key(lock), cursor, 'COUNT', EVICTED_AT_ONCE)
     answer[3] = found[1]
     for i = 1, #found[2], 2 do
@@ -45,7 +46,7 @@ elseif lock.limit then
         local record = holder_key(lock, claim)
         shift_holder(lock, claim, now_ms)
         local until_ms, delay_ms, fence = unpack(redis.call('HMGET', record, 'u', 'd', 'f'))
-        -- What only keeps its permits taken has no record.
+        -- A cool-down entry has no record.
         if until_ms and tonumber(until_ms) > now_ms then
             evicted = evicted + 1
             if #listed < tonumber(listed_max) and listed_bytes_left >= 0 then
@@ -62,7 +63,7 @@ elseif lock.limit then
     end_sharing_if_empty(lock)
 end
 if evicted > 0 then
-    -- Streams that held the lock learn of it at once. Without the right to channels they learn by their next renewals.
+    -- Streams that held the lock learn it at once. Without the right to channels, they learn it at their next renewals.
     local _, name = split_key(lock)
     redis.pcall('PUBLISH', evictions, name)
 end
@@ -71,7 +72,7 @@ answer[4] = evicted
 for _, lease in ipairs(listed) do
     answer[#answer + 1] = lease
 end
--- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+-- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
 redis.call('DEL', mark)
 redis.call('SET', mark, cmsgpack.pack(answer), 'PX', TOMBSTONE_MS)
 return answer

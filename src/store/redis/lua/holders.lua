@@ -1,6 +1,6 @@
--- Included after ending.lua: the holders of a lock that several hold.
+-- Included after ending.lua: the holders of a shared lock.
 
--- Takes note of how long an entry among the holders may last.
+-- Notes how long an entry among the holders may last.
 local function note_longest(lock, lasts_ms)
     if lasts_ms > (lock.longest_ms or 0) then
         lock.longest_ms = lasts_ms
@@ -8,12 +8,14 @@ local function note_longest(lock, lasts_ms)
     end
 end
 
--- Whether an entry among the holders is only kept taken. Most are not, so that they must not even become shorter texts.
+-- Whether an entry among the holders is a cool-down. Most are not, so the first byte is compared before a string is
+-- cut.
 local function is_kept(member)
     return string.byte(member) == 0 and string.sub(member, 1, 8) == NOBODY
 end
 
--- Gives back what one of several holders took: now, or from `open_ms` on, by the fencing token of the lease that ended.
+-- Returns the permits of an ended lease: now, or at `open_ms` by a cool-down entry with the fencing token of that
+-- lease.
 local function return_permits(lock, member, open_ms, now_ms, fence)
     local holders = holders_key(lock)
     redis.call('ZREM', holders, member)
@@ -22,7 +24,7 @@ local function return_permits(lock, member, open_ms, now_ms, fence)
     end
     if open_ms > now_ms then
         note_longest(lock, open_ms - now_ms)
-        -- Not the claim: its next lease must not take the place of what this one keeps taken.
+        -- Not the claim: its next lease must not replace this entry.
         local kept = struct.pack('>I8I8', 0, tonumber(fence))
         redis.call('ZADD', holders, open_ms, kept .. string.sub(member, 17))
         redis.call('HINCRBY', lock.key, 'e', 1)
@@ -33,7 +35,7 @@ local function return_permits(lock, member, open_ms, now_ms, fence)
     lock.taken = redis.call('HINCRBY', lock.key, 'k', -tonumber(string.sub(member, 17)))
 end
 
--- Forgets that the lock is shared once nobody has a part in it.
+-- Ends the sharing of a lock that has no entries left.
 local function end_sharing_if_empty(lock)
     if redis.call('EXISTS', holders_key(lock)) == 0 then
         redis.call('HDEL', lock.key, 's', 'k', 'l', 'e')
@@ -41,7 +43,7 @@ local function end_sharing_if_empty(lock)
     end
 end
 
--- Makes a claim one of several holders; its record is the caller's affair.
+-- Adds a claim to the holders; the caller writes its record.
 local function share(lock, claim, limit, permits, until_ms, kept_ms, now_ms)
     local holders = holders_key(lock)
     if lock.limit then
@@ -57,7 +59,7 @@ local function share(lock, claim, limit, permits, until_ms, kept_ms, now_ms)
     extend_ttl(lock.key, kept_ms)
 end
 
--- Clears away one of several holders, whose lease ran out.
+-- Removes an expired entry from the holders, with its lease if it has one.
 local function expire_holder(lock, member, now_us, now_ms, channel)
     local claim = string.sub(member, 1, 16)
     local record = holder_key(lock, claim)
@@ -66,7 +68,7 @@ local function expire_holder(lock, member, now_us, now_ms, channel)
     if lease[1] then
         local until_ms = tonumber(lease[1])
         publish_event(channel, now_us, 'expired', lock, record)
-        -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+        -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
         redis.call('DEL', record)
         if until_ms + TOMBSTONE_MS > now_ms then
             mark_run_out(lock, claim, EXPIRED, unacknowledged_attempt(lease[6], lease[7]), lease[5],
@@ -77,7 +79,7 @@ local function expire_holder(lock, member, now_us, now_ms, channel)
     return_permits(lock, member, open_ms, now_ms, lease[5])
 end
 
--- Clears away holders whose leases ran out.
+-- Removes expired entries from the holders.
 local function expire_holders(lock, now_us, now_ms, channel)
     shift_holders(lock, now_ms)
     local over = redis.call('ZRANGEBYSCORE', holders_key(lock), '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)
@@ -87,7 +89,7 @@ local function expire_holders(lock, now_us, now_ms, channel)
     end_sharing_if_empty(lock)
 end
 
--- The record of a claim's lease if the claim holds, or how it came not to: EXPIRED, or n it has none.
+-- The record of a claim's lease if the claim holds, or why it does not: EXPIRED, or n for no record.
 local function record_of(lock, claim, now_ms)
     if lock.holder == claim then
         if lock.until_ms <= now_ms then

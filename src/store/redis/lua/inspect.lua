@@ -1,7 +1,7 @@
--- Tells what a lock is doing and who waits for it.
+-- Reads the state of a lock and its queue.
 -- KEYS: lock_key
 -- ARGV: request, channel
--- Returns: request, now_ms, the lock as everybody may see it
+-- Returns: request, now_ms, the public view of the lock
 local lock_key = KEYS[1]
 local request, channel = ARGV[1], ARGV[2]
 
@@ -10,7 +10,7 @@ local lock = read(lock_key, now_ms)
 if lock.limit then
     expire_holders(lock, now_us, now_ms, channel)
 elseif channel ~= '' and lock.holder and lock.until_ms <= now_ms then
-    -- Somebody watches: what has run out since the last look is told now.
+    -- Events are wanted: publish now what has expired since the last inspection.
     to_hash(lock)
     if redis.call('HSETNX', lock.key, 'y', '') == 1 then
         publish_event(channel, now_us, 'expired', lock, lock.key)

@@ -1,7 +1,7 @@
--- Tells what some locks are doing and who waits for them, as many of them as a bounded step can.
+-- Reads the states and the queues of some locks, as many of them as a bounded step can.
 -- KEYS: for each lock: lock_key
 -- ARGV: request
--- Returns: request, us that it took, now_ms, then the locks as everybody may see them, until they tell of enough
+-- Returns: request, us that it took, now_ms, then the public views of the locks, until they list enough
 local request = ARGV[1]
 
 local now_us, now_ms = now()

@@ -1,6 +1,6 @@
--- Included after ticket.lua: who is first in the queue of a lock, and who leaves it.
+-- Included after ticket.lua: the head of a lock's queue, reservations, and leaving the queue.
 
--- Puts right where a process stands in the queue.
+-- Updates the score of a process in the queue.
 local function reindex(lock, process)
     local first = redis.call('ZRANGE', process_queue_key(lock, process), 0, 0, 'WITHSCORES')
     if first[1] then
@@ -15,14 +15,14 @@ local function withdraw_reservation(lock)
     lock.reserved_for = nil
 end
 
--- Keeps the lock for a process.
+-- Reserves the lock for a process.
 local function keep_for(lock, process, lasts_ms, now_ms)
     lock.reserved_for, lock.reservation_until_ms, lock.reservation_ms = process, now_ms + lasts_ms, lasts_ms
     redis.call('HSET', lock.key, 'p', process, 'v', lock.reservation_until_ms, 'g', lasts_ms)
 end
 
--- For how long the lock is still kept for the process that it is offered to; 0 or less if that is over. What was to be kept
--- for longer was offered before the clock was set back.
+-- How long the lock is still reserved; 0 or less if the reservation is over. One with more time left than its length
+-- was made before the clock was set back.
 local function reservation_left_ms(lock, now_ms)
     local left_ms = lock.reservation_until_ms - now_ms
     local lasts_ms = lock.reservation_ms or RESERVATION_MS
@@ -34,8 +34,8 @@ local function reservation_left_ms(lock, now_ms)
     return left_ms
 end
 
--- Whether the process that the lock is offered to is to be passed over. Only a script whose caller knows that the store was
--- not away of late decides that.
+-- Whether to pass over the process that has the reservation. Only scripts whose caller knows of no recent outage of the
+-- store decide this.
 local function is_passed_over(lock, now_ms)
     if not lock.passes_over or reservation_left_ms(lock, now_ms) > 0 then
         return false
@@ -47,8 +47,8 @@ local function is_passed_over(lock, now_ms)
     return true
 end
 
--- The first waiter whose process is alive. Passes over processes that are gone or did not take what they were offered,
--- in bounded steps. Without an end of the queue in sight, somebody is still taken to be before everybody: sequence 0.
+-- The first waiter whose process is alive. Passes over processes that are gone or did not claim their reservation, in
+-- bounded steps. If the bound ends the search, the result is a waiter before all others: sequence 0.
 local function first_waiter(lock, now_ms)
     local queue = queue_key(lock)
     for _ = 1, PASSED_OVER_MAX do
@@ -77,7 +77,7 @@ local function first_waiter(lock, now_ms)
     return { sequence = 0 }
 end
 
--- Offers the lock to the first waiter if the lock admits it, once.
+-- Reserves the lock for the head waiter, once, if the lock admits it.
 local function reserve(lock, now_ms)
     if not lock.last then
         return
@@ -86,10 +86,10 @@ local function reserve(lock, now_ms)
     if not first or not first.process then
         return
     end
-    -- One with another limit than the holders' is to hear of it, so that it makes room for the next.
+    -- A waiter with another limit than the holders' is notified too, so that it gives way to the next.
     local what = conflict(lock, first.limit, first.permits, now_ms)
     if what and what ~= 'l' then
-        -- An earlier offer has come to nothing.
+        -- The lock is taken, so an earlier reservation is void.
         if lock.reserved_for then
             withdraw_reservation(lock)
         end
@@ -100,11 +100,11 @@ local function reserve(lock, now_ms)
     end
     keep_for(lock, first.process, RESERVATION_MS, now_ms)
     local _, name = split_key(lock)
-    -- Without the right to the channel, the waiter finds out when it looks again.
+    -- Without the right to the channel, the waiter learns it at its next poll.
     redis.pcall('PUBLISH', 'lh:1:wake:' .. first.process, name)
 end
 
--- How many wait, and how many of them before a sequence number.
+-- The length of the queue, and how many waiters are before a sequence number.
 local function lengths(lock, sequence)
     local length, before = 0, 0
     for _, process in ipairs(redis.call('ZRANGE', queue_key(lock), 0, -1)) do
@@ -117,8 +117,8 @@ local function lengths(lock, sequence)
     return length, before
 end
 
--- Takes a claim out of the waiters of a process. Says whether it was there. What the process was offered was offered to
--- the first of its waiters.
+-- Removes a claim from the waiters of a process and returns whether it was there. A reservation of the process is for
+-- its first waiter, and ends with it.
 local function leave(lock, process, claim)
     local line = process_queue_key(lock, process)
     if lock.reserved_for == process and redis.call('ZRANGE', line, 0, 0)[1] == claim then

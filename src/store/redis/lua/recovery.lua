@@ -1,27 +1,28 @@
--- Compares what a process knows about the data with what the data say; begins a new epoch where leases may be lost.
+-- Compares what a process knows about the data with the data themselves; begins a new epoch where leases may be lost.
 -- KEYS: node, longest_ttl, grace
 -- ARGV: request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms, settle_ms, empty_start_ms, events, recovery, wake, unset_us
--- Returns: request, now_us, epoch, whether it begins with this, revision, longest TTL in ms, ms that new grants still
---   wait, how many are subscribed to the channel of events, how many to the caller's own, 1 or 0: whether the user may
---   count them, 1 if the clock was set back since the data were looked at last, else 0
+-- Returns: request, now_us, epoch, whether it begins now, revision, longest TTL in ms, ms that new grants still wait,
+--   subscribers of the channel of events, subscribers of the caller's own channel, 1 or 0: whether the user may count
+--   them, 1 if the clock was set back since the last check of the data, else 0
 local node, longest_ttl, grace = KEYS[1], KEYS[2], KEYS[3]
 local request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms,
     settle_ms, empty_start_ms, events, recovery, wake, unset_us =
     ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10],
     ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16]
 
--- The node is a hash without expiry: epoch, when this history of the data began (µs); run_id, the Redis process that was
--- met last; promoted_from, whose replica that was, if any; durable, whether every acknowledged write was on disk then and
--- there was no replica; revision, how often the data were looked at; and looked_ms, when that was last.
--- The fencing counter of a bucket that was never used in an epoch is the negated epoch. So a counter that is missing, or
--- that names another epoch, shows a loss to every script that grants.
+-- The node is a hash without expiry: epoch, when this history of the data began (µs); run_id, the last Redis process
+-- seen; promoted_from, whose replica that was, if any; durable, whether every acknowledged write was on disk then and
+-- there was no replica; revision, the number of checks of the data; and looked_ms, the time of the last one.
+-- The fencing counter of a bucket that was never used in an epoch is the negated epoch. So a counter that is missing,
+-- or that names another epoch, shows a loss to every script that grants.
 local BUCKETS = 1024
--- How long a TTL counts as being in use after the last lease that has it.
+-- How long a TTL counts as in use after the last lease with it.
 local IN_USE_MS = 3600000
--- If nobody has looked for so long when a process comes back that could not reach Redis, all were away: Redis may have
--- forgotten who waits, and grants nothing until they could be heard. Else that process alone was away.
+-- If a process returns that could not reach Redis, and none has checked for AWAY_MS, all were cut off: Redis may have
+-- forgotten the waiters, and grants nothing for HEARD_WITHIN_MS, so that they can poll. Else only that process was
+-- cut off.
 local AWAY_MS, HEARD_WITHIN_MS = 3000, 3000
--- A smaller step of the clock makes no difference that is worth a look at all locks.
+-- A smaller step of the clock is not worth a check of all locks.
 local STEP_MIN_MS = 500
 
 local now_us = now()
@@ -30,38 +31,38 @@ local epoch, longest_ms = data[1], tonumber(redis.call('GET', longest_ttl) or 0)
 local subscribers = redis.pcall('PUBSUB', 'NUMSUB', events, recovery, wake)
 local may_count = 1
 if subscribers.err then
-    -- Whoever may not count them takes it that there are some.
+    -- Without the right to count them, assume one each.
     may_count, subscribers = 0, { events, 1, recovery, 1, wake, 1 }
 end
 local used_ms, known_ms, settle = tonumber(used_ttl_ms), tonumber(known_ttl_ms), tonumber(settle_ms)
 local is_known, is_same = known_epoch ~= '', known_epoch == epoch
 
--- Whether a new epoch begins, and for how long new grants then wait.
+-- Whether a new epoch begins, and how long new grants then wait.
 local begins, wait_ms = not epoch, math.max(settle, longest_ms, known_ms)
 if not epoch and not is_known and longest_ms == 0 then
-    -- A new store, as far as this process knows. Processes that are connected may know more, and get time to say so.
+    -- A new store, as far as this process knows. Connected processes may know more, and get time to report it.
     wait_ms = math.max(tonumber(empty_start_ms), subscribers[4] > 0 and settle or 0)
 elseif epoch and (data[2] ~= run_id or promoted_from ~= '' and promoted_from ~= data[5]) then
-    -- What comes back after a restart is complete if it was on disk before, is now, and no replica can have taken over.
+    -- After a restart the data are complete if they were on disk before, are now, and no replica can have taken over.
     begins = not (data[3] == '1' and is_durable == '1' and promoted_from == '')
 end
 if is_known and not begins then
-    -- Data that are older than what the process has seen were put back.
+    -- Data older than what the process has seen were restored.
     begins = tonumber(known_epoch) > tonumber(epoch)
         or is_same and (is_lost == '1' or tonumber(known_revision) > tonumber(data[4] or 0))
 end
 if is_known and not begins and not is_same then
-    -- The process missed a loss. What it knows counts from then on, however late it comes.
+    -- The process missed a loss. What it knows counts from then on, however late it reports.
     wait_ms = known_ms - math.max(0, math.floor((now_us - epoch) / 1000))
 elseif not begins then
     wait_ms = 0
 end
 
--- HDEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+-- HDEL first: it is allowed when memory is full, and a script that has written may keep writing.
 redis.pcall('HDEL', node, '')
 if begins then
-    -- Nothing is granted a fence below the epoch. So it comes after all that the clock would have shown by now, had it never
-    -- been set back.
+    -- No grant has a fence below the epoch. So the epoch exceeds all that the clock would have shown by now, had it
+    -- never been set back.
     local later_than = math.max(tonumber(epoch) or 0, tonumber(known_epoch) or 0, tonumber(unset_us))
     epoch = string.format('%.0f', math.max(now_us, later_than + 1))
     local counters, missing = {}, {}
@@ -69,14 +70,15 @@ if begins then
         counters[bucket] = string.format('lh:1:{%d}:f', bucket - 1)
     end
     for bucket, last in ipairs(redis.call('MGET', unpack(counters))) do
-        -- Also one that is there may lack the last fences, and the clock may have been set back since.
+        -- Even an existing counter may lack the last fences, and the clock may have been set back since.
         if math.abs(last or 0) < tonumber(epoch) then
             missing[#missing + 1] = counters[bucket]
             missing[#missing + 1] = '-' .. epoch
         end
     end
-    -- Of several writes Redis makes a transaction in its append-only file, as it does of a grant: a Redis that drops
-    -- transactions while it loads that file (its default user has no rights) has then lost the epoch along with the grants.
+    -- Redis writes several changes as a transaction to its append-only file, as it does for a grant: a Redis that drops
+    -- transactions while it loads that file (its default user has no rights) has then lost the epoch along with the
+    -- grants.
     redis.call('HSET', node, 'epoch', epoch)
     if missing[1] then
         redis.call('MSET', unpack(missing))
@@ -93,14 +95,14 @@ if was_away == '1' and now_ms - (tonumber(data[6]) or 0) >= AWAY_MS then
 end
 redis.pcall('HSET', node, 'revision', revision, 'looked_ms', now_ms)
 
--- The value is what the key was to last: a clock that steps back must not make it last longer.
+-- The value is how long the key was to last: a clock that steps back must not make it last longer.
 local granted_ms = tonumber(redis.call('GET', grace) or 0)
 local left_ms = math.max(0, redis.call('PTTL', grace))
 if left_ms > granted_ms then
     redis.call('PEXPIRE', grace, granted_ms)
     left_ms = granted_ms
 end
--- What rounding adds need not be announced.
+-- A difference by rounding need not be announced.
 local is_news = begins or wait_ms > left_ms + 2
 if wait_ms > left_ms then
     redis.call('SET', grace, wait_ms, 'PX', wait_ms)

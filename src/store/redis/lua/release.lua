@@ -1,35 +1,36 @@
--- Ends a claim on each of its locks, or steps it back to a smaller depth; a claim that waits leaves the queues.
+-- Ends a claim on each of its locks, or lowers its hold count; a waiting claim leaves the queues.
 -- KEYS: for each lock: lock_key, ended
 -- ARGV: for each lock: caller with process and database, at the end: hold_count, channel, not_after, is_repeat
--- Returns: request, now_ms, and for each lock a code and more: 1 freed: ms that it was held, and 1 if a stream held it or
---   has held it, else 0; 2 stepped back: ms that the lock stays taken or closed if nobody does anything, the lease; 3 left
---   the queue; 0 not the holder: mark; or request and now_us alone if a step back came too late, and nothing was done.
---   The fast path packs its answer: code 1, or 2 if the lock is offered to the process that asks, which is told by nothing
---   else; ms that it was held
+-- Returns: request, now_ms, and for each lock a code and more: 1 freed: ms that it was held, and 1 if a stream held it
+--   or has held it, else 0; 2 stepped back: ms that the lock stays taken or closed without further operations, the
+--   lease; 3 left the queue; 0 not the holder: mark; or request and now_us alone if a step back came too late, and
+--   nothing was done.
+--   The fast path packs its answer: code 1, or 2 if the lock is reserved for the calling process, which gets no other
+--   notification; ms that it was held
 local call = redis.call
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = (now_us - now_us % 1000) / 1000
 
--- The fast path: the lock is held by this claim alone and by no stream, nobody watches, and nothing closes it. A
--- claimant is the request (8 bytes), the claim (16) and here the process (16) and the number of the database; a compact
--- record is told in lease.lua.
+-- Fast path: the claim holds the lock exclusively and by no stream, no process wants events, and nothing closes the
+-- lock. A caller is the request (8 bytes), the claim (16) and here the process (16) and the number of the database;
+-- lease.lua describes the compact record.
 if #KEYS == 2 and #ARGV == 1 then
     local lock_key, caller = KEYS[1], ARGV[1]
     local record = call('MGET', lock_key)[1]
     if record and string.sub(record, 10, 25) == string.sub(caller, 9, 24) then
         local granted_us, until_ms = struct.unpack('>I8I6', record, #record - 13)
         if until_ms > now_ms then
-            -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+            -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
             call('DEL', lock_key)
-            -- 1 is RELEASED and 60000 TOMBSTONE_MS, of which more in lease.lua.
+            -- 1 is RELEASED of lease.lua, and 60000 is TOMBSTONE_MS of clock.lua.
             call('SET', KEYS[2], '1', 'PX', '60000')
             -- The clock may have been set back since the grant.
             local held_ms = now_ms - (granted_us - granted_us % 1000) / 1000
             return string.sub(caller, 1, 8) .. '1' .. struct.pack('>I6', held_ms > 0 and held_ms or 0)
         end
     elseif not record then
-        -- MGET takes a hash for nothing.
+        -- MGET returns nil for a hash.
         record = call('HMGET', lock_key, 'h', 'u', 'a', 'i', 'w', 'j')
         local is_held = record[1] == string.sub(caller, 9, 24) and tonumber(record[2]) > now_ms and not record[4]
             and now_ms >= tonumber(record[3]) and not record[6]
@@ -40,7 +41,8 @@ if #KEYS == 2 and #ARGV == 1 then
             call('SET', KEYS[2], '1', 'PX', '60000')
             return request .. '1' .. held
         elseif is_held then
-            -- Who waits is in ticket.lua. The lock is offered to the first, as long as nothing has to be put right there.
+            -- ticket.lua describes the queue. The lock is reserved for the head waiter, as long as nothing in the queue
+            -- needs repair.
             local slot, name = string.match(lock_key, '^(lh:1:{%d+}:)l:(.*)$')
             local head = call('ZRANGE', slot .. 'q:' .. name, 0, 0, 'WITHSCORES')
             local process = head[1]
@@ -54,7 +56,7 @@ if #KEYS == 2 and #ARGV == 1 then
                 if process == string.sub(caller, 25, 40) then
                     return request .. '2' .. held
                 end
-                -- A user without the right to the channel has released the lock all the same.
+                -- Without the right to the channel, the lock is released all the same.
                 redis.pcall('PUBLISH', 'lh:1:wake:' .. process, name)
                 return request .. '1' .. held
             end

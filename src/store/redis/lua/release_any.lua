@@ -5,7 +5,7 @@ end
 local request = caller(1, 1, 8)
 local hold_count, channel, not_after, is_repeat = unpack(ARGV, #KEYS / 2 + 1)
 hold_count, channel = hold_count or '', channel or ''
--- The client was told that the outcome is unknown, and may have entered again since.
+-- The client has got an unknown outcome, and may have re-entered since.
 if not_after and now_us > tonumber(not_after) then
     return { request, now_us }
 end
@@ -14,11 +14,11 @@ local function free(lock, ended)
     local lease = redis.call('HMGET', lock.record, 'a', 'i', 'k', 'f', 'j')
     local is_of_stream = lease[5] and 1 or 0
     local acquired_ms = tonumber(lease[1])
-    -- Both count from the grant, which lies in the future when the clock was set back since.
+    -- Both count from the grant, which lies in the future if the clock was set back since.
     local held_ms = math.max(now_ms - acquired_ms, 0)
     local open_ms = now_ms + (tonumber(lease[2]) or 0) - held_ms
     publish_event(channel, now_us, 'released', lock, lock.record)
-    -- DEL goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+    -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
     if lock.record == lock.key then
         delete_lease(lock)
         start_cooldown(lock, open_ms, now_ms)
@@ -29,7 +29,7 @@ local function free(lock, ended)
     end
     redis.call('SET', ended, RELEASED, 'PX', TOMBSTONE_MS)
     if is_of_stream == 1 then
-        -- The stream learns of it at once. Without the right to channels it learns by its next renewal.
+        -- The stream learns it at once. Without the right to channels, it learns it at its next renewal.
         local _, name = split_key(lock)
         redis.pcall('PUBLISH', 'lh:1:releases:' .. caller(1, 41, -1), lock.claim .. name)
     end
@@ -54,7 +54,7 @@ local function leave_queue(lock, ended, ticket)
     redis.call('DEL', ticket_key(lock, lock.claim))
     redis.call('SET', ended, RELEASED, 'PX', TOMBSTONE_MS)
     if leave(lock, ticket.process, lock.claim) then
-        -- Whoever waits there for this claim finds out that it has ended.
+        -- A request that waits there for this claim learns that it has ended.
         local _, name = split_key(lock)
         redis.pcall('PUBLISH', 'lh:1:wake:' .. ticket.process, name)
     end

@@ -1,9 +1,10 @@
--- Lets leases last longer, all or none; never creates one. May let a lease that holds alone step down to shared.
+-- Extends leases, all or none; never creates one. May change an exclusive lease to shared.
 -- KEYS: for each lock: lock_key
 -- ARGV: not_after, for each lock: caller, at the end: ttl_ms, mode, limit, permits, channel, withdrawable, is_repeat
 -- Returns: request, code, then by code: 1 extended: now_ms, and for each lock ms that were left, ms that the lock stays
---   taken or closed if nobody does anything, the lease; 0 not the holder: number of the lock and mark of each that is not
---   held; 11 claimed otherwise, 12 held by several: number; 16 it came too late, and nothing was done: now_us.
+--   taken or closed without further operations, the lease; 0 not the holder: number of the lock and mark of each that
+--   is not held; 11 the claim has other parameters, 12 it holds shared: number; 16 it came too late, and nothing was
+--   done: now_us.
 --   The fast path packs its answer: 1 extended: now_ms, ms that were left, the compact record
 local not_after = ARGV[1]
 
@@ -12,13 +13,13 @@ local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = (now_us - now_us % 1000) / 1000
 
--- The client was told that the outcome is unknown, and may have asked again since.
+-- The client has got an unknown outcome, and may have retried since.
 if now_us > tonumber(not_after) then
     return { string.sub(ARGV[2], 1, 8), 16, now_us }
 end
 
--- The fast path: the lock is held by this claim alone and will be, nobody waits, and nobody watches. A claimant is the
--- request and the claim; a compact record is told in lease.lua.
+-- Fast path: the claim holds the lock exclusively and keeps it so, no claim waits, and no process wants events. A
+-- caller is the request and the claim; lease.lua describes the compact record.
 if #KEYS == 1 and #ARGV <= 3 then
     local lock_key, caller = KEYS[1], ARGV[2]
     local record = call('MGET', lock_key)[1]
@@ -27,9 +28,9 @@ if #KEYS == 1 and #ARGV <= 3 then
         if until_ms > now_ms then
             local ttl_ms = ARGV[3] or had_ttl_ms
             local kept_ms = ttl_ms + 60000
-            -- From now on nobody may withdraw the grant.
+            -- From now on no attempt may roll the grant back.
             record = '\0\0\0\0\0\0\0\0' .. string.sub(record, 9, -19) .. struct.pack('>I4I8I6', ttl_ms, granted_us, now_ms + ttl_ms)
-            -- When memory is full PEXPIRE is allowed, and once a script has written it may go on writing.
+            -- PEXPIRE is allowed when memory is full, and a script that has written may keep writing.
             if redis.pcall('SET', lock_key, record, 'PX', kept_ms).err then
                 call('PEXPIRE', lock_key, kept_ms)
                 call('SET', lock_key, record, 'PX', kept_ms)

@@ -1,4 +1,4 @@
--- Continues renew.lua where its fast path ends: what else may be wished, and a fast path for a lease whose record is a hash.
+-- Continues renew.lua where its fast path ends: the options, and a fast path for a lease whose record is a hash.
 local function caller(number, from, to)
     return string.sub(ARGV[1 + number], from, to)
 end
@@ -6,8 +6,8 @@ local request = caller(1, 1, 8)
 local ttl_ms, mode, limit, permits, channel, withdrawable, is_repeat = unpack(ARGV, #KEYS + 2)
 ttl_ms, mode, channel, withdrawable = ttl_ms or '', mode or '', channel or '', withdrawable or ''
 
--- Lets the lease in a record last longer. Who may withdraw the grant is nobody any more, or as before (r). PEXPIRE and
--- HDEL go first: they are allowed when memory is full, and once a script has written it may go on writing.
+-- Extends the lease in a record. From now on no attempt may roll the grant back, or the same as before (r). PEXPIRE and
+-- HDEL first: they are allowed when memory is full, and a script that has written may keep writing.
 local function extend(record, acquired_ms, lasts_ms, ceiling_ms, min_hold_ms)
     local until_ms = math.min(now_ms + tonumber(lasts_ms), tonumber(ceiling_ms) or math.huge)
     local kept_ms = keep_ms(now_ms, tonumber(acquired_ms), until_ms, min_hold_ms)
@@ -19,12 +19,13 @@ local function extend(record, acquired_ms, lasts_ms, ceiling_ms, min_hold_ms)
     return until_ms, kept_ms
 end
 
--- The fast path: the lock is held by this claim alone and will be, nobody watches, and no request was sent again.
+-- Fast path: the claim holds the lock exclusively and keeps it so, no process wants events, and no request was
+-- repeated.
 if #KEYS == 1 and mode == '' and channel == '' and not is_repeat and redis.call('MGET', unpack(KEYS))[1] == false then
     local lock_key = unpack(KEYS)
     local record = redis.call('HMGET', lock_key, 'h', 'u', 'a', 't', 'x', 'i', 'd', 'z')
     local left_ms = record[1] == caller(1, 9, 24) and tonumber(record[2]) - now_ms or 0
-    -- A lease that was acquired later than now, or ends later than its TTL from now, was written before the clock was set back.
+    -- A lease acquired later than now, or ending later than its TTL from now, is from before the clock was set back.
     if left_ms > 0 and left_ms <= tonumber(record[4]) and tonumber(record[3]) <= now_ms and not record[8] then
         local until_ms = extend(lock_key, record[3], ttl_ms == '' and record[4] or ttl_ms, record[5], record[6])
         local closed_ms = closed_until(record[3], until_ms, record[6], record[7]) - now_ms

@@ -26,7 +26,7 @@ for number, lock in ipairs(locks) do
     end
 end
 
--- The record of a lease that held alone becomes that of one of several.
+-- Turns the record of an exclusive lease into that of a shared one.
 local function step_down(lock, kept_ms, until_ms)
     local fields = {}
     for index, field in ipairs(redis.call('HGETALL', lock.key)) do

@@ -1,7 +1,7 @@
 -- Finds locks that are held or waited for, a bounded number of keys at a time.
 -- KEYS:
 -- ARGV: request, cursor, pattern, count
--- Returns: request, us that it took, next cursor ('0' at the end), how many of the locks looked at are held, then the
+-- Returns: request, us that it took, next cursor ('0' at the end), how many of the locks visited are held, then the
 --   keys found
 local request, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
@@ -9,7 +9,7 @@ local now_us, now_ms = now()
 local found = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
 local keys, held = found[2], 0
 local answer = { request, 0, found[1], 0 }
--- MGET takes a hash for nothing, where GET would fail. What a compact record says of its end are its last 6 bytes.
+-- MGET returns nil for a hash, where GET would fail. The last 6 bytes of a compact record are its end.
 local compact = keys[1] and redis.call('MGET', unpack(keys)) or {}
 for index, key in ipairs(keys) do
     local record = compact[index]

@@ -1,7 +1,7 @@
--- Puts right what was written of locks before the clock was set back, a bounded number of keys at a time.
+-- Corrects locks that were written before the clock was set back, a bounded number of keys at a time.
 -- KEYS:
 -- ARGV: request, cursor, pattern, count
--- Returns: request, us that it took, next cursor ('0' at the end), then the keys of locks that several hold
+-- Returns: request, us that it took, next cursor ('0' at the end), then the keys of shared locks
 local request, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local now_us, now_ms = now()

@@ -1,4 +1,4 @@
--- Puts right what was written of the holders of a lock before the clock was set back, a bounded number at a time.
+-- Corrects holders of a lock that were written before the clock was set back, a bounded number at a time.
 -- KEYS: lock_key
 -- ARGV: request, cursor, count
 -- Returns: request, us that it took, next cursor ('0' at the end)
@@ -8,7 +8,7 @@ local request, cursor, count = ARGV[1], ARGV[2], ARGV[3]
 local now_us, now_ms = now()
 local lock, next_cursor = read(lock_key, now_ms), '0'
 if lock.limit and lock.longest_ms then
-    -- It meets everybody who stays, wherever an entry comes to stand meanwhile.
+    -- The scan returns every entry that stays, even if its rank changes meanwhile.
     local found = redis.call('ZSCAN', holders_key(lock), cursor, 'COUNT', count)
     next_cursor = found[1]
     for i = 1, #found[2], 2 do

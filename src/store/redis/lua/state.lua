@@ -1,12 +1,12 @@
--- Included after holders.lua: what a lock is doing, and what keeps it from a claim.
+-- Included after holders.lua: the state of a lock, and what keeps it from a claim.
 
--- The answer is about so many locks, and tells as much of each.
+-- Shares the room of the answer equally among this many locks.
 local function share_answer_room(locks)
     listed_of_lock_max = math.max(math.floor(LISTED_MAX / locks), 1)
 end
 
--- Adds a lease to those that the answer tells of. The first one that has no room ends that for all that follow, so that
--- nothing more is read in vain.
+-- Adds a lease to those that the answer lists. The first lease without room ends the list, so that nothing more is read
+-- in vain.
 local function add_listed(leases, lease)
     listed_bytes_left = listed_bytes_left - #(lease[6] or '') - #(lease[7] or '')
     if listed_bytes_left >= 0 then
@@ -14,7 +14,8 @@ local function add_listed(leases, lease)
     end
 end
 
--- How many share a lock. What is only kept taken is among the holders, and stays there until somebody asks for the lock.
+-- How many claims share a lock. Cool-down entries are in the set of holders, and stay there after their end until an
+-- acquire or an inspection removes them.
 local function sharers(lock, now_ms)
     local holders = holders_key(lock)
     local all = redis.call('ZCOUNT', holders, '(' .. now_ms, '+inf')
@@ -27,11 +28,11 @@ local function sharers(lock, now_ms)
     return all - kept
 end
 
--- How many share a lock, and those of them that the answer tells of. Of those behind very many that are only kept taken it
--- does not tell.
+-- How many claims share a lock, and the leases that the answer lists. Holders behind very many cool-down entries are
+-- not listed.
 local function shared_by(lock, now_ms)
     local total, leases = sharers(lock, now_ms), {}
-    -- Of most locks the first few are enough. More of them are looked at while those are only kept taken.
+    -- For most locks the first few entries are enough. More are read while those are cool-down entries.
     local offset, step = 0, listed_of_lock_max
     while total > 0 and offset < LOOKED_AT_MAX do
         local members = redis.call('ZRANGEBYSCORE', holders_key(lock), '(' .. now_ms, '+inf', 'LIMIT', offset, step)
@@ -53,7 +54,8 @@ local function shared_by(lock, now_ms)
     return total, leases
 end
 
--- What a lock is doing: h with how many hold it and the leases that end first, c with the ms that it stays closed, or f.
+-- The state of a lock: h with the number of holders and the leases that end first, c with the ms that it stays closed,
+-- or f.
 local function state(lock, now_ms)
     if lock.holder and lock.until_ms > now_ms then
         local leases = {}
@@ -73,8 +75,8 @@ local function state(lock, now_ms)
     return left_ms > 0 and { 'c', left_ms } or { 'f' }
 end
 
--- What keeps a lock from a claim, and for how long at the most if nobody does anything: h holders, c it is closed,
--- l another limit. Nothing if the lock admits it. `limit` is empty for a claim that wants to be alone.
+-- What keeps a lock from a claim, and for how long at most without further operations: h holders, c it is closed, l
+-- another limit. Nothing if the lock admits it. `limit` is empty for an exclusive claim.
 local function conflict(lock, limit, permits, now_ms)
     if lock.holder and lock.until_ms > now_ms then
         return 'h', lock.until_ms - now_ms
@@ -84,7 +86,7 @@ local function conflict(lock, limit, permits, now_ms)
         return left_ms > 0 and 'c' or nil, left_ms
     end
     if limit ~= '' and limit ~= lock.limit then
-        -- What is only kept taken for a while does not insist on its limit.
+        -- A cool-down does not enforce its limit.
         local doing = state(lock, now_ms)
         return doing[1] == 'h' and 'l' or 'c', doing[2]
     end

@@ -1,18 +1,18 @@
--- Included after lease.lua: how a lock is read, and put right if it was written before the clock was set back.
+-- Included after lease.lua: reads a lock, and corrects it if it was written before the clock was set back.
 
--- Tells all processes, once, that the clock was set back, so that each of them notices should it be set right: what is put
--- right here would end early then.
+-- Notifies all processes, once, that the clock was set back, so that each of them notices if the clock is corrected:
+-- what is shifted here would end early then.
 local is_step_told = false
 local function tell_of_step(now_ms)
     if not is_step_told then
         is_step_told = true
-        -- Without the right to the channel they learn of it when they look at the store the next time.
+        -- Without the right to the channel, they learn it at their next check of the store.
         redis.pcall('PUBLISH', 'lh:1:clock', now_ms)
     end
 end
 
--- Moves the times of a lease back that was written before the clock was set back: it was acquired by now, ends its TTL from
--- now at the latest, or `lasts_max_ms`, and holds no longer than its max_hold. Returns when it ends and whether that has
+-- Shifts the times of a lease that was written before the clock was set back: it was acquired by now, ends its TTL from
+-- now at the latest, or `lasts_max_ms`, and holds no longer than its max_hold. Returns its end and whether that has
 -- changed; nothing if there is no such record.
 local function shift_lease(record, lasts_max_ms, now_ms)
     local times = redis.call('HMGET', record, 'u', 'a', 't', 'x')
@@ -25,7 +25,7 @@ local function shift_lease(record, lasts_max_ms, now_ms)
         return until_ms, false
     end
     local shifted_ms = math.min(acquired_ms - behind_ms, now_ms)
-    -- PEXPIRE goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+    -- PEXPIRE first: it is allowed when memory is full, and a script that has written may keep writing.
     redis.call('PEXPIRE', record, redis.call('PTTL', record))
     until_ms = until_ms - behind_ms
     if ceiling_ms then
@@ -38,10 +38,10 @@ local function shift_lease(record, lasts_max_ms, now_ms)
     return until_ms, true
 end
 
--- A lock as it is, now that the clock may have been set back since it was stored.
+-- Reads a lock, and corrects it if the clock was set back since it was stored.
 local function read(lock_key, now_ms)
     local lock = read_stored(lock_key)
-    -- A compact record keeps when it was granted, for its fencing token, however late it is renewed.
+    -- A compact record keeps the time of its grant, which is its fencing token, however late it is renewed.
     if lock.holder and (lock.until_ms - now_ms > lock.ttl_ms or not lock.compact and lock.acquired_ms > now_ms) then
         to_hash(lock)
         shift_lease(lock_key, math.huge, now_ms)
@@ -56,7 +56,7 @@ local function read(lock_key, now_ms)
     return lock
 end
 
--- Puts right the lease of one of several holders. Returns when it ends; nothing if the claim has none.
+-- Corrects the lease of one of several holders. Returns its end; nothing if the claim has none.
 local function shift_holder(lock, claim, now_ms)
     local record = holder_key(lock, claim)
     local until_ms, is_shifted = shift_lease(record, lock.longest_ms or math.huge, now_ms)
@@ -66,18 +66,18 @@ local function shift_holder(lock, claim, now_ms)
     return until_ms
 end
 
--- Puts right an entry among the holders, with its lease if it has one.
+-- Corrects an entry among the holders, with its lease if it has one.
 local function shift_entry(lock, member, end_ms, now_ms)
     local end_max_ms = now_ms + lock.longest_ms
     if not shift_holder(lock, string.sub(member, 1, 16), now_ms) and end_ms > end_max_ms then
-        -- ZREM goes first: it is allowed when memory is full, and once a script has written it may go on writing.
+        -- ZREM first: it is allowed when memory is full, and a script that has written may keep writing.
         redis.call('ZREM', holders_key(lock), member)
         redis.call('ZADD', holders_key(lock), end_max_ms, member)
         tell_of_step(now_ms)
     end
 end
 
--- Puts right what shows among the holders that it was written before the clock was set back.
+-- Corrects entries among the holders whose end shows that they were written before the clock was set back.
 local function shift_holders(lock, now_ms)
     if not lock.longest_ms then
         return

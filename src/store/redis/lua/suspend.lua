@@ -1,7 +1,7 @@
--- Takes a waiting claim out of the waiters of a process and keeps its place for a while.
+-- Removes a waiting claim from the waiters of a process and keeps its place for a while.
 -- KEYS: for each lock: lock_key
 -- ARGV: request, process, keep_ms, limit, permits, for each lock: claim
--- Returns: request, now_ms, position or '' if it did not stand there, queue length, the blockades
+-- Returns: request, now_ms, position or '' if it was not queued, queue length, the conflicts
 local request, process, keep_ms, limit, permits = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local _, now_ms = now()
@@ -20,7 +20,7 @@ for number = 1, #KEYS do
         redis.call('PEXPIRE', ticket_key(lock, claim), keep_ms)
         reserve(lock, now_ms)
     else
-        -- The first waiter of the process may have cleared it away already, as left behind.
+        -- The first waiter of the process may have removed it already, as left over.
         local ticket = ticket_of(lock, claim)
         if ticket and ticket.process == process then
             redis.call('PEXPIRE', ticket_key(lock, claim), keep_ms)

@@ -1,23 +1,25 @@
--- Included after state.lua: the queue of a lock, and the tickets of those who stand there.
+-- Included after state.lua: the queue of a lock, and the tickets of its waiters.
 --
--- The waiters of each process stand in a set of that process, ordered by their sequence numbers. The queue is the set of
--- processes, each scored by the sequence number of its first waiter; a score may be out of date and is put right when it is
--- met. A dead process is noticed by its not taking what it is offered: then it is passed over, with all of its waiters. Its
--- silence alone proves nothing, because the store may have been away itself; it only ends the set in the end.
--- A ticket is what is known of a waiting claim while it stands and for a while after: sequence number, limit (- for a
--- claim that wants to be alone), permits, on how many locks the claim is, the process where it stands or stood, the attempts that stood there, owner.
--- The lock itself has w, the last sequence number given, as long as somebody may be waiting; and while it is offered to
--- a process, p the process, v the moment (ms) until which it is kept for it, and g for how long it was to be kept then.
--- An offer that is found to be over is kept for a last call first: had the store or the whole machine stood still, the
--- process could not take it, and its request may be the next that is executed.
+-- The waiters of each process are in a set of that process, ordered by their sequence numbers. The queue is the set of
+-- processes, each scored by the sequence number of its first waiter; an outdated score is corrected when it is found. A
+-- dead process shows by not claiming its reservation: then it is passed over, with all of its waiters. Its silence
+-- alone proves nothing, because the store may have been unavailable itself; silence only lets the set expire in the
+-- end.
+-- A ticket is what is known of a claim while it waits and for a while after: sequence number, limit (- for an exclusive
+-- claim), permits, how many locks the claim has, the process where it waits or waited, the attempts that waited there,
+-- owner.
+-- The lock itself has w, the last sequence number given, as long as there may be waiters; and while it is reserved for
+-- a process, p the process, v the end (ms) of the reservation, and g its length.
+-- A reservation that is found expired gets a last call first: if the store or the whole machine stalled, the process
+-- could not claim it, and its request may be the next to run.
 
 local RESERVATION_MS, LAST_CALL_MS = 700, 300
--- How much longer than it takes a process to ask again its set lives: so long may the store be away.
+-- How much longer the set of a process lives than the process may take to poll: the store may be unavailable that long.
 local OUTAGE_MS = 6000
--- How many processes and waiters that are gone one script passes over.
+-- How many dead processes and departed waiters one script passes over.
 local PASSED_OVER_MAX = 16
 
--- Of how many requests a ticket knows that they stood there one after the other.
+-- How many successive attempts a ticket remembers.
 local ATTEMPTS_MAX = 4
 
 local function queue_key(lock)
@@ -34,7 +36,7 @@ local function ticket_key(lock, claim)
     return split_key(lock) .. 't:' .. claim
 end
 
--- What a ticket says.
+-- Reads a ticket.
 local function ticket_of(lock, claim)
     local ticket = redis.call('GET', ticket_key(lock, claim))
     if not ticket then
@@ -54,7 +56,7 @@ local function to_hex(attempt)
     end))
 end
 
--- The attempts that a ticket is written with: the one that stands there now, then those before it.
+-- The attempts to write into a ticket: the current one, then those before it.
 local function attempts_with(ticket, attempt)
     local attempts = to_hex(attempt)
     for before in string.gmatch(ticket and ticket.attempts or '', string.rep('%x', 16)) do
@@ -65,7 +67,7 @@ local function attempts_with(ticket, attempt)
     return attempts
 end
 
--- Whether the attempt stood there before another one of the same claim came.
+-- Whether another attempt of the same claim has replaced this one.
 local function stood_before(ticket, attempt)
     local attempts = to_hex(attempt)
     for before in string.gmatch(string.sub(ticket.attempts, 17), string.rep('%x', 16)) do

@@ -1,12 +1,12 @@
--- Included after queue.lua: a lock with its queue, as it is told.
+-- Included after queue.lua: the public view of a lock with its queue.
 
--- What is in the way of a claim: the lock by its number, how many wait for it, and what it is doing. If the lock would
--- admit the claim, those who came first are in its way.
+-- A conflict: the number of the lock, its queue length, and its state. If the lock would admit the claim, earlier
+-- waiters are in its way.
 local function describe_conflict(lock, number, admits, now_ms)
     return { number, lock.last and lengths(lock) or 0, admits and { 'f' } or state(lock, now_ms) }
 end
 
--- A lock as everybody may see it: what it is doing, how many wait, then of the first: sequence, limit, permits, owner.
+-- The public view of a lock: its state, its queue length, then of the head waiter: sequence, limit, permits, owner.
 local function view(lock, now_ms)
     if not lock.last then
         return { state(lock, now_ms), 0 }

@@ -1,4 +1,4 @@
--- Ends the lease that an attempt may roll back, and keeps the attempt from being granted should its request arrive late.
+-- Ends the lease that an attempt may roll back, and keeps the attempt from being granted if its request arrives late.
 -- KEYS: for each lock: lock_key, ended
 -- ARGV: attempt, is_close, channel, for each lock: claim
 -- Returns: attempt, how many leases were ended
@@ -7,15 +7,15 @@ local attempt, is_close, channel = ARGV[1], ARGV[2], ARGV[3]
 local now_us, now_ms = now()
 local ended_count = 0
 
--- Ends a lease. Undone, it closes nothing, even one that ran out before anybody was told of it. One that was in use, because
--- it is closed or had been taken over, keeps the lock as a release does; if it has run out it has expired.
+-- Ends a lease. If undone, it closes nothing, even if it expired before any other request received it. A lease that
+-- was in use (is_close, or taken over) closes the lock like a release does; if it has expired, it stays so.
 local function roll_back(lock, record, claim)
     local granted_text, acquired_ms, until_ms, min_hold_ms, permits, turns = unpack(redis.call('HMGET', record, 'f', 'a', 'u', 'i', 'k', 'j'))
     local was_in_use = is_close == '1' or string.sub(turns or attempt, 1, 8) ~= attempt
     if was_in_use and tonumber(until_ms) <= now_ms then
         return
     end
-    -- It counts from the grant, which lies in the future when the clock was set back since.
+    -- It counts from the grant, which lies in the future if the clock was set back since.
     local held_ms = math.max(now_ms - acquired_ms, 0)
     local open_ms = was_in_use and now_ms + (tonumber(min_hold_ms) or 0) - held_ms or 0
     ended_count = ended_count + 1
@@ -31,8 +31,8 @@ local function roll_back(lock, record, claim)
     reserve(lock, now_ms)
 end
 
--- A claim whose lease ran out before anybody was told of it never held: gives back what the lease keeps taken, and
--- returns the mark of a claim that has not ended.
+-- A claim whose lease expired before any other request received it never held: returns the permits that the lease keeps
+-- taken, and the mark of a claim that has not ended.
 local function forget_run_out(lock, mark)
     local fence, permits = struct.unpack('>I8I4', string.sub(mark, 10, 21))
     local kept = struct.pack('>I8I8', 0, fence)
@@ -55,7 +55,7 @@ for number = 1, #KEYS / 2 do
     if record and redis.call('HGET', record, 'r') == attempt then
         roll_back(lock, record, claim)
     end
-    -- One attempt may ask many times: an ask that is late must not be granted what another one was.
+    -- One attempt may send several requests: a late one must not be granted what was rolled back.
     local mark = redis.call('GET', ended) or 'c'
     if is_close == '0' and string.find(mark, '^[23]') and string.sub(mark, 2, 9) == attempt then
         mark = forget_run_out(lock, mark)

@@ -1,7 +1,7 @@
-//! What time it is in Redis, by this process's monotonic clock: whether Redis's clock was set. When a request is too late to be
-//! carried out is in `deadline`.
+//! An estimate of Redis's clock from this process's monotonic clock, to detect that Redis's clock was set. `deadline`
+//! decides when a request is too late to be executed.
 //!
-//! Redis ends leases by its wall clock. One that is set forward ends them early, and nothing in Redis shows it.
+//! Redis ends leases by its wall clock. A clock that is set forward ends them early, and nothing in Redis shows it.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -11,33 +11,33 @@ use tokio::time::Instant;
 
 use super::UNPOISONED;
 
-/// By how much Redis's clock may be ahead of the estimate before it counts as set.
+/// By how much Redis's clock may exceed the estimate before it counts as set.
 const TOLERANCE_US: u64 = 500_000;
-/// How much two clocks that run freely may drift apart, as a fraction: one part in this many.
+/// How much two free-running clocks may drift apart: one part in this many.
 pub(super) const DRIFT: u64 = 1_000;
 
-/// The estimate. It is a bound: short of a step of its clock, Redis is never ahead of it.
+/// The estimate. It is a bound: unless its clock was set, Redis is never ahead of it.
 #[derive(Debug)]
 pub(in crate::store::redis) struct RedisClock {
     base: Instant,
-    /// Redis's time at `base` at the latest and at the earliest, in microseconds.
+    /// The latest and the earliest of Redis's time at `base`, in microseconds.
     origin_us: AtomicU64,
     floor_us: AtomicU64,
-    /// When that was found out, in microseconds after `base`.
+    /// When that was measured, in microseconds after `base`.
     sampled_us: AtomicU64,
     /// By how much the clock was set since the first sample, in milliseconds.
     shift_ms: AtomicI64,
-    /// What Redis's clock would have shown at `base` at the latest if it had not been set back since; 0 if it never was.
+    /// The latest that Redis's clock would have shown at `base` if it had never been set back; 0 if it never was.
     unset_us: AtomicU64,
     last: Mutex<Option<Sample>>,
 }
 
-/// Redis's time, which it told at some moment between two of ours.
+/// A time of Redis, read at some moment between two of ours.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     redis_us: u64,
-    asked: Instant,
-    answered: Instant,
+    sent_at: Instant,
+    answered_at: Instant,
 }
 
 impl RedisClock {
@@ -72,8 +72,8 @@ impl RedisClock {
         self.shift_ms.load(Ordering::Relaxed)
     }
 
-    /// What the clock would show at a moment at the latest if it had never been set back, in microseconds: no fencing token
-    /// was larger by then. 0 if it never was set back.
+    /// The latest that the clock would show at a moment if it had never been set back, in microseconds: no fencing
+    /// token was larger by then. 0 if it never was set back.
     pub(super) fn unset_us(&self, at: Instant) -> u64 {
         match self.unset_us.load(Ordering::Relaxed) {
             0 => 0,
@@ -81,8 +81,8 @@ impl RedisClock {
         }
     }
 
-    /// Takes note of an epoch that began at `since` at the earliest. Says whether larger fencing tokens may have been given before
-    /// it, because whoever began it does not know that the clock was set back.
+    /// Notes an epoch that began at `since` at the earliest. Returns whether larger fencing tokens may have been
+    /// granted before it, because the process that began it did not know that the clock was set back.
     pub(super) fn is_too_low(&self, epoch: u64, now_us: u64, since: Instant) -> bool {
         let known_us = self.unset_us(since);
         if epoch > now_us {
@@ -91,36 +91,42 @@ impl RedisClock {
         epoch < known_us
     }
 
-    /// The clock, had it never been set back, had reached this time at a moment.
+    /// Notes that the clock, had it never been set back, would have reached this time at a moment.
     pub(super) fn had_reached(&self, redis_us: u64, at: Instant) {
         let unset_us = redis_us.saturating_sub(self.micros(at));
         self.unset_us.fetch_max(unset_us, Ordering::Relaxed);
     }
 
-    /// Takes note of Redis's time. If its clock was set forward since the last sample, says the latest time that it would
+    /// Notes Redis's time. If its clock was set forward since the last sample, returns the latest time that it would
     /// show otherwise.
-    pub(super) fn observe(&self, redis_us: u64, asked: Instant, answered: Instant) -> Option<u64> {
+    pub(super) fn observe(
+        &self,
+        redis_us: u64,
+        sent_at: Instant,
+        answered_at: Instant,
+    ) -> Option<u64> {
         let mut last = self.last.lock().expect(UNPOISONED);
         let sample = Sample {
             redis_us,
-            asked,
-            answered,
+            sent_at,
+            answered_at,
         };
         let before = last.replace(sample);
-        let latest_us = self.latest_us(answered);
-        let origin_us = redis_us.saturating_sub(self.micros(asked));
+        let latest_us = self.latest_us(answered_at);
+        let origin_us = redis_us.saturating_sub(self.micros(sent_at));
         self.origin_us.store(origin_us, Ordering::Relaxed);
-        let floor_us = redis_us.saturating_sub(self.micros(answered));
+        let floor_us = redis_us.saturating_sub(self.micros(answered_at));
         self.floor_us.store(floor_us, Ordering::Relaxed);
-        self.sampled_us.store(self.micros(asked), Ordering::Relaxed);
+        self.sampled_us
+            .store(self.micros(sent_at), Ordering::Relaxed);
         let before = before?;
         let is_ahead = redis_us > latest_us;
-        let is_behind = redis_us < before.earliest_us(asked);
+        let is_behind = redis_us < before.earliest_us(sent_at);
         if is_behind {
-            self.had_reached(latest_us, answered);
+            self.had_reached(latest_us, answered_at);
         }
         if is_ahead || is_behind {
-            let expected_us = before.redis_us + micros_between(before.asked, asked);
+            let expected_us = before.redis_us + micros_between(before.sent_at, sent_at);
             let step_us = redis_us.cast_signed() - expected_us.cast_signed();
             self.shift_ms.fetch_add(step_us / 1_000, Ordering::Relaxed);
         }
@@ -135,12 +141,13 @@ impl RedisClock {
 impl Sample {
     /// The earliest that the clock may show at a moment, unless it was set back.
     fn earliest_us(&self, at: Instant) -> u64 {
-        let passed_us = micros_between(self.answered, at);
+        let passed_us = micros_between(self.answered_at, at);
         (self.redis_us + passed_us - passed_us / DRIFT).saturating_sub(TOLERANCE_US)
     }
 }
 
-/// By how much Redis's clock is ahead of this machine's. For people only: no decision is made by this machine's wall clock.
+/// By how much Redis's clock is ahead of this machine's. For display only: no decision depends on this machine's wall
+/// clock.
 pub(super) fn offset_ms(redis_us: u64) -> i64 {
     let here = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -182,13 +189,13 @@ mod tests {
         assert_eq!((clock.shift_ms(), clock.unset_us(minute)), (0, 0));
     }
 
-    /// However long the process or Redis stood still: the answer was on its way meanwhile.
+    /// However long the process or Redis stalled: the answer was in flight meanwhile.
     #[test]
     fn an_answer_that_was_long_on_its_way_is_no_step() {
         let (clock, start) = clock();
-        let answered = start + MILLI * 3_600_000;
+        let answered_at = start + MILLI * 3_600_000;
         for redis_us in [NOON_US + 1_000, NOON_US + 3_600_000_000] {
-            assert_eq!(clock.observe(redis_us, start + MILLI, answered), None);
+            assert_eq!(clock.observe(redis_us, start + MILLI, answered_at), None);
         }
     }
 
@@ -196,7 +203,7 @@ mod tests {
     fn clocks_that_drift_apart_are_no_step() {
         let (clock, start) = clock();
         let hour = start + MILLI * 3_600_000;
-        // 500 parts in a million, which is what NTP corrects at the most.
+        // 500 parts in a million, the most that NTP corrects.
         assert_eq!(clock.observe(NOON_US + 3_601_800_000, hour, hour), None);
     }
 
@@ -223,7 +230,7 @@ mod tests {
         assert_eq!(clock.shift_ms(), -3_600_000);
         let reached_us = NOON_US + 1_000_000;
         assert!((reached_us..reached_us + 1_000_000).contains(&clock.unset_us(later)));
-        // It goes on as it would have.
+        // It continues as it would have.
         let minute = later + MILLI * 60_000;
         assert_eq!(clock.observe(redis_us + 60_000_000, minute, minute), None);
         let unset_us = clock.unset_us(minute);
@@ -231,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_time_is_taken_to_be_late() {
+    fn a_request_in_time_never_counts_as_late() {
         let (clock, start) = clock();
         let deadline = start + MILLI * 2_000;
         assert!(clock.latest_us(deadline) >= NOON_US + 2_000_000);

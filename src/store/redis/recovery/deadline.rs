@@ -1,8 +1,8 @@
-//! When it is too late in Redis to carry a request out: its client has been answered that the outcome is unknown, and may have
-//! asked again since.
+//! When it is too late in Redis to execute a request: its client has received an unknown outcome, and may have retried
+//! since.
 //!
-//! A command that comes late must do nothing, so its deadline is by the earliest that Redis's clock may show then. `clock` is
-//! about steps of the clock, which must not be seen where there are none, and has bounds that are wider.
+//! A late command must do nothing, so its deadline uses the earliest that Redis's clock may show then. `clock` detects
+//! steps of the clock; it must not report false ones, so its bounds are wider.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,18 +10,18 @@ use tokio::time::Instant;
 
 use super::clock::{DRIFT, micros_between};
 
-/// By how much sooner than its deadline a request may count as late, because Redis was not asked for the time of late, or took
-/// long to answer.
+/// By how much before its deadline a request may count as late, because Redis's time was not read lately, or the answer
+/// took long.
 const EARLY_MAX_US: u64 = 50_000;
 
-/// What Redis's clock shows: between two bounds, which are as narrow as the fastest answers were.
+/// Bounds of Redis's clock, as narrow as the fastest answers permit.
 #[derive(Debug)]
 pub(super) struct RedisDeadline {
     base: Instant,
-    /// Redis's time at `base` at the earliest and at the latest, in microseconds.
+    /// The earliest and the latest of Redis's time at `base`, in microseconds.
     earliest_us: AtomicU64,
     latest_us: AtomicU64,
-    /// When that was so, in microseconds after `base`.
+    /// When that was measured, in microseconds after `base`.
     sampled_us: AtomicU64,
 }
 
@@ -35,30 +35,30 @@ impl RedisDeadline {
         }
     }
 
-    /// Takes note of Redis's time, which it told at some moment between two of ours. For one caller at a time.
-    pub(super) fn observe(&self, redis_us: u64, asked: Instant, answered: Instant) {
-        let (asked_us, answered_us) = (self.micros(asked), self.micros(answered));
+    /// Notes Redis's time, read at some moment between two of ours. For one caller at a time.
+    pub(super) fn observe(&self, redis_us: u64, sent_at: Instant, answered_at: Instant) {
+        let (asked_us, answered_us) = (self.micros(sent_at), self.micros(answered_at));
         let sampled = (
             redis_us.saturating_sub(answered_us),
             redis_us.saturating_sub(asked_us),
         );
         let known = self.bounds(answered_us);
         let both = (known.0.max(sampled.0), known.1.min(sampled.1));
-        // The clock was set since, or this is the first time, if the two have nothing in common.
+        // If the two do not overlap, the clock was set since, or this is the first sample.
         let (earliest_us, latest_us) = if both.0 <= both.1 { both } else { sampled };
         self.earliest_us.store(earliest_us, Ordering::Relaxed);
         self.latest_us.store(latest_us, Ordering::Relaxed);
         self.sampled_us.store(answered_us, Ordering::Relaxed);
     }
 
-    /// The latest time of Redis at which a request may be carried out that is answered at `deadline` at the latest.
+    /// The latest time of Redis at which a request may be executed whose response is due by `deadline`.
     pub(super) fn not_after_us(&self, deadline: Instant) -> u64 {
         let at_us = self.micros(deadline);
         let (earliest_us, latest_us) = self.bounds(at_us);
         at_us + earliest_us.max(latest_us.saturating_sub(EARLY_MAX_US))
     }
 
-    /// Redis's time at `base`, now that the two clocks may have drifted apart.
+    /// Redis's time at `base`, allowing for drift between the clocks.
     fn bounds(&self, at_us: u64) -> (u64, u64) {
         let drift_us = at_us.saturating_sub(self.sampled_us.load(Ordering::Relaxed)) / DRIFT;
         let earliest_us = self.earliest_us.load(Ordering::Relaxed);
@@ -80,7 +80,7 @@ mod tests {
     const MILLI: Duration = Duration::from_millis(1);
     const NOON_US: u64 = 1_795_219_506_257_721;
 
-    /// Redis's clock shows noon at the start, and is asked once, which takes a millisecond.
+    /// Redis's clock shows noon at the start, and is read once, which takes a millisecond.
     fn known() -> (RedisDeadline, Instant) {
         let known = RedisDeadline::new();
         let start = known.base;
@@ -101,19 +101,19 @@ mod tests {
             let shows_us = NOON_US + u64::from(deadline_ms) * 1_000;
             let early_ms = early_ms(&known, deadline, shows_us);
             assert!(early_ms <= early_max_ms, "{early_ms} ms");
-            // After an hour in which nobody could ask Redis for the time, the drift is more than the bounds are wide.
+            // After an hour without a reading of Redis's time, the drift exceeds the width of the bounds.
             assert!(early_ms >= 0 || deadline_ms == 3_600_000, "{early_ms} ms");
         }
     }
 
-    /// Neither way took long, and it is not known which: the command was held back, or the answer.
+    /// Neither direction took long, and it is unknown which: the command was delayed, or the answer.
     #[test]
     fn an_answer_that_was_long_on_its_way_makes_nothing_less_certain() {
         let (known, start) = known();
-        let (asked, answered) = (start + MILLI * 1_000, start + MILLI * 3_000);
+        let (sent_at, answered_at) = (start + MILLI * 1_000, start + MILLI * 3_000);
         for redis_us in [NOON_US + 1_000_100, NOON_US + 2_999_900] {
-            known.observe(redis_us, asked, answered);
-            let early_ms = early_ms(&known, answered + MILLI * 2_000, NOON_US + 5_000_000);
+            known.observe(redis_us, sent_at, answered_at);
+            let early_ms = early_ms(&known, answered_at + MILLI * 2_000, NOON_US + 5_000_000);
             assert!((0..10).contains(&early_ms), "{early_ms} ms");
         }
     }
@@ -121,10 +121,10 @@ mod tests {
     #[test]
     fn a_slow_first_answer_makes_little_late_before_its_deadline() {
         let known = RedisDeadline::new();
-        let (start, answered) = (known.base, known.base + MILLI * 1_000);
+        let (start, answered_at) = (known.base, known.base + MILLI * 1_000);
         for redis_us in [NOON_US, NOON_US + 1_000_000] {
-            known.observe(redis_us, start, answered);
-            let early_ms = early_ms(&known, answered + MILLI * 1_000, NOON_US + 2_000_000);
+            known.observe(redis_us, start, answered_at);
+            let early_ms = early_ms(&known, answered_at + MILLI * 1_000, NOON_US + 2_000_000);
             assert!(early_ms <= 50, "{early_ms} ms");
         }
     }
@@ -134,8 +134,8 @@ mod tests {
         for step_ms in [-3_600_000_i64, -400, 400, 3_600_000] {
             let (known, start) = known();
             let noon_us = NOON_US.saturating_add_signed(step_ms * 1_000);
-            let asked = start + MILLI * 2_000;
-            known.observe(noon_us + 2_000_500, asked, asked + MILLI);
+            let sent_at = start + MILLI * 2_000;
+            known.observe(noon_us + 2_000_500, sent_at, sent_at + MILLI);
             let early_ms = early_ms(&known, start + MILLI * 4_000, noon_us + 4_000_000);
             assert!((0..4).contains(&early_ms), "{step_ms}: {early_ms} ms");
         }

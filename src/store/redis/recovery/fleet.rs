@@ -1,5 +1,5 @@
-//! What the processes of the fleet tell each other about losses and leases, as this process has it from messages and from
-//! its exchanges with the store.
+//! What the processes of the fleet report to each other about losses and leases, as this process knows it from messages
+//! and exchanges with the store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use super::clock::RedisClock;
 use super::longest_ttl::LongestTtl;
 
-/// Shared by those who hear messages and those who look at the store.
+/// Shared by the receiver of messages and the checks of the store.
 #[derive(Debug)]
 pub(in crate::store::redis) struct FleetState {
     base: Instant,
-    /// After a loss, how long the other processes get to tell what they know.
+    /// How long the other processes get to report what they know after a loss.
     pub(super) settle: Duration,
     pub(super) longest_ttl: LongestTtl,
     pub(super) clock: RedisClock,
@@ -21,13 +21,14 @@ pub(in crate::store::redis) struct FleetState {
     data_epoch: AtomicU64,
     /// Grows whenever connections may lead elsewhere, or to other data, than before.
     connection_epoch: AtomicU64,
-    /// Moments as milliseconds after `base`; 0 for none: when the last loss was noticed, and until when new grants wait.
+    /// Moments in milliseconds after `base`, 0 for none: when the last loss was noticed, and until when new grants
+    /// wait.
     lost_ms: AtomicU64,
     grace_ms: AtomicU64,
 }
 
 impl FleetState {
-    /// `survey_interval` is how often each process looks at the store.
+    /// `survey_interval` is how often each process checks the store.
     pub(in crate::store::redis) fn new(survey_interval: Duration) -> Self {
         Self {
             base: Instant::now(),
@@ -41,7 +42,7 @@ impl FleetState {
         }
     }
 
-    /// Another process announces something on the channel that all listen to.
+    /// An announcement of another process on the common channel.
     pub(in crate::store::redis) fn on_message(&self, payload: &[u8]) {
         let Ok(text) = std::str::from_utf8(payload) else {
             return;
@@ -51,13 +52,13 @@ impl FleetState {
         let mut number = || words.next()?.parse().ok();
         match (kind, number(), number()) {
             (Some("verify"), _, _) => self.renew_connections(),
-            (Some("ttl"), Some(epoch), Some(ttl_ms)) => self.hear_ttl(epoch, ttl_ms),
+            (Some("ttl"), Some(epoch), Some(ttl_ms)) => self.on_ttl(epoch, ttl_ms),
             _ => {}
         }
     }
 
-    /// A script found that the clock of Redis had been set back when it showed this time, in milliseconds. Says whether this
-    /// process does not know that yet.
+    /// A script found that the clock of Redis had been set back; it then showed this time, in milliseconds. Returns
+    /// whether that is news to this process.
     pub(in crate::store::redis) fn is_news_of_clock(&self, payload: &[u8]) -> bool {
         let now_ms = std::str::from_utf8(payload)
             .ok()
@@ -67,16 +68,16 @@ impl FleetState {
         redis_us.is_some_and(|redis_us| redis_us < self.clock.earliest_us(Instant::now()))
     }
 
-    /// Leases that last so long are granted in an epoch.
-    fn hear_ttl(&self, epoch: u64, ttl_ms: u64) {
+    /// Leases this long are granted in an epoch.
+    fn on_ttl(&self, epoch: u64, ttl_ms: u64) {
         let now = Instant::now();
         let known_epoch = self.data_epoch();
         if epoch > known_epoch {
-            // This process has yet to learn of a loss. For that one, the TTLs from before it count and no others.
+            // This process has yet to learn of a loss. Only TTLs from before that loss count for it.
             self.renew_connections();
             return;
         }
-        self.longest_ttl.hear(ttl_ms, now);
+        self.longest_ttl.note_shared(ttl_ms, now);
         if epoch == known_epoch {
             return;
         }
@@ -88,7 +89,7 @@ impl FleetState {
         }
     }
 
-    /// The data were or may have been lost at this moment, at the latest.
+    /// The data were lost, or may have been, at this moment at the latest.
     pub(super) fn lost(&self, at: Instant) {
         self.lost_ms.store(self.ms_of(at).max(1), Ordering::SeqCst);
     }
@@ -122,12 +123,12 @@ impl FleetState {
         self.connection_epoch.load(Ordering::SeqCst)
     }
 
-    /// No connection is used again that was opened before.
+    /// Stops the use of all connections that are open now.
     pub(super) fn renew_connections(&self) {
         self.connection_epoch.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Rounded up: a grant that comes early by a millisecond is too early.
+    /// Rounded up: a grant that is early by a millisecond is too early.
     fn ms_of(&self, moment: Instant) -> u64 {
         let after = moment.saturating_duration_since(self.base);
         u64::try_from(after.as_millis()).map_or(u64::MAX, |ms| ms.saturating_add(1))
@@ -147,12 +148,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_ttl_from_before_a_loss_is_waited_for_when_it_is_heard_right_after_it() {
+    async fn a_ttl_from_before_a_loss_is_waited_for_if_it_arrives_right_after_it() {
         let fleet = fleet();
         fleet.lost(Instant::now());
         tokio::time::advance(SECOND).await;
         fleet.on_message(b"ttl 7 60000");
-        assert_eq!(fleet.grace_left(), None, "it is granted since");
+        assert_eq!(
+            fleet.grace_left(),
+            None,
+            "leases this long were granted since"
+        );
         fleet.on_message(b"ttl 6 30000");
         let left = fleet.grace_left().expect("new grants wait");
         assert!(left >= SECOND * 29 && left < SECOND * 30, "{left:?}");
@@ -160,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_ttl_from_before_a_loss_that_is_heard_late_is_not_waited_for() {
+    async fn a_ttl_from_before_a_loss_that_arrives_late_is_not_waited_for() {
         let fleet = fleet();
         fleet.lost(Instant::now());
         tokio::time::advance(SECOND * 3).await;
@@ -168,9 +173,9 @@ mod tests {
         assert_eq!(fleet.grace_left(), None);
     }
 
-    /// It would be told to the store as one from before the loss.
+    /// Otherwise it would be reported to the store as one from before the loss.
     #[test]
-    fn a_ttl_of_an_epoch_that_is_not_known_yet_makes_the_process_look() {
+    fn a_ttl_of_an_unknown_epoch_makes_the_process_check_the_store() {
         let fleet = fleet();
         fleet.on_message(b"ttl 8 60000");
         assert_eq!(fleet.connection_epoch(), 1);
@@ -178,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_step_back_is_news_until_the_process_has_looked() {
+    async fn a_step_back_is_news_until_the_process_has_checked_the_store() {
         let (fleet, now) = (fleet(), Instant::now());
         let noon_us = 1_795_219_506_257_721;
         fleet.clock.observe(noon_us, now, now);

@@ -1,31 +1,31 @@
-//! Whether Redis was away of late, as far as this process has noticed. Those who wait must be heard again before anybody
-//! is granted past them: Redis may have been away for longer than it remembers who waits.
+//! Whether Redis had a recent outage, as far as this process has noticed. Waiters must be able to poll again before
+//! any claim is granted past them: the outage may have been longer than Redis remembers waiters.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// For how long nobody is passed over once Redis is back: processes come back one after the other.
+/// How long no process is passed over once Redis is back: processes reconnect one after the other.
 const RECENT: Duration = Duration::from_secs(8);
-/// From this length on Redis may have forgotten who waits. It remembers that for six seconds, of which a request that was not
-/// answered in time may not have noticed the first two.
+/// From this length on, Redis may have forgotten waiters. It remembers them for six seconds; a request that was not
+/// answered in time may have missed the first two.
 const FORGETS_AFTER: Duration = Duration::from_secs(3);
 
-/// So long a process goes on with the connections that it has while it cannot open another one.
+/// How long a process keeps using its connections while it cannot open another one.
 const VERIFIED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Moments are milliseconds after `base`; 0 for none.
+/// Moments in milliseconds after `base`; 0 for none.
 #[derive(Debug)]
 pub(super) struct Outage {
     base: Instant,
-    /// Since when nothing was answered.
+    /// Since when requests got no answer.
     since_ms: AtomicU64,
     /// Until when the last outage counts as recent.
     recent_until_ms: AtomicU64,
     /// Since when no connection could be opened.
     unverified_since_ms: AtomicU64,
-    /// Whether connections from before this outage are not used any more.
+    /// Whether connections from before this outage are no longer used.
     is_distrusted: AtomicBool,
 }
 
@@ -40,17 +40,17 @@ impl Outage {
         }
     }
 
-    /// Something that was begun at `since` was not answered.
+    /// A request that was begun at `since` got no answer.
     pub(super) fn noticed(&self, since: Instant) {
         let since_ms = self.ms_of(since);
-        // Of many requests the first one tells how long it has been.
+        // Of many requests, the first one shows how long the outage has lasted.
         let _ = self
             .since_ms
             .compare_exchange(0, since_ms, Ordering::SeqCst, Ordering::SeqCst);
         self.prolong(Instant::now());
     }
 
-    /// Something was answered.
+    /// A request was answered.
     pub(super) fn is_over(&self) {
         if self.since_ms.load(Ordering::Relaxed) > 0 {
             self.since_ms.store(0, Ordering::SeqCst);
@@ -59,13 +59,14 @@ impl Outage {
         }
     }
 
-    /// Whether nothing has been answered for so long that Redis may have forgotten who waits.
+    /// Whether the outage is so long that Redis may have forgotten waiters.
     pub(super) fn is_long(&self) -> bool {
         let since_ms = self.since_ms.load(Ordering::Relaxed);
         since_ms > 0 && self.ms_of(Instant::now()).saturating_sub(since_ms) >= ms(FORGETS_AFTER)
     }
 
-    /// Whether connections from before must not be used any more, because the outage has become long. Says so once.
+    /// Whether connections from before must no longer be used, because the outage has become long. Returns true only
+    /// once.
     pub(super) fn distrusts(&self) -> bool {
         self.is_long() && !self.is_distrusted.swap(true, Ordering::SeqCst)
     }
@@ -75,8 +76,8 @@ impl Outage {
         self.unverified_since_ms.store(0, Ordering::SeqCst);
     }
 
-    /// No connection could be opened, which was tried from `since` on. Says whether that has been so for so long that those
-    /// that there are may lead to another Redis than the address.
+    /// No connection could be opened since `since`. Returns whether that has lasted so long that the existing ones may
+    /// lead to another Redis than the address.
     pub(super) fn is_unverifiable(&self, since: Instant) -> bool {
         let since_ms = self.ms_of(since);
         let unverified = &self.unverified_since_ms;
@@ -85,7 +86,7 @@ impl Outage {
         self.ms_of(Instant::now()).saturating_sub(first_ms) >= ms(VERIFIED_WITHIN)
     }
 
-    /// Whether somebody who waits may not have been heard since the last outage.
+    /// Whether the last outage is so recent that some waiters may not have polled yet.
     pub(super) fn is_recent(&self) -> bool {
         let until_ms = self.recent_until_ms.load(Ordering::Relaxed);
         until_ms > 0 && self.ms_of(Instant::now()) < until_ms

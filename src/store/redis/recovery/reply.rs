@@ -1,25 +1,25 @@
-//! What the recovery script answers. What follows from it is in `recovery`.
+//! The answer of the recovery script. `recovery` draws the conclusions.
 
 use std::time::Duration;
 
 use crate::store::redis::scripts;
 
-/// What the store said about the data.
+/// The state of the data as the store reports it.
 pub(super) struct RecoveryReply {
     pub(super) now_us: u64,
     pub(super) epoch: u64,
-    /// Whether this question began the epoch.
+    /// Whether this exchange began the epoch.
     pub(super) begins: bool,
     pub(super) revision: u64,
     pub(super) longest_ttl_ms: u64,
     pub(super) grace_left: Duration,
-    /// How many processes hear events.
+    /// How many processes subscribe to events.
     pub(super) watchers: u64,
-    /// How many hear what is told to this process: itself, unless it listens elsewhere.
+    /// How many subscribe to this process's own channel: itself, unless it is connected elsewhere.
     pub(super) listeners: u64,
-    /// Whether the user may count them.
+    /// Whether the user may count subscribers.
     pub(super) may_count: bool,
-    /// Whether the clock was set back since the data were looked at last.
+    /// Whether the clock was set back since the last check of the data.
     pub(super) went_back: bool,
 }
 

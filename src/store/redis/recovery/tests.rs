@@ -1,4 +1,5 @@
-//! What a process makes of the answers of the store about its data. How they come about is tested with real servers.
+//! What a process concludes from the store's answers about its data. Tests with real servers cover how these answers
+//! arise.
 
 use super::*;
 use crate::domain::LockName;
@@ -21,7 +22,7 @@ fn recovery() -> Recovery {
     Recovery::new(&config, SECOND * 3600, fleet, messages)
 }
 
-/// What is answered so long after the beginning of `EPOCH`.
+/// An answer this long after the beginning of `EPOCH`.
 fn answer(epoch: u64, after: Duration) -> RecoveryReply {
     RecoveryReply {
         now_us: EPOCH + u64::try_from(after.as_micros()).expect("a short time"),
@@ -41,8 +42,8 @@ fn redis(run_id: &str) -> ServerInfo {
     ServerInfo::of_process(run_id)
 }
 
-/// A process that has met a Redis.
-fn acquainted() -> (Recovery, Instant) {
+/// A process that has verified a Redis.
+fn verified() -> (Recovery, Instant) {
     let (recovery, start) = (recovery(), Instant::now());
     let epoch = recovery.apply(&redis("a"), &answer(EPOCH, Duration::ZERO), start, start);
     assert_eq!(epoch, Some(recovery.epoch()));
@@ -51,7 +52,7 @@ fn acquainted() -> (Recovery, Instant) {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_changes_as_long_as_the_data_stay() {
-    let (recovery, start) = acquainted();
+    let (recovery, start) = verified();
     let (before, later) = (recovery.epoch(), start + SECOND);
     let same = answer(EPOCH, SECOND);
     assert_eq!(
@@ -63,7 +64,7 @@ async fn nothing_changes_as_long_as_the_data_stay() {
 
 #[tokio::test(start_paused = true)]
 async fn another_epoch_ends_connections_and_forgets_fences() {
-    let (recovery, start) = acquainted();
+    let (recovery, start) = verified();
     let bucket = LockName::parse(b"a").expect("a name").bucket();
     let fence = Fence::new(EPOCH + 1_000).expect("a fence");
     recovery.granted(bucket, fence, recovery.epoch());
@@ -85,7 +86,7 @@ async fn another_epoch_ends_connections_and_forgets_fences() {
 /// The data are the same; the connections are not.
 #[tokio::test(start_paused = true)]
 async fn another_process_with_the_same_data_ends_connections_alone() {
-    let (recovery, start) = acquainted();
+    let (recovery, start) = verified();
     let (before, later) = (recovery.epoch(), start + SECOND);
     recovery.apply(&redis("b"), &answer(EPOCH, SECOND), later, later);
     assert!(recovery.epoch() > before);
@@ -93,8 +94,8 @@ async fn another_process_with_the_same_data_ends_connections_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_was_overtaken_by_a_loss_is_asked_for_again() {
-    let (recovery, start) = acquainted();
+async fn an_answer_that_was_overtaken_by_a_loss_is_requested_again() {
+    let (recovery, start) = verified();
     let later = start + SECOND;
     recovery.apply(&redis("a"), &answer(EPOCH + 5, SECOND), later, later);
     let early = answer(EPOCH, SECOND / 2);
@@ -107,8 +108,8 @@ async fn an_answer_that_was_overtaken_by_a_loss_is_asked_for_again() {
 
 /// Until the store knows of it.
 #[tokio::test(start_paused = true)]
-async fn a_loss_that_is_declared_is_told_before_a_connection_is_used() {
-    let (recovery, start) = acquainted();
+async fn a_declared_loss_is_reported_before_a_connection_is_used() {
+    let (recovery, start) = verified();
     let before = recovery.epoch();
     recovery.declare_lost(before);
     recovery.declare_lost(before);
@@ -117,13 +118,13 @@ async fn a_loss_that_is_declared_is_told_before_a_connection_is_used() {
     let same = answer(EPOCH, SECOND);
     assert_eq!(recovery.apply(&redis("a"), &same, later, later), None);
     let new = answer(EPOCH + 1_000_000, SECOND);
-    let told = recovery.apply(&redis("a"), &new, later, later);
-    assert_eq!(told, Some(recovery.epoch()));
+    let applied = recovery.apply(&redis("a"), &new, later, later);
+    assert_eq!(applied, Some(recovery.epoch()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_jumped_is_a_loss_unless_the_epoch_began_after_it() {
-    let (recovery, start) = acquainted();
+    let (recovery, start) = verified();
     let later = start + SECOND;
     let jumped = SECOND * 3600;
     assert!(recovery.is_ahead(EPOCH + 3_600_000_000));
@@ -131,9 +132,9 @@ async fn a_clock_that_jumped_is_a_loss_unless_the_epoch_began_after_it() {
     let same = answer(EPOCH, jumped);
     assert_eq!(recovery.apply(&redis("a"), &same, later, later), None);
 
-    let (recovery, start) = acquainted();
+    let (recovery, start) = verified();
     let later = start + SECOND;
     let new = answer(EPOCH + 3_599_000_000, jumped);
-    let told = recovery.apply(&redis("a"), &new, later, later);
-    assert_eq!(told, Some(recovery.epoch()));
+    let applied = recovery.apply(&redis("a"), &new, later, later);
+    assert_eq!(applied, Some(recovery.epoch()));
 }
