@@ -8,7 +8,7 @@ mod call;
 mod changes;
 mod commands;
 mod decode;
-mod event_demand;
+mod events;
 mod failure;
 mod info;
 mod keys;

@@ -14,14 +14,12 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::event_demand::{DemandSource, EventDemand};
+use super::events::{self, DemandSource, EventDemand};
 use super::keys;
 use super::pool::Pool;
 use super::recovery::FleetState;
 use super::subscriber::Subscriber;
-use crate::domain::{
-    ClaimDigest, EventKind, Fence, LockEvent, LockName, LockNames, Owner, Timestamp,
-};
+use crate::domain::{ClaimDigest, LockName, LockNames};
 use crate::store::{Finding, Listener};
 
 pub(super) const UNPOISONED: &str = "nobody panics while holding it";
@@ -214,6 +212,11 @@ impl PubSub {
         self.shared.demand.counted(sent_at, subscribers);
     }
 
+    /// Redis lost data: leases have ended without an event.
+    pub(super) fn data_lost(&self) {
+        self.shared.interrupt_delivery();
+    }
+
     /// A health check found whether the user may count subscribers.
     pub(super) fn may_count(&self, may_count: bool) {
         self.shared
@@ -289,7 +292,7 @@ impl PubSubShared {
             if !self.delivery.borrow().is_sure {
                 return;
             }
-            if let Some(event) = std::str::from_utf8(payload).ok().and_then(event) {
+            if let Some(event) = std::str::from_utf8(payload).ok().and_then(events::parse) {
                 listener.event(event);
             }
         } else if channel == self.evictions {
@@ -323,6 +326,11 @@ impl PubSubShared {
             true => DemandSource::Never,
             false => DemandSource::Interrupted,
         });
+        self.interrupt_delivery();
+    }
+
+    /// Events may be missing. Once all processes know again that this one wants them, the listener gets `events_lost`.
+    fn interrupt_delivery(&self) {
         self.delivery.send_modify(|delivery| {
             delivery.has_gap |= delivery.is_sure;
             delivery.is_sure = false;
@@ -348,53 +356,4 @@ impl PubSubShared {
 /// A message without content.
 pub(super) fn publish(channel: &str) -> Cmd {
     redis::cmd("PUBLISH").arg(channel).arg("").to_owned()
-}
-
-/// Parses the message of `publish_event` in `lua/ending.lua`.
-fn event(text: &str) -> Option<LockEvent> {
-    let mut words = text.splitn(6, ' ');
-    let id = words.next()?;
-    let kind_label = words.next()?;
-    let name = words.next()?;
-    let (fence, until_ms, owner) = (words.next()?, words.next()?, words.next()?);
-    let at_us: u64 = id.split('.').next()?.parse().ok()?;
-    let until_ms: Option<u64> = until_ms.parse().ok();
-    let kind = EventKind::ALL
-        .into_iter()
-        .find(|kind| kind.label() == kind_label)?;
-    let continues = matches!(kind, EventKind::Acquired | EventKind::Renewed);
-    Some(LockEvent {
-        id: id.to_owned(),
-        kind,
-        name: LockName::parse(name.as_bytes()).ok()?,
-        at: Timestamp::from_unix_ms(at_us / 1_000),
-        fence: fence.parse().ok().and_then(Fence::new),
-        // A lease that has ended has no future end.
-        expires_at: until_ms.filter(|_| continues).map(Timestamp::from_unix_ms),
-        owner: Owner::from_store(owner),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_published_event_is_parsed() {
-        let message = "1795219506257721.2 acquired a/b 1795219506257720 1795219536257 an owner";
-        let event = event(message).expect(message);
-        assert_eq!(event.id, "1795219506257721.2");
-        assert_eq!(event.kind, EventKind::Acquired);
-        assert_eq!(event.name.as_str(), "a/b");
-        assert_eq!(event.at.unix_ms(), 1_795_219_506_257);
-        assert_eq!(event.owner.as_str(), "an owner");
-        assert!(event.fence.is_some() && event.expires_at.is_some());
-    }
-
-    #[test]
-    fn an_event_without_a_lease_has_no_fence() {
-        let event = event("1795219506257721.1 queued a - - ").expect("it is well formed");
-        assert_eq!((event.fence, event.expires_at), (None, None));
-        assert_eq!(event.owner.as_str(), "");
-    }
 }

@@ -241,6 +241,7 @@ impl Recovery {
             && knew_another
         {
             self.fleet.lost(began);
+            self.messages.data_lost();
         }
         self.fleet.begin_epoch(answer.epoch);
         self.fleet.longest_ttl.lost(answered_at);

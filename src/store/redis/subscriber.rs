@@ -13,7 +13,7 @@ use redis::{Client, Cmd, FromRedisValue, RedisError, RedisResult};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::event_demand::DemandSource;
+use super::events::DemandSource;
 use super::keys;
 use super::pool::Pool;
 use super::pubsub::{PubSubShared, UNPOISONED, publish};

@@ -156,3 +156,22 @@ async fn who_began_to_watch_while_cut_off_is_told_of_the_gap() {
     }
     assert_eq!(ear.missed_events(), 1, "there is one gap");
 }
+
+/// No connection breaks, so nothing else shows that leases have ended.
+#[tokio::test]
+async fn after_a_loss_of_data_a_watcher_is_told_to_look_again() {
+    let server = durable_redis().await;
+    let (finder, other) = (
+        Replica::open(&server.database(0)).await,
+        Replica::open(&server.database(0)).await,
+    );
+    let (mut at_finder, mut at_other) = (watch(&finder).await, watch(&other).await);
+    finder.granted(&lasting_claims("lost", 1)[0]).await;
+    for watch in [&mut at_finder, &mut at_other] {
+        assert!(matches!(next(watch).await, WatchEvent::Happened(_)));
+    }
+    server.command(&["FLUSHALL"]).await;
+    for watch in [&mut at_finder, &mut at_other] {
+        assert_eq!(next(watch).await, WatchEvent::Reset {});
+    }
+}

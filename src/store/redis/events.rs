@@ -1,10 +1,13 @@
-//! Whether any process of the fleet may want events, as far as this process can know. If in doubt, it assumes so.
+//! Events over Redis' channels: how one reads, and whether any process of the fleet may want them, as far as this process
+//! can know. If in doubt, it assumes so.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::domain::{EventKind, Fence, LockEvent, LockName, Owner, Timestamp};
 
 /// How long events are published after the last sign of a process that wants them. A process that lost its connection
 /// is not subscribed meanwhile, and must not find that all others have stopped publishing.
@@ -89,6 +92,31 @@ impl EventDemand {
     }
 }
 
+/// Parses a message of `publish_event` in `lua/ending.lua`.
+pub(super) fn parse(text: &str) -> Option<LockEvent> {
+    let mut words = text.splitn(6, ' ');
+    let id = words.next()?;
+    let kind_label = words.next()?;
+    let name = words.next()?;
+    let (fence, until_ms, owner) = (words.next()?, words.next()?, words.next()?);
+    let at_us: u64 = id.split('.').next()?.parse().ok()?;
+    let until_ms: Option<u64> = until_ms.parse().ok();
+    let kind = EventKind::ALL
+        .into_iter()
+        .find(|kind| kind.label() == kind_label)?;
+    let continues = matches!(kind, EventKind::Acquired | EventKind::Renewed);
+    Some(LockEvent {
+        id: id.to_owned(),
+        kind,
+        name: LockName::parse(name.as_bytes()).ok()?,
+        at: Timestamp::from_unix_ms(at_us / 1_000),
+        fence: fence.parse().ok().and_then(Fence::new),
+        // A lease that has ended has no future end.
+        expires_at: until_ms.filter(|_| continues).map(Timestamp::from_unix_ms),
+        owner: Owner::from_store(owner),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,5 +170,24 @@ mod tests {
         );
         demand.counted(Instant::now(), 0);
         assert!(!demand.is_wanted());
+    }
+
+    #[test]
+    fn a_published_event_is_parsed() {
+        let message = "1795219506257721.2 acquired a/b 1795219506257720 1795219536257 an owner";
+        let event = parse(message).expect(message);
+        assert_eq!(event.id, "1795219506257721.2");
+        assert_eq!(event.kind, EventKind::Acquired);
+        assert_eq!(event.name.as_str(), "a/b");
+        assert_eq!(event.at.unix_ms(), 1_795_219_506_257);
+        assert_eq!(event.owner.as_str(), "an owner");
+        assert!(event.fence.is_some() && event.expires_at.is_some());
+    }
+
+    #[test]
+    fn an_event_without_a_lease_has_no_fence() {
+        let event = parse("1795219506257721.1 queued a - - ").expect("it is well formed");
+        assert_eq!((event.fence, event.expires_at), (None, None));
+        assert_eq!(event.owner.as_str(), "");
     }
 }
