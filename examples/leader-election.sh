@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Runs a command for as long as this machine is the leader, and stops it when another may be.
+# Runs a command for as long as this machine is the leader, and stops it when another machine may be.
 #
 #   leader-election.sh LOCK COMMAND [ARGUMENT...]
 #   leader-election.sh scheduler ./schedule.sh
 #
-# The lock is held by a connection: the service renews the lease while it is open, and gives the lock to the next in line when it
-# closes. What vanishes without closing it, such as a machine without power, costs TTL_S seconds at the most. When the command
-# ends, so does the leadership, and its status is the status of this script. Needs bash 4.4, curl and jq.
+# A connection holds the lock: the service renews the lease while the connection is open, and grants the lock to the next waiter
+# when it closes. If the machine vanishes without closing it, for example by a power loss, the next waiter is delayed by at most
+# TTL_S seconds. When the command ends, so does the leadership, and the script exits with the status of the command. Needs bash
+# 4.4, curl and jq.
 #
 # Settings, from the environment:
-#   LEASEHOLD_URL      where the service is; http://127.0.0.1:7625
-#   LEASEHOLD_API_KEY  its key, if it wants one
-#   TTL_S              how many seconds the leadership outlives this machine; 15
+#   LEASEHOLD_URL      the URL of the service; default http://127.0.0.1:7625
+#   LEASEHOLD_API_KEY  the API key, if the service needs one
+#   TTL_S              for how many seconds the leadership outlives this machine; default 15
 set -uo pipefail
-# The command is a process group of its own, so that all of it can be stopped.
+# Job control gives the command its own process group, so that all of it can be stopped.
 set -m
 
 if [ $# -lt 2 ]; then
@@ -26,29 +27,29 @@ url=${LEASEHOLD_URL:-http://127.0.0.1:7625}/locks/$(jq -rn --arg name "$lock" '$
 ttl_s=${TTL_S:-15}
 work='' connection=''
 
-say() { echo "$0: $lock: $*" >&2; }
+log() { echo "$0: $lock: $*" >&2; }
 member() { jq -r ".$1 // empty" 2>/dev/null; }
 
-# The token is ours from the start: whatever becomes of an answer, asking again with it comes to the same claim.
+# The token is made here. So a retry with it finds the same claim, even if an answer was lost.
 new_token() {
     token=$(uuidgen 2>/dev/null || cat /proc/sys/kernel/random/uuid)
 }
 
-# Secrets do not go onto the command line, which everybody on the machine may read.
+# Secrets do not go onto the command line, which everybody on the machine can read.
 headers() {
     echo "Lock-Token: $token"
     echo "Accept: text/event-stream"
     [ -z "${LEASEHOLD_API_KEY-}" ] || echo "Authorization: Bearer $LEASEHOLD_API_KEY"
 }
 
-# The command inherits the pipe that curl writes to. Should this script be killed with -9, curl goes on for as long as the command.
+# The command inherits the pipe that curl writes to. If this script is killed with -9, curl runs for as long as the command.
 start_work() {
     [ -z "$work" ] || return 0
     LEASEHOLD_FENCING_TOKEN=$1 "${command[@]}" &
     work=$!
 }
 
-# Stops the command within a second: a third of the TTL is there for it.
+# Stops the command within a second; a third of the TTL is reserved for that.
 stop_work() {
     [ -n "$work" ] || return 0
     kill -TERM -- "-$work"
@@ -66,31 +67,32 @@ disconnect() {
     connection=''
 }
 
-# First the work, then the lock: the next leader must not meet it.
+# Stops the work before it releases the lock: the next leader must not overlap with it.
 trap 'stop_work; disconnect' EXIT
 trap 'exit 143' TERM INT HUP
 
 # Whether the command has ended by itself.
 has_ended() { [ -n "$work" ] && ! kill -0 "$work" 2>/dev/null; }
 
-# One connection, until it ends or cannot be trusted. $event is what was told last, $problem why the service refused.
+# Runs one connection until it ends or cannot be trusted. Sets $event to the last event, and $problem to a refusal.
 campaign() {
     local line part='' silent_s=0
     event='' problem=''
     exec {stream}< <(exec curl -sSN -X POST -H @<(headers) --connect-timeout 3 \
         -d "ttl=${ttl_s}s" --data-urlencode "owner=$(uname -n)" "$url")
     connection=$!
-    # A leader hears of each renewal, every third of the TTL, and others get a comment. After two thirds in silence nobody is there.
+    # The service sends an event for each renewal, every third of the TTL, and comments otherwise. After two thirds of the TTL
+    # without either, the connection counts as dead.
     while ! has_ended && [ $((silent_s * 3)) -lt $((ttl_s * 2)) ]; do
         if IFS= read -r -t 1 -u "$stream" line; then
             line=$part$line part='' silent_s=0
-            hear "$line" || break
+            handle_line "$line" || break
         elif [ $? -gt 128 ]; then
-            # Nothing came for a second, or half a line.
+            # Within a second nothing came, or only a part of a line.
             part+=$line silent_s=$((silent_s + 1))
         else
-            # The end; a refusal has no line break.
-            hear "$part$line"
+            # The end of the stream; a refusal has no line break.
+            handle_line "$part$line"
             break
         fi
     done
@@ -98,8 +100,8 @@ campaign() {
     exec {stream}<&-
 }
 
-# Takes in one line. Fails if it is the last that is of interest.
-hear() {
+# Handles one line. Fails if no further line matters.
+handle_line() {
     case $event:$1 in
     *:"event: "*) event=${1#event: } ;;
     acquired:"data: "*) start_work "$(member fencing_token <<<"${1#data: }")" ;;
@@ -117,15 +119,15 @@ while true; do
         wait "$work" 2>/dev/null
         exit
     fi
-    # A process that stops keeps the lease for us: there is time to go on elsewhere. Everything else may have cost it.
+    # A draining process keeps the lease, so there is time to continue at another one. Any other end may have lost the lease.
     [ "$event" != draining ] || continue
     stop_work
     case $(member status <<<"$problem") in
     '' | 408 | 423 | 429 | 5??) ;;
-    # The token was good for one leadership.
+    # The claim has ended, and a token is good for one claim.
     409) new_token ;;
     *)
-        say "$problem"
+        log "$problem"
         exit 75
         ;;
     esac

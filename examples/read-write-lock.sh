@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs a command as one of many readers or as the only writer, and waits for its turn.
+# Waits for its turn, then runs a command as one of many readers or as the only writer.
 #
 #   read-write-lock.sh read|write LOCK COMMAND [ARGUMENT...]
 #   read-write-lock.sh read  catalogue ./export.sh
 #   read-write-lock.sh write catalogue ./import.sh
 #
-# Readers and writers stand in one line: a reader that comes after a waiting writer waits behind it, so nobody waits for ever.
+# Readers and writers share one queue. A reader that comes after a waiting writer waits behind it, so neither side starves.
 # Needs curl and jq; the settings are in claim.sh.
 set -u
 . "${0%/*}/claim.sh"
@@ -22,5 +22,5 @@ fi
 name=$2
 shift 2
 
-take "$name" "mode=$mode" wait=50s || exit 75
-holding "$@"
+acquire "$name" "mode=$mode" wait=50s || exit 75
+run_with_lock "$@"

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Runs a command on one of the machines that start this at about the same time, as cron does.
+# Runs a command on one of the machines that start this script at about the same time, for example from cron.
 #
 #   run-once.sh LOCK MIN_HOLD COMMAND [ARGUMENT...]
 #   run-once.sh nightly-report 5m ./report.sh
 #
-# MIN_HOLD is by how much the clocks of the machines may differ: the lock stays taken for so long, even if the command ends
-# sooner, so that a machine whose clock is late does not run it again. Where another machine was first, nothing is run, nothing is
-# said, and the status is 0. Needs curl and jq; the settings are in claim.sh.
+# MIN_HOLD is how much the clocks of the machines may differ. The lock stays taken for so long, even if the command ends
+# sooner, so that a machine whose clock is late does not run the command again. If another machine was first, the script runs
+# nothing, prints nothing and exits with 0. Needs curl and jq; the settings are in claim.sh.
 set -u
 . "${0%/*}/claim.sh"
 
@@ -17,5 +17,5 @@ fi
 name=$1 min_hold=$2
 shift 2
 
-take "$name" "min_hold=$min_hold" || exit $(($? == 1 ? 0 : 75))
-holding "$@"
+acquire "$name" "min_hold=$min_hold" || exit $(($? == 1 ? 0 : 75))
+run_with_lock "$@"

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Runs a command while at most LIMIT of its kind run on all machines together, and waits for its turn.
+# Waits for one of LIMIT permits, then runs a command: at most LIMIT run at once on all machines together.
 #
 #   semaphore.sh LOCK LIMIT COMMAND [ARGUMENT...]
 #   semaphore.sh gpu 4 ./train.sh
 #
-# All who hold the lock must name the same LIMIT. Needs curl and jq; the settings are in claim.sh.
+# All holders of the lock must give the same LIMIT. Needs curl and jq; the settings are in claim.sh.
 set -u
 . "${0%/*}/claim.sh"
 
@@ -15,5 +15,5 @@ fi
 name=$1 limit=$2
 shift 2
 
-take "$name" mode=shared "limit=$limit" wait=50s || exit 75
-holding "$@"
+acquire "$name" mode=shared "limit=$limit" wait=50s || exit 75
+run_with_lock "$@"
