@@ -18,7 +18,7 @@ async fn watch(fixture: &Fixture) {
 }
 
 async fn kinds(fixture: &Fixture, name: &LockName) -> Vec<EventKind> {
-    fixture.heard().await.kinds_of(name)
+    fixture.received().await.kinds_of(name)
 }
 
 fn fences(events: &[LockEvent]) -> Vec<Option<Fence>> {
@@ -31,7 +31,7 @@ pub(super) async fn the_life_of_a_lease_is_told(fixture: &Fixture) {
     let granted = fixture.granted(&claim).await.holder;
     let renewed = fixture.renewed(&claim, Some(LONG * 2)).await.lease.holder;
     fixture.freed(&claim).await;
-    let events = fixture.heard().await.events_of(lock_of(&claim));
+    let events = fixture.received().await.events_of(lock_of(&claim));
     let told: Vec<_> = events.iter().map(|event| event.kind).collect();
     assert_eq!(told, [Acquired, Renewed, Released]);
     assert!(events.iter().all(|event| event.owner == claim.owner));
@@ -83,7 +83,7 @@ pub(super) async fn an_expiry_is_told_once_by_whoever_finds_out(fixture: &Fixtur
     fixture.state(lock_of(&overtaken)).await;
     let told = kinds(fixture, lock_of(&inspected)).await;
     assert_eq!(told, [Acquired, Expired]);
-    let events = fixture.heard().await.events_of(lock_of(&overtaken));
+    let events = fixture.received().await.events_of(lock_of(&overtaken));
     let told: Vec<_> = events.iter().map(|event| event.kind).collect();
     assert_eq!(told, [Acquired, Expired, Acquired]);
     let expected = [lost, lost, successor].map(Some);
@@ -113,7 +113,7 @@ pub(super) async fn a_new_place_in_the_queue_is_told_once(fixture: &Fixture) {
     fixture.waits(&mut waiter.again()).await;
     fixture.freed(&holding).await;
     fixture.served(&mut waiter).await;
-    let events = fixture.heard().await.events_of(lock_of(&holding));
+    let events = fixture.received().await.events_of(lock_of(&holding));
     let told: Vec<_> = events.iter().map(|event| event.kind).collect();
     assert_eq!(told, [Acquired, Queued, Released, Acquired, Released]);
     assert_eq!(events[1].owner, waiter.claim.owner);
@@ -131,7 +131,7 @@ pub(super) async fn each_of_several_holders_is_told_of(fixture: &Fixture) {
     fixture.freed(&first).await;
     fixture.outlast(SHORT).await;
     fixture.evict(lock_of(&first), "").await;
-    let events = fixture.heard().await.events_of(lock_of(&first));
+    let events = fixture.received().await.events_of(lock_of(&first));
     for (fence, end) in leases.iter().zip([Released, Evicted, Expired]) {
         let about = events.iter().filter(|event| event.fence == Some(*fence));
         let told: Vec<_> = about
@@ -170,7 +170,7 @@ pub(super) async fn no_two_events_have_the_same_id(fixture: &Fixture) {
         fixture.all_granted(&claim).await;
         fixture.release_all(&claim).await;
     }
-    let ear = fixture.heard().await;
+    let ear = fixture.received().await;
     let events = locks.iter().flat_map(|lock| ear.events_of(lock));
     let ids: Vec<_> = events.map(|event| event.id).collect();
     assert_eq!(ids.len(), 20 * 5 * 2);

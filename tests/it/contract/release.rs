@@ -126,7 +126,7 @@ pub(super) async fn a_release_of_what_a_stream_may_hold_is_told_and_no_other(fix
 /// It is told so often at the least, and not at all if that is 0: what is done here may be heard of here once more.
 async fn assert_told(fixture: &Fixture, claim: &Claim, name: &LockName, times: usize) {
     let told = fixture
-        .heard()
+        .received()
         .await
         .releases_of(name, claim.token.digest(name));
     let is_as_expected = if times == 0 { told == 0 } else { told >= times };

@@ -343,7 +343,7 @@ pub(super) async fn events_of_one_process_are_heard_on_all(fixture: &Fixture) {
     let mut waiter = fixture.waiting(&rival(&lapsing)).await;
     fixture.outlast(SHORT).await;
     fixture.served(&mut waiter).await;
-    let told = async || another.heard().await.events_of(lock_of(&lapsing));
+    let told = async || another.received().await.events_of(lock_of(&lapsing));
     // It is another connection that tells of these than the one that was asked last.
     let events = eventually("all of it is told", async || {
         let events = told().await;
@@ -363,8 +363,8 @@ pub(super) async fn events_of_one_process_are_heard_on_all(fixture: &Fixture) {
     fixture.store().set_event_delivery(true).await;
     let claim = claim();
     fixture.granted(&claim).await;
-    let here = fixture.heard().await.events_of(lock_of(&claim));
-    let there = another.heard().await.events_of(lock_of(&claim));
+    let here = fixture.received().await.events_of(lock_of(&claim));
+    let there = another.received().await.events_of(lock_of(&claim));
     assert_eq!((here.len(), &here), (1, &there));
 }
 
@@ -394,7 +394,7 @@ pub(super) async fn the_release_of_a_stream_is_heard_of_on_all(fixture: &Fixture
     let name = lock_of(&holding);
     fixture.freed(&holding).await;
     for process in [fixture, &another] {
-        let told = process.heard().await;
+        let told = process.received().await;
         assert!(told.releases_of(name, holding.token.digest(name)) > 0);
     }
 }
