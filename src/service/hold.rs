@@ -73,7 +73,7 @@ impl Stream for Hold {
         }
         let event = ready!(self.events.poll_recv(context));
         Poll::Ready(event.map(|event| {
-            event.as_of_now().unwrap_or_else(|| {
+            event.with_current_remaining().unwrap_or_else(|| {
                 // A listener that did not read until the lease expired is gone; closing the channel stops the task.
                 self.events.close();
                 self.is_over = true;
@@ -86,7 +86,7 @@ impl Stream for Hold {
 impl DatedEvent {
     /// The event with the remaining time as of now, which may be long after it was sent. It may still have to wait for
     /// buffer space, see `server::delivery`. `None` if the lease has expired.
-    fn as_of_now(self) -> Option<HoldEvent> {
+    fn with_current_remaining(self) -> Option<HoldEvent> {
         let Self(since, event) = self;
         Some(match event {
             HoldEvent::Acquired {
