@@ -2,13 +2,13 @@
 //!
 //! # The map
 //!
-//! Four rooms, one direction: [`http`] → [`service`] → [`store`], all resting on [`domain`].
+//! Four layers with one direction of dependency: [`http`] → [`service`] → [`store`], all based on [`domain`].
 //!
-//! - [`domain`] has the words (name, token, fencing token, claim, lease, outcome) and no I/O.
-//! - [`store`] decides truth: the [`store::LockStore`] contract, and one file per store that keeps it.
-//! - [`service`] decides time: deadlines, waiting in line, streams, grants that nobody received, outcomes that are unknown.
-//! - [`http`] decides words: requests into claims, outcomes into answers and problems. Only it knows axum, but for the
-//!   router that [`server`] serves.
+//! - [`domain`]: the types (name, token, fencing token, claim, lease, outcome), without I/O.
+//! - [`store`]: the state. The [`store::LockStore`] contract, and its implementations.
+//! - [`service`]: timing. Deadlines, waiting in queues, streams, undelivered grants, unknown outcomes.
+//! - [`http`]: the wire. It parses requests into claims and encodes outcomes as responses and problems. Only it knows
+//!   axum, except for the router that [`server`] serves.
 //!
 //! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`server`] (sockets,
 //! timeouts, shutdown), [`limits`] (what may be in use at once) and [`telemetry`] (logs and metrics).

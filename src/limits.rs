@@ -1,6 +1,5 @@
-//! What limits are made of: amounts that may be in use at once, by one peer and in all, and a count of what was refused
-//! because they were. Which limits there are is listed here, because they share one metric; where each one holds is not
-//! known here.
+//! Building blocks of limits: amounts that may be in use at once, per peer and in total, and counters of refusals. All
+//! limits are listed here because they share one metric; where each one is enforced is not known here.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +20,7 @@ struct BudgetShared {
     max: usize,
 }
 
-/// A part of a budget that is in use until this is dropped.
+/// A part of a budget, in use until dropped.
 #[derive(Debug)]
 pub struct Taken {
     budget: Budget,
@@ -29,7 +28,7 @@ pub struct Taken {
 }
 
 impl Budget {
-    /// A budget of which nothing is in use.
+    /// An unused budget.
     #[must_use]
     pub fn new(max: usize) -> Self {
         let used = AtomicUsize::new(0);
@@ -42,20 +41,20 @@ impl Budget {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// How much may be in use.
+    /// How much may be in use at once.
     #[must_use]
     pub fn max(&self) -> usize {
         self.0.max
     }
 
-    /// Takes the amount if there is room for it. What is larger than the whole budget is let in when nothing else is in
-    /// use, because it would otherwise be refused for ever.
+    /// Takes the amount if it fits. An amount larger than the whole budget is accepted while nothing else is in use;
+    /// otherwise it would be refused for ever.
     #[must_use]
     pub fn take(&self, amount: usize) -> Option<Taken> {
         self.take_within(self.0.max, amount)
     }
 
-    /// Takes the amount if no more than `max` is in use then, by the same rule.
+    /// Like [`take`](Self::take), but with `max` as the size of the budget.
     #[must_use]
     pub fn take_within(&self, max: usize, amount: usize) -> Option<Taken> {
         let admit = |used: usize| fits(used, amount, max).then(|| used.saturating_add(amount));
@@ -64,13 +63,13 @@ impl Budget {
         taken.is_ok().then(|| self.taken(amount))
     }
 
-    /// Whether there is room for the amount now.
+    /// Whether the amount fits now.
     #[must_use]
     pub fn has_room(&self, amount: usize) -> bool {
         fits(self.used(), amount, self.0.max)
     }
 
-    /// Takes the amount whether there is room for it or not.
+    /// Takes the amount whether it fits or not.
     #[must_use]
     pub fn take_anyway(&self, amount: usize) -> Taken {
         self.0.used.fetch_add(amount, Ordering::Relaxed);
@@ -95,19 +94,19 @@ impl Drop for Taken {
     }
 }
 
-/// A budget of operations, whose users wait in turn until there is room. Clones share it.
+/// A budget of concurrent operations. Callers queue until there is capacity. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Gate {
     free: Arc<Semaphore>,
     max: u32,
 }
 
-/// An operation that was let through a gate; it counts until this is dropped.
+/// Permits of a gate, held until dropped.
 #[derive(Debug)]
 pub struct Passed(#[expect(dead_code, reason = "it is held, not read")] OwnedSemaphorePermit);
 
 impl Gate {
-    /// A gate through which so many may go at once.
+    /// A gate with `max` permits.
     #[must_use]
     pub fn new(max: usize) -> Self {
         let max = max.min(Semaphore::MAX_PERMITS);
@@ -117,11 +116,10 @@ impl Gate {
         }
     }
 
-    /// Lets one through that counts for so many, as soon as there is room, or returns `None` at the deadline. Nobody counts
-    /// for more than may go through at once.
+    /// Waits for `counts` permits, at most all of the gate's. Returns `None` at the deadline.
     ///
     /// # Cancel safety
-    /// Whoever is dropped has not gone through.
+    /// A dropped future holds no permits.
     pub async fn pass(&self, counts: usize, deadline: Instant) -> Option<Passed> {
         let counts = u32::try_from(counts).map_or(self.max, |counts| counts.min(self.max));
         match Arc::clone(&self.free).try_acquire_many_owned(counts) {
@@ -133,27 +131,28 @@ impl Gate {
     }
 }
 
-/// The room that an operation takes up until it is over, or until it is released. Clones share it.
+/// The capacity that one operation occupies until it ends or releases it. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Slot(Option<Arc<Mutex<Option<Room>>>>);
+pub struct Slot(Option<Arc<Mutex<Option<SlotPermits>>>>);
 
 #[derive(Debug)]
 #[expect(dead_code, reason = "it is held, not read")]
-struct Room {
+struct SlotPermits {
     of_all: Passed,
     of_peer: Option<Passed>,
-    /// What a peer has in use is known for as long as it is in use, though its connections are gone.
+    /// Keeps the peer's limits alive while they are in use, even after its last connection has closed.
     peer: Option<Arc<PeerLimits>>,
 }
 
 impl Slot {
-    /// Takes room for so many, of the peer, which comes first so that nobody has to wait behind a greedy one, and of all.
+    /// Takes `counts` permits of the peer's gate, then of the common gate. In this order, an operation that waits for
+    /// its own peer's gate holds nothing that other peers need.
     ///
     /// # Errors
-    /// There was no room until the deadline. This is the limit that was in the way.
+    /// The limit that was still reached at the deadline.
     ///
     /// # Cancel safety
-    /// Dropped, it has taken nothing.
+    /// A dropped future has taken nothing.
     pub async fn take(
         of_all: (&Gate, Limit),
         of_peer: Option<(&Arc<PeerLimits>, &Gate, Limit)>,
@@ -169,50 +168,53 @@ impl Slot {
             None => (None, None),
         };
         let of_all = all.pass(counts, deadline).await.ok_or(limit_of_all)?;
-        let room = Room {
+        let permits = SlotPermits {
             of_all,
             of_peer,
             peer,
         };
-        Ok(Self(Some(Arc::new(Mutex::new(Some(room))))))
+        Ok(Self(Some(Arc::new(Mutex::new(Some(permits))))))
     }
 
-    /// The peer for whom the operation is, while it takes up room.
+    /// The peer of the operation, until the slot is released.
     #[must_use]
     pub fn peer(&self) -> Option<Arc<PeerLimits>> {
-        let room = self.0.as_ref()?;
-        let room = room.lock().unwrap_or_else(PoisonError::into_inner);
-        room.as_ref()?.peer.clone()
+        let permits = self.0.as_ref()?;
+        let permits = permits.lock().unwrap_or_else(PoisonError::into_inner);
+        permits.as_ref()?.peer.clone()
     }
 
-    /// Gives the room back before the operation is over, because it has begun to wait.
+    /// Releases the capacity before the operation ends, because it has begun to wait.
     pub fn release(&self) {
-        if let Some(room) = &self.0 {
-            room.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(permits) = &self.0 {
+            permits
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
         }
     }
 }
 
-/// What one peer may have in use at once, on all of its connections together.
+/// What one peer may use at once, over all of its connections.
 #[derive(Debug)]
 pub struct PeerLimits {
     /// Connections.
     pub connections: Budget,
-    /// Connections of HTTP/2.
+    /// HTTP/2 connections.
     pub http2_connections: Budget,
-    /// Requests that have no complete answer yet.
+    /// Requests without a complete response.
     pub requests: Budget,
-    /// Bytes of large answers.
+    /// Bytes of large responses.
     pub answer_bytes: Budget,
-    /// Bytes of large bodies of requests.
+    /// Bytes of large request bodies.
     pub body_bytes: Budget,
-    /// Operations of the store, renewals, releases and listings not counted.
+    /// Store operations except renewals, releases and listings.
     pub operations: Gate,
     /// Listings.
     pub listings: Gate,
     /// Event streams.
     pub event_streams: Gate,
-    /// Places in queues where claims wait, one for each lock of a claim. What it may have of them is known to the queues.
+    /// Places in queues, one for each lock of a waiting claim. The service's table of waiters sets the maximum.
     pub places: Budget,
     /// Renewals and releases.
     pub renewals: Gate,
@@ -221,53 +223,53 @@ pub struct PeerLimits {
 /// Every limit whose refusals are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// The connections of one peer address.
+    /// Connections of one peer address.
     ConnectionsPerPeer,
-    /// The last connections, which are kept for peers that have hardly any.
+    /// The last connections, reserved for peers with few connections.
     ConnectionsReserved,
-    /// The connections of HTTP/2 of one peer address.
+    /// HTTP/2 connections of one peer address.
     Http2ConnectionsPerPeer,
-    /// The connections of HTTP/2.
+    /// HTTP/2 connections in total.
     Http2Connections,
-    /// The requests of one peer address.
+    /// Requests of one peer address.
     RequestsPerPeer,
-    /// The requests of all.
+    /// Requests in total.
     Requests,
-    /// The time that the head of a request may take.
+    /// Time to receive the head of a request.
     HeadTimeout,
-    /// The time in which a peer has to take something of an answer.
+    /// Time in which a peer must accept a part of a response.
     WriteTimeout,
-    /// The time in which a peer has to take the whole of an answer.
+    /// Time in which a peer must accept a whole response.
     AnswerTimeout,
-    /// The bytes of large bodies that one peer address is sending.
+    /// Bytes of large request bodies in flight from one peer address.
     BodyBytesPerPeer,
-    /// The bytes of large bodies that all are sending.
+    /// Bytes of large request bodies in flight in total.
     BodyBytes,
-    /// The bytes of large answers under way to one peer address.
+    /// Bytes of large responses in flight to one peer address.
     AnswerBytesPerPeer,
-    /// The bytes of large answers under way to all.
+    /// Bytes of large responses in flight in total.
     AnswerBytes,
-    /// The operations under way for one peer address.
+    /// Operations in flight for one peer address, except renewals, releases and listings.
     OperationsPerPeer,
-    /// The operations under way for all, renewals, releases and listings not counted.
+    /// Operations in flight in total, except renewals, releases and listings.
     Operations,
-    /// The renewals and releases under way for one peer address.
+    /// Renewals and releases in flight for one peer address.
     RenewalsPerPeer,
-    /// The renewals and releases under way for all.
+    /// Renewals and releases in flight in total.
     Renewals,
-    /// The listings under way for one peer address.
+    /// Listings in flight for one peer address.
     ListingsPerPeer,
-    /// The listings under way for all.
+    /// Listings in flight in total.
     Listings,
-    /// The event streams of one peer address.
+    /// Event streams of one peer address.
     EventStreamsPerPeer,
-    /// The event streams of all.
+    /// Event streams in total.
     EventStreams,
-    /// The places where claims of one peer address wait.
+    /// Places in queues, of waiters of one peer address.
     WaitersPerPeer,
-    /// The places where claims wait.
+    /// Places in queues, of all waiters.
     Waiters,
-    /// The leases and places that the embedded store keeps.
+    /// Leases and places in queues that the embedded store keeps.
     Locks,
 }
 
@@ -300,7 +302,7 @@ impl Limit {
         Self::Locks,
     ];
 
-    /// The label of the metric.
+    /// The metric label.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -332,12 +334,12 @@ impl Limit {
     }
 }
 
-/// Counts what limits refused. Clones share the counts.
+/// Counters of what limits refused. Clones share them.
 #[derive(Clone)]
 pub struct Refusals(Arc<[Counter]>);
 
 impl Refusals {
-    /// Registers a series for each limit.
+    /// Registers a counter for each limit.
     #[must_use]
     pub fn new(registry: &Metrics) -> Self {
         let help = "What a limit refused or ended on this process, by the limit.";
@@ -347,13 +349,13 @@ impl Refusals {
         Self(Limit::ALL.map(counter).into())
     }
 
-    /// Counts for nobody.
+    /// Counters that no metric shows.
     #[must_use]
     pub fn uncounted() -> Self {
         Self(Limit::ALL.map(|_| Counter::noop()).into())
     }
 
-    /// Something was refused or ended.
+    /// Counts something that the limit refused or ended.
     pub fn count(&self, limit: Limit) {
         self.0[limit as usize].increment(1);
     }
@@ -370,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_is_given_back_when_its_part_is_dropped() {
+    fn dropping_a_part_of_a_budget_gives_it_back() {
         let budget = Budget::new(10);
         let six = budget.take(6).expect("there is room");
         assert!(budget.take(5).is_none());
@@ -382,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_the_budget_has_it_for_itself() {
+    fn an_amount_larger_than_the_budget_uses_it_alone() {
         let budget = Budget::new(10);
         let large = budget.take(20).expect("nothing else is in use");
         assert!(budget.take(1).is_none());

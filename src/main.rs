@@ -1,9 +1,9 @@
-//! The binary: hands arguments and environment to the command line, which is in the library.
+//! The binary: passes arguments and environment to [`leasehold::cli`].
 
 use std::process::ExitCode;
 
-/// Quicker than the system's at what a request allocates, which is small and soon gone; and it keeps its own books apart, so
-/// that the part of a buffer of a waiting connection which was never written to takes no memory.
+/// Faster than the system allocator for the small, short-lived allocations of a request. It keeps its metadata apart
+/// from the data, so the unwritten part of a waiting connection's buffer takes no memory.
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

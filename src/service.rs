@@ -1,8 +1,8 @@
-//! What happens to a request in time: deadlines, waiting, clients that hang up, outcomes that stay unknown.
+//! Timing of requests: deadlines, waiting, disconnected clients and unknown outcomes.
 //!
-//! Nothing here knows HTTP or any particular store. Every operation runs to its end even when its caller is gone, a
-//! grant that nobody received is given back, and a store that did not answer is asked again in the background.
-//! Stores never wait, so all waiting is here: in `waiting` one request, in `queues` all of them.
+//! Nothing here knows HTTP or any particular store. Every operation runs to completion even if its caller disconnects,
+//! an undelivered grant is rolled back, and a failed rollback is retried in the background. Stores never wait, so all
+//! waiting is here: `wait_loop` has one waiting request, `local_waiters` all of them.
 
 mod acquire;
 mod answer;
@@ -53,20 +53,19 @@ use wait_loop::WaitLoop;
 use waiter::DisconnectGuard;
 pub use watch::{Scope, Watch, WatchEvent};
 
-/// A listing looks at every lock in many steps, and an eviction may be one of very many holders: they get the time of so
-/// many operations.
+/// A listing or an eviction may take very many steps, so it has the time of this many operations.
 const LONG_TIMEOUTS: u32 = 25;
 
-/// On how many locks together those claims may be that wait for several and ask at the same time.
+/// How many locks the polls in flight may have in total, of claims that wait for several locks.
 const SEVERAL_AT_ONCE: usize = 256;
-/// How many rollbacks ask the store at the same time.
+/// How many rollbacks may be in flight at once.
 const ROLLBACKS_AT_ONCE: usize = 256;
 
-/// The operations on locks, what tells of them, and what operators ask for. Cloning is cheap.
+/// Operations on locks, streams of events, and functions for operators. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct LockService {
     inner: Arc<ServiceShared>,
-    /// The room that the next operation takes up, in a clone that is made for it.
+    /// The capacity that the next operation occupies, in a clone made for it.
     slot: Slot,
 }
 
@@ -79,20 +78,19 @@ struct ServiceShared {
     background: TaskTracker,
     draining: CancellationToken,
     queues: Arc<LocalWaiters>,
-    /// Through it goes what claims ask that wait for several locks. Nothing else bounds that, and each of them keeps the
-    /// store busy for as many times as long as a claim on one lock.
+    /// Limits the polls of claims that wait for several locks. Nothing else bounds them, and a poll for n locks keeps
+    /// the store busy n times as long as one for a single lock.
     several: Gate,
-    /// Through it goes what is rolled back: thousands of streams may close at once.
+    /// Limits rollbacks: thousands of streams may close at once.
     rollbacks: Gate,
     events: Arc<EventLog>,
     held: Arc<HeldByStreams>,
-    /// Whether the store was asked to tell events. Whoever changes that is waited for by the next.
-    wants_events: tokio::sync::Mutex<bool>,
+    /// Whether the store delivers events. The mutex is held during a change, so that changes do not overlap.
+    delivers_events: tokio::sync::Mutex<bool>,
 }
 
 impl LockService {
-    /// A service over a store, in which no single store operation may take longer than `operation_timeout`. From here on
-    /// it is what the store tells things to.
+    /// Creates a service and registers it as the store's listener. `operation_timeout` limits each store operation.
     #[must_use]
     pub fn new(
         store: Arc<dyn LockStore>,
@@ -124,29 +122,29 @@ impl LockService {
                 rollbacks: Gate::new(ROLLBACKS_AT_ONCE),
                 events,
                 held,
-                wants_events: tokio::sync::Mutex::new(false),
+                delivers_events: tokio::sync::Mutex::new(false),
             }),
             slot: Slot::default(),
         }
     }
 
-    /// The same service for one operation, which keeps the slot until it has come to its end: also when its caller is
-    /// gone, and until a grant that nobody received has been given back. A claim that begins to wait releases it.
+    /// The same service for one operation. The operation keeps the slot until it has completed, even if its caller
+    /// disconnects, and until an undelivered grant is rolled back. A claim that begins to wait releases the slot.
     #[must_use]
     pub fn within(&self, slot: Slot) -> Self {
         let inner = Arc::clone(&self.inner);
         Self { inner, slot }
     }
 
-    /// Grants its locks to the claim, or waits for them in line for up to `wait`, or says what is in the way.
+    /// Grants the claim its locks, queues it for up to `wait`, or returns what blocks it.
     ///
     /// # Errors
-    /// The store could not answer. Where the outcome is unknown, what may have been granted is given back in the
-    /// background, unless the claim is posted again first.
+    /// The store failed. If the outcome is unknown, the service rolls back a possible grant in the background, unless
+    /// the claim is posted again before that.
     ///
     /// # Cancel safety
-    /// When the future is dropped, a request that is under way still runs to its end, a grant is given back, and a waiting
-    /// claim steps out of the queue and keeps its place for a while.
+    /// If the future is dropped, a store request in flight still completes, a grant is rolled back, and a waiting claim
+    /// leaves the queue and keeps its place for a while.
     pub async fn acquire(
         &self,
         claim: Arc<Claim>,
@@ -155,32 +153,35 @@ impl LockService {
         let (inner, wait) = (&self.inner, wait.min(self.inner.waiting.wait_max));
         let request = Request::new(inner, claim, self.slot.clone());
         if wait.is_zero() {
-            return self.run_to_completion(request.at_once(None)).await;
+            return self.run_to_completion(request.acquire_now(None)).await;
         }
         match request.enter() {
             Ok(waiter) => {
-                // Cancellation safety: dropped, the caller ends the wait, which goes on without this future.
-                let _caller = DisconnectGuard(Arc::clone(&waiter));
+                // Cancellation safety: dropping the guard ends the wait, which cleans up without this future.
+                let _guard = DisconnectGuard(Arc::clone(&waiter));
                 let open = inner.metrics.open_long_poll();
                 let waiting = WaitLoop::new(request, waiter, Some(wait)).run();
-                // Not an async block: what is moved into one and awaited there takes its room twice.
+                // Not an async block: a future that is moved into one and awaited there takes its space twice.
                 let closed = |answer| {
                     drop(open);
                     answer
                 };
                 self.run_to_completion(waiting.map(closed)).await
             }
-            Err(crowd) => self.run_to_completion(request.at_once(Some(crowd))).await,
+            Err(queue_full) => {
+                let answer = request.acquire_now(Some(queue_full));
+                self.run_to_completion(answer).await
+            }
         }
     }
 
-    /// Lets leases last longer, all or none; never creates one.
+    /// Renews leases, all or none; never creates one.
     ///
     /// # Errors
-    /// The store could not answer; the leases last at least until their former ends.
+    /// The store failed. If the outcome is unknown, the leases may have been renewed.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the operation still runs to its end.
+    /// If the future is dropped, the operation still completes.
     pub async fn renew(
         &self,
         names: LockNames,
@@ -197,13 +198,13 @@ impl LockService {
         .await
     }
 
-    /// Ends a claim on each of these locks, or steps it back to a smaller depth. A claim that waits leaves the queue.
+    /// Ends a claim on each of these locks, or reduces its hold count. A waiting claim leaves the queue.
     ///
     /// # Errors
-    /// The store could not answer; until it is asked again, the claim may hold or not.
+    /// The store failed. If the outcome is unknown, the claim may or may not hold until the release is repeated.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the operation still runs to its end.
+    /// If the future is dropped, the operation still completes.
     pub async fn release(
         &self,
         names: LockNames,
@@ -225,13 +226,13 @@ impl LockService {
         .await
     }
 
-    /// Takes the lock away from its holders, whoever they are, and says who they were.
+    /// Evicts all holders of the lock and returns them.
     ///
     /// # Errors
-    /// The store could not answer, and nobody is known to have been evicted.
+    /// The store failed, and no holder is known to have been evicted.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the operation still runs to its end.
+    /// If the future is dropped, the operation still completes.
     pub async fn evict(&self, name: LockName, reason: String) -> Result<Evicted, StoreError> {
         let inner = Arc::clone(&self.inner);
         self.run_to_completion(async move {
@@ -243,58 +244,57 @@ impl LockService {
         .await
     }
 
-    /// What a lock is doing.
+    /// The state and queue of a lock.
     ///
     /// # Errors
-    /// The store could not answer.
+    /// The store failed.
     pub async fn inspect(&self, name: &LockName) -> Result<LockView, StoreError> {
         self.inner.inspect(name).await.1
     }
 
-    /// One page of the locks that are held or waited for.
+    /// One page of the locks that have holders or waiters.
     ///
     /// # Errors
-    /// The store could not answer.
+    /// The store failed.
     pub async fn list(&self, query: &ListQuery) -> Result<Listing, StoreError> {
         self.inner.list(query).await.1
     }
 
-    /// Holds a lock for as long as the stream lives: waits for up to `wait`, or for ever, and renews the lease again and
-    /// again. Of several locks it tells of the first only.
+    /// Holds a lock for as long as the stream lives: waits for up to `wait`, or without limit, and keeps renewing the
+    /// lease. With several locks, events report the first one only.
     ///
     /// # Cancel safety
-    /// When the stream is dropped, at any point, the lock is released or the claim leaves the queue.
+    /// Dropping the stream, at any point, releases the lock or removes the claim from the queue.
     pub fn hold(&self, claim: Arc<Claim>, wait: Option<Duration>) -> Hold {
         self.inner.hold(claim, wait, self.slot.clone())
     }
 
-    /// What happens to locks from now on, or since the event `after`, as it happens. What begins after the future has
-    /// completed is told.
+    /// Events of locks from now on, or since the event `after`. The stream has every event that begins after this
+    /// future has completed.
     ///
     /// # Cancel safety
-    /// Dropped, it is as if nobody had watched.
+    /// Dropping the future unsubscribes.
     pub async fn watch(&self, scope: Scope, after: Option<String>) -> Watch {
         self.inner.watch(scope, after).await
     }
 
-    /// The process is about to stop: from now on every wait and every stream ends at once. Places in queues are kept, and so
-    /// are leases.
+    /// Begins the shutdown: from now on every wait and every stream ends at once. Places in queues and leases are kept.
     pub fn drain(&self) {
         self.inner.draining.cancel();
     }
 
-    /// What is known about the store without asking it.
+    /// The last known health of the store. Does no I/O.
     #[must_use]
     pub fn store_health(&self) -> StoreHealth {
         self.inner.store.health()
     }
 
-    /// Lets the store open what it needs on this runtime, so that no request has to wait for it.
+    /// Lets the store open its connections on this runtime, so that no request has to wait for them.
     pub async fn warm_up(self) {
         self.inner.store.refresh_health().await;
     }
 
-    /// Surveys the store again and again, for ever; to be run as a task that ends with the process.
+    /// Refreshes the store's health and sweeps the store at this interval, for ever. Run it as a task.
     pub async fn survey(&self, every: Duration) -> Infallible {
         let ServiceShared {
             store,
@@ -308,10 +308,10 @@ impl LockService {
                 ticks.tick().await;
                 store.refresh_health().await;
                 metrics.health(&store.health());
-                metrics.crowd(queues.counts());
+                metrics.waiters(queues.counts());
             }
         };
-        // Apart from each other: no sweep may keep a loss of data from being noticed.
+        // Two loops, because a long sweep must not delay the detection of data loss.
         let sweeps = async {
             let mut ticks = ticks(every);
             loop {
@@ -325,7 +325,7 @@ impl LockService {
         }
     }
 
-    /// Waits until what runs in the background has ended, or `grace` is over.
+    /// Waits until all background tasks have ended, or `grace` is over.
     pub async fn shut_down(&self, grace: Duration) {
         self.inner.background.close();
         if tokio::time::timeout(grace, self.inner.background.wait())
@@ -348,21 +348,21 @@ impl LockService {
 }
 
 impl ServiceShared {
-    /// When an operation starts and by when it must be over.
+    /// The start and the deadline of an operation.
     fn start(&self) -> (Instant, Instant) {
         let now = Instant::now();
         (now, now + self.operation_timeout)
     }
 
-    /// When an operation of many steps starts, and how much time there is for it.
+    /// The start and the deadlines of an operation of many steps.
     fn start_long(&self) -> (Instant, Deadlines) {
         let (now, step) = (Instant::now(), self.operation_timeout);
         let end = now + step * LONG_TIMEOUTS;
         (now, Deadlines { step, end })
     }
 
-    /// Waits for its turn with what a claim asks that waits. None for a claim on one lock, of which nobody has to wait.
-    async fn turn_of_several(
+    /// Waits until a waiting claim on several locks may poll. `None` for a claim on one lock, which has no limit.
+    async fn admit_several(
         &self,
         claim: &Claim,
         deadline: Instant,
@@ -371,13 +371,13 @@ impl ServiceShared {
         if locks == 1 {
             return Ok(None);
         }
-        let passed = self.several.pass(locks, deadline).await;
+        let permit = self.several.pass(locks, deadline).await;
         let detail = "other claims that wait for several locks had to be asked for first";
         let error = || StoreError::unavailable(Fault::Timeout, detail);
-        passed.map(Some).ok_or_else(error)
+        permit.map(Some).ok_or_else(error)
     }
 
-    /// What a lock is doing, and when it was asked.
+    /// The state of a lock, and when the request was sent.
     async fn inspect(&self, name: &LockName) -> (Instant, Result<LockView, StoreError>) {
         let (sent, deadline) = self.start();
         let answer = self.store.inspect(name, deadline).await;

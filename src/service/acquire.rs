@@ -1,4 +1,4 @@
-//! Asking for locks without waiting for them, and what an answer of the store means to the request that it answers.
+//! Acquires without waiting, and the translation of the store's reply into the service's answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) struct Request {
     pub(super) claim: Arc<Claim>,
     pub(super) attempt: Attempt,
     pub(super) began: Instant,
-    /// The room that the request takes up until it waits, or until its outcome is delivered or taken back.
+    /// Held until the request waits, or until its outcome is delivered or rolled back.
     pub(super) slot: Slot,
 }
 
@@ -34,48 +34,49 @@ impl Request {
         }
     }
 
-    /// Lets it in among those that wait, or says what keeps it out.
+    /// Registers the request as a waiter, or returns the limit that refuses it.
     pub(super) fn enter(&self) -> Result<Arc<Waiter>, QueueFull> {
         let peer = self.slot.peer();
         let entered = self.inner.queues.enter(&self.claim, peer.as_deref());
-        entered.inspect_err(|crowd| self.inner.metrics.crowded(crowd))
+        entered.inspect_err(|queue_full| self.inner.metrics.queue_full(queue_full))
     }
 
-    /// Asks the store once, and says when that was. After the deadline the store enters nothing again.
-    pub(super) async fn ask(
+    /// Sends one acquire to the store. Returns when it was sent, and the reply. The store
+    /// re-enters nothing after the deadline.
+    pub(super) async fn try_acquire(
         self,
-        stand: Option<QueueRequest>,
+        queue_request: Option<QueueRequest>,
         deadline: Instant,
     ) -> (Instant, Result<Acquired, StoreError>) {
         let mut sent = Instant::now();
-        let mut turn = None;
-        if stand.is_some() && self.claim.names.len() > 1 {
-            turn = match self.inner.turn_of_several(&self.claim, deadline).await {
-                Ok(turn) => turn,
+        let mut permit = None;
+        if queue_request.is_some() && self.claim.names.len() > 1 {
+            permit = match self.inner.admit_several(&self.claim, deadline).await {
+                Ok(permit) => permit,
                 Err(error) => return (sent, Err(error)),
             };
             sent = Instant::now();
         }
         let store = &self.inner.store;
         let answer = store
-            .acquire(&self.claim, self.attempt, stand.as_ref(), deadline)
+            .acquire(&self.claim, self.attempt, queue_request.as_ref(), deadline)
             .await;
-        drop(turn);
-        self.inner.metrics.asked(sent.elapsed(), &answer);
+        drop(permit);
+        self.inner.metrics.store_acquire(sent.elapsed(), &answer);
         (sent, answer)
     }
 
-    /// Takes the locks if nothing is in the way. `crowd` is what keeps a request from waiting that would have.
-    pub(super) async fn at_once(
+    /// Acquires without waiting. `queue_full` is the limit that refused a request which asked to wait.
+    pub(super) async fn acquire_now(
         self,
-        crowd: Option<QueueFull>,
+        queue_full: Option<QueueFull>,
     ) -> Result<AcquireAnswer, StoreError> {
         let (_, deadline) = self.inner.start();
-        let (sent, answer) = self.clone().ask(None, deadline).await;
-        let answer = match (answer, crowd) {
-            (Ok(Acquired::Blocked(_) | Acquired::Recovering { .. }), Some(crowd)) => {
+        let (sent, answer) = self.clone().try_acquire(None, deadline).await;
+        let answer = match (answer, queue_full) {
+            (Ok(Acquired::Blocked(_) | Acquired::Recovering { .. }), Some(queue_full)) => {
                 Ok(AcquireAnswer {
-                    outcome: AcquireOutcome::TooManyWaiters(crowd),
+                    outcome: AcquireOutcome::TooManyWaiters(queue_full),
                     waited: Duration::ZERO,
                     undelivered: UnclaimedLease::nothing(),
                 })
@@ -93,8 +94,8 @@ impl Request {
         answer
     }
 
-    /// What an outcome of the store means to the request. `was_unsure` says that an earlier answer to it was lost: then
-    /// the claim may hold by that one, and nobody has been told.
+    /// Translates the store's reply. With `has_ambiguous_attempt`, an earlier reply to this request was lost: the claim
+    /// may hold by that one without its client knowing.
     pub(super) fn answer(
         &self,
         acquired: Acquired,
@@ -102,12 +103,12 @@ impl Request {
         waited: Duration,
         has_ambiguous_attempt: bool,
     ) -> Result<AcquireAnswer, StoreError> {
-        let untold_for = match &acquired {
+        let undelivered_ttl = match &acquired {
             Acquired::Granted(_) => Some(self.claim.ttl.get()),
             Acquired::Replayed(leases) if has_ambiguous_attempt || self.claim.takes_over => {
-                longest(leases)
+                longest_ttl(leases)
             }
-            Acquired::Reentered(leases) if self.claim.takes_over => longest(leases),
+            Acquired::Reentered(leases) if self.claim.takes_over => longest_ttl(leases),
             Acquired::Replayed(_)
             | Acquired::Reentered(_)
             | Acquired::Waiting(_)
@@ -119,8 +120,8 @@ impl Request {
             | Acquired::Ended(_)
             | Acquired::Recovering { .. } => None,
         };
-        // Cancellation safety: from here on, whatever drops the answer gives the grant back.
-        let undelivered = match untold_for {
+        // Cancellation safety: from here on, dropping the answer rolls back the grant.
+        let undelivered = match undelivered_ttl {
             Some(ttl) => UnclaimedLease::grant(self, ttl),
             None => UnclaimedLease::nothing(),
         };
@@ -132,8 +133,8 @@ impl Request {
     }
 }
 
-/// How long it takes at the most until these leases end by themselves.
-fn longest(leases: &[Lease]) -> Option<Duration> {
+/// After this time all of these leases have expired.
+fn longest_ttl(leases: &[Lease]) -> Option<Duration> {
     leases.iter().map(|lease| lease.ttl.get()).max()
 }
 
@@ -150,7 +151,7 @@ fn outcome(acquired: Acquired, sent: Instant) -> Result<AcquireOutcome, StoreErr
             AcquireOutcome::Replayed(remaining::acquired(leases.into_iter(), sent)?)
         }
         Acquired::Blocked(blocked_by) => AcquireOutcome::Blocked(blocked_by),
-        Acquired::Mismatched(contradiction) => AcquireOutcome::Contradicts(contradiction),
+        Acquired::Mismatched(mismatch) => AcquireOutcome::Contradicts(mismatch),
         Acquired::TooManyWaiters { name, queue_length } => {
             AcquireOutcome::TooManyWaiters(QueueFull::Lock { name, queue_length })
         }

@@ -1,43 +1,43 @@
-//! What the service answers to an acquire: the store's outcome as it came out of the wait, and the duty to deliver it.
+//! The service's answer to an acquire: the outcome after a possible wait, and the guard for its delivery.
 
 use std::time::Duration;
 
 use super::UnclaimedLease;
 use crate::domain::{Conflict, Lease, LockName, Mismatch, NotHeld, Position};
 
-/// What came of an acquire, and the duty to deliver it.
+/// The outcome of an acquire, and the guard for its delivery.
 #[derive(Debug)]
 pub struct AcquireAnswer {
-    /// What came of it.
+    /// The outcome.
     pub outcome: AcquireOutcome,
     /// How long the request waited in the queue.
     pub waited: Duration,
-    /// To be marked as delivered when the answer is on its way; dropped before that, a new grant is given back.
+    /// Mark it as delivered when the response is on its way. Dropped before that, it rolls back a new grant.
     pub undelivered: UnclaimedLease,
 }
 
-/// What came of an acquire and its wait. Where there is something for each lock, it is in the order of names.
+/// The outcome of an acquire and its wait. What there is per lock is in the order of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcquireOutcome {
-    /// The claim was granted just now.
+    /// The claim was granted now.
     Granted(Vec<Lease>),
-    /// The claim holds already and now holds deeper.
+    /// The claim held already, and its hold count has increased.
     Reentered(Vec<Lease>),
-    /// The claim holds already; nothing changed.
+    /// The claim held already; nothing changed.
     Replayed(Vec<Lease>),
-    /// Something is in the way, and the request did not want to wait.
+    /// The claim is blocked, and the request did not ask to wait.
     Blocked(Vec<Conflict>),
     /// The claim contradicts the lock, or itself; waiting cannot help.
     Contradicts(Mismatch),
-    /// There are so many waiters already that this one was not let into the queue.
+    /// A limit on waiters is reached, so the claim was not queued.
     TooManyWaiters(QueueFull),
-    /// The time for waiting is over.
+    /// The wait timed out.
     TimedOut(NotGranted),
-    /// This process is about to stop; other ones go on.
+    /// This process is shutting down; other processes continue.
     Draining(NotGranted),
-    /// The claim has ended before; a token is good for one claim.
+    /// The claim ended before; a token identifies one claim only.
     Ended(NotHeld),
-    /// The store was away, or may have lost data; new grants wait.
+    /// The store was unavailable or may have lost data; new grants wait.
     Recovering {
         /// How long new grants wait.
         retry_in: Duration,
@@ -45,7 +45,7 @@ pub enum AcquireOutcome {
 }
 
 impl AcquireOutcome {
-    /// What the claim holds by it.
+    /// The leases that the outcome reports.
     pub(super) fn leases(&self) -> &[Lease] {
         match self {
             Self::Granted(leases) | Self::Reentered(leases) | Self::Replayed(leases) => leases,
@@ -60,31 +60,31 @@ impl AcquireOutcome {
     }
 }
 
-/// Where there are too many waiters.
+/// Which limit on waiters is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueFull {
     /// The queue of this lock is full.
     Lock {
         /// The lock.
         name: LockName,
-        /// How many wait for it.
+        /// How many claims wait for it.
         queue_length: u64,
     },
-    /// This process has as many waiters as it may.
+    /// This process has its maximum of waiters.
     Process {
-        /// How many there are, one on several locks counted for each.
+        /// How many there are; a waiter for several locks counts once per lock.
         waiters: usize,
     },
-    /// The peer has as many waiters on this process as one peer may.
+    /// The peer has its maximum of waiters on this process.
     Peer,
 }
 
-/// A claim that left the queue without having been granted. Posted again in time, it stands where it stood.
+/// A claim that left the queue without a grant. Posted again in time, it resumes its place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NotGranted {
-    /// How far it had come; none if that is not known.
+    /// Its last position; none if unknown.
     pub position: Option<Position>,
-    /// What is in its way, as far as that is known.
+    /// What blocks it, as far as known.
     pub blocked_by: Vec<Conflict>,
     /// How long its place is kept; zero if it has none.
     pub place_kept: Duration,

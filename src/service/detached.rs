@@ -1,4 +1,4 @@
-//! An operation that outlives its caller. It costs nothing as long as the caller stays.
+//! Operations that outlive their caller. They cost nothing while the caller stays.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,14 +8,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::limits::Slot;
 
-/// A future that, dropped before its end, goes on as a task of its own.
+/// A future that continues as a background task when dropped before completion.
 ///
-/// A store operation must not be cut in the middle by a client that hangs up: whether it took place would be unknown,
-/// and what it granted would be lost.
+/// A client that disconnects must not cancel a store operation halfway: its outcome would be unknown, and its grant
+/// would be lost.
 pub(super) struct Detached<T: Send + 'static> {
     operation: Option<BoxFuture<'static, T>>,
     background: TaskTracker,
-    /// The operation counts until its end, wherever that is.
+    /// Held until the operation completes, here or in the background.
     slot: Slot,
 }
 
@@ -51,11 +51,11 @@ impl<T: Send + 'static> Future for Detached<T> {
 
 impl<T: Send + 'static> Drop for Detached<T> {
     fn drop(&mut self) {
-        // An operation that panicked has come to its end; polled again, it would panic again.
+        // An operation that panicked has ended; polling it again would panic again.
         if std::thread::panicking() {
             return;
         }
-        // Outside of a runtime the process is ending, and so is everything that the operation could still do.
+        // Outside of a runtime the process is exiting, and the operation cannot continue.
         if let (Some(operation), Ok(runtime)) =
             (self.operation.take(), tokio::runtime::Handle::try_current())
         {

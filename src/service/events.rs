@@ -1,4 +1,4 @@
-//! The recent events of the store, and who is told of them. While nobody watches, the store is not asked to tell any.
+//! The log of recent events, for all watchers. While there are no watchers, the store does not deliver events.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -12,47 +12,47 @@ use super::expiry_schedule::ExpirySchedule;
 use super::watch::Scope;
 use crate::domain::{LockEvent, LockView};
 
-/// How long events are kept after the last watcher has left, so that one that was cut off misses none.
+/// How long events are kept after the last watcher has left, so that a watcher that reconnects misses none.
 pub(super) const LINGER: Duration = Duration::from_secs(60);
-/// How many events are looked at for a watcher at once.
+/// How many events a watcher reads at once.
 const BATCH: usize = 500;
-/// Of how many scopes it is kept in mind that their leases are known, or are to be learned.
+/// How many scopes may be recorded as listed, and as many as still to be listed.
 const SCOPES_MAX: usize = 1_000;
-/// How often locks are listed at the most to learn of their leases. A store looks at every lock for that.
+/// The minimum interval between listings that learn of leases. For a listing, the store reads every lock.
 const LIST_EVERY: Duration = Duration::from_secs(10);
 
-/// What has happened of late.
+/// The recent events, and the expiry schedule of the watched locks.
 #[derive(Debug)]
 pub(super) struct EventLog {
-    kept: usize,
+    capacity: usize,
     state: Mutex<LogState>,
-    /// The number of the next entry, for those who wait for it.
+    /// The number of the next entry; watchers wait for its change.
     end: watch::Sender<u64>,
-    /// Something changed about what leases run out when, or about who watches.
-    pub(super) timetable_changed: Notify,
+    /// Notifies the expiry task: the schedule or the watchers changed.
+    pub(super) schedule_changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct LogState {
     entries: VecDeque<LogEntry>,
-    /// The number of the first entry; the numbers go on for ever.
+    /// The number of the first entry; numbers are never reused.
     first: u64,
     watchers: usize,
-    /// Whether events are kept: somebody watches, or did a moment ago.
+    /// Whether events are recorded: there is a watcher, or was one less than [`LINGER`] ago.
     is_kept: bool,
-    /// Counts the watches, so that one that ended long ago can be told from the last one.
+    /// Counts the watches ever begun; shows after [`LINGER`] whether another one has begun.
     watches: u64,
-    timetable: ExpirySchedule,
-    is_timed: bool,
-    /// Whose leases are in the timetable: those that were there, and from then on events tell of others.
+    schedule: ExpirySchedule,
+    has_expiry_task: bool,
+    /// Scopes whose leases are in the schedule. Events report later leases.
     known: Vec<Scope>,
-    /// Whose leases are not there yet.
+    /// Scopes whose existing leases are still to be listed.
     unknown: Vec<Scope>,
-    /// Before that no listing is asked for again.
+    /// No listing is sent before this.
     list_at: Option<Instant>,
 }
 
-/// One thing in the order of happening.
+/// One entry of the log.
 #[derive(Clone, Debug)]
 pub(super) enum LogEntry {
     Happened(Arc<Happened>),
@@ -60,7 +60,7 @@ pub(super) enum LogEntry {
     Gap,
 }
 
-/// An event, and how those who are told of it are told: the same text for all of them, made by the first one.
+/// An event, with its encoded text: the first watcher makes it, and all others share it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Happened {
     event: LockEvent,
@@ -68,7 +68,7 @@ pub struct Happened {
 }
 
 impl Happened {
-    /// An event that nobody has been told of.
+    /// An event that is not encoded yet.
     #[must_use]
     pub fn new(event: LockEvent) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Happened {
         }
     }
 
-    /// The event as text. What `write` does must depend on the event alone: only the first one's is used.
+    /// The event as text. `write` must depend on the event alone, because only the first call runs it.
     pub fn text(&self, write: impl FnOnce(&LockEvent) -> String) -> Arc<[u8]> {
         let text = self
             .text
@@ -95,7 +95,7 @@ impl Deref for Happened {
 }
 
 impl LogState {
-    /// What can be learned now. A single lock is looked at without much ado, a listing has its time.
+    /// The next scope to learn. A single lock is cheap to inspect; listings keep their interval.
     fn next_unknown(&mut self, now: Instant) -> Option<Scope> {
         let may_list = self.list_at.is_none_or(|at| at <= now);
         let is_due = |scope: &Scope| may_list || matches!(scope, Scope::Lock(_));
@@ -111,56 +111,56 @@ impl LogState {
     }
 }
 
-/// What the task is to do that looks after leases that run out.
+/// The next step of the task that inspects locks when leases expire.
 #[derive(Debug)]
 pub(super) enum ExpiryTask {
-    /// Learn which leases there are.
+    /// Learn the leases of this scope.
     Learn(Scope),
-    /// Look at these locks: a lease of each should be over.
-    Look(Vec<crate::domain::LockName>),
-    /// Nothing until then, or until something changes.
-    Rest(Option<Instant>),
-    /// Nobody watches any more.
+    /// Inspect these locks: a lease of each should have expired.
+    Inspect(Vec<crate::domain::LockName>),
+    /// Sleep until then, or until the schedule changes.
+    Sleep(Option<Instant>),
+    /// No watchers are left, or the process is draining.
     Done,
 }
 
 impl EventLog {
-    pub(super) fn new(kept: usize) -> Self {
+    pub(super) fn new(capacity: usize) -> Self {
         Self {
-            kept,
+            capacity,
             state: Mutex::default(),
             end: watch::Sender::new(0),
-            timetable_changed: Notify::new(),
+            schedule_changed: Notify::new(),
         }
     }
 
-    /// Counts a watcher. Says whether a task must be started that looks after leases that run out.
+    /// Adds a watcher. Returns whether the caller must start the expiry task.
     pub(super) fn enter(&self, scope: &Scope) -> bool {
         let mut state = self.lock();
         state.watchers += 1;
         state.watches += 1;
         state.is_kept = true;
-        let is_asked_for = |known: &Vec<Scope>| known.iter().any(|known| known.covers(scope));
-        let is_new = !is_asked_for(&state.known) && !is_asked_for(&state.unknown);
+        let is_covered = |known: &Vec<Scope>| known.iter().any(|known| known.covers(scope));
+        let is_new = !is_covered(&state.known) && !is_covered(&state.unknown);
         if is_new && state.unknown.len() < SCOPES_MAX {
             state.unknown.push(scope.clone());
-            self.timetable_changed.notify_one();
+            self.schedule_changed.notify_one();
         }
-        !std::mem::replace(&mut state.is_timed, true)
+        !std::mem::replace(&mut state.has_expiry_task, true)
     }
 
-    /// A watcher leaves. If it was the last one, says by which number to ask later whether it still is.
+    /// Removes a watcher. If it was the last one, returns the count of watches for [`forget`](Self::forget).
     pub(super) fn leave(&self) -> Option<u64> {
         let mut state = self.lock();
         state.watchers -= 1;
         if state.watchers > 0 {
             return None;
         }
-        self.timetable_changed.notify_one();
+        self.schedule_changed.notify_one();
         Some(state.watches)
     }
 
-    /// Forgets everything unless somebody has begun to watch since. Says whether it did.
+    /// Clears the log unless another watch has begun since. Returns whether it did.
     pub(super) fn forget(&self, watches: u64) -> bool {
         let mut state = self.lock();
         if state.watchers > 0 || state.watches != watches {
@@ -172,32 +172,32 @@ impl EventLog {
         true
     }
 
-    pub(super) fn happened(&self, event: LockEvent) {
+    pub(super) fn record(&self, event: LockEvent) {
         let mut state = self.lock();
         if !state.is_kept {
             return;
         }
-        if state.watchers > 0 && state.timetable.learn(&event, Instant::now()) {
-            self.timetable_changed.notify_one();
+        if state.watchers > 0 && state.schedule.learn(&event, Instant::now()) {
+            self.schedule_changed.notify_one();
         }
         self.push(state, LogEntry::Happened(Arc::new(Happened::new(event))));
     }
 
-    pub(super) fn messages_lost(&self) {
+    pub(super) fn record_gap(&self) {
         let mut state = self.lock();
         if !state.is_kept {
             return;
         }
-        // What was missed may have been the beginning of leases.
+        // The lost events may have reported new leases.
         let mut known = std::mem::take(&mut state.known);
         state.unknown.append(&mut known);
-        self.timetable_changed.notify_one();
+        self.schedule_changed.notify_one();
         self.push(state, LogEntry::Gap);
     }
 
     fn push(&self, mut state: MutexGuard<'_, LogState>, entry: LogEntry) {
         state.entries.push_back(entry);
-        if state.entries.len() > self.kept {
+        if state.entries.len() > self.capacity {
             state.entries.pop_front();
             state.first += 1;
         }
@@ -205,22 +205,22 @@ impl EventLog {
         self.end.send_replace(end);
     }
 
-    /// The number from which on to tell, and whether everything since `after` is there.
+    /// The number of the first entry to send, and whether the log has everything since `after`.
     pub(super) fn resume(&self, after: Option<&str>) -> (u64, bool) {
         let state = self.lock();
         let end = state.first + state.entries.len() as u64;
         let Some(after) = after else {
             return (end, true);
         };
-        let is_it =
+        let is_last_seen =
             |entry: &LogEntry| matches!(entry, LogEntry::Happened(event) if event.id == after);
-        match state.entries.iter().rposition(is_it) {
+        match state.entries.iter().rposition(is_last_seen) {
             Some(index) => (state.first + index as u64 + 1, true),
             None => (end, false),
         }
     }
 
-    /// What is of interest from a number on, up to a next number. None if that is not kept any more.
+    /// The number to continue from, and the entries in scope before it; `None` if some are no longer in the log.
     pub(super) fn since(&self, next: u64, scope: &Scope) -> (u64, Option<VecDeque<LogEntry>>) {
         let state = self.lock();
         let end = state.first + state.entries.len() as u64;
@@ -228,8 +228,8 @@ impl EventLog {
             return (end, None);
         };
         let index = usize::try_from(skipped).expect("less than the entries that are kept");
-        let looked_at = state.entries.range(index..).take(BATCH);
-        let entries = looked_at
+        let batch = state.entries.range(index..).take(BATCH);
+        let entries = batch
             .filter(|entry| match entry {
                 LogEntry::Happened(event) => scope.has(&event.name),
                 LogEntry::Gap => true,
@@ -239,48 +239,48 @@ impl EventLog {
         (end.min(next + BATCH as u64), Some(entries))
     }
 
-    /// Hears whenever there is something new.
-    pub(super) fn ends(&self) -> watch::Receiver<u64> {
+    /// Subscribes to new entries.
+    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
         self.end.subscribe()
     }
 
-    /// What is to be done next about leases that run out.
+    /// The next step of the expiry task.
     pub(super) fn next_task(&self, is_draining: bool) -> ExpiryTask {
         let mut state = self.lock();
         if state.watchers == 0 || is_draining {
-            state.is_timed = false;
-            state.timetable = ExpirySchedule::default();
+            state.has_expiry_task = false;
+            state.schedule = ExpirySchedule::default();
             state.known.clear();
             state.unknown.clear();
             state.list_at = None;
             return ExpiryTask::Done;
         }
         let now = Instant::now();
-        let due = state.timetable.take_due(now);
+        let due = state.schedule.take_due(now);
         if !due.is_empty() {
-            return ExpiryTask::Look(due);
+            return ExpiryTask::Inspect(due);
         }
         match state.next_unknown(now) {
             Some(scope) => ExpiryTask::Learn(scope),
             None => {
                 let list_at = state.list_at.filter(|_| !state.unknown.is_empty());
-                ExpiryTask::Rest(state.timetable.next().into_iter().chain(list_at).min())
+                ExpiryTask::Sleep(state.schedule.next().into_iter().chain(list_at).min())
             }
         }
     }
 
-    /// Learns what leases a lock has. Says whether there is room for more.
+    /// Adds the leases of a lock to the schedule. Returns whether there is room for more.
     pub(super) fn learn(&self, view: &LockView, seen: Instant) -> bool {
-        self.lock().timetable.learn_view(view, seen)
+        self.lock().schedule.learn_view(view, seen)
     }
 
-    /// Looks again soon: the store did not answer.
-    pub(super) fn look_again(&self, names: Vec<crate::domain::LockName>, at: Instant) {
-        self.lock().timetable.look_again(names, at);
+    /// Schedules another inspection, because the store failed.
+    pub(super) fn inspect_again(&self, names: Vec<crate::domain::LockName>, at: Instant) {
+        self.lock().schedule.inspect_again(names, at);
     }
 
     fn lock(&self) -> MutexGuard<'_, LogState> {
-        // Each step leaves the entries whole, whatever its caller does afterwards.
+        // Poisoning is harmless: no step panics halfway through a change of the entries.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,5 @@
-//! When leases run out, as far as that is known from events and listings. Nobody does anything when a lease runs out, so
-//! those who watch are told only if somebody looks just then.
+//! When leases expire, as known from events and listings. Stores emit nothing on expiry, so while events are watched
+//! the service inspects each lock just after its known expiry.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio::time::Instant;
 use super::jitter;
 use crate::domain::{EventKind, Fence, LockEvent, LockName, LockState, LockView};
 
-/// Of more leases than that it is told when somebody meets them.
+/// The maximum of leases in the schedule. The expiry of others is reported when a request finds it.
 const LEASES_MAX: usize = 10_000;
-/// After the end of a lease, so that it is over by the store's clock.
+/// Added to the end of a lease, so that it has expired by the store's clock.
 const AFTER_END_MIN: Duration = Duration::from_millis(5);
 const AFTER_END_SPREAD: Duration = Duration::from_millis(20);
 
-/// The ends of leases in their order.
+/// The ends of leases, in order.
 #[derive(Debug, Default)]
 pub(super) struct ExpirySchedule {
     ends: HashMap<(LockName, Option<Fence>), Instant>,
@@ -23,7 +23,7 @@ pub(super) struct ExpirySchedule {
 }
 
 impl ExpirySchedule {
-    /// Takes in what an event tells. Says whether something has to be done earlier than before.
+    /// Applies an event. Returns whether the next inspection is now earlier.
     pub(super) fn learn(&mut self, event: &LockEvent, now: Instant) -> bool {
         let lease = (event.name.clone(), event.fence);
         match event.kind {
@@ -31,7 +31,7 @@ impl ExpirySchedule {
                 let Some(expires_at) = event.expires_at else {
                     return false;
                 };
-                // Only the store's clock is in the event; how long it is from the one to the other is the same here.
+                // Both times are of the store's clock, but their difference is valid on this machine.
                 let lasts_ms = expires_at.unix_ms().saturating_sub(event.at.unix_ms());
                 let before = self.next();
                 self.set(lease, now + Duration::from_millis(lasts_ms));
@@ -45,7 +45,7 @@ impl ExpirySchedule {
         }
     }
 
-    /// Takes in what a lock looked like. Says whether there is room for more.
+    /// Adds the leases of a lock. Returns whether there is room for more.
     pub(super) fn learn_view(&mut self, view: &LockView, seen: Instant) -> bool {
         if let LockState::Held(holders) = &view.state {
             for holder in &holders.listed {
@@ -58,7 +58,7 @@ impl ExpirySchedule {
         self.ends.len() < LEASES_MAX
     }
 
-    /// The locks of which a lease should be over, each once.
+    /// Takes the locks of which a lease should have expired, each once.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<LockName> {
         let mut due = Vec::new();
         while self.in_order.first().is_some_and(|(end, ..)| *end <= now) {
@@ -73,13 +73,13 @@ impl ExpirySchedule {
         due
     }
 
-    /// When the next lease should be over.
+    /// When the next lease should have expired.
     pub(super) fn next(&self) -> Option<Instant> {
         self.in_order.first().map(|(end, ..)| *end)
     }
 
-    /// Makes these locks due at `at`, whatever leases they have.
-    pub(super) fn look_again(&mut self, names: Vec<LockName>, at: Instant) {
+    /// Schedules an inspection of these locks at `at`, whatever leases they have.
+    pub(super) fn inspect_again(&mut self, names: Vec<LockName>, at: Instant) {
         for name in names {
             self.set((name, None), at);
         }

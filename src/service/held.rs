@@ -1,5 +1,5 @@
-//! Which streams of this process hold, or are about to hold, which locks, so that they learn at once of an eviction, and of
-//! a release by another request.
+//! The streams of this process that hold or request locks, so that an eviction, or a release by another request,
+//! notifies them at once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +8,7 @@ use tokio::sync::Notify;
 
 use crate::domain::{ClaimDigest, LockName, LockNames, Token};
 
-/// The streams of each lock, by numbers of their own. There is an entry for each lock of a stream, and none when the stream
-/// has ended.
+/// The streams of each lock, by stream number: one entry for each lock of a stream, removed when the stream ends.
 #[derive(Debug, Default)]
 pub(super) struct HeldByStreams(Mutex<Streams>);
 
@@ -25,13 +24,13 @@ struct StreamEntry {
     stream: Arc<Notify>,
 }
 
-/// A stream among those of its locks, for as long as the value lives.
+/// The registration of one stream, for as long as the value lives.
 #[derive(Debug)]
 pub(super) struct HeldByStream {
     registry: Arc<HeldByStreams>,
     names: LockNames,
     number: u64,
-    /// Keeps one notification for a stream that is busy: that it has to ask again is all there is to know.
+    /// Stores one notification for a busy stream. One is enough: it only means that the stream must renew.
     ended: Arc<Notify>,
 }
 
@@ -58,12 +57,12 @@ impl HeldByStreams {
         }
     }
 
-    /// Makes the streams that hold the lock ask what is left of their leases.
+    /// Makes the lock's streams renew, to learn whether they still hold.
     pub(super) fn evicted(&self, name: &LockName) {
         self.notify(name, |_| true);
     }
 
-    /// Makes the streams that hold the lock by this claim do so.
+    /// Makes the lock's streams of this claim renew.
     pub(super) fn released(&self, name: &LockName, claim: ClaimDigest) {
         self.notify(name, |entry| entry.claim == claim);
     }
@@ -79,16 +78,16 @@ impl HeldByStreams {
         });
     }
 
-    fn with<T>(&self, use_them: impl FnOnce(&mut Streams) -> T) -> T {
-        use_them(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(&self, act: impl FnOnce(&mut Streams) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl HeldByStream {
-    /// Completes when one of the leases was taken away or released since the last time.
+    /// Completes when a lease of the stream was evicted or released since the last completion.
     ///
     /// # Cancel safety
-    /// What ended a lease is not lost when the future is dropped.
+    /// Dropping the future loses no notification.
     pub(super) async fn ended(&self) {
         self.ended.notified().await;
     }
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_streams_of_a_lock_hear_what_ends_their_leases_and_leave_nothing_behind() {
+    fn the_streams_of_a_lock_are_notified_when_a_lease_ends_and_leave_no_entries() {
         let registry = Arc::new(HeldByStreams::default());
         let several = LockNames::several(vec![name("a"), name("b")]).expect("two names");
         let [first, second] = [Token::random(), Token::random()];
@@ -124,15 +123,15 @@ mod tests {
             registry.register(name("b").into(), second),
         ];
         let [of_both, of_one] = &streams;
-        let is_told = |stream: &HeldByStream| stream.ended().now_or_never().is_some();
+        let is_notified = |stream: &HeldByStream| stream.ended().now_or_never().is_some();
         registry.evicted(&name("a"));
-        assert!(is_told(of_both) && !is_told(of_one));
+        assert!(is_notified(of_both) && !is_notified(of_one));
         registry.evicted(&name("b"));
         registry.evicted(&name("b"));
-        assert!(is_told(of_both) && is_told(of_one));
-        assert!(!is_told(of_both), "twice is told once");
+        assert!(is_notified(of_both) && is_notified(of_one));
+        assert!(!is_notified(of_both), "two notifications are stored as one");
         registry.released(&name("b"), second.digest(&name("b")));
-        assert!(is_told(of_one) && !is_told(of_both));
+        assert!(is_notified(of_one) && !is_notified(of_both));
         drop(streams);
         registry.with(|streams| assert!(streams.by_name.is_empty()));
     }

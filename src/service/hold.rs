@@ -1,5 +1,5 @@
-//! Holding a lock for as long as somebody listens: the wait, the lease, its renewals, and the release when nobody listens
-//! any more. How the listener is told is HTTP's affair.
+//! Holding a lock for as long as a stream is open: the wait, the lease, its renewals, and the release on close. The
+//! encoding of the events is in `http`.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use crate::domain::{Claim, Lease, NotHolder, Position, RenewOptions, Renewed, Ro
 use crate::limits::{PeerLimits, Slot};
 use crate::store::{Fault, StoreError};
 
-/// Between two tries to renew; doubled each time.
+/// The first pause before a failed renewal is retried; doubled each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 
-/// For how many renewals that a client asks for one counts that a stream makes by itself, of which there may be thousands at
-/// once.
+/// How many permits of the peer's gate a renewal by a stream takes, because thousands of streams may renew at once. A
+/// renewal by request takes one per lock.
 const RENEWAL_COUNTS: usize = 8;
 
-/// What becomes of a claim that is held for as long as somebody listens.
+/// An item of a [`Hold`].
 #[derive(Debug)]
 pub enum HoldEvent {
-    /// The claim waits, and has come so far.
+    /// The claim waits at this position.
     Queued(Position),
     /// The claim was granted.
     Acquired {
@@ -39,28 +39,28 @@ pub enum HoldEvent {
         lease: Lease,
         /// How long it waited in the queue.
         waited: Duration,
-        /// Whether the claim held before.
+        /// Whether the claim already held.
         replayed: bool,
     },
-    /// The lease lasts longer.
+    /// The lease was renewed.
     Renewed(Lease),
-    /// The lock is not the claim's any more. The last event.
+    /// The claim no longer holds the lock. The last event.
     Lost(NotHolder),
     /// The claim was not granted. The last event, and the only one unless the claim waited.
     Refused(Result<AcquireOutcome, StoreError>),
-    /// The process is about to stop. The lease, or the place, is kept: the claim goes on elsewhere. The last event.
+    /// The process is shutting down. The lease or the place is kept for the client to resume elsewhere. The last event.
     Draining,
 }
 
-/// The events of one claim. Dropped, it gives back what it holds unless a later request with the same token was told of it;
-/// nobody waits for it any more, and its place is kept for a while.
+/// The events of one claim. Dropping it releases the lock, unless a later request with the same token has received the
+/// lease; a waiting claim leaves the queue, and its place is kept for a while.
 #[derive(Debug)]
 pub struct Hold {
     events: mpsc::Receiver<DatedEvent>,
     is_over: bool,
 }
 
-/// An event, and when what it says of a lease was so.
+/// An event, and the time at which its lease had the remaining time that it states.
 #[derive(Debug)]
 struct DatedEvent(Instant, HoldEvent);
 
@@ -71,10 +71,10 @@ impl Stream for Hold {
         if self.is_over {
             return Poll::Ready(None);
         }
-        let told = ready!(self.events.poll_recv(context));
-        Poll::Ready(told.map(|told| {
-            told.by_now().unwrap_or_else(|| {
-                // Who did not listen until the lease was over is gone, and the sender finds that out.
+        let event = ready!(self.events.poll_recv(context));
+        Poll::Ready(event.map(|event| {
+            event.with_current_remaining().unwrap_or_else(|| {
+                // A listener that did not read until the lease expired is gone; closing the channel stops the task.
                 self.events.close();
                 self.is_over = true;
                 HoldEvent::Lost(NotHolder::Expired)
@@ -84,9 +84,9 @@ impl Stream for Hold {
 }
 
 impl DatedEvent {
-    /// The event as it is when it is taken, which may be long after it was sent; it may still have to wait for room then, see
-    /// `server::delivery`. None if its lease is over.
-    fn by_now(self) -> Option<HoldEvent> {
+    /// The event with the remaining time as of now, which may be long after it was sent. It may still have to wait for
+    /// buffer space, see `server::delivery`. `None` if the lease has expired.
+    fn with_current_remaining(self) -> Option<HoldEvent> {
         let Self(since, event) = self;
         Some(match event {
             HoldEvent::Acquired {
@@ -110,20 +110,19 @@ impl DatedEvent {
 /// How a stream ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamEnd {
-    /// Nothing is left to give up: the listener was told how it ended, or is to go on elsewhere, or had gone before
-    /// anything was granted.
+    /// The stream has nothing to release: the claim ended or was not granted, or the client resumes it elsewhere.
     Over,
-    /// Nobody listens to what is held, by a lease that lasts so long.
+    /// The listener has gone, and the claim holds a lease with this TTL.
     Closed { ttl: Duration },
 }
 
-/// One claim that is held for a listener.
+/// The task that waits for a claim and holds it.
 struct HoldTask {
     request: Request,
-    /// The peer that listens, in whose share the lease is renewed.
+    /// The peer that listens; renewals count against its limit.
     peer: Option<Arc<PeerLimits>>,
     held: HeldByStream,
-    tells: EventSender,
+    events: EventSender,
 }
 
 /// Where the events of a stream go.
@@ -131,16 +130,16 @@ struct HoldTask {
 pub(super) struct EventSender(mpsc::Sender<DatedEvent>);
 
 impl EventSender {
-    /// Tells what can be told at once. Says whether that was so.
-    pub(super) fn at_once(&self, event: HoldEvent) -> bool {
+    /// Sends the event if the channel has room. Returns whether it had.
+    pub(super) fn try_send(&self, event: HoldEvent) -> bool {
         self.0.try_send(DatedEvent(Instant::now(), event)).is_ok()
     }
 
-    /// Says whether somebody took it. Who does not listen until the lease is over is gone.
-    async fn until(&self, until: Instant, event: HoldEvent) -> bool {
-        let told = DatedEvent(Instant::now(), event);
-        let told = tokio::time::timeout_at(until, self.0.send(told)).await;
-        matches!(told, Ok(Ok(())))
+    /// Waits for room until the lease ends. Returns whether the event was sent: if not, the listener is gone.
+    async fn send_until(&self, until: Instant, event: HoldEvent) -> bool {
+        let event = DatedEvent(Instant::now(), event);
+        let sent = tokio::time::timeout_at(until, self.0.send(event)).await;
+        matches!(sent, Ok(Ok(())))
     }
 
     async fn closed(&self) {
@@ -155,25 +154,25 @@ impl ServiceShared {
         wait: Option<Duration>,
         slot: Slot,
     ) -> Hold {
-        // One at a time: who does not listen in time is not renewed for.
-        let (tells, events) = mpsc::channel(1);
+        // One event at a time: without a reader, the lease is not renewed.
+        let (sender, events) = mpsc::channel(1);
         let claim = Arc::new(Claim {
             takes_over: true,
             ..Arc::unwrap_or_clone(claim)
         });
-        let holding = HoldTask {
-            // Before the lock is asked for, so that nothing is missed that ends the lease.
+        let task = HoldTask {
+            // Registered before the acquire, so that no end of the lease is missed.
             held: self.held.register(claim.names.clone(), claim.token),
             peer: slot.peer(),
             request: Request::new(self, claim, slot),
-            tells: EventSender(tells),
+            events: EventSender(sender),
         };
         let inner = Arc::clone(self);
         self.in_background(async move {
             let _open = inner.metrics.open_stream("hold");
-            let end = holding.run(wait).await;
-            let Request { claim, attempt, .. } = holding.request;
-            drop(holding.held);
+            let end = task.run(wait).await;
+            let Request { claim, attempt, .. } = task.request;
+            drop(task.held);
             if let StreamEnd::Closed { ttl } = end {
                 inner.release_on_close(&claim, attempt, ttl).await;
             }
@@ -192,11 +191,11 @@ impl HoldTask {
             return self.send_last(HoldEvent::Draining).await;
         }
         let answer = if wait.is_some_and(|wait| wait.is_zero()) {
-            self.request.clone().at_once(None).await
+            self.request.clone().acquire_now(None).await
         } else {
             match self.request.enter() {
                 Ok(waiter) => self.wait(DisconnectGuard(waiter), wait).await,
-                Err(crowd) => self.request.clone().at_once(Some(crowd)).await,
+                Err(queue_full) => self.request.clone().acquire_now(Some(queue_full)).await,
             }
         };
         let StreamGrant {
@@ -220,51 +219,52 @@ impl HoldTask {
             waited,
             replayed,
         };
-        if !self.tells.until(until, acquired).await {
-            // What nobody was told of is undelivered, and given back as such.
+        if !self.events.send_until(until, acquired).await {
+            // Dropping `undelivered` rolls back the grant.
             return StreamEnd::Over;
         }
-        // From here on the stream is what gives the lock back.
+        // From here on the stream releases the lock when it closes.
         undelivered.delivered();
         self.keep(until, ttl).await
     }
 
     async fn wait(
         &self,
-        caller: DisconnectGuard,
+        guard: DisconnectGuard,
         wait: Option<Duration>,
     ) -> Result<AcquireAnswer, StoreError> {
-        let waiter = Arc::clone(&caller.0);
-        let waiting = WaitLoop::new(self.request.clone(), waiter, wait).telling(self.tells.clone());
+        let waiter = Arc::clone(&guard.0);
+        let waiting =
+            WaitLoop::new(self.request.clone(), waiter, wait).with_progress(self.events.clone());
         let mut waiting = Box::pin(waiting.run());
         tokio::select! {
             answer = &mut waiting => return answer,
-            () = self.tells.closed() => drop(caller),
+            () = self.events.closed() => drop(guard),
         }
         waiting.await
     }
 
-    /// Renews the lease again and again, by its own TTL: that of a lease that was taken over, or that was renewed by a
-    /// request of another kind, is not what the claim asks for.
+    /// Keeps renewing the lease with the lease's own TTL. It can differ from the claim's TTL if the lease was taken
+    /// over, or was renewed by another request.
     async fn keep(&self, mut until: Instant, mut ttl: Duration) -> StreamEnd {
         let draining = &self.request.inner.draining;
         let mut pause: Option<Duration> = None;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            // Of a lease that cannot be made longer, what is left is halved until it is not worth the while.
-            let rest = pause.unwrap_or_else(|| (ttl / 3).min(left / 2).max(ttl / 50));
+            // If `max_hold` limits the lease, each pause is half of the remaining time, but at least a 50th of the TTL.
+            let interval = pause.unwrap_or_else(|| (ttl / 3).min(left / 2).max(ttl / 50));
             tokio::select! {
-                () = self.tells.closed() => return StreamEnd::Closed { ttl },
+                () = self.events.closed() => return StreamEnd::Closed { ttl },
                 () = draining.cancelled() => return self.send_last(HoldEvent::Draining).await,
                 () = self.held.ended() => {}
-                // Streams that were opened together must not renew together.
-                () = tokio::time::sleep(jitter::about(rest.min(left))) => {}
+                // Jitter, so that streams opened together do not renew together.
+                () = tokio::time::sleep(jitter::about(interval.min(left))) => {}
             }
             if until <= Instant::now() {
                 return self.send_last(HoldEvent::Lost(NotHolder::Expired)).await;
             }
             let renewed = tokio::select! {
-                () = self.tells.closed() => return StreamEnd::Closed { ttl },
+                () = self.events.closed() => return StreamEnd::Closed { ttl },
                 renewed = self.renew(until) => renewed,
             };
             match renewed {
@@ -272,11 +272,15 @@ impl HoldTask {
                     until = Instant::now() + lease.holder.expires_in;
                     ttl = lease.ttl.get();
                     pause = None;
-                    if !self.tells.until(until, HoldEvent::Renewed(lease)).await {
+                    if !self
+                        .events
+                        .send_until(until, HoldEvent::Renewed(lease))
+                        .await
+                    {
                         return StreamEnd::Closed { ttl };
                     }
                 }
-                Ok(Err(how)) => return self.send_last(HoldEvent::Lost(how)).await,
+                Ok(Err(reason)) => return self.send_last(HoldEvent::Lost(reason)).await,
                 Err(_) => {
                     pause = Some(
                         pause
@@ -288,8 +292,8 @@ impl HoldTask {
         }
     }
 
-    /// The lease as it is now, or why it is not there any more. One that is still under way when the stream closes may
-    /// arrive late: it leaves the right to roll the lease back as it was, and makes no lease.
+    /// Renews the lease, or returns why the claim does not hold. A renewal that is in flight when the stream closes may
+    /// arrive late; that is safe, because it keeps the rollback right as it was and creates no lease.
     async fn renew(&self, until: Instant) -> Result<Result<Lease, NotHolder>, StoreError> {
         let change = RenewOptions {
             rollback_right: RollbackRight::AsBefore,
@@ -298,8 +302,8 @@ impl HoldTask {
         let (inner, claim) = (&self.request.inner, &self.request.claim);
         let (_, deadline) = inner.start();
         let deadline = deadline.min(until);
-        // Thousands of streams with short leases cost their client nothing, but may not all ask at once.
-        let _turn = match &self.peer {
+        // Thousands of streams with short leases are cheap for a client, so the service limits their renewals.
+        let _permit = match &self.peer {
             Some(peer) => Some(
                 peer.renewals
                     .pass(RENEWAL_COUNTS, deadline)
@@ -329,20 +333,20 @@ impl HoldTask {
                 .into_iter()
                 .next()
                 .map_or(NotHolder::Unknown, |lost| lost.reason)),
-            // A plain renewal changes nothing that could contradict.
+            // A renewal without a new mode cannot contradict.
             Renewed::Contradicts(_) => Err(NotHolder::Unknown),
         })
     }
 
     async fn send_last(&self, event: HoldEvent) -> StreamEnd {
-        let patience = Instant::now() + self.request.claim.ttl.get();
-        // What ended has nothing left to release; of what is kept, the client goes on elsewhere.
-        self.tells.until(patience, event).await;
+        let until = Instant::now() + self.request.claim.ttl.get();
+        // A claim that ended has nothing to release, and one that was kept is resumed elsewhere.
+        self.events.send_until(until, event).await;
         StreamEnd::Over
     }
 }
 
-/// What a stream came to hold, and the duty to tell.
+/// The lease of a stream, and the guard for its delivery.
 struct StreamGrant {
     lease: Lease,
     waited: Duration,
@@ -350,7 +354,7 @@ struct StreamGrant {
     undelivered: UnclaimedLease,
 }
 
-/// The first lease, or why there is none.
+/// The first lease, or the outcome without one.
 fn granted(answer: AcquireAnswer) -> Result<StreamGrant, AcquireOutcome> {
     let AcquireAnswer {
         outcome,

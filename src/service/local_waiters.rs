@@ -1,8 +1,8 @@
-//! Who waits on this process, lock by lock in the order of the queue, and who of them is to ask the store, and when.
+//! The waiters of this process, queued per lock, and which of them polls the store next.
 //!
-//! Only the first waiter of a line asks: because the lock was offered, because something runs out, or because it is time
-//! to look. The others cost the store nothing. Nothing here waits or asks; every step is short and under one mutex, and
-//! who has to look is woken when the mutex is free again.
+//! Only the head waiter of a queue polls: because the lock was reserved for it, because something expires, or because
+//! the poll interval is over. The others cost the store nothing. Nothing here waits or does I/O. Every step is short
+//! and under one mutex; waiters are woken after it is released.
 
 mod deferred_notify;
 mod lock_queue;
@@ -23,65 +23,64 @@ pub(super) use deferred_notify::DeferredNotify;
 use lock_queue::LockQueue;
 pub(super) use lock_queue::QueueAnswer;
 
-/// A process asks about its lines so rarely that this much lies between two of its asks, and as many times as much where an
-/// ask is about several locks.
-const BETWEEN_ASKS: Duration = Duration::from_millis(1);
-/// How often a waiter is told how far it has come, if it wants to know.
+/// The average time between two polls of a process is at least this, and n times as long for polls of n locks.
+const POLL_SPACING: Duration = Duration::from_millis(1);
+/// How often a waiting stream is sent its position, at most.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// After something ran out by the store's clock, so that it has run out by any clock.
+/// Added to an expiry, so that it has passed by the store's clock.
 const AFTER_END_MIN: Duration = Duration::from_millis(5);
 const AFTER_END_SPREAD: Duration = Duration::from_millis(20);
-/// A process that is silent for so many times of its looking around is taken for dead.
+/// A process is considered dead after this many poll intervals without a poll.
 const LIVENESS_INTERVALS: u32 = 3;
-/// Over what time the first waiters of all lines ask after messages may have been lost.
+/// Spreads the polls of all head waiters after messages may have been lost.
 const RECHECK_SPREAD: Duration = Duration::from_millis(200);
 
 /// The waiters of one process.
 #[derive(Debug)]
 pub(super) struct LocalWaiters {
     poll_interval: Duration,
-    /// One for each lock of each waiter: so much is a waiter's work for the store.
+    /// One for each lock of each waiter, because a waiter's load on the store is per lock.
     places: Budget,
     state: Mutex<WaiterTable>,
 }
 
 #[derive(Debug, Default)]
 struct WaiterTable {
-    lines: HashMap<LockName, LockQueue>,
-    /// Those who wait or are about to, by their tokens: a client may ask again before its first request has ended.
+    queues: HashMap<LockName, LockQueue>,
+    /// Waiting and arriving requests by token: a client may repeat a request before the first one has ended.
     attached: HashMap<Token, Vec<Arc<Waiter>>>,
     waiters: usize,
-    /// The places of those that wait for several locks.
+    /// The places of waiters for several locks.
     places_of_several: usize,
     next_number: u64,
 }
 
-/// Where a waiter stands.
+/// The place of a waiter in its queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueuePlace {
-    /// Nowhere yet: the store has not answered.
+    /// None yet: the store has not answered.
     Arriving,
-    /// At the place with this sequence number.
+    /// The place with this sequence number.
     At(u64),
-    /// Nowhere any more: its client has asked again at another process, where the claim waits now.
-    Aside,
+    /// None any more: its client repeated the request at another process, where the claim waits or holds now.
+    Superseded,
 }
 
-/// What follows from a waiter's leaving.
+/// The consequences of a waiter's leaving.
 pub(super) struct Departure {
     /// Whether no other request waits for the same claim.
     pub(super) is_last: bool,
-    /// Those who are first now, and have the offer to follow and the time to watch.
+    /// The new head waiters, which must follow the reservation and the poll interval.
     pub(super) wakes: DeferredNotify,
 }
 
-/// How many wait, for metrics.
+/// Numbers of waiters, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WaiterCounts {
-    /// Requests that wait or are about to.
+    /// Waiting and arriving requests.
     pub(super) waiters: usize,
     /// Locks that they wait for.
-    pub(super) lines: usize,
+    pub(super) locks: usize,
 }
 
 impl LocalWaiters {
@@ -93,8 +92,7 @@ impl LocalWaiters {
         }
     }
 
-    /// Lets a request in that is about to ask with a wish to wait, or says what keeps it out. One peer has half of the
-    /// places at the most.
+    /// Registers a request that may wait, or returns the limit that refuses it. One peer may have half of all places.
     pub(super) fn enter(
         &self,
         claim: &Arc<Claim>,
@@ -120,125 +118,131 @@ impl LocalWaiters {
         state.next_number += 1;
         let waiter = Arc::new(Waiter::new(Arc::clone(claim), state.next_number, places));
         let same = state.attached.entry(claim.token).or_default();
-        // Nearly always it is the only one.
+        // It is nearly always the only one.
         same.reserve_exact(1);
         same.push(Arc::clone(&waiter));
         for name in claim.names.iter() {
-            state.lines.entry(name.clone()).or_default().arriving += 1;
+            state.queues.entry(name.clone()).or_default().arriving += 1;
         }
         Ok(waiter)
     }
 
-    /// The waiter stands at this place, as the store has answered to what was sent at `sent`.
-    pub(super) fn stand(
+    /// Moves the waiter to the place that the store returned for the request sent at `sent`.
+    pub(super) fn enqueue(
         &self,
         waiter: &Arc<Waiter>,
-        before: QueuePlace,
+        previous: QueuePlace,
         sequence: u64,
         sent: Instant,
     ) {
         let mut wakes = DeferredNotify::default();
         let mut state = self.lock();
         for name in waiter.claim.names.iter() {
-            let line = state.lines.entry(name.clone()).or_default();
-            match before {
-                QueuePlace::At(before) if before == sequence => continue,
-                QueuePlace::At(before) => line.step_out(before, waiter, &mut wakes),
-                QueuePlace::Arriving => line.arriving -= 1,
-                QueuePlace::Aside => {}
+            let queue = state.queues.entry(name.clone()).or_default();
+            match previous {
+                QueuePlace::At(previous) if previous == sequence => continue,
+                QueuePlace::At(previous) => queue.dequeue(previous, waiter, &mut wakes),
+                QueuePlace::Arriving => queue.arriving -= 1,
+                QueuePlace::Superseded => {}
             }
-            line.waiters
+            queue
+                .waiters
                 .insert((sequence, waiter.number), Arc::clone(waiter));
-            // An offer that overtook the answer may have found somebody else at the head, or nobody.
-            if line.is_first(waiter) && line.reserved_at.is_some_and(|offered| offered >= sent) {
-                line.is_reserved = true;
+            // A reservation that overtook this answer may have gone to another head waiter, or to none.
+            if queue.is_first(waiter)
+                && queue
+                    .reserved_at
+                    .is_some_and(|reserved_at| reserved_at >= sent)
+            {
+                queue.is_reserved = true;
             }
         }
     }
 
-    /// The waiter stands here no more; it may still be called. Where it was the first it may have asked because the lock was
-    /// offered, so the next one asks at once.
-    pub(super) fn step_out_early(&self, waiter: &Arc<Waiter>, standing: QueuePlace) {
+    /// Dequeues a waiter whose request continues. If it was the head, it may have polled because of a reservation, so
+    /// the next waiter polls at once.
+    pub(super) fn dequeue_early(&self, waiter: &Arc<Waiter>, place: QueuePlace) {
         let now = Instant::now();
         let mut wakes = DeferredNotify::default();
         let mut state = self.lock();
-        state.of_first(waiter, |line| line.due = now);
-        state.step_out(waiter, standing, &mut wakes);
+        state.of_first(waiter, |queue| queue.poll_at = now);
+        state.dequeue(waiter, place, &mut wakes);
     }
 
-    /// The store has answered the waiter. Only the first of a line speaks for it about when to ask again: the others hear
-    /// less than it would.
-    pub(super) fn record_answer(&self, waiter: &Waiter, answered: QueueAnswer) {
+    /// Records the store's answer. Only the head waiter's answer sets the queue's next poll; answers to others say
+    /// less about the lock.
+    pub(super) fn record_answer(&self, waiter: &Waiter, answer: QueueAnswer) {
         let now = Instant::now();
         let mut wakes = DeferredNotify::default();
         let mut state = self.lock();
         let poll_interval = self.poll_interval_of(&state);
-        let look = answered.sent + jitter::about(poll_interval);
-        let end = answered.recheck_in.map(|look_in| {
-            answered.sent + look_in + AFTER_END_MIN + jitter::up_to(AFTER_END_SPREAD)
+        let regular = answer.sent + jitter::about(poll_interval);
+        let recheck = answer.recheck_in.map(|recheck_in| {
+            answer.sent + recheck_in + AFTER_END_MIN + jitter::up_to(AFTER_END_SPREAD)
         });
         for name in waiter.claim.names.iter() {
-            let Some(line) = state.lines.get_mut(name) else {
+            let Some(queue) = state.queues.get_mut(name) else {
                 continue;
             };
-            if line.is_first(waiter) {
-                line.due = end.map_or(look, |end| end.min(look));
+            if queue.is_first(waiter) {
+                queue.poll_at = recheck.map_or(regular, |recheck| recheck.min(regular));
             }
-            if line.is_lost(&answered, now, LIVENESS_INTERVALS * poll_interval) {
-                line.restore(waiter, &answered, now, &mut wakes);
+            if queue.may_have_lost_places(&answer, now, LIVENESS_INTERVALS * poll_interval) {
+                queue.restore(waiter, &answer, now, &mut wakes);
             }
         }
     }
 
-    /// The store could not answer the waiter; it asks again at `again`.
-    pub(super) fn record_failure(&self, waiter: &Waiter, again: Instant) {
-        self.lock().of_first(waiter, |line| line.due = again);
+    /// The store failed; the waiter retries at `retry_at`.
+    pub(super) fn record_failure(&self, waiter: &Waiter, retry_at: Instant) {
+        self.lock()
+            .of_first(waiter, |queue| queue.poll_at = retry_at);
     }
 
-    /// Whether the waiter is the first of one of its lines.
+    /// Whether the waiter is the head of one of its queues.
     pub(super) fn is_first(&self, waiter: &Waiter) -> bool {
         let mut is_first = false;
         self.lock().of_first(waiter, |_| is_first = true);
         is_first
     }
 
-    /// Whether nobody waits on this process before a waiter that waits for one lock alone, and nobody is about to.
+    /// Whether a waiter for a single lock is the head of its queue on this process, and no request is arriving.
     pub(super) fn is_head(&self, waiter: &Waiter) -> bool {
         let state = self.lock();
         let [name] = &waiter.claim.names[..] else {
             return false;
         };
-        let line = state.lines.get(name);
-        line.is_some_and(|line| line.arriving == 0 && line.is_first(waiter))
+        let queue = state.queues.get(name);
+        queue.is_some_and(|queue| queue.arriving == 0 && queue.is_first(waiter))
     }
 
-    /// When the waiter is to ask; none as long as it is somebody else's turn to. An offer that it is told of here is its to
-    /// follow.
+    /// When the waiter must poll; `None` while only other waiters must. This takes a reservation: the waiter must then
+    /// poll now.
     pub(super) fn next_poll(&self, waiter: &Waiter, now: Instant) -> Option<Instant> {
-        let mut asks_at = waiter.take_poll(now);
-        self.lock().of_first(waiter, |line| {
-            let at = if std::mem::take(&mut line.is_reserved) {
+        let mut poll_at = waiter.take_poll(now);
+        self.lock().of_first(waiter, |queue| {
+            let at = if std::mem::take(&mut queue.is_reserved) {
                 now
             } else {
-                line.due
+                queue.poll_at
             };
-            asks_at = Some(asks_at.map_or(at, |other| other.min(at)));
+            poll_at = Some(poll_at.map_or(at, |other| other.min(at)));
         });
-        asks_at
+        poll_at
     }
 
-    /// The waiter leaves.
-    pub(super) fn leave(&self, waiter: &Arc<Waiter>, standing: QueuePlace) -> Departure {
+    /// Removes the waiter.
+    pub(super) fn leave(&self, waiter: &Arc<Waiter>, place: QueuePlace) -> Departure {
         let mut wakes = DeferredNotify::default();
         let mut state = self.lock();
         state.waiters -= 1;
         state.places_of_several -= places_of_several(&waiter.claim);
-        state.step_out(waiter, standing, &mut wakes);
+        state.dequeue(waiter, place, &mut wakes);
         let is_last = state.detach(waiter);
         Departure { is_last, wakes }
     }
 
-    /// Something became of this claim: whoever still waits for it is to ask.
+    /// The state of this claim changed: all its remaining waiters poll now.
     pub(super) fn recheck(&self, token: Token) {
         let now = Instant::now();
         let mut wakes = DeferredNotify::default();
@@ -249,7 +253,7 @@ impl LocalWaiters {
         }
     }
 
-    /// The waiter was granted its claim: later requests for it take the lease over, and earlier ones leave it alone.
+    /// The waiter's claim was granted: later requests for it may take the lease over, earlier ones may not.
     pub(super) fn granted(&self, waiter: &Waiter) {
         let state = self.lock();
         let same = state
@@ -263,62 +267,62 @@ impl LocalWaiters {
         later.for_each(|other| other.inherit());
     }
 
-    /// The lock is offered to its first waiter here.
+    /// The store reserved the lock for the head waiter of this process.
     pub(super) fn reserved(&self, name: &LockName) -> DeferredNotify {
         let mut wakes = DeferredNotify::default();
         let mut state = self.lock();
-        if let Some(line) = state.lines.get_mut(name) {
-            line.is_reserved = true;
-            line.reserved_at = Some(Instant::now());
-            line.first().into_iter().for_each(|first| wakes.add(first));
+        if let Some(queue) = state.queues.get_mut(name) {
+            queue.is_reserved = true;
+            queue.reserved_at = Some(Instant::now());
+            queue.first().into_iter().for_each(|first| wakes.add(first));
         }
         wakes
     }
 
-    /// Offers may have been lost: the first of each line looks soon.
+    /// Reservations may have been lost: all head waiters poll soon.
     pub(super) fn recheck_all(&self) {
         let now = Instant::now();
         let mut wakes = DeferredNotify::default();
         let mut state = self.lock();
-        for line in state.lines.values_mut() {
-            line.due = line.due.min(now + jitter::up_to(RECHECK_SPREAD));
-            line.first().into_iter().for_each(|first| wakes.add(first));
+        for queue in state.queues.values_mut() {
+            queue.poll_at = queue.poll_at.min(now + jitter::up_to(RECHECK_SPREAD));
+            queue.first().into_iter().for_each(|first| wakes.add(first));
         }
     }
 
-    /// How often the first waiter of a line looks at the least. With very many lines it is less often than configured.
+    /// How often a head waiter polls. With very many queues it is longer than configured.
     pub(super) fn poll_interval(&self) -> Duration {
         self.poll_interval_of(&self.lock())
     }
 
-    /// How often waiters may ask who want to know how far they have come, each for itself.
+    /// How often a waiter may poll for its position, whatever its place.
     pub(super) fn progress_interval(&self) -> Duration {
         let places = u32::try_from(self.places.used()).unwrap_or(u32::MAX);
-        PROGRESS_INTERVAL.max(BETWEEN_ASKS * places)
+        PROGRESS_INTERVAL.max(POLL_SPACING * places)
     }
 
     pub(super) fn counts(&self) -> WaiterCounts {
         let state = self.lock();
         WaiterCounts {
             waiters: state.waiters,
-            lines: state.lines.len(),
+            locks: state.queues.len(),
         }
     }
 
     fn poll_interval_of(&self, state: &WaiterTable) -> Duration {
-        // The first of one line may ask about many others, too.
-        let asks = state.lines.len() + state.places_of_several;
-        let asks = u32::try_from(asks).unwrap_or(u32::MAX);
-        self.poll_interval.max(BETWEEN_ASKS * asks)
+        // One poll of a waiter for several locks costs as much as one for each.
+        let polls = state.queues.len() + state.places_of_several;
+        let polls = u32::try_from(polls).unwrap_or(u32::MAX);
+        self.poll_interval.max(POLL_SPACING * polls)
     }
 
     fn lock(&self) -> MutexGuard<'_, WaiterTable> {
-        // Each step leaves the lines whole, whatever its caller does afterwards.
+        // Poisoning is harmless: no step panics halfway through a change of the queues.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The places of a claim if it waits for several locks.
+/// The number of places of a claim on several locks, else 0.
 fn places_of_several(claim: &Claim) -> usize {
     match claim.names.len() {
         0 | 1 => 0,
@@ -327,24 +331,24 @@ fn places_of_several(claim: &Claim) -> usize {
 }
 
 impl WaiterTable {
-    /// The waiter stands nowhere any more. Lines that nobody is left in are dropped.
-    fn step_out(&mut self, waiter: &Arc<Waiter>, standing: QueuePlace, wakes: &mut DeferredNotify) {
+    /// Removes the waiter from its queues, and removes empty queues.
+    fn dequeue(&mut self, waiter: &Arc<Waiter>, place: QueuePlace, wakes: &mut DeferredNotify) {
         for name in waiter.claim.names.iter() {
-            let Some(line) = self.lines.get_mut(name) else {
+            let Some(queue) = self.queues.get_mut(name) else {
                 continue;
             };
-            match standing {
-                QueuePlace::Arriving => line.arriving -= 1,
-                QueuePlace::At(sequence) => line.step_out(sequence, waiter, wakes),
-                QueuePlace::Aside => {}
+            match place {
+                QueuePlace::Arriving => queue.arriving -= 1,
+                QueuePlace::At(sequence) => queue.dequeue(sequence, waiter, wakes),
+                QueuePlace::Superseded => {}
             }
-            if line.waiters.is_empty() && line.arriving == 0 {
-                self.lines.remove(name);
+            if queue.waiters.is_empty() && queue.arriving == 0 {
+                self.queues.remove(name);
             }
         }
     }
 
-    /// The waiter is not among those of its token any more. Says whether no other request waits for the same claim.
+    /// Removes the waiter from those of its token. Returns whether no other request waits for the same claim.
     fn detach(&mut self, waiter: &Waiter) -> bool {
         let Some(same) = self.attached.get_mut(&waiter.claim.token) else {
             return true;
@@ -359,13 +363,13 @@ impl WaiterTable {
         is_last
     }
 
-    /// Does something with each line that the waiter is the first of.
+    /// Calls `act` with each queue whose head the waiter is.
     fn of_first(&mut self, waiter: &Waiter, mut act: impl FnMut(&mut LockQueue)) {
         for name in waiter.claim.names.iter() {
-            if let Some(line) = self.lines.get_mut(name)
-                && line.is_first(waiter)
+            if let Some(queue) = self.queues.get_mut(name)
+                && queue.is_first(waiter)
             {
-                act(line);
+                act(queue);
             }
         }
     }

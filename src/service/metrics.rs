@@ -1,6 +1,6 @@
-//! What is counted about leases; the store's figures are in `store`. HTTP's own are counted where HTTP is known.
+//! Metrics of leases, and in `store` of the store. Metrics of HTTP are in `http`.
 //!
-//! Every series is there from the start, and none has a label that a client chooses.
+//! Every series exists from the start, and no client can choose the value of a label.
 
 mod acquire;
 mod store;
@@ -23,7 +23,7 @@ use store::StoreMetrics;
 const HOLD_DURATION: &str = "leasehold_hold_duration_seconds";
 const RENEW_REMAINING: &str = "leasehold_renew_slack_ratio";
 
-/// The buckets of the histograms, which a registry wants to know before it is asked for them.
+/// The buckets of the histograms. A registry needs them before it creates the histograms.
 pub const BUCKETS: [(&str, &[f64]); 4] = [
     (
         HOLD_DURATION,
@@ -39,7 +39,7 @@ pub const BUCKETS: [(&str, &[f64]); 4] = [
     store::BUCKETS,
 ];
 
-/// Series of one family by one label. They are few, so the right one is found by looking at all rather than by hashing.
+/// The series of one family by one label. They are few, so a linear search is faster than hashing.
 struct Labelled<T>(Box<[(&'static str, T)]>);
 
 impl<T> Labelled<T> {
@@ -61,14 +61,14 @@ impl<T> Index<&str> for Labelled<T> {
     }
 }
 
-/// The figures of one service.
+/// The metrics of one service.
 pub struct LockMetrics {
     acquires: AcquireMetrics,
     renewals: Labelled<Counter>,
     releases: Labelled<Counter>,
     withdrawals: Labelled<Counter>,
     held_for: Labelled<Histogram>,
-    renew_slack: Histogram,
+    renew_remaining: Histogram,
     expired: Counter,
     evicted: Counter,
     undelivered: Counter,
@@ -106,7 +106,7 @@ impl LockMetrics {
             ),
             withdrawals: Labelled::new(&["done", "given_up"], withdrawals),
             held_for: Labelled::new(&["released", "expired", "forced"], held_for),
-            renew_slack: registry.histogram(
+            renew_remaining: registry.histogram(
                 RENEW_REMAINING,
                 "What share of its TTL a lease had left when it was renewed; small means that clients renew late.",
                 &[],
@@ -125,8 +125,8 @@ impl LockMetrics {
         }
     }
 
-    /// The store was asked for locks, and this was its answer; there may be several to one request.
-    pub(super) fn asked(&self, took: Duration, answer: &Result<Acquired, StoreError>) {
+    /// Counts one acquire sent to the store; a waiting request sends several.
+    pub(super) fn store_acquire(&self, took: Duration, answer: &Result<Acquired, StoreError>) {
         self.store.operation("acquire", took, answer);
         if matches!(answer, Err(error) if error.fault() == Fault::Limit) {
             self.refusals.count(Limit::Locks);
@@ -139,48 +139,48 @@ impl LockMetrics {
         }
     }
 
-    /// What came of a request for locks.
+    /// Counts the outcome of an acquire request.
     pub(super) fn acquire(&self, claim: &Claim, answer: &Result<AcquireAnswer, StoreError>) {
         self.acquires.record(claim, answer);
     }
 
-    /// The client of a waiting request was gone before there was an answer.
+    /// Counts a waiting request whose client disconnected before the answer.
     pub(super) fn disconnected(&self, claim: &Claim) {
         self.acquires.disconnected(claim);
     }
 
-    /// A request has stood in the queue for so long.
+    /// Records how long a request was queued.
     pub(super) fn waited(
         &self,
         waited: Duration,
         answer: &Result<AcquireAnswer, StoreError>,
-        is_gone: bool,
+        is_disconnected: bool,
     ) {
-        self.acquires.waited(waited, answer, is_gone);
+        self.acquires.waited(waited, answer, is_disconnected);
     }
 
-    /// A long poll is open for as long as what this returns lives.
+    /// Counts a long poll as open until the result is dropped.
     pub(super) fn open_long_poll(&self) -> Open {
         self.acquires.long_poll()
     }
 
-    /// A stream is open for as long as what this returns lives.
+    /// Counts a stream as open until the result is dropped.
     pub(super) fn open_stream(&self, stream: &'static str) -> Open {
         self.acquires.stream(stream)
     }
 
-    /// A claim was kept from waiting.
-    pub(super) fn crowded(&self, crowd: &QueueFull) {
-        match crowd {
-            // Each lock's own limit is counted with the answers.
+    /// Counts a claim that was not queued because of a limit.
+    pub(super) fn queue_full(&self, queue_full: &QueueFull) {
+        match queue_full {
+            // Counted with the outcomes of acquires.
             QueueFull::Lock { .. } => {}
             QueueFull::Process { .. } => self.refusals.count(Limit::Waiters),
             QueueFull::Peer => self.refusals.count(Limit::WaitersPerPeer),
         }
     }
 
-    pub(super) fn crowd(&self, crowdedness: WaiterCounts) {
-        self.acquires.crowd(crowdedness);
+    pub(super) fn waiters(&self, counts: WaiterCounts) {
+        self.acquires.waiters(counts);
     }
 
     pub(super) fn suspend(&self, took: Duration, answer: &Result<Suspended, StoreError>) {
@@ -191,11 +191,11 @@ impl LockMetrics {
         self.store.operation("renew", took, answer);
         let outcome = match answer {
             Ok(Renewed::Extended(renewals)) => {
-                // A renewal may shorten the TTL; more than a whole lease left is still just early.
+                // A renewal may shorten the TTL; then more than the new TTL can be left, which counts as 1.
                 for renewal in renewals {
                     let ratio = renewal.remaining_before.as_secs_f64()
                         / renewal.lease.ttl.get().as_secs_f64();
-                    self.renew_slack.record(ratio.min(1.0));
+                    self.renew_remaining.record(ratio.min(1.0));
                 }
                 "ok"
             }
@@ -208,7 +208,7 @@ impl LockMetrics {
         self.renewals[outcome].increment(1);
     }
 
-    /// Counts each lock of its own.
+    /// Counts each lock separately.
     pub(super) fn release(&self, took: Duration, answer: &Result<Vec<Released>, StoreError>) {
         self.store.operation("release", took, answer);
         let Ok(released) = answer else {
@@ -236,7 +236,7 @@ impl LockMetrics {
         };
         self.evicted.increment(holders.total);
         for holder in &holders.listed {
-            // The store's own "now" is the end of the lease less what was left of it.
+            // The store's current time is the end of the lease minus its remaining time.
             let now_ms = holder
                 .expires_at
                 .unix_ms()
@@ -258,7 +258,7 @@ impl LockMetrics {
         self.store.operation("withdraw", took, answer);
     }
 
-    /// What came of all tries to take back a grant.
+    /// Counts a rollback after its last retry.
     pub(super) fn withdrawn(&self, is_done: bool) {
         self.withdrawals[if is_done { "done" } else { "given_up" }].increment(1);
     }

@@ -1,4 +1,4 @@
-//! Leases as they are after the way back from the store: what was left of them has become less.
+//! Subtracts the time since a request was sent from the remaining times of the leases in its reply.
 
 use std::time::Duration;
 
@@ -7,15 +7,16 @@ use tokio::time::Instant;
 use crate::domain::{Lease, Released, Renewal, Renewed};
 use crate::store::{Fault, StoreError};
 
-/// What a lease is reported in.
+/// The unit in which remaining times are reported.
 const LEFT_MIN: Duration = Duration::from_millis(1);
 
-/// The leases of a claim, unless one is over before it could be reported. etcd once reported such (Jepsen, etcd 3.4.3).
+/// The leases of a claim, or an error if one expired before it could be reported. etcd once reported such leases
+/// (Jepsen, etcd 3.4.3).
 pub(super) fn acquired(
     leases: impl ExactSizeIterator<Item = Lease>,
     sent: Instant,
 ) -> Result<Vec<Lease>, StoreError> {
-    // Not collected: that would take over the allocation of the grants and shrink it, which costs more than a new one.
+    // No `collect`: it would reuse the allocation of the grants and shrink it, which costs more than a new one.
     let mut aged = Vec::with_capacity(leases.len());
     for lease in leases {
         aged.push(remaining(lease, sent).ok_or_else(over)?);
@@ -30,8 +31,8 @@ fn over() -> StoreError {
     )
 }
 
-/// Renewed leases. One that may be over before it could be reported is not reported; but it need not be over, because the
-/// renewal was carried out at some moment since it was sent.
+/// Renewed leases, or an error if one may have expired before it could be reported. It may also still be valid, because
+/// the store applied the renewal some time after it was sent.
 pub(super) fn renewed(renewed: Renewed, sent: Instant) -> Result<Renewed, StoreError> {
     let Renewed::Extended(renewals) = renewed else {
         return Ok(renewed);
@@ -43,7 +44,7 @@ pub(super) fn renewed(renewed: Renewed, sent: Instant) -> Result<Renewed, StoreE
     aged.collect::<Result<_, _>>().map(Renewed::Extended)
 }
 
-/// The same for a claim that holds on.
+/// The same for a claim that still holds.
 pub(super) fn released(released: Released, sent: Instant) -> Result<Released, StoreError> {
     Ok(match released {
         Released::SteppedBack(lease) => {
@@ -56,9 +57,9 @@ pub(super) fn released(released: Released, sent: Instant) -> Result<Released, St
     })
 }
 
-/// Counts the remaining time from before the request was sent, by this machine's monotonic clock: the lease was
-/// granted somewhere between then and now, so it ends no earlier than what is reported. None if it is over. One with less
-/// than [`LEFT_MIN`] is: it would be reported with nothing left.
+/// Counts the remaining time from before the request was sent, by this machine's monotonic clock. The store applied the
+/// request after that, so the lease ends no earlier than reported. `None` if it has expired, or has less than
+/// [`LEFT_MIN`] left, which would be reported as zero.
 pub(super) fn remaining(mut lease: Lease, sent: Instant) -> Option<Lease> {
     lease.holder.expires_in = lease.holder.expires_in.checked_sub(sent.elapsed())?;
     (lease.holder.expires_in >= LEFT_MIN).then_some(lease)

@@ -1,8 +1,8 @@
-//! What goes on after the answer: taking back what nobody received, and stepping out of queues that nobody waits in, until
-//! the store has answered, or until it has come about by itself.
+//! Background clean-up: rolls back undelivered grants and dequeues abandoned waiters, retrying until the store confirms
+//! or the TTL makes it moot.
 //!
-//! Everything here goes by attempt. A release, which goes by token, is *not* repeated: its client may have posted the token
-//! again since, and be told that it holds.
+//! Rollbacks are by attempt. A release, which is by token, is *not* retried: its client may have posted the token again
+//! since, and hold the lock again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::acquire::Request;
 use crate::domain::{Attempt, Claim, Rollback, Suspended};
 use crate::store::StoreError;
 
-/// Between two tries; doubled up to [`PAUSE_MAX`].
+/// The first pause between retries; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl Request {
-    /// Takes back whatever this request was granted or took over, which lasts for `ttl`. Until then it takes up room, so that
-    /// requests whose clients are gone cannot pile up.
+    /// Rolls back what this request was granted or took over, which lasts for `ttl`. Keeps the slot until done, so that
+    /// requests of disconnected clients cannot pile up.
     pub(super) fn withdraw_in_background(self, ttl: Duration) {
         let inner = Arc::clone(&self.inner);
         inner.in_background(async move {
@@ -33,18 +33,18 @@ impl Request {
 }
 
 impl ServiceShared {
-    /// Takes back whatever `attempt` was granted, however often that takes.
+    /// Rolls back what `attempt` was granted, with retries.
     pub(super) async fn withdraw(&self, claim: &Claim, attempt: Attempt) {
         self.roll_back(claim, attempt, Rollback::Undo, claim.ttl.get())
             .await;
     }
 
-    /// Ends whatever `attempt` may roll back, however often that takes. After `ttl` the lease has ended by itself.
+    /// Ends what `attempt` may roll back, with retries until `ttl` is over: by then the lease has expired.
     async fn roll_back(&self, claim: &Claim, attempt: Attempt, rollback: Rollback, ttl: Duration) {
-        let give_up = Instant::now() + ttl + self.operation_timeout;
-        let withdrawn = until(give_up, || async {
+        let give_up_at = Instant::now() + ttl + self.operation_timeout;
+        let withdrawn = retry_until(give_up_at, || async {
             let (_, deadline) = self.start();
-            let Some(_turn) = self.rollbacks.pass(1, deadline).await else {
+            let Some(_permit) = self.rollbacks.pass(1, deadline).await else {
                 return false;
             };
             let sent = Instant::now();
@@ -57,58 +57,61 @@ impl ServiceShared {
         self.metrics.withdrawn(withdrawn);
     }
 
-    /// Steps out of the queue and keeps the place.
+    /// Leaves the queue and keeps the place.
     pub(super) async fn suspend(
         &self,
         claim: &Claim,
         deadline: Instant,
     ) -> Result<Suspended, StoreError> {
-        let turn = self.turn_of_several(claim, deadline).await?;
+        let permit = self.admit_several(claim, deadline).await?;
         let sent = Instant::now();
-        let parked = self
+        let suspended = self
             .store
             .suspend(claim, self.waiting.place_kept, deadline)
             .await;
-        drop(turn);
-        self.metrics.suspend(sent.elapsed(), &parked);
-        // Whoever has come meanwhile with the same claim was put out of the queue too, and is to stand there again.
+        drop(permit);
+        self.metrics.suspend(sent.elapsed(), &suspended);
+        // A newer request for the same claim was removed from the queue too, and must enqueue again.
         self.queues.recheck(claim.token);
-        parked
+        suspended
     }
 
-    /// Steps out of the queue, however often that takes. After a while the place is forgotten by itself.
+    /// Leaves the queue, with retries until the place has expired by itself.
     pub(super) async fn suspend_until_done(&self, claim: &Claim) {
-        let give_up = Instant::now() + self.waiting.place_kept + self.operation_timeout;
-        until(give_up, || async {
+        let give_up_at = Instant::now() + self.waiting.place_kept + self.operation_timeout;
+        retry_until(give_up_at, || async {
             let (_, deadline) = self.start();
             self.suspend(claim, deadline).await.is_ok()
         })
         .await;
     }
 
-    /// Gives up what a closed stream held, unless a later request with the same token was told of it. `ttl` is how long
-    /// its lease lasted when it was told of it last, which need not be what the claim asks for.
+    /// Releases what a closed stream held, unless a later request with the same token has received the lease. `ttl` is
+    /// the TTL that the stream reported last, which may differ from the claim's.
     pub(super) async fn release_on_close(&self, claim: &Claim, attempt: Attempt, ttl: Duration) {
         self.roll_back(claim, attempt, Rollback::Close, ttl).await;
         self.queues.recheck(claim.token);
     }
 
     pub(super) fn in_background(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
-        // Outside of a runtime the process is ending; the lease ends with its TTL.
+        // Outside of a runtime the process is exiting; the lease ends with its TTL.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             self.background.spawn_on(task, &runtime);
         }
     }
 }
 
-/// Tries again and again until it worked or `give_up` has come. Says whether it worked.
-async fn until<F: Future<Output = bool>>(give_up: Instant, mut attempt: impl FnMut() -> F) -> bool {
+/// Retries with back-off until `attempt` succeeds or `give_up_at` is reached. Returns whether it succeeded.
+async fn retry_until<F: Future<Output = bool>>(
+    give_up_at: Instant,
+    mut attempt: impl FnMut() -> F,
+) -> bool {
     let mut pause = PAUSE_MIN;
     loop {
         if attempt().await {
             return true;
         }
-        if Instant::now() + pause >= give_up {
+        if Instant::now() + pause >= give_up_at {
             return false;
         }
         tokio::time::sleep(pause).await;

@@ -1,4 +1,4 @@
-//! What a service hears from its store, and whom it concerns. Nothing here waits.
+//! Passes the store's notifications to waiters, streams and watchers. Nothing here waits.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::local_waiters::LocalWaiters;
 use crate::domain::{ClaimDigest, LockEvent, LockName};
 use crate::store::Listener;
 
-/// The listener of one service. It knows no store, so store and service do not keep each other alive.
+/// The listener of one service. It has no reference to the store, so that the two do not keep each other alive.
 #[derive(Debug)]
 pub(super) struct StoreListener {
     pub(super) queues: Arc<LocalWaiters>,
@@ -30,7 +30,7 @@ impl Listener for StoreListener {
     }
 
     fn event(&self, event: LockEvent) {
-        self.events.happened(event);
+        self.events.record(event);
     }
 
     fn messages_lost(&self) {
@@ -38,6 +38,6 @@ impl Listener for StoreListener {
     }
 
     fn events_lost(&self) {
-        self.events.messages_lost();
+        self.events.record_gap();
     }
 }

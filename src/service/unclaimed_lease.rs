@@ -1,32 +1,32 @@
-//! A grant on its way to the client that asked for it.
+//! The guard of a grant that is not delivered yet.
 
 use std::time::Duration;
 
 use super::acquire::Request;
 
-/// Holds on to a new grant until it is delivered. Dropped before, it gives the grant back.
+/// Guards a new grant until it is delivered. Dropped before that, it rolls the grant back.
 ///
-/// Only what this very request was granted or took over is given back: any other replay or re-entry belongs to a claim that
-/// somebody has been told of before.
+/// It rolls back only what this request was granted or took over: any other replay or re-entry belongs to a grant that
+/// was delivered before.
 #[derive(Debug)]
 pub struct UnclaimedLease {
     grant: Option<Box<(Request, Duration)>>,
 }
 
 impl UnclaimedLease {
-    /// There is nothing to deliver that could be lost.
+    /// Guards nothing.
     pub(super) fn nothing() -> Self {
         Self { grant: None }
     }
 
-    /// What this request was granted or took over, which lasts for `ttl`.
+    /// Guards what this request was granted or took over, which lasts for `ttl`.
     pub(super) fn grant(request: &Request, ttl: Duration) -> Self {
         Self {
             grant: Some(Box::new((request.clone(), ttl))),
         }
     }
 
-    /// The answer is on its way: the grant is the client's now.
+    /// The response is on its way: the grant is final.
     pub fn delivered(mut self) {
         self.grant = None;
     }

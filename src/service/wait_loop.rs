@@ -1,8 +1,8 @@
-//! One request that waits for its locks: it asks the store, sleeps until asking again is of use, and ends with a grant,
-//! at its limit, when the process stops, or when nobody waits for its answer any more.
+//! One waiting request: it polls the store, sleeps until the next poll, and ends with a grant, at its time limit, on
+//! shutdown, or when its caller disconnects.
 //!
-//! When to ask is what [`LocalWaiters`] knows. Asking is all that there is to being granted: a message that was lost delays a
-//! waiter until it looks again by itself, and nothing else.
+//! [`LocalWaiters`] schedules the polls. Only a poll can be granted the locks, so a lost message delays a waiter until
+//! its next regular poll and has no other effect.
 
 mod stopping;
 
@@ -21,49 +21,49 @@ use crate::domain::{Acquired, Attempt, Position, QueueRequest, Rollback, Ticket,
 use crate::store::StoreError;
 use stopping::StopReason;
 
-/// How long a request may finish that is under way when the wait ends.
-const UNDER_WAY_MAX: Duration = Duration::from_millis(100);
-/// For how long a place is good in the store at the least; a longer wait says now and then that it goes on.
-const PLACE_GOOD_MIN: Duration = Duration::from_secs(60);
+/// How long a poll that is in flight when the wait ends may still take.
+const IN_FLIGHT_MAX: Duration = Duration::from_millis(100);
+/// The minimum lifetime of a ticket in the store; a longer wait refreshes its ticket.
+const TICKET_TTL_MIN: Duration = Duration::from_secs(60);
 
 /// One request that waits.
 pub(super) struct WaitLoop {
     request: Request,
     waiter: Arc<Waiter>,
-    /// When the wait is over, if ever.
+    /// When the wait times out, if ever.
     limit: Option<Instant>,
-    /// Who is told how far the claim has come.
+    /// Where changes of the position are sent.
     progress: Option<EventSender>,
-    told: Option<Position>,
-    standing: QueuePlace,
+    last_position: Option<Position>,
+    queue_place: QueuePlace,
     has_left: bool,
-    /// When the last request was sent that was answered.
+    /// When the last answered request was sent.
     answered_at: Option<Instant>,
-    place: Option<Ticket>,
-    /// When the place must be made good for longer.
+    ticket: Option<Ticket>,
+    /// When the ticket must be refreshed.
     refresh_at: Option<Instant>,
-    /// When this waiter asks for reasons of its own.
-    asks_at: Option<Instant>,
-    /// What the store could not do when it was asked last.
+    /// When this waiter polls, apart from the schedule of its queues.
+    poll_at: Option<Instant>,
+    /// The error of the last poll.
     failure: Option<StoreError>,
-    /// The outcome of one ask has stayed unknown; it may be done later still.
+    /// The outcome of a poll is unknown; the store may still apply it.
     has_ambiguous_attempt: bool,
     pause: Option<Duration>,
 }
 
-/// What came of asking.
-enum AskResult {
+/// The result of one poll.
+enum PollResult {
     Answered(Instant, Result<Acquired, StoreError>),
-    /// The wait ended and no answer had come. This is what is still under way.
-    Cut(PendingAnswer),
+    /// The wait ended before the answer to this request arrived.
+    Interrupted(PendingAnswer),
 }
 
 type PendingAnswer =
     futures_util::future::BoxFuture<'static, (Instant, Result<Acquired, StoreError>)>;
 
-/// What a waiter does next.
+/// What the waiter does next.
 enum NextStep {
-    Ask,
+    Poll,
     Stop(StopReason),
 }
 
@@ -74,37 +74,36 @@ impl WaitLoop {
             request,
             waiter,
             progress: None,
-            told: None,
-            standing: QueuePlace::Arriving,
+            last_position: None,
+            queue_place: QueuePlace::Arriving,
             has_left: false,
             answered_at: None,
-            place: None,
+            ticket: None,
             refresh_at: None,
-            asks_at: None,
+            poll_at: None,
             failure: None,
             has_ambiguous_attempt: false,
             pause: None,
         }
     }
 
-    /// The same wait, of which somebody wants to know how far it has come, and whose claim does not keep its place when
-    /// its caller is gone.
-    pub(super) fn telling(mut self, tells: EventSender) -> Self {
-        self.progress = Some(tells);
+    /// Sends changes of the position to `progress`.
+    pub(super) fn with_progress(mut self, progress: EventSender) -> Self {
+        self.progress = Some(progress);
         self
     }
 
-    /// Waits to the end.
+    /// Runs the wait to its end.
     ///
     /// # Cancel safety
-    /// Not to be dropped: it may stand in the queue. Whoever waits for the answer says by [`DisconnectGuard`](super::waiter::Caller)
-    /// that it is gone.
+    /// Do not drop the future: its claim may be in the queue. To cancel, drop the waiter's
+    /// [`DisconnectGuard`](super::waiter::DisconnectGuard).
     pub(super) async fn run(mut self) -> Result<AcquireAnswer, StoreError> {
         loop {
-            match self.ask().await {
-                AskResult::Answered(sent, answer) => {
-                    let answer = if self.may_have_held(&answer) {
-                        match self.begin_anew().await {
+            match self.poll_store().await {
+                PollResult::Answered(sent, answer) => {
+                    let answer = if self.may_have_expired_unseen(&answer) {
+                        match self.start_new_attempt().await {
                             Ok(()) => continue,
                             Err(error) => Err(error),
                         }
@@ -114,64 +113,66 @@ impl WaitLoop {
                     if let Some(end) = self.on_answer(sent, answer) {
                         return end;
                     }
-                    // It waits, which takes up no room, unless it is only there to leave the queue.
-                    if !self.waiter.is_gone() {
+                    // A waiter needs no slot, unless it is only about to leave the queue.
+                    if !self.waiter.is_disconnected() {
                         self.request.slot.release();
                     }
                 }
-                AskResult::Cut(under_way) => return Err(self.abandon(under_way)),
+                PollResult::Interrupted(in_flight) => return Err(self.abandon(in_flight)),
             }
             match self.next_step().await {
-                NextStep::Ask => {}
-                NextStep::Stop(why) => return Box::pin(self.stop(why)).await,
+                NextStep::Poll => {}
+                NextStep::Stop(reason) => return Box::pin(self.stop(reason)).await,
             }
         }
     }
 
-    async fn ask(&mut self) -> AskResult {
-        let stand = self.stand();
-        self.asks_at = None;
-        // What is entered again cannot be rolled back, so an ask that may do that has to be too late before its client is answered.
-        let may_reenter = stand.takes_over;
-        let deadline = self.ask_deadline();
-        let asked = self.request.clone().ask(Some(stand), deadline);
-        let mut under_way: PendingAnswer = Box::pin(asked);
+    async fn poll_store(&mut self) -> PollResult {
+        let queue_request = self.queue_request();
+        self.poll_at = None;
+        // A re-entry cannot be rolled back. A poll that may re-enter must be too late before the client gets its answer.
+        let may_reenter = queue_request.takes_over;
+        let deadline = self.poll_deadline();
+        let poll = self
+            .request
+            .clone()
+            .try_acquire(Some(queue_request), deadline);
+        let mut in_flight: PendingAnswer = Box::pin(poll);
         tokio::select! {
             biased;
-            (sent, answer) = &mut under_way => return AskResult::Answered(sent, answer),
-            why = self.stopped() => if why == StopReason::Disconnected {
-                // Nobody waits for it, so there is time to find out what became of it.
-                let (sent, answer) = under_way.await;
-                return AskResult::Answered(sent, answer);
+            (sent, answer) = &mut in_flight => return PollResult::Answered(sent, answer),
+            reason = self.stopped() => if reason == StopReason::Disconnected {
+                // No caller waits, so there is time to wait for the outcome.
+                let (sent, answer) = in_flight.await;
+                return PollResult::Answered(sent, answer);
             },
         }
-        let cut_at = if may_reenter {
-            deadline
-        } else {
-            Instant::now() + UNDER_WAY_MAX
+        let interrupted_at = match may_reenter {
+            true => deadline,
+            false => Instant::now() + IN_FLIGHT_MAX,
         };
-        match tokio::time::timeout_at(cut_at, &mut under_way).await {
-            Ok((sent, answer)) => AskResult::Answered(sent, answer),
-            Err(_) => AskResult::Cut(under_way),
+        match tokio::time::timeout_at(interrupted_at, &mut in_flight).await {
+            Ok((sent, answer)) => PollResult::Answered(sent, answer),
+            Err(_) => PollResult::Interrupted(in_flight),
         }
     }
 
-    /// When the store must have answered what is asked now.
-    fn ask_deadline(&self) -> Instant {
+    /// When the store must have answered a poll that is sent now.
+    fn poll_deadline(&self) -> Instant {
         let (_, deadline) = self.request.inner.start();
-        let cut_at = self.limit.map(|limit| limit + UNDER_WAY_MAX);
-        cut_at.map_or(deadline, |cut_at| cut_at.min(deadline))
+        let interrupted_at = self.limit.map(|limit| limit + IN_FLIGHT_MAX);
+        interrupted_at.map_or(deadline, |at| at.min(deadline))
     }
 
-    /// Whether the claim may have ended by a lease of this very request that ran out: the answer that granted it was lost.
-    fn may_have_held(&self, answer: &Result<Acquired, StoreError>) -> bool {
+    /// Whether the claim may have ended because this request was granted, the answer was lost, and the lease expired.
+    fn may_have_expired_unseen(&self, answer: &Result<Acquired, StoreError>) -> bool {
         let ran_out = matches!(answer, Ok(Acquired::Ended(lost)) if lost.reason.ran_out());
-        ran_out && self.has_ambiguous_attempt && !self.waiter.is_gone()
+        ran_out && self.has_ambiguous_attempt && !self.waiter.is_disconnected()
     }
 
-    /// Goes on waiting as one that was never granted anything. What this request did before is withdrawn, and asks of it that
-    /// are late are refused; so another attempt asks from now on. A claim that ended otherwise is found to have ended again.
-    async fn begin_anew(&mut self) -> Result<(), StoreError> {
+    /// Rolls back this request's attempt and continues with a new one, as if it had never been granted. The store
+    /// refuses late polls of the old attempt. A claim that ended for another reason is reported as ended again.
+    async fn start_new_attempt(&mut self) -> Result<(), StoreError> {
         let Request {
             inner,
             claim,
@@ -189,43 +190,43 @@ impl WaitLoop {
         Ok(())
     }
 
-    fn stand(&mut self) -> QueueRequest {
+    fn queue_request(&mut self) -> QueueRequest {
         let now = Instant::now();
-        let good_for = self.ticket_ttl();
+        let ticket_ttl = self.ticket_ttl();
         let remaining = self.limit.map(|limit| limit.saturating_duration_since(now));
         if self.refresh_at.is_some_and(|at| at <= now) {
-            self.count_anew();
+            self.restart_ticket();
         }
-        if self.place.is_none_or(|place| place.until.is_none()) {
-            let goes_on = remaining.is_none_or(|remaining| remaining > good_for);
-            self.refresh_at = goes_on.then(|| now + good_for / 6 * 5);
+        if self.ticket.is_none_or(|ticket| ticket.until.is_none()) {
+            let outlasts_ticket = remaining.is_none_or(|remaining| remaining > ticket_ttl);
+            self.refresh_at = outlasts_ticket.then(|| now + ticket_ttl / 6 * 5);
         }
         let inner = &self.request.inner;
         QueueRequest {
-            place: self.place,
-            wait: remaining.unwrap_or(good_for).min(good_for),
+            place: self.ticket,
+            wait: remaining.unwrap_or(ticket_ttl).min(ticket_ttl),
             place_kept: inner.waiting.place_kept,
             poll_interval: inner.queues.poll_interval(),
             waiters_max: inner.waiting.waiters_per_lock_max,
             tells_position: self.progress.is_some(),
             is_head: inner.queues.is_head(&self.waiter),
-            takes_over: !self.has_stood() || self.waiter.is_heir(),
+            takes_over: !self.was_queued() || self.waiter.is_heir(),
         }
     }
 
-    /// The time for which the place is good is to be counted from the next request on. The place itself is kept: a store that
-    /// has lost it learns where the claim stood.
-    fn count_anew(&mut self) {
-        if let Some(place) = &mut self.place {
-            place.until = None;
+    /// Restarts the ticket's lifetime at the next poll. Keeps its sequence number, so that a store that has lost the
+    /// place can restore it.
+    fn restart_ticket(&mut self) {
+        if let Some(ticket) = &mut self.ticket {
+            ticket.until = None;
         }
     }
 
     fn ticket_ttl(&self) -> Duration {
-        self.request.inner.waiting.wait_max.max(PLACE_GOOD_MIN)
+        self.request.inner.waiting.wait_max.max(TICKET_TTL_MIN)
     }
 
-    /// Takes in what the store answered. None if the wait goes on.
+    /// Handles the store's answer. `None` if the wait continues.
     fn on_answer(
         &mut self,
         sent: Instant,
@@ -238,18 +239,18 @@ impl WaitLoop {
                 None
             }
             Ok(Acquired::WaitExpired) => {
-                // The store's clock was set. The claim still has its place.
-                self.count_anew();
-                self.asks_at = Some(sent);
+                // The store's clock was changed. The claim keeps its place.
+                self.restart_ticket();
+                self.poll_at = Some(sent);
                 None
             }
             Ok(Acquired::Superseded) => {
-                self.step_aside();
+                self.on_superseded();
                 None
             }
             Ok(end) => Some(self.end(sent, end)),
-            Err(error) if self.has_stood() => {
-                self.failed(error);
+            Err(error) if self.was_queued() => {
+                self.on_failure(error);
                 None
             }
             Err(error) => Some(Err(self.refused(error))),
@@ -259,107 +260,107 @@ impl WaitLoop {
     fn on_queued(&mut self, sent: Instant, waiting: &Waiting) {
         self.has_ambiguous_attempt |= waiting.is_unsure;
         let (queues, sequence) = (self.queues(), waiting.place.sequence);
-        queues.stand(&self.waiter, self.standing, sequence, sent);
+        queues.enqueue(&self.waiter, self.queue_place, sequence, sent);
         self.record_answer(sent, waiting.recheck_in, waiting.restored);
         if self.progress.is_some() {
-            self.asks_at = Some(sent + jitter::about(queues.progress_interval()));
+            self.poll_at = Some(sent + jitter::about(queues.progress_interval()));
         } else if self.has_ambiguous_attempt {
-            // An ask that is late may be granted behind the back of those who stand before it here.
-            self.asks_at = Some(sent + jitter::about(queues.poll_interval()));
+            // A late poll may be granted although this waiter is not the head, so it must poll by itself.
+            self.poll_at = Some(sent + jitter::about(queues.poll_interval()));
         }
-        self.standing = QueuePlace::At(sequence);
+        self.queue_place = QueuePlace::At(sequence);
         self.answered_at = Some(sent);
-        self.place = Some(waiting.place);
+        self.ticket = Some(waiting.place);
         self.failure = None;
         self.pause = None;
-        self.tell(waiting.position);
+        self.report_position(waiting.position);
     }
 
-    /// The client has asked again elsewhere, where the claim waits or holds now. This request stays until its client is gone or
-    /// its time is over, and keeps nobody waiting meanwhile.
-    fn step_aside(&mut self) {
-        self.queues().step_out_early(&self.waiter, self.standing);
-        self.standing = QueuePlace::Aside;
+    /// The client repeated the request at another process, where the claim waits or holds now. This request stays until
+    /// its client disconnects or its time is over, and blocks no other waiter.
+    fn on_superseded(&mut self) {
+        self.queues().dequeue_early(&self.waiter, self.queue_place);
+        self.queue_place = QueuePlace::Superseded;
         self.refresh_at = None;
         self.failure = None;
-        // Should an earlier try of an ask arrive when the claim waits nowhere any more, it would stand here again.
+        // A late poll could enqueue the claim here again after it has stopped waiting elsewhere.
         self.has_ambiguous_attempt = true;
     }
 
-    fn has_stood(&self) -> bool {
-        self.standing != QueuePlace::Arriving
+    fn was_queued(&self) -> bool {
+        self.queue_place != QueuePlace::Arriving
     }
 
-    fn record_answer(&self, sent: Instant, look_in: Option<Duration>, restored: bool) {
-        let answered = QueueAnswer {
+    fn record_answer(&self, sent: Instant, recheck_in: Option<Duration>, restored: bool) {
+        let answer = QueueAnswer {
             sent,
             before: self.answered_at,
-            recheck_in: look_in,
+            recheck_in,
             restored,
         };
-        self.queues().record_answer(&self.waiter, answered);
+        self.queues().record_answer(&self.waiter, answer);
     }
 
-    fn tell(&mut self, position: Option<Position>) {
-        if let (Some(tells), Some(position)) = (&self.progress, position)
-            && self.told != Some(position)
-            // Who reads slowly is told the next time. Nothing waits for that.
-            && tells.at_once(HoldEvent::Queued(position))
+    fn report_position(&mut self, position: Option<Position>) {
+        if let (Some(progress), Some(position)) = (&self.progress, position)
+            && self.last_position != Some(position)
+            // A slow reader gets the position of a later poll; the wait does not block on it.
+            && progress.try_send(HoldEvent::Queued(position))
         {
-            self.told = Some(position);
+            self.last_position = Some(position);
         }
     }
 
-    /// The claim goes on waiting though the store did not answer: it stands there all the same.
-    fn failed(&mut self, error: StoreError) {
+    /// Schedules a retry with back-off: the claim still has its place in the store.
+    fn on_failure(&mut self, error: StoreError) {
         let queues = self.queues();
         let (least, most) = if queues.is_first(&self.waiter) {
-            let looks_every = queues.poll_interval();
-            (looks_every / 10, looks_every)
+            let poll_interval = queues.poll_interval();
+            (poll_interval / 10, poll_interval)
         } else {
-            // There may be very many of these.
+            // There may be very many waiters that are not the head.
             (queues.progress_interval(), queues.progress_interval())
         };
         let pause = self.pause.map_or(least, |pause| (pause * 2).min(most));
-        let again = Instant::now() + jitter::about(pause);
-        self.queues().record_failure(&self.waiter, again);
-        self.asks_at = Some(again);
+        let retry_at = Instant::now() + jitter::about(pause);
+        self.queues().record_failure(&self.waiter, retry_at);
+        self.poll_at = Some(retry_at);
         self.pause = Some(pause);
         self.failure = Some(error);
     }
 
-    /// Sleeps until there is something to do.
+    /// Sleeps until the next poll or the end of the wait.
     async fn next_step(&mut self) -> NextStep {
         loop {
-            if let Some(why) = self.why_stop() {
-                return NextStep::Stop(why);
+            if let Some(reason) = self.stop_reason() {
+                return NextStep::Stop(reason);
             }
             let now = Instant::now();
-            let own = [self.asks_at, self.refresh_at].into_iter().flatten();
-            let asks_at = self
+            let own = [self.poll_at, self.refresh_at].into_iter().flatten();
+            let poll_at = self
                 .queues()
                 .next_poll(&self.waiter, now)
                 .into_iter()
                 .chain(own)
                 .min();
-            if asks_at.is_some_and(|at| at <= now) {
-                return NextStep::Ask;
+            if poll_at.is_some_and(|at| at <= now) {
+                return NextStep::Poll;
             }
-            self.sleep(asks_at.into_iter().chain(self.limit).min())
+            self.sleep(poll_at.into_iter().chain(self.limit).min())
                 .await;
         }
     }
 
     async fn stopped(&self) -> StopReason {
         loop {
-            if let Some(why) = self.why_stop() {
-                return why;
+            if let Some(reason) = self.stop_reason() {
+                return reason;
             }
             self.sleep(self.limit).await;
         }
     }
 
-    /// Until then, or until something may have changed.
+    /// Sleeps until then, or until woken or draining.
     async fn sleep(&self, until: Option<Instant>) {
         let time = async {
             match until {

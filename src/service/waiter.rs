@@ -1,4 +1,4 @@
-//! One request that waits, as others see it: how it is woken, and what it is told then.
+//! The shared handle of a waiting request: others wake it and schedule its polls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,24 +9,24 @@ use tokio::time::Instant;
 use crate::domain::Claim;
 use crate::limits::Taken;
 
-/// One request that waits or is about to.
+/// One request that waits or is arriving.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) claim: Arc<Claim>,
-    /// Tells it from every other waiter of the process, later ones having larger numbers.
+    /// Unique in the process; later waiters have larger numbers.
     pub(super) number: u64,
-    /// Keeps one wake-up for a waiter that is busy; what it is about is looked up, so one is enough.
+    /// Stores one wake-up for a busy waiter. One is enough, because the waiter then checks everything.
     wake: Notify,
-    is_gone: AtomicBool,
-    /// An earlier request of this process for the same claim was granted, which this one takes over.
+    is_disconnected: AtomicBool,
+    /// An earlier request of this process for the same claim was granted; this one may take the lease over.
     is_heir: AtomicBool,
-    /// When it is to ask whatever its place in the line.
+    /// When it must poll, whatever its place in the queue.
     poll_at: Mutex<Option<Instant>>,
     #[expect(dead_code, reason = "it is held, not read")]
     places: Places,
 }
 
-/// The room that a waiter takes up among those of all and of its peer.
+/// The places that a waiter occupies, of the process's and of its peer's budget.
 #[derive(Debug)]
 #[expect(dead_code, reason = "it is held, not read")]
 pub(super) struct Places {
@@ -34,7 +34,7 @@ pub(super) struct Places {
     pub(super) of_peer: Option<Taken>,
 }
 
-/// The caller of a waiting request. Dropped, it is gone, and the request finds out at once.
+/// Held by the caller of a waiting request. Dropping it marks the waiter as disconnected and wakes it.
 #[derive(Debug)]
 pub(super) struct DisconnectGuard(pub(super) Arc<Waiter>);
 
@@ -44,34 +44,34 @@ impl Waiter {
             claim,
             number,
             wake: Notify::new(),
-            is_gone: AtomicBool::new(false),
+            is_disconnected: AtomicBool::new(false),
             is_heir: AtomicBool::new(false),
             poll_at: Mutex::default(),
             places,
         }
     }
 
-    /// Makes the waiter look again at what it waits for.
+    /// Wakes the waiter to check its state.
     pub(super) fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// Completes when the waiter was woken since the last time.
+    /// Completes when the waiter was woken since the last completion.
     pub(super) async fn woken(&self) {
         self.wake.notified().await;
     }
 
-    /// Makes the waiter ask the store at `at`, or sooner if it was called before. It finds out when it is woken.
+    /// Schedules a poll at `at`, or keeps an earlier one. Does not wake the waiter.
     pub(super) fn recheck(&self, at: Instant) {
-        let mut called = self.poll_at();
-        *called = Some(called.map_or(at, |before| before.min(at)));
+        let mut poll_at = self.poll_at();
+        *poll_at = Some(poll_at.map_or(at, |before| before.min(at)));
     }
 
-    /// When it was called to ask. A call that is due is taken: it is the waiter's to follow.
+    /// The scheduled poll. Takes it if it is due: the waiter must then poll.
     pub(super) fn take_poll(&self, now: Instant) -> Option<Instant> {
-        let mut called = self.poll_at();
-        let at = *called;
-        called.take_if(|at| *at <= now);
+        let mut poll_at = self.poll_at();
+        let at = *poll_at;
+        poll_at.take_if(|at| *at <= now);
         at
     }
 
@@ -80,14 +80,14 @@ impl Waiter {
         self.is_heir.store(true, Ordering::Release);
     }
 
-    /// Whether it may take over what its claim holds though it has waited.
+    /// Whether it may take over its claim's lease although it has waited.
     pub(super) fn is_heir(&self) -> bool {
         self.is_heir.load(Ordering::Acquire)
     }
 
-    /// Whether nobody waits for its answer any more.
-    pub(super) fn is_gone(&self) -> bool {
-        self.is_gone.load(Ordering::Acquire)
+    /// Whether its caller has disconnected.
+    pub(super) fn is_disconnected(&self) -> bool {
+        self.is_disconnected.load(Ordering::Acquire)
     }
 
     fn poll_at(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
@@ -97,7 +97,7 @@ impl Waiter {
 
 impl Drop for DisconnectGuard {
     fn drop(&mut self) {
-        self.0.is_gone.store(true, Ordering::Release);
+        self.0.is_disconnected.store(true, Ordering::Release);
         self.0.wake();
     }
 }

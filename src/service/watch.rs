@@ -1,5 +1,5 @@
-//! Watching what happens to locks. Who watches is told what others tell the store, and what nobody tells: that a lease has
-//! run out.
+//! Watching the events of locks. The store delivers them; for expiries, the service inspects locks in time, which makes
+//! the store publish them.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,15 +18,15 @@ use super::metrics::Open;
 use crate::domain::LockName;
 use crate::store::{ListQuery, StoreError};
 
-/// How many locks are learned of at once.
+/// How many locks one page of a listing has at most.
 const PAGE_SIZE: usize = 1_000;
-/// How long until the store is asked again that did not answer.
+/// How long until a failed inspection is repeated.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// What is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Every lock whose name begins so.
+    /// Every lock whose name has this prefix.
     Prefix(String),
     /// One lock.
     Lock(LockName),
@@ -40,7 +40,7 @@ impl Scope {
         }
     }
 
-    /// Whether all that the other one has is in this one.
+    /// Whether this scope includes all of the other one.
     pub(super) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Prefix(prefix), Self::Prefix(other)) => other.starts_with(prefix),
@@ -50,16 +50,16 @@ impl Scope {
     }
 }
 
-/// What a watcher is told.
+/// An item of a [`Watch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent {
     /// Something happened to a lock.
     Happened(Arc<Happened>),
-    /// Something may have happened that this watcher is not told of: it should look again.
+    /// Events may be missing: the watcher should read the state again.
     Reset,
 }
 
-/// What happens to locks, as it happens. It ends when the process is about to stop.
+/// A stream of events. It ends when the process begins to shut down.
 pub struct Watch(BoxStream<'static, WatchEvent>);
 
 impl Stream for Watch {
@@ -76,9 +76,9 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-/// One who watches.
+/// One watcher.
 struct Watcher {
-    presence: WatchGuard,
+    guard: WatchGuard,
     scope: Scope,
     ends: watch::Receiver<u64>,
     next: u64,
@@ -87,22 +87,22 @@ struct Watcher {
     _open: Open,
 }
 
-/// That somebody watches. While it lives, the store tells events.
+/// Registers a watcher while it lives. The store delivers events while there is one, and for [`LINGER`] after.
 struct WatchGuard(Arc<ServiceShared>);
 
 impl ServiceShared {
     pub(super) async fn watch(self: &Arc<Self>, scope: Scope, after: Option<String>) -> Watch {
-        let ends = self.events.ends();
-        let must_time = self.events.enter(&scope);
-        let presence = WatchGuard(Arc::clone(self));
-        if must_time {
+        let ends = self.events.subscribe();
+        let must_start_task = self.events.enter(&scope);
+        let guard = WatchGuard(Arc::clone(self));
+        if must_start_task {
             tokio::spawn(poll_expiries(Arc::clone(self)));
         }
         self.request_events().await;
         let (next, is_whole) = self.events.resume(after.as_deref());
         let watcher = Watcher {
             _open: self.metrics.open_stream("events"),
-            presence,
+            guard,
             scope,
             ends,
             next,
@@ -112,16 +112,16 @@ impl ServiceShared {
         Watch(stream::unfold(watcher, Watcher::next).boxed())
     }
 
-    /// Makes sure that the store tells events from now on, as far as that can be made sure of in time.
+    /// Makes the store deliver events from now on. Gives up waiting for its confirmation after the operation timeout.
     async fn request_events(&self) {
-        let wants = async {
-            let mut wants = self.wants_events.lock().await;
-            if !*wants {
+        let request = async {
+            let mut is_delivering = self.delivers_events.lock().await;
+            if !*is_delivering {
                 self.store.set_event_delivery(true).await;
-                *wants = true;
+                *is_delivering = true;
             }
         };
-        if tokio::time::timeout(self.operation_timeout, wants)
+        if tokio::time::timeout(self.operation_timeout, request)
             .await
             .is_err()
         {
@@ -130,9 +130,9 @@ impl ServiceShared {
     }
 
     async fn stop_events(&self, watches: u64) {
-        let mut wants = self.wants_events.lock().await;
+        let mut is_delivering = self.delivers_events.lock().await;
         if self.events.forget(watches) {
-            *wants = false;
+            *is_delivering = false;
             self.store.set_event_delivery(false).await;
         }
     }
@@ -140,7 +140,7 @@ impl ServiceShared {
 
 impl Watcher {
     async fn next(mut self) -> Option<(WatchEvent, Self)> {
-        let draining = self.presence.0.draining.clone();
+        let draining = self.guard.0.draining.clone();
         loop {
             if draining.is_cancelled() {
                 return None;
@@ -162,14 +162,14 @@ impl Watcher {
             }
             tokio::select! {
                 () = draining.cancelled() => return None,
-                // The sender lives as long as the presence.
+                // The sender lives as long as the guard.
                 _ = self.ends.changed() => {}
             }
         }
     }
 
     fn catch_up(&mut self) {
-        let (next, entries) = self.presence.0.events.since(self.next, &self.scope);
+        let (next, entries) = self.guard.0.events.since(self.next, &self.scope);
         self.next = next;
         match entries {
             Some(entries) => self.ready = entries,
@@ -183,7 +183,7 @@ impl Drop for WatchGuard {
         let Some(watches) = self.0.events.leave() else {
             return;
         };
-        // Outside of a runtime the process is ending.
+        // Outside of a runtime the process is exiting.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let inner = Arc::downgrade(&self.0);
             runtime.spawn(async move {
@@ -196,19 +196,20 @@ impl Drop for WatchGuard {
     }
 }
 
-/// Looks at each lock just after a lease of it should be over; then the store tells that it is. Ends when nobody watches.
+/// Inspects each lock just after a lease should have expired, which makes the store publish the expiry. Ends with the
+/// last watcher.
 async fn poll_expiries(inner: Arc<ServiceShared>) {
     loop {
         match inner.events.next_task(inner.draining.is_cancelled()) {
             ExpiryTask::Learn(scope) => learn(&inner, scope).await,
-            ExpiryTask::Look(names) => look(&inner, names).await,
-            ExpiryTask::Rest(until) => rest(&inner, until).await,
+            ExpiryTask::Inspect(names) => inspect_all(&inner, names).await,
+            ExpiryTask::Sleep(until) => sleep(&inner, until).await,
             ExpiryTask::Done => return,
         }
     }
 }
 
-async fn rest(inner: &ServiceShared, until: Option<Instant>) {
+async fn sleep(inner: &ServiceShared, until: Option<Instant>) {
     let time = async {
         match until {
             Some(until) => tokio::time::sleep_until(until).await,
@@ -216,30 +217,30 @@ async fn rest(inner: &ServiceShared, until: Option<Instant>) {
         }
     };
     tokio::select! {
-        () = inner.events.timetable_changed.notified() => {}
+        () = inner.events.schedule_changed.notified() => {}
         () = inner.draining.cancelled() => {}
         () = time => {}
     }
 }
 
-async fn look(inner: &ServiceShared, names: Vec<LockName>) {
-    let mut unanswered = Vec::new();
+async fn inspect_all(inner: &ServiceShared, names: Vec<LockName>) {
+    let mut failed = Vec::new();
     for name in names {
         let (seen, answer) = inner.inspect(&name).await;
         match answer {
             Ok(view) => drop(inner.events.learn(&view, seen)),
-            Err(_) => unanswered.push(name),
+            Err(_) => failed.push(name),
         }
     }
-    if !unanswered.is_empty() {
-        inner.events.look_again(unanswered, Instant::now() + RETRY);
+    if !failed.is_empty() {
+        inner.events.inspect_again(failed, Instant::now() + RETRY);
     }
 }
 
-/// Learns when the leases end that are there already. What the store does not answer is left to chance.
+/// Learns the ends of existing leases. A failed listing is not repeated.
 async fn learn(inner: &ServiceShared, scope: Scope) {
     let prefix = match scope {
-        Scope::Lock(name) => return look(inner, vec![name]).await,
+        Scope::Lock(name) => return inspect_all(inner, vec![name]).await,
         Scope::Prefix(prefix) => prefix,
     };
     let mut query = ListQuery {

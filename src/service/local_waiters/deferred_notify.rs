@@ -1,4 +1,4 @@
-//! Waiters who have something to look at, until they are woken.
+//! Collects waiters to wake, and wakes them later.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use tokio::runtime::Handle;
 
 use crate::service::waiter::Waiter;
 
-/// Waiters to be woken, which happens when this is dropped: no way out of a function leaves one asleep.
+/// Waiters to wake. Dropping this wakes them, so that no return path leaves one asleep.
 ///
-/// Waking one is a call of the kernel where its thread sleeps, and the woken thread wants the mutex of the queues at once.
-/// So this is created before the mutex is locked, and dropped after it was let go of.
+/// Waking a waiter is a system call if its thread sleeps, and the woken thread locks the mutex of the queues at once.
+/// So create this before locking the mutex: then it is dropped after the mutex is released.
 #[derive(Debug, Default)]
 #[must_use = "they are woken when this is dropped"]
 pub(in crate::service) struct DeferredNotify(Vec<Arc<Waiter>>);
 
 impl DeferredNotify {
-    /// Wakes them when the task that runs now pauses: who is woken wants a core, and so does the client that is answered.
-    /// The task of an HTTP/1 connection has written its answer by then. An HTTP/2 stream or an event is written by another
-    /// task, so there the order is left to chance. Outside of a runtime they are woken at once.
+    /// Wakes them once the current task yields, because woken waiters and the answered client compete for cores. By
+    /// then, the task of an HTTP/1 connection has written its response. HTTP/2 streams and events are written by
+    /// another task, so their order is undefined. Outside of a runtime, wakes them at once.
     pub(in crate::service) fn defer(self) {
         if let (false, Ok(runtime)) = (self.0.is_empty(), Handle::try_current()) {
             runtime.spawn(async { drop(self) });

@@ -6,36 +6,35 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{BETWEEN_ASKS, DeferredNotify};
+use super::{DeferredNotify, POLL_SPACING};
 use crate::service::waiter::Waiter;
 
 /// The waiters of one lock.
 #[derive(Debug)]
 pub(super) struct LockQueue {
-    /// By the sequence of their places and by their own numbers.
+    /// By the sequence of their places, then by their own numbers.
     pub(super) waiters: BTreeMap<(u64, u64), Arc<Waiter>>,
-    /// Requests that have asked and do not stand yet. The line is there for them because an offer may be here sooner than
-    /// the answer.
+    /// Requests without an answer yet. They keep the queue alive, because a reservation may arrive before the answer.
     pub(super) arriving: usize,
-    /// The lock was offered and nobody has asked since.
+    /// The lock was reserved, and no waiter has polled since.
     pub(super) is_reserved: bool,
     pub(super) reserved_at: Option<Instant>,
-    /// When the first waiter asks if nothing else makes it ask.
-    pub(super) due: Instant,
-    /// When the last request was sent from which the store knows that this process is alive.
-    heard: Option<Instant>,
-    /// Since when the waiters ask one after the other because the store had lost their places.
+    /// When the head waiter polls, unless something makes it poll sooner.
+    pub(super) poll_at: Instant,
+    /// When the last answered request was sent, which is the process's last heartbeat to the store.
+    last_contact: Option<Instant>,
+    /// When the request was sent that found places lost; since then all waiters poll once, one after the other.
     restoring: Option<Instant>,
 }
 
-/// What the answer to a waiter tells about its lines.
+/// What the answer to a waiter says about its queues.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::service) struct QueueAnswer {
     /// When the request was sent.
     pub(in crate::service) sent: Instant,
-    /// When the waiter's request before that was sent.
+    /// When the waiter's previous request was sent.
     pub(in crate::service) before: Option<Instant>,
-    /// When something runs out, counted from the request.
+    /// When something expires, counted from the request.
     pub(in crate::service) recheck_in: Option<Duration>,
     /// Whether the store had lost the waiter's place.
     pub(in crate::service) restored: bool,
@@ -51,44 +50,44 @@ impl LockQueue {
             .is_some_and(|first| first.number == waiter.number)
     }
 
-    /// Whether the store may have lost the places of this line: it says so of one, or it had heard so little of this process
-    /// that it may have taken it for dead. Of those who are asking again for that reason, no more is concluded.
-    pub(super) fn is_lost(
+    /// Whether the store may have lost the places of this queue: it reports one as lost, or it may have considered this
+    /// process dead. A loss that the current restoration already covers does not count again.
+    pub(super) fn may_have_lost_places(
         &mut self,
-        answered: &QueueAnswer,
+        answer: &QueueAnswer,
         now: Instant,
         liveness_timeout: Duration,
     ) -> bool {
         let was_silent = self
-            .heard
-            .is_some_and(|heard| heard + liveness_timeout <= now);
-        self.heard = self.heard.max(Some(answered.sent));
-        let is_news = || match (self.restoring, answered.before) {
+            .last_contact
+            .is_some_and(|last_contact| last_contact + liveness_timeout <= now);
+        self.last_contact = self.last_contact.max(Some(answer.sent));
+        let is_new = || match (self.restoring, answer.before) {
             (Some(since), Some(before)) => before >= since,
             (Some(_), None) | (None, _) => true,
         };
-        was_silent || (answered.restored && is_news())
+        was_silent || (answer.restored && is_new())
     }
 
-    /// Every other waiter is to ask once, in the order of the line.
+    /// Makes every other waiter poll once, in the order of the queue.
     pub(super) fn restore(
         &mut self,
         waiter: &Waiter,
-        answered: &QueueAnswer,
+        answer: &QueueAnswer,
         now: Instant,
         wakes: &mut DeferredNotify,
     ) {
-        self.restoring = Some(answered.sent);
+        self.restoring = Some(answer.sent);
         let others = self.waiters.values();
         let others = others.filter(|other| other.number != waiter.number);
         for (number, other) in (0..).zip(others) {
-            other.recheck(now + BETWEEN_ASKS * number);
+            other.recheck(now + POLL_SPACING * number);
             wakes.add(other);
         }
     }
 
-    /// Takes a waiter out. Who is the first after that has the offer to follow and the time to watch.
-    pub(super) fn step_out(&mut self, sequence: u64, waiter: &Waiter, wakes: &mut DeferredNotify) {
+    /// Removes a waiter. A new head waiter is woken, to follow the reservation and the poll interval.
+    pub(super) fn dequeue(&mut self, sequence: u64, waiter: &Waiter, wakes: &mut DeferredNotify) {
         let was_first = self.is_first(waiter);
         self.waiters.remove(&(sequence, waiter.number));
         if let (true, Some(next)) = (was_first, self.first()) {
@@ -104,8 +103,8 @@ impl Default for LockQueue {
             arriving: 0,
             is_reserved: false,
             reserved_at: None,
-            due: Instant::now(),
-            heard: None,
+            poll_at: Instant::now(),
+            last_contact: None,
             restoring: None,
         }
     }

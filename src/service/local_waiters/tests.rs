@@ -1,4 +1,4 @@
-//! Which waiter asks next. What it asks, and how it is woken, is tested with the whole service.
+//! Tests of which waiter polls next. Polls and wake-ups are tested with the whole service.
 
 use super::*;
 use crate::domain::{HoldCount, LockNames, Mode, Owner, Ttl};
@@ -23,17 +23,17 @@ fn claim(name: &str) -> Arc<Claim> {
     })
 }
 
-/// Its client had asked elsewhere since. The offer that it asked for is the next one's to follow: else each request that was
-/// left behind would keep a free lock from those behind it for as long as nobody looks.
+/// Its client has moved to another process. The next waiter must follow the reservation; otherwise each superseded
+/// request would block a free lock until the next regular poll.
 #[tokio::test(start_paused = true)]
-async fn whoever_steps_out_early_leaves_its_turn_to_the_next() {
+async fn a_waiter_dequeued_early_passes_its_reservation_to_the_next() {
     let waiters = LocalWaiters::new(HOUR, 10);
-    let stands = [1, 2].map(|sequence| {
+    let queued = [1, 2].map(|sequence| {
         let waiter = waiters.enter(&claim("a"), None).expect("there is room");
-        waiters.stand(&waiter, QueuePlace::Arriving, sequence, Instant::now());
+        waiters.enqueue(&waiter, QueuePlace::Arriving, sequence, Instant::now());
         waiter
     });
-    let [first, next] = &stands;
+    let [first, next] = &queued;
     let sent = Instant::now();
     let answer = QueueAnswer {
         sent,
@@ -45,9 +45,9 @@ async fn whoever_steps_out_early_leaves_its_turn_to_the_next() {
     tokio::time::advance(Duration::from_secs(1)).await;
     let now = Instant::now();
     drop(waiters.reserved(&first.claim.names[0]));
-    assert_eq!(waiters.next_poll(first, now), Some(now), "the offer");
-    assert!(waiters.next_poll(first, now) > Some(now), "it has asked");
-    assert_eq!(waiters.next_poll(next, now), None, "it is not the first");
-    waiters.step_out_early(first, QueuePlace::At(1));
+    assert_eq!(waiters.next_poll(first, now), Some(now), "the reservation");
+    assert!(waiters.next_poll(first, now) > Some(now), "it has polled");
+    assert_eq!(waiters.next_poll(next, now), None, "it is not the head");
+    waiters.dequeue_early(first, QueuePlace::At(1));
     assert_eq!(waiters.next_poll(next, now), Some(now));
 }

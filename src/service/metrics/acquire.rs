@@ -1,4 +1,4 @@
-//! What is counted about requests for locks and their waits, and about streams.
+//! Metrics of acquire requests, their waits, and streams.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ const OUTCOMES: [&str; 14] = [
     "recovering",
     "error",
 ];
-/// How a wait can end.
+/// The outcomes of waits.
 const ENDS: [&str; 9] = [
     "granted",
     "replayed",
@@ -59,7 +59,7 @@ pub(super) struct AcquireMetrics {
     contended: Gauge,
 }
 
-/// Something that is open. Dropped, it is closed.
+/// Counts something as open until dropped.
 pub(in crate::service) struct Open(Gauge);
 
 impl Drop for Open {
@@ -128,14 +128,14 @@ impl AcquireMetrics {
         &self,
         waited: Duration,
         answer: &Result<AcquireAnswer, StoreError>,
-        is_gone: bool,
+        is_disconnected: bool,
     ) {
-        let end = if is_gone {
+        let end = if is_disconnected {
             "disconnected"
         } else {
             outcome(answer)
         };
-        // What is not an end of waits cannot come after a wait.
+        // The other outcomes cannot follow a wait.
         if let Some(wait) = self.waits.get(end) {
             wait.record(waited.as_secs_f64());
         }
@@ -149,9 +149,9 @@ impl AcquireMetrics {
         Open::new(&self.streams[stream])
     }
 
-    pub(super) fn crowd(&self, crowdedness: WaiterCounts) {
-        self.waiters.set(crowdedness.waiters as f64);
-        self.contended.set(crowdedness.lines as f64);
+    pub(super) fn waiters(&self, counts: WaiterCounts) {
+        self.waiters.set(counts.waiters as f64);
+        self.contended.set(counts.locks as f64);
     }
 
     fn of(&self, claim: &Claim) -> &Labelled<Counter> {

@@ -1,4 +1,4 @@
-//! What is counted about the store, as it is seen from this process.
+//! Metrics of the store, as seen from this process.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The ends of a wait. Whatever the end, the claim does not stand in the queue of this process afterwards, and is granted
-//! nothing that its client is not told of.
+//! The ends of a wait. After each of them, the claim is not in the queue of this process, and an undelivered grant is
+//! rolled back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use crate::service::answer::{AcquireAnswer, AcquireOutcome, NotGranted};
 use crate::service::local_waiters::Departure;
 use crate::store::{Fault, StoreError};
 
-/// How long stepping out of the queue may keep an answer back.
+/// How long leaving the queue may delay an answer.
 const SUSPEND_MAX: Duration = Duration::from_millis(150);
-/// No answer comes later than that after the end of its wait.
+/// The maximum delay of an answer after the end of its wait.
 const LATE_MAX: Duration = Duration::from_millis(200);
 
 /// Why a wait ended without a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopReason {
-    /// Nobody waits for the answer any more.
+    /// The caller has disconnected.
     Disconnected,
-    /// The process is about to stop.
+    /// The process is shutting down.
     Draining,
-    /// The time for waiting is over.
+    /// The wait timed out.
     TimedOut,
 }
 
 impl WaitLoop {
-    pub(super) fn why_stop(&self) -> Option<StopReason> {
-        if self.waiter.is_gone() {
+    pub(super) fn stop_reason(&self) -> Option<StopReason> {
+        if self.waiter.is_disconnected() {
             Some(StopReason::Disconnected)
         } else if self.request.inner.draining.is_cancelled() {
             Some(StopReason::Draining)
@@ -41,7 +41,7 @@ impl WaitLoop {
         }
     }
 
-    /// The store has an answer other than to wait.
+    /// Ends the wait with the store's final answer.
     pub(super) fn end(
         &mut self,
         sent: Instant,
@@ -60,8 +60,8 @@ impl WaitLoop {
         }
         let Departure { is_last, wakes } = self.leave();
         if self.has_ambiguous_attempt && expires_in.is_none() {
-            // An ask whose answer was lost may arrive after this answer, and must not be granted then.
-            self.give_up(None, is_last);
+            // A poll whose answer was lost may still arrive, and must not be granted then.
+            self.clean_up(None, is_last);
         }
         self.queues().recheck(self.waiter.claim.token);
         self.count(&answer);
@@ -69,21 +69,21 @@ impl WaitLoop {
         answer
     }
 
-    /// The first request of the wait failed. The client is told, and asks again.
+    /// Ends the wait because its first poll failed. The client receives the error and retries.
     pub(super) fn refused(&mut self, error: StoreError) -> StoreError {
         let is_last = self.leave().is_last;
         if self.has_ambiguous_attempt {
-            self.give_up(None, is_last);
+            self.clean_up(None, is_last);
         }
         let answer = Err(error.clone());
         self.count(&answer);
         error
     }
 
-    /// The wait is over and a request is still under way: its outcome is unknown, and finding out has to wait.
-    pub(super) fn abandon(&mut self, under_way: PendingAnswer) -> StoreError {
+    /// Ends the wait while a poll is in flight. Its outcome is unknown, and is resolved in the background.
+    pub(super) fn abandon(&mut self, in_flight: PendingAnswer) -> StoreError {
         let is_last = self.leave().is_last;
-        self.give_up(Some(under_way), is_last);
+        self.clean_up(Some(in_flight), is_last);
         let error = StoreError::unknown(
             Fault::Timeout,
             "the store had not answered when the wait was over",
@@ -92,25 +92,27 @@ impl WaitLoop {
         error
     }
 
-    /// The claim steps out of the queue.
-    pub(super) async fn stop(&mut self, why: StopReason) -> Result<AcquireAnswer, StoreError> {
+    /// Ends the wait without a final answer of the store: the claim leaves the queue.
+    pub(super) async fn stop(&mut self, reason: StopReason) -> Result<AcquireAnswer, StoreError> {
         let is_last = self.leave().is_last;
         let answer = if let Some(failure) = self.failure.take() {
-            self.give_up(None, is_last);
+            self.clean_up(None, is_last);
             Err(failure)
         } else {
-            let unserved = match why {
+            let not_granted = match reason {
                 StopReason::Disconnected => {
-                    self.give_up(None, is_last);
+                    self.clean_up(None, is_last);
                     NotGranted::default()
                 }
-                StopReason::Draining | StopReason::TimedOut => self.step_out(why, is_last).await,
+                StopReason::Draining | StopReason::TimedOut => {
+                    self.leave_queue(reason, is_last).await
+                }
             };
             Ok(AcquireAnswer {
-                outcome: match why {
-                    StopReason::Draining => AcquireOutcome::Draining(unserved),
+                outcome: match reason {
+                    StopReason::Draining => AcquireOutcome::Draining(not_granted),
                     StopReason::Disconnected | StopReason::TimedOut => {
-                        AcquireOutcome::TimedOut(unserved)
+                        AcquireOutcome::TimedOut(not_granted)
                     }
                 },
                 waited: self.waited(),
@@ -121,25 +123,25 @@ impl WaitLoop {
         answer
     }
 
-    /// Steps out while the client waits to hear how far it has come.
-    async fn step_out(&mut self, why: StopReason, is_last: bool) -> NotGranted {
+    /// Leaves the queue before the answer, which reports the last position.
+    async fn leave_queue(&mut self, reason: StopReason, is_last: bool) -> NotGranted {
         let inner = &self.request.inner;
         let place_kept = inner.waiting.place_kept;
-        let not_told = NotGranted {
-            position: self.told,
+        let unconfirmed = NotGranted {
+            position: self.last_position,
             blocked_by: Vec::new(),
             place_kept,
         };
         if !is_last {
-            return not_told;
+            return unconfirmed;
         }
         if self.has_ambiguous_attempt {
-            // First the withdrawal, then stepping out: an ask that is late would stand there again otherwise.
-            self.give_up(None, true);
-            return not_told;
+            // Roll back before leaving the queue; otherwise a late poll could enqueue the claim again.
+            self.clean_up(None, true);
+            return unconfirmed;
         }
         let mut by = Instant::now() + SUSPEND_MAX;
-        if let (StopReason::TimedOut, Some(limit)) = (why, self.limit) {
+        if let (StopReason::TimedOut, Some(limit)) = (reason, self.limit) {
             by = by.min(limit + LATE_MAX);
         }
         match timeout_at(by, inner.suspend(&self.request.claim, by)).await {
@@ -152,23 +154,23 @@ impl WaitLoop {
                 place_kept: position.map_or(Duration::ZERO, |_| place_kept),
             },
             Ok(Err(_)) | Err(_) => {
-                self.give_up(None, true);
-                not_told
+                self.clean_up(None, true);
+                unconfirmed
             }
         }
     }
 
-    /// Takes back, after the answer, what the store may have done or may still do for this request.
-    fn give_up(&self, under_way: Option<PendingAnswer>, is_last: bool) {
+    /// Rolls back in the background what the store may have done, or may still do, and leaves the queue if `is_last`.
+    fn clean_up(&self, in_flight: Option<PendingAnswer>, is_last: bool) {
         let request = self.request.clone();
-        let is_unsure = self.has_ambiguous_attempt || under_way.is_some();
+        let is_ambiguous = self.has_ambiguous_attempt || in_flight.is_some();
         let inner = Arc::clone(&request.inner);
         inner.in_background(async move {
-            if let Some(under_way) = under_way {
-                // Whatever came of it is taken back.
-                let _ = under_way.await;
+            if let Some(in_flight) = in_flight {
+                // Whatever the outcome, it is rolled back below.
+                let _ = in_flight.await;
             }
-            if is_unsure {
+            if is_ambiguous {
                 request
                     .inner
                     .withdraw(&request.claim, request.attempt)
@@ -181,7 +183,7 @@ impl WaitLoop {
     }
 
     fn waited(&self) -> Duration {
-        match self.has_stood() {
+        match self.was_queued() {
             true => self.request.began.elapsed(),
             false => Duration::ZERO,
         }
@@ -189,25 +191,29 @@ impl WaitLoop {
 
     fn leave(&mut self) -> Departure {
         self.has_left = true;
-        self.queues().leave(&self.waiter, self.standing)
+        self.queues().leave(&self.waiter, self.queue_place)
     }
 
     fn count(&self, answer: &Result<AcquireAnswer, StoreError>) {
         let metrics = &self.request.inner.metrics;
-        if self.waiter.is_gone() {
+        if self.waiter.is_disconnected() {
             metrics.disconnected(&self.request.claim);
         } else {
             metrics.acquire(&self.request.claim, answer);
         }
-        if self.has_stood() {
-            metrics.waited(self.request.began.elapsed(), answer, self.waiter.is_gone());
+        if self.was_queued() {
+            metrics.waited(
+                self.request.began.elapsed(),
+                answer,
+                self.waiter.is_disconnected(),
+            );
         }
     }
 }
 
 impl Drop for WaitLoop {
     fn drop(&mut self) {
-        // A wait that panicked: those behind it must not wait for it.
+        // The wait panicked; it must not block the waiters behind it.
         if !self.has_left {
             drop(self.leave());
         }

@@ -1,4 +1,4 @@
-//! Laws of acquiring: who gets a lock, who does not, and what they are told.
+//! Contract tests of acquiring: which claims are granted, and what the others are answered.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) async fn a_free_lock_is_granted_as_it_was_claimed(fixture: &Fixture) 
     assert_eq!(holder.hold_count, claim.hold_count);
     fixture.assert_left(holder.expires_in, LONG);
     let lasts_ms = holder.expires_at.unix_ms() - holder.acquired_at.unix_ms();
-    // Both moments are rounded to milliseconds.
+    // Both times are rounded to milliseconds.
     let difference = Duration::from_millis(lasts_ms).abs_diff(LONG);
     assert!(difference <= Duration::from_millis(1), "{lasts_ms} ms");
 }
@@ -54,7 +54,7 @@ pub(super) async fn a_refused_claim_may_be_granted_later(fixture: &Fixture) {
     fixture.granted(&refused).await;
 }
 
-pub(super) async fn locks_with_different_names_do_not_meet(fixture: &Fixture) {
+pub(super) async fn locks_with_different_names_are_independent(fixture: &Fixture) {
     let base = fresh_name();
     for suffix in ["", "/a", "/a/b", "x", ":l"] {
         fixture
@@ -89,7 +89,7 @@ pub(super) async fn the_same_token_on_another_lock_is_another_claim(fixture: &Fi
     fixture.granted(&second).await;
     fixture.freed(&first).await;
     fixture.renewed(&second, None).await;
-    // The end of the first is no end of the second.
+    // The end of the first claim does not end the second.
     fixture.freed(&second).await;
 }
 
@@ -106,7 +106,7 @@ pub(super) async fn of_many_simultaneous_claims_one_is_granted(fixture: &Fixture
     assert_eq!((granted, held), (1, 49));
 }
 
-pub(super) async fn whatever_an_owner_writes_comes_back_unchanged(fixture: &Fixture) {
+pub(super) async fn an_owner_text_is_returned_unchanged(fixture: &Fixture) {
     for (text, json) in [
         ("", "{}"),
         (

@@ -1,4 +1,4 @@
-//! Laws of bounds: an answer tells of so many holders, and of so much that they say, however many locks it is about.
+//! Contract tests of bounds: an answer has a limited number of holders and a limited amount of their text.
 
 use leasehold::domain::{AnswerRoom, Claim, ConflictKind, Holder, Holders, LockState, PageRoom};
 
@@ -8,7 +8,7 @@ use crate::support::fixture::{
     name, reader, rival,
 };
 
-/// Metadata of 4,000 bytes, as much as that is about the most.
+/// Metadata of 4,000 bytes, close to the maximum.
 const METADATA_BYTES: usize = 4_000;
 
 fn wordy(claim: Claim) -> Claim {
@@ -30,7 +30,7 @@ fn held_by(blocker: ConflictKind) -> Holders {
     }
 }
 
-pub(super) async fn an_answer_about_many_locks_tells_of_few_holders_of_each(fixture: &Fixture) {
+pub(super) async fn an_answer_about_many_locks_lists_few_holders_of_each(fixture: &Fixture) {
     const READERS: u64 = 5;
     let (alone, locks) = claim_on_fresh::<64>();
     for _ in 0..READERS {
@@ -39,12 +39,12 @@ pub(super) async fn an_answer_about_many_locks_tells_of_few_holders_of_each(fixt
     let refused = blocked_by(fixture.acquire(&alone).await);
     let mut waiter = Waiter::new(rival(&alone));
     fixture.ask(&mut waiter).await;
-    let parked = fixture.park(&waiter.claim, LONG).await;
-    let parked = parked.blocked_by.into_iter();
-    let parked: Vec<_> = parked
-        .map(|blockade| (blockade.name, blockade.by))
+    let suspended = fixture.park(&waiter.claim, LONG).await;
+    let suspended = suspended.blocked_by.into_iter();
+    let suspended: Vec<_> = suspended
+        .map(|conflict| (conflict.name, conflict.by))
         .collect();
-    for answer in [refused, parked] {
+    for answer in [refused, suspended] {
         assert_eq!(answer.len(), locks.len());
         for (name, by) in answer {
             let holders = held_by(by);
@@ -54,7 +54,7 @@ pub(super) async fn an_answer_about_many_locks_tells_of_few_holders_of_each(fixt
     }
 }
 
-pub(super) async fn an_answer_has_room_for_so_much_metadata(fixture: &Fixture) {
+pub(super) async fn an_answer_has_limited_room_for_metadata(fixture: &Fixture) {
     const READERS: u64 = 40;
     let first = in_mode(&wordy(claim()), READ);
     fixture.granted(&first).await;

@@ -1,4 +1,4 @@
-//! Laws of events: those who watch are told everything that happens to a lock, once, and others nothing.
+//! Contract tests of events: watching processes get every event of a lock, once, and other processes get none.
 
 use std::collections::HashSet;
 
@@ -11,29 +11,29 @@ use crate::support::fixture::{
 };
 use EventKind::{Acquired, Evicted, Expired, Queued, Released, Renewed};
 
-/// Hears of everything from now on.
+/// Receives all events from now on.
 async fn watch(fixture: &Fixture) {
     fixture.listens().await;
     fixture.store().set_event_delivery(true).await;
 }
 
 async fn kinds(fixture: &Fixture, name: &LockName) -> Vec<EventKind> {
-    fixture.heard().await.kinds_of(name)
+    fixture.received().await.kinds_of(name)
 }
 
 fn fences(events: &[LockEvent]) -> Vec<Option<Fence>> {
     events.iter().map(|event| event.fence).collect()
 }
 
-pub(super) async fn the_life_of_a_lease_is_told(fixture: &Fixture) {
+pub(super) async fn every_change_of_a_lease_is_an_event(fixture: &Fixture) {
     watch(fixture).await;
     let claim = owned_by(&claim(), "pod-7");
     let granted = fixture.granted(&claim).await.holder;
     let renewed = fixture.renewed(&claim, Some(LONG * 2)).await.lease.holder;
     fixture.freed(&claim).await;
-    let events = fixture.heard().await.events_of(lock_of(&claim));
-    let told: Vec<_> = events.iter().map(|event| event.kind).collect();
-    assert_eq!(told, [Acquired, Renewed, Released]);
+    let events = fixture.received().await.events_of(lock_of(&claim));
+    let actual: Vec<_> = events.iter().map(|event| event.kind).collect();
+    assert_eq!(actual, [Acquired, Renewed, Released]);
     assert!(events.iter().all(|event| event.owner == claim.owner));
     assert!(
         events
@@ -46,7 +46,7 @@ pub(super) async fn the_life_of_a_lease_is_told(fixture: &Fixture) {
     assert_eq!(events[1].expires_at, Some(renewed.expires_at));
 }
 
-pub(super) async fn what_changes_nothing_for_others_is_not_told(fixture: &Fixture) {
+pub(super) async fn what_changes_nothing_for_others_is_no_event(fixture: &Fixture) {
     watch(fixture).await;
     let claim = claim();
     fixture.granted(&claim).await;
@@ -60,7 +60,7 @@ pub(super) async fn what_changes_nothing_for_others_is_not_told(fixture: &Fixtur
     assert_eq!(kinds(fixture, lock_of(&claim)).await, [Acquired]);
 }
 
-pub(super) async fn an_eviction_is_told(fixture: &Fixture) {
+pub(super) async fn an_eviction_is_an_event(fixture: &Fixture) {
     watch(fixture).await;
     let claim = claim();
     fixture.granted(&claim).await;
@@ -69,7 +69,7 @@ pub(super) async fn an_eviction_is_told(fixture: &Fixture) {
     assert_eq!(kinds(fixture, lock_of(&claim)).await, [Acquired, Evicted]);
 }
 
-pub(super) async fn an_expiry_is_told_once_by_whoever_finds_out(fixture: &Fixture) {
+pub(super) async fn an_expiry_is_published_once_by_the_request_that_finds_it(fixture: &Fixture) {
     watch(fixture).await;
     let [inspected, overtaken] = [claim(), claim()].map(|claim| for_short(&claim));
     fixture.granted(&inspected).await;
@@ -81,16 +81,16 @@ pub(super) async fn an_expiry_is_told_once_by_whoever_finds_out(fixture: &Fixtur
     fixture.renew(&inspected).await;
     let successor = fixture.granted(&rival(&overtaken)).await.holder.fence;
     fixture.state(lock_of(&overtaken)).await;
-    let told = kinds(fixture, lock_of(&inspected)).await;
-    assert_eq!(told, [Acquired, Expired]);
-    let events = fixture.heard().await.events_of(lock_of(&overtaken));
-    let told: Vec<_> = events.iter().map(|event| event.kind).collect();
-    assert_eq!(told, [Acquired, Expired, Acquired]);
+    let actual = kinds(fixture, lock_of(&inspected)).await;
+    assert_eq!(actual, [Acquired, Expired]);
+    let events = fixture.received().await.events_of(lock_of(&overtaken));
+    let actual: Vec<_> = events.iter().map(|event| event.kind).collect();
+    assert_eq!(actual, [Acquired, Expired, Acquired]);
     let expected = [lost, lost, successor].map(Some);
     assert_eq!(fences(&events), expected);
 }
 
-pub(super) async fn an_expiry_that_was_seen_is_not_told_again_with_the_next_grant(
+pub(super) async fn an_expiry_that_was_published_is_not_repeated_by_the_next_grant(
     fixture: &Fixture,
 ) {
     watch(fixture).await;
@@ -99,11 +99,11 @@ pub(super) async fn an_expiry_that_was_seen_is_not_told_again_with_the_next_gran
     fixture.outlast(SHORT).await;
     fixture.state(lock_of(&lapsing)).await;
     fixture.granted(&rival(&lapsing)).await;
-    let told = kinds(fixture, lock_of(&lapsing)).await;
-    assert_eq!(told, [Acquired, Expired, Acquired]);
+    let actual = kinds(fixture, lock_of(&lapsing)).await;
+    assert_eq!(actual, [Acquired, Expired, Acquired]);
 }
 
-pub(super) async fn a_new_place_in_the_queue_is_told_once(fixture: &Fixture) {
+pub(super) async fn a_new_place_in_the_queue_is_one_event(fixture: &Fixture) {
     watch(fixture).await;
     let holding = claim();
     fixture.granted(&holding).await;
@@ -113,14 +113,14 @@ pub(super) async fn a_new_place_in_the_queue_is_told_once(fixture: &Fixture) {
     fixture.waits(&mut waiter.again()).await;
     fixture.freed(&holding).await;
     fixture.served(&mut waiter).await;
-    let events = fixture.heard().await.events_of(lock_of(&holding));
-    let told: Vec<_> = events.iter().map(|event| event.kind).collect();
-    assert_eq!(told, [Acquired, Queued, Released, Acquired, Released]);
+    let events = fixture.received().await.events_of(lock_of(&holding));
+    let actual: Vec<_> = events.iter().map(|event| event.kind).collect();
+    assert_eq!(actual, [Acquired, Queued, Released, Acquired, Released]);
     assert_eq!(events[1].owner, waiter.claim.owner);
     assert_eq!((events[1].fence, events[1].expires_at), (None, None));
 }
 
-pub(super) async fn each_of_several_holders_is_told_of(fixture: &Fixture) {
+pub(super) async fn each_of_several_holders_has_its_events(fixture: &Fixture) {
     watch(fixture).await;
     let first = in_mode(&claim(), READ);
     let (second, lapsing) = (reader(&first), for_short(&reader(&first)));
@@ -131,18 +131,18 @@ pub(super) async fn each_of_several_holders_is_told_of(fixture: &Fixture) {
     fixture.freed(&first).await;
     fixture.outlast(SHORT).await;
     fixture.evict(lock_of(&first), "").await;
-    let events = fixture.heard().await.events_of(lock_of(&first));
+    let events = fixture.received().await.events_of(lock_of(&first));
     for (fence, end) in leases.iter().zip([Released, Evicted, Expired]) {
         let about = events.iter().filter(|event| event.fence == Some(*fence));
-        let told: Vec<_> = about
+        let actual: Vec<_> = about
             .map(|event| (event.kind, event.expires_at.is_some()))
             .collect();
-        assert_eq!(told, [(Acquired, true), (end, false)]);
+        assert_eq!(actual, [(Acquired, true), (end, false)]);
     }
     assert_eq!(events.len(), 6);
 }
 
-pub(super) async fn each_of_several_locks_is_told_of(fixture: &Fixture) {
+pub(super) async fn each_of_several_locks_has_its_events(fixture: &Fixture) {
     watch(fixture).await;
     let locks = [fresh_name(), fresh_name()];
     let claim = claim_on_all(names(&locks));
@@ -154,7 +154,7 @@ pub(super) async fn each_of_several_locks_is_told_of(fixture: &Fixture) {
     }
 }
 
-pub(super) async fn a_grant_that_was_withdrawn_is_told_as_released(fixture: &Fixture) {
+pub(super) async fn a_withdrawn_grant_is_published_as_released(fixture: &Fixture) {
     watch(fixture).await;
     let (claim, attempt) = (claim(), Attempt::random());
     leases_granted(fixture.attempt(&claim, attempt).await.expect("it answers"));
@@ -170,15 +170,15 @@ pub(super) async fn no_two_events_have_the_same_id(fixture: &Fixture) {
         fixture.all_granted(&claim).await;
         fixture.release_all(&claim).await;
     }
-    let ear = fixture.heard().await;
-    let events = locks.iter().flat_map(|lock| ear.events_of(lock));
+    let listener = fixture.received().await;
+    let events = locks.iter().flat_map(|lock| listener.events_of(lock));
     let ids: Vec<_> = events.map(|event| event.id).collect();
     assert_eq!(ids.len(), 20 * 5 * 2);
     let different: HashSet<_> = ids.iter().collect();
     assert_eq!(different.len(), ids.len());
 }
 
-pub(super) async fn nothing_is_told_to_who_does_not_want_to_hear(fixture: &Fixture) {
+pub(super) async fn a_process_without_watchers_receives_no_events(fixture: &Fixture) {
     fixture.listens().await;
     let [before, during] = [claim(), claim()];
     fixture.granted(&before).await;
@@ -187,12 +187,12 @@ pub(super) async fn nothing_is_told_to_who_does_not_want_to_hear(fixture: &Fixtu
     assert_eq!(kinds(fixture, lock_of(&during)).await, [Acquired]);
     assert_eq!(kinds(fixture, lock_of(&before)).await, []);
     fixture.store().set_event_delivery(false).await;
-    // It may take a moment to stop to hear.
-    eventually("nothing is told any more", async || {
+    // The end of the delivery may take a moment.
+    eventually("no event arrives any more", async || {
         let after = claim();
         fixture.granted(&after).await;
-        let told = kinds(fixture, lock_of(&after)).await;
-        told.is_empty().then_some(())
+        let actual = kinds(fixture, lock_of(&after)).await;
+        actual.is_empty().then_some(())
     })
     .await;
 }

@@ -1,8 +1,8 @@
-//! Laws of eviction: an operator takes a lock away, and the claim that had it is told why.
+//! Contract tests of eviction: an operator evicts the holders of a lock, and their claims report the reason.
 
 use leasehold::domain::{Acquired, Claim, LockState, NotHolder};
 
-use super::expiry::{assert_told, expired_claim};
+use super::expiry::{assert_ended, expired_claim};
 use super::permits::taking;
 use crate::support::fixture::{
     Fixture, LONG, READ, SHORT, claim, for_short, fresh_name, in_mode, lock_of, owner, reader,
@@ -30,13 +30,13 @@ pub(super) async fn an_eviction_returns_the_holder_and_frees_the_lock(fixture: &
     fixture.granted(&rival(&claim)).await;
 }
 
-pub(super) async fn an_evicted_claim_is_told_the_reason(fixture: &Fixture) {
+pub(super) async fn an_evicted_claim_gets_the_reason(fixture: &Fixture) {
     let claim = claim();
     fixture.granted(&claim).await;
     fixture.evict(lock_of(&claim), "stuck").await;
-    // Twice, because asking must not change the answer.
-    assert_told(fixture, &claim, evicted("stuck")).await;
-    assert_told(fixture, &claim, evicted("stuck")).await;
+    // Twice, because a request must not change the answer.
+    assert_ended(fixture, &claim, evicted("stuck")).await;
+    assert_ended(fixture, &claim, evicted("stuck")).await;
 }
 
 pub(super) async fn an_evicted_claim_stays_evicted_when_the_lock_has_another_holder(
@@ -47,11 +47,11 @@ pub(super) async fn an_evicted_claim_stays_evicted_when_the_lock_has_another_hol
     fixture.granted(&first).await;
     fixture.evict(lock_of(&first), "stuck").await;
     fixture.granted(&second).await;
-    assert_told(fixture, &first, evicted("stuck")).await;
+    assert_ended(fixture, &first, evicted("stuck")).await;
     fixture.renewed(&second, None).await;
 }
 
-pub(super) async fn a_reason_comes_back_as_it_was_given(fixture: &Fixture) {
+pub(super) async fn a_reason_is_returned_unchanged(fixture: &Fixture) {
     let long = "because ".repeat(100);
     for reason in [
         "",
@@ -63,11 +63,11 @@ pub(super) async fn a_reason_comes_back_as_it_was_given(fixture: &Fixture) {
         let claim = claim();
         fixture.granted(&claim).await;
         fixture.evict(lock_of(&claim), reason).await;
-        assert_told(fixture, &claim, evicted(reason)).await;
+        assert_ended(fixture, &claim, evicted(reason)).await;
     }
 }
 
-pub(super) async fn there_is_nobody_to_evict_from_a_lock_that_is_not_held(fixture: &Fixture) {
+pub(super) async fn an_eviction_of_a_lock_that_is_not_held_evicts_none(fixture: &Fixture) {
     assert_eq!(fixture.evict(&fresh_name(), "").await, Vec::new(), "free");
     let expired = expired_claim(fixture).await;
     assert_eq!(
@@ -75,7 +75,7 @@ pub(super) async fn there_is_nobody_to_evict_from_a_lock_that_is_not_held(fixtur
         Vec::new(),
         "expired"
     );
-    assert_told(fixture, &expired, NotHolder::Expired).await;
+    assert_ended(fixture, &expired, NotHolder::Expired).await;
     let cooling = Claim {
         min_hold: Some(LONG),
         ..claim()
@@ -91,7 +91,7 @@ pub(super) async fn there_is_nobody_to_evict_from_a_lock_that_is_not_held(fixtur
     assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
 }
 
-/// Though nobody has looked at it since: what it keeps taken is no holder's.
+/// Although the expiry was not found yet: what the lease keeps taken has no holder.
 pub(super) async fn an_eviction_does_not_open_what_a_shared_lease_that_ran_out_keeps_closed(
     fixture: &Fixture,
 ) {
@@ -109,21 +109,21 @@ pub(super) async fn an_eviction_does_not_open_what_a_shared_lease_that_ran_out_k
     assert_eq!(fixture.evict(lock_of(&reading), "").await, Vec::new());
     let state = fixture.state(lock_of(&reading)).await;
     assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
-    assert_told(fixture, &reading, NotHolder::Expired).await;
+    assert_ended(fixture, &reading, NotHolder::Expired).await;
     assert_eq!(fixture.evict(lock_of(&one), "").await.len(), 1);
     let refused = fixture.acquire(&taking(&lock, 2, 3)).await;
     assert!(matches!(refused, Acquired::Blocked(_)), "{refused:?}");
     fixture.granted(&taking(&lock, 1, 3)).await;
 }
 
-pub(super) async fn those_who_hold_hear_of_an_eviction_and_not_of_one_of_nobody(fixture: &Fixture) {
-    let [alone, reading, nobody] = [claim(), in_mode(&claim(), READ), claim()];
+pub(super) async fn an_eviction_is_notified_unless_it_evicts_none(fixture: &Fixture) {
+    let [alone, reading, not_held] = [claim(), in_mode(&claim(), READ), claim()];
     for holding in [&alone, &reading, &reader(&reading)] {
         fixture.granted(holding).await;
     }
-    for evicted in [&alone, &reading, &nobody] {
+    for evicted in [&alone, &reading, &not_held] {
         fixture.evict(lock_of(evicted), "").await;
     }
-    let told = |claim| fixture.ear().evictions_of(lock_of(claim)) > 0;
-    assert!(told(&alone) && told(&reading) && !told(&nobody));
+    let is_notified = |claim| fixture.ear().evictions_of(lock_of(claim)) > 0;
+    assert!(is_notified(&alone) && is_notified(&reading) && !is_notified(&not_held));
 }

@@ -1,4 +1,4 @@
-//! Laws of expiry: what a lease that ran out leaves behind, and what its claim is told.
+//! Contract tests of expiry: what an expired lease leaves behind, and what its claim reports.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::support::fixture::{
     Fixture, SHORT, claim, ended, for_short, lock_of, not_holder, only, rival,
 };
 
-/// A claim whose lease has just run out.
+/// A claim whose lease has just expired.
 pub(super) async fn expired_claim(fixture: &Fixture) -> Claim {
     let claim = for_short(&claim());
     fixture.granted(&claim).await;
@@ -16,8 +16,8 @@ pub(super) async fn expired_claim(fixture: &Fixture) -> Claim {
     claim
 }
 
-/// Asks in every way what became of a claim.
-pub(super) async fn assert_told(fixture: &Fixture, claim: &Claim, reason: NotHolder) {
+/// Fails unless every operation reports that the claim ended for this reason.
+pub(super) async fn assert_ended(fixture: &Fixture, claim: &Claim, reason: NotHolder) {
     let renewed = fixture.renew(claim).await;
     assert_eq!(renewed, not_holder(claim, reason.clone()));
     let released = fixture.release(claim).await;
@@ -27,7 +27,7 @@ pub(super) async fn assert_told(fixture: &Fixture, claim: &Claim, reason: NotHol
     assert_eq!(fixture.acquire(claim).await, ended(claim, reason));
 }
 
-/// How long the lease was held that had run out before a grant.
+/// How long the expired lease before a grant was held.
 pub(super) fn after_expiry_in(answer: Acquired) -> Option<Duration> {
     match answer {
         Acquired::Granted(grants) => only(grants).after_expiry,
@@ -41,11 +41,13 @@ pub(super) async fn a_lease_that_ran_out_frees_the_lock(fixture: &Fixture) {
     fixture.granted(&rival(&expired)).await;
 }
 
-pub(super) async fn a_lease_that_ran_out_is_expired_while_nobody_came_after(fixture: &Fixture) {
+pub(super) async fn a_lease_that_ran_out_is_expired_until_the_lock_is_granted_again(
+    fixture: &Fixture,
+) {
     let expired = expired_claim(fixture).await;
-    // Twice, because asking must not change the answer.
-    assert_told(fixture, &expired, NotHolder::Expired).await;
-    assert_told(fixture, &expired, NotHolder::Expired).await;
+    // Twice, because a request must not change the answer.
+    assert_ended(fixture, &expired, NotHolder::Expired).await;
+    assert_ended(fixture, &expired, NotHolder::Expired).await;
     assert_eq!(fixture.state(lock_of(&expired)).await, LockState::Free);
 }
 
@@ -55,7 +57,7 @@ pub(super) async fn a_lease_that_ran_out_is_lost_once_the_lock_was_granted_to_an
     let lost = expired_claim(fixture).await;
     let successor = rival(&lost);
     fixture.granted(&successor).await;
-    assert_told(fixture, &lost, NotHolder::Lost).await;
+    assert_ended(fixture, &lost, NotHolder::Lost).await;
     fixture.renewed(&successor, None).await;
 }
 
@@ -64,10 +66,12 @@ pub(super) async fn a_lost_claim_stays_lost_when_its_successor_is_gone(fixture: 
     let successor = rival(&lost);
     fixture.granted(&successor).await;
     fixture.freed(&successor).await;
-    assert_told(fixture, &lost, NotHolder::Lost).await;
+    assert_ended(fixture, &lost, NotHolder::Lost).await;
 }
 
-pub(super) async fn a_grant_tells_how_long_an_expired_lease_before_it_was_held(fixture: &Fixture) {
+pub(super) async fn a_grant_reports_how_long_an_expired_lease_before_it_was_held(
+    fixture: &Fixture,
+) {
     let expired = expired_claim(fixture).await;
     fixture.advance(SHORT).await;
     let after_expiry = after_expiry_in(fixture.acquire(&rival(&expired)).await);
@@ -76,7 +80,7 @@ pub(super) async fn a_grant_tells_how_long_an_expired_lease_before_it_was_held(f
     assert!(held_for < SHORT * 2, "what came after the end counts too");
 }
 
-pub(super) async fn a_grant_after_a_release_tells_of_no_expiry(fixture: &Fixture) {
+pub(super) async fn a_grant_after_a_release_reports_no_expiry(fixture: &Fixture) {
     let first = claim();
     for claim in [&first, &rival(&first), &rival(&first)] {
         assert_eq!(after_expiry_in(fixture.acquire(claim).await), None);

@@ -1,13 +1,13 @@
-//! Laws of `min_hold`, `max_hold` and `lock_delay`: how long a lock is kept from others, and from its holder.
+//! Contract tests of `min_hold`, `max_hold` and `lock_delay`: how long a lock stays closed, and can be held.
 
 use std::time::Duration;
 
 use leasehold::domain::{Claim, ConflictKind, LockName, LockState, NotHolder};
 
-use super::expiry::assert_told;
+use super::expiry::assert_ended;
 use crate::support::fixture::{Fixture, LONG, SHORT, blocker, claim, ended, lock_of, rival, ttl};
 
-/// Fails unless the lock is closed for `left` to everybody.
+/// Fails unless the lock stays closed for `left`.
 async fn assert_cooling(fixture: &Fixture, name: &LockName, asking: &Claim, left: Duration) {
     match blocker(fixture.acquire(asking).await) {
         ConflictKind::Cooling { free_in } => fixture.assert_left(free_in, left),
@@ -68,7 +68,7 @@ pub(super) async fn a_lease_that_ran_out_before_min_hold_leaves_the_lock_cooling
     fixture.granted(&claim).await;
     fixture.advance(SHORT * 2).await;
     assert_cooling(fixture, lock_of(&claim), &next, SHORT * 2).await;
-    assert_told(fixture, &claim, NotHolder::Expired).await;
+    assert_ended(fixture, &claim, NotHolder::Expired).await;
     fixture.outlast(SHORT * 2).await;
     fixture.granted(&next).await;
 }
@@ -83,11 +83,11 @@ pub(super) async fn an_expired_lease_with_a_lock_delay_leaves_the_lock_cooling(f
     fixture.granted(&claim).await;
     fixture.advance(SHORT * 2).await;
     assert_cooling(fixture, lock_of(&claim), &next, SHORT * 2).await;
-    assert_told(fixture, &claim, NotHolder::Expired).await;
+    assert_ended(fixture, &claim, NotHolder::Expired).await;
     fixture.outlast(SHORT * 2).await;
     assert_eq!(fixture.state(lock_of(&claim)).await, LockState::Free);
     fixture.granted(&next).await;
-    assert_told(fixture, &claim, NotHolder::Lost).await;
+    assert_ended(fixture, &claim, NotHolder::Lost).await;
 }
 
 pub(super) async fn an_evicted_lease_with_a_lock_delay_leaves_the_lock_cooling(fixture: &Fixture) {
@@ -146,6 +146,6 @@ pub(super) async fn a_lease_at_its_max_hold_ends_however_often_it_is_renewed(fix
     fixture.advance(SHORT).await;
     fixture.renewed(&claim, Some(LONG)).await;
     fixture.outlast(SHORT * 3).await;
-    assert_told(fixture, &claim, NotHolder::Expired).await;
+    assert_ended(fixture, &claim, NotHolder::Expired).await;
     fixture.granted(&rival(&claim)).await;
 }

@@ -1,4 +1,4 @@
-//! Laws of inspecting: everybody may see what a lock is doing, and seeing changes nothing.
+//! Contract tests of inspecting: the state of a lock is public, and reading it changes nothing.
 
 use leasehold::domain::{Claim, LockState};
 
@@ -7,7 +7,7 @@ use crate::support::fixture::{
     Fixture, LONG, SHORT, at_depth, claim, fresh_name, lock_of, metadata, owner,
 };
 
-pub(super) async fn a_lock_that_nobody_asked_for_is_free(fixture: &Fixture) {
+pub(super) async fn a_lock_without_claims_is_free(fixture: &Fixture) {
     let name = fresh_name();
     assert_eq!(fixture.state(&name).await, LockState::Free);
     assert_eq!(fixture.state(&name).await, LockState::Free);

@@ -1,6 +1,6 @@
-//! Laws of listing: the held locks in the order of names, none twice, none left out that stays held.
+//! Contract tests of listing: the held locks in the order of names, none twice, and none missing that stays held.
 //!
-//! Each fixture has its own store, so the whole list is this law's.
+//! Each fixture has its own store, so the list has only the locks of one test.
 
 use leasehold::domain::{Claim, LockState};
 
@@ -22,7 +22,7 @@ pub(super) async fn held_locks_are_listed_in_the_order_of_names(fixture: &Fixtur
     assert_eq!(fixture.names("", 100).await, sorted);
 }
 
-pub(super) async fn a_listed_lock_looks_as_it_does_when_inspected(fixture: &Fixture) {
+pub(super) async fn a_listed_lock_equals_its_inspection(fixture: &Fixture) {
     let claim = Claim {
         owner: owner("pod-7"),
         ..claim()
@@ -86,7 +86,7 @@ pub(super) async fn pages_of_any_size_make_the_same_list(fixture: &Fixture) {
     }
 }
 
-pub(super) async fn the_last_page_says_that_it_is_the_last(fixture: &Fixture) {
+pub(super) async fn the_last_page_is_marked_as_the_last(fixture: &Fixture) {
     hold(fixture, &["a", "b", "c", "x"]).await;
     let page = fixture.page("", None, 2).await;
     assert_eq!(page.next_after, Some(name("b")));
@@ -125,7 +125,7 @@ pub(super) async fn no_lock_is_missed_or_doubled_while_others_come_and_go(fixtur
         if after.is_none() {
             break;
         }
-        // Before, at and behind the place where the next page starts.
+        // Before, at and after the start of the next page.
         for claim in passing.drain(..) {
             fixture.freed(&claim).await;
         }

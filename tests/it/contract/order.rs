@@ -1,4 +1,4 @@
-//! Laws of fencing tokens: a later grant always has a larger one.
+//! Contract tests of fencing tokens: a later grant always has a larger one.
 
 use leasehold::domain::{Attempt, Claim, Fence, LockName};
 
@@ -10,7 +10,7 @@ async fn fence_of(fixture: &Fixture, claim: &Claim) -> Fence {
     fixture.granted(claim).await.holder.fence
 }
 
-/// Names that share a bucket with each other.
+/// Names that share one bucket.
 pub(crate) fn names_of_one_bucket(count: usize) -> Vec<LockName> {
     let first = fresh_name();
     let others = std::iter::repeat_with(fresh_name).filter(|name| name.bucket() == first.bucket());

@@ -1,8 +1,8 @@
-//! Laws of permits: a lock with a limit is a counting semaphore.
+//! Contract tests of permits: a lock with a limit is a counting semaphore.
 
 use leasehold::domain::{Claim, ConflictKind, LockState, NotHolder};
 
-use super::expiry::assert_told;
+use super::expiry::assert_ended;
 use crate::support::fixture::{
     Fixture, LONG, READ, SHORT, Waiter, assert_behind_waiters, assert_held, blocker, claim,
     contradicts_limit, for_short, holders_in_the_way, in_mode, leases_granted, lock_of, permits,
@@ -71,7 +71,7 @@ pub(super) async fn small_claims_do_not_overtake_a_large_one_that_waits(fixture:
     let holding = taking(&lock, 2, 3);
     fixture.granted(&holding).await;
     let mut large = fixture.waiting(&taking(&lock, 3, 3)).await;
-    // There is a permit for it, and somebody before it.
+    // There is a permit for it, but an earlier waiter.
     let small = taking(&lock, 1, 3);
     assert_behind_waiters(fixture.acquire(&small).await);
     let mut small = fixture.waiting(&small).await;
@@ -83,7 +83,7 @@ pub(super) async fn small_claims_do_not_overtake_a_large_one_that_waits(fixture:
     fixture.served(&mut small).await;
 }
 
-pub(super) async fn those_who_hold_agree_on_the_limit(fixture: &Fixture) {
+pub(super) async fn holders_agree_on_the_limit(fixture: &Fixture) {
     let (three, unlimited) = (taking(&claim(), 1, 3), in_mode(&claim(), READ));
     fixture.granted(&three).await;
     fixture.granted(&unlimited).await;
@@ -97,7 +97,7 @@ pub(super) async fn those_who_hold_agree_on_the_limit(fixture: &Fixture) {
         let other = in_mode(&rival(holding), mode);
         let refused = contradicts_limit(lock_of(holding), in_force);
         assert_eq!(fixture.acquire(&other).await, refused, "{mode:?}");
-        // To wait would not help.
+        // Waiting would not help.
         let answer = fixture.ask(&mut Waiter::new(other)).await;
         assert_eq!(answer, refused, "{mode:?}");
         assert_eq!(fixture.queue(lock_of(holding)).await.length, 0);
@@ -106,7 +106,7 @@ pub(super) async fn those_who_hold_agree_on_the_limit(fixture: &Fixture) {
     fixture.granted(&taking(&three, 4, 4)).await;
 }
 
-pub(super) async fn those_who_do_not_hold_any_more_agree_on_nothing(fixture: &Fixture) {
+pub(super) async fn former_holders_do_not_fix_the_limit(fixture: &Fixture) {
     let (ended, lapsed) = (taking(&claim(), 1, 3), for_short(&taking(&claim(), 1, 3)));
     fixture.granted(&ended).await;
     fixture.granted(&lapsed).await;
@@ -114,10 +114,10 @@ pub(super) async fn those_who_do_not_hold_any_more_agree_on_nothing(fixture: &Fi
     fixture.outlast(SHORT).await;
     fixture.granted(&in_mode(&rival(&ended), READ)).await;
     fixture.granted(&taking(&lapsed, 1, 5)).await;
-    assert_told(fixture, &lapsed, NotHolder::Expired).await;
+    assert_ended(fixture, &lapsed, NotHolder::Expired).await;
 }
 
-pub(super) async fn permits_of_a_holder_that_is_gone_come_back(fixture: &Fixture) {
+pub(super) async fn permits_of_a_former_holder_are_free_again(fixture: &Fixture) {
     let lock = claim();
     let lapsing = for_short(&taking(&lock, 2, 3));
     let staying = taking(&lock, 1, 3);
@@ -142,7 +142,7 @@ pub(super) async fn permits_released_before_min_hold_stay_taken_until_then(fixtu
     fixture.granted(&early).await;
     fixture.granted(&staying).await;
     fixture.freed(&early).await;
-    // Nobody is told as holding them.
+    // They are not listed as held.
     let next = taking(&lock, 1, 3);
     let holders = holders_in_the_way(fixture.acquire(&next).await);
     assert_eq!(holders.total, 1);
@@ -153,7 +153,7 @@ pub(super) async fn permits_released_before_min_hold_stay_taken_until_then(fixtu
     fixture.granted(&taking(&lock, 1, 3)).await;
 }
 
-pub(super) async fn a_lock_of_which_only_such_permits_are_left_is_cooling(fixture: &Fixture) {
+pub(super) async fn a_lock_with_only_permits_that_stay_taken_is_cooling(fixture: &Fixture) {
     let lock = claim();
     let early = Claim {
         min_hold: Some(SHORT),
@@ -169,7 +169,7 @@ pub(super) async fn a_lock_of_which_only_such_permits_are_left_is_cooling(fixtur
     }
     let state = fixture.state(lock_of(&lock)).await;
     assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
-    // The rest is there for everybody.
+    // The remaining permits are free.
     let fitting = taking(&lock, 1, 3);
     fixture.granted(&fitting).await;
     fixture.freed(&fitting).await;
@@ -178,12 +178,12 @@ pub(super) async fn a_lock_of_which_only_such_permits_are_left_is_cooling(fixtur
     fixture.granted(&rival(&lock)).await;
 }
 
-/// However many leases that are over keep the lock closed, and however soon. Behind very many it is counted, if not told of.
+/// However many ended leases keep permits taken, and however briefly. Behind very many it is counted, if not listed.
 pub(super) async fn a_holder_behind_many_permits_that_stay_taken_is_seen(fixture: &Fixture) {
     let lock = claim();
     let reads = || in_mode(&rival(&lock), READ);
     let (holder, writer) = (reads(), rival(&lock));
-    for (more, told) in [(150, Some(1)), (900, None)] {
+    for (more, listed) in [(150, Some(1)), (900, None)] {
         for _ in 0..more {
             let early = Claim {
                 min_hold: Some(LONG / 2),
@@ -196,7 +196,7 @@ pub(super) async fn a_holder_behind_many_permits_that_stay_taken_is_seen(fixture
         match fixture.state(lock_of(&lock)).await {
             LockState::Held(holders) => {
                 assert_eq!(holders.total, 1);
-                assert_eq!(holders.listed.len(), told.unwrap_or(holders.listed.len()));
+                assert_eq!(holders.listed.len(), listed.unwrap_or(holders.listed.len()));
             }
             other => panic!("it is held, but: {other:?}"),
         }
@@ -241,7 +241,7 @@ pub(super) async fn permits_of_a_lease_with_a_lock_delay_stay_taken_after_its_en
     fixture.granted(&staying).await;
     fixture.outlast(SHORT).await;
     assert_eq!(fixture.holder(lock_of(&lock)).await.mode, permits(1, 3));
-    assert_told(fixture, &lapsing, NotHolder::Expired).await;
+    assert_ended(fixture, &lapsing, NotHolder::Expired).await;
     assert_held(&fixture.acquire(&taking(&lock, 1, 3)).await);
     fixture.outlast(SHORT * 2).await;
     let evicted = delayed(2);
@@ -265,14 +265,14 @@ pub(super) async fn a_lock_delay_does_not_outlive_a_release(fixture: &Fixture) {
     fixture.granted(&taking(&released, 2, 2)).await;
 }
 
-pub(super) async fn permits_that_only_stay_taken_do_not_insist_on_their_limit(fixture: &Fixture) {
+pub(super) async fn permits_that_only_stay_taken_do_not_fix_the_limit(fixture: &Fixture) {
     let early = Claim {
         min_hold: Some(SHORT),
         ..taking(&claim(), 1, 3)
     };
     fixture.granted(&early).await;
     fixture.freed(&early).await;
-    // To wait helps, so it is no contradiction.
+    // Waiting helps, so it is no contradiction.
     for mode in [permits(1, 4), READ] {
         let other = in_mode(&rival(&early), mode);
         let blocker = blocker(fixture.acquire(&other).await);
@@ -286,7 +286,7 @@ pub(super) async fn permits_that_only_stay_taken_do_not_insist_on_their_limit(fi
     fixture.served(&mut waiter).await;
 }
 
-pub(super) async fn a_waiter_with_another_limit_than_the_holders_waits_no_more(fixture: &Fixture) {
+pub(super) async fn a_waiter_with_another_limit_than_the_holders_stops_waiting(fixture: &Fixture) {
     let holding = claim();
     fixture.granted(&holding).await;
     let mut first = fixture.waiting(&taking(&holding, 1, 3)).await;
@@ -296,7 +296,7 @@ pub(super) async fn a_waiter_with_another_limit_than_the_holders_waits_no_more(f
     leases_granted(fixture.ask(&mut first).await);
     let refused = contradicts_limit(lock_of(&holding), Some(3));
     assert_eq!(fixture.ask(&mut other).await, refused);
-    // To wait would not help it, and it keeps nobody out.
+    // Waiting would not help it, and it must not block others.
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
     fixture.served(&mut last).await;
 }
@@ -316,7 +316,7 @@ pub(super) async fn a_reader_that_ran_out_before_min_hold_leaves_the_lock_coolin
     }
 }
 
-/// What is kept taken belongs to the lease that ended, not to the next one of the same token.
+/// Permits that stay taken belong to the lease that ended, not to the next one with the same token.
 pub(super) async fn permits_that_stay_taken_outlive_the_next_lease_of_their_claim(
     fixture: &Fixture,
 ) {
@@ -333,7 +333,7 @@ pub(super) async fn permits_that_stay_taken_outlive_the_next_lease_of_their_clai
         ..early.clone()
     };
     fixture.granted(&again).await;
-    // One permit is kept taken, one is held.
+    // One permit stays taken, one is held.
     assert_held(&fixture.acquire(&taking(&lock, 2, 3)).await);
     let third = taking(&lock, 1, 3);
     fixture.granted(&third).await;
@@ -363,7 +363,7 @@ pub(super) async fn permits_that_stay_taken_after_an_end_outlive_the_next_lease_
     };
     fixture.granted(&lapsing).await;
     fixture.outlast(SHORT).await;
-    assert_told(fixture, &lapsing, NotHolder::Expired).await;
+    assert_ended(fixture, &lapsing, NotHolder::Expired).await;
     assert_eq!(fixture.holders(lock_of(&lock)).await.len(), 1);
     fixture.forget(lock_of(&lock)).await;
     let again = Claim {

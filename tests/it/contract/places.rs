@@ -1,4 +1,4 @@
-//! Laws of places in a queue: kept for a while when nobody stands on them, passed over meanwhile, found again by token.
+//! Contract tests of places: a place without a waiter is kept for a while, passed over meanwhile, and found by token.
 
 use leasehold::domain::{
     Acquired, ConflictKind, LockState, NotHolder, Position, Queue, Released, Suspended, Ticket,
@@ -10,44 +10,44 @@ use crate::support::fixture::{
     leases_granted, lock_of, only, rival,
 };
 
-/// Where a waiter stands.
-fn place_of(waiter: &Waiter) -> Ticket {
-    waiter.stand.place.expect("it was told")
+/// The ticket of a waiter.
+fn ticket_of(waiter: &Waiter) -> Ticket {
+    waiter.stand.place.expect("it has a ticket")
 }
 
-pub(super) async fn a_parked_claim_is_told_how_far_it_had_come(fixture: &Fixture) {
+pub(super) async fn a_suspended_claim_gets_its_position(fixture: &Fixture) {
     let (holding, [_, second, _]) = held_and_waited_for(fixture).await;
-    let parked = fixture.park(&second.claim, LONG).await;
+    let suspended = fixture.park(&second.claim, LONG).await;
     let position = Position {
         position: 2,
         queue_length: 3,
     };
-    assert_eq!(parked.position, Some(position));
-    let blockade = only(parked.blocked_by);
-    assert_eq!(&blockade.name, lock_of(&holding));
-    assert!(matches!(blockade.by, ConflictKind::Holders(holders) if holders.total == 1));
+    assert_eq!(suspended.position, Some(position));
+    let conflict = only(suspended.blocked_by);
+    assert_eq!(&conflict.name, lock_of(&holding));
+    assert!(matches!(conflict.by, ConflictKind::Holders(holders) if holders.total == 1));
 }
 
-pub(super) async fn a_parked_claim_is_passed_over_and_first_again_when_it_is_back(
+pub(super) async fn a_suspended_claim_is_passed_over_and_first_again_when_it_is_back(
     fixture: &Fixture,
 ) {
-    let (holding, [parked, mut second, mut third]) = held_and_waited_for(fixture).await;
-    fixture.park(&parked.claim, LONG).await;
+    let (holding, [suspended, mut second, mut third]) = held_and_waited_for(fixture).await;
+    fixture.park(&suspended.claim, LONG).await;
     fixture.freed(&holding).await;
     fixture.served(&mut second).await;
-    let mut back = parked.again();
+    let mut back = suspended.again();
     leases_granted(fixture.ask(&mut back).await);
     fixture.waits(&mut third).await;
     fixture.freed(&back.claim).await;
     fixture.served(&mut third).await;
 }
 
-pub(super) async fn a_claim_that_is_back_stands_where_it_stood(fixture: &Fixture) {
-    let (holding, [parked, mut second]) = held_and_waited_for(fixture).await;
-    fixture.park(&parked.claim, LONG).await;
-    let mut back = parked.again();
+pub(super) async fn a_claim_that_is_back_resumes_its_place(fixture: &Fixture) {
+    let (holding, [suspended, mut second]) = held_and_waited_for(fixture).await;
+    fixture.park(&suspended.claim, LONG).await;
+    let mut back = suspended.again();
     let waiting = fixture.waits(&mut back).await;
-    assert_eq!(waiting.place.sequence, place_of(&parked).sequence);
+    assert_eq!(waiting.place.sequence, ticket_of(&suspended).sequence);
     let first_of_two = Position {
         position: 1,
         queue_length: 2,
@@ -59,19 +59,19 @@ pub(super) async fn a_claim_that_is_back_stands_where_it_stood(fixture: &Fixture
     fixture.served(&mut second).await;
 }
 
-pub(super) async fn a_parked_claim_may_be_granted_without_waiting(fixture: &Fixture) {
-    let (holding, [parked, mut second]) = held_and_waited_for(fixture).await;
-    fixture.park(&parked.claim, LONG).await;
+pub(super) async fn a_suspended_claim_may_be_granted_without_waiting(fixture: &Fixture) {
+    let (holding, [suspended, mut second]) = held_and_waited_for(fixture).await;
+    fixture.park(&suspended.claim, LONG).await;
     fixture.freed(&holding).await;
-    fixture.granted(&parked.claim).await;
+    fixture.granted(&suspended.claim).await;
     fixture.waits(&mut second).await;
-    fixture.freed(&parked.claim).await;
+    fixture.freed(&suspended.claim).await;
     fixture.served(&mut second).await;
 }
 
-pub(super) async fn nobody_waits_on_a_parked_place(fixture: &Fixture) {
-    let (holding, [parked]) = held_and_waited_for(fixture).await;
-    fixture.park(&parked.claim, LONG).await;
+pub(super) async fn a_suspended_place_has_no_waiter(fixture: &Fixture) {
+    let (holding, [suspended]) = held_and_waited_for(fixture).await;
+    fixture.park(&suspended.claim, LONG).await;
     assert_eq!(fixture.queue(lock_of(&holding)).await, Queue::default());
     fixture.freed(&holding).await;
     let newcomer = rival(&holding);
@@ -80,22 +80,22 @@ pub(super) async fn nobody_waits_on_a_parked_place(fixture: &Fixture) {
     assert_eq!(fixture.state(lock_of(&holding)).await, LockState::Free);
 }
 
-pub(super) async fn a_place_is_forgotten_when_it_was_kept_long_enough(fixture: &Fixture) {
-    let (holding, [parked, mut second]) = held_and_waited_for(fixture).await;
-    fixture.park(&parked.claim, SHORT).await;
+pub(super) async fn a_place_expires_after_the_time_for_which_it_is_kept(fixture: &Fixture) {
+    let (holding, [suspended, mut second]) = held_and_waited_for(fixture).await;
+    fixture.park(&suspended.claim, SHORT).await;
     fixture.outlast(SHORT).await;
-    // The token is as good as new.
-    let mut back = parked.again();
+    // The token can be used like a new one.
+    let mut back = suspended.again();
     let waiting = fixture.waits(&mut back).await;
-    assert!(waiting.place.sequence > place_of(&second).sequence);
+    assert!(waiting.place.sequence > ticket_of(&second).sequence);
     fixture.freed(&holding).await;
     fixture.waits(&mut back).await;
     fixture.served(&mut second).await;
     fixture.served(&mut back).await;
 }
 
-/// Its process ended: nobody suspends the claim, and nobody asks for it again.
-pub(super) async fn a_place_that_nobody_looks_after_is_forgotten_after_the_wait(fixture: &Fixture) {
+/// Its process has ended, without suspending the claim.
+pub(super) async fn a_place_without_polls_expires_after_the_wait(fixture: &Fixture) {
     let holding = claim();
     fixture.granted(&holding).await;
     let mut left = Waiter::new(rival(&holding)).with(|stand| {
@@ -107,31 +107,31 @@ pub(super) async fn a_place_that_nobody_looks_after_is_forgotten_after_the_wait(
     fixture.outlast(SHORT * 2).await;
     let mut back = left.again();
     let waiting = fixture.waits(&mut back).await;
-    assert!(waiting.place.sequence > place_of(&second).sequence);
+    assert!(waiting.place.sequence > ticket_of(&second).sequence);
     fixture.freed(&holding).await;
     fixture.served(&mut second).await;
     fixture.served(&mut back).await;
 }
 
-pub(super) async fn a_forgotten_place_cannot_be_left(fixture: &Fixture) {
-    let (_, [parked]) = held_and_waited_for(fixture).await;
-    fixture.park(&parked.claim, SHORT).await;
+pub(super) async fn an_expired_place_cannot_be_left(fixture: &Fixture) {
+    let (_, [suspended]) = held_and_waited_for(fixture).await;
+    fixture.park(&suspended.claim, SHORT).await;
     fixture.outlast(SHORT).await;
     let unknown = Released::NotHolder(NotHolder::Unknown);
-    assert_eq!(fixture.release(&parked.claim).await, unknown);
+    assert_eq!(fixture.release(&suspended.claim).await, unknown);
 }
 
-pub(super) async fn a_request_that_knows_its_place_stands_there_though_it_was_forgotten(
+pub(super) async fn a_request_with_a_ticket_resumes_its_place_although_it_expired(
     fixture: &Fixture,
 ) {
     let (holding, [mut first, mut second]) = held_and_waited_for(fixture).await;
     fixture.park(&first.claim, SHORT).await;
     fixture.outlast(SHORT).await;
-    let place = place_of(&first);
-    let told = fixture.waits(&mut first).await;
-    assert_eq!(told.place, place);
-    // Where one was lost, more may have been.
-    assert!(told.restored);
+    let place = ticket_of(&first);
+    let waiting = fixture.waits(&mut first).await;
+    assert_eq!(waiting.place, place);
+    // The answer reports the loss, because other places may be lost too.
+    assert!(waiting.restored);
     assert!(!fixture.waits(&mut first).await.restored);
     fixture.freed(&holding).await;
     fixture.waits(&mut second).await;
@@ -139,43 +139,43 @@ pub(super) async fn a_request_that_knows_its_place_stands_there_though_it_was_fo
     fixture.served(&mut second).await;
 }
 
-/// What a request says that makes its wait longer.
-pub(super) async fn a_place_is_known_without_its_time(fixture: &Fixture) {
+/// A request that refreshes its ticket sends such a one.
+pub(super) async fn a_ticket_without_a_deadline_identifies_its_place(fixture: &Fixture) {
     let (holding, [mut first, mut second]) = held_and_waited_for(fixture).await;
     fixture.park(&first.claim, SHORT).await;
     fixture.outlast(SHORT).await;
-    let mut place = place_of(&first);
+    let mut place = ticket_of(&first);
     place.until = None;
     first.stand.place = Some(place);
-    let told = fixture.waits(&mut first).await;
-    assert_eq!(told.place.sequence, place.sequence);
-    assert!(told.place.until.is_some() && told.restored);
+    let waiting = fixture.waits(&mut first).await;
+    assert_eq!(waiting.place.sequence, place.sequence);
+    assert!(waiting.place.until.is_some() && waiting.restored);
     fixture.freed(&holding).await;
     fixture.waits(&mut second).await;
     fixture.served(&mut first).await;
     fixture.served(&mut second).await;
 }
 
-pub(super) async fn a_parked_claim_leaves_the_queue_by_release(fixture: &Fixture) {
-    let (_, [parked]) = held_and_waited_for(fixture).await;
-    fixture.park(&parked.claim, LONG).await;
-    assert_eq!(fixture.release(&parked.claim).await, Released::LeftQueue);
-    assert_eq!(fixture.release(&parked.claim).await, Released::Repeated);
-    let released = ended(&parked.claim, NotHolder::Released);
-    assert_eq!(fixture.ask(&mut parked.again()).await, released);
+pub(super) async fn a_suspended_claim_leaves_the_queue_by_release(fixture: &Fixture) {
+    let (_, [suspended]) = held_and_waited_for(fixture).await;
+    fixture.park(&suspended.claim, LONG).await;
+    assert_eq!(fixture.release(&suspended.claim).await, Released::LeftQueue);
+    assert_eq!(fixture.release(&suspended.claim).await, Released::Repeated);
+    let released = ended(&suspended.claim, NotHolder::Released);
+    assert_eq!(fixture.ask(&mut suspended.again()).await, released);
 }
 
-pub(super) async fn a_parked_claim_cannot_be_changed(fixture: &Fixture) {
-    let (holding, [parked]) = held_and_waited_for(fixture).await;
-    fixture.park(&parked.claim, LONG).await;
-    let mut changed = parked.again();
-    changed.claim = in_mode(&parked.claim, READ);
+pub(super) async fn a_suspended_claim_cannot_be_changed(fixture: &Fixture) {
+    let (holding, [suspended]) = held_and_waited_for(fixture).await;
+    fixture.park(&suspended.claim, LONG).await;
+    let mut changed = suspended.again();
+    changed.claim = in_mode(&suspended.claim, READ);
     let contradicts = contradicts_claim(lock_of(&holding));
     assert_eq!(fixture.ask(&mut changed).await, contradicts);
     assert_eq!(fixture.acquire(&changed.claim).await, contradicts);
 }
 
-pub(super) async fn a_claim_that_does_not_wait_cannot_be_parked(fixture: &Fixture) {
+pub(super) async fn a_claim_that_does_not_wait_cannot_be_suspended(fixture: &Fixture) {
     let (holding, [waiter]) = held_and_waited_for(fixture).await;
     let stranger = rival(&holding);
     for claim in [&holding, &stranger] {
@@ -183,7 +183,7 @@ pub(super) async fn a_claim_that_does_not_wait_cannot_be_parked(fixture: &Fixtur
     }
     fixture.renewed(&holding, None).await;
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
-    // Nor a second time.
+    // And it cannot be suspended twice.
     fixture.park(&waiter.claim, LONG).await;
     let again = fixture.park(&waiter.claim, LONG).await;
     assert_eq!(again.position, None);
@@ -194,7 +194,7 @@ pub(super) async fn a_claim_that_does_not_wait_cannot_be_parked(fixture: &Fixtur
     assert_eq!(fixture.park(&claim(), LONG).await, nothing);
 }
 
-/// The clock of the store may have been set forward: then the wait goes on, and the place with it.
+/// The clock of the store may have been set forward: then the wait continues, and the place is kept.
 pub(super) async fn a_request_whose_time_is_over_keeps_its_place(fixture: &Fixture) {
     let holding = claim();
     fixture.granted(&holding).await;
@@ -206,7 +206,7 @@ pub(super) async fn a_request_whose_time_is_over_keeps_its_place(fixture: &Fixtu
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 2);
     fixture.freed(&holding).await;
     fixture.waits(&mut next).await;
-    let place = late.stand.place.as_mut().expect("it was told");
+    let place = late.stand.place.as_mut().expect("it has a ticket");
     place.until = None;
     fixture.served(&mut late).await;
     fixture.served(&mut next).await;
@@ -230,15 +230,15 @@ pub(super) async fn each_request_for_a_claim_has_its_own_time(fixture: &Fixture)
     fixture.granted(&holding).await;
     let mut brief = Waiter::new(rival(&holding)).with(|stand| stand.wait = SHORT);
     fixture.waits(&mut brief).await;
-    // Asking again does not make it longer.
+    // Polling again does not extend it.
     fixture.advance(SHORT / 2).await;
-    let until = place_of(&brief).until;
+    let until = ticket_of(&brief).until;
     assert_eq!(fixture.waits(&mut brief).await.place.until, until);
-    let mut patient = brief.again();
-    fixture.waits(&mut patient).await;
-    assert!(place_of(&patient).until > until);
+    let mut long = brief.again();
+    fixture.waits(&mut long).await;
+    assert!(ticket_of(&long).until > until);
     fixture.outlast(SHORT).await;
-    assert_waiting(&fixture.ask(&mut patient).await);
+    assert_waiting(&fixture.ask(&mut long).await);
     fixture.freed(&holding).await;
-    fixture.served(&mut patient).await;
+    fixture.served(&mut long).await;
 }

@@ -1,4 +1,4 @@
-//! Laws of depth: a holder goes deeper by asking for a depth, and back by releasing down to one.
+//! Contract tests of re-entry: an acquire can increase the hold count, and a release can reduce it.
 
 use leasehold::domain::{Acquired, Claim, Lease, LockState, Released};
 

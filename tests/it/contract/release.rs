@@ -1,4 +1,4 @@
-//! Laws of release: a holder lets go, once, and nobody else can do it for it.
+//! Contract tests of release: a holder releases once, and no other claim can do so.
 
 use leasehold::domain::{Claim, LockName, LockState, NotHolder, Released};
 
@@ -15,7 +15,7 @@ pub(super) async fn a_released_lock_can_be_acquired_at_once(fixture: &Fixture) {
     fixture.granted(&rival(&claim)).await;
 }
 
-pub(super) async fn a_release_tells_how_long_the_lock_was_held(fixture: &Fixture) {
+pub(super) async fn a_release_reports_how_long_the_lock_was_held(fixture: &Fixture) {
     let claim = claim();
     fixture.granted(&claim).await;
     fixture.advance(SHORT).await;
@@ -32,12 +32,12 @@ pub(super) async fn a_foreign_token_releases_nothing(fixture: &Fixture) {
     assert_eq!(fixture.release(&stranger).await, unknown);
     assert_eq!(fixture.step_back(&stranger, 1).await, unknown);
     fixture.renewed(&claim, None).await;
-    // Nor does it end the stranger's own claim.
+    // And it does not end the stranger's own claim.
     fixture.freed(&claim).await;
     fixture.granted(&stranger).await;
 }
 
-pub(super) async fn a_lock_that_nobody_held_cannot_be_released(fixture: &Fixture) {
+pub(super) async fn a_lock_without_a_holder_cannot_be_released(fixture: &Fixture) {
     let claim = claim();
     let answer = fixture.release(&claim).await;
     assert_eq!(answer, Released::NotHolder(NotHolder::Unknown));
@@ -69,7 +69,7 @@ pub(super) async fn a_released_claim_cannot_be_acquired_again(fixture: &Fixture)
     let ended = ended(&first, NotHolder::Released);
     assert_eq!(fixture.acquire(&first).await, ended);
     assert_eq!(fixture.state(lock_of(&first)).await, LockState::Free);
-    // It is told so rather than to wait, also when the lock is held by another.
+    // It gets this answer also when another claim holds the lock.
     fixture.granted(&rival(&first)).await;
     assert_eq!(fixture.acquire(&first).await, ended);
 }
@@ -83,8 +83,8 @@ pub(super) async fn a_released_claim_cannot_be_renewed(fixture: &Fixture) {
     assert_eq!(fixture.state(lock_of(&claim)).await, LockState::Free);
 }
 
-/// Those who hold leases for streams hear of what is released, and nothing is told where there is no stream.
-pub(super) async fn a_release_of_what_a_stream_may_hold_is_told_and_no_other(fixture: &Fixture) {
+/// The processes of streams are notified of releases that may concern a stream, and of no others.
+pub(super) async fn only_the_release_of_what_a_stream_may_hold_is_notified(fixture: &Fixture) {
     let streaming = |claim: &Claim| Claim {
         takes_over: true,
         ..claim.clone()
@@ -103,12 +103,12 @@ pub(super) async fn a_release_of_what_a_stream_may_hold_is_told_and_no_other(fix
         fixture.acquire(&streaming(&taken_over)).await;
         fixture.release_all(&taken_over).await;
         fixture.all_granted(&streaming(&renewed)).await;
-        // The lease does not depend on the stream any more, which holds it all the same.
+        // The lease is now independent of the stream, which still holds it.
         fixture.renew(&renewed).await;
         fixture.release_all(&renewed).await;
         for (claim, times) in [(plain, 0), (streamed, 1), (taken_over, 1), (renewed, 1)] {
             for name in claim.names.iter() {
-                assert_told(fixture, &claim, name, times).await;
+                assert_notified(fixture, &claim, name, times).await;
             }
         }
     }
@@ -116,19 +116,23 @@ pub(super) async fn a_release_of_what_a_stream_may_hold_is_told_and_no_other(fix
     fixture.granted(&streamed).await;
     fixture.granted(&plain).await;
     fixture.freed(&plain).await;
-    assert_told(fixture, &plain, lock_of(&plain), 0).await;
+    assert_notified(fixture, &plain, lock_of(&plain), 0).await;
     fixture.step_back(&streamed, 1).await;
-    assert_told(fixture, &streamed, lock_of(&streamed), 0).await;
+    assert_notified(fixture, &streamed, lock_of(&streamed), 0).await;
     fixture.freed(&streamed).await;
-    assert_told(fixture, &streamed, lock_of(&streamed), 1).await;
+    assert_notified(fixture, &streamed, lock_of(&streamed), 1).await;
 }
 
-/// It is told so often at the least, and not at all if that is 0: what is done here may be heard of here once more.
-async fn assert_told(fixture: &Fixture, claim: &Claim, name: &LockName, times: usize) {
-    let told = fixture
-        .heard()
+/// Fails unless there were at least `times` notifications, or none if that is 0. Local releases may be notified twice.
+async fn assert_notified(fixture: &Fixture, claim: &Claim, name: &LockName, times: usize) {
+    let notified = fixture
+        .received()
         .await
         .releases_of(name, claim.token.digest(name));
-    let is_as_expected = if times == 0 { told == 0 } else { told >= times };
-    assert!(is_as_expected, "{told} times for {claim:?}");
+    let is_as_expected = if times == 0 {
+        notified == 0
+    } else {
+        notified >= times
+    };
+    assert!(is_as_expected, "{notified} times for {claim:?}");
 }

@@ -1,4 +1,4 @@
-//! Laws of remembering: an ended claim is known for a minute, so that a late request with its token finds out.
+//! Contract tests of tombstones: an ended claim is known for a minute, so that late requests with its token fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -16,8 +16,7 @@ use crate::support::fixture::{
 
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// A claim for every kind of ending and every form that its lease may have, all ended at this very moment, and what each
-/// is told.
+/// A claim for every kind of ending and every form of lease, all ended just now, and the reason that each reports.
 async fn ended_claims(fixture: &Fixture) -> Vec<(Claim, NotHolder)> {
     let reader = || in_mode(&claim(), READ);
     let [expired, expired_reader, lost] = [claim(), reader(), claim()].map(|it| for_short(&it));
@@ -45,7 +44,7 @@ async fn ended_claims(fixture: &Fixture) -> Vec<(Claim, NotHolder)> {
     let mut waiter = fixture.waiting(&rival(waited_for)).await;
     let leaving = fixture.waiting(&rival(waited_for)).await;
     fixture.advance(SHORT).await;
-    // Somebody has to come by.
+    // The expiry is recorded by the next request.
     fixture.state(lock_of(&expired_reader)).await;
     fixture.granted(&rival(&lost)).await;
     ended.push((expired, NotHolder::Expired));
@@ -92,17 +91,17 @@ pub(super) async fn every_kind_of_ending_is_remembered_for_a_minute_and_no_longe
     fixture.advance(MOMENT).await;
     for (claim, reason) in &claims {
         let answer = fixture.acquire(claim).await;
-        // The successor of the lost one has run out by now as well.
+        // The lease of the lost one's successor has expired by now, too.
         assert!(
             matches!(answer, Acquired::Granted(_)),
             "{reason:?} is over, but: {answer:?}"
         );
-        // Some of them were on the same lock.
+        // Some of them are on the same lock.
         fixture.release(claim).await;
     }
 }
 
-/// Nobody came after it in the meantime; whoever comes last is still told.
+/// No request came after it in the meantime; the next grant still reports the expiry.
 pub(super) async fn a_lease_that_ran_out_is_known_to_its_successor_for_a_minute(fixture: &Fixture) {
     let [in_time, late] = [claim(), claim()].map(|claim| for_short(&claim));
     fixture.granted(&in_time).await;
@@ -116,8 +115,8 @@ pub(super) async fn a_lease_that_ran_out_is_known_to_its_successor_for_a_minute(
     assert_eq!(after_expiry_in(fixture.acquire(&rival(&late)).await), None);
 }
 
-/// Nothing is left of a claim that ended long ago: the next one finds room.
-pub(super) async fn a_table_of_forgotten_claims_has_room_again(fixture: &Fixture) {
+/// An ended claim takes no room after its tombstone has expired.
+pub(super) async fn a_table_has_room_again_after_its_tombstones_expire(fixture: &Fixture) {
     let store = MemoryStore::new(10);
     let acquire = async |number: u32| {
         use leasehold::store::LockStore;
@@ -139,8 +138,8 @@ pub(super) async fn a_table_of_forgotten_claims_has_room_again(fixture: &Fixture
     }
 }
 
-/// A survey runs where connections are accepted.
-pub(super) async fn what_ends_at_once_is_cleared_away_while_others_go_on(_: &Fixture) {
+/// A survey runs on a thread that also accepts connections, so it must yield.
+pub(super) async fn many_simultaneous_ends_are_cleaned_up_while_other_tasks_run(_: &Fixture) {
     let fixture = Fixture::on(Arc::new(MemoryStore::new(10_000)), None);
     for _ in 0..2_000 {
         fixture.granted(&for_short(&claim())).await;
@@ -160,8 +159,8 @@ pub(super) async fn what_ends_at_once_is_cleared_away_while_others_go_on(_: &Fix
     assert!(turns > 5, "others got {turns} turns");
 }
 
-/// However many claims end within a minute, they take no more room than the locks may.
-pub(super) async fn no_more_ended_claims_are_remembered_than_there_may_be_locks(_: &Fixture) {
+/// However many claims end within a minute, their tombstones take no more room than the locks may.
+pub(super) async fn there_are_no_more_tombstones_than_there_may_be_locks(_: &Fixture) {
     let store = Arc::new(MemoryStore::new(2));
     let fixture = Fixture::on(store, None);
     let claims = [claim(), claim(), claim()];
@@ -171,14 +170,14 @@ pub(super) async fn no_more_ended_claims_are_remembered_than_there_may_be_locks(
     }
     let [first, others @ ..] = &claims;
     for claim in others {
-        let told = ended(claim, NotHolder::Released);
-        assert_eq!(fixture.acquire(claim).await, told);
+        let refused = ended(claim, NotHolder::Released);
+        assert_eq!(fixture.acquire(claim).await, refused);
     }
     fixture.granted(first).await;
 }
 
-/// Instead of waiting for a minute, this looks at how much longer Redis keeps the tombstones. A lease that ran out has
-/// none before somebody comes after it: its record says enough.
+/// Checks the remaining TTLs of the tombstones in Redis instead of waiting for a minute. An expired lease has no
+/// tombstone until the next request finds it: its record is enough.
 pub(super) async fn every_kind_of_ending_is_kept_for_a_minute(fixture: &Fixture) {
     let redis = fixture.redis_behind();
     for (claim, reason) in ended_claims(fixture).await {
@@ -196,7 +195,7 @@ pub(super) async fn every_kind_of_ending_is_kept_for_a_minute(fixture: &Fixture)
     }
 }
 
-/// Every key that describes a lease, and for how much longer it is kept.
+/// The keys of a lease, with their remaining TTLs.
 async fn records(fixture: &Fixture, name: &LockName) -> Vec<(String, Duration)> {
     let redis = fixture.redis_behind();
     let pattern = format!("lh:1:{{{}}}:[lsh]:*", name.bucket().index());
@@ -218,7 +217,7 @@ async fn assert_kept(fixture: &Fixture, claim: &Claim, keys: usize, expected: Du
     }
 }
 
-/// Its claim is to be told that it expired, also where others hold the lock with it.
+/// Its claim must learn that it expired, also when other holders share the lock.
 pub(super) async fn a_lease_is_kept_a_minute_longer_than_it_lasts(fixture: &Fixture) {
     let deep = at_depth(&claim(), 2);
     for (claim, keys) in [
@@ -256,8 +255,8 @@ pub(super) async fn a_lease_is_kept_a_minute_longer_than_it_lasts(fixture: &Fixt
     fixture.release(&behind.claim).await;
 }
 
-/// As long as nobody holds a lock, it must not be forgotten who is next, nor that it is closed.
-pub(super) async fn a_lock_that_opened_is_kept_for_those_who_wait(fixture: &Fixture) {
+/// While a lock has no holder, its queue and its cool-down must not expire.
+pub(super) async fn the_record_of_a_lock_that_opened_is_kept_for_its_waiters(fixture: &Fixture) {
     for mode in [Mode::Exclusive, READ] {
         for is_evicted in [false, true] {
             let holding = in_mode(&claim(), mode);
@@ -276,7 +275,7 @@ pub(super) async fn a_lock_that_opened_is_kept_for_those_who_wait(fixture: &Fixt
     }
 }
 
-pub(super) async fn a_closed_lock_is_kept_until_it_opens(fixture: &Fixture) {
+pub(super) async fn the_record_of_a_closed_lock_is_kept_until_it_opens(fixture: &Fixture) {
     for mode in [Mode::Exclusive, READ] {
         let early = Claim {
             min_hold: Some(LONG * 4),

@@ -1,4 +1,4 @@
-//! Laws of renewal: a holder makes its lease last longer, and nobody else can.
+//! Contract tests of renewal: a holder can renew its lease, and no other claim can.
 
 use leasehold::domain::{Claim, LockState, NotHolder};
 
@@ -7,7 +7,7 @@ use crate::support::fixture::{
     owner, rival, ttl,
 };
 
-pub(super) async fn a_renewal_counts_the_ttl_anew(fixture: &Fixture) {
+pub(super) async fn a_renewal_restarts_the_ttl(fixture: &Fixture) {
     let claim = claim();
     fixture.granted(&claim).await;
     fixture.advance(SHORT).await;
@@ -17,7 +17,7 @@ pub(super) async fn a_renewal_counts_the_ttl_anew(fixture: &Fixture) {
     assert!(renewal.lease.holder.expires_at > before.expires_at);
 }
 
-pub(super) async fn a_renewal_tells_how_much_was_left(fixture: &Fixture) {
+pub(super) async fn a_renewal_reports_how_much_was_left(fixture: &Fixture) {
     let claim = claim();
     fixture.granted(&claim).await;
     fixture.advance(SHORT).await;
@@ -81,6 +81,6 @@ pub(super) async fn a_renewal_never_creates_a_lease(fixture: &Fixture) {
     let answer = fixture.renew(&claim).await;
     assert_eq!(answer, not_holder(&claim, NotHolder::Unknown));
     assert_eq!(fixture.state(lock_of(&claim)).await, LockState::Free);
-    // And the token is as good as new.
+    // And the token can be used like a new one.
     fixture.granted(&claim).await;
 }

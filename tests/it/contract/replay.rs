@@ -1,10 +1,10 @@
-//! Laws of replay: asking again for a claim that holds changes nothing.
+//! Contract tests of replay: repeating the acquire of a claim that holds changes nothing.
 
 use leasehold::domain::{Acquired, Claim, Lease};
 
 use crate::support::fixture::{Fixture, LONG, SHORT, at_depth, claim, only, owner, ttl};
 
-/// Acquires what must be a replay.
+/// Acquires, and fails unless it is a replay.
 pub(super) async fn replayed(fixture: &Fixture, claim: &Claim) -> Lease {
     match fixture.acquire(claim).await {
         Acquired::Replayed(leases) => only(leases),

@@ -1,6 +1,7 @@
-//! Laws of offers: who is told that a lock opened, and how often; and what becomes of an offer that nobody takes.
+//! Contract tests of reservations: for which waiter an opened lock is reserved, how often, and what follows if that
+//! waiter does not claim it.
 //!
-//! All waiters are of one process here. What happens between processes is in `two_processes`.
+//! All waiters are in one process here. Several processes are in `two_processes`.
 
 use leasehold::domain::{Acquired, Attempt, Claim, Holder, LockName, LockState, Released};
 use leasehold::store::{LAST_CALL, RESERVATION_TTL};
@@ -11,40 +12,40 @@ use crate::support::fixture::{
     leases_granted, lock_of, only, owned_by, permits, reader, rival,
 };
 
-/// Fails unless the lock was offered so often so far.
-async fn assert_offers(fixture: &Fixture, name: &LockName, times: usize) {
+/// Fails unless the lock was reserved this many times so far.
+async fn assert_reservations(fixture: &Fixture, name: &LockName, times: usize) {
     assert_eq!(fixture.offers_of(name).await, times);
 }
 
-pub(super) async fn a_released_lock_is_offered_once(fixture: &Fixture) {
+pub(super) async fn a_released_lock_is_reserved_once(fixture: &Fixture) {
     fixture.listens().await;
     let (holding, [mut first, mut second, _]) = held_and_waited_for(fixture).await;
     let name = lock_of(&holding);
-    assert_offers(fixture, name, 0).await;
+    assert_reservations(fixture, name, 0).await;
     fixture.freed(&holding).await;
-    assert_offers(fixture, name, 1).await;
-    // Who asks meanwhile changes nothing.
+    assert_reservations(fixture, name, 1).await;
+    // Other requests meanwhile change nothing.
     fixture.waits(&mut second).await;
     fixture.state(name).await;
     assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
-    assert_offers(fixture, name, 1).await;
+    assert_reservations(fixture, name, 1).await;
     leases_granted(fixture.ask(&mut first).await);
-    assert_offers(fixture, name, 1).await;
+    assert_reservations(fixture, name, 1).await;
     fixture.freed(&first.claim).await;
-    assert_offers(fixture, name, 2).await;
+    assert_reservations(fixture, name, 2).await;
 }
 
-/// The first answer may have been lost, and with it the offer.
-pub(super) async fn who_repeats_a_release_hears_of_its_own_waiter_again(fixture: &Fixture) {
+/// The first answer may have been lost, and the reservation with it.
+pub(super) async fn a_repeated_release_repeats_the_reservation(fixture: &Fixture) {
     fixture.listens().await;
     let (holding, [mut next]) = held_and_waited_for(fixture).await;
     fixture.freed(&holding).await;
     assert_eq!(fixture.release(&holding).await, Released::Repeated);
-    assert_offers(fixture, lock_of(&holding), 2).await;
+    assert_reservations(fixture, lock_of(&holding), 2).await;
     fixture.served(&mut next).await;
 }
 
-pub(super) async fn nobody_is_told_of_a_lock_that_nobody_waits_for(fixture: &Fixture) {
+pub(super) async fn a_lock_without_waiters_is_not_reserved(fixture: &Fixture) {
     fixture.listens().await;
     let (holding, [first, second]) = held_and_waited_for(fixture).await;
     let name = lock_of(&holding);
@@ -54,19 +55,19 @@ pub(super) async fn nobody_is_told_of_a_lock_that_nobody_waits_for(fixture: &Fix
     let free = claim();
     fixture.granted(&free).await;
     fixture.freed(&free).await;
-    assert_offers(fixture, name, 0).await;
-    assert_offers(fixture, lock_of(&free), 0).await;
+    assert_reservations(fixture, name, 0).await;
+    assert_reservations(fixture, lock_of(&free), 0).await;
 }
 
-pub(super) async fn an_evicted_lock_is_offered_once(fixture: &Fixture) {
+pub(super) async fn an_evicted_lock_is_reserved_once(fixture: &Fixture) {
     fixture.listens().await;
     let (holding, [mut first, _]) = held_and_waited_for(fixture).await;
     fixture.evict(lock_of(&holding), "").await;
-    assert_offers(fixture, lock_of(&holding), 1).await;
+    assert_reservations(fixture, lock_of(&holding), 1).await;
     fixture.served(&mut first).await;
 }
 
-pub(super) async fn a_lock_whose_grant_was_withdrawn_is_offered_once(fixture: &Fixture) {
+pub(super) async fn a_lock_whose_grant_was_withdrawn_is_reserved_once(fixture: &Fixture) {
     fixture.listens().await;
     let (holding, attempt) = (claim(), Attempt::random());
     leases_granted(
@@ -77,26 +78,26 @@ pub(super) async fn a_lock_whose_grant_was_withdrawn_is_offered_once(fixture: &F
     );
     let mut waiter = fixture.waiting(&rival(&holding)).await;
     fixture.withdraw(&holding, attempt).await;
-    assert_offers(fixture, lock_of(&holding), 1).await;
+    assert_reservations(fixture, lock_of(&holding), 1).await;
     fixture.served(&mut waiter).await;
 }
 
-pub(super) async fn a_lock_whose_lease_ran_out_is_offered_once_to_the_first(fixture: &Fixture) {
+pub(super) async fn a_lock_whose_lease_ran_out_is_reserved_once_for_the_first(fixture: &Fixture) {
     fixture.listens().await;
     let holding = for_short(&claim());
     fixture.granted(&holding).await;
     let mut first = fixture.waiting(&rival(&holding)).await;
     let mut second = fixture.waiting(&rival(&holding)).await;
     fixture.outlast(SHORT).await;
-    // Whoever asks first finds out, and it is not their turn.
+    // The next request finds the expiry, although it is not the head's.
     fixture.waits(&mut second).await;
     fixture.waits(&mut second).await;
-    assert_offers(fixture, lock_of(&holding), 1).await;
+    assert_reservations(fixture, lock_of(&holding), 1).await;
     fixture.served(&mut first).await;
     fixture.served(&mut second).await;
 }
 
-pub(super) async fn a_closed_lock_is_offered_once_it_opens(fixture: &Fixture) {
+pub(super) async fn a_closed_lock_is_reserved_once_it_opens(fixture: &Fixture) {
     fixture.listens().await;
     let holding = Claim {
         min_hold: Some(SHORT),
@@ -107,39 +108,41 @@ pub(super) async fn a_closed_lock_is_offered_once_it_opens(fixture: &Fixture) {
     let mut second = fixture.waiting(&rival(&holding)).await;
     fixture.freed(&holding).await;
     fixture.waits(&mut second).await;
-    assert_offers(fixture, lock_of(&holding), 0).await;
+    assert_reservations(fixture, lock_of(&holding), 0).await;
     fixture.outlast(SHORT).await;
     fixture.waits(&mut second).await;
-    assert_offers(fixture, lock_of(&holding), 1).await;
+    assert_reservations(fixture, lock_of(&holding), 1).await;
     fixture.served(&mut first).await;
 }
 
-pub(super) async fn when_the_first_steps_out_the_next_is_offered_the_lock_at_once(
+pub(super) async fn when_the_first_leaves_the_lock_is_reserved_for_the_next_at_once(
     fixture: &Fixture,
 ) {
     fixture.listens().await;
     let (holding, [first, second, mut third]) = held_and_waited_for(fixture).await;
     let name = lock_of(&holding);
     fixture.freed(&holding).await;
-    assert_offers(fixture, name, 1).await;
+    assert_reservations(fixture, name, 1).await;
     fixture.park(&first.claim, LONG).await;
-    assert_offers(fixture, name, 2).await;
-    // Who leaves may be told so by the same message, hence at least.
+    assert_reservations(fixture, name, 2).await;
+    // A waiter that leaves may be notified by the same message, hence at least 3.
     fixture.release(&second.claim).await;
     assert!(fixture.offers_of(name).await >= 3);
     fixture.served(&mut third).await;
 }
 
-pub(super) async fn when_one_behind_steps_out_nobody_is_told(fixture: &Fixture) {
+pub(super) async fn when_one_behind_leaves_the_lock_is_not_reserved_again(fixture: &Fixture) {
     fixture.listens().await;
     let (holding, [mut first, second, _]) = held_and_waited_for(fixture).await;
     fixture.freed(&holding).await;
     fixture.park(&second.claim, LONG).await;
-    assert_offers(fixture, lock_of(&holding), 1).await;
+    assert_reservations(fixture, lock_of(&holding), 1).await;
     fixture.served(&mut first).await;
 }
 
-pub(super) async fn as_many_are_told_as_fit_one_after_the_other(fixture: &Fixture) {
+pub(super) async fn as_many_waiters_get_a_reservation_as_fit_one_after_the_other(
+    fixture: &Fixture,
+) {
     fixture.listens().await;
     let holding = claim();
     fixture.granted(&holding).await;
@@ -150,19 +153,19 @@ pub(super) async fn as_many_are_told_as_fit_one_after_the_other(fixture: &Fixtur
     fixture.waiting(&rival(&holding)).await;
     fixture.freed(&holding).await;
     let name = lock_of(&holding);
-    for (told, reader) in (1..).zip(&mut readers) {
-        assert_offers(fixture, name, told).await;
+    for (times, reader) in (1..).zip(&mut readers) {
+        assert_reservations(fixture, name, times).await;
         leases_granted(fixture.ask(reader).await);
     }
-    // The writer is not, until all of them are gone.
+    // The writer gets none until all readers have released.
     for reader in &readers {
-        assert_offers(fixture, name, 3).await;
+        assert_reservations(fixture, name, 3).await;
         fixture.freed(&reader.claim).await;
     }
-    assert_offers(fixture, name, 4).await;
+    assert_reservations(fixture, name, 4).await;
 }
 
-pub(super) async fn permits_are_offered_once_there_are_enough(fixture: &Fixture) {
+pub(super) async fn permits_are_reserved_once_there_are_enough(fixture: &Fixture) {
     fixture.listens().await;
     let first = in_mode(&claim(), permits(1, 2));
     let second = in_mode(&rival(&first), permits(1, 2));
@@ -172,26 +175,26 @@ pub(super) async fn permits_are_offered_once_there_are_enough(fixture: &Fixture)
         .waiting(&in_mode(&rival(&first), permits(2, 2)))
         .await;
     fixture.freed(&first).await;
-    assert_offers(fixture, lock_of(&first), 0).await;
+    assert_reservations(fixture, lock_of(&first), 0).await;
     fixture.freed(&second).await;
-    assert_offers(fixture, lock_of(&first), 1).await;
+    assert_reservations(fixture, lock_of(&first), 1).await;
     fixture.served(&mut both).await;
 }
 
-pub(super) async fn a_lease_that_steps_down_offers_the_lock_to_a_reader(fixture: &Fixture) {
+pub(super) async fn a_lease_that_steps_down_leads_to_a_reservation_for_a_reader(fixture: &Fixture) {
     fixture.listens().await;
     let holding = claim();
     fixture.granted(&holding).await;
     let mut first = fixture.waiting(&reader(&holding)).await;
     fixture.waiting(&rival(&holding)).await;
     fixture.renew_in_mode(&holding, READ).await;
-    assert_offers(fixture, lock_of(&holding), 1).await;
+    assert_reservations(fixture, lock_of(&holding), 1).await;
     leases_granted(fixture.ask(&mut first).await);
-    // The writer behind it is not told.
-    assert_offers(fixture, lock_of(&holding), 1).await;
+    // The writer behind it gets no reservation.
+    assert_reservations(fixture, lock_of(&holding), 1).await;
 }
 
-pub(super) async fn an_offer_that_was_overtaken_is_made_again(fixture: &Fixture) {
+pub(super) async fn a_reservation_that_was_overtaken_is_repeated(fixture: &Fixture) {
     fixture.listens().await;
     let (holding, [mut first]) = held_and_waited_for(fixture).await;
     fixture.freed(&holding).await;
@@ -199,12 +202,12 @@ pub(super) async fn an_offer_that_was_overtaken_is_made_again(fixture: &Fixture)
     fixture.granted(&unfair).await;
     fixture.waits(&mut first).await;
     fixture.freed(&unfair).await;
-    assert_offers(fixture, lock_of(&holding), 2).await;
+    assert_reservations(fixture, lock_of(&holding), 2).await;
     fixture.served(&mut first).await;
 }
 
-/// The permit that one was offered was taken by another who had stood before it, and comes back at once.
-pub(super) async fn a_permit_that_was_taken_and_came_back_is_offered_again(fixture: &Fixture) {
+/// A permit reserved for one waiter was taken by another with an earlier place, and is released at once.
+pub(super) async fn a_permit_that_was_taken_and_came_back_is_reserved_again(fixture: &Fixture) {
     fixture.listens().await;
     let holding = claim();
     fixture.granted(&holding).await;
@@ -212,19 +215,19 @@ pub(super) async fn a_permit_that_was_taken_and_came_back_is_offered_again(fixtu
     for waiter in &mut waiters {
         fixture.waits(waiter).await;
     }
-    let [mut first, parked, mut last] = waiters;
-    fixture.park(&parked.claim, LONG).await;
+    let [mut first, suspended, mut last] = waiters;
+    fixture.park(&suspended.claim, LONG).await;
     fixture.freed(&holding).await;
     leases_granted(fixture.ask(&mut first).await);
-    assert_offers(fixture, lock_of(&holding), 2).await;
-    leases_granted(fixture.ask(&mut parked.again()).await);
+    assert_reservations(fixture, lock_of(&holding), 2).await;
+    leases_granted(fixture.ask(&mut suspended.again()).await);
     fixture.waits(&mut last).await;
-    fixture.freed(&parked.claim).await;
-    assert_offers(fixture, lock_of(&holding), 3).await;
+    fixture.freed(&suspended.claim).await;
+    assert_reservations(fixture, lock_of(&holding), 3).await;
     fixture.served(&mut last).await;
 }
 
-pub(super) async fn an_offer_keeps_others_out_for_a_moment_and_no_longer(fixture: &Fixture) {
+pub(super) async fn a_reservation_keeps_others_out_for_a_moment_and_no_longer(fixture: &Fixture) {
     let (holding, [mut silent]) = held_and_waited_for(fixture).await;
     fixture.freed(&holding).await;
     assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
@@ -233,7 +236,7 @@ pub(super) async fn an_offer_keeps_others_out_for_a_moment_and_no_longer(fixture
     fixture.outlast(LAST_CALL).await;
     let next = rival(&holding);
     fixture.granted(&next).await;
-    // Whoever did not take it has lost the turn, not the place.
+    // The waiter that did not claim it has lost its turn, but not its place.
     fixture.waits(&mut silent).await;
     let mut newcomer = fixture.waiting(&rival(&holding)).await;
     fixture.freed(&next).await;
@@ -243,7 +246,7 @@ pub(super) async fn an_offer_keeps_others_out_for_a_moment_and_no_longer(fixture
     assert_eq!(fixture.state(lock_of(&holding)).await, LockState::Free);
 }
 
-/// Whether others wait on or not, which is written down in different ways.
+/// With and without further waiters, for which Redis has different records.
 pub(super) async fn a_lease_that_was_handed_over_is_seen_as_it_was_granted(fixture: &Fixture) {
     let (holding, [mut first, mut second]) = held_and_waited_for(fixture).await;
     let (name, mut before) = (lock_of(&holding), holding.clone());
@@ -265,24 +268,24 @@ pub(super) async fn a_lease_that_was_handed_over_is_seen_as_it_was_granted(fixtu
     }
 }
 
-/// Ways in which a lock comes to be free that somebody waits for.
+/// The ways in which a lock with waiters can open.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Released,
     ReleasedByReader,
     Evicted,
     Withdrawn,
-    RanOut,
-    FirstParked,
+    Expired,
+    FirstSuspended,
     FirstLeft,
 }
 
-/// Opens a lock that several wait for, none of whom asks again.
+/// Opens a lock with several waiters, none of which polls again.
 async fn opened(fixture: &Fixture, way: Way) -> Claim {
     let holding = match way {
         Way::ReleasedByReader => in_mode(&claim(), READ),
-        Way::RanOut => for_short(&claim()),
-        Way::Released | Way::Evicted | Way::Withdrawn | Way::FirstParked | Way::FirstLeft => {
+        Way::Expired => for_short(&claim()),
+        Way::Released | Way::Evicted | Way::Withdrawn | Way::FirstSuspended | Way::FirstLeft => {
             claim()
         }
     };
@@ -299,8 +302,8 @@ async fn opened(fixture: &Fixture, way: Way) -> Claim {
         Way::Released | Way::ReleasedByReader => drop(fixture.freed(&holding).await),
         Way::Evicted => drop(fixture.evict(lock_of(&holding), "").await),
         Way::Withdrawn => fixture.withdraw(&holding, attempt).await,
-        Way::RanOut => fixture.outlast(SHORT).await,
-        Way::FirstParked => {
+        Way::Expired => fixture.outlast(SHORT).await,
+        Way::FirstSuspended => {
             fixture.freed(&holding).await;
             fixture.park(&first.claim, LONG).await;
         }
@@ -312,16 +315,18 @@ async fn opened(fixture: &Fixture, way: Way) -> Claim {
     holding
 }
 
-pub(super) async fn however_a_lock_opens_it_is_kept_for_a_moment_and_no_longer(fixture: &Fixture) {
-    use Way::{Evicted, FirstLeft, FirstParked, RanOut, Released, ReleasedByReader, Withdrawn};
+pub(super) async fn however_a_lock_opens_it_is_reserved_for_a_moment_and_no_longer(
+    fixture: &Fixture,
+) {
+    use Way::{Evicted, Expired, FirstLeft, FirstSuspended, Released, ReleasedByReader, Withdrawn};
     let mut locks = Vec::new();
     for way in [
-        RanOut,
+        Expired,
         Released,
         ReleasedByReader,
         Evicted,
         Withdrawn,
-        FirstParked,
+        FirstSuspended,
         FirstLeft,
     ] {
         let lock = opened(fixture, way).await;
@@ -342,10 +347,10 @@ pub(super) async fn however_a_lock_opens_it_is_kept_for_a_moment_and_no_longer(f
     }
 }
 
-pub(super) async fn a_waiter_holds_as_who_it_said_it_is(fixture: &Fixture) {
+pub(super) async fn a_waiter_is_granted_with_its_owner(fixture: &Fixture) {
     let holding = claim();
     fixture.granted(&holding).await;
-    // The first is granted while another waits, the second when nobody does any more.
+    // The first is granted while another waits, the second when no other does.
     let mut waiters = ["web-1", "é 2"].map(|text| Waiter::new(owned_by(&rival(&holding), text)));
     for waiter in &mut waiters {
         fixture.waits(waiter).await;
@@ -361,10 +366,8 @@ pub(super) async fn a_waiter_holds_as_who_it_said_it_is(fixture: &Fixture) {
     }
 }
 
-/// Hand-over after hand-over, nobody of the process has to wait; all the same it shows that it is alive.
-pub(super) async fn a_process_that_is_granted_again_and_again_is_not_taken_for_dead(
-    fixture: &Fixture,
-) {
+/// Each poll is granted at once, so none finds that it must wait. All the same the polls are the process's heartbeat.
+pub(super) async fn a_process_with_grant_after_grant_is_not_considered_dead(fixture: &Fixture) {
     fixture.listens().await;
     let holding = claim();
     fixture.granted(&holding).await;
@@ -376,9 +379,9 @@ pub(super) async fn a_process_that_is_granted_again_and_again_is_not_taken_for_d
     }
     fixture.freed(&holding).await;
     for (before, waiter) in waiters.iter_mut().enumerate() {
-        assert_offers(fixture, lock_of(&holding), before + 1).await;
+        assert_reservations(fixture, lock_of(&holding), before + 1).await;
         leases_granted(fixture.ask(waiter).await);
-        // All together twice as long as a process may be silent.
+        // In total, twice the liveness timeout.
         fixture.advance(SHORT).await;
         fixture.freed(&waiter.claim).await;
     }

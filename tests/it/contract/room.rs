@@ -1,5 +1,5 @@
-//! Laws of room: what the embedded store keeps counts, as the configuration says, and nothing of it counts longer than it
-//! is kept. Random histories are counted in `model`.
+//! Contract tests of the embedded store's limit: everything that it keeps counts, for exactly as long as it is kept.
+//! Random histories are counted in `model`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Room {
         assert_eq!(error.fault(), Fault::Limit);
     }
 
-    async fn refuses_to_let_wait(&self, waiter: &Waiter) {
+    async fn refuses_to_queue(&self, waiter: &Waiter) {
         let Waiter {
             claim,
             attempt,
@@ -49,15 +49,15 @@ impl Room {
         assert_eq!(error.fault(), Fault::Limit);
     }
 
-    /// Nothing counts once everything is over and was looked at.
-    async fn is_empty_in_the_end(&self) {
+    /// Fails unless nothing counts after everything has expired and was swept.
+    async fn is_empty_afterwards(&self) {
         self.fixture.advance(LONG * 10 + TOMBSTONE_TTL).await;
         self.store.refresh_health().await;
         self.counts(0);
     }
 }
 
-/// The claim with so many bytes of owner and metadata together.
+/// The claim with this many bytes of owner and metadata in total.
 fn with_text(claim: &Claim, bytes: usize) -> Claim {
     let owner = owner("pod-1");
     let left = bytes - owner.as_str().len() - r#"{"m":""}"#.len();
@@ -84,7 +84,7 @@ pub(super) async fn every_holder_of_a_shared_lock_counts(_: &Fixture) {
     room.refuses(&reader(&first)).await;
     room.fixture.freed(&second).await;
     room.fixture.granted(&reader(&first)).await;
-    room.is_empty_in_the_end().await;
+    room.is_empty_afterwards().await;
 }
 
 pub(super) async fn a_claim_counts_for_each_of_its_locks(_: &Fixture) {
@@ -99,7 +99,7 @@ pub(super) async fn a_claim_counts_for_each_of_its_locks(_: &Fixture) {
         .granted(&in_mode(&claim_on(&locks[0]), READ))
         .await;
     room.counts(7);
-    room.is_empty_in_the_end().await;
+    room.is_empty_afterwards().await;
 }
 
 pub(super) async fn each_full_256_bytes_of_owner_and_metadata_count_once(_: &Fixture) {
@@ -116,7 +116,7 @@ pub(super) async fn each_full_256_bytes_of_owner_and_metadata_count_once(_: &Fix
         let several = with_text(&several, bytes);
         room.fixture.all_granted(&several).await;
         room.counts(64 + counts);
-        // What a claim says of itself is what it said at first, as long as it holds.
+        // While a claim holds, its text is that of its first request.
         let again = with_text(&at_depth(&several, 2), 4_000);
         room.fixture.acquire(&again).await;
         room.fixture.renew(&several).await;
@@ -139,7 +139,7 @@ pub(super) async fn a_text_is_kept_once_for_all_locks_of_its_claim(_: &Fixture) 
         holders.push(room.fixture.holder(lock).await);
         heads.push(room.fixture.queue(lock).await.head.expect("one waits"));
     }
-    // What is there at the same time and is not the same has another address.
+    // Different texts that exist at the same time have different addresses.
     let metadata = |it: &Holder| it.metadata.as_ref().map(|it| it.as_json().as_ptr());
     assert!(
         holders
@@ -153,7 +153,7 @@ pub(super) async fn a_text_is_kept_once_for_all_locks_of_its_claim(_: &Fixture) 
     drop(waiter);
 }
 
-/// Otherwise a claim on many locks of which all but one are released would keep its text for nothing.
+/// Otherwise the text of a claim with many locks would be uncounted after all but one are released.
 pub(super) async fn a_text_counts_until_the_last_lock_of_its_claim_is_released(_: &Fixture) {
     let room = Room::of(20);
     let (several, locks) = claim_on_fresh::<3>();
@@ -171,7 +171,7 @@ pub(super) async fn a_text_counts_until_the_last_lock_of_its_claim_is_released(_
     }
 }
 
-/// Nobody who waits can be refused when its turn comes, and whoever comes late is refused before it waits.
+/// A waiter cannot be refused when it becomes the head; a claim without room is refused before it waits.
 pub(super) async fn a_claim_that_waits_has_the_room_to_hold(_: &Fixture) {
     let room = Room::of(20);
     let holding = claim();
@@ -187,16 +187,15 @@ pub(super) async fn a_claim_that_waits_has_the_room_to_hold(_: &Fixture) {
     for _ in 0..3 {
         room.fixture.granted(&claim()).await;
     }
-    room.refuses_to_let_wait(&Waiter::new(rival(&holding)))
-        .await;
+    room.refuses_to_queue(&Waiter::new(rival(&holding))).await;
     room.counts(20);
     room.fixture.freed(&holding).await;
     room.fixture.granted(&waiter.claim).await;
     room.counts(19);
-    room.is_empty_in_the_end().await;
+    room.is_empty_afterwards().await;
 }
 
-pub(super) async fn a_kept_place_counts_until_it_is_forgotten(_: &Fixture) {
+pub(super) async fn a_kept_place_counts_until_it_expires(_: &Fixture) {
     let room = Room::of(100);
     let (several, _) = claim_on_fresh::<3>();
     room.fixture.all_granted(&several).await;
@@ -216,7 +215,7 @@ pub(super) async fn a_kept_place_counts_until_it_is_forgotten(_: &Fixture) {
         .await;
     room.fixture.release_all(&waiter.claim).await;
     room.counts(3);
-    room.is_empty_in_the_end().await;
+    room.is_empty_afterwards().await;
 }
 
 pub(super) async fn a_lease_that_is_over_counts_while_its_lock_is_closed(_: &Fixture) {
@@ -243,7 +242,7 @@ pub(super) async fn a_lease_that_is_over_counts_while_its_lock_is_closed(_: &Fix
     room.fixture.outlast(SHORT).await;
     room.store.refresh_health().await;
     room.counts(12);
-    room.is_empty_in_the_end().await;
+    room.is_empty_afterwards().await;
 }
 
 pub(super) async fn what_is_refused_for_lack_of_room_leaves_nothing(_: &Fixture) {
@@ -253,18 +252,18 @@ pub(super) async fn what_is_refused_for_lack_of_room_leaves_nothing(_: &Fixture)
     room.counts(0);
     room.fixture.granted(&claim_on(&locks[0])).await;
     let mut waiter = Waiter::new(with_text(&several, 5 * 256));
-    room.refuses_to_let_wait(&waiter).await;
+    room.refuses_to_queue(&waiter).await;
     room.counts(1);
     waiter.claim = with_text(&several, 4 * 256);
     room.fixture.waits(&mut waiter).await;
     room.counts(10);
-    // Asking with a longer text is refused, and the claim waits on with what it has.
+    // A poll with a longer text is refused, and the claim waits on with its present text.
     let longer = Waiter::new(with_text(&waiter.claim, 5 * 256));
-    room.refuses_to_let_wait(&longer).await;
+    room.refuses_to_queue(&longer).await;
     room.counts(10);
 }
 
-pub(super) async fn whatever_becomes_of_a_claim_nothing_counts_in_the_end(_: &Fixture) {
+pub(super) async fn however_a_claim_ends_nothing_counts_afterwards(_: &Fixture) {
     let room = Room::of(100);
     let fixture = &room.fixture;
     let attempt = Attempt::random();
@@ -299,9 +298,9 @@ pub(super) async fn whatever_becomes_of_a_claim_nothing_counts_in_the_end(_: &Fi
     fixture.granted(&expired).await;
     fixture.outlast(SHORT).await;
     fixture.state(lock_of(&expired)).await;
-    // The lock knows for a minute that the lease ran out, for the next claim that is granted it.
+    // The lock remembers the expiry for a minute, to report it with the next grant.
     room.counts(1);
     fixture.granted(&rival(&expired)).await;
     room.counts(1);
-    room.is_empty_in_the_end().await;
+    room.is_empty_afterwards().await;
 }

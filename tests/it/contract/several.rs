@@ -1,6 +1,6 @@
-//! Laws of several locks at once: a claim gets all of them or none.
+//! Contract tests of several locks at once: a claim gets all of them or none.
 //!
-//! How it waits for them is in `several_waiting`.
+//! Waiting for them is in `several_waiting`.
 
 use leasehold::domain::{
     Acquired, Attempt, Claim, ConflictKind, Lease, LockName, LockNames, LockState, Mismatch,
@@ -14,7 +14,7 @@ use crate::support::fixture::{
     rival,
 };
 
-/// So many fresh locks, in the order of names, and a claim on all of them.
+/// A claim on `COUNT` fresh locks, and the locks in the order of names.
 pub(super) fn claim_on_fresh<const COUNT: usize>() -> (Claim, [LockName; COUNT]) {
     let mut locks = [(); COUNT].map(|()| fresh_name());
     locks.sort();
@@ -35,14 +35,14 @@ fn evicted() -> NotHolder {
     }
 }
 
-/// What is in the way, by name.
+/// What blocks the claim, by name.
 pub(super) fn blocked_by(answer: Acquired) -> Vec<(LockName, ConflictKind)> {
-    let Acquired::Blocked(blockades) = answer else {
+    let Acquired::Blocked(conflicts) = answer else {
         panic!("something is in the way, but: {answer:?}");
     };
-    let named = blockades
+    let named = conflicts
         .into_iter()
-        .map(|blockade| (blockade.name, blockade.by));
+        .map(|conflict| (conflict.name, conflict.by));
     named.collect()
 }
 
@@ -100,7 +100,7 @@ pub(super) async fn none_is_granted_when_one_is_not_free(fixture: &Fixture) {
         other => panic!("two are in the way, but: {other:?}"),
     }
     assert_free(fixture, &[locks[0].clone(), locks[2].clone()]).await;
-    // Nor is anything kept for it.
+    // And no lock is kept for it.
     fixture.granted(&claim_on(&locks[0])).await;
 }
 
@@ -143,7 +143,7 @@ pub(super) async fn a_claim_on_other_locks_beside_those_it_holds_is_another(fixt
     let other = on(&claim, &[&second, &third]);
     assert_eq!(fixture.acquire(&other).await, contradicts_claim(&third));
     assert_free(fixture, &[third]).await;
-    // Each lock that it holds, it holds.
+    // A claim on fewer locks finds that it holds them.
     let fewer = fixture.acquire(&on(&claim, &[&second])).await;
     assert!(matches!(&fewer, Acquired::Replayed(leases) if leases.len() == 1));
 }
@@ -172,7 +172,7 @@ pub(super) async fn a_contradiction_on_one_lock_changes_nothing_on_the_others(fi
     assert_eq!(fixture.holder(&second).await.hold_count, hold_count(1));
 }
 
-pub(super) async fn one_renewal_and_one_release_are_for_all(fixture: &Fixture) {
+pub(super) async fn one_renewal_and_one_release_apply_to_all(fixture: &Fixture) {
     let (claim, locks) = claim_on_fresh::<3>();
     fixture.all_granted(&claim).await;
     let Renewed::Extended(renewals) = fixture.renew_for(&claim, Some(LONG * 2)).await else {
@@ -196,7 +196,7 @@ pub(super) async fn one_renewal_and_one_release_are_for_all(fixture: &Fixture) {
     );
 }
 
-pub(super) async fn a_renewal_tells_which_locks_were_lost_and_renews_none(fixture: &Fixture) {
+pub(super) async fn a_renewal_reports_which_locks_were_lost_and_renews_none(fixture: &Fixture) {
     let (claim, locks) = claim_on_fresh::<4>();
     fixture.all_granted(&claim).await;
     fixture.evict(&locks[1], "stuck").await;
@@ -208,7 +208,7 @@ pub(super) async fn a_renewal_tells_which_locks_were_lost_and_renews_none(fixtur
     for lock in [&locks[0], &locks[2]] {
         fixture.assert_left(fixture.holder(lock).await.expires_in, LONG);
     }
-    // What is left can be renewed by itself.
+    // The remaining locks can be renewed.
     let rest = on(&claim, &[&locks[0], &locks[2]]);
     let answer = fixture.renew(&rest).await;
     assert!(matches!(answer, Renewed::Extended(_)), "{answer:?}");
@@ -251,7 +251,7 @@ pub(super) async fn a_withdrawn_attempt_frees_all_its_locks(fixture: &Fixture) {
     fixture.withdraw(&claim, attempt).await;
     assert_free(fixture, &locks).await;
     fixture.all_granted(&claim).await;
-    // What a second attempt was told of stays.
+    // A grant that was replayed to a second attempt stays.
     fixture.withdraw(&claim, attempt).await;
     fixture.renew(&claim).await;
     for lock in &locks {
@@ -270,7 +270,7 @@ pub(super) async fn of_many_simultaneous_claims_on_several_locks_one_is_granted(
                 assert_eq!(grants.len(), 3);
                 granted += 1;
             }
-            // A part of a grant would show here.
+            // A partial grant would show here.
             refused => assert_eq!(blocked_by(refused).len(), 3),
         }
     }

@@ -1,4 +1,4 @@
-//! Laws of waiting for several locks at once: one place in each queue, all by one order, so that nobody waits in a ring.
+//! Contract tests of waiting for several locks at once: one place in each queue, all in one order, so no deadlocks.
 
 use leasehold::domain::{
     Acquired, Claim, ConflictKind, LockName, Mismatch, NotHolder, Position, Queue, Released,
@@ -11,7 +11,7 @@ use crate::support::fixture::{
     fresh_name, leases_granted, lost, names, rival,
 };
 
-/// A claim on two locks that waits because another holds the second.
+/// A claim on two locks that waits because another claim holds the second.
 async fn waits_for_the_second(fixture: &Fixture) -> (Claim, Waiter, [LockName; 2]) {
     let (claim, locks) = claim_on_fresh();
     let holding = claim_on(&locks[1]);
@@ -38,7 +38,7 @@ pub(super) async fn a_claim_waits_until_all_its_locks_are_free(fixture: &Fixture
     }
 }
 
-pub(super) async fn a_claim_that_waits_is_offered_its_locks_when_it_can_have_them(
+pub(super) async fn a_waiting_claim_gets_a_reservation_when_all_its_locks_are_free(
     fixture: &Fixture,
 ) {
     fixture.listens().await;
@@ -48,7 +48,9 @@ pub(super) async fn a_claim_that_waits_is_offered_its_locks_when_it_can_have_the
     fixture.served(&mut waiter).await;
 }
 
-pub(super) async fn a_free_lock_is_kept_for_the_first_who_waits_for_another_too(fixture: &Fixture) {
+pub(super) async fn a_free_lock_is_kept_for_its_first_waiter_that_waits_for_another_lock_too(
+    fixture: &Fixture,
+) {
     let (holding, mut first, [free, _]) = waits_for_the_second(fixture).await;
     let newcomer = claim_on(&free);
     assert_behind_waiters(fixture.acquire(&newcomer).await);
@@ -69,7 +71,7 @@ pub(super) async fn a_claim_that_is_not_fair_takes_a_lock_that_is_kept(fixture: 
     fixture.served(&mut first).await;
 }
 
-pub(super) async fn who_came_first_to_one_of_the_locks_is_first_there(fixture: &Fixture) {
+pub(super) async fn the_earliest_claim_on_one_of_the_locks_is_first_there(fixture: &Fixture) {
     let (claim, [one, another]) = claim_on_fresh();
     let holding = claim_on(&another);
     fixture.granted(&holding).await;
@@ -99,7 +101,7 @@ pub(super) async fn a_list_of_one_lock_waits_as_the_claim_on_that_lock(fixture: 
     fixture.served(&mut alone).await;
 }
 
-pub(super) async fn a_claim_is_as_far_as_in_its_longest_queue(fixture: &Fixture) {
+pub(super) async fn the_position_of_a_claim_is_that_in_its_longest_queue(fixture: &Fixture) {
     let (claim, [one, another]) = claim_on_fresh();
     fixture.granted(&claim_on(&one)).await;
     fixture.granted(&claim_on(&another)).await;
@@ -112,9 +114,9 @@ pub(super) async fn a_claim_is_as_far_as_in_its_longest_queue(fixture: &Fixture)
         queue_length: 3,
     };
     assert_eq!(fixture.waits(&mut both).await.position, Some(third));
-    let parked = fixture.park(&both.claim, LONG).await;
-    assert_eq!(parked.position, Some(third));
-    assert_eq!(parked.blocked_by.len(), 2);
+    let suspended = fixture.park(&both.claim, LONG).await;
+    assert_eq!(suspended.position, Some(third));
+    assert_eq!(suspended.blocked_by.len(), 2);
 }
 
 pub(super) async fn claims_on_the_same_locks_take_turns_whatever_their_order(fixture: &Fixture) {
@@ -133,12 +135,12 @@ pub(super) async fn claims_on_the_same_locks_take_turns_whatever_their_order(fix
     for holding in &holding {
         fixture.freed(holding).await;
     }
-    super::waiting::assert_served_in_order(fixture, &mut waiters).await;
+    super::waiting::assert_granted_in_order(fixture, &mut waiters).await;
     fixture.all_granted(&claim).await;
 }
 
-/// A ring of claims in which everybody is before somebody: a deadlock where locks are taken one by one.
-pub(super) async fn a_ring_of_claims_comes_to_an_end(fixture: &Fixture) {
+/// A ring of claims, each of which overlaps with the next: a deadlock if locks were taken one by one.
+pub(super) async fn a_ring_of_claims_does_not_deadlock(fixture: &Fixture) {
     let (all, locks) = claim_on_fresh::<5>();
     fixture.all_granted(&all).await;
     let mut waiters: Vec<Waiter> = Vec::new();
@@ -156,7 +158,10 @@ pub(super) async fn a_ring_of_claims_comes_to_an_end(fixture: &Fixture) {
                 other => panic!("{other:?}"),
             }
         }
-        assert!(!granted.is_empty(), "nobody can go on after {round} rounds");
+        assert!(
+            !granted.is_empty(),
+            "no claim was granted after {round} rounds"
+        );
         for waiter in &granted {
             fixture.release_all(&waiter.claim).await;
         }
@@ -179,7 +184,7 @@ pub(super) async fn a_claim_leaves_all_its_queues_by_release(fixture: &Fixture) 
     fixture.served(&mut next).await;
 }
 
-pub(super) async fn a_claim_that_left_one_queue_stands_in_none_once_it_asks(fixture: &Fixture) {
+pub(super) async fn a_claim_that_left_one_queue_leaves_all_at_its_next_poll(fixture: &Fixture) {
     let (_, mut leaving, [free, held]) = waits_for_the_second(fixture).await;
     let part = Claim {
         names: free.clone().into(),
@@ -194,15 +199,15 @@ pub(super) async fn a_claim_that_left_one_queue_stands_in_none_once_it_asks(fixt
 }
 
 pub(super) async fn places_in_all_queues_are_kept(fixture: &Fixture) {
-    let (holding, parked, [free, held]) = waits_for_the_second(fixture).await;
-    fixture.park(&parked.claim, LONG).await;
-    // Nobody keeps the free lock meanwhile.
+    let (holding, suspended, [free, held]) = waits_for_the_second(fixture).await;
+    fixture.park(&suspended.claim, LONG).await;
+    // The free lock is not kept meanwhile.
     let newcomer = claim_on(&free);
     fixture.granted(&newcomer).await;
     let mut second = fixture.waiting(&claim_on(&held)).await;
-    let mut back = parked.again();
+    let mut back = suspended.again();
     let place = fixture.waits(&mut back).await.place;
-    let before = parked.stand.place.expect("it was told");
+    let before = suspended.stand.place.expect("it has a ticket");
     assert_eq!(place.sequence, before.sequence);
     fixture.freed(&newcomer).await;
     fixture.freed(&holding).await;
@@ -235,7 +240,7 @@ pub(super) async fn a_claim_waits_for_a_lease_to_run_out(fixture: &Fixture) {
     }
 }
 
-/// Otherwise it would bring an old place into a queue in which others stand.
+/// Otherwise it would enter a queue with an old place, before earlier waiters.
 pub(super) async fn a_claim_that_waits_cannot_wait_for_more(fixture: &Fixture) {
     let (holding, waiter, [free, held]) = waits_for_the_second(fixture).await;
     let third = fresh_name();

@@ -1,6 +1,6 @@
-//! Laws of sharing: readers hold together, a writer holds alone, and each of several holders has a lease of its own.
+//! Contract tests of sharing: readers hold together, a writer holds alone, and each holder has its own lease.
 //!
-//! What is counted is in `permits`.
+//! Semaphores are in `permits`.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use leasehold::domain::{
     NotHolder, Released, Renewed,
 };
 
-use super::expiry::{after_expiry_in, assert_told};
+use super::expiry::{after_expiry_in, assert_ended};
 use super::replay::replayed;
 use crate::support::fixture::{
     Fixture, LONG, READ, SHORT, assert_behind_waiters, assert_held, at_depth, claim, claim_on,
@@ -47,7 +47,7 @@ pub(super) async fn readers_hold_together_each_with_a_lease_of_its_own(fixture: 
         leases.push(lease);
     }
     assert!(leases.is_sorted_by(|a, b| a.holder.fence < b.holder.fence));
-    // Those whose leases end first come first.
+    // The leases that end first come first.
     let owners = fixture.holders(lock_of(&lock)).await.into_iter();
     let owners: Vec<_> = owners.map(|holder| holder.owner).collect();
     let expected = [1, 2, 0].map(|index: usize| leases[index].holder.owner.clone());
@@ -75,7 +75,7 @@ pub(super) async fn no_reader_comes_before_a_writer_that_waits(fixture: &Fixture
     let [first, second] = two_readers(fixture).await;
     let mut writer = fixture.waiting(&rival(&first)).await;
     for _ in 0..5 {
-        // Not those who hold are in the way.
+        // The waiting writer blocks it, not the holders.
         assert_behind_waiters(fixture.acquire(&reader(&first)).await);
     }
     let mut late_reader = fixture.waiting(&reader(&first)).await;
@@ -122,15 +122,17 @@ pub(super) async fn each_of_several_holders_acts_for_itself(fixture: &Fixture) {
     assert_eq!(fixture.state(name).await, LockState::Free);
 }
 
-pub(super) async fn a_reader_that_ran_out_has_expired_whoever_came_after(fixture: &Fixture) {
+pub(super) async fn a_reader_that_ran_out_has_expired_although_others_were_granted_later(
+    fixture: &Fixture,
+) {
     let [first, second] = two_readers(fixture).await;
     let brief = for_short(&reader(&first));
     fixture.granted(&brief).await;
     fixture.outlast(SHORT).await;
     assert_eq!(fixture.holders(lock_of(&first)).await.len(), 2);
-    assert_told(fixture, &brief, NotHolder::Expired).await;
+    assert_ended(fixture, &brief, NotHolder::Expired).await;
     fixture.granted(&reader(&first)).await;
-    assert_told(fixture, &brief, NotHolder::Expired).await;
+    assert_ended(fixture, &brief, NotHolder::Expired).await;
     fixture.renewed(&second, None).await;
 }
 
@@ -144,12 +146,12 @@ pub(super) async fn a_writer_after_readers_that_ran_out_finds_them_expired(fixtu
     let writer = rival(&first);
     fixture.granted(&writer).await;
     for claim in [&first, &second] {
-        assert_told(fixture, claim, NotHolder::Expired).await;
+        assert_ended(fixture, claim, NotHolder::Expired).await;
     }
     fixture.renewed(&writer, None).await;
 }
 
-/// A store may clear them away a number at a time.
+/// A store may remove expired leases in batches.
 pub(super) async fn a_lock_that_very_many_readers_let_run_out_is_free(fixture: &Fixture) {
     let lock = claim_on(&fresh_name());
     let readers: Vec<_> = (0..300).map(|_| for_short(&reader(&lock))).collect();
@@ -159,7 +161,7 @@ pub(super) async fn a_lock_that_very_many_readers_let_run_out_is_free(fixture: &
     fixture.outlast(SHORT).await;
     fixture.granted(&lock).await;
     for reader in [&readers[0], &readers[299]] {
-        assert_told(fixture, reader, NotHolder::Expired).await;
+        assert_ended(fixture, reader, NotHolder::Expired).await;
     }
 }
 
@@ -169,7 +171,7 @@ pub(super) async fn a_reader_after_a_writer_that_ran_out_finds_it_lost(fixture: 
     fixture.outlast(SHORT).await;
     let answer = fixture.acquire(&reader(&writer)).await;
     fixture.assert_passed(after_expiry_in(answer).expect("it ran out"), SHORT);
-    assert_told(fixture, &writer, NotHolder::Lost).await;
+    assert_ended(fixture, &writer, NotHolder::Lost).await;
 }
 
 pub(super) async fn a_withdrawn_reader_leaves_the_others_alone(fixture: &Fixture) {
@@ -180,9 +182,9 @@ pub(super) async fn a_withdrawn_reader_leaves_the_others_alone(fixture: &Fixture
     fixture.withdraw(&withdrawn, attempt).await;
     assert_eq!(fixture.holders(lock_of(&first)).await.len(), 2);
     fixture.renewed(&second, None).await;
-    // The token is as good as new.
+    // The token can be used like a new one.
     fixture.granted(&withdrawn).await;
-    // And what a second attempt was told of stays.
+    // And a grant that was replayed to a second attempt stays.
     fixture.withdraw(&withdrawn, attempt).await;
     assert_eq!(fixture.holders(lock_of(&first)).await.len(), 3);
 }
@@ -194,15 +196,15 @@ pub(super) async fn an_eviction_takes_the_lock_from_all_holders(fixture: &Fixtur
     assert_eq!(fences(&evicted), fences(&seen));
     let reason = "stuck".to_owned();
     for claim in [&first, &second] {
-        let told = NotHolder::Evicted {
+        let reason = NotHolder::Evicted {
             reason: reason.clone(),
         };
-        assert_told(fixture, claim, told).await;
+        assert_ended(fixture, claim, reason).await;
     }
     fixture.granted(&rival(&first)).await;
 }
 
-/// A store may take them a number at a time; those whose permits stay taken come to stand elsewhere in its order.
+/// A store may evict in batches; holders whose permits stay taken move to another position in its order.
 pub(super) async fn an_eviction_takes_the_lock_from_very_many_holders(fixture: &Fixture) {
     const MANY: usize = 1_100;
     let lock = claim_on(&fresh_name());
@@ -212,22 +214,19 @@ pub(super) async fn an_eviction_takes_the_lock_from_very_many_holders(fixture: &
         reader.lock_delay = delay;
         fixture.granted(&reader).await;
     }
-    let Holders {
-        listed: told,
-        total,
-    } = fixture.evict_many(lock_of(&lock), "").await;
-    assert_eq!(total, MANY as u64, "nobody is counted twice");
-    assert_eq!(told.len(), AnswerRoom::HOLDERS_MAX);
-    assert!(told.is_sorted_by_key(|holder| holder.expires_at));
-    let mut fences = fences(&told);
+    let Holders { listed, total } = fixture.evict_many(lock_of(&lock), "").await;
+    assert_eq!(total, MANY as u64, "no holder is counted twice");
+    assert_eq!(listed.len(), AnswerRoom::HOLDERS_MAX);
+    assert!(listed.is_sorted_by_key(|holder| holder.expires_at));
+    let mut fences = fences(&listed);
     fences.dedup();
-    assert_eq!(fences.len(), told.len(), "nobody is told of twice");
+    assert_eq!(fences.len(), listed.len(), "no holder is listed twice");
     let left = fixture.state(lock_of(&lock)).await;
     assert!(matches!(left, LockState::Cooling { .. }), "{left:?}");
 }
 
-/// Between the steps of a large eviction, others clear away what the steps before have left.
-pub(super) async fn an_eviction_misses_nobody_while_others_ask(fixture: &Fixture) {
+/// Between the steps of a large eviction, other requests remove what earlier steps have left.
+pub(super) async fn an_eviction_misses_no_holder_while_others_acquire(fixture: &Fixture) {
     const MANY: usize = 4_000;
     const DELAYED: usize = 500;
     let lock = claim_on(&fresh_name());
@@ -249,14 +248,14 @@ pub(super) async fn an_eviction_misses_nobody_while_others_ask(fixture: &Fixture
         evicted
     };
     let (evicted, _) = tokio::join!(evicting, join_all(asking));
-    assert_eq!(evicted.total, MANY as u64, "nobody who came later");
+    assert_eq!(evicted.total, MANY as u64, "no later holder");
     fixture.outlast(SHORT).await;
-    // Whoever was missed would keep the claim out.
+    // A missed holder would block the claim.
     fixture.acquire(&lock).await;
     assert_eq!(fixture.holder(lock_of(&lock)).await.mode, lock.mode);
 }
 
-pub(super) async fn of_many_holders_those_are_told_who_end_first(fixture: &Fixture) {
+pub(super) async fn of_many_holders_those_that_end_first_are_listed(fixture: &Fixture) {
     const MANY: u64 = 120;
     let lock = claim_on(&fresh_name());
     for number in (0..MANY).rev() {
@@ -270,23 +269,23 @@ pub(super) async fn of_many_holders_those_are_told_who_end_first(fixture: &Fixtu
     let refused = holders_in_the_way(fixture.acquire(&rival(&lock)).await);
     for holders in [seen, refused] {
         assert_eq!(holders.total, MANY);
-        let told = holders.listed.iter().map(|holder| holder.owner.as_str());
+        let owners = holders.listed.iter().map(|holder| holder.owner.as_str());
         let first: Vec<_> = (0..AnswerRoom::HOLDERS_MAX)
             .map(|number| number.to_string())
             .collect();
-        assert_eq!(told.collect::<Vec<_>>(), first);
+        assert_eq!(owners.collect::<Vec<_>>(), first);
     }
     let evicted = fixture.evict_many(lock_of(&lock), "").await;
     assert_eq!(evicted.total, MANY);
     assert_eq!(fixture.state(lock_of(&lock)).await, LockState::Free);
 }
 
-pub(super) async fn who_holds_together_cannot_come_to_hold_alone(fixture: &Fixture) {
+pub(super) async fn a_shared_holder_cannot_become_exclusive(fixture: &Fixture) {
     let [first, second] = two_readers(fixture).await;
     let refused = contradicts_upgrade(lock_of(&first));
     let alone = in_mode(&first, Mode::Exclusive);
     assert_eq!(fixture.acquire(&alone).await, refused);
-    // Not even when nobody else is there any more.
+    // Not even as the only remaining holder.
     fixture.freed(&second).await;
     assert_eq!(fixture.acquire(&alone).await, refused);
     let name = lock_of(&first).clone();
@@ -329,7 +328,7 @@ pub(super) async fn a_holder_may_step_down_and_let_others_in(fixture: &Fixture) 
     assert_eq!(lease.holder.hold_count, granted.hold_count);
     fixture.granted(&reader).await;
     assert_held(&fixture.acquire(&rival(&holding)).await);
-    // From now on it is a reader like any other.
+    // From now on it is an ordinary reader.
     let again = replayed(fixture, &in_mode(&holding, READ)).await;
     assert_eq!(again.holder.fence, granted.fence);
     fixture.renewed(&holding, None).await;
@@ -340,7 +339,7 @@ pub(super) async fn a_holder_may_step_down_and_let_others_in(fixture: &Fixture) 
     fixture.granted(&rival(&holding)).await;
 }
 
-pub(super) async fn who_steps_down_counts_with_its_permits(fixture: &Fixture) {
+pub(super) async fn a_holder_that_steps_down_counts_with_its_permits(fixture: &Fixture) {
     let holding = claim();
     fixture.granted(&holding).await;
     let taking = |permitted| in_mode(&rival(&holding), permitted);

@@ -1,4 +1,4 @@
-//! Laws of leases that streams hold: the last attempt that took the lease over ends it, and no other does.
+//! Contract tests of the leases of streams: only the last attempt that took over a lease releases it.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use leasehold::domain::{
     Acquired, Attempt, Claim, LockState, NotHolder, RenewOptions, Renewed, RollbackRight, Token,
 };
 
-use super::expiry::assert_told;
+use super::expiry::assert_ended;
 use crate::support::fixture::{
     Fixture, LONG, SHORT, Waiter, at_depth, claim, claim_on_all, deadline, for_short, fresh_name,
     in_mode, leases_granted, lock_of, lost, names, permits, rival,
 };
 
-/// So many attempts of a claim that hung up are refused if they arrive late.
+/// How many withdrawn attempts of a claim are refused if they arrive late.
 const REFUSED_LATE: usize = 32;
 
-/// A claim as a stream makes it.
+/// The claim of a stream.
 fn streaming(claim: &Claim) -> Claim {
     Claim {
         takes_over: true,
@@ -23,7 +23,7 @@ fn streaming(claim: &Claim) -> Claim {
     }
 }
 
-/// Claims of every kind, as streams make them.
+/// Claims of streams, of every kind.
 fn of_every_kind(min_hold: Option<Duration>) -> Vec<Claim> {
     let several = || claim_on_all(names(&[fresh_name(), fresh_name()]));
     let claims = [
@@ -36,14 +36,14 @@ fn of_every_kind(min_hold: Option<Duration>) -> Vec<Claim> {
     with_min_hold.iter().map(streaming).collect()
 }
 
-/// A stream is granted the claim.
+/// Grants the claim to a stream.
 async fn granted(fixture: &Fixture, claim: &Claim) -> Attempt {
     let attempt = Attempt::random();
     leases_granted(fixture.attempt(claim, attempt).await.expect("an answer"));
     attempt
 }
 
-/// A stream takes over what the claim holds.
+/// Lets a stream take over the lease of the claim.
 async fn taken_over(fixture: &Fixture, claim: &Claim) -> Attempt {
     let attempt = Attempt::random();
     let answer = fixture.attempt(claim, attempt).await;
@@ -76,7 +76,7 @@ async fn assert_free(fixture: &Fixture, claim: &Claim) {
     }
 }
 
-/// Nobody holds the locks, and nobody gets them.
+/// Fails unless the locks have no holder and are closed.
 async fn assert_cooling(fixture: &Fixture, claim: &Claim) {
     for name in claim.names.iter() {
         let state = fixture.state(name).await;
@@ -86,8 +86,8 @@ async fn assert_cooling(fixture: &Fixture, claim: &Claim) {
     assert!(matches!(answer, Acquired::Blocked(_)), "{answer:?}");
 }
 
-/// One stream after the other holds the claim, through one process or two.
-async fn only_the_last_stream_lets_go(first: &Fixture, second: &Fixture) {
+/// One stream after the other holds the claim, on one process or two.
+async fn assert_only_the_last_stream_releases(first: &Fixture, second: &Fixture) {
     for min_hold in [None, Some(LONG)] {
         for claim in of_every_kind(min_hold) {
             let [granted_to, successor] = [
@@ -105,18 +105,18 @@ async fn only_the_last_stream_lets_go(first: &Fixture, second: &Fixture) {
                 None => assert_free(first, &claim).await,
                 Some(_) => assert_cooling(first, &claim).await,
             }
-            // The answer to the first may have been lost.
+            // The answer to the first rollback may have been lost.
             first.close(&claim, last).await;
         }
     }
 }
 
-pub(super) async fn a_lease_is_let_go_by_the_last_stream_that_took_it_over(fixture: &Fixture) {
-    only_the_last_stream_lets_go(fixture, fixture).await;
+pub(super) async fn a_lease_is_released_by_the_last_stream_that_took_it_over(fixture: &Fixture) {
+    assert_only_the_last_stream_releases(fixture, fixture).await;
 }
 
-/// A stream that waited finds its claim held by a later request of its client. Were it to take the lease over, its own
-/// connection, of which nobody knows yet that it is dead, would end the lease of the living one.
+/// A stream that waited finds its claim held by a later request of its client. If it took over the lease, the close of
+/// its own dead connection would release the lease of the live one.
 pub(super) async fn a_request_that_waited_leaves_alone_what_a_later_one_holds(fixture: &Fixture) {
     for held in [claim(), in_mode(&claim(), permits(3, 3))] {
         fixture.granted(&held).await;
@@ -128,12 +128,12 @@ pub(super) async fn a_request_that_waited_leaves_alone_what_a_later_one_holds(fi
         assert_eq!(fixture.ask(&mut waiting).await, Acquired::Superseded);
         fixture.close(&waiting.claim, waiting.attempt).await;
         assert_holds(fixture, &waiting.claim).await;
-        // The later of two requests of one process takes over what the earlier one was granted.
+        // The later of two requests of one process may take over the lease of the earlier one.
         waiting.stand.takes_over = true;
         waiting.attempt = Attempt::random();
         let answer = fixture.ask(&mut waiting).await;
         assert!(matches!(answer, Acquired::Replayed(_)), "{answer:?}");
-        // From then on it may ask as often as it has to.
+        // After that, its polls are replayed as usual.
         waiting.stand.takes_over = false;
         let answer = fixture.ask(&mut waiting).await;
         assert!(matches!(answer, Acquired::Replayed(_)), "{answer:?}");
@@ -144,7 +144,7 @@ pub(super) async fn a_request_that_waited_leaves_alone_what_a_later_one_holds(fi
     }
 }
 
-/// Nor does one of another kind, whose answer would make the lease independent of the stream that its client has now.
+/// The same for a plain request: its answer would make the lease independent of the client's present stream.
 pub(super) async fn a_plain_request_that_waited_leaves_alone_what_a_stream_holds(
     fixture: &Fixture,
 ) {
@@ -162,10 +162,10 @@ pub(super) async fn a_plain_request_that_waited_leaves_alone_what_a_stream_holds
 }
 
 pub(super) async fn a_lease_is_taken_over_at_another_process(fixture: &Fixture) {
-    only_the_last_stream_lets_go(fixture, &fixture.another_process().await).await;
+    assert_only_the_last_stream_releases(fixture, &fixture.another_process().await).await;
 }
 
-pub(super) async fn a_lease_that_is_taken_over_by_a_deeper_claim_is_let_go_by_it(
+pub(super) async fn a_lease_that_is_taken_over_by_a_deeper_claim_is_released_by_it(
     fixture: &Fixture,
 ) {
     for claim in of_every_kind(None) {
@@ -215,7 +215,7 @@ pub(super) async fn a_request_of_another_kind_makes_a_lease_independent_of_strea
     }
 }
 
-pub(super) async fn a_lease_that_is_let_go_keeps_its_lock_closed_for_its_min_hold_and_no_longer(
+pub(super) async fn a_lease_that_a_stream_released_keeps_its_lock_closed_for_its_min_hold_and_no_longer(
     fixture: &Fixture,
 ) {
     let claims = of_every_kind(Some(SHORT));
@@ -226,12 +226,12 @@ pub(super) async fn a_lease_that_is_let_go_keeps_its_lock_closed_for_its_min_hol
     fixture.outlast(SHORT).await;
     for claim in &claims {
         assert_free(fixture, claim).await;
-        // The claim has not ended: its client may come back.
+        // The claim has not ended, because its client may come back.
         granted(fixture, claim).await;
     }
 }
 
-/// Whoever held before may still be at work, though nobody was told of the takeover.
+/// The lease was in use before the takeover, although the takeover was not delivered.
 pub(super) async fn a_takeover_that_is_undone_closes_the_lock_and_a_grant_does_not(
     fixture: &Fixture,
 ) {
@@ -241,7 +241,7 @@ pub(super) async fn a_takeover_that_is_undone_closes_the_lock_and_a_grant_does_n
         assert_free(fixture, &claim).await;
         granted(fixture, &claim).await;
         let second = taken_over(fixture, &claim).await;
-        // Its answer was lost, and the repeat is told of what it took over, not of a grant.
+        // Its answer was lost. The repeat gets a replay of the takeover, not a grant.
         let again = fixture.attempt(&claim, second).await;
         assert!(matches!(again, Ok(Acquired::Replayed(_))), "{again:?}");
         fixture.withdraw(&claim, second).await;
@@ -249,7 +249,7 @@ pub(super) async fn a_takeover_that_is_undone_closes_the_lock_and_a_grant_does_n
     }
 }
 
-pub(super) async fn a_lease_that_ran_out_is_not_let_go_again(fixture: &Fixture) {
+pub(super) async fn a_lease_that_ran_out_is_not_released_again(fixture: &Fixture) {
     let brief = Claim {
         lock_delay: Some(LONG),
         ..streaming(&for_short(&claim()))
@@ -258,7 +258,7 @@ pub(super) async fn a_lease_that_ran_out_is_not_let_go_again(fixture: &Fixture) 
     fixture.outlast(SHORT).await;
     fixture.close(&brief, granted_to).await;
     assert_cooling(fixture, &brief).await;
-    assert_told(fixture, &brief, NotHolder::Expired).await;
+    assert_ended(fixture, &brief, NotHolder::Expired).await;
     let brief = streaming(&Claim {
         names: claim().names,
         ..brief
@@ -270,7 +270,7 @@ pub(super) async fn a_lease_that_ran_out_is_not_let_go_again(fixture: &Fixture) 
     assert_cooling(fixture, &brief).await;
 }
 
-/// It was under way when the connection of its stream closed.
+/// The renewal was in flight when the connection of its stream closed.
 pub(super) async fn a_late_renewal_of_a_closed_stream_makes_no_lease(fixture: &Fixture) {
     for claim in of_every_kind(None) {
         let attempt = granted(fixture, &claim).await;
@@ -286,7 +286,7 @@ pub(super) async fn a_late_renewal_of_a_closed_stream_makes_no_lease(fixture: &F
     }
 }
 
-/// A stream that comes back under its old token takes permits beside those that its former lease keeps taken.
+/// A stream that comes back with its old token takes permits in addition to those that its former lease keeps taken.
 pub(super) async fn permits_that_stay_taken_are_not_those_of_the_next_lease(fixture: &Fixture) {
     let taking = Claim {
         min_hold: Some(SHORT * 4),
@@ -316,7 +316,7 @@ pub(super) async fn permits_that_stay_taken_are_not_those_of_the_next_lease(fixt
     assert_free(fixture, &taking).await;
 }
 
-/// A request that was sent again on another connection may arrive once more, after its answer and whatever followed.
+/// A request that was sent twice, on two connections, may arrive again after its answer and after later requests.
 pub(super) async fn a_late_repeat_of_a_stream_that_was_taken_over_from_changes_nothing(
     fixture: &Fixture,
 ) {
@@ -347,12 +347,12 @@ pub(super) async fn a_late_repeat_of_a_stream_that_was_taken_over_from_changes_n
     }
 }
 
-pub(super) async fn a_claim_that_hangs_up_again_and_again_leaves_no_more_behind_than_its_last_attempts(
+pub(super) async fn a_claim_that_disconnects_many_times_leaves_only_its_last_attempts_behind(
     fixture: &Fixture,
 ) {
     let (claim, redis) = (streaming(&claim()), fixture.redis_behind());
-    let hang_ups: Vec<_> = (0..100).map(|_| Attempt::random()).collect();
-    for attempt in &hang_ups {
+    let withdrawn: Vec<_> = (0..100).map(|_| Attempt::random()).collect();
+    for attempt in &withdrawn {
         fixture.withdraw(&claim, *attempt).await;
     }
     let marks = redis.server.keys(redis.database, "lh:1:*:e:*").await;
@@ -364,7 +364,7 @@ pub(super) async fn a_claim_that_hangs_up_again_and_again_leaves_no_more_behind_
     assert!(length <= 300, "{length} bytes");
     let kept_ms = redis.server.kept_ms(redis.database, mark).await;
     assert!((30_000..=60_000).contains(&kept_ms), "{kept_ms} ms");
-    for late in &hang_ups[hang_ups.len() - REFUSED_LATE..] {
+    for late in &withdrawn[withdrawn.len() - REFUSED_LATE..] {
         let answer = fixture.attempt(&claim, *late).await;
         assert!(answer.is_err(), "{answer:?}");
     }
@@ -372,7 +372,7 @@ pub(super) async fn a_claim_that_hangs_up_again_and_again_leaves_no_more_behind_
     granted(fixture, &claim).await;
 }
 
-/// The record of a lease does not grow with the number of its streams either.
+/// The record of a lease does not grow with the number of takeovers.
 pub(super) async fn a_lease_that_is_taken_over_again_and_again_does_not_grow(fixture: &Fixture) {
     let (claim, redis) = (streaming(&claim()), fixture.redis_behind());
     let first = granted(fixture, &claim).await;

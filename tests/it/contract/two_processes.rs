@@ -1,5 +1,5 @@
-//! Laws of several processes on one Redis: one queue for all of them, offers to the right one, and no waiting for those
-//! that are gone.
+//! Contract tests of several processes on one Redis: they share each queue, reservations go to the right process, and
+//! processes that are gone are passed over.
 
 use std::time::Duration;
 
@@ -12,29 +12,29 @@ use crate::support::fixture::{
     only, reader, rival,
 };
 
-/// How often a process looks after its queues in laws about those that stop to.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The poll interval in tests of processes that stop polling.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// After this much silence such a process counts as dead.
-const SILENCE: Duration = Duration::from_millis(300);
+/// After this time without a poll such a process is considered dead.
+const LIVENESS_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Another process, and both hear what is told.
-async fn listening(fixture: &Fixture) -> Fixture {
+/// Another process; both are subscribed.
+async fn subscribed(fixture: &Fixture) -> Fixture {
     let another = fixture.another_process().await;
     fixture.listens().await;
     another.listens().await;
     another
 }
 
-/// A waiter of a process that looks often.
-async fn often_looking(fixture: &Fixture, claim: &Claim) -> Waiter {
-    let mut waiter = Waiter::new(claim.clone()).with(|stand| stand.poll_interval = LOOK_EVERY);
+/// A waiter of a process that polls often.
+async fn often_polling(fixture: &Fixture, claim: &Claim) -> Waiter {
+    let mut waiter = Waiter::new(claim.clone()).with(|stand| stand.poll_interval = POLL_INTERVAL);
     fixture.waits(&mut waiter).await;
     waiter
 }
 
-pub(super) async fn waiters_of_all_processes_stand_in_one_order(fixture: &Fixture) {
-    let benches = [
+pub(super) async fn waiters_of_all_processes_share_one_order(fixture: &Fixture) {
+    let processes = [
         fixture,
         &fixture.another_process().await,
         &fixture.another_process().await,
@@ -43,11 +43,11 @@ pub(super) async fn waiters_of_all_processes_stand_in_one_order(fixture: &Fixtur
     fixture.granted(&holding).await;
     let mut waiters = Vec::new();
     for number in 0..12 {
-        // Not simply in turns.
-        let process = benches[number * number % 5 % 3];
+        // Not simply round-robin.
+        let process = processes[number * number % 5 % 3];
         waiters.push((process, process.waiting(&rival(&holding)).await));
     }
-    benches[1].freed(&holding).await;
+    processes[1].freed(&holding).await;
     for next in 0..waiters.len() {
         for (process, waiter) in waiters[next + 1..].iter_mut().rev() {
             process.waits(waiter).await;
@@ -58,8 +58,8 @@ pub(super) async fn waiters_of_all_processes_stand_in_one_order(fixture: &Fixtur
     assert_eq!(fixture.state(lock_of(&holding)).await, LockState::Free);
 }
 
-pub(super) async fn an_offer_goes_to_the_process_of_the_first_alone(fixture: &Fixture) {
-    let another = listening(fixture).await;
+pub(super) async fn a_reservation_goes_to_the_process_of_the_first_alone(fixture: &Fixture) {
+    let another = subscribed(fixture).await;
     let holding = claim();
     fixture.granted(&holding).await;
     let name = lock_of(&holding);
@@ -80,7 +80,7 @@ pub(super) async fn an_offer_goes_to_the_process_of_the_first_alone(fixture: &Fi
 }
 
 pub(super) async fn readers_of_several_processes_are_let_in_together(fixture: &Fixture) {
-    let another = listening(fixture).await;
+    let another = subscribed(fixture).await;
     let holding = claim();
     fixture.granted(&holding).await;
     let name = lock_of(&holding);
@@ -93,17 +93,17 @@ pub(super) async fn readers_of_several_processes_are_let_in_together(fixture: &F
     assert_eq!(fixture.holders(name).await.len(), 2);
 }
 
-pub(super) async fn an_offer_that_a_process_does_not_take_goes_to_the_next(fixture: &Fixture) {
-    let another = listening(fixture).await;
+pub(super) async fn a_reservation_that_a_process_does_not_take_goes_to_the_next(fixture: &Fixture) {
+    let another = subscribed(fixture).await;
     let holding = claim();
     fixture.granted(&holding).await;
     let name = lock_of(&holding);
     let mut silent = fixture.waiting(&rival(&holding)).await;
     let mut next = another.waiting(&rival(&holding)).await;
     fixture.freed(&holding).await;
-    another.outlast_offer(&mut next).await;
+    another.outlast_reservation(&mut next).await;
     leases_granted(another.ask(&mut next).await);
-    // It was slow, not dead: its waiter has kept the place before those who came later.
+    // The process was slow, not dead: its waiter has kept its place before later ones.
     let mut last = another.waiting(&rival(&holding)).await;
     fixture.waits(&mut silent).await;
     another.freed(&next.claim).await;
@@ -114,17 +114,17 @@ pub(super) async fn an_offer_that_a_process_does_not_take_goes_to_the_next(fixtu
 }
 
 pub(super) async fn a_silent_process_is_passed_over_with_all_its_waiters(fixture: &Fixture) {
-    let another = listening(fixture).await;
+    let another = subscribed(fixture).await;
     let holding = claim();
     fixture.granted(&holding).await;
     let name = lock_of(&holding);
     for _ in 0..50 {
-        often_looking(fixture, &rival(&holding)).await;
+        often_polling(fixture, &rival(&holding)).await;
     }
     let mut next = another.waiting(&rival(&holding)).await;
-    fixture.outlast(SILENCE).await;
+    fixture.outlast(LIVENESS_TIMEOUT).await;
     another.freed(&holding).await;
-    another.outlast_offer(&mut next).await;
+    another.outlast_reservation(&mut next).await;
     another.served(&mut next).await;
     assert_eq!(another.queue(name).await.length, 0);
     assert_eq!(
@@ -133,16 +133,16 @@ pub(super) async fn a_silent_process_is_passed_over_with_all_its_waiters(fixture
     );
 }
 
-/// The silence may have been the store's: it was paused, or away, for longer than its clients take to ask again.
+/// The store itself may have been paused or unreachable, for longer than the poll interval of its clients.
 pub(super) async fn a_process_that_was_silent_keeps_its_turn(fixture: &Fixture) {
-    let another = listening(fixture).await;
+    let another = subscribed(fixture).await;
     let holding = claim();
     fixture.granted(&holding).await;
-    let mut first = often_looking(fixture, &rival(&holding)).await;
+    let mut first = often_polling(fixture, &rival(&holding)).await;
     let mut second = another.waiting(&rival(&holding)).await;
-    fixture.outlast(SILENCE).await;
+    fixture.outlast(LIVENESS_TIMEOUT).await;
     another.freed(&holding).await;
-    // The first request that is executed after the pause must not find that the others came too late.
+    // The first request after the pause must not find the reservations of other processes expired.
     fixture.outlast(RESERVATION_TTL).await;
     assert_behind_waiters(another.acquire(&rival(&holding)).await);
     another.waits(&mut second).await;
@@ -150,11 +150,11 @@ pub(super) async fn a_process_that_was_silent_keeps_its_turn(fixture: &Fixture) 
     another.served(&mut second).await;
 }
 
-/// A client that reconnects elsewhere leaves its old request behind, whose connection may look alive for long.
+/// A client that reconnects elsewhere leaves an old request behind, whose connection may seem alive for long.
 pub(super) async fn a_waiter_that_moved_leaves_the_others_of_its_process_in_turn(
     fixture: &Fixture,
 ) {
-    let another = listening(fixture).await;
+    let another = subscribed(fixture).await;
     let holding = claim();
     fixture.granted(&holding).await;
     let mut moving = fixture.waiting(&rival(&holding)).await;
@@ -173,9 +173,9 @@ pub(super) async fn a_waiter_that_moved_leaves_the_others_of_its_process_in_turn
     another.served(&mut third).await;
 }
 
-/// The first try of a request that moved may reach the store after the request that took its place.
+/// The first try of the abandoned request may reach the store after the request that replaced it.
 pub(super) async fn a_first_try_that_is_late_does_not_take_the_place_back(fixture: &Fixture) {
-    let another = listening(fixture).await;
+    let another = subscribed(fixture).await;
     let holding = claim();
     fixture.granted(&holding).await;
     let moving = fixture.waiting(&rival(&holding)).await;
@@ -187,8 +187,8 @@ pub(super) async fn a_first_try_that_is_late_does_not_take_the_place_back(fixtur
     another.served(&mut moved).await;
 }
 
-/// What a message that arrived late has left in the queue is nobody's, and must not cost the others a turn.
-pub(super) async fn the_head_of_a_process_clears_away_what_stands_before_it(fixture: &Fixture) {
+/// A late message can leave a place without a request in the queue. It must not cost the others a turn.
+pub(super) async fn the_head_of_a_process_removes_abandoned_places_before_it(fixture: &Fixture) {
     let holding = claim();
     fixture.granted(&holding).await;
     let left = fixture.waiting(&rival(&holding)).await;
@@ -197,7 +197,7 @@ pub(super) async fn the_head_of_a_process_clears_away_what_stands_before_it(fixt
     head.stand.is_head = true;
     fixture.waits(&mut head).await;
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 2);
-    // Its request may be on the way to the store that says for how long its place is kept.
+    // The request that sets how long its place is kept may still be in flight.
     fixture.park(&left.claim, SHORT).await;
     fixture.outlast(SHORT).await;
     let unknown = Released::NotHolder(NotHolder::Unknown);
@@ -218,13 +218,13 @@ pub(super) async fn a_process_that_ended_is_passed_over_with_all_its_waiters(fix
     let mut next = fixture.waiting(&rival(&holding)).await;
     ended.freed(&holding).await;
     drop(ended);
-    // What it was offered it does not take, and its other waiters are not even asked.
-    fixture.outlast_offer(&mut next).await;
+    // It does not claim its reservation, and its other waiters get none.
+    fixture.outlast_reservation(&mut next).await;
     fixture.served(&mut next).await;
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 0);
 }
 
-pub(super) async fn one_waiter_that_looks_speaks_for_its_process(fixture: &Fixture) {
+pub(super) async fn one_waiter_that_polls_keeps_its_process_alive(fixture: &Fixture) {
     let another = fixture.another_process().await;
     let holding = claim();
     fixture.granted(&holding).await;
@@ -256,7 +256,7 @@ pub(super) async fn a_kept_place_is_found_on_another_process(fixture: &Fixture) 
     fixture.park(&leaving.claim, LONG).await;
     let mut back = leaving.again();
     let place = another.waits(&mut back).await.place;
-    let before = leaving.stand.place.expect("it was told");
+    let before = leaving.stand.place.expect("it has a ticket");
     assert_eq!(place.sequence, before.sequence);
     fixture.freed(&holding).await;
     fixture.waits(&mut second).await;
@@ -268,14 +268,14 @@ pub(super) async fn a_place_on_a_process_that_ended_is_found_on_another(fixture:
     let ended = fixture.another_process().await;
     let holding = claim();
     fixture.granted(&holding).await;
-    let lost = often_looking(&ended, &rival(&holding)).await;
+    let lost = often_polling(&ended, &rival(&holding)).await;
     let mut second = fixture.waiting(&rival(&holding)).await;
     drop(ended);
     let mut back = lost.again();
     let place = fixture.waits(&mut back).await.place;
     assert_eq!(
         place.sequence,
-        lost.stand.place.expect("it was told").sequence
+        lost.stand.place.expect("it has a ticket").sequence
     );
     fixture.freed(&holding).await;
     fixture.waits(&mut second).await;
@@ -292,7 +292,7 @@ pub(super) async fn a_claim_that_waits_on_two_processes_is_granted_once(fixture:
     let place = another.waits(&mut there).await.place;
     assert_eq!(
         place.sequence,
-        here.stand.place.expect("it was told").sequence
+        here.stand.place.expect("it has a ticket").sequence
     );
     let mut next = fixture.waiting(&rival(&holding)).await;
     fixture.freed(&holding).await;
@@ -301,20 +301,20 @@ pub(super) async fn a_claim_that_waits_on_two_processes_is_granted_once(fixture:
         Acquired::Replayed(leases) => assert_eq!(only(leases).holder.fence, lease.holder.fence),
         other => panic!("the claim holds, but: {other:?}"),
     }
-    // Nothing is left of the place that was not used.
+    // The place of the other request is removed.
     another.freed(&here.claim).await;
     assert_eq!(another.queue(lock_of(&holding)).await.length, 1);
     fixture.served(&mut next).await;
 }
 
 pub(super) async fn a_claim_leaves_the_queue_by_release_on_any_process(fixture: &Fixture) {
-    let another = listening(fixture).await;
+    let another = subscribed(fixture).await;
     let holding = claim();
     fixture.granted(&holding).await;
     let mut leaving = fixture.waiting(&rival(&holding)).await;
     let mut next = another.waiting(&rival(&holding)).await;
     assert_eq!(another.release(&leaving.claim).await, Released::LeftQueue);
-    // The process that looks after it is told, so that it need not wait until it looks by itself.
+    // Its process is notified, so that the request ends before its next regular poll.
     assert_eq!(fixture.offers_of(lock_of(&holding)).await, 1);
     let released = ended(&leaving.claim, NotHolder::Released);
     assert_eq!(fixture.ask(&mut leaving).await, released);
@@ -335,18 +335,18 @@ pub(super) async fn a_newcomer_on_another_process_does_not_overtake(fixture: &Fi
     another.granted(&newcomer).await;
 }
 
-pub(super) async fn events_of_one_process_are_heard_on_all(fixture: &Fixture) {
-    let another = listening(fixture).await;
+pub(super) async fn events_of_one_process_reach_all(fixture: &Fixture) {
+    let another = subscribed(fixture).await;
     another.store().set_event_delivery(true).await;
     let lapsing = crate::support::fixture::for_short(&claim());
     fixture.granted(&lapsing).await;
     let mut waiter = fixture.waiting(&rival(&lapsing)).await;
     fixture.outlast(SHORT).await;
     fixture.served(&mut waiter).await;
-    let told = async || another.heard().await.events_of(lock_of(&lapsing));
-    // It is another connection that tells of these than the one that was asked last.
-    let events = eventually("all of it is told", async || {
-        let events = told().await;
+    let received = async || another.received().await.events_of(lock_of(&lapsing));
+    // Events arrive on another connection than the answers to commands.
+    let events = eventually("all events arrive", async || {
+        let events = received().await;
         (events.len() >= 5).then_some(events)
     })
     .await;
@@ -359,33 +359,33 @@ pub(super) async fn events_of_one_process_are_heard_on_all(fixture: &Fixture) {
         EventKind::Released,
     ];
     assert_eq!(kinds, expected);
-    // All who watch are told the same.
+    // All watchers get the same event.
     fixture.store().set_event_delivery(true).await;
     let claim = claim();
     fixture.granted(&claim).await;
-    let here = fixture.heard().await.events_of(lock_of(&claim));
-    let there = another.heard().await.events_of(lock_of(&claim));
+    let here = fixture.received().await.events_of(lock_of(&claim));
+    let there = another.received().await.events_of(lock_of(&claim));
     assert_eq!((here.len(), &here), (1, &there));
 }
 
-/// Streams of every process have to hear of it.
-pub(super) async fn an_eviction_is_heard_of_on_all(fixture: &Fixture) {
-    let another = listening(fixture).await;
+/// A stream of any process may hold the lock.
+pub(super) async fn an_eviction_is_notified_on_all(fixture: &Fixture) {
+    let another = subscribed(fixture).await;
     let holding = claim();
     another.granted(&holding).await;
     let name = lock_of(&holding);
     fixture.evict(name, "").await;
     for process in [fixture, &another] {
-        eventually("the eviction is heard of", async || {
+        eventually("the eviction is notified", async || {
             (process.ear().evictions_of(name) > 0).then_some(())
         })
         .await;
     }
 }
 
-/// A stream of any process may hold what is released.
-pub(super) async fn the_release_of_a_stream_is_heard_of_on_all(fixture: &Fixture) {
-    let another = listening(fixture).await;
+/// A stream of any process may hold the released lease.
+pub(super) async fn the_release_of_a_stream_is_notified_on_all(fixture: &Fixture) {
+    let another = subscribed(fixture).await;
     let holding = Claim {
         takes_over: true,
         ..claim()
@@ -394,7 +394,7 @@ pub(super) async fn the_release_of_a_stream_is_heard_of_on_all(fixture: &Fixture
     let name = lock_of(&holding);
     fixture.freed(&holding).await;
     for process in [fixture, &another] {
-        let told = process.heard().await;
-        assert!(told.releases_of(name, holding.token.digest(name)) > 0);
+        let received = process.received().await;
+        assert!(received.releases_of(name, holding.token.digest(name)) > 0);
     }
 }

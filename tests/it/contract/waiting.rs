@@ -1,6 +1,6 @@
-//! Laws of waiting: who comes first is granted first, whatever the others do meanwhile.
+//! Contract tests of waiting: the first waiter is granted first, whatever the others do meanwhile.
 //!
-//! What is offered to whom is in `offers`, and what becomes of a place that nobody stands on in `places`.
+//! Reservations are in `reservations`, and places without a waiter in `places`.
 
 use leasehold::domain::{
     Acquired, Claim, ConflictKind, LockState, Mode, NotHolder, Position, Queue, Released,
@@ -14,7 +14,7 @@ use crate::support::fixture::{
     in_mode, leases_granted, lock_of, not_holder, only, owned_by, permits, reader, rival, ttl,
 };
 
-/// A lock that is held, and so many claims that wait for it, in their order.
+/// A held lock, and `COUNT` claims that wait for it, in order.
 pub(super) async fn held_and_waited_for<const COUNT: usize>(
     fixture: &Fixture,
 ) -> (Claim, [Waiter; COUNT]) {
@@ -27,10 +27,10 @@ pub(super) async fn held_and_waited_for<const COUNT: usize>(
     (holding, waiters)
 }
 
-/// Fails unless these waiters are granted in this order, each as soon as the one before has let go.
-pub(super) async fn assert_served_in_order(fixture: &Fixture, waiters: &mut [Waiter]) {
+/// Fails unless these waiters are granted in this order, each as soon as the one before has released.
+pub(super) async fn assert_granted_in_order(fixture: &Fixture, waiters: &mut [Waiter]) {
     for next in 0..waiters.len() {
-        // The last asks first: who asks when does not matter.
+        // The last polls first: the order of polls does not matter.
         for waiter in waiters[next + 1..].iter_mut().rev() {
             fixture.waits(waiter).await;
         }
@@ -38,7 +38,7 @@ pub(super) async fn assert_served_in_order(fixture: &Fixture, waiters: &mut [Wai
     }
 }
 
-/// Another claim on the same lock that lets nobody go first.
+/// Another claim on the same lock, which may overtake the queue.
 pub(super) fn unfair(claim: &Claim) -> Claim {
     Claim {
         fair: false,
@@ -49,12 +49,12 @@ pub(super) fn unfair(claim: &Claim) -> Claim {
 pub(super) async fn waiters_are_granted_in_the_order_of_their_arrival(fixture: &Fixture) {
     let (holding, mut waiters) = held_and_waited_for::<5>(fixture).await;
     fixture.freed(&holding).await;
-    assert_served_in_order(fixture, &mut waiters).await;
+    assert_granted_in_order(fixture, &mut waiters).await;
     assert_eq!(fixture.state(lock_of(&holding)).await, LockState::Free);
     assert_eq!(fixture.queue(lock_of(&holding)).await, Queue::default());
 }
 
-pub(super) async fn those_who_share_and_those_who_do_not_wait_in_one_order(fixture: &Fixture) {
+pub(super) async fn shared_and_exclusive_claims_wait_in_one_order(fixture: &Fixture) {
     let holding = claim();
     fixture.granted(&holding).await;
     let mut first_reader = fixture.waiting(&reader(&holding)).await;
@@ -64,7 +64,7 @@ pub(super) async fn those_who_share_and_those_who_do_not_wait_in_one_order(fixtu
     fixture.waits(&mut second_reader).await;
     fixture.waits(&mut writer).await;
     leases_granted(fixture.ask(&mut first_reader).await);
-    // It could read together with the first, but the writer came before it.
+    // It could share with the first reader, but the writer came before it.
     fixture.waits(&mut second_reader).await;
     fixture.waits(&mut writer).await;
     fixture.freed(&first_reader.claim).await;
@@ -73,27 +73,27 @@ pub(super) async fn those_who_share_and_those_who_do_not_wait_in_one_order(fixtu
     fixture.served(&mut second_reader).await;
 }
 
-pub(super) async fn a_waiter_is_told_how_far_it_has_come(fixture: &Fixture) {
+pub(super) async fn a_waiter_gets_its_position(fixture: &Fixture) {
     let (holding, mut waiters) = held_and_waited_for::<3>(fixture).await;
-    let told = async |waiter: &mut Waiter| fixture.waits(waiter).await.position;
+    let position = async |waiter: &mut Waiter| fixture.waits(waiter).await.position;
     let at = |position, queue_length| {
         Some(Position {
             position,
             queue_length,
         })
     };
-    assert_eq!(told(&mut waiters[0]).await, at(1, 3));
-    assert_eq!(told(&mut waiters[2]).await, at(3, 3));
+    assert_eq!(position(&mut waiters[0]).await, at(1, 3));
+    assert_eq!(position(&mut waiters[2]).await, at(3, 3));
     fixture.release(&waiters[1].claim).await;
-    assert_eq!(told(&mut waiters[2]).await, at(2, 2));
+    assert_eq!(position(&mut waiters[2]).await, at(2, 2));
     fixture.freed(&holding).await;
     leases_granted(fixture.ask(&mut waiters[0]).await);
-    assert_eq!(told(&mut waiters[2]).await, at(1, 1));
+    assert_eq!(position(&mut waiters[2]).await, at(1, 1));
     waiters[2].stand.tells_position = false;
-    assert_eq!(told(&mut waiters[2]).await, None);
+    assert_eq!(position(&mut waiters[2]).await, None);
 }
 
-pub(super) async fn everybody_sees_how_many_wait_and_who_is_next(fixture: &Fixture) {
+pub(super) async fn an_inspection_shows_the_length_and_the_head_of_the_queue(fixture: &Fixture) {
     let holding = claim();
     let granted = fixture.granted(&holding).await;
     let first = owned_by(&in_mode(&rival(&holding), permits(2, 3)), "pod-7");
@@ -105,16 +105,16 @@ pub(super) async fn everybody_sees_how_many_wait_and_who_is_next(fixture: &Fixtu
     assert_eq!(head.owner, first.owner);
     assert_eq!(head.mode, first.mode);
     assert!(head.since >= granted.holder.acquired_at);
-    // The holder is seen as ever.
+    // The holder is still visible.
     assert_eq!(
         fixture.holder(lock_of(&holding)).await.fence,
         granted.holder.fence
     );
-    // Whoever does not wait is told, too.
-    let Acquired::Blocked(blockades) = fixture.acquire(&rival(&holding)).await else {
+    // A claim that does not wait gets the length of the queue, too.
+    let Acquired::Blocked(conflicts) = fixture.acquire(&rival(&holding)).await else {
         panic!("the lock is held");
     };
-    assert_eq!(only(blockades).queue_length, 2);
+    assert_eq!(only(conflicts).queue_length, 2);
 }
 
 pub(super) async fn a_lock_is_listed_while_it_is_waited_for(fixture: &Fixture) {
@@ -144,14 +144,14 @@ pub(super) async fn a_claim_that_is_not_fair_takes_a_free_lock(fixture: &Fixture
     assert_held(&fixture.acquire(&unfair).await);
     fixture.freed(&holding).await;
     fixture.granted(&unfair).await;
-    // The one that was overtaken is next all the same.
+    // The overtaken waiter is still the next.
     fixture.waits(&mut waiter).await;
     fixture.freed(&unfair).await;
     assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
     fixture.served(&mut waiter).await;
 }
 
-pub(super) async fn a_claim_that_is_not_fair_stands_like_any_other(fixture: &Fixture) {
+pub(super) async fn a_claim_that_is_not_fair_queues_like_any_other(fixture: &Fixture) {
     let (holding, [mut first]) = held_and_waited_for(fixture).await;
     let mut unfair = fixture.waiting(&unfair(&holding)).await;
     let mut last = fixture.waiting(&rival(&holding)).await;
@@ -172,9 +172,9 @@ pub(super) async fn a_waiter_that_is_not_fair_may_be_granted_out_of_turn(fixture
     fixture.served(&mut first).await;
 }
 
-pub(super) async fn asking_again_keeps_the_place(fixture: &Fixture) {
+pub(super) async fn polling_again_keeps_the_place(fixture: &Fixture) {
     let (holding, [mut first, mut second]) = held_and_waited_for(fixture).await;
-    let place = first.stand.place.expect("it was told");
+    let place = first.stand.place.expect("it has a ticket");
     for _ in 0..3 {
         assert_eq!(fixture.waits(&mut first).await.place, place);
     }
@@ -189,9 +189,7 @@ pub(super) async fn asking_again_keeps_the_place(fixture: &Fixture) {
     fixture.served(&mut second).await;
 }
 
-pub(super) async fn simultaneous_requests_for_one_waiting_claim_stand_on_one_place(
-    fixture: &Fixture,
-) {
+pub(super) async fn simultaneous_requests_for_one_waiting_claim_share_one_place(fixture: &Fixture) {
     let holding = claim();
     fixture.granted(&holding).await;
     let mut requests = [(); 20].map(|()| Waiter::new(rival(&holding)));
@@ -201,7 +199,10 @@ pub(super) async fn simultaneous_requests_for_one_waiting_claim_stand_on_one_pla
     }
     let answers = requests.iter_mut().map(|request| fixture.waits(request));
     let waiting = futures_util::future::join_all(answers).await;
-    let mut sequences: Vec<_> = waiting.iter().map(|told| told.place.sequence).collect();
+    let mut sequences: Vec<_> = waiting
+        .iter()
+        .map(|waiting| waiting.place.sequence)
+        .collect();
     sequences.dedup();
     assert_eq!(sequences.len(), 1, "{waiting:?}");
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
@@ -234,17 +235,17 @@ pub(super) async fn a_waiter_that_was_granted_is_replayed(fixture: &Fixture) {
     assert_eq!(fixture.queue(lock_of(&holding)).await, Queue::default());
 }
 
-pub(super) async fn a_waiter_that_was_granted_elsewhere_stands_there_no_more(fixture: &Fixture) {
+pub(super) async fn a_waiter_that_was_granted_elsewhere_is_no_longer_queued(fixture: &Fixture) {
     let (holding, [waiter, mut next]) = held_and_waited_for(fixture).await;
     fixture.freed(&holding).await;
-    // Its client has given up the long poll and asks without waiting.
+    // Its client has ended the long poll and tries without waiting.
     fixture.granted(&waiter.claim).await;
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
     fixture.freed(&waiter.claim).await;
     fixture.served(&mut next).await;
 }
 
-pub(super) async fn a_waiter_is_told_when_to_look_again(fixture: &Fixture) {
+pub(super) async fn a_waiter_learns_when_to_poll_again(fixture: &Fixture) {
     let holding = for_short(&claim());
     fixture.granted(&holding).await;
     let mut first = Waiter::new(rival(&holding));
@@ -295,7 +296,7 @@ pub(super) async fn a_waiter_leaves_the_queue_by_release(fixture: &Fixture) {
     assert_eq!(fixture.release(&leaving.claim).await, Released::LeftQueue);
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
     assert_eq!(fixture.release(&leaving.claim).await, Released::Repeated);
-    // It is told so however it asks.
+    // Every kind of request gets this answer.
     let released = ended(&leaving.claim, NotHolder::Released);
     assert_eq!(fixture.ask(&mut leaving).await, released);
     assert_eq!(fixture.ask(&mut leaving.again()).await, released);
@@ -304,7 +305,7 @@ pub(super) async fn a_waiter_leaves_the_queue_by_release(fixture: &Fixture) {
     fixture.served(&mut staying).await;
 }
 
-pub(super) async fn an_ended_claim_does_not_come_to_wait(fixture: &Fixture) {
+pub(super) async fn an_ended_claim_is_not_queued(fixture: &Fixture) {
     let first = claim();
     fixture.granted(&first).await;
     fixture.freed(&first).await;
@@ -332,7 +333,7 @@ pub(super) async fn a_waiting_claim_cannot_be_changed(fixture: &Fixture) {
             assert_eq!(answer, contradicts, "{mode:?}");
         }
     }
-    // What else it asks for is taken from the last request.
+    // The other parameters are those of the last request.
     writer.claim.ttl = ttl(LONG * 2);
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 2);
     fixture.freed(&holding).await;
@@ -342,7 +343,7 @@ pub(super) async fn a_waiting_claim_cannot_be_changed(fixture: &Fixture) {
     fixture.served(&mut taker).await;
 }
 
-pub(super) async fn a_full_queue_takes_no_more(fixture: &Fixture) {
+pub(super) async fn a_full_queue_refuses_newcomers(fixture: &Fixture) {
     let few = |waiter: Waiter| waiter.with(|stand| stand.waiters_max = 2);
     let (holding, waiters) = held_and_waited_for::<2>(fixture).await;
     let mut refused = few(Waiter::new(rival(&holding)));
@@ -352,19 +353,19 @@ pub(super) async fn a_full_queue_takes_no_more(fixture: &Fixture) {
     };
     assert_eq!(fixture.ask(&mut refused).await, full);
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 2);
-    // Those who stand there already go on, and so do their claims.
+    // Waiters that are in the queue already can poll, and their claims can be posted again.
     for waiter in waiters {
         assert_waiting(&fixture.ask(&mut few(waiter.again())).await);
         fixture.release(&waiter.claim).await;
     }
     assert_waiting(&fixture.ask(&mut refused).await);
-    // A lock of its own has a queue of its own.
+    // Another lock has its own queue.
     let elsewhere = claim_on(&fresh_name());
     fixture.granted(&elsewhere).await;
     assert_waiting(&fixture.ask(&mut few(Waiter::new(rival(&elsewhere)))).await);
 }
 
-pub(super) async fn a_free_lock_is_granted_to_who_would_wait(fixture: &Fixture) {
+pub(super) async fn a_free_lock_is_granted_to_a_request_that_would_wait(fixture: &Fixture) {
     let claim = claim();
     leases_granted(fixture.ask(&mut Waiter::new(claim.clone())).await);
     assert_eq!(fixture.queue(lock_of(&claim)).await, Queue::default());
@@ -372,8 +373,8 @@ pub(super) async fn a_free_lock_is_granted_to_who_would_wait(fixture: &Fixture) 
     fixture.granted(&rival(&claim)).await;
 }
 
-/// Requests travel on several connections, so a withdrawal may overtake what it withdraws.
-pub(super) async fn a_withdrawn_attempt_that_arrives_late_does_not_come_to_wait(fixture: &Fixture) {
+/// Requests use several connections, so a withdrawal may overtake the request that it withdraws.
+pub(super) async fn a_withdrawn_attempt_that_arrives_late_is_not_queued(fixture: &Fixture) {
     let holding = claim();
     fixture.granted(&holding).await;
     let late = Waiter::new(rival(&holding));

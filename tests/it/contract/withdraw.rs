@@ -1,4 +1,4 @@
-//! Laws of withdrawal: a grant that nobody was told of is undone, and one that somebody was told of stays.
+//! Contract tests of withdrawal: an undelivered grant is rolled back, and a delivered one stays.
 
 use leasehold::domain::{
     Acquired, Attempt, Claim, ConflictKind, LockState, NotHolder, RenewOptions, Renewed,
@@ -14,7 +14,7 @@ use crate::support::fixture::{
     in_mode, leases_granted, lock_of, permits, rival,
 };
 
-/// Grants the lock to the claim by an attempt that is returned.
+/// Grants the lock to the claim, and returns the attempt.
 async fn granted_to(fixture: &Fixture, claim: &Claim) -> Attempt {
     let attempt = Attempt::random();
     let answer = fixture.attempt(claim, attempt).await;
@@ -55,7 +55,7 @@ pub(super) async fn a_grant_withdrawn_after_it_ran_out_closes_nothing(fixture: &
     fixture.granted(&claim).await;
 }
 
-pub(super) async fn a_grant_withdrawn_after_it_ran_out_is_nothing_to_its_successor(
+pub(super) async fn a_grant_withdrawn_after_it_ran_out_is_unknown_to_its_successor(
     fixture: &Fixture,
 ) {
     let claim = for_short(&claim());
@@ -67,7 +67,7 @@ pub(super) async fn a_grant_withdrawn_after_it_ran_out_is_nothing_to_its_success
     assert_held(&fixture.acquire(&claim).await);
 }
 
-/// The client waits on and was told of nothing, so it must not be told that its claim has ended.
+/// The client still waits and has received nothing, so its claim must not count as ended.
 pub(super) async fn a_grant_withdrawn_after_another_got_the_lock_leaves_the_token_usable(
     fixture: &Fixture,
 ) {
@@ -76,9 +76,9 @@ pub(super) async fn a_grant_withdrawn_after_another_got_the_lock_leaves_the_toke
     fixture.outlast(SHORT).await;
     let next = rival(&claim);
     fixture.granted(&next).await;
-    // Of another attempt nobody knows whether its client was told.
-    let told = ended(&claim, NotHolder::Lost);
-    assert_eq!(fixture.acquire(&claim).await, told);
+    // For another attempt the claim has ended: its client may have received the lease.
+    let lost = ended(&claim, NotHolder::Lost);
+    assert_eq!(fixture.acquire(&claim).await, lost);
     fixture.withdraw(&claim, attempt).await;
     assert_held(&fixture.acquire(&claim).await);
     fixture.freed(&next).await;
@@ -110,7 +110,7 @@ pub(super) async fn a_shared_grant_withdrawn_after_it_ran_out_keeps_no_permits(f
     };
     let attempt = granted_to(fixture, &claim).await;
     fixture.outlast(SHORT).await;
-    // Whoever asks clears away what ran out.
+    // The next request removes expired leases.
     let next = in_mode(&rival(&claim), permits(1, 1));
     let blocker = blocker(fixture.acquire(&next).await);
     assert!(
@@ -128,11 +128,11 @@ pub(super) async fn a_renewed_grant_that_ran_out_cannot_be_withdrawn(fixture: &F
     fixture.outlast(SHORT).await;
     fixture.granted(&rival(&claim)).await;
     fixture.withdraw(&claim, attempt).await;
-    let told = ended(&claim, NotHolder::Lost);
-    assert_eq!(fixture.acquire(&claim).await, told);
+    let lost = ended(&claim, NotHolder::Lost);
+    assert_eq!(fixture.acquire(&claim).await, lost);
 }
 
-pub(super) async fn a_grant_that_a_second_attempt_was_told_of_stays(fixture: &Fixture) {
+pub(super) async fn a_grant_that_was_replayed_to_a_second_attempt_stays(fixture: &Fixture) {
     let claim = claim();
     let first = granted_to(fixture, &claim).await;
     let answer = fixture.acquire(&claim).await;
@@ -148,7 +148,7 @@ pub(super) async fn a_grant_that_a_second_attempt_deepened_stays(fixture: &Fixtu
     let answer = fixture.attempt(&at_depth(&claim, 2), second).await;
     assert!(matches!(answer, Ok(Acquired::Reentered(_))), "{answer:?}");
     fixture.withdraw(&claim, first).await;
-    // Nor can the second attempt take back what it did not grant.
+    // The second attempt cannot roll back what it was not granted either.
     fixture.withdraw(&claim, second).await;
     let lease = fixture.renewed(&claim, None).await.lease;
     assert_eq!(lease.holder.hold_count.get(), 2);
@@ -170,10 +170,10 @@ pub(super) async fn a_grant_that_was_stepped_back_stays(fixture: &Fixture) {
     fixture.freed(&claim).await;
 }
 
-pub(super) async fn the_same_attempt_told_twice_can_still_be_withdrawn(fixture: &Fixture) {
+pub(super) async fn a_grant_replayed_to_the_same_attempt_can_still_be_withdrawn(fixture: &Fixture) {
     let claim = claim();
     let attempt = granted_to(fixture, &claim).await;
-    // The first answer may have been lost on its way, so the second may say that it was granted, too.
+    // The first answer may have been lost, so the second may also report a grant.
     match fixture.attempt(&claim, attempt).await {
         Ok(Acquired::Granted(_) | Acquired::Replayed(_)) => {}
         other => panic!("the claim holds, but: {other:?}"),
@@ -187,7 +187,7 @@ pub(super) async fn a_withdrawn_grant_of_a_waiter_passes_to_the_next(fixture: &F
     fixture.freed(&holding).await;
     leases_granted(fixture.ask(&mut first).await);
     fixture.withdraw(&first.claim, first.attempt).await;
-    // Its turn is over: it may come back, and stands at the end.
+    // It has lost its place: it may come back, at the end of the queue.
     let mut again = first.again();
     fixture.waits(&mut again).await;
     fixture.served(&mut second).await;
@@ -208,12 +208,12 @@ pub(super) async fn a_refused_attempt_withdraws_nothing_of_the_holders(fixture: 
     fixture.granted(&refused).await;
 }
 
-pub(super) async fn a_withdrawal_does_not_reach_the_next_grant_of_the_claim(fixture: &Fixture) {
+pub(super) async fn a_withdrawal_does_not_affect_the_next_grant_of_the_claim(fixture: &Fixture) {
     let claim = claim();
     let first = granted_to(fixture, &claim).await;
     fixture.withdraw(&claim, first).await;
     granted_to(fixture, &claim).await;
-    // The repetition of a withdrawal whose answer was lost.
+    // A repeated withdrawal, because the first answer was lost.
     fixture.withdraw(&claim, first).await;
     fixture.freed(&claim).await;
 }
@@ -238,7 +238,7 @@ pub(super) async fn a_withdrawal_leaves_an_ended_claim_ended(fixture: &Fixture) 
     assert_eq!(fixture.acquire(&claim).await, ended);
 }
 
-/// Requests travel on several connections, so a withdrawal may overtake what it withdraws.
+/// Requests use several connections, so a withdrawal may overtake the request that it withdraws.
 pub(super) async fn a_withdrawn_attempt_that_arrives_late_is_not_granted(fixture: &Fixture) {
     let claim = claim();
     let attempt = Attempt::random();
@@ -248,8 +248,8 @@ pub(super) async fn a_withdrawn_attempt_that_arrives_late_is_not_granted(fixture
     assert_eq!(fixture.state(lock_of(&claim)).await, LockState::Free);
 }
 
-/// The client hangs up while its request is on the way to take what it was offered.
-pub(super) async fn a_withdrawn_attempt_does_not_take_what_it_is_offered(fixture: &Fixture) {
+/// The client disconnects while its request to claim the reservation is in flight.
+pub(super) async fn a_withdrawn_attempt_does_not_take_its_reservation(fixture: &Fixture) {
     let (holding, [mut first, mut second]) = held_and_waited_for(fixture).await;
     fixture.freed(&holding).await;
     fixture.withdraw(&first.claim, first.attempt).await;
@@ -258,7 +258,7 @@ pub(super) async fn a_withdrawn_attempt_does_not_take_what_it_is_offered(fixture
         .acquire(&first.claim, first.attempt, Some(&first.stand), deadline())
         .await;
     assert!(!matches!(late, Ok(Acquired::Granted(_))), "{late:?}");
-    // Its place is the claim's, which may come back by another attempt.
+    // The place belongs to the claim, which may come back with another attempt.
     fixture.waits(&mut second).await;
     first.attempt = Attempt::random();
     fixture.served(&mut first).await;
@@ -270,7 +270,7 @@ pub(super) async fn a_withdrawal_that_came_first_leaves_the_token_usable(fixture
     let attempt = Attempt::random();
     fixture.withdraw(&claim, attempt).await;
     fixture.granted(&claim).await;
-    // The late request finds the claim holding, by another attempt, which must not change.
+    // The late request finds that the claim holds by another attempt, and must not change that.
     drop(fixture.attempt(&claim, attempt).await);
     fixture.withdraw(&claim, attempt).await;
     fixture.freed(&claim).await;
@@ -286,12 +286,12 @@ pub(super) async fn a_withdrawn_attempt_that_arrives_late_leaves_the_next_grant_
     drop(fixture.attempt(&at_depth(&claim, 2), first).await);
     let holder = fixture.holder(lock_of(&claim)).await;
     assert_eq!(holder.hold_count.get(), 1);
-    // Nobody was told of the second attempt by the first, whose answer nobody awaits.
+    // The late first attempt delivered nothing, so the second one can still be withdrawn.
     fixture.withdraw(&claim, second).await;
     assert_eq!(fixture.state(lock_of(&claim)).await, LockState::Free);
 }
 
-/// A stream renews its own lease, and gives it back when it is closed.
+/// A stream renews its own lease, and releases it when it is closed.
 pub(super) async fn a_grant_that_its_own_attempt_renewed_can_be_withdrawn(fixture: &Fixture) {
     let claim = claim();
     let attempt = granted_to(fixture, &claim).await;
@@ -312,7 +312,7 @@ async fn renewed_for(fixture: &Fixture, claim: &Claim, withdrawable: RollbackRig
     assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
 }
 
-/// Instead of waiting for a minute, this looks at how much longer Redis keeps what it knows of the lock.
+/// Checks the remaining TTLs of the lock's keys in Redis instead of waiting for a minute.
 pub(super) async fn a_withdrawn_attempt_is_remembered_for_a_minute(fixture: &Fixture) {
     for was_granted in [false, true] {
         let (claim, attempt) = (claim(), Attempt::random());
@@ -322,7 +322,7 @@ pub(super) async fn a_withdrawn_attempt_is_remembered_for_a_minute(fixture: &Fix
         fixture.withdraw(&claim, attempt).await;
         let kept = fixture.longest_kept(lock_of(&claim)).await;
         fixture.assert_left(kept, TOMBSTONE_TTL);
-        // What one attempt leaves is not forgotten sooner because of another.
+        // The tombstone of one attempt does not expire sooner because of another.
         fixture.withdraw(&claim, Attempt::random()).await;
         let kept = fixture.longest_kept(lock_of(&claim)).await;
         fixture.assert_left(kept, TOMBSTONE_TTL);

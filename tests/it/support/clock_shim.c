@@ -1,5 +1,5 @@
-/* Preloaded into redis-server, this moves the wall clock that it sees: by as many microseconds as the file named in
- * CLOCK_OFFSET_FILE says, a 64-bit integer that may change at any time. The monotonic clock stays as it is. */
+/* Preloaded into redis-server, this moves the wall clock that it sees. The file named in CLOCK_OFFSET_FILE has the offset
+ * in microseconds, a 64-bit integer that may change at any time. The monotonic clock is not changed. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,8 +1,7 @@
-//! Where a law of the contract is put to the test: a fresh store, its way of letting time pass, and shorthand for
-//! asking it.
+//! The fixture of contract tests: a fresh store, a way to let time pass, and shorthand for the store's operations.
 //!
-//! `memory:` runs on a stopped clock that [`Fixture::advance`] pushes forward; Redis really waits. So laws use leases
-//! that are either [`LONG`] (never over within a law) or [`SHORT`] (over after [`Fixture::outlast`]).
+//! `memory:` runs on a stopped clock that [`Fixture::advance`] moves forward; with Redis, tests really wait. So tests
+//! use leases that are either [`LONG`] (outlast the test) or [`SHORT`] (expire within [`Fixture::outlast`]).
 
 mod answers;
 mod asking;
@@ -34,35 +33,35 @@ pub(crate) use claims::{
 };
 pub(crate) use waiter::Waiter;
 
-/// A time that is never over before the law is.
+/// A time that outlasts every test.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// A time that a law can wait out.
+/// A time that a test can wait for.
 pub(crate) const SHORT: Duration = Duration::from_millis(500);
 
-/// By how much more time than a law lets pass may pass on a machine that is busy. Much less than [`LONG`].
+/// How much longer than intended a step of a test may take on a busy machine. Much less than [`LONG`].
 const BUSY: Duration = Duration::from_secs(10);
 
-/// What rounding to whole milliseconds may change.
+/// The tolerance for rounding to whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(1);
 
-/// How long one operation may take.
+/// The timeout of one operation.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// How many databases the shared Redis has: one for each fixture.
+/// The number of databases of the shared Redis: one for each fixture.
 const DATABASES: u16 = 1_000;
 
-/// A store to put to the test, as one process uses it.
+/// The store under test, as one process uses it.
 pub(crate) struct Fixture {
     store: Arc<dyn LockStore>,
-    ear: Arc<RecordingListener>,
+    listener: Arc<RecordingListener>,
     redis: Option<RedisBench>,
 }
 
-/// What is known of a fixture's Redis.
+/// The Redis of a fixture.
 #[derive(Clone, Copy)]
 pub(crate) struct RedisBench {
-    /// Shared by all benches of this process.
+    /// Shared by all fixtures of this test process.
     pub(crate) server: &'static RedisServer,
     /// This fixture's own.
     pub(crate) database: u16,
@@ -74,7 +73,7 @@ impl Fixture {
         Self::on(Arc::new(MemoryStore::new(100_000)), None)
     }
 
-    /// A Redis store on a database of its own, in the one Redis that all benches of this process share.
+    /// A Redis store on its own database, in the Redis that all fixtures of this test process share.
     pub(crate) async fn redis() -> Self {
         static SERVER: OnceCell<RedisServer> = OnceCell::const_new();
         static NEXT_DATABASE: AtomicU16 = AtomicU16::new(0);
@@ -95,7 +94,7 @@ impl Fixture {
 
     async fn on_redis(redis: RedisBench) -> Self {
         let address = redis.server.database(redis.database);
-        // Hundreds of laws connect at the same time.
+        // Hundreds of tests connect at the same time.
         let config = RedisConfig {
             connect_timeout: DEADLINE,
             ..stores::redis_config()
@@ -104,15 +103,19 @@ impl Fixture {
             .await
             .expect("the store opens on a Redis that is as it should be");
         let fixture = Self::on(store, Some(redis));
-        // Until it has listened and looked who else does, a process takes it that somebody wants events.
+        // Until a process has subscribed and looked for other subscribers, it assumes that one of them wants events.
         fixture.listens().await;
         fixture
     }
 
     pub(crate) fn on(store: Arc<dyn LockStore>, redis: Option<RedisBench>) -> Self {
-        let ear = Arc::new(RecordingListener::default());
-        store.set_listener(Arc::clone(&ear) as _);
-        Self { store, ear, redis }
+        let listener = Arc::new(RecordingListener::default());
+        store.set_listener(Arc::clone(&listener) as _);
+        Self {
+            store,
+            listener,
+            redis,
+        }
     }
 
     /// The store itself.
@@ -120,57 +123,57 @@ impl Fixture {
         Arc::clone(&self.store)
     }
 
-    /// The Redis behind the store, for laws about what is kept there.
+    /// The Redis behind the store, for tests of what is kept there.
     pub(crate) fn redis_behind(&self) -> RedisBench {
-        self.redis.expect("this law is for Redis alone")
+        self.redis.expect("this test is for Redis only")
     }
 
-    /// Waits until this process hears what is told from now on.
+    /// Waits until this process is subscribed, so that it receives every message from now on.
     pub(crate) async fn listens(&self) {
         if self.redis.is_some() {
-            eventually("the process listens", async || {
-                (self.ear.missed() > 0).then_some(())
+            eventually("the process is subscribed", async || {
+                (self.listener.missed() > 0).then_some(())
             })
             .await;
         }
     }
 
-    /// What this process has heard so far. What was told just now may still be on its way.
+    /// What this process has received so far. Recent messages may still be in flight.
     pub(crate) fn ear(&self) -> &RecordingListener {
-        &self.ear
+        &self.listener
     }
 
-    /// What this process has heard of everything that was told so far.
-    pub(crate) async fn heard(&self) -> &RecordingListener {
-        // What is told to one process arrives in one order. So once the offer of a lock that is of no other use has
-        // arrived, everything has that was told before. Evicted, because a released lock may be offered in the answer.
+    /// What this process has received, after all messages published so far have arrived.
+    pub(crate) async fn received(&self) -> &RecordingListener {
+        // The messages to one process arrive in order. So once the reservation of an otherwise unused lock has arrived,
+        // all earlier messages have. Evicted, because the answer to a release may carry the reservation instead.
         let last = claim();
         self.granted(&last).await;
         let waiter = self.waiting(&rival(&last)).await;
         self.evict(lock_of(&last), "").await;
-        eventually("an offer is heard of", async || {
-            (self.ear.offers_of(lock_of(&last)) > 0).then_some(())
+        eventually("a reservation arrives", async || {
+            (self.listener.offers_of(lock_of(&last)) > 0).then_some(())
         })
         .await;
         self.release(&waiter.claim).await;
-        &self.ear
+        &self.listener
     }
 
-    /// How often the lock was offered to this process so far.
+    /// How often the lock was reserved for this process so far.
     pub(crate) async fn offers_of(&self, name: &LockName) -> usize {
-        self.heard().await.offers_of(name)
+        self.received().await.offers_of(name)
     }
 
     /// Lets time pass.
     pub(crate) async fn advance(&self, by: Duration) {
         match self.redis {
             None => tokio::time::advance(by).await,
-            // This is no synchronisation: the passing of time is what the law is about.
+            // Not a synchronisation: the passing of time is what the test is about.
             Some(_) => tokio::time::sleep(by).await,
         }
     }
 
-    /// How long it takes until [`forget`](Self::forget) has happened.
+    /// How much time passes during [`forget`](Self::forget).
     pub(crate) fn forgetting_takes(&self) -> Duration {
         match self.redis {
             None => TOMBSTONE_TTL,
@@ -178,7 +181,7 @@ impl Fixture {
         }
     }
 
-    /// Lets the tombstones of all claims on a lock expire. Redis is helped, because nobody waits a minute for that.
+    /// Lets the tombstones of all claims on a lock expire. In Redis they are deleted: a minute is too long to wait.
     pub(crate) async fn forget(&self, name: &LockName) {
         let Some(redis) = self.redis else {
             return self.advance(TOMBSTONE_TTL).await;
@@ -190,8 +193,8 @@ impl Fixture {
         }
     }
 
-    /// For how long Redis keeps what it keeps longest of a lock, fencing counter aside. The fixture has no other lock of
-    /// that bucket.
+    /// The longest remaining lifetime of a key of this lock, without the fencing counter. The fixture must have no
+    /// other lock in that bucket.
     pub(crate) async fn longest_kept(&self, name: &LockName) -> Duration {
         let redis = self.redis_behind();
         let pattern = format!("lh:1:{{{}}}:*", name.bucket().index());
@@ -202,13 +205,13 @@ impl Fixture {
         Duration::from_millis(longest_ms.unsigned_abs())
     }
 
-    /// Lets time pass until something that lasts `duration` from now is over.
+    /// Lets slightly more than `duration` pass.
     pub(crate) async fn outlast(&self, duration: Duration) {
         // Redis counts in whole milliseconds.
         self.advance(duration + Duration::from_millis(20)).await;
     }
 
-    /// Fails unless `left` of a time remains. On a real clock it may have become less on the way.
+    /// Fails unless `left` of a time remains. On a real clock, less may remain.
     #[track_caller]
     pub(crate) fn assert_left(&self, actual: Duration, left: Duration) {
         let least = match self.redis {
@@ -221,7 +224,7 @@ impl Fixture {
         );
     }
 
-    /// Fails unless `passed` has passed. On a real clock it may have become more on the way.
+    /// Fails unless `passed` has passed. On a real clock, more may have passed.
     #[track_caller]
     pub(crate) fn assert_passed(&self, actual: Duration, passed: Duration) {
         let most = match self.redis {
@@ -235,12 +238,12 @@ impl Fixture {
     }
 }
 
-/// By when an operation that starts now must be over.
+/// The deadline of an operation that starts now.
 pub(crate) fn deadline() -> Instant {
     Instant::now() + DEADLINE
 }
 
-/// The time for an operation of many steps that starts now.
+/// The deadlines of an operation of many steps that starts now.
 pub(crate) fn deadlines() -> Deadlines {
     Deadlines {
         step: DEADLINE,

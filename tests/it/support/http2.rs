@@ -1,5 +1,5 @@
-//! A client of HTTP/2 that does what no library would: it closes its windows, resets what it asked for, and answers
-//! PINGs while it reads nothing. It writes frames (RFC 9113) by hand and knows of HPACK only how to write a plain head.
+//! An HTTP/2 client that does what no library would: it closes its windows, resets its requests, and answers PINGs
+//! while it reads nothing else. It writes frames (RFC 9113) by hand, and of HPACK it has only plain literals.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
-/// The longest frame that every server takes.
+/// The largest frame that every server must accept.
 const FRAME_BYTES_MAX: usize = 16 * 1024;
 
 const ACK: u8 = 1;
@@ -45,12 +45,12 @@ pub(crate) struct Http2 {
 }
 
 impl Http2 {
-    /// Connects, with so large a window for each answer.
+    /// Connects, with this window for each response.
     pub(crate) async fn open(address: SocketAddr, window: u32) -> io::Result<Self> {
         Self::over(TcpStream::connect(address).await?, window).await
     }
 
-    /// Begins on a connection.
+    /// Starts HTTP/2 on a connection.
     pub(crate) async fn over(mut stream: TcpStream, window: u32) -> io::Result<Self> {
         stream
             .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
@@ -61,12 +61,12 @@ impl Http2 {
         Ok(connection)
     }
 
-    /// Asks, without a body, and returns the number of the stream.
+    /// Sends a request without a body, and returns its stream id.
     pub(crate) async fn ask(&mut self, method: &str, path: &str) -> io::Result<u32> {
         self.ask_for("*/*", method, path, "").await
     }
 
-    /// Asks for an answer of this type, with a body of at most one frame, and returns the number of the stream.
+    /// Sends a request with this `Accept` and a body of at most one frame, and returns its stream id.
     pub(crate) async fn ask_for(
         &mut self,
         accept: &str,
@@ -76,7 +76,7 @@ impl Http2 {
     ) -> io::Result<u32> {
         let id = self.next;
         self.next += 2;
-        // Of the static table: 1 is the name :authority, 19 the name accept.
+        // In the static table, 1 is the name :authority, 19 the name accept.
         let mut head = beginning(method, path);
         head.extend(literal(1, "localhost"));
         head.extend(literal(19, accept));
@@ -88,8 +88,8 @@ impl Http2 {
         Ok(id)
     }
 
-    /// Asks with so many further headers, each with a value of so many bytes, and announces a body of one byte. Returns the
-    /// number of the stream.
+    /// Sends a request with this many further headers of `value_bytes` each, and announces a body of one byte. Returns
+    /// the stream id.
     pub(crate) async fn ask_with_headers(
         &mut self,
         method: &str,
@@ -117,15 +117,15 @@ impl Http2 {
         Ok(id)
     }
 
-    /// Asks with a head that fills a frame, of which the other side remembers the host. h2 remembers it as a part of the frame,
-    /// all of which it keeps.
+    /// Sends a head that fills a frame and adds its host to the peer's HPACK table. h2 stores it as a slice of the
+    /// frame, so it keeps the whole frame in memory.
     pub(crate) async fn ask_to_remember(&mut self, path: &str) -> io::Result<u32> {
-        // A header that is remembered has this bit. Of the static table, 1 is the name :authority.
-        const REMEMBERED: u8 = 0x40;
+        // This bit adds a header to the dynamic table. In the static table, 1 is the name :authority.
+        const INDEXED: u8 = 0x40;
         let id = self.next;
         self.next += 2;
         let mut head = beginning("GET", path);
-        head.push(REMEMBERED | 1);
+        head.push(INDEXED | 1);
         head.extend(text(&format!("localhost:{id}")));
         head.push(0);
         head.extend(text("f"));
@@ -135,7 +135,7 @@ impl Http2 {
         Ok(id)
     }
 
-    /// Sends the body of one byte.
+    /// Sends the announced body of one byte.
     pub(crate) async fn end(&mut self, id: u32) -> io::Result<()> {
         self.send(DATA, END_STREAM, id, b"&").await
     }
@@ -144,12 +144,12 @@ impl Http2 {
         self.send(RST_STREAM, 0, id, &CANCEL.to_be_bytes()).await
     }
 
-    /// Opens the window of a stream, or with 0 that of the connection.
+    /// Increases the window of a stream, or with id 0 that of the connection.
     pub(crate) async fn widen(&mut self, id: u32, bytes: u32) -> io::Result<()> {
         self.send(WINDOW_UPDATE, 0, id, &bytes.to_be_bytes()).await
     }
 
-    /// The next frame that is no PING and no SETTINGS, both of which are answered.
+    /// The next frame. Answers PING and SETTINGS, and skips WINDOW_UPDATE.
     pub(crate) async fn next(&mut self) -> io::Result<Frame> {
         loop {
             let frame = self.read().await?;
@@ -180,7 +180,7 @@ impl Http2 {
         })
     }
 
-    /// Asks so many times, and takes each request back before it can have been looked at.
+    /// Sends this many requests, and resets each one before the server can have handled it.
     pub(crate) async fn ask_and_reset(&mut self, requests: usize) -> io::Result<()> {
         let mut frames = Vec::new();
         let head = beginning("GET", "/livez");
@@ -208,14 +208,14 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// How every head begins. Of the static table, 2 is the name :method, 6 is ":scheme: http", 4 the name :path.
+/// The start of every head. In the static table, 2 is the name :method, 6 is ":scheme: http", 4 the name :path.
 fn beginning(method: &str, path: &str) -> Vec<u8> {
     [literal(2, method), vec![0x80 | 6], literal(4, path)].concat()
 }
 
-/// A header whose name is in the static table and whose value is written out, and remembered by nobody.
+/// A header with a name of the static table and a literal value, which is not added to the dynamic table.
 fn literal(name: u8, value: &str) -> Vec<u8> {
-    // A number that does not fit into four bits goes on in the next byte.
+    // A number that does not fit into four bits continues in the next byte.
     let mut field = match name {
         0..15 => vec![name],
         _ => vec![15, name - 15],

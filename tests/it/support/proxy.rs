@@ -15,17 +15,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// A connection whose commands arrived late is closed when no answer has come for so long.
+/// A connection whose commands arrived late is closed after this time without an answer.
 const LATE_QUIET: Duration = Duration::from_secs(1);
 
-/// A TCP proxy on 127.0.0.1. What it does to connections can be changed at any time; it ends when dropped.
+/// A TCP proxy on 127.0.0.1. Its faults can be changed at any time; it ends when dropped.
 pub(crate) struct Proxy {
     address: SocketAddr,
     state: Arc<State>,
     listener: JoinHandle<()>,
 }
 
-/// What all connections look at.
+/// Shared by all connections.
 struct State {
     target: Mutex<String>,
     refuses: AtomicBool,
@@ -36,19 +36,19 @@ struct State {
     swallowed: AtomicUsize,
     loses_commands: AtomicBool,
     holds_back: AtomicBool,
-    /// For how long a command that was held back is under way after its connection was cut.
+    /// How long after the cut of its connection a held back command arrives.
     late_ms: AtomicU64,
     lost: AtomicUsize,
     late: AtomicUsize,
     stalled: AtomicUsize,
-    /// Whether everything stands still, in both directions.
+    /// Whether nothing is forwarded, in either direction.
     stalls: watch::Sender<bool>,
     /// How often all connections were cut. A connection ends when this changes.
     cuts: watch::Sender<u64>,
 }
 
 impl Proxy {
-    /// A proxy that passes everything on to `target`.
+    /// A proxy that forwards everything to `target`.
     pub(crate) async fn start(target: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
@@ -77,7 +77,7 @@ impl Proxy {
         }
     }
 
-    /// A database behind the proxy, as a store is told where to find it.
+    /// The address of a database behind the proxy, for a store.
     pub(crate) fn database(&self, database: u16) -> RedisAddress {
         RedisAddress {
             host: self.address.ip().to_string(),
@@ -86,72 +86,72 @@ impl Proxy {
         }
     }
 
-    /// The address as a client connects to it.
+    /// The address that clients connect to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where new connections lead from now on. Those that are open stay as they are.
+    /// Forwards new connections to another server from now on. Open connections are not changed.
     pub(crate) fn redirect(&self, target: String) {
         *self.state.target.lock().expect("whole") = target;
     }
 
-    /// Ends every connection there is.
+    /// Ends every open connection.
     pub(crate) fn cut(&self) {
         self.state.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Whether new connections are closed at once.
+    /// Sets whether new connections are closed at once.
     pub(crate) fn refuse(&self, refuses: bool) {
         self.state.refuses.store(refuses, SeqCst);
     }
 
-    /// From now on commands arrive and their answers do not.
+    /// Drops replies from now on, but not commands.
     pub(crate) fn swallow_replies(&self) {
         self.state.swallows.store(true, SeqCst);
     }
 
-    /// Answers arrive again. The connections that lost some are cut: a stream with a hole does not exist in TCP.
+    /// Forwards replies again. Cuts all connections, because a TCP stream cannot continue after lost bytes.
     pub(crate) fn pass_replies(&self) {
         self.state.swallows.store(false, SeqCst);
         self.cut();
     }
 
-    /// How long each answer is kept before it is passed on.
+    /// Sets the delay of each reply.
     pub(crate) fn delay_replies(&self, delay: Duration) {
         let delay_ms = u64::try_from(delay.as_millis()).expect("a short delay");
         self.state.delay_ms.store(delay_ms, SeqCst);
     }
 
-    /// Passes new connections on to another server from now on, and cuts those that there are.
+    /// Forwards new connections to another server from now on, and cuts the open ones.
     pub(crate) fn switch(&self, target: String) {
         *self.state.target.lock().expect("whole") = target;
         self.cut();
     }
 
-    /// Whether nothing passes, in either direction, while all connections stay open.
+    /// Sets whether nothing is forwarded, in either direction, while all connections stay open.
     pub(crate) fn stall(&self, stalls: bool) {
         self.state.stalls.send_replace(stalls);
     }
 
-    /// From now on commands get lost on their way.
+    /// Drops commands from now on.
     pub(crate) fn lose_commands(&self) {
         self.state.loses_commands.store(true, SeqCst);
     }
 
-    /// Commands arrive again. The connections that lost some are cut: a stream with a hole does not exist in TCP.
+    /// Forwards commands again. Cuts all connections, because a TCP stream cannot continue after lost bytes.
     pub(crate) fn pass_commands(&self) {
         self.state.loses_commands.store(false, SeqCst);
         self.cut();
     }
 
-    /// From now on commands are held back on their way.
+    /// Holds commands back from now on.
     pub(crate) fn hold_back(&self) {
         self.state.holds_back.store(true, SeqCst);
     }
 
-    /// Cuts all connections for those who sent the commands; what was held back arrives so much later nevertheless. New
-    /// connections pass everything on.
+    /// Cuts all connections of the clients; commands that were held back still arrive after `late`. New connections
+    /// forward everything.
     pub(crate) fn deliver_late(&self, late: Duration) {
         let late_ms = u64::try_from(late.as_millis()).expect("a short delay");
         self.state.late_ms.store(late_ms, SeqCst);
@@ -159,17 +159,17 @@ impl Proxy {
         self.cut();
     }
 
-    /// How many pieces of commands got lost.
+    /// How many pieces of commands were dropped.
     pub(crate) fn lost(&self) -> usize {
         self.state.lost.load(SeqCst)
     }
 
-    /// How many pieces of commands arrived after their connection was cut.
+    /// How many connections had commands that arrived after the cut.
     pub(crate) fn late(&self) -> usize {
         self.state.late.load(SeqCst)
     }
 
-    /// How many pieces of commands or answers were stopped on their way.
+    /// How many pieces of commands or replies were stalled.
     pub(crate) fn stalled(&self) -> usize {
         self.state.stalled.load(SeqCst)
     }
@@ -179,12 +179,12 @@ impl Proxy {
         self.state.open.load(SeqCst)
     }
 
-    /// How many connections there have been.
+    /// How many connections were accepted so far.
     pub(crate) fn accepted(&self) -> usize {
         self.state.accepted.load(SeqCst)
     }
 
-    /// How many pieces of answers were swallowed.
+    /// How many pieces of replies were dropped.
     pub(crate) fn swallowed(&self) -> usize {
         self.state.swallowed.load(SeqCst)
     }
@@ -213,7 +213,7 @@ async fn connection(client: TcpStream, state: Arc<State>) {
     state.open.fetch_sub(1, SeqCst);
 }
 
-/// Passes both directions on until one of them ends, or the connection is cut.
+/// Forwards both directions until one of them ends, or the connection is cut.
 async fn pass(client: TcpStream, state: &Arc<State>) -> io::Result<()> {
     let mut cuts = state.cuts.subscribe();
     let target = state.target.lock().expect("whole").clone();
@@ -235,7 +235,7 @@ async fn pass(client: TcpStream, state: &Arc<State>) -> io::Result<()> {
     ended
 }
 
-/// Passes commands on, as long as none of them gets lost or is held back: what follows one must not overtake it.
+/// Forwards commands. After one was dropped or held back, so are all that follow: they must not overtake it.
 async fn commands(
     from: &mut OwnedReadHalf,
     to: &mut OwnedWriteHalf,
@@ -243,14 +243,14 @@ async fn commands(
     held_back: &mut Vec<u8>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
-    let mut is_deaf = false;
+    let mut drops_commands = false;
     loop {
         let length = from.read(&mut buffer).await?;
         if length == 0 {
             return Ok(());
         }
-        is_deaf |= state.loses_commands.load(SeqCst);
-        if is_deaf {
+        drops_commands |= state.loses_commands.load(SeqCst);
+        if drops_commands {
             state.lost.fetch_add(1, SeqCst);
         } else if !held_back.is_empty() || state.holds_back.load(SeqCst) {
             held_back.extend_from_slice(&buffer[..length]);
@@ -261,7 +261,7 @@ async fn commands(
     }
 }
 
-/// Lets what was held back arrive. Nobody is there any more for the answers.
+/// Delivers what was held back, and discards the replies.
 async fn deliver(
     held_back: Vec<u8>,
     mut from: OwnedReadHalf,
@@ -271,7 +271,7 @@ async fn deliver(
     tokio::time::sleep(Duration::from_millis(state.late_ms.load(SeqCst))).await;
     to.write_all(&held_back).await?;
     let mut buffer = vec![0; 64 * 1024];
-    // The first answer shows that it arrived; then everything that was sent is read, so that none of it is lost.
+    // The first reply shows that the commands arrived. All others are read too: closing early could lose commands.
     let mut is_first = true;
     while let Ok(Ok(1..)) = tokio::time::timeout(LATE_QUIET, from.read(&mut buffer)).await {
         state.late.fetch_add(usize::from(is_first), SeqCst);
@@ -280,7 +280,7 @@ async fn deliver(
     Ok(())
 }
 
-/// Waits while everything stands still.
+/// Waits while the proxy is stalled.
 async fn pass_stalls(state: &State) {
     let mut stalls = state.stalls.subscribe();
     if *stalls.borrow() {
@@ -295,7 +295,7 @@ async fn replies(
     state: &State,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
-    let mut is_mute = false;
+    let mut drops_replies = false;
     loop {
         let length = from.read(&mut buffer).await?;
         if length == 0 {
@@ -303,8 +303,8 @@ async fn replies(
         }
         tokio::time::sleep(Duration::from_millis(state.delay_ms.load(SeqCst))).await;
         pass_stalls(state).await;
-        is_mute |= state.swallows.load(SeqCst);
-        if is_mute {
+        drops_replies |= state.swallows.load(SeqCst);
+        if drops_replies {
             state.swallowed.fetch_add(1, SeqCst);
         } else {
             to.write_all(&buffer[..length]).await?;

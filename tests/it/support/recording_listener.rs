@@ -1,20 +1,20 @@
-//! A listener that remembers what it was told, so that a law can ask how often.
+//! A listener that records its notifications, so that a test can count them.
 
 use std::sync::{Mutex, MutexGuard};
 
 use leasehold::domain::{ClaimDigest, EventKind, LockEvent, LockName};
 use leasehold::store::Listener;
 
-/// Hears everything that a store tells one process.
+/// Records all notifications of a store to one process.
 #[derive(Debug, Default)]
 pub(crate) struct RecordingListener {
-    heard: Mutex<Heard>,
+    recorded: Mutex<Recorded>,
 }
 
-/// What was heard so far.
+/// The notifications so far.
 #[derive(Debug, Default)]
-struct Heard {
-    offers: Vec<LockName>,
+struct Recorded {
+    reservations: Vec<LockName>,
     evictions: Vec<LockName>,
     releases: Vec<(LockName, ClaimDigest)>,
     events: Vec<LockEvent>,
@@ -23,81 +23,83 @@ struct Heard {
 }
 
 impl RecordingListener {
-    /// How often the lock was offered.
+    /// How often the lock was reserved for this process.
     pub(crate) fn offers_of(&self, name: &LockName) -> usize {
-        let heard = self.heard();
-        heard
-            .offers
+        let recorded = self.recorded();
+        recorded
+            .reservations
             .iter()
-            .filter(|offered| *offered == name)
+            .filter(|reserved| *reserved == name)
             .count()
     }
 
-    /// How often it was told that those who held the lock were evicted.
+    /// How often an eviction of the lock was notified.
     pub(crate) fn evictions_of(&self, name: &LockName) -> usize {
-        let heard = self.heard();
-        let evictions = heard.evictions.iter();
+        let recorded = self.recorded();
+        let evictions = recorded.evictions.iter();
         evictions.filter(|evicted| *evicted == name).count()
     }
 
-    /// How often it was told that a request released what a stream of this claim may hold.
+    /// How often a release that may concern a stream of this claim was notified.
     pub(crate) fn releases_of(&self, name: &LockName, claim: ClaimDigest) -> usize {
-        let heard = self.heard();
-        let releases = heard.releases.iter();
+        let recorded = self.recorded();
+        let releases = recorded.releases.iter();
         let of_claim = releases.filter(|(of, by)| of == name && *by == claim);
         of_claim.count()
     }
 
-    /// What happened to the lock, in the order in which it was told.
+    /// The events of the lock, in the order of their delivery.
     pub(crate) fn events_of(&self, name: &LockName) -> Vec<LockEvent> {
-        let heard = self.heard();
-        let events = heard.events.iter().filter(|event| event.name == *name);
+        let recorded = self.recorded();
+        let events = recorded.events.iter().filter(|event| event.name == *name);
         events.cloned().collect()
     }
 
-    /// The kinds of what happened to the lock.
+    /// The kinds of the lock's events.
     pub(crate) fn kinds_of(&self, name: &LockName) -> Vec<EventKind> {
         let events = self.events_of(name);
         events.into_iter().map(|event| event.kind).collect()
     }
 
-    /// How often offers may have been lost.
+    /// How often the store reported that reservations may have been lost.
     pub(crate) fn missed(&self) -> usize {
-        self.heard().missed
+        self.recorded().missed
     }
 
-    /// How often events may have been lost.
+    /// How often the store reported that events may have been lost.
     pub(crate) fn missed_events(&self) -> usize {
-        self.heard().missed_events
+        self.recorded().missed_events
     }
 
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().expect("nobody panics while holding it")
+    fn recorded(&self) -> MutexGuard<'_, Recorded> {
+        self.recorded
+            .lock()
+            .expect("no code panics while holding it")
     }
 }
 
 impl Listener for RecordingListener {
     fn reserved(&self, name: &LockName) {
-        self.heard().offers.push(name.clone());
+        self.recorded().reservations.push(name.clone());
     }
 
     fn evicted(&self, name: &LockName) {
-        self.heard().evictions.push(name.clone());
+        self.recorded().evictions.push(name.clone());
     }
 
     fn released(&self, name: &LockName, claim: ClaimDigest) {
-        self.heard().releases.push((name.clone(), claim));
+        self.recorded().releases.push((name.clone(), claim));
     }
 
     fn event(&self, event: LockEvent) {
-        self.heard().events.push(event);
+        self.recorded().events.push(event);
     }
 
     fn messages_lost(&self) {
-        self.heard().missed += 1;
+        self.recorded().missed += 1;
     }
 
     fn events_lost(&self) {
-        self.heard().missed_events += 1;
+        self.recorded().missed_events += 1;
     }
 }

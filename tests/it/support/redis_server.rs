@@ -1,6 +1,6 @@
-//! A real `redis-server` that a test starts, kills, pauses and questions.
+//! A real `redis-server` that a test starts, kills, pauses and queries.
 //!
-//! Each has a port and a directory of its own and ends with its owner, even when the test process itself is killed.
+//! Each has its own port and directory, and ends with its owner, even when the test process is killed.
 
 // Benches include this file by its path, too.
 #[path = "redis_server/process.rs"]
@@ -22,16 +22,16 @@ use tokio::time::Instant;
 
 use process::Process;
 
-/// How long one start may take before another port is tried.
-const START_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a start may take before another port is tried.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a command of the test's own may take.
-const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
+/// The timeout of a command that a test sends itself.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a Redis keeps on disk, and when it writes it.
+/// What Redis persists, and when it syncs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Persistence {
-    /// Nothing: what is killed is forgotten.
+    /// Nothing: a kill loses all data.
     Nothing,
     /// Everything, synced once a second.
     AofEverySecond,
@@ -50,7 +50,7 @@ pub(crate) struct RedisOptions {
     pub(crate) databases: u16,
     /// Whether the test can move its clock.
     pub(crate) has_movable_clock: bool,
-    /// The environment, for a library that is loaded before.
+    /// The environment, for a preloaded library.
     pub(crate) environment: Vec<(&'static str, String)>,
 }
 
@@ -67,7 +67,7 @@ impl Default for RedisOptions {
 }
 
 impl RedisOptions {
-    /// Without a disk that may be slow at the wrong moment, for what has nothing to do with it.
+    /// Without persistence, so that a slow disk cannot disturb a test.
     pub(crate) fn forgetful() -> Self {
         Self {
             persistence: Persistence::Nothing,
@@ -88,7 +88,7 @@ impl RedisOptions {
             ("save", String::new()),
             ("appendonly", aof.to_owned()),
             ("appendfsync", fsync.to_owned()),
-            // A replica that connects need not wait for others to do the same.
+            // A replica that connects need not wait for others.
             ("repl-diskless-sync-delay", "0".to_owned()),
             ("maxmemory-policy", self.eviction_policy.to_owned()),
             ("databases", self.databases.to_string()),
@@ -119,7 +119,7 @@ impl RedisServer {
         };
         for _ in 0..5 {
             server.port = free_port();
-            // Somebody else may have taken the port since: then the next one is tried.
+            // Another process may have taken the port since; then the next one is tried.
             if server.try_start().await {
                 return server;
             }
@@ -137,29 +137,29 @@ impl RedisServer {
         );
     }
 
-    /// What is different when it is started again.
+    /// The options for the next start of a killed Redis.
     pub(crate) fn options(&mut self) -> &mut RedisOptions {
         assert!(self.process.is_none(), "kill it before configuring it");
         &mut self.options
     }
 
-    /// Ends Redis as a crash does (SIGKILL).
+    /// Kills Redis like a crash (SIGKILL).
     pub(crate) fn kill(&mut self) {
         drop(self.process.take());
     }
 
-    /// Deletes everything that a killed Redis left on disk, as a lost volume does.
+    /// Deletes all data of a killed Redis, like a lost volume.
     pub(crate) fn forget(&mut self) {
         assert!(self.process.is_none(), "kill it before its disk is lost");
         self.directory = tempfile::tempdir().expect("a temporary directory");
     }
 
-    /// How long its append-only file is.
+    /// The length of its append-only file.
     pub(crate) fn aof_len(&self) -> u64 {
         std::fs::metadata(self.aof()).expect("it exists").len()
     }
 
-    /// Cuts the append-only file of a killed Redis, as a power loss does with what was not synced.
+    /// Truncates the append-only file of a killed Redis, as a power loss does with unsynced data.
     pub(crate) fn truncate_aof(&self, len: u64) {
         assert!(self.process.is_none(), "kill it before its file is cut");
         let file = File::options().write(true).open(self.aof());
@@ -173,7 +173,7 @@ impl RedisServer {
             .join("appendonlydir/appendonly.aof.1.incr.aof")
     }
 
-    /// Moves the clock of a Redis whose clock can be moved: so far ahead of the machine's.
+    /// Moves the clock of a Redis with a movable clock ahead of the machine's.
     pub(crate) fn move_clock(&self, ahead: Duration) {
         assert!(self.options.has_movable_clock);
         let micros = i64::try_from(ahead.as_micros()).expect("not so far");
@@ -195,12 +195,12 @@ impl RedisServer {
         self.directory.path().join("clock-offset")
     }
 
-    /// Stops Redis in its tracks (SIGSTOP): connections stay open, nothing is answered.
+    /// Stops Redis (SIGSTOP): connections stay open without answers.
     pub(crate) fn pause(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// Lets a paused Redis go on (SIGCONT).
+    /// Resumes a paused Redis (SIGCONT).
     pub(crate) fn resume(&self) {
         self.signal(Signal::SIGCONT);
     }
@@ -210,7 +210,7 @@ impl RedisServer {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// One of its databases, as a store is told where to find it.
+    /// The address of one of its databases, for a store.
     pub(crate) fn database(&self, database: u16) -> RedisAddress {
         RedisAddress {
             host: "127.0.0.1".to_owned(),
@@ -219,12 +219,12 @@ impl RedisServer {
         }
     }
 
-    /// Runs a command in database 0, over a connection of its own.
+    /// Runs a command in database 0, on a new connection.
     pub(crate) async fn command(&self, words: &[impl ToRedisArgs + Debug]) -> Value {
         self.command_in(0, words).await
     }
 
-    /// Runs a command in a database, over a connection of its own.
+    /// Runs a command in a database, on a new connection.
     pub(crate) async fn command_in(
         &self,
         database: u16,
@@ -241,13 +241,13 @@ impl RedisServer {
             .unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// All keys of a database that match. They may end in bytes that are no text.
+    /// All keys of a database that match. They may end in binary bytes.
     pub(crate) async fn keys(&self, database: u16, pattern: &str) -> Vec<Vec<u8>> {
         let answer = self.command_in(database, &["KEYS", pattern]).await;
         redis::from_redis_value(answer).expect("KEYS answers keys")
     }
 
-    /// For how many more milliseconds a key is kept; negative if for ever.
+    /// The remaining TTL of a key in milliseconds; negative if it has none.
     pub(crate) async fn kept_ms(&self, database: u16, key: &[u8]) -> i64 {
         self.integer(database, &[b"PTTL", key]).await
     }
@@ -258,7 +258,7 @@ impl RedisServer {
         found.unwrap_or_else(|| panic!("INFO {section} has no {field}"))
     }
 
-    /// One line of a section of `INFO`, for sections that leave out what there is none of.
+    /// One line of a section of `INFO`, if the section has it.
     pub(crate) async fn info_if_any(&self, section: &str, field: &str) -> Option<String> {
         let text = self.info_section(section).await;
         field_of(&text, field).map(str::to_owned)
@@ -270,7 +270,7 @@ impl RedisServer {
         redis::from_redis_value(answer).expect("INFO answers a text")
     }
 
-    /// How many clients are connected, not counting the one that asks.
+    /// How many clients are connected, without this one.
     pub(crate) async fn connections(&self) -> usize {
         let count = self.info("clients", "connected_clients").await;
         count.parse::<usize>().expect("a number") - 1
@@ -278,8 +278,8 @@ impl RedisServer {
 
     async fn try_command(&self, database: u16, words: &[impl ToRedisArgs]) -> RedisResult<Value> {
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(COMMAND_PATIENCE))
-            .set_response_timeout(Some(COMMAND_PATIENCE));
+            .set_connection_timeout(Some(COMMAND_TIMEOUT))
+            .set_response_timeout(Some(COMMAND_TIMEOUT));
         let mut connection = Client::open(format!("redis://{}/{database}", self.address()))?
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
@@ -301,9 +301,9 @@ impl RedisServer {
         let process = Process::start(&arguments, clock_offset.as_deref(), environment);
         let own = process.pid().to_string();
         self.process = Some(process);
-        let give_up = Instant::now() + START_PATIENCE;
+        let give_up = Instant::now() + START_TIMEOUT;
         while Instant::now() < give_up {
-            // While it loads its data it answers with an error; and it must be this process that answers.
+            // While Redis loads its data it answers with an error. Another process may also answer on this port.
             match self.try_command(0, &["PING"]).await {
                 Ok(_) if self.info("server", "process_id").await == own => return true,
                 Ok(_) => break,
@@ -320,8 +320,8 @@ impl RedisServer {
     }
 }
 
-/// A port that nobody listens on, below those that the system gives to outgoing connections: it stays free while a
-/// killed Redis is away.
+/// A port without a listener, below the range for outgoing connections, so that it stays free while a killed Redis is
+/// down.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = std::process::id().wrapping_mul(97);
@@ -340,7 +340,7 @@ fn field_of<'a>(text: &'a str, field: &str) -> Option<&'a str> {
 }
 
 #[tokio::test]
-async fn a_redis_with_an_append_only_file_survives_a_kill_and_one_without_forgets() {
+async fn a_redis_with_an_append_only_file_keeps_its_data_after_a_kill_and_one_without_does_not() {
     for (persistence, remembered) in [(Persistence::AofAlways, 1), (Persistence::Nothing, 0)] {
         let options = RedisOptions {
             persistence,

@@ -1,4 +1,4 @@
-//! How the tests come by a store and a service. What a store's construction needs is known here and nowhere else.
+//! Opens stores and services for tests. Only this file knows how a store is constructed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use leasehold::store::redis::RedisStore;
 use leasehold::store::{LockStore, StoreError};
 use leasehold::telemetry::Metrics;
 
-/// How long one operation of a store may take in the tests of faults, on a machine that may have little time for them.
+/// The timeout of one store operation in the tests of faults, long enough for a busy machine.
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How many connections to Redis a store opens in tests.
 pub(crate) const CONNECTIONS: usize = 4;
 
-/// How many connections to Redis a process has in tests: those of the store, the one on which it hears messages, and for a
-/// moment that of a survey.
+/// How many connections to Redis a process has in tests: those of the pool, the subscriber's, and briefly that of a
+/// survey.
 pub(crate) const CONNECTIONS_IN_ALL: usize = CONNECTIONS + 2;
 
 /// The longest lease that may have been granted before a store was opened.
 const LEASE_MAX: Duration = Duration::from_secs(3600);
 
-/// The settings of a Redis store in tests: small, quick to notice, nothing overridden.
+/// The settings of a Redis store in tests: few connections, short intervals, nothing overridden.
 pub(crate) fn redis_config() -> RedisConfig {
     RedisConfig {
         connections: CONNECTIONS,
@@ -45,7 +45,7 @@ pub(crate) async fn redis_store(
     Ok(Arc::new(store))
 }
 
-/// How a service waits in tests: it looks often, so that what a message does not tell is soon noticed.
+/// How a service waits in tests: it polls often, so that a lost message causes only a short delay.
 pub(crate) fn waiting_config() -> WaitingConfig {
     WaitingConfig {
         wait_max: Duration::from_secs(55),
@@ -57,12 +57,12 @@ pub(crate) fn waiting_config() -> WaitingConfig {
     }
 }
 
-/// A service over a store, with the timeout of the tests of faults.
+/// A service over a store, with [`OPERATION_TIMEOUT`].
 pub(crate) fn service(store: Arc<dyn LockStore>) -> LockService {
     service_within(OPERATION_TIMEOUT, store)
 }
 
-/// A service over a store, whose operations may take so long.
+/// A service over a store, with another timeout of operations.
 pub(crate) fn service_within(timeout: Duration, store: Arc<dyn LockStore>) -> LockService {
     let metrics = LockMetrics::new(&Metrics::default());
     LockService::new(store, timeout, waiting_config(), metrics)

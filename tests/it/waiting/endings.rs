@@ -1,4 +1,4 @@
-//! How waits end: in time, hung up, drained, through outages; and what of them is left.
+//! How waits end: at their time limit, by a disconnect, by draining, in outages; and what they leave behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::support::fixture::{SHORT, deadline, for_short, rival};
 const WAIT: Duration = Duration::from_secs(5);
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_over_tells_how_far_it_has_come_and_keeps_the_place() {
+async fn a_wait_that_times_out_reports_its_position_and_keeps_its_place() {
     let (service, _) = Staged::service();
     let holder = held(&service).await;
     let [first, second] = [rival(&holder), rival(&holder)].map(Arc::new);
     let _first = Waiting::standing(&service, &first, LONG_WAIT).await;
     let began = Instant::now();
-    let unserved = Waiting::standing(&service, &second, WAIT)
+    let not_granted = Waiting::standing(&service, &second, WAIT)
         .await
         .timed_out()
         .await;
@@ -32,10 +32,10 @@ async fn a_wait_that_is_over_tells_how_far_it_has_come_and_keeps_the_place() {
         position: 2,
         queue_length: 2,
     };
-    assert_eq!(unserved.position, Some(place));
-    assert_eq!(unserved.place_kept, Duration::from_secs(10));
+    assert_eq!(not_granted.position, Some(place));
+    assert_eq!(not_granted.place_kept, Duration::from_secs(10));
     assert!(matches!(
-        unserved.blocked_by[0].by,
+        not_granted.blocked_by[0].by,
         ConflictKind::Holders(_)
     ));
     let later = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
@@ -47,7 +47,7 @@ async fn a_wait_that_is_over_tells_how_far_it_has_come_and_keeps_the_place() {
     assert!(!later.answer.is_finished(), "it came later");
 }
 
-/// A waiter that was granted its lock while every answer to it was lost, until the lease was over.
+/// A waiter that was granted its lock while all its answers were lost, until the lease expired.
 async fn granted_unknown(service: &LockService, store: &Staged) -> Waiting {
     let holder = held(service).await;
     let claim = Arc::new(for_short(&rival(&holder)));
@@ -65,7 +65,7 @@ async fn granted_unknown(service: &LockService, store: &Staged) -> Waiting {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_whose_lease_ran_out_before_it_was_told_of_it_waits_on() {
+async fn a_waiter_whose_lease_expired_before_its_delivery_waits_on() {
     let (service, store) = Staged::service();
     let waiting = granted_unknown(&service, &store).await;
     store.goes_silent(false);
@@ -73,14 +73,14 @@ async fn a_waiter_whose_lease_ran_out_before_it_was_told_of_it_waits_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_whose_lease_went_to_another_before_it_was_told_of_it_waits_on() {
+async fn a_waiter_whose_undelivered_lease_went_to_another_claim_waits_on() {
     let (service, store) = Staged::service();
     let waiting = granted_unknown(&service, &store).await;
     let other = rival(&waiting.claim);
-    let asked = store
+    let answer = store
         .store
         .acquire(&other, Attempt::random(), None, deadline());
-    assert!(matches!(asked.await, Ok(Acquired::Granted(_))));
+    assert!(matches!(answer.await, Ok(Acquired::Granted(_))));
     store.goes_silent(false);
     sleep(Duration::from_secs(3)).await;
     assert!(!waiting.answer.is_finished(), "another claim holds");
@@ -88,9 +88,9 @@ async fn a_waiter_whose_lease_went_to_another_before_it_was_told_of_it_waits_on(
     waiting.granted().await;
 }
 
-/// Its own lease has nothing to do with how this claim ended.
+/// The claim ended by the lease of another request, not by one of this request.
 #[tokio::test(start_paused = true)]
-async fn a_waiter_whose_claim_ended_otherwise_meanwhile_is_told_so() {
+async fn a_waiter_whose_claim_ended_by_another_request_is_refused() {
     let (service, store) = Staged::service();
     let holder = held(&service).await;
     let claim = Arc::new(for_short(&rival(&holder)));
@@ -101,11 +101,11 @@ async fn a_waiter_whose_claim_ended_otherwise_meanwhile_is_told_so() {
         .store
         .release(&holder.names, holder.token, None, deadline());
     released.await.unwrap();
-    // A repeated post through another process, whose client was told and let the lease run out.
-    let asked = store
+    // A repeated post through another process. Its client received the lease and let it expire.
+    let answer = store
         .store
         .acquire(&claim, Attempt::random(), None, deadline());
-    assert!(matches!(asked.await, Ok(Acquired::Granted(_))));
+    assert!(matches!(answer.await, Ok(Acquired::Granted(_))));
     sleep(SHORT * 2).await;
     store.goes_silent(false);
     let outcome = waiting.outcome().await;
@@ -113,7 +113,7 @@ async fn a_waiter_whose_claim_ended_otherwise_meanwhile_is_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_granted_after_the_end_was_told() {
+async fn nothing_is_granted_after_the_timeout_was_reported() {
     let (service, store) = Staged::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
@@ -122,14 +122,14 @@ async fn nothing_is_granted_after_the_end_was_told() {
         .timed_out()
         .await;
     releases(&service, &holder).await;
-    let asks = store.asks();
+    let polls = store.polls();
     sleep(Duration::from_secs(3)).await;
     assert_eq!(view(&service, &claim).await.state, LockState::Free);
-    assert_eq!(store.asks(), asks);
+    assert_eq!(store.polls(), polls);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_hangs_up_is_passed_over_at_once_and_is_in_its_place_again_when_it_is_back() {
+async fn a_client_that_disconnects_is_passed_over_at_once_and_resumes_its_place_when_it_is_back() {
     let (service, _) = Staged::service();
     let holder = held(&service).await;
     let [first, second] = [rival(&holder), rival(&holder)].map(Arc::new);
@@ -148,25 +148,25 @@ async fn a_client_that_hangs_up_is_passed_over_at_once_and_is_in_its_place_again
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_hangs_up_before_the_first_answer_leaves_nothing_behind() {
+async fn a_client_that_disconnects_before_the_first_answer_leaves_nothing_behind() {
     let (service, store) = Staged::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     store.next([Fate::Late(Duration::from_millis(100))]);
-    let asked = service.acquire(Arc::clone(&claim), LONG_WAIT);
-    assert!(timeout(Duration::from_millis(10), asked).await.is_err());
+    let answer = service.acquire(Arc::clone(&claim), LONG_WAIT);
+    assert!(timeout(Duration::from_millis(10), answer).await.is_err());
     sleep(Duration::from_millis(200)).await;
     releases(&service, &holder).await;
     assert_idle(&service, &claim).await;
-    // The same, where the late answer is a grant.
+    // The same with a late grant.
     store.next([Fate::Late(Duration::from_millis(100))]);
-    let asked = service.acquire(Arc::clone(&claim), LONG_WAIT);
-    assert!(timeout(Duration::from_millis(10), asked).await.is_err());
+    let answer = service.acquire(Arc::clone(&claim), LONG_WAIT);
+    assert!(timeout(Duration::from_millis(10), answer).await.is_err());
     service.shut_down(Duration::from_secs(5)).await;
     assert_idle(&service, &claim).await;
 }
 
-/// One of two requests with one token hangs up: the other one still waits, and is served.
+/// One of two requests with the same token disconnects: the other one still waits, and is granted.
 #[tokio::test(start_paused = true)]
 async fn a_second_request_with_the_same_token_keeps_the_claim_waiting() {
     let (service, _) = Staged::service();
@@ -185,7 +185,7 @@ async fn a_second_request_with_the_same_token_keeps_the_claim_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_requests_with_the_same_token_both_are_told_of_the_grant() {
+async fn of_two_requests_with_the_same_token_both_get_the_grant() {
     let (service, _) = Staged::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
@@ -194,14 +194,14 @@ async fn of_two_requests_with_the_same_token_both_are_told_of_the_grant() {
     let since = Instant::now();
     releases(&service, &holder).await;
     first.granted().await;
-    let told = second.outcome().await;
-    assert!(matches!(told, Outcome::Replayed(_)), "{told:?}");
+    let outcome = second.outcome().await;
+    assert!(matches!(outcome, Outcome::Replayed(_)), "{outcome:?}");
     assert_at_once(since);
 }
 
-/// The first request is put out of the queue at the moment in which the second one comes to stand.
+/// The first request is dequeued just when the second one is enqueued.
 #[tokio::test(start_paused = true)]
-async fn a_place_that_is_left_and_taken_at_the_same_time_is_taken() {
+async fn a_place_that_is_left_and_resumed_at_the_same_time_is_resumed() {
     let (service, _) = Staged::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
@@ -230,7 +230,7 @@ async fn a_released_token_ends_the_wait_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_stops_answers_all_at_once_and_the_order_outlives_it() {
+async fn a_draining_process_answers_all_at_once_and_the_order_is_kept() {
     let (service, store) = Staged::service();
     let holder = held(&service).await;
     let mut waiting = Vec::new();
@@ -242,9 +242,9 @@ async fn a_process_that_stops_answers_all_at_once_and_the_order_outlives_it() {
     service.drain();
     for waiting in waiting {
         match waiting.outcome().await {
-            Outcome::Draining(unserved) => {
-                assert!(unserved.position.is_some());
-                assert_eq!(unserved.place_kept, Duration::from_secs(10));
+            Outcome::Draining(not_granted) => {
+                assert!(not_granted.position.is_some());
+                assert_eq!(not_granted.place_kept, Duration::from_secs(10));
             }
             other => panic!("{other:?}"),
         }
@@ -253,7 +253,7 @@ async fn a_process_that_stops_answers_all_at_once_and_the_order_outlives_it() {
     let late = Waiting::on(&service, &Arc::new(rival(&holder)), LONG_WAIT);
     let outcome = late.outcome().await;
     assert!(matches!(outcome, Outcome::Draining(_)), "{outcome:?}");
-    // They come back elsewhere, in whatever order.
+    // The clients come back elsewhere, in another order.
     let service = store.another_service(|_| {});
     let last = Waiting::standing(&service, &claims[2], LONG_WAIT).await;
     let first = Waiting::standing(&service, &claims[0], LONG_WAIT).await;
@@ -281,7 +281,7 @@ async fn a_wait_outlasts_an_outage_of_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_ends_in_an_outage_says_so_in_time_and_is_granted_nothing_afterwards() {
+async fn a_wait_that_ends_in_an_outage_fails_in_time_and_is_granted_nothing_afterwards() {
     let (service, store) = Staged::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
@@ -321,9 +321,9 @@ async fn a_store_that_hangs_makes_no_answer_late() {
     assert_idle(&service, &claim).await;
 }
 
-/// The grant was made and its answer was lost: the next look finds it, and it is this request's to deliver.
+/// The answer with the grant was lost. The next poll finds the grant, and this request must deliver it.
 #[tokio::test(start_paused = true)]
-async fn a_grant_whose_answer_was_lost_is_found_and_is_given_back_if_nobody_takes_it() {
+async fn a_grant_whose_answer_was_lost_is_found_and_is_rolled_back_if_undelivered() {
     let (service, store) = Staged::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
@@ -337,9 +337,9 @@ async fn a_grant_whose_answer_was_lost_is_found_and_is_given_back_if_nobody_take
     assert_idle(&service, &claim).await;
 }
 
-/// Stepping out first, a late ask would stand in the queue again and nobody would take it out.
+/// After leaving the queue first, a late poll could enqueue the claim again, and no request would dequeue it.
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_was_unsure_once_is_withdrawn_before_it_steps_out() {
+async fn a_wait_with_an_unknown_outcome_is_rolled_back_before_it_leaves_the_queue() {
     let (service, store) = Staged::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
@@ -348,11 +348,11 @@ async fn a_wait_that_was_unsure_once_is_withdrawn_before_it_steps_out() {
     let outcome = waiting.outcome().await;
     assert!(matches!(outcome, Outcome::TimedOut(_)), "{outcome:?}");
     settle().await;
-    assert_eq!(store.endings(), ["withdraw", "park"]);
+    assert_eq!(store.cleanups(), ["withdraw", "park"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_first_request_without_an_answer_is_told_so_and_leaves_no_ticket() {
+async fn a_first_poll_without_an_answer_fails_and_leaves_no_ticket() {
     let (service, store) = Staged::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
@@ -367,9 +367,9 @@ async fn a_first_request_without_an_answer_is_told_so_and_leaves_no_ticket() {
     takes(&service, &Arc::new(rival(&holder))).await;
 }
 
-/// The store's clock was set: its idea of when the wait is over is not ours.
+/// The store's clock was changed, so the store considers the wait over before the service does.
 #[tokio::test(start_paused = true)]
-async fn a_wait_goes_on_that_the_store_takes_for_over() {
+async fn a_wait_continues_although_the_store_considers_it_over() {
     let (service, store) = Staged::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
@@ -387,10 +387,10 @@ async fn a_wait_goes_on_that_the_store_takes_for_over() {
         is_head: false,
         takes_over: true,
     };
-    let asked = store
+    let answer = store
         .store
         .acquire(&claim, Attempt::random(), Some(&stale), deadline());
-    assert_eq!(asked.await.unwrap(), Acquired::WaitExpired);
+    assert_eq!(answer.await.unwrap(), Acquired::WaitExpired);
     sleep(Duration::from_secs(2)).await;
     releases(&service, &holder).await;
     waiting.granted().await;

@@ -1,4 +1,4 @@
-//! Locks that are held for as long as somebody listens.
+//! Streams that hold a lock for as long as their listener stays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ async fn queued(hold: &mut Hold) -> Position {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_renewed_for_as_long_as_somebody_listens_and_released_then() {
+async fn a_lease_is_renewed_while_its_stream_is_open_and_then_released() {
     let (service, _) = Staged::service();
     let claim = brief();
     let mut hold = service.hold(Arc::clone(&claim), None);
@@ -55,7 +55,7 @@ async fn a_lease_is_renewed_for_as_long_as_somebody_listens_and_released_then() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_waits_tells_how_far_it_has_come() {
+async fn a_waiting_stream_reports_its_position() {
     let (service, _) = Staged::service();
     let holder = held(&service).await;
     let first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
@@ -75,7 +75,7 @@ async fn a_stream_that_waits_tells_how_far_it_has_come() {
     assert_at_once(since);
 }
 
-/// Longer than any place is good for in the store without being asked for again.
+/// Longer than the lifetime of a ticket, so the wait must refresh its ticket.
 #[tokio::test(start_paused = true)]
 async fn a_stream_waits_for_as_long_as_it_lives() {
     let (service, _) = Staged::service();
@@ -96,7 +96,7 @@ async fn a_stream_waits_for_as_long_as_it_lives() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_stream_that_is_closed_and_its_place_is_kept() {
+async fn a_stream_that_is_closed_leaves_the_queue_and_keeps_its_place() {
     let (service, _) = Staged::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
@@ -114,7 +114,7 @@ async fn nobody_waits_for_a_stream_that_is_closed_and_its_place_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_is_told_that_its_lock_was_taken_away() {
+async fn a_stream_reports_the_eviction_of_its_lock() {
     let (service, _) = Staged::service();
     let claim = brief();
     let mut hold = service.hold(Arc::clone(&claim), None);
@@ -130,9 +130,9 @@ async fn a_stream_is_told_that_its_lock_was_taken_away() {
     assert!(hold.next().await.is_none());
 }
 
-/// All those who hold together, and one that holds several locks, whichever of them is taken away.
+/// Shared holders, and a holder of several locks of which one is evicted.
 #[tokio::test(start_paused = true)]
-async fn every_stream_is_told_at_once_that_one_of_its_locks_was_taken_away() {
+async fn every_stream_reports_the_eviction_of_one_of_its_locks_at_once() {
     let (service, _) = Staged::service();
     let [first, second] = [fresh_name(), fresh_name()];
     let reading = in_mode(&claim_on_all(names(&[first, second.clone()])), READ);
@@ -158,7 +158,7 @@ async fn every_stream_is_told_at_once_that_one_of_its_locks_was_taken_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_is_told_at_once_that_its_claim_was_released_and_others_are_not() {
+async fn a_stream_reports_the_release_of_its_claim_at_once_and_others_do_not() {
     let (service, _) = Staged::service();
     let reading = in_mode(&brief(), READ);
     let mut hold = service.hold(Arc::new(reading.clone()), None);
@@ -176,14 +176,14 @@ async fn a_stream_is_told_at_once_that_its_claim_was_released_and_others_are_not
     assert!(unconcerned.next().now_or_never().is_none());
 }
 
-/// The message may be lost; then it is told by the next renewal.
+/// The message was lost; the next renewal finds out.
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_does_not_hear_of_its_eviction_finds_out() {
+async fn a_stream_reports_its_eviction_although_the_message_was_lost() {
     let (service, store) = Staged::service();
     let claim = brief();
     let mut hold = service.hold(Arc::clone(&claim), None);
     acquired(&mut hold).await;
-    store.loses_offers();
+    store.loses_messages();
     let evicted = service.evict(lock_of(&claim).clone(), String::new());
     evicted.await.unwrap();
     let event = hold.next().await;
@@ -192,7 +192,7 @@ async fn a_stream_that_does_not_hear_of_its_eviction_finds_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_lost_when_it_is_over_and_not_when_the_store_is_away() {
+async fn a_lease_is_lost_when_it_expires_and_not_when_the_store_is_down() {
     let (service, store) = Staged::service();
     let mut hold = service.hold(brief(), None);
     acquired(&mut hold).await;
@@ -212,7 +212,7 @@ async fn a_lease_is_lost_when_it_is_over_and_not_when_the_store_is_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_stops_keeps_the_lease_for_its_client() {
+async fn a_draining_process_keeps_the_lease_for_its_client() {
     let (service, store) = Staged::service();
     let claim = brief();
     let mut hold = service.hold(Arc::clone(&claim), None);
@@ -222,8 +222,8 @@ async fn a_process_that_stops_keeps_the_lease_for_its_client() {
     queued(&mut behind).await;
     service.drain();
     for stream in [hold, behind] {
-        let told: Vec<_> = stream.collect().await;
-        assert!(matches!(told[..], [HoldEvent::Draining]), "{told:?}");
+        let events: Vec<_> = stream.collect().await;
+        assert!(matches!(events[..], [HoldEvent::Draining]), "{events:?}");
     }
     settle().await;
     assert!(matches!(
@@ -245,7 +245,7 @@ async fn a_process_that_stops_keeps_the_lease_for_its_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_does_not_want_to_wait_is_refused() {
+async fn a_stream_that_does_not_ask_to_wait_is_refused() {
     let (service, _) = Staged::service();
     let holder = held(&service).await;
     let refused: Vec<_> = service
@@ -260,20 +260,20 @@ async fn a_stream_that_does_not_want_to_wait_is_refused() {
         "{refused:?}"
     );
     let hold = service.hold(Arc::new(rival(&holder)), Some(Duration::from_secs(2)));
-    let told: Vec<_> = hold.collect().await;
+    let events: Vec<_> = hold.collect().await;
     assert!(
         matches!(
-            told[..],
+            events[..],
             [
                 HoldEvent::Queued(_),
                 HoldEvent::Refused(Ok(AcquireOutcome::TimedOut(_)))
             ]
         ),
-        "{told:?}"
+        "{events:?}"
     );
 }
 
-/// The client came back before its former connection was known to be closed.
+/// The client reconnected before the service noticed that its former connection was closed.
 #[tokio::test(start_paused = true)]
 async fn a_former_stream_does_not_release_what_the_new_one_holds() {
     for min_hold in [None, Some(Duration::from_millis(1))] {
@@ -298,15 +298,15 @@ async fn a_former_stream_does_not_release_what_the_new_one_holds() {
     }
 }
 
-/// Before it has done anything else, and whether or not its client was told.
+/// Before it has renewed, and whether or not its client has received the lease.
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_takes_over_and_closes_at_once_gives_the_lock_back() {
-    for was_told in [true, false] {
+async fn a_stream_that_takes_over_and_closes_at_once_releases_the_lock() {
+    for is_delivered in [true, false] {
         let (service, _) = Staged::service();
         let claim = brief();
         takes(&service, &claim).await;
         let mut hold = service.hold(Arc::clone(&claim), None);
-        if was_told {
+        if is_delivered {
             acquired(&mut hold).await;
         }
         drop(hold);
@@ -340,9 +340,9 @@ async fn a_request_of_another_kind_takes_the_lease_from_its_stream() {
     }
 }
 
-/// It may be shorter than what the stream asks for.
+/// It may be shorter than the claim's TTL.
 #[tokio::test(start_paused = true)]
-async fn a_stream_renews_by_the_time_of_the_lease_that_it_took_over() {
+async fn a_stream_renews_with_the_ttl_of_the_lease_that_it_took_over() {
     let (service, _) = Staged::service();
     let held = Arc::new(Claim {
         ttl: ttl(Duration::from_millis(600)),
@@ -362,7 +362,7 @@ async fn a_stream_renews_by_the_time_of_the_lease_that_it_took_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_listens_late_is_told_what_is_left_by_then() {
+async fn a_listener_that_reads_late_gets_the_remaining_time_as_of_then() {
     let (service, _) = Staged::service();
     let mut hold = service.hold(brief(), None);
     sleep(Duration::from_millis(2_500)).await;
@@ -375,16 +375,16 @@ async fn whoever_listens_late_is_told_what_is_left_by_then() {
     }
     let mut hold = service.hold(brief(), None);
     sleep(Duration::from_millis(3_500)).await;
-    let told: Vec<_> = hold.by_ref().collect().await;
+    let events: Vec<_> = hold.by_ref().collect().await;
     assert!(
-        matches!(told[..], [HoldEvent::Lost(NotHolder::Expired)]),
-        "{told:?}"
+        matches!(events[..], [HoldEvent::Lost(NotHolder::Expired)]),
+        "{events:?}"
     );
 }
 
-/// A client that does not read is not renewed for: it costs one lease.
+/// The service does not renew for a client that does not read.
 #[tokio::test(start_paused = true)]
-async fn whoever_does_not_listen_loses_the_lock_with_its_lease() {
+async fn a_client_that_does_not_read_loses_the_lock_when_its_lease_expires() {
     let (service, _) = Staged::service();
     let claim = brief();
     let _hold = service.hold(Arc::clone(&claim), None);

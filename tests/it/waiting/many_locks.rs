@@ -1,4 +1,4 @@
-//! Claims that wait for many locks, each of which is as much work for the store as many claims.
+//! Claims that wait for many locks, each of which is as much load for the store as many claims.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::staged::{Fate, Staged};
 use super::{LONG_WAIT, Waiting, rivals, settle, takes};
 use crate::support::fixture::{claim_on_all, fresh_name, names, rival};
 
-/// A claim on so many locks, which are held.
+/// A claim on this many locks, which are held by another claim.
 async fn wanting(service: &LockService, locks: usize) -> Arc<Claim> {
     let locks: Vec<_> = (0..locks).map(|_| fresh_name()).collect();
     let holder = Arc::new(claim_on_all(names(&locks)));
@@ -19,9 +19,9 @@ async fn wanting(service: &LockService, locks: usize) -> Arc<Claim> {
     Arc::new(rival(&holder))
 }
 
-/// An ask of theirs takes the store as many times as long.
+/// A poll of n locks keeps the store busy n times as long.
 #[tokio::test(start_paused = true)]
-async fn claims_on_many_locks_ask_as_much_less_often() {
+async fn claims_on_many_locks_poll_proportionally_less_often() {
     const CLAIMS: usize = 60;
     const LOCKS: usize = 50;
     let (service, store) = Staged::service();
@@ -31,15 +31,15 @@ async fn claims_on_many_locks_ask_as_much_less_often() {
         waiting.push(Waiting::standing(&service, &wanting, LONG_WAIT).await);
     }
     sleep(Duration::from_secs(15)).await;
-    let before = store.asks();
+    let before = store.polls();
     sleep(Duration::from_secs(20)).await;
-    let locks_a_second = (store.asks() - before) * LOCKS / 20;
+    let locks_a_second = (store.polls() - before) * LOCKS / 20;
     assert!((200..=1_250).contains(&locks_a_second), "{locks_a_second}");
 }
 
-/// Nothing else bounds what claims ask that wait already, or how many begin to at the same time.
+/// Nothing else bounds the polls of waiting claims, or how many begin to wait at the same time.
 #[tokio::test(start_paused = true)]
-async fn of_claims_on_very_many_locks_a_few_ask_at_a_time() {
+async fn only_a_few_claims_on_very_many_locks_poll_at_a_time() {
     const TAKES: Duration = Duration::from_millis(100);
     let (service, store) = Staged::service();
     let wanting = wanting(&service, 64).await;
@@ -48,9 +48,9 @@ async fn of_claims_on_very_many_locks_a_few_ask_at_a_time() {
         .iter()
         .map(|claim| Waiting::on(&service, claim, LONG_WAIT))
         .collect();
-    for turn in 1..=5 {
+    for round in 1..=5 {
         settle().await;
-        assert_eq!(store.asks(), 4 * turn, "256 locks at a time");
+        assert_eq!(store.polls(), 4 * round, "256 locks at a time");
         sleep(TAKES - Duration::from_millis(1)).await;
     }
     drop(waiting);

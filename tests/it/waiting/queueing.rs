@@ -1,4 +1,4 @@
-//! Who asks the store, when, and that whoever's turn it is finds out.
+//! Which waiter polls the store, when, and that no reservation is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,36 +26,36 @@ async fn a_released_lock_is_handed_on_at_once_in_the_order_of_arrival() {
     }
     for next in waiting {
         let since = Instant::now();
-        let asks = store.asks();
+        let polls = store.polls();
         releases(&service, &holder).await;
         holder = Arc::clone(&next.claim);
         next.granted().await;
         assert_at_once(since);
-        assert_eq!(store.asks(), asks + 1, "nobody else asks");
+        assert_eq!(store.polls(), polls + 1, "no other waiter polls");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_first_of_a_line_asks_and_it_asks_about_every_second() {
+async fn only_the_head_of_a_queue_polls_about_once_a_second() {
     let (service, store) = Staged::service();
     let holder = held(&service).await;
     let mut waiting = Vec::new();
     for claim in rivals(&holder, 20) {
         waiting.push(Waiting::standing(&service, &claim, LONG_WAIT).await);
     }
-    let before = store.asks();
+    let before = store.polls();
     sleep(Duration::from_secs(30)).await;
-    let asks = store.asks_of(&waiting[0].claim) - 1;
-    assert!((24..=38).contains(&asks), "{asks}");
-    assert_eq!(store.asks() - before, asks, "the others do not ask");
+    let polls = store.polls_of(&waiting[0].claim) - 1;
+    assert!((24..=38).contains(&polls), "{polls}");
+    assert_eq!(store.polls() - before, polls, "the others do not poll");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_offer_delays_by_one_look_and_no_more() {
+async fn a_lost_reservation_delays_by_one_poll_interval_and_no_more() {
     let (service, store) = Staged::service();
     let holder = held(&service).await;
     let next = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
-    store.loses_offers();
+    store.loses_messages();
     let since = Instant::now();
     releases(&service, &holder).await;
     next.granted().await;
@@ -63,22 +63,22 @@ async fn a_lost_offer_delays_by_one_look_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_listens_again_looks_soon() {
+async fn a_head_waiter_polls_soon_after_messages_were_lost() {
     let (service, store) = Staged::service();
     let holder = held(&service).await;
     let next = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
-    store.loses_offers();
+    store.loses_messages();
     releases(&service, &holder).await;
-    store.tells_again();
+    store.reconnects();
     let since = Instant::now();
     next.granted().await;
     assert!(since.elapsed() <= Duration::from_millis(210));
 }
 
-/// A stream waits for as long as it takes, and says now and then that it goes on. A store that has lost everything just then
-/// must learn from that where the claim stood.
+/// A waiting stream refreshes its ticket from time to time. A store that has lost all data must be able to restore the
+/// place from such a request.
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_made_longer_says_where_it_stands() {
+async fn a_wait_that_refreshes_its_ticket_sends_its_place() {
     let (service, store) = Staged::service();
     let holder = Arc::new(Claim {
         ttl: ttl(LONG_WAIT * 10),
@@ -89,30 +89,30 @@ async fn a_wait_that_is_made_longer_says_where_it_stands() {
     let mut events = service.hold(Arc::clone(&claim), None);
     events.next().await.expect("it waits");
     sleep(Duration::from_secs(120)).await;
-    let places = store.places_of(&claim);
-    let (first, rest) = places.split_first().expect("it has asked");
+    let tickets = store.tickets_of(&claim);
+    let (first, rest) = tickets.split_first().expect("it has polled");
     assert_eq!(*first, None, "it has no place yet");
     let sequences: Vec<_> = rest
         .iter()
-        .map(|place| place.map(|place| place.sequence))
+        .map(|ticket| ticket.map(|ticket| ticket.sequence))
         .collect();
     assert!(
         sequences
             .iter()
             .all(|one| one.is_some() && *one == sequences[0])
     );
-    let made_longer = rest
+    let refreshes = rest
         .iter()
         .flatten()
-        .filter(|place| place.until.is_none())
+        .filter(|ticket| ticket.until.is_none())
         .count();
-    assert!(made_longer >= 2, "{made_longer} of {rest:?}");
+    assert!(refreshes >= 2, "{refreshes} of {rest:?}");
 }
 
-/// A store passes over the waiters of a process that it takes for dead, or forgets them. Asking for the first alone would
-/// leave the others out.
+/// A store passes over the waiters of a process that it considers dead, or loses them. Polling for the head waiter
+/// alone would leave out the others.
 #[tokio::test(start_paused = true)]
-async fn a_process_that_was_silent_for_long_asks_for_all_of_its_waiters() {
+async fn a_process_that_was_silent_for_long_polls_for_all_of_its_waiters() {
     let (service, store) = Staged::service();
     let mut holder = held(&service).await;
     let mut waiting = Vec::new();
@@ -123,12 +123,12 @@ async fn a_process_that_was_silent_for_long_asks_for_all_of_its_waiters() {
     sleep(Duration::from_secs(5)).await;
     let before: Vec<_> = waiting
         .iter()
-        .map(|one| store.asks_of(&one.claim))
+        .map(|one| store.polls_of(&one.claim))
         .collect();
     store.goes_down(false);
     sleep(Duration::from_secs(2)).await;
     for (waiting, before) in waiting.iter().zip(before) {
-        assert!(store.asks_of(&waiting.claim) > before);
+        assert!(store.polls_of(&waiting.claim) > before);
     }
     for next in waiting {
         let since = Instant::now();
@@ -140,20 +140,20 @@ async fn a_process_that_was_silent_for_long_asks_for_all_of_its_waiters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_a_lease_is_waited_for_to_the_moment() {
+async fn a_waiter_polls_just_after_the_blocking_lease_expires() {
     let (service, store) = Staged::service_with(|config| {
         config.poll_interval = Duration::from_secs(20);
     });
-    store.loses_offers();
+    store.loses_messages();
     let holder = held(&service).await;
     let brief = Arc::new(for_short(&rival(&holder)));
     let next = Waiting::standing(&service, &brief, LONG_WAIT).await;
     let last = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
-    store.tells_again();
+    store.reconnects();
     releases(&service, &holder).await;
     next.granted().await;
-    // The lease of the first ends by itself, which its process knows without asking.
-    store.loses_offers();
+    // The lease of the first expires, and its process knows when without polling.
+    store.loses_messages();
     let since = Instant::now();
     last.granted().await;
     let waited = since.elapsed();
@@ -161,9 +161,9 @@ async fn the_end_of_a_lease_is_waited_for_to_the_moment() {
     assert!(bounds.contains(&waited), "{waited:?}");
 }
 
-/// The answer that a claim has to wait takes longer than the offer that follows it.
+/// The answer that queues the claim arrives later than the reservation that follows it.
 #[tokio::test(start_paused = true)]
-async fn an_offer_that_overtakes_the_answer_is_not_lost() {
+async fn a_reservation_that_overtakes_the_answer_is_not_lost() {
     let (service, store) = Staged::service();
     let holder = held(&service).await;
     store.next([Fate::Late(Duration::from_millis(50))]);
@@ -176,7 +176,7 @@ async fn an_offer_that_overtakes_the_answer_is_not_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_offer_during_a_look_leads_to_another_look() {
+async fn a_reservation_during_a_poll_leads_to_another_poll() {
     let (service, store) = Staged::service();
     let holder = held(&service).await;
     store.next([
@@ -185,7 +185,7 @@ async fn an_offer_during_a_look_leads_to_another_look() {
     ]);
     let claim = Arc::new(rival(&holder));
     let next = Waiting::standing(&service, &claim, LONG_WAIT).await;
-    while store.asks_of(&claim) < 2 {
+    while store.polls_of(&claim) < 2 {
         settle().await;
     }
     let since = Instant::now();
@@ -194,9 +194,9 @@ async fn an_offer_during_a_look_leads_to_another_look() {
     assert!(since.elapsed() <= Duration::from_millis(120));
 }
 
-/// The first waiter's client hangs up in the moment in which the lock is offered to it.
+/// The head waiter's client disconnects just when the lock is reserved for it.
 #[tokio::test(start_paused = true)]
-async fn an_offer_to_a_waiter_that_leaves_goes_to_the_next() {
+async fn the_reservation_of_a_waiter_that_leaves_goes_to_the_next() {
     let (service, _) = Staged::service();
     let holder = held(&service).await;
     let first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
@@ -209,7 +209,7 @@ async fn an_offer_to_a_waiter_that_leaves_goes_to_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_shared_claims_are_served_at_once_as_fit() {
+async fn as_many_shared_claims_are_granted_at_once_as_fit() {
     let (service, _) = Staged::service();
     let holder = held(&service).await;
     let mut waiting = Vec::new();
@@ -248,7 +248,7 @@ async fn readers_behind_a_writer_come_after_it() {
     }
 }
 
-/// A claim on two locks stands in two lines; what keeps it from the one may end while it is not first in the other.
+/// A claim on two locks is in two queues. It may become the head of one while it is still behind another in the other.
 #[tokio::test(start_paused = true)]
 async fn a_claim_on_several_locks_is_granted_when_the_last_of_them_is_free() {
     let (service, _) = Staged::service();
@@ -268,7 +268,7 @@ async fn a_claim_on_several_locks_is_granted_when_the_last_of_them_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_very_many_lines_each_is_looked_at_less_often() {
+async fn with_very_many_queues_each_is_polled_less_often() {
     let (service, store) = Staged::service();
     let mut waiting = Vec::new();
     for _ in 0..4_000 {
@@ -276,14 +276,14 @@ async fn with_very_many_lines_each_is_looked_at_less_often() {
         waiting.push(Waiting::on(&service, &Arc::new(rival(&holder)), LONG_WAIT));
     }
     sleep(Duration::from_secs(5)).await;
-    let before = store.asks();
+    let before = store.polls();
     sleep(Duration::from_secs(10)).await;
-    let a_second = (store.asks() - before) / 10;
+    let a_second = (store.polls() - before) / 10;
     assert!((500..=1_250).contains(&a_second), "{a_second}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_has_as_many_waiters_as_it_may_and_the_others_take_what_is_free() {
+async fn beyond_the_maximum_of_waiters_a_process_grants_free_locks_only() {
     use leasehold::service::{AcquireOutcome, QueueFull};
     let (service, _) = Staged::service_with(|config| config.waiters_max = 2);
     let holder = held(&service).await;
@@ -308,7 +308,7 @@ async fn a_process_has_as_many_waiters_as_it_may_and_the_others_take_what_is_fre
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_longest_wait_of_a_queue_is_its_last_waiters() {
+async fn a_queue_has_at_most_its_maximum_of_waiters() {
     use leasehold::service::{AcquireOutcome, QueueFull};
     let (service, _) = Staged::service_with(|config| config.waiters_per_lock_max = 1);
     let holder = held(&service).await;

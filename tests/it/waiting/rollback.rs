@@ -1,4 +1,4 @@
-//! What nobody receives is rolled back in the background: again and again, often enough, and for as long as it matters.
+//! Rollbacks in the background: they are retried often enough, and for as long as it matters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,27 +12,27 @@ use super::staged::Staged;
 use super::{LONG_WAIT, Waiting, assert_idle, held, rivals, settle, takes, view};
 use crate::support::fixture::{LONG, claim, rival, ttl};
 
-/// How soon a store that is back is asked again.
+/// The longest time until a retry, after the store is back.
 const SOON: Duration = Duration::from_millis(1_010);
-/// So long is the store away: nearly as long as the lease lasts.
+/// How long the store is down: nearly as long as the lease lasts.
 const AWAY: Duration = Duration::from_secs(57);
 
-/// Brings the store down, by what is done with it: it cannot be reached, or what is sent to it is lost.
+/// The ways to bring the store down: it is unreachable, or requests to it are lost.
 const WAYS: [fn(&Staged, bool); 2] = [Staged::goes_down, Staged::goes_silent];
 
 async fn is_held(service: &LockService, claim: &Claim) -> bool {
     matches!(view(service, claim).await.state, LockState::Held(_))
 }
 
-/// A store is away while something is to be rolled back, and back before that has come about by itself.
+/// The store is down when a rollback is due, and back before the lease expires by itself.
 async fn is_rolled_back(
     (service, store): (LockService, Arc<Staged>),
     claim: &Claim,
     goes: fn(&Staged, bool),
-    hang_up: impl FnOnce(),
+    disconnect: impl FnOnce(),
 ) {
     goes(&store, true);
-    hang_up();
+    disconnect();
     sleep(AWAY).await;
     goes(&store, false);
     assert!(is_held(&service, claim).await, "it is not over yet");
@@ -41,32 +41,32 @@ async fn is_rolled_back(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_nobody_received_is_given_back_however_long_the_store_is_away() {
+async fn an_undelivered_grant_is_rolled_back_after_a_long_outage() {
     for goes in WAYS {
         let (service, store) = Staged::service();
         let claim = Arc::new(claim());
         let answer = service.acquire(Arc::clone(&claim), Duration::ZERO).await;
-        let hang_up = || drop(answer);
-        is_rolled_back((service, store), &claim, goes, hang_up).await;
+        let disconnect = || drop(answer);
+        is_rolled_back((service, store), &claim, goes, disconnect).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_whose_answer_was_lost_is_given_back_however_long_the_store_is_away() {
+async fn a_grant_whose_answer_was_lost_is_rolled_back_after_a_long_outage() {
     for goes in WAYS {
         let (service, store) = Staged::service();
         let holder = held(&service).await;
         let claim = Arc::new(rival(&holder));
         store.next([super::staged::Fate::Lost]);
         super::releases(&service, &holder).await;
-        let asked = service.acquire(Arc::clone(&claim), LONG_WAIT).await;
-        assert!(asked.is_err(), "its answer is lost");
+        let answer = service.acquire(Arc::clone(&claim), LONG_WAIT).await;
+        assert!(answer.is_err(), "its answer is lost");
         is_rolled_back((service, store), &claim, goes, || {}).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_stream_gives_its_lock_back_however_long_the_store_is_away() {
+async fn the_lock_of_a_closed_stream_is_released_after_a_long_outage() {
     for goes in WAYS {
         let (service, store) = Staged::service();
         let claim = Arc::new(claim());
@@ -76,15 +76,15 @@ async fn a_closed_stream_gives_its_lock_back_however_long_the_store_is_away() {
             matches!(event, Some(HoldEvent::Acquired { .. })),
             "{event:?}"
         );
-        let hang_up = || drop(hold);
-        is_rolled_back((service, store), &claim, goes, hang_up).await;
+        let disconnect = || drop(hold);
+        is_rolled_back((service, store), &claim, goes, disconnect).await;
     }
 }
 
-/// What counts is how long the lease lasts, not what the stream asked for that took it over.
+/// Retries last for the TTL of the lease, not for that of the stream's claim, which took it over.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_taken_over_is_given_back_however_long_it_lasts() {
-    for was_told in [true, false] {
+async fn a_lease_that_was_taken_over_is_rolled_back_after_a_long_outage() {
+    for is_delivered in [true, false] {
         let (service, store) = Staged::service();
         let claim = Arc::new(claim());
         takes(&service, &claim).await;
@@ -93,7 +93,7 @@ async fn a_lease_that_was_taken_over_is_given_back_however_long_it_lasts() {
             ..Claim::clone(&claim)
         });
         let mut hold = service.hold(brief, None);
-        if was_told {
+        if is_delivered {
             let event = hold.next().await;
             assert!(
                 matches!(event, Some(HoldEvent::Acquired { .. })),
@@ -101,35 +101,39 @@ async fn a_lease_that_was_taken_over_is_given_back_however_long_it_lasts() {
             );
         }
         settle().await;
-        let hang_up = || drop(hold);
-        is_rolled_back((service, store), &claim, Staged::goes_down, hang_up).await;
+        let disconnect = || drop(hold);
+        is_rolled_back((service, store), &claim, Staged::goes_down, disconnect).await;
     }
 }
 
-/// Not so often that a store that comes back is kept busy with it, and not for ever.
+/// Retries must not overload a store that comes back, and must not last for ever.
 #[tokio::test(start_paused = true)]
-async fn tries_to_roll_back_are_spaced_and_end_when_the_lease_has() {
+async fn retries_of_a_rollback_are_spaced_and_end_with_the_lease() {
     for goes in WAYS {
         let (service, store) = Staged::service();
         let answer = service.acquire(Arc::new(claim()), Duration::ZERO).await;
         goes(&store, true);
         drop(answer);
         settle().await;
-        let tries = || store.endings().len();
-        assert_eq!(tries(), 1);
+        let retries = || store.cleanups().len();
+        assert_eq!(retries(), 1);
         sleep(Duration::from_secs(10)).await;
-        assert!((10..=20).contains(&tries()), "{} tries in 10 s", tries());
+        assert!(
+            (10..=20).contains(&retries()),
+            "{} retries in 10 s",
+            retries()
+        );
         sleep(LONG - Duration::from_secs(10)).await;
-        let in_all = tries();
-        assert!((60..=70).contains(&in_all), "{in_all} tries in a minute");
+        let in_all = retries();
+        assert!((60..=70).contains(&in_all), "{in_all} retries in a minute");
         sleep(LONG).await;
-        assert!(tries() <= in_all + 5, "{} tries", tries());
+        assert!(retries() <= in_all + 5, "{} retries", retries());
     }
 }
 
-/// For less time than it takes until a process that does not ask is passed over with all of its waiters.
+/// The outage is shorter than the liveness timeout, after which the store would pass over all waiters of the process.
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_hung_up_steps_out_of_the_queue_when_the_store_is_back() {
+async fn a_disconnected_claim_leaves_the_queue_when_the_store_is_back() {
     for goes in WAYS {
         let (service, store) = Staged::service();
         let holder = held(&service).await;

@@ -1,4 +1,4 @@
-//! What streams of one peer may have under way together.
+//! Limits on the renewals that the streams of one peer may have in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use super::LONG_WAIT;
 use super::holding::{acquired, brief};
 use super::staged::Staged;
 
-/// A peer with thousands of streams renews no more of them at once than it may have renewals under way.
+/// The streams of one peer share its limit of renewals in flight, even if it has thousands.
 #[tokio::test(start_paused = true)]
-async fn a_stream_renews_within_the_share_of_its_peer() {
+async fn a_stream_renews_within_the_limit_of_its_peer() {
     let (service, _) = Staged::service();
     let (all, peer) = (Gate::new(1), Arc::new(with_one_renewal()));
     let of_peer = Some((&peer, &peer.operations, Limit::OperationsPerPeer));
@@ -27,11 +27,11 @@ async fn a_stream_renews_within_the_share_of_its_peer() {
     acquired(&mut hold).await;
     let another = peer.renewals.pass(1, deadline).await.unwrap();
     sleep(Duration::from_millis(1_500)).await;
-    assert!(hold.next().now_or_never().is_none(), "it has no turn");
+    assert!(hold.next().now_or_never().is_none(), "it has no permit");
     drop(another);
     let event = hold.next().await;
     assert!(matches!(event, Some(HoldEvent::Renewed(_))), "{event:?}");
-    // And it keeps nothing of the share until the next time.
+    // It holds no permit between renewals.
     let another = peer.renewals.pass(1, Instant::now() + LONG_WAIT);
     let _another = another.await.unwrap();
     let event = hold.next().await;

@@ -1,5 +1,5 @@
-//! A store that does what a test has staged: counts the asks of waiters, is late, cannot be reached, loses answers or
-//! offers. Otherwise it is the embedded store.
+//! A store with staged faults: it counts the polls of waiters, answers late, is unreachable, loses answers or messages.
+//! Otherwise it is the embedded store.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,37 +25,37 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::stores::{OPERATION_TIMEOUT, waiting_config};
 
-/// What happens to one ask of a waiter.
+/// What happens to one poll of a waiter.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fate {
-    /// It is done at once, and the answer takes so long.
+    /// It is applied at once, and the answer is delayed.
     Late(Duration),
-    /// It is done, and the answer is lost.
+    /// It is applied, and the answer is lost.
     Lost,
 }
 
 #[derive(Debug)]
 pub(super) struct Staged {
     pub(super) store: MemoryStore,
-    /// What happens to the next asks; after that they are answered as they should be.
+    /// The fates of the next polls. Later polls are answered normally.
     pub(super) fates: Mutex<VecDeque<Fate>>,
-    /// Whoever asked to wait, in the order of asking.
-    asks: Mutex<Vec<Token>>,
-    /// The places that they said they had.
-    places: Mutex<Vec<(Token, Option<Ticket>)>>,
-    /// How waits were brought to their ends, in that order.
-    endings: Mutex<Vec<&'static str>>,
-    /// Whether nothing can be asked at all.
+    /// The tokens of all polls, in order.
+    polls: Mutex<Vec<Token>>,
+    /// The tickets that the polls sent.
+    tickets: Mutex<Vec<(Token, Option<Ticket>)>>,
+    /// The clean-up operations, in order.
+    cleanups: Mutex<Vec<&'static str>>,
+    /// Whether every operation fails as unavailable.
     pub(super) is_down: AtomicBool,
-    /// Whether nothing arrives, and nobody is told so.
-    is_silent: AtomicBool,
-    offers: Arc<Offers>,
-    pub(super) wants: Mutex<Vec<bool>>,
+    /// Whether every operation is lost, so that its outcome is unknown.
+    loses_requests: AtomicBool,
+    messages: Arc<Messages>,
+    pub(super) event_deliveries: Mutex<Vec<bool>>,
 }
 
-/// Passes on what the store tells, or loses it.
+/// Forwards the store's notifications, or loses them.
 #[derive(Debug, Default)]
-struct Offers {
+struct Messages {
     are_lost: AtomicBool,
     listener: Mutex<Option<Arc<dyn Listener>>>,
 }
@@ -72,19 +72,19 @@ impl Staged {
         let store = Arc::new(Self {
             store: MemoryStore::new(100_000),
             fates: Mutex::default(),
-            asks: Mutex::default(),
-            places: Mutex::default(),
-            endings: Mutex::default(),
+            polls: Mutex::default(),
+            tickets: Mutex::default(),
+            cleanups: Mutex::default(),
             is_down: AtomicBool::new(false),
-            is_silent: AtomicBool::new(false),
-            offers: Arc::default(),
-            wants: Mutex::default(),
+            loses_requests: AtomicBool::new(false),
+            messages: Arc::default(),
+            event_deliveries: Mutex::default(),
         });
-        store.store.set_listener(Arc::clone(&store.offers) as _);
+        store.store.set_listener(Arc::clone(&store.messages) as _);
         (store.another_service(change), store)
     }
 
-    /// A service that takes the place of the former one: only it is told anything from now on.
+    /// Another service, which replaces the former one as the listener.
     pub(super) fn another_service(
         self: &Arc<Self>,
         change: impl FnOnce(&mut WaitingConfig),
@@ -99,75 +99,75 @@ impl Staged {
         LockService::new(Arc::clone(self) as _, OPERATION_TIMEOUT, config, metrics)
     }
 
-    /// Offers are lost from now on.
-    pub(super) fn loses_offers(&self) {
-        self.offers.are_lost.store(true, Ordering::Relaxed);
+    /// Loses messages from now on: reservations, evictions and releases.
+    pub(super) fn loses_messages(&self) {
+        self.messages.are_lost.store(true, Ordering::Relaxed);
     }
 
-    /// The connection on which offers arrive has come back.
-    pub(super) fn tells_again(&self) {
-        self.offers.are_lost.store(false, Ordering::Relaxed);
+    /// Reconnects: messages arrive again, and the service is notified that some were lost.
+    pub(super) fn reconnects(&self) {
+        self.messages.are_lost.store(false, Ordering::Relaxed);
         self.listener().messages_lost();
     }
 
     pub(super) fn listener(&self) -> Arc<dyn Listener> {
-        let listener = self.offers.listener.lock().unwrap();
-        Arc::clone(listener.as_ref().expect("a service is there"))
+        let listener = self.messages.listener.lock().unwrap();
+        Arc::clone(listener.as_ref().expect("there is a service"))
     }
 
-    /// The fates of the next asks.
+    /// Adds the fates of the next polls.
     pub(super) fn next(&self, fates: impl IntoIterator<Item = Fate>) {
         self.fates.lock().unwrap().extend(fates);
     }
 
-    /// How often waiters have asked.
-    pub(super) fn asks(&self) -> usize {
-        self.asks.lock().unwrap().len()
+    /// The number of polls so far.
+    pub(super) fn polls(&self) -> usize {
+        self.polls.lock().unwrap().len()
     }
 
-    /// How often this claim has asked.
-    pub(super) fn asks_of(&self, claim: &Claim) -> usize {
-        let asks = self.asks.lock().unwrap();
-        asks.iter().filter(|token| **token == claim.token).count()
+    /// The number of polls of this claim so far.
+    pub(super) fn polls_of(&self, claim: &Claim) -> usize {
+        let polls = self.polls.lock().unwrap();
+        polls.iter().filter(|token| **token == claim.token).count()
     }
 
-    /// The places that this claim said it had, in the order of asking.
-    pub(super) fn places_of(&self, claim: &Claim) -> Vec<Option<Ticket>> {
-        let places = self.places.lock().unwrap();
-        let own = places.iter().filter(|(token, _)| *token == claim.token);
-        own.map(|(_, place)| *place).collect()
+    /// The tickets that the polls of this claim sent, in order.
+    pub(super) fn tickets_of(&self, claim: &Claim) -> Vec<Option<Ticket>> {
+        let tickets = self.tickets.lock().unwrap();
+        let own = tickets.iter().filter(|(token, _)| *token == claim.token);
+        own.map(|(_, ticket)| *ticket).collect()
     }
 
-    pub(super) fn endings(&self) -> Vec<&'static str> {
-        self.endings.lock().unwrap().clone()
+    pub(super) fn cleanups(&self) -> Vec<&'static str> {
+        self.cleanups.lock().unwrap().clone()
     }
 
-    /// Whether the store can be reached.
+    /// Sets whether the store is unreachable.
     pub(super) fn goes_down(&self, is_down: bool) {
         self.is_down.store(is_down, Ordering::Relaxed);
     }
 
-    /// Whether requests are lost, so that their outcome is unknown.
-    pub(super) fn goes_silent(&self, is_silent: bool) {
-        self.is_silent.store(is_silent, Ordering::Relaxed);
+    /// Sets whether requests are lost, so that their outcome is unknown.
+    pub(super) fn goes_silent(&self, loses_requests: bool) {
+        self.loses_requests.store(loses_requests, Ordering::Relaxed);
     }
 
-    /// What the store answers, which does at once what it is asked for, unless it cannot be reached.
+    /// Runs an operation, unless the store is down or silent.
     fn up<'a, T: Send + 'a>(
         &'a self,
-        ask: impl FnOnce() -> StoreFuture<'a, T>,
+        operation: impl FnOnce() -> StoreFuture<'a, T>,
     ) -> StoreFuture<'a, T> {
         if self.is_down.load(Ordering::Relaxed) {
             return ready(Err(unavailable())).boxed();
         }
-        if self.is_silent.load(Ordering::Relaxed) {
+        if self.loses_requests.load(Ordering::Relaxed) {
             return ready(Err(unknown())).boxed();
         }
-        ask()
+        operation()
     }
 }
 
-impl Listener for Offers {
+impl Listener for Messages {
     fn reserved(&self, name: &LockName) {
         let listener = self.listener.lock().unwrap();
         if let (false, Some(listener)) = (self.are_lost.load(Ordering::Relaxed), &*listener) {
@@ -219,16 +219,16 @@ impl LockStore for Staged {
         &'a self,
         claim: &'a Claim,
         attempt: Attempt,
-        stand: Option<&'a QueueRequest>,
+        queue_request: Option<&'a QueueRequest>,
         by: Instant,
     ) -> StoreFuture<'a, Acquired> {
-        let fate = stand.and_then(|stand| {
-            self.asks.lock().unwrap().push(claim.token);
-            let place = (claim.token, stand.place);
-            self.places.lock().unwrap().push(place);
+        let fate = queue_request.and_then(|queue_request| {
+            self.polls.lock().unwrap().push(claim.token);
+            let ticket = (claim.token, queue_request.place);
+            self.tickets.lock().unwrap().push(ticket);
             self.fates.lock().unwrap().pop_front()
         });
-        let answer = || self.up(|| self.store.acquire(claim, attempt, stand, by));
+        let answer = || self.up(|| self.store.acquire(claim, attempt, queue_request, by));
         match fate {
             None => answer(),
             Some(Fate::Lost) => answer().map(|_| Err(unknown())).boxed(),
@@ -250,7 +250,7 @@ impl LockStore for Staged {
         keep: Duration,
         by: Instant,
     ) -> StoreFuture<'a, Suspended> {
-        self.endings.lock().unwrap().push("park");
+        self.cleanups.lock().unwrap().push("park");
         self.up(|| self.store.suspend(claim, keep, by))
     }
 
@@ -261,7 +261,7 @@ impl LockStore for Staged {
         rollback: Rollback,
         by: Instant,
     ) -> StoreFuture<'a, ()> {
-        self.endings.lock().unwrap().push("withdraw");
+        self.cleanups.lock().unwrap().push("withdraw");
         self.up(|| self.store.withdraw(claim, attempt, rollback, by))
     }
 
@@ -315,11 +315,11 @@ impl LockStore for Staged {
     }
 
     fn set_listener(&self, listener: Arc<dyn Listener>) {
-        *self.offers.listener.lock().unwrap() = Some(listener);
+        *self.messages.listener.lock().unwrap() = Some(listener);
     }
 
     fn set_event_delivery(&self, wanted: bool) -> BoxFuture<'_, ()> {
-        self.wants.lock().unwrap().push(wanted);
+        self.event_deliveries.lock().unwrap().push(wanted);
         self.store.set_event_delivery(wanted)
     }
 }

@@ -1,4 +1,4 @@
-//! Those who watch what happens to locks.
+//! Watching the events of locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,12 +35,12 @@ async fn reset(watch: &mut Watch) {
 }
 
 async fn assert_quiet(watch: &mut Watch) {
-    let told = timeout(Duration::from_secs(1), watch.next()).await;
-    assert!(told.is_err(), "{told:?}");
+    let event = timeout(Duration::from_secs(1), watch.next()).await;
+    assert!(event.is_err(), "{event:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_watches_is_told_what_happens_within_the_scope() {
+async fn a_watcher_gets_the_events_within_its_scope() {
     let (service, _) = Staged::service();
     let (a, b) = (
         Arc::new(claim_on(&name("orders/1"))),
@@ -53,11 +53,11 @@ async fn whoever_watches_is_told_what_happens_within_the_scope() {
     takes(&service, &b).await;
     releases(&service, &a).await;
     for kind in [EventKind::Acquired, EventKind::Released] {
-        let (told, name, _) = next(&mut orders).await;
-        assert_eq!((told, &name), (kind, lock_of(&a)));
+        let (actual, name, _) = next(&mut orders).await;
+        assert_eq!((actual, &name), (kind, lock_of(&a)));
     }
-    let (told, name, _) = next(&mut one).await;
-    assert_eq!((told, &name), (EventKind::Acquired, lock_of(&b)));
+    let (kind, name, _) = next(&mut one).await;
+    assert_eq!((kind, &name), (EventKind::Acquired, lock_of(&b)));
     for _ in 0..3 {
         next(&mut all).await;
     }
@@ -66,9 +66,9 @@ async fn whoever_watches_is_told_what_happens_within_the_scope() {
     }
 }
 
-/// 200 may watch, and each event was once made into text for each of them.
+/// There may be 200 watchers. Earlier versions encoded each event once per watcher.
 #[tokio::test(start_paused = true)]
-async fn all_who_watch_are_told_an_event_in_the_same_text() {
+async fn all_watchers_share_the_text_of_an_event() {
     let (service, _) = Staged::service();
     let mut watches = Vec::new();
     for _ in 0..3 {
@@ -90,7 +90,7 @@ async fn all_who_watch_are_told_an_event_in_the_same_text() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_comes_back_goes_on_after_the_event_it_names() {
+async fn a_watcher_that_reconnects_continues_after_the_event_it_names() {
     let (service, _) = Staged::service();
     let mut first = watch(&service, everything(), None).await;
     held(&service).await;
@@ -106,7 +106,7 @@ async fn whoever_comes_back_goes_on_after_the_event_it_names() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_falls_behind_and_whoever_may_have_missed_something_is_told_to_look_again() {
+async fn a_watcher_that_falls_behind_or_may_have_missed_events_is_reset() {
     let (service, store) = Staged::service();
     let mut slow = watch(&service, everything(), None).await;
     for _ in 0..11 {
@@ -123,29 +123,29 @@ async fn whoever_falls_behind_and_whoever_may_have_missed_something_is_told_to_l
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_are_wanted_only_while_somebody_watches_and_for_a_minute_after() {
+async fn events_are_delivered_only_while_there_are_watchers_and_for_a_minute_after() {
     let (service, store) = Staged::service();
-    let wants = || store.wants.lock().unwrap().clone();
+    let deliveries = || store.event_deliveries.lock().unwrap().clone();
     let first = watch(&service, everything(), None).await;
     let second = watch(&service, everything(), None).await;
     drop(first);
     sleep(Duration::from_secs(70)).await;
-    assert_eq!(wants(), [true], "one still watches");
+    assert_eq!(deliveries(), [true], "one watcher is left");
     drop(second);
     sleep(Duration::from_secs(50)).await;
     let third = watch(&service, everything(), None).await;
     sleep(Duration::from_secs(70)).await;
-    assert_eq!(wants(), [true], "somebody came in time");
+    assert_eq!(deliveries(), [true], "another watcher came in time");
     drop(third);
     sleep(Duration::from_secs(61)).await;
-    assert_eq!(wants(), [true, false]);
+    assert_eq!(deliveries(), [true, false]);
     let _fourth = watch(&service, everything(), None).await;
-    assert_eq!(wants(), [true, false, true]);
+    assert_eq!(deliveries(), [true, false, true]);
 }
 
-/// Nobody does anything when a lease runs out. It is told all the same, when it happens.
+/// Stores emit nothing on expiry, so the service must inspect the lock.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_runs_out_is_told_at_that_moment() {
+async fn an_expiry_is_reported_at_once() {
     let (service, _) = Staged::service();
     let before = Arc::new(for_short(&claim()));
     takes(&service, &before).await;
@@ -162,9 +162,9 @@ async fn a_lease_that_runs_out_is_told_at_that_moment() {
     assert!(since.elapsed() <= Duration::from_millis(540));
 }
 
-/// A listing has them in several pages.
+/// The listing has several pages.
 #[tokio::test(start_paused = true)]
-async fn all_of_very_many_leases_that_were_there_before_are_told_when_they_run_out() {
+async fn the_expiry_of_very_many_earlier_leases_is_reported() {
     const MANY: usize = 2_100;
     let (service, _) = Staged::service_with(|config| config.events_kept = 10_000);
     for number in 0..MANY {
@@ -178,11 +178,11 @@ async fn all_of_very_many_leases_that_were_there_before_are_told_when_they_run_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_began_in_a_gap_is_told_when_it_runs_out() {
+async fn the_expiry_of_a_lease_that_began_in_a_gap_is_reported() {
     let (service, store) = Staged::service();
     let mut watch = watch(&service, everything(), None).await;
     settle().await;
-    // A listing is not asked for again at once.
+    // Until the next listing is allowed.
     sleep(Duration::from_secs(10)).await;
     store.store.set_event_delivery(false).await;
     let unseen = Arc::new(claim());
@@ -197,7 +197,7 @@ async fn a_lease_that_began_in_a_gap_is_told_when_it_runs_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_ran_out_while_the_store_was_down_is_told_soon_after() {
+async fn an_expiry_while_the_store_was_down_is_reported_soon_after() {
     let (service, store) = Staged::service();
     let mut watch = watch(&service, everything(), None).await;
     let lapsing = Arc::new(for_short(&claim()));
@@ -212,7 +212,7 @@ async fn a_lease_that_ran_out_while_the_store_was_down_is_told_soon_after() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_renewed_is_not_looked_at_before_its_new_end() {
+async fn a_renewed_lease_is_not_reported_as_expired_before_its_new_end() {
     let (service, _) = Staged::service();
     let claim = Arc::new(for_short(&claim()));
     let mut watch = watch(&service, everything(), None).await;
@@ -231,7 +231,7 @@ async fn a_lease_that_is_renewed_is_not_looked_at_before_its_new_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_stops_ends_the_streams_of_events() {
+async fn a_draining_process_ends_the_streams_of_events() {
     let (service, _) = Staged::service();
     let mut watch = watch(&service, everything(), None).await;
     service.drain();

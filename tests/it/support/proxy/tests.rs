@@ -1,4 +1,4 @@
-//! The proxy put to the test with a server that answers every byte with the same byte.
+//! Tests of the proxy, with a server that echoes every byte.
 
 use super::*;
 use crate::support::eventually;
@@ -28,7 +28,7 @@ async fn connected(proxy: &Proxy) -> TcpStream {
 }
 
 #[tokio::test]
-async fn it_passes_on_until_it_is_cut() {
+async fn it_forwards_until_it_is_cut() {
     let (proxy, _) = echo().await;
     let mut client = connected(&proxy).await;
     client.write_u8(7).await.expect("it is open");
@@ -48,7 +48,7 @@ async fn a_refused_connection_is_closed_at_once() {
 }
 
 #[tokio::test]
-async fn a_swallowed_reply_never_arrives_though_the_command_did() {
+async fn a_swallowed_reply_never_arrives_although_its_command_did() {
     let (proxy, received) = echo().await;
     let mut client = connected(&proxy).await;
     proxy.swallow_replies();
@@ -59,7 +59,7 @@ async fn a_swallowed_reply_never_arrives_though_the_command_did() {
     client
         .read_u8()
         .await
-        .expect_err("the hole ends the stream");
+        .expect_err("lost bytes end the stream");
     let mut client = connected(&proxy).await;
     client.write_u8(8).await.expect("it is open");
     assert_eq!(client.read_u8().await.expect("an echo"), 8);
@@ -80,7 +80,7 @@ async fn a_command_that_is_held_back_arrives_after_its_connection_was_cut() {
 }
 
 #[tokio::test]
-async fn a_command_gets_lost_and_a_stalled_one_arrives_in_the_end() {
+async fn a_lost_command_never_arrives_and_a_stalled_one_does() {
     let (proxy, received) = echo().await;
     let mut client = connected(&proxy).await;
     proxy.lose_commands();

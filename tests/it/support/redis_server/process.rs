@@ -1,4 +1,4 @@
-//! The process of a Redis, and the library that lets a test move its clock.
+//! A Redis process, and the library that lets a test move its clock.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use nix::unistd::Pid;
 /// Starts Redis and ends it when the standard input closes, which also happens when the test process dies.
 const KEEPER: &str = r#"trap '' INT; redis-server "$@" >/dev/null 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null; wait"#;
 
-/// A Redis process and the shell that ends it when we are gone.
+/// A Redis process, and the shell that ends it when the test process is gone.
 pub(super) struct Process {
     keeper: Child,
     pid: Pid,
 }
 
 impl Process {
-    /// Starts it, with a clock that can be moved if there is a file for that.
+    /// Starts it. With `clock_offset`, its clock can be moved.
     pub(super) fn start(
         arguments: &[String],
         clock_offset: Option<&Path>,
@@ -40,12 +40,12 @@ impl Process {
         let mut line = String::new();
         BufReader::new(keeper.stdout.take().expect("it is piped"))
             .read_line(&mut line)
-            .expect("the keeper says the pid");
+            .expect("the keeper prints the pid");
         let pid = Pid::from_raw(line.trim().parse().expect("a pid"));
         Self { keeper, pid }
     }
 
-    /// The number of the Redis process itself.
+    /// The pid of the Redis process itself.
     pub(super) fn pid(&self) -> Pid {
         self.pid
     }
@@ -53,7 +53,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The keeper has not waited for its child yet, so the pid is still that of our Redis, alive or not.
+        // The keeper has not reaped its child yet, so the pid still belongs to our Redis, alive or not.
         let _ = kill(self.pid, Signal::SIGKILL);
         drop(self.keeper.stdin.take());
         drop(self.keeper.wait());
@@ -65,7 +65,7 @@ fn clock_shim() -> &'static Path {
     static SHIM: OnceLock<PathBuf> = OnceLock::new();
     SHIM.get_or_init(|| {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/clock_shim.c");
-        // A test process of its own may be compiling, too.
+        // Another test process may compile it at the same time.
         let library = format!("clock_shim.{}.so", std::process::id());
         let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(library);
         let compiled = Command::new("cc")
