@@ -229,6 +229,8 @@ pub enum Limit {
     Http2ConnectionsPerPeer,
     /// The connections of HTTP/2.
     Http2Connections,
+    /// What a connection of HTTP/2 may send that belongs to no request.
+    Http2Flood,
     /// The requests of one peer address.
     RequestsPerPeer,
     /// The requests of all.
@@ -273,11 +275,12 @@ pub enum Limit {
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
         Self::Http2ConnectionsPerPeer,
         Self::Http2Connections,
+        Self::Http2Flood,
         Self::RequestsPerPeer,
         Self::Requests,
         Self::HeadTimeout,
@@ -308,6 +311,7 @@ impl Limit {
             Self::ConnectionsReserved => "connections_reserved",
             Self::Http2ConnectionsPerPeer => "http2_connections_per_peer",
             Self::Http2Connections => "http2_connections",
+            Self::Http2Flood => "http2_flood",
             Self::RequestsPerPeer => "requests_per_peer",
             Self::Requests => "requests",
             Self::HeadTimeout => "head_timeout",

@@ -9,6 +9,8 @@ pub(super) struct Activity {
     begun: AtomicUsize,
     /// How many of them have no complete answer.
     answering: AtomicUsize,
+    /// How many bytes of the bodies of requests were given out, ever. It may wrap.
+    body_bytes: AtomicUsize,
     /// Whether one of the answers has no end of its own.
     is_stream: AtomicBool,
 }
@@ -26,6 +28,14 @@ impl Activity {
 
     pub(super) fn begun(&self) -> usize {
         self.begun.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn give_out_body(&self, bytes: usize) {
+        self.body_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn body_bytes(&self) -> usize {
+        self.body_bytes.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_answering(&self) -> bool {

@@ -22,6 +22,7 @@ use tower::Service;
 
 use super::activity::Activity;
 use super::delivery::{AnswerBody, UnderWay};
+use super::flood::RequestBody;
 use super::peer::Peer;
 use super::protocol::{Beginning, beginning};
 use super::socket::{Socket, SocketDeadlines};
@@ -186,7 +187,10 @@ impl Protocol {
         };
         let stream = UserTimeoutStream::new(stream, peer.user_timeout().clone());
         let refusals = self.refusals.clone();
-        let socket = Socket::new(stream, read, deadlines, Arc::clone(&activity), refusals);
+        let mut socket = Socket::new(stream, read, deadlines, Arc::clone(&activity), refusals);
+        if is_http2 {
+            socket = socket.with_flood_limit();
+        }
         let socket = TokioIo::new(socket);
         let service = service_fn({
             let activity = Arc::clone(&activity);
@@ -230,7 +234,8 @@ impl Protocol {
             let refused = refused.map(|body| AnswerBody::new(body, under_way, streams::delivery()));
             return Either::Left(ready(Ok(refused)));
         }
-        let mut request = request.map(Body::new);
+        let mut request =
+            request.map(|body| Body::new(RequestBody::new(body, Arc::clone(activity))));
         let extensions = request.extensions_mut();
         extensions.insert(peer.clone());
         let taken = peer.begin_request(&self.requests).map_err(|limit| {
