@@ -13,7 +13,7 @@ use tracing::Dispatch;
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::support::{Api, Call, Told, delete, get, post, put};
+use super::support::{Api, BrokenStore, Call, Told, delete, get, post, put};
 
 /// What was logged, as JSON lines.
 #[derive(Clone, Default)]
@@ -149,7 +149,7 @@ async fn a_request_that_the_store_did_not_answer_is_a_warning_with_its_cause() {
         fault: leasehold::store::Fault::Io,
         detail: "connection to 10.0.0.7:6379 refused".to_owned(),
     };
-    let store = Arc::new(super::support::BrokenStore::failing(error));
+    let store = Arc::new(BrokenStore::failing(error));
     Api::on(store, |_| {}).send(get("/locks/a")).await;
     let [(level, fields)] = &log.requests()[..] else {
         panic!("{}", log.text());
@@ -161,6 +161,47 @@ async fn a_request_that_the_store_did_not_answer_is_a_warning_with_its_cause() {
             .expect("a cause")
             .contains("10.0.0.7")
     );
+}
+
+/// Fifteen seconds without Redis once had nine megabytes of them. Whoever asks, it is one store.
+#[tokio::test]
+async fn many_requests_that_the_store_does_not_answer_have_few_lines() {
+    let (log, _guard) = Log::capture();
+    let error = leasehold::store::StoreError::Unavailable {
+        fault: leasehold::store::Fault::Io,
+        detail: "connection to 10.0.0.7:6379 refused".to_owned(),
+    };
+    let failing = Api::on(Arc::new(BrokenStore::failing(error)), |_| {});
+    let recovering = Api::on(Arc::new(BrokenStore::recovering()), |_| {});
+    for api in [failing, recovering] {
+        for number in 0..200 {
+            let peer = Peer::unlimited(([192, 0, 2, number], 40_000).into());
+            assert_eq!(api.send(post("/locks/a").extension(peer)).await.status, 503);
+        }
+    }
+    let lines = log.requests();
+    let numbers = [1, 2, 3, 4, 5, 8, 16, 32, 64, 128];
+    assert_eq!(lines.len(), 2 * numbers.len(), "{}", log.text());
+    for ((_, fields), number) in lines.iter().zip(numbers.iter().chain(&numbers)) {
+        assert_eq!(fields["store_failures"], *number);
+    }
+}
+
+/// All are slow when the store is.
+#[tokio::test]
+async fn many_slow_requests_have_few_lines_unless_all_have_one() {
+    let (log, _guard) = Log::capture();
+    for (mode, lines) in [(LogRequests::Failed, 9), (LogRequests::All, 9 + 100)] {
+        let api = Api::with(|settings| {
+            settings.request_log.slow = Duration::ZERO;
+            settings.request_log.mode = mode;
+        });
+        for _ in 0..100 {
+            assert_eq!(api.send(get("/livez")).await.status, 200);
+        }
+        assert_eq!(log.requests().len(), lines, "{}", log.text());
+    }
+    assert_eq!(log.requests()[8].1["slow_requests"], 64);
 }
 
 #[tokio::test]
