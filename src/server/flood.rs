@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use super::activity::Activity;
 
-/// What the head of a request may have without being counted, and the frames around it and its answer. Longer ones are rare.
+/// What may belong to a request beside its path and its body: its headers, and frames for it and its answer. Longer headers
+/// are rare, and how long they were before they were unpacked is not known.
 const REQUEST_BYTES: usize = 8 * 1024;
 /// What may come at once. It is more than the window of a connection, all of which may be bodies that were not looked at yet.
 const BURST_BYTES: usize = 512 * 1024;
@@ -25,9 +26,9 @@ pub(super) struct Surplus {
     bytes: usize,
     /// Since when the time has not been taken off.
     since: Instant,
-    /// The requests and the bytes of bodies that were taken off.
+    /// The requests, and the bytes of their paths and bodies, that were taken off.
     requests: usize,
-    body_bytes: usize,
+    received: usize,
 }
 
 impl Surplus {
@@ -36,17 +37,16 @@ impl Surplus {
             bytes: 0,
             since: Instant::now(),
             requests: 0,
-            body_bytes: 0,
+            received: 0,
         }
     }
 
     /// Counts bytes that were received, but for what has come of them and of those before.
     pub(super) fn receive(&mut self, bytes: usize, activity: &Activity) {
-        let (requests, body_bytes) = (activity.begun(), activity.body_bytes());
-        let begun = requests.wrapping_sub(self.requests);
-        let of_bodies = body_bytes.wrapping_sub(self.body_bytes);
-        (self.requests, self.body_bytes) = (requests, body_bytes);
-        let of_requests = begun.saturating_mul(REQUEST_BYTES) + of_bodies;
+        let (requests, received) = (activity.begun(), activity.received());
+        let of_requests = requests.wrapping_sub(self.requests) * REQUEST_BYTES
+            + received.wrapping_sub(self.received);
+        (self.requests, self.received) = (requests, received);
         self.bytes = (self.bytes + bytes).saturating_sub(of_requests);
     }
 
@@ -89,7 +89,7 @@ impl HttpBody for RequestBody {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             self.activity
-                .give_out_body(frame.data_ref().map_or(0, Bytes::len));
+                .receive(frame.data_ref().map_or(0, Bytes::len));
         }
         polled
     }
@@ -138,12 +138,12 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_their_bodies_make_up_for_what_is_received() {
+    fn requests_with_their_paths_and_bodies_make_up_for_what_is_received() {
         let (mut surplus, activity) = (Surplus::new(), Activity::default());
         for _ in 0..1_000 {
             surplus.receive(64 * KIB + 8 * KIB, &activity);
             activity.begin();
-            activity.give_out_body(64 * KIB);
+            activity.receive(64 * KIB);
         }
         surplus.receive(0, &activity);
         assert_eq!(surplus.bytes, 0);

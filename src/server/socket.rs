@@ -111,6 +111,7 @@ impl Socket {
             return Ok(());
         }
         self.refusals.count(Limit::Http2Flood);
+        self.activity.end_for_flood();
         Err(io::Error::other("the peer sends much and asks for little"))
     }
 

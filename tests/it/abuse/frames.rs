@@ -33,6 +33,23 @@ async fn a_connection_that_sends_frames_without_requests_is_ended() {
     bystander.noticed_nothing().await;
 }
 
+/// Each connection has some room for such frames, which could be had again and again.
+#[tokio::test]
+async fn who_was_closed_for_a_flood_does_not_begin_another_at_once() {
+    // A peer may have half of them.
+    let attacked = Attacked::start(&["--server-http2-connections-max", "2"]).await;
+    let unknown = frame(UNKNOWN, 0, 0, &[]);
+    let mut client = Http2::open(attacked.address, 65_535).await.unwrap();
+    assert!(client.flood(&unknown, FLOOD).await.is_err());
+    // It may be closed before it has said anything.
+    if let Ok(mut client) = Http2::open(attacked.address, 65_535).await {
+        let asked = client.ask("GET", "/livez").await;
+        assert!(asked.is_err() || client.next().await.is_err());
+    }
+    assert_eq!(attacked.refused("http2_flood").await, 1.0);
+    assert_eq!(attacked.refused("http2_connections_per_peer").await, 1.0);
+}
+
 /// Each request makes up for what belongs to it, and each byte of a body for itself; frames that keep a connection alive or
 /// make room for answers are no flood.
 #[tokio::test]
