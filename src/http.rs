@@ -15,6 +15,7 @@ mod html;
 mod index;
 mod layers;
 mod locks;
+mod log_sample;
 mod metrics;
 mod negotiate;
 pub mod openapi;

@@ -231,6 +231,8 @@ pub enum Limit {
     Http2ConnectionsPerPeer,
     /// HTTP/2 connections in total.
     Http2Connections,
+    /// Bytes that an HTTP/2 connection sends beyond its requests.
+    Http2Flood,
     /// Requests of one peer address.
     RequestsPerPeer,
     /// Requests in total.
@@ -275,11 +277,12 @@ pub enum Limit {
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
         Self::Http2ConnectionsPerPeer,
         Self::Http2Connections,
+        Self::Http2Flood,
         Self::RequestsPerPeer,
         Self::Requests,
         Self::HeadTimeout,
@@ -310,6 +313,7 @@ impl Limit {
             Self::ConnectionsReserved => "connections_reserved",
             Self::Http2ConnectionsPerPeer => "http2_connections_per_peer",
             Self::Http2Connections => "http2_connections",
+            Self::Http2Flood => "http2_flood",
             Self::RequestsPerPeer => "requests_per_peer",
             Self::Requests => "requests",
             Self::HeadTimeout => "head_timeout",

@@ -5,6 +5,7 @@ mod activity;
 mod connections;
 mod delivery;
 pub mod descriptors;
+mod flood;
 mod peer;
 mod protocol;
 pub mod shutdown;

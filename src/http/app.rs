@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::admission::Admission;
 use super::auth::Access;
+use super::log_sample::LogSample;
 use super::metrics::HttpMetrics;
-use super::peers::PeerCounts;
 use crate::config::{Config, LogRequests, StoreUrl};
 use crate::domain::Bounds;
 use crate::limits::{Budget, Refusals};
@@ -27,8 +27,7 @@ struct AppShared {
     http_metrics: HttpMetrics,
     draining: Draining,
     settings: HttpSettings,
-    /// Refusals that anybody can bring about, for the log.
-    peer_refusals: PeerCounts,
+    log_sample: LogSample,
     refusals: Refusals,
     admission: Admission,
     answer_bytes: Budget,
@@ -138,7 +137,7 @@ impl App {
                 http_metrics,
                 draining,
                 settings,
-                peer_refusals: PeerCounts::default(),
+                log_sample: LogSample::default(),
             }),
         }
     }
@@ -159,8 +158,8 @@ impl App {
         &self.inner.settings
     }
 
-    pub(super) fn peer_refusals(&self) -> &PeerCounts {
-        &self.inner.peer_refusals
+    pub(super) fn log_sample(&self) -> &LogSample {
+        &self.inner.log_sample
     }
 
     pub(super) fn refusals(&self) -> &Refusals {

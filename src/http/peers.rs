@@ -1,4 +1,4 @@
-//! How often something happened within a minute, for each peer. However many peers there are, it takes no more memory than
+//! How often something happened within a minute, for each peer or for all. However many peers there are, it takes no more memory than
 //! for some thousands. What is counted, and what follows from it, is decided elsewhere.
 
 use std::collections::HashMap;
@@ -41,6 +41,19 @@ impl PeerCounts {
     }
 }
 
+/// The count of one kind of event, whoever brings it about.
+#[derive(Debug, Default)]
+pub(super) struct TotalCount(Mutex<Option<Window>>);
+
+impl TotalCount {
+    /// How often it happened within the minute, this time included.
+    pub(super) fn count(&self) -> u32 {
+        let now = Instant::now();
+        let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        window.get_or_insert(Window::new(now)).count(now).count
+    }
+}
+
 #[derive(Debug, Default)]
 struct PeerWindows {
     peers: HashMap<IpAddr, Window>,
@@ -61,20 +74,13 @@ impl PeerWindows {
             self.sweep(now);
         }
         let has_room = self.peers.len() < PEERS_MAX || self.peers.contains_key(&peer);
-        let fresh = Window {
-            began_at: now,
-            count: 0,
-        };
+        let fresh = Window::new(now);
         let window = if has_room {
             self.peers.entry(peer).or_insert(fresh)
         } else {
             self.others.get_or_insert(fresh)
         };
-        if window.is_over(now) {
-            *window = fresh;
-        }
-        window.count = window.count.saturating_add(1);
-        *window
+        window.count(now)
     }
 
     fn sweep(&mut self, now: Instant) {
@@ -87,6 +93,19 @@ impl PeerWindows {
 }
 
 impl Window {
+    fn new(began_at: Instant) -> Self {
+        Self { began_at, count: 0 }
+    }
+
+    /// The window with one event more, or the next one with its first.
+    fn count(&mut self, now: Instant) -> Self {
+        if self.is_over(now) {
+            *self = Self::new(now);
+        }
+        self.count = self.count.saturating_add(1);
+        *self
+    }
+
     fn is_over(self, now: Instant) -> bool {
         now.duration_since(self.began_at) >= WINDOW
     }

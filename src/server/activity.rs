@@ -9,8 +9,12 @@ pub(super) struct Activity {
     begun: AtomicUsize,
     /// How many of them have no complete answer.
     answering: AtomicUsize,
+    /// How many bytes of the paths and bodies of requests were given out, ever. It may wrap.
+    received: AtomicUsize,
     /// Whether one of the answers has no end of its own.
     is_stream: AtomicBool,
+    /// Whether the socket has ended it for what came without a request.
+    is_flooded: AtomicBool,
 }
 
 impl Activity {
@@ -28,6 +32,15 @@ impl Activity {
         self.begun.load(Ordering::Relaxed)
     }
 
+    /// Bytes of a path or a body were given out.
+    pub(super) fn receive(&self, bytes: usize) {
+        self.received.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn received(&self) -> usize {
+        self.received.load(Ordering::Relaxed)
+    }
+
     pub(super) fn is_answering(&self) -> bool {
         self.answering.load(Ordering::Relaxed) > 0
     }
@@ -38,5 +51,13 @@ impl Activity {
 
     pub(super) fn is_stream(&self) -> bool {
         self.is_stream.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn end_for_flood(&self) {
+        self.is_flooded.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_flooded(&self) -> bool {
+        self.is_flooded.load(Ordering::Relaxed)
     }
 }

@@ -17,11 +17,12 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tower::Service;
 
 use super::activity::Activity;
 use super::delivery::{AnswerBody, UnderWay};
+use super::flood::RequestBody;
 use super::peer::Peer;
 use super::protocol::{Beginning, beginning};
 use super::socket::{Socket, SocketDeadlines};
@@ -45,6 +46,10 @@ const RECEIVE_WINDOW: u32 = 64 * 1024;
 const SEND_BUFFER: usize = 64 * 1024;
 /// A dead HTTP/2 peer is noticed within twice this time.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// How long a connection that was closed for a flood counts as one of HTTP/2. Each may send some 10 ms of work before it is
+/// closed, and its peer could begin another at once.
+const FLOOD_PAUSE: Duration = Duration::from_secs(10);
 
 /// How many connections are open, for whoever reports it.
 #[derive(Debug, Clone, Default)]
@@ -168,10 +173,10 @@ impl Protocol {
             }
             Err(_) => return self.said_nothing(),
         };
-        // Kept until the connection ends.
-        let _http2 = match is_http2.then(|| peer.begin_http2(&self.http2_connections)) {
+        // Kept until the connection ends, or for longer. A peer of which nothing is left has its whole share again.
+        let http2 = match is_http2.then(|| peer.begin_http2(&self.http2_connections)) {
             Some(Err(limit)) => return self.refusals.count(limit),
-            Some(Ok(taken)) => Some(taken),
+            Some(Ok(taken)) => Some((taken, peer.clone())),
             None => None,
         };
         let activity = Arc::<Activity>::default();
@@ -186,7 +191,10 @@ impl Protocol {
         };
         let stream = UserTimeoutStream::new(stream, peer.user_timeout().clone());
         let refusals = self.refusals.clone();
-        let socket = Socket::new(stream, read, deadlines, Arc::clone(&activity), refusals);
+        let mut socket = Socket::new(stream, read, deadlines, Arc::clone(&activity), refusals);
+        if is_http2 {
+            socket = socket.with_flood_limit();
+        }
         let socket = TokioIo::new(socket);
         let service = service_fn({
             let activity = Arc::clone(&activity);
@@ -208,6 +216,9 @@ impl Protocol {
                 None => connection.await,
             }
         };
+        if activity.is_flooded() {
+            keep_after_flood(http2);
+        }
         if let Err(error) = served {
             // Peers that vanish and peers that speak nonsense are everyday life on an open port.
             tracing::debug!(peer = %address, %error, "a connection ended with an error");
@@ -230,7 +241,10 @@ impl Protocol {
             let refused = refused.map(|body| AnswerBody::new(body, under_way, streams::delivery()));
             return Either::Left(ready(Ok(refused)));
         }
-        let mut request = request.map(Body::new);
+        let path_and_query = request.uri().path_and_query();
+        activity.receive(path_and_query.map_or(0, |path| path.as_str().len()));
+        let mut request =
+            request.map(|body| Body::new(RequestBody::new(body, Arc::clone(activity))));
         let extensions = request.extensions_mut();
         extensions.insert(peer.clone());
         let taken = peer.begin_request(&self.requests).map_err(|limit| {
@@ -285,4 +299,12 @@ impl Protocol {
             begun = activity.begun();
         }
     }
+}
+
+/// Keeps what a connection has of the limits. Not in its own task, which is waited for when the process stops.
+fn keep_after_flood(taken: impl Send + 'static) {
+    tokio::spawn(async move {
+        sleep(FLOOD_PAUSE).await;
+        drop(taken);
+    });
 }

@@ -1,5 +1,6 @@
-//! The socket of a connection with the deadlines that hyper does not have: for every head, and for an answer that is not
-//! read. They end the connection with an error, and with it everything that it keeps in memory.
+//! The socket of a connection with the limits that hyper does not have: deadlines for every head and for an answer that is
+//! not read, and a limit on what comes without a request. They end the connection with an error, and with it everything
+//! that it keeps in memory. And a socket from which there is always something to read lets others have their turn.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,8 +12,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::activity::Activity;
+use super::flood::Surplus;
 use super::user_timeout::UserTimeoutStream;
 use crate::limits::{Limit, Refusals};
+
+/// What is read before other connections of the thread have their turn. Of the smallest frames it is two thousand, which h2
+/// reads in a fraction of a millisecond. By itself it goes on for as long as something comes, until tokio stops it after 128
+/// times as much as its buffer takes.
+const TURN_BYTES: usize = 16 * 1024;
 
 /// How long a peer may take.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +43,10 @@ pub(super) struct Socket {
     has_part_of_head: bool,
     /// How many requests had begun when something was read last.
     begun: usize,
+    /// What was read since others had their turn.
+    turn_bytes: usize,
+    /// For HTTP/2. Over HTTP/1 nothing comes that is not a part of a request.
+    surplus: Option<Box<Surplus>>,
     head_ends: Option<Pin<Box<Sleep>>>,
     unread: Option<Box<UnreadSocket>>,
 }
@@ -63,8 +74,18 @@ impl Socket {
             refusals,
             has_part_of_head: false,
             begun: 0,
+            turn_bytes: 0,
+            surplus: None,
             head_ends: None,
             unread: None,
+        }
+    }
+
+    /// With a limit on what comes without a request.
+    pub(super) fn with_flood_limit(self) -> Self {
+        Self {
+            surplus: Some(Box::new(Surplus::new())),
+            ..self
         }
     }
 
@@ -78,9 +99,20 @@ impl Socket {
     }
 
     /// What was read belongs to a head, unless a request begins with it or is under way.
-    fn has_read(&mut self) {
+    fn has_read(&mut self, bytes: usize) -> io::Result<()> {
         self.begun = self.activity.begun();
         self.has_part_of_head = true;
+        self.turn_bytes += bytes;
+        let Some(surplus) = &mut self.surplus else {
+            return Ok(());
+        };
+        surplus.receive(bytes, &self.activity);
+        if !surplus.is_too_much() {
+            return Ok(());
+        }
+        self.refusals.count(Limit::Http2Flood);
+        self.activity.end_for_flood();
+        Err(io::Error::other("the peer sends much and asks for little"))
     }
 
     /// Nothing more has come. Whether that was for too long is only of interest while a head is on its way.
@@ -172,24 +204,36 @@ impl AsyncRead for Socket {
             let count = self.replayed.len().min(buffer.remaining());
             buffer.put_slice(&self.replayed[..count]);
             self.replayed.drain(..count);
-            self.has_read();
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(self.has_read(count));
+        }
+        if self.turn_bytes >= TURN_BYTES {
+            self.turn_bytes = 0;
+            return poll_yield(context);
         }
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        match read {
-            Poll::Ready(_) => {
-                if buffer.filled().len() > before {
-                    self.has_read();
-                }
-                read
-            }
-            Poll::Pending => match self.waits_for_head(context) {
-                Some(error) => Poll::Ready(Err(error)),
-                None => Poll::Pending,
+        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+            Poll::Ready(Ok(())) => match buffer.filled().len() - before {
+                0 => Poll::Ready(Ok(())),
+                bytes => Poll::Ready(self.has_read(bytes)),
             },
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => {
+                self.turn_bytes = 0;
+                match self.waits_for_head(context) {
+                    Some(error) => Poll::Ready(Err(error)),
+                    None => Poll::Pending,
+                }
+            }
         }
     }
+}
+
+/// Has the task polled again, but not before the runtime has looked for what else is ready. A task that only woke itself
+/// would be polled sixty times before that.
+fn poll_yield<T>(context: &mut Context<'_>) -> Poll<T> {
+    let polled = std::pin::pin!(tokio::task::yield_now()).poll(context);
+    debug_assert!(polled.is_pending(), "it is new");
+    Poll::Pending
 }
 
 impl AsyncWrite for Socket {

@@ -8,6 +8,7 @@
 mod browsers;
 mod bystander;
 mod connections;
+mod frames;
 mod heads;
 mod kept;
 mod keys;

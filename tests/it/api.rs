@@ -14,6 +14,7 @@ mod health;
 mod life;
 mod limits;
 mod listing;
+mod log_sample;
 mod logs;
 mod names;
 mod nonsense;

@@ -3,7 +3,7 @@
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Extensions, HeaderMap};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 
 use super::fields::Entries;
 use super::{form, json};
@@ -80,13 +80,37 @@ pub(super) async fn read(
             app.refusals().count(limit);
             Problem::over_limit(limit)
         })?;
-    let whole = Limited::new(body, bytes_max).collect();
-    match tokio::time::timeout(settings.body_timeout, whole).await {
-        Ok(Ok(whole)) => Ok(whole.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::body_too_large(bytes_max)),
-        Ok(Err(_)) => Err(Problem::malformed("the body ended before it was complete")),
-        Err(_) => Err(Problem::body_timeout(settings.body_timeout)),
+    tokio::time::timeout(settings.body_timeout, collect(body, bytes_max))
+        .await
+        .unwrap_or_else(|_| Err(Problem::body_timeout(settings.body_timeout)))
+}
+
+/// The whole body in one piece. Each part keeps the buffer that it was received into, which may be a thousand times as
+/// large; so parts are copied, unless the first one is all there is.
+async fn collect(mut body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
+    let mut whole = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|_| Problem::malformed("the body ended before it was complete"))?;
+        // Trailers mean nothing here.
+        let Ok(part) = frame.into_data() else {
+            continue;
+        };
+        let length = whole.len() + part.len();
+        if length > bytes_max {
+            return Err(Problem::body_too_large(bytes_max));
+        }
+        if whole.is_empty() && body.is_end_stream() {
+            return Ok(part);
+        }
+        if length > whole.capacity() {
+            // It grows by doubling, but beyond what is counted there will be nothing.
+            let room = length.max((2 * whole.capacity()).min(bytes_max));
+            whole.reserve_exact(room - whole.len());
+        }
+        whole.extend_from_slice(&part);
     }
+    Ok(whole.into())
 }
 
 /// Room for a large body, or the limit that is in the way.

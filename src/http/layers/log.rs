@@ -8,12 +8,9 @@ use crate::domain::LockName;
 use crate::http::app::App;
 use crate::http::auth::Access;
 use crate::http::locks::lock_name;
+use crate::http::log_sample::{Frequent, LineNumber};
 use crate::http::problem::{Code, Problem};
 use crate::http::route::Route;
-
-/// Of what those without a key can bring about, how many of a peer have a line each within a minute. Of the rest only those
-/// have one whose number is a power of two, and say so.
-const LOGGED_EACH: u32 = 5;
 
 /// Writes the line, if the settings ask for it.
 ///
@@ -30,13 +27,14 @@ pub(super) fn request(app: &App, asked: &RequestFacts, answered: &ResponseFacts<
     if !is_slow && !is_failed && settings.mode == LogRequests::Failed {
         return;
     }
-    let peer_refusals = match is_anybodys(app, asked, answered) {
-        true => Some(app.peer_refusals().count(asked.requester.ip()).count),
-        false => None,
+    let is_only_slow = is_slow && !is_failed && settings.mode == LogRequests::Failed;
+    let frequent = match is_only_slow {
+        true => Some(Frequent::SlowRequest),
+        false => frequent(app, asked, answered),
     };
-    if peer_refusals.is_some_and(|count| count > LOGGED_EACH && !count.is_power_of_two()) {
+    let Some(number) = app.log_sample().number(frequent) else {
         return;
-    }
+    };
     let lock = (asked.route == Some(Route::Lock))
         .then(|| lock_name(&asked.path).ok())
         .flatten();
@@ -44,7 +42,7 @@ pub(super) fn request(app: &App, asked: &RequestFacts, answered: &ResponseFacts<
         asked,
         answered,
         lock,
-        peer_refusals,
+        number,
     };
     let is_draining = answered.problem.map(Problem::code) == Some(Code::Draining);
     if answered.status == StatusCode::INTERNAL_SERVER_ERROR {
@@ -60,27 +58,24 @@ pub(super) fn request(app: &App, asked: &RequestFacts, answered: &ResponseFacts<
     }
 }
 
-/// Whether those who have no key could bring this about, and so fill the log: where keys are asked for, also what is wrong
-/// with requests for what is open to all.
-fn is_anybodys(app: &App, asked: &RequestFacts, answered: &ResponseFacts<'_>) -> bool {
-    if let Some(reason) = answered.problem.and_then(Problem::access_refusal) {
-        return reason.is_anybodys();
-    }
-    // Limits refuse before a key is asked for.
-    let code = answered.problem.map(Problem::code);
-    if matches!(code, Some(Code::RateLimited | Code::Overloaded)) {
-        return true;
-    }
+/// Why there may be any number of such lines, if there may: where keys are asked for, also because those who have none ask
+/// wrongly for what is open to all.
+fn frequent(app: &App, asked: &RequestFacts, answered: &ResponseFacts<'_>) -> Option<Frequent> {
+    let peer = asked.requester.ip();
+    let of_problem = answered
+        .problem
+        .and_then(|problem| Frequent::of(problem, peer));
     let asks_for_keys = matches!(app.settings().access, Access::Keys(..));
     let is_open = asked.route.is_none_or(Route::shows_no_lock);
-    asks_for_keys && is_open && answered.status.is_client_error()
+    let is_anybodys = asks_for_keys && is_open && answered.status.is_client_error();
+    of_problem.or(is_anybodys.then_some(Frequent::PeerRefusal(peer)))
 }
 
 struct LogLine<'a> {
     asked: &'a RequestFacts,
     answered: &'a ResponseFacts<'a>,
     lock: Option<LockName>,
-    peer_refusals: Option<u32>,
+    number: LineNumber,
 }
 
 /// The same fields at every level: tracing fixes the level of an event when it is compiled.
@@ -90,7 +85,7 @@ macro_rules! event {
             asked,
             answered,
             lock,
-            peer_refusals,
+            number,
         } = $line;
         let problem = answered.problem;
         tracing::$level!(
@@ -104,7 +99,9 @@ macro_rules! event {
             duration_ms = answered.took.as_micros() as f64 / 1_000.0,
             wait_ms =
                 (!answered.waited.is_zero()).then(|| answered.waited.as_micros() as f64 / 1_000.0),
-            peer_refusals,
+            peer_refusals = number.peer_refusals,
+            store_failures = number.store_failures,
+            slow_requests = number.slow_requests,
             cause = problem.and_then(|problem| problem.cause()),
             "{}",
             $sentence

@@ -17,6 +17,7 @@ use crate::domain::{Claim, Lease, LockName, NotHeld};
 use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::layers::Requester;
+use crate::http::log_sample::{Frequent, LineNumber};
 use crate::http::problem::Problem;
 use crate::http::sse::{Event, EventStreamBody};
 use crate::http::wire::{GrantView, PositionView};
@@ -42,7 +43,7 @@ pub(super) async fn hold(
         requester: Requester::find(&extensions),
         started: Instant::now(),
         was_draining: app.is_draining(),
-        is_logged: app.settings().request_log.mode != LogRequests::Off,
+        app: app.clone(),
     };
     // Cancellation safety: dropped here or later, the stream gives the lock back or steps out of the queue.
     let slot = app.slot(Operation::Ask, &extensions).await?;
@@ -87,7 +88,7 @@ struct EventEncoder {
     requester: Requester,
     started: Instant,
     was_draining: bool,
-    is_logged: bool,
+    app: App,
 }
 
 impl EventEncoder {
@@ -133,16 +134,27 @@ impl EventEncoder {
 
     /// A problem within a stream. The layer that writes and logs problems never sees it.
     fn problem(&self, event: &'static str, problem: &Problem) -> Event {
-        if self.is_logged {
+        if let Some(number) = self.line_number(problem) {
             tracing::info!(
                 request_id = self.requester.request_id.as_str(),
                 peer = self.requester.address().map(tracing::field::display),
                 lock.name = %self.name,
                 outcome = problem.code().as_str(),
+                peer_refusals = number.peer_refusals,
+                store_failures = number.store_failures,
                 cause = problem.cause(),
                 "The stream of a claim ended."
             );
         }
         Event::new(event, &problem.body(self.requester.request_id.as_str()))
+    }
+
+    /// The number of the line about this, if there is one.
+    fn line_number(&self, problem: &Problem) -> Option<LineNumber> {
+        if self.app.settings().request_log.mode == LogRequests::Off {
+            return None;
+        }
+        let frequent = Frequent::of(problem, self.requester.ip());
+        self.app.log_sample().number(frequent)
     }
 }

@@ -128,6 +128,7 @@ impl Problem {
             ),
             Limit::ConnectionsReserved
             | Limit::Http2Connections
+            | Limit::Http2Flood
             | Limit::Requests
             | Limit::BodyBytes
             | Limit::HeadTimeout

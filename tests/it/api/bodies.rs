@@ -1,10 +1,11 @@
 //! Bodies that are too large, too slow, of another type, or nonsense.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use insta::assert_snapshot;
 
 use super::support::{Api, get, post};
@@ -154,6 +155,33 @@ async fn a_body_that_does_not_arrive_is_408() {
     assert_eq!(answer.refusal(), (408, "body_timeout".to_owned()));
     assert_eq!(answer.header("connection"), "close");
     assert_eq!(begun.elapsed().as_secs(), 3);
+}
+
+/// A piece of a body, which is counted for as long as somebody has it.
+struct Piece(#[expect(dead_code, reason = "it is held, not read")] Arc<()>);
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        b"&"
+    }
+}
+
+/// A piece keeps the whole buffer that it was received into, so that many small ones would take many times what they count.
+#[tokio::test]
+async fn the_pieces_of_a_body_are_not_kept_while_others_come() {
+    const PIECES: usize = 1_000;
+    let (kept, api) = (Arc::new(()), Api::new());
+    let pieces = stream::iter(0..PIECES).map({
+        let kept = Arc::clone(&kept);
+        move |_| {
+            // Here, the stream, and the piece before this one.
+            assert!(Arc::strong_count(&kept) <= 3);
+            Ok::<_, Infallible>(Bytes::from_owner(Piece(Arc::clone(&kept))))
+        }
+    });
+    let request = post("/locks/a").body(Body::from_stream(pieces));
+    assert_eq!(api.send(request).await.status, 201);
+    assert_eq!(Arc::strong_count(&kept), 1);
 }
 
 #[tokio::test]

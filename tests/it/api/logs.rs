@@ -7,21 +7,20 @@ use std::time::Duration;
 
 use leasehold::config::LogRequests;
 use leasehold::http::{Access, Failures, KeyRing, Role};
-use leasehold::limits::Limit;
-use leasehold::server::{OverLimit, Peer};
+use leasehold::server::Peer;
 use tracing::Dispatch;
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::support::{Api, Call, Told, delete, get, post, put};
+use super::support::{Api, BrokenStore, Call, Told, delete, get, post, put};
 
 /// What was logged, as JSON lines.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
     /// Captures everything, the finest level included, on this thread.
-    fn capture() -> (Self, DefaultGuard) {
+    pub(super) fn capture() -> (Self, DefaultGuard) {
         // While there is one subscriber only, tracing asks that of the thread which meets an event first, and a thread without
         // one would turn the event off for all.
         static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
@@ -35,12 +34,12 @@ impl Log {
         (log, tracing::subscriber::set_default(subscriber))
     }
 
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         String::from_utf8(self.0.lock().expect("no panic").clone()).expect("UTF-8")
     }
 
     /// The level and the fields of each request's line.
-    fn requests(&self) -> Vec<(String, serde_json::Value)> {
+    pub(super) fn requests(&self) -> Vec<(String, serde_json::Value)> {
         let text = self.text();
         let lines = text
             .lines()
@@ -149,7 +148,7 @@ async fn a_request_that_the_store_did_not_answer_is_a_warning_with_its_cause() {
         fault: leasehold::store::Fault::Io,
         detail: "connection to 10.0.0.7:6379 refused".to_owned(),
     };
-    let store = Arc::new(super::support::BrokenStore::failing(error));
+    let store = Arc::new(BrokenStore::failing(error));
     Api::on(store, |_| {}).send(get("/locks/a")).await;
     let [(level, fields)] = &log.requests()[..] else {
         panic!("{}", log.text());
@@ -252,7 +251,7 @@ async fn a_probe_that_fails_is_not_logged_as_fine() {
     );
 }
 
-fn from_peer(request: Call) -> Call {
+pub(super) fn from_peer(request: Call) -> Call {
     let peer: SocketAddr = ([192, 0, 2, 7], 40_000).into();
     request.extension(Peer::unlimited(peer))
 }
@@ -286,62 +285,6 @@ async fn a_refusal_and_an_eviction_say_who_asked() {
         (&"admin".into(), &"stuck".into())
     );
     assert!(!log.text().contains("s3cret"), "{}", log.text());
-}
-
-/// A limit refuses before anybody is asked for a key.
-#[tokio::test]
-async fn many_requests_over_a_limit_have_few_lines() {
-    let (log, _guard) = Log::capture();
-    let api = Api::new();
-    for (limit, status) in [(Limit::RequestsPerPeer, 429), (Limit::Requests, 503)] {
-        for _ in 0..32 {
-            let request = from_peer(post("/locks/a")).extension(OverLimit(limit));
-            assert_eq!(api.send(request).await.status, status);
-        }
-    }
-    let numbers: Vec<_> = log
-        .requests()
-        .iter()
-        .map(|(_, fields)| fields["peer_refusals"].clone())
-        .collect();
-    assert_eq!(numbers, [1, 2, 3, 4, 5, 8, 16, 32, 64]);
-}
-
-/// The first have a line each, then the first of every doubling.
-#[tokio::test]
-async fn many_requests_without_a_key_have_few_lines() {
-    let (log, _guard) = Log::capture();
-    let api = Api::with(|settings| {
-        let ring = KeyRing::new([(Role::Client, "s3cret")]);
-        settings.access = Access::Keys(ring, Failures::new(10));
-        settings.request_log.mode = LogRequests::All;
-    });
-    // What is open to all can be asked for wrongly as well.
-    for request in ["/locks/a", "/nothing", "/livez", "/problems"]
-        .into_iter()
-        .cycle()
-        .take(1_000)
-    {
-        assert!(api.send(from_peer(post(request))).await.status >= 400);
-    }
-    let lines = log.requests();
-    let numbers = [1, 2, 3, 4, 5, 8, 16, 32, 64, 128, 256, 512];
-    assert_eq!(lines.len(), numbers.len(), "{}", log.text());
-    for ((_, fields), number) in lines.iter().zip(numbers) {
-        assert_eq!(fields["peer_refusals"], number);
-    }
-}
-
-/// The script of a page can send very many.
-#[tokio::test]
-async fn what_a_page_of_another_site_sends_has_few_lines() {
-    let (log, _guard) = Log::capture();
-    let api = Api::new();
-    for _ in 0..100 {
-        let request = post("/locks/a").header("sec-fetch-site", "cross-site");
-        assert_eq!(api.send(from_peer(request)).await.status, 403);
-    }
-    assert_eq!(log.requests().len(), 9, "{}", log.text());
 }
 
 #[tokio::test]

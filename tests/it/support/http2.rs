@@ -9,15 +9,16 @@ use tokio::net::TcpStream;
 
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
+pub(crate) const PRIORITY: u8 = 2;
 pub(crate) const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const WINDOW_UPDATE: u8 = 8;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 /// The largest frame that every server must accept.
 const FRAME_BYTES_MAX: usize = 16 * 1024;
 
-const ACK: u8 = 1;
+pub(crate) const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const INITIAL_WINDOW_SIZE: [u8; 2] = [0, 4];
@@ -193,13 +194,35 @@ impl Http2 {
         self.stream.write_all(&frames).await
     }
 
+    /// Sends one frame again and again, so many bytes in all, and reads meanwhile what comes. Fails when the connection ends.
+    pub(crate) async fn flood(&mut self, frame: &[u8], bytes: usize) -> io::Result<()> {
+        let many = frame.repeat(FRAME_BYTES_MAX / frame.len());
+        let (mut incoming, mut outgoing) = self.stream.split();
+        let send = async {
+            for _ in 0..bytes / many.len() {
+                outgoing.write_all(&many).await?;
+            }
+            Ok(())
+        };
+        let receive = async {
+            let mut received = vec![0; FRAME_BYTES_MAX];
+            while incoming.read(&mut received).await? > 0 {}
+            Err(io::ErrorKind::UnexpectedEof.into())
+        };
+        tokio::select! {
+            sent = send => sent,
+            ended = receive => ended,
+        }
+    }
+
     async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> io::Result<()> {
         let frame = frame(kind, flags, stream, payload);
         self.stream.write_all(&frame).await
     }
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+/// A frame as it is sent.
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = length[1..].to_vec();
     frame.extend([kind, flags]);

@@ -1,0 +1,109 @@
+//! What may come in any number has few lines in the log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::config::LogRequests;
+use leasehold::http::{Access, Failures, KeyRing, Role};
+use leasehold::limits::Limit;
+use leasehold::server::{OverLimit, Peer};
+
+use super::logs::{Log, from_peer};
+use super::support::{Api, BrokenStore, get, post};
+
+/// A limit refuses before anybody is asked for a key.
+#[tokio::test]
+async fn many_requests_over_a_limit_have_few_lines() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new();
+    for (limit, status) in [(Limit::RequestsPerPeer, 429), (Limit::Requests, 503)] {
+        for _ in 0..32 {
+            let request = from_peer(post("/locks/a")).extension(OverLimit(limit));
+            assert_eq!(api.send(request).await.status, status);
+        }
+    }
+    let numbers: Vec<_> = log
+        .requests()
+        .iter()
+        .map(|(_, fields)| fields["peer_refusals"].clone())
+        .collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 8, 16, 32, 64]);
+}
+
+/// The first have a line each, then the first of every doubling.
+#[tokio::test]
+async fn many_requests_without_a_key_have_few_lines() {
+    let (log, _guard) = Log::capture();
+    let api = Api::with(|settings| {
+        let ring = KeyRing::new([(Role::Client, "s3cret")]);
+        settings.access = Access::Keys(ring, Failures::new(10));
+        settings.request_log.mode = LogRequests::All;
+    });
+    // What is open to all can be asked for wrongly as well.
+    for request in ["/locks/a", "/nothing", "/livez", "/problems"]
+        .into_iter()
+        .cycle()
+        .take(1_000)
+    {
+        assert!(api.send(from_peer(post(request))).await.status >= 400);
+    }
+    let lines = log.requests();
+    let numbers = [1, 2, 3, 4, 5, 8, 16, 32, 64, 128, 256, 512];
+    assert_eq!(lines.len(), numbers.len(), "{}", log.text());
+    for ((_, fields), number) in lines.iter().zip(numbers) {
+        assert_eq!(fields["peer_refusals"], number);
+    }
+}
+
+/// The script of a page can send very many.
+#[tokio::test]
+async fn what_a_page_of_another_site_sends_has_few_lines() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new();
+    for _ in 0..100 {
+        let request = post("/locks/a").header("sec-fetch-site", "cross-site");
+        assert_eq!(api.send(from_peer(request)).await.status, 403);
+    }
+    assert_eq!(log.requests().len(), 9, "{}", log.text());
+}
+
+/// Fifteen seconds without Redis once had nine megabytes of them. Whoever asks, it is one store.
+#[tokio::test]
+async fn many_requests_that_the_store_does_not_answer_have_few_lines() {
+    let (log, _guard) = Log::capture();
+    let error = leasehold::store::StoreError::Unavailable {
+        fault: leasehold::store::Fault::Io,
+        detail: "connection to 10.0.0.7:6379 refused".to_owned(),
+    };
+    let failing = Api::on(Arc::new(BrokenStore::failing(error)), |_| {});
+    let recovering = Api::on(Arc::new(BrokenStore::recovering()), |_| {});
+    for api in [failing, recovering] {
+        for number in 0..200 {
+            let peer = Peer::unlimited(([192, 0, 2, number], 40_000).into());
+            assert_eq!(api.send(post("/locks/a").extension(peer)).await.status, 503);
+        }
+    }
+    let lines = log.requests();
+    let numbers = [1, 2, 3, 4, 5, 8, 16, 32, 64, 128];
+    assert_eq!(lines.len(), 2 * numbers.len(), "{}", log.text());
+    for ((_, fields), number) in lines.iter().zip(numbers.iter().chain(&numbers)) {
+        assert_eq!(fields["store_failures"], *number);
+    }
+}
+
+/// All are slow when the store is.
+#[tokio::test]
+async fn many_slow_requests_have_few_lines_unless_all_have_one() {
+    let (log, _guard) = Log::capture();
+    for (mode, lines) in [(LogRequests::Failed, 9), (LogRequests::All, 9 + 100)] {
+        let api = Api::with(|settings| {
+            settings.request_log.slow = Duration::ZERO;
+            settings.request_log.mode = mode;
+        });
+        for _ in 0..100 {
+            assert_eq!(api.send(get("/livez")).await.status, 200);
+        }
+        assert_eq!(log.requests().len(), lines, "{}", log.text());
+    }
+    assert_eq!(log.requests()[8].1["slow_requests"], 64);
+}
