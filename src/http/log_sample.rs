@@ -1,33 +1,33 @@
-//! Which lines of the log are written of those that may come in any number. The lines are made elsewhere.
+//! Sampling of log lines that can come in any number. The lines themselves are written elsewhere.
 
 use std::net::IpAddr;
 
 use super::peers::{PeerCounts, TotalCount};
 use super::problem::{Code, Problem};
 
-/// Of lines of one kind, how many are written within a minute. Of the rest only those are whose number is a power of two, and
-/// each says its number, and so how many were left out.
+/// The lines of one kind that are written within a minute. After them, a line is written each time its number is a power
+/// of two. It carries that number, which shows how many lines were left out.
 const LOGGED_EACH: u32 = 5;
 
-/// Why there may be any number of lines.
+/// A kind of line that can come in any number.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Frequent {
-    /// Anybody can be refused so, key or no key, and as often as they like.
+    /// Refusals that any client can cause, with or without a key.
     PeerRefusal(IpAddr),
-    /// Without the store, all requests fail.
+    /// While the store is unavailable, all requests fail.
     StoreFailure,
-    /// When the store is slow, all requests are.
+    /// While the store is slow, all requests are slow.
     SlowRequest,
 }
 
 impl Frequent {
-    /// Why there may be any number of lines about this problem of this peer, if there may.
+    /// The kind of a line about this problem of this peer; none if such lines are always written.
     pub(super) fn of(problem: &Problem, peer: IpAddr) -> Option<Self> {
         if let Some(reason) = problem.access_refusal() {
             return reason.is_anybodys().then_some(Self::PeerRefusal(peer));
         }
         let code = problem.code();
-        // Limits refuse before a key is asked for.
+        // Limits are checked before keys.
         if matches!(code, Code::RateLimited | Code::Overloaded) {
             return Some(Self::PeerRefusal(peer));
         }
@@ -35,7 +35,7 @@ impl Frequent {
     }
 }
 
-/// How many lines there were of each kind, or would have been.
+/// The number of lines of each kind, written or not.
 #[derive(Debug, Default)]
 pub(super) struct LogSample {
     peer_refusals: PeerCounts,
@@ -43,7 +43,7 @@ pub(super) struct LogSample {
     slow_requests: TotalCount,
 }
 
-/// The number of a line among those of its kind within the minute, as the fields of the line have it.
+/// The number of a line among those of its kind within the minute, as fields of the line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LineNumber {
     pub(super) peer_refusals: Option<u32>,
@@ -52,7 +52,7 @@ pub(super) struct LineNumber {
 }
 
 impl LogSample {
-    /// Counts a line, and returns its number unless it is left out.
+    /// Counts a line. Returns its number, or none if the line is left out.
     pub(super) fn number(&self, frequent: Option<Frequent>) -> Option<LineNumber> {
         let mut number = LineNumber::default();
         let (field, count) = match frequent {

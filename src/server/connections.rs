@@ -47,8 +47,8 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// A dead HTTP/2 peer is noticed within twice this time.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
-/// How long a connection that was closed for a flood counts as one of HTTP/2. Each may send some 10 ms of work before it is
-/// closed, and its peer could begin another at once.
+/// How long a connection that was closed for a flood keeps counting as an HTTP/2 connection. Each can cause some 10 ms of
+/// work before it is closed, and its peer could open another at once.
 const FLOOD_PAUSE: Duration = Duration::from_secs(10);
 
 /// How many connections are open, for whoever reports it.
@@ -173,7 +173,7 @@ impl Protocol {
             }
             Err(_) => return self.said_nothing(),
         };
-        // Kept until the connection ends, or for longer. A peer of which nothing is left has its whole share again.
+        // Held until the connection ends, or longer after a flood. Dropping the last reference to a peer resets its share.
         let http2 = match is_http2.then(|| peer.begin_http2(&self.http2_connections)) {
             Some(Err(limit)) => return self.refusals.count(limit),
             Some(Ok(taken)) => Some((taken, peer.clone())),
@@ -301,7 +301,7 @@ impl Protocol {
     }
 }
 
-/// Keeps what a connection has of the limits. Not in its own task, which is waited for when the process stops.
+/// Keeps the permits of a connection for a while, in a task that the shutdown does not wait for.
 fn keep_after_flood(taken: impl Send + 'static) {
     tokio::spawn(async move {
         sleep(FLOOD_PAUSE).await;

@@ -1,5 +1,5 @@
-//! What a connection sends that belongs to no request: frames of HTTP/2 that h2 reads without end and does not count. Which
-//! frames they are is not known here: what is received is compared with what came of it.
+//! Detects HTTP/2 connections that send bytes without requests: h2 reads PRIORITY and unknown frames without a limit. The
+//! frames are not parsed here; received bytes are compared with the requests that resulted from them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use tokio::time::Instant;
 
 use super::activity::Activity;
 
-/// What may belong to a request beside its path and its body: its headers, and frames for it and its answer. Longer headers
-/// are rare, and how long they were before they were unpacked is not known.
+/// The bytes that one request accounts for beside its path and body: headers and control frames. The compressed size of
+/// the headers is not known here, and longer headers are rare.
 const REQUEST_BYTES: usize = 8 * 1024;
-/// What may come at once. It is more than the window of a connection, all of which may be bodies that were not looked at yet.
+/// The burst. It is larger than the flow-control window of a connection, which may be full of bodies not yet read.
 const BURST_BYTES: usize = 512 * 1024;
-/// What may come in a second. Clients that announce the room for each event by itself do so for ten thousand.
+/// The sustained rate. It allows a client that sends a WINDOW_UPDATE for each event to receive ten thousand a second.
 const BYTES_PER_SECOND: u128 = 256 * 1024;
 
-/// The bytes of one connection that belong to no request as far as is known yet.
+/// The bytes that one connection has sent beyond its requests, less what the rate allows.
 #[derive(Debug)]
 pub(super) struct Surplus {
     bytes: usize,
-    /// Since when the time has not been taken off.
+    /// When the rate's allowance was last subtracted.
     since: Instant,
-    /// The requests, and the bytes of their paths and bodies, that were taken off.
+    /// The requests, and the bytes of their paths and bodies, that were already subtracted.
     requests: usize,
     received: usize,
 }
@@ -41,7 +41,7 @@ impl Surplus {
         }
     }
 
-    /// Counts bytes that were received, but for what has come of them and of those before.
+    /// Adds received bytes and subtracts those that requests account for.
     pub(super) fn receive(&mut self, bytes: usize, activity: &Activity) {
         let (requests, received) = (activity.begun(), activity.received());
         let of_requests = requests.wrapping_sub(self.requests) * REQUEST_BYTES
@@ -50,7 +50,7 @@ impl Surplus {
         self.bytes = (self.bytes + bytes).saturating_sub(of_requests);
     }
 
-    /// Whether more has come than may. The clock is asked only when it matters.
+    /// Whether the connection exceeds its allowance. Reads the clock only above the burst.
     pub(super) fn is_too_much(&mut self) -> bool {
         self.bytes > BURST_BYTES && self.is_too_much_at(Instant::now())
     }
@@ -66,7 +66,7 @@ impl Surplus {
     }
 }
 
-/// The body of a request, which is counted as it is given out.
+/// A request body that counts its bytes as they are read.
 pub(super) struct RequestBody {
     body: Incoming,
     activity: Arc<Activity>,
@@ -111,7 +111,7 @@ mod tests {
 
     const KIB: usize = 1024;
 
-    /// Receives so much in each of so many seconds, and says whether that was too much.
+    /// Whether receiving this many bytes in each of this many seconds is a flood.
     fn floods(surplus: &mut Surplus, bytes: usize, seconds: u64) -> bool {
         let (began, activity) = (surplus.since, Activity::default());
         (1..=seconds).any(|second| {
@@ -122,13 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_read_for_a_week_is_no_flood() {
+    fn a_week_of_window_updates_is_no_flood() {
         assert!(!floods(&mut Surplus::new(), 200 * KIB, 7 * 24 * 60 * 60));
         assert!(floods(&mut Surplus::new(), 300 * KIB, 60));
     }
 
     #[test]
-    fn a_quiet_time_does_not_make_room_for_more_than_twice_the_burst() {
+    fn an_idle_period_allows_no_more_than_twice_the_burst() {
         let mut surplus = Surplus::new();
         assert!(!floods(&mut surplus, 1, 60 * 60));
         surplus.receive(BURST_BYTES, &Activity::default());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_with_their_paths_and_bodies_make_up_for_what_is_received() {
+    fn requests_account_for_their_paths_and_bodies() {
         let (mut surplus, activity) = (Surplus::new(), Activity::default());
         for _ in 0..1_000 {
             surplus.receive(64 * KIB + 8 * KIB, &activity);

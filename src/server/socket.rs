@@ -1,6 +1,6 @@
-//! The socket of a connection with the limits that hyper does not have: deadlines for every head and for an answer that is
-//! not read, and a limit on what comes without a request. They end the connection with an error, and with it everything
-//! that it keeps in memory. And a socket from which there is always something to read lets others have their turn.
+//! The socket of a connection, with limits that hyper does not have: deadlines for each head and for unread answers, and a
+//! limit on bytes that belong to no request. A violation ends the connection with an error and frees its memory. A socket
+//! that always has data to read yields to the other connections.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,9 +16,9 @@ use super::flood::Surplus;
 use super::user_timeout::UserTimeoutStream;
 use crate::limits::{Limit, Refusals};
 
-/// What is read before other connections of the thread have their turn. Of the smallest frames it is two thousand, which h2
-/// reads in a fraction of a millisecond. By itself it goes on for as long as something comes, until tokio stops it after 128
-/// times as much as its buffer takes.
+/// The bytes read before the task yields to other connections of the thread. They hold at most two thousand frames, which
+/// h2 handles in a fraction of a millisecond. Without this, h2 reads as long as data arrives, and tokio's coop budget stops
+/// it only after 128 full buffers.
 const TURN_BYTES: usize = 16 * 1024;
 
 /// How long a peer may take.
@@ -43,9 +43,9 @@ pub(super) struct Socket {
     has_part_of_head: bool,
     /// How many requests had begun when something was read last.
     begun: usize,
-    /// What was read since others had their turn.
+    /// The bytes read since the last yield.
     turn_bytes: usize,
-    /// For HTTP/2. Over HTTP/1 nothing comes that is not a part of a request.
+    /// For HTTP/2 only. Over HTTP/1 every byte belongs to a request.
     surplus: Option<Box<Surplus>>,
     head_ends: Option<Pin<Box<Sleep>>>,
     unread: Option<Box<UnreadSocket>>,
@@ -81,7 +81,7 @@ impl Socket {
         }
     }
 
-    /// With a limit on what comes without a request.
+    /// Adds the limit on bytes that belong to no request.
     pub(super) fn with_flood_limit(self) -> Self {
         Self {
             surplus: Some(Box::new(Surplus::new())),
@@ -228,8 +228,8 @@ impl AsyncRead for Socket {
     }
 }
 
-/// Has the task polled again, but not before the runtime has looked for what else is ready. A task that only woke itself
-/// would be polled sixty times before that.
+/// Yields to the runtime, which polls its I/O driver before this task again. A task that only wakes itself would run sixty
+/// more times before that.
 fn poll_yield<T>(context: &mut Context<'_>) -> Poll<T> {
     let polled = std::pin::pin!(tokio::task::yield_now()).poll(context);
     debug_assert!(polled.is_pending(), "it is new");
