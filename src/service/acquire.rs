@@ -81,7 +81,7 @@ impl Request {
                     undelivered: UnclaimedLease::nothing(),
                 })
             }
-            (Ok(acquired), _) => self.answer(acquired, sent, Duration::ZERO, false),
+            (Ok(acquired), _) => self.answer(acquired, sent, Duration::ZERO),
             (Err(error), _) => {
                 if matches!(error, StoreError::Unknown { .. }) {
                     let ttl = self.claim.ttl.get();
@@ -94,24 +94,18 @@ impl Request {
         answer
     }
 
-    /// Translates the store's reply. With `has_ambiguous_attempt`, an earlier reply to this request was lost: the claim
-    /// may hold by that one without its client knowing.
+    /// Translates the store's reply.
     pub(super) fn answer(
         &self,
         acquired: Acquired,
         sent: Instant,
         waited: Duration,
-        has_ambiguous_attempt: bool,
     ) -> Result<AcquireAnswer, StoreError> {
         let undelivered_ttl = match &acquired {
             Acquired::Granted(_) => Some(self.claim.ttl.get()),
-            Acquired::Replayed(leases) if has_ambiguous_attempt || self.claim.takes_over => {
-                longest_ttl(leases)
-            }
-            Acquired::Reentered(leases) if self.claim.takes_over => longest_ttl(leases),
-            Acquired::Replayed(_)
-            | Acquired::Reentered(_)
-            | Acquired::Waiting(_)
+            // The store knows what goes back to an earlier request, and what ends.
+            Acquired::Replayed(leases) | Acquired::Reentered(leases) => longest_ttl(leases),
+            Acquired::Waiting(_)
             | Acquired::Superseded
             | Acquired::Blocked(_)
             | Acquired::Mismatched(_)

@@ -245,7 +245,7 @@ impl WaitLoop {
                 None
             }
             Ok(Acquired::Superseded) => {
-                self.on_superseded();
+                self.on_superseded(sent);
                 None
             }
             Ok(end) => Some(self.end(sent, end)),
@@ -276,12 +276,14 @@ impl WaitLoop {
         self.report_position(waiting.position);
     }
 
-    /// The client repeated the request at another process, where the claim waits or holds now. This request stays until
-    /// its client disconnects or its time is over, and blocks no other waiter.
-    fn on_superseded(&mut self) {
+    /// The claim waits or holds by another request at another process now. As a rule that is a retry of the client. If it was
+    /// an earlier request that arrived late and whose client is gone, it ends, and this one gets its place back: so it
+    /// polls now and then. Meanwhile it blocks no other waiter.
+    fn on_superseded(&mut self, sent: Instant) {
         self.queues().dequeue_early(&self.waiter, self.queue_place);
         self.queue_place = QueuePlace::Superseded;
         self.refresh_at = None;
+        self.poll_at = Some(sent + jitter::about(self.queues().progress_interval()));
         self.failure = None;
         // A late poll could enqueue the claim here again after it has stopped waiting elsewhere.
         self.has_ambiguous_attempt = true;

@@ -26,6 +26,7 @@ mod several_waiting;
 mod sharing;
 mod taking_over;
 mod two_processes;
+mod undone;
 mod waiting;
 mod withdraw;
 
@@ -150,10 +151,16 @@ on_every_store! {
         a_plain_request_that_waited_leaves_alone_what_a_stream_holds
         a_request_of_another_kind_makes_a_lease_independent_of_streams
         a_lease_that_a_stream_released_keeps_its_lock_closed_for_its_min_hold_and_no_longer
-        a_takeover_that_is_undone_closes_the_lock_and_a_grant_does_not
         a_lease_that_ran_out_is_not_released_again
         a_late_renewal_of_a_closed_stream_makes_no_lease
         permits_that_stay_taken_are_not_those_of_the_next_lease;
+    undone:
+        a_takeover_that_is_undone_gives_the_lease_back
+        a_takeover_that_is_undone_ends_the_lease_of_a_closed_stream
+        a_grant_and_a_takeover_that_are_both_undone_leave_no_lease
+        a_takeover_that_is_undone_leaves_a_lease_independent
+        a_plain_request_that_is_undone_leaves_the_lease_to_its_stream
+        a_grant_that_is_undone_closes_nothing;
     inspect:
         a_lock_without_claims_is_free
         a_held_lock_shows_its_holder
@@ -380,6 +387,8 @@ mod redis_alone {
             events_of_one_process_reach_all
             an_eviction_is_notified_on_all
             the_release_of_a_stream_is_notified_on_all;
+        undone:
+            a_takeover_that_is_undone_gives_the_lease_back_to_another_process;
         taking_over:
             a_lease_is_taken_over_at_another_process
             a_late_repeat_of_a_stream_that_was_taken_over_from_changes_nothing

@@ -47,14 +47,14 @@ impl WaitLoop {
         sent: Instant,
         end: Acquired,
     ) -> Result<AcquireAnswer, StoreError> {
-        let answer = self
-            .request
-            .answer(end, sent, self.waited(), self.has_ambiguous_attempt);
+        let answer = self.request.answer(end, sent, self.waited());
         let expires_in = match &answer {
             Ok(answer) => soonest_end(answer.outcome.leases()),
             Err(_) => None,
         };
-        self.record_answer(sent, expires_in, false);
+        // Where the claim does not hold, nothing keeps the next waiter from its turn.
+        let recheck_in = expires_in.unwrap_or_default();
+        self.record_answer(sent, Some(recheck_in), false);
         if expires_in.is_some() {
             self.queues().granted(&self.waiter);
         }

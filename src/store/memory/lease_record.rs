@@ -17,6 +17,8 @@ pub(super) struct LeaseRecord {
     pub(super) mode: Mode,
     pub(super) fence: Fence,
     rollback_right: RollbackState,
+    /// The earlier states that the lease goes back to, attempt by attempt, when an attempt that received it is undone.
+    turns: Option<Box<Vec<RollbackState>>>,
     /// Whether a stream holds the lease, or has held it.
     pub(super) is_of_stream: bool,
     pub(super) acquired: Instant,
@@ -36,8 +38,19 @@ pub(super) enum RollbackState {
     Nobody,
     /// The attempt that made the grant, because no other has received it.
     Grantee(Attempt),
-    /// The attempt that took the lease over.
+    /// The last attempt that received the lease, of a claim that a stream holds or has held.
     Successor(Attempt),
+    /// An attempt whose stream was closed before the one after it.
+    Closed,
+}
+
+/// The most earlier attempts that are remembered of a lease.
+const TURNS_MAX: usize = 32;
+
+impl RollbackState {
+    fn is_of(self, attempt: Attempt) -> bool {
+        [Self::Grantee(attempt), Self::Successor(attempt)].contains(&self)
+    }
 }
 
 impl LeaseRecord {
@@ -53,6 +66,7 @@ impl LeaseRecord {
             mode: claim.mode,
             fence,
             rollback_right: RollbackState::Grantee(attempt),
+            turns: None,
             is_of_stream: claim.takes_over,
             acquired: now.instant,
             until: now.instant,
@@ -70,16 +84,63 @@ impl LeaseRecord {
     /// Replays the grant to an attempt of the same claim, and raises the hold count if requested. Returns whether it
     /// did.
     pub(super) fn replay(&mut self, claim: &Claim, attempt: Attempt) -> bool {
-        if self.rollback_right != RollbackState::Grantee(attempt) {
-            self.rollback_right = match claim.takes_over {
-                true => RollbackState::Successor(attempt),
-                false => RollbackState::Nobody,
-            };
-        }
         self.is_of_stream |= claim.takes_over;
+        if !self.is_received_by(attempt) {
+            self.pass_rollback_right(attempt);
+        }
         let is_deeper = claim.hold_count > self.hold_count;
         self.hold_count = self.hold_count.max(claim.hold_count);
         is_deeper
+    }
+
+    /// Whether the attempt has received the lease, unless it was undone since.
+    fn is_received_by(&self, attempt: Attempt) -> bool {
+        let turns = self.turns.iter().flat_map(|turns| turns.iter());
+        turns
+            .chain([&self.rollback_right])
+            .any(|turn| turn.is_of(attempt))
+    }
+
+    fn pass_rollback_right(&mut self, attempt: Attempt) {
+        if !self.is_of_stream {
+            self.rollback_right = RollbackState::Nobody;
+            return;
+        }
+        let before = std::mem::replace(&mut self.rollback_right, RollbackState::Successor(attempt));
+        let turns = self.turns.get_or_insert_default();
+        if turns.len() == TURNS_MAX {
+            turns.remove(1);
+        }
+        turns.push(before);
+    }
+
+    /// Takes the right to roll back from an attempt whose stream was closed, or that no client has received. The lease goes
+    /// back to the attempt before if there is one whose stream may be open. Returns whether the lease is to end.
+    pub(super) fn end_turn(&mut self, attempt: Attempt, rollback: Rollback) -> bool {
+        if self.rollback_right.is_of(attempt) {
+            let before = match rollback {
+                Rollback::Close => None,
+                Rollback::Undo => self.turns.as_mut().and_then(|turns| turns.pop()),
+            };
+            return match before {
+                None | Some(RollbackState::Closed) => true,
+                Some(before) => {
+                    self.rollback_right = before;
+                    false
+                }
+            };
+        }
+        if let Some(turns) = &mut self.turns
+            && let Some(turn) = turns.iter().position(|turn| turn.is_of(attempt))
+        {
+            match (rollback, turns[turn]) {
+                (Rollback::Close, _) | (_, RollbackState::Grantee(_)) => {
+                    turns[turn] = RollbackState::Closed;
+                }
+                (Rollback::Undo, _) => drop(turns.remove(turn)),
+            }
+        }
+        false
     }
 
     /// Lowers the hold count. The request's answer carries the lease, so no attempt may roll it back any more.
@@ -90,18 +151,14 @@ impl LeaseRecord {
 
     /// Whether this attempt may roll the lease back.
     pub(super) fn may_be_withdrawn_by(&self, attempt: Attempt) -> bool {
-        [
-            RollbackState::Grantee(attempt),
-            RollbackState::Successor(attempt),
-        ]
-        .contains(&self.rollback_right)
+        self.rollback_right.is_of(attempt)
     }
 
     /// The attempt that made the grant, if no other request has received the lease.
     pub(super) fn unacknowledged(&self) -> Option<Attempt> {
         match self.rollback_right {
             RollbackState::Grantee(attempt) => Some(attempt),
-            RollbackState::Nobody | RollbackState::Successor(_) => None,
+            RollbackState::Nobody | RollbackState::Successor(_) | RollbackState::Closed => None,
         }
     }
 

@@ -234,7 +234,7 @@ impl Table {
     }
 }
 
-/// Ends a lease if this attempt may roll it back.
+/// Ends a lease if this attempt may roll it back and no attempt before it holds.
 fn roll_back(
     lock: &mut Lock,
     token: Token,
@@ -242,8 +242,9 @@ fn roll_back(
     rollback: Rollback,
     now: StoreTime,
 ) -> Option<LeaseRecord> {
-    let record = lock.leases.get(token)?;
-    let is_allowed = record.may_be_withdrawn_by(attempt);
+    let record = lock.leases.get_mut(token)?;
     let kept = record.kept_after_rollback(rollback, now);
-    is_allowed.then(|| lock.end(token, kept, now))?
+    record
+        .end_turn(attempt, rollback)
+        .then(|| lock.end(token, kept, now))?
 }

@@ -6,10 +6,10 @@ use leasehold::domain::{LockState, Mode};
 use leasehold::service::AcquireOutcome;
 use leasehold::store::StoreError;
 
-use super::lasting;
 use super::network::Network;
-use crate::support::eventually;
+use super::{FOR_EVER, lasting};
 use crate::support::fixture::{READ, claim, in_mode, lock_of, rival};
+use crate::support::{PATIENCE, eventually};
 
 /// A request that is sent while commands are held back, and sent again once the connection was cut. The first try arrives
 /// a second after the answer.
@@ -67,6 +67,40 @@ async fn a_waiter_whose_first_try_arrives_late_leaves_nothing_behind() {
     let view = network.beside.service.inspect(lock_of(&holding)).await;
     let view = view.expect("it is well");
     assert_eq!((view.state, view.queue.length), (LockState::Free, 0));
+}
+
+/// The client has retried at another process when the first request arrives, which nobody waits for any more.
+#[tokio::test]
+async fn a_waiter_keeps_its_place_though_an_earlier_request_of_its_client_arrives_late() {
+    let network = Network::start().await;
+    let holding = lasting(claim());
+    network.beside.granted(&holding).await;
+    let waiting = lasting(rival(&holding));
+    network.proxy.stall(true);
+    let hung_up = network.behind.acquire_within(&waiting, FOR_EVER);
+    assert!(
+        tokio::time::timeout(Duration::from_millis(200), hung_up)
+            .await
+            .is_err()
+    );
+    let goes_on = async {
+        eventually("the retry waits", async || {
+            let view = network.beside.service.inspect(lock_of(&holding)).await;
+            (view.expect("it is well").queue.length == 1).then_some(())
+        })
+        .await;
+        // The first request has the place for a second, and the retry polls meanwhile.
+        network.proxy.delay_replies(Duration::from_secs(1));
+        network.proxy.stall(false);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        network.beside.release(&holding).await.expect("it is well");
+    };
+    let retry = tokio::time::timeout(PATIENCE, network.beside.acquire_within(&waiting, FOR_EVER));
+    let (granted, ()) = tokio::join!(retry, goes_on);
+    assert!(
+        matches!(granted, Ok(Ok(AcquireOutcome::Granted(_)))),
+        "{granted:?}"
+    );
 }
 
 #[tokio::test]

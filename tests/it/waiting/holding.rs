@@ -298,21 +298,39 @@ async fn a_former_stream_does_not_release_what_the_new_one_holds() {
     }
 }
 
-/// Before it has renewed, and whether or not its client has received the lease.
+/// Before it has renewed.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_takes_over_and_closes_at_once_releases_the_lock() {
-    for is_delivered in [true, false] {
-        let (service, _) = Staged::service();
-        let claim = brief();
-        takes(&service, &claim).await;
-        let mut hold = service.hold(Arc::clone(&claim), None);
-        if is_delivered {
-            acquired(&mut hold).await;
-        }
-        drop(hold);
-        settle().await;
-        assert_idle(&service, &claim).await;
-    }
+    let (service, _) = Staged::service();
+    let claim = brief();
+    takes(&service, &claim).await;
+    let mut hold = service.hold(Arc::clone(&claim), None);
+    acquired(&mut hold).await;
+    drop(hold);
+    settle().await;
+    assert_idle(&service, &claim).await;
+}
+
+/// Its client knows nothing of the takeover, and may be at work by what an earlier request told it.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_closes_before_it_has_received_the_lease_leaves_it_as_it_was() {
+    let (service, _) = Staged::service();
+    let claim = brief();
+    takes(&service, &claim).await;
+    drop(service.hold(Arc::clone(&claim), None));
+    settle().await;
+    let state = view(&service, &claim).await.state;
+    assert!(matches!(state, LockState::Held(_)), "{state:?}");
+
+    let mut former = service.hold(Arc::clone(&claim), None);
+    acquired(&mut former).await;
+    drop(service.hold(Arc::clone(&claim), None));
+    settle().await;
+    let state = view(&service, &claim).await.state;
+    assert!(matches!(state, LockState::Held(_)), "{state:?}");
+    drop(former);
+    settle().await;
+    assert_idle(&service, &claim).await;
 }
 
 #[tokio::test(start_paused = true)]

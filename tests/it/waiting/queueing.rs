@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use leasehold::domain::{Claim, LockState};
+use leasehold::domain::{Claim, LockState, Mode};
+use leasehold::service::AcquireOutcome;
 use tokio::time::{Instant, sleep};
 
 use super::staged::{Fate, Staged};
@@ -206,6 +207,23 @@ async fn the_reservation_of_a_waiter_that_leaves_goes_to_the_next() {
     first.answer.abort();
     second.granted().await;
     assert_at_once(since);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_head_of_the_queue_is_released_the_next_waiter_gets_its_turn() {
+    let (service, _) = Staged::service();
+    let holder = Arc::new(reader(&claim()));
+    takes(&service, &holder).await;
+    let writer = Arc::new(in_mode(&rival(&holder), Mode::Exclusive));
+    let head = Waiting::standing(&service, &writer, LONG_WAIT).await;
+    let next = Arc::new(reader(&holder));
+    let next = Waiting::standing(&service, &next, LONG_WAIT).await;
+    let since = Instant::now();
+    releases(&service, &writer).await;
+    next.granted().await;
+    assert_at_once(since);
+    let ended = head.outcome().await;
+    assert!(matches!(ended, AcquireOutcome::Ended(_)), "{ended:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -60,8 +60,8 @@ for number = 1, count do
     end
 end
 
--- Replays the lease to the attempt: from now on the attempt may roll it back if it takes over, else none may. A late
--- repeat of an attempt that already had the lease changes nothing.
+-- Replays the lease to the attempt: from now on only this attempt may roll it back, and none if no stream is involved. A
+-- late repeat of an attempt that already had the lease changes nothing.
 local function pass_rollback_right(lock)
     local turns = lock.turns
     if turns and string.find(turns, attempt, 1, true) then
@@ -70,10 +70,11 @@ local function pass_rollback_right(lock)
     local before = redis.call('HGET', lock.record, 'r')
     -- HDEL first: it is allowed when memory is full, and a script that has written may keep writing.
     redis.call('HDEL', lock.record, 'r')
-    if takes_over == '1' then
-        turns = (turns or before or NOBODY) .. attempt
+    if takes_over == '1' or turns then
+        turns = before and (turns or before) or (turns or '') .. NOBODY
+        turns = turns .. attempt
         if #turns > 8 * TURNS_MAX then
-            turns = string.sub(turns, 1, 8) .. string.sub(turns, 17)
+            turns = string.sub(turns, 1, 8) .. string.sub(turns, 8 - 8 * TURNS_MAX)
         end
         redis.call('HSET', lock.record, 'r', attempt, 'j', turns)
     end

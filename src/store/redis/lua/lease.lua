@@ -3,8 +3,9 @@
 -- A lock is a hash. Held exclusively it is the holder's record: h claim digest, r attempt that may roll the lease back,
 -- f fencing token, a acquired (ms), u end of the lease (ms), t TTL (ms), n hold count if not 1, o owner, m metadata, i
 -- min_hold (ms), x latest end (ms), d lock_delay (ms), y present once its expiry was published. A lease that a stream
--- holds or has held has j, the attempts that held it in turn: first that of the grant, last those of the streams that
--- took it over. A lease that repeated requests have changed has z, the last of those requests: an earlier try of theirs
+-- holds or has held has j, the attempts that received it in turn, first that of the grant: if one of them is undone, the
+-- lease goes back to the one before. In place of an attempt there may be CLOSED, or NOBODY where a renewal or a step back
+-- made the lease independent. A lease that repeated requests have changed has z, the last of those requests: an earlier try of theirs
 -- that arrives now changes nothing.
 -- A shared lock has s, the common limit (0 for none), and k, the permits taken; each holder has a record of its own
 -- (with the same fields, and s and k of its own) and an entry in the set of holders: digest and permits, scored by the
@@ -44,8 +45,8 @@ local listed_of_lock_max, listed_bytes_left = LISTED_MAX, LISTED_BYTES_MAX
 -- client that disconnects again and again must not make a key grow.
 local WITHDRAWN_MAX, TURNS_MAX, REPEATED_MAX = 32, 32, 32
 
--- The attempt of a lease that none may roll back any more.
-local NOBODY = '\0\0\0\0\0\0\0\0'
+-- The attempt of a lease that none may roll back any more, and of one whose stream was closed before its successor.
+local NOBODY, CLOSED = '\0\0\0\0\0\0\0\0', '\255\255\255\255\255\255\255\255'
 
 -- Redis stores small integers once for all keys, so these marks take no memory of their own.
 local RELEASED, EXPIRED, LOST = '1', '2', '3'

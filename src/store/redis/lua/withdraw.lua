@@ -1,4 +1,5 @@
--- Ends the lease that an attempt may roll back, and keeps the attempt from being granted if its request arrives late.
+-- Ends the lease that an attempt may roll back, or gives it back to the attempt before, and keeps the attempt from being
+-- granted if its request arrives late.
 -- KEYS: for each lock: lock_key, ended
 -- ARGV: attempt, is_close, channel, for each lock: claim
 -- Returns: attempt, how many leases were ended
@@ -6,6 +7,49 @@ local attempt, is_close, channel = ARGV[1], ARGV[2], ARGV[3]
 
 local now_us, now_ms = now()
 local ended_count = 0
+
+-- Where an attempt is in the turns of a lease, if it is.
+local function turn_of(turns)
+    for from = 1, #turns, 8 do
+        if string.sub(turns, from, from + 7) == attempt then
+            return from
+        end
+    end
+end
+
+-- Takes an attempt that no client has received out of the turns of a lease: the lease goes back to the attempt before,
+-- whose stream may be open. The grant itself has none before it.
+local function undo_turn(record, turns, from)
+    -- HDEL first: it is allowed when memory is full, and a script that has written may keep writing.
+    local is_last = from + 8 > #turns
+    redis.call('HDEL', record, is_last and 'r' or '')
+    local before = string.sub(turns, from - 8, from - 1)
+    turns = string.sub(turns, 1, from - 1) .. string.sub(turns, from + 8)
+    redis.call('HSET', record, 'j', turns)
+    if is_last and before ~= NOBODY then
+        redis.call('HSET', record, 'r', before)
+    end
+end
+
+-- Whether the lease is to end, now that the attempt is undone or its stream is closed.
+local function end_turn(record)
+    local lease = redis.call('HMGET', record, 'r', 'j')
+    local is_its_own, turns = lease[1] == attempt, lease[2] or lease[1] or ''
+    local from = turn_of(turns)
+    if not from then
+        return false
+    end
+    local is_granted_to = from == 1
+    if is_close == '0' and not is_granted_to and not (is_its_own and string.sub(turns, from - 8, from - 1) == CLOSED) then
+        undo_turn(record, turns, from)
+        return false
+    end
+    if not is_its_own then
+        redis.call('HDEL', record, '')
+        redis.call('HSET', record, 'j', string.sub(turns, 1, from - 1) .. CLOSED .. string.sub(turns, from + 8))
+    end
+    return is_its_own
+end
 
 -- Ends a lease. If undone, it closes nothing, even if it expired before any other request received it. A lease that
 -- was in use (is_close, or taken over) closes the lock like a release does; if it has expired, it stays so.
@@ -52,7 +96,7 @@ for number = 1, #KEYS / 2 do
         to_hash(lock)
         record = lock.key
     end
-    if record and redis.call('HGET', record, 'r') == attempt then
+    if record and end_turn(record) then
         roll_back(lock, record, claim)
     end
     -- One attempt may send several requests: a late one must not be granted what was rolled back.
