@@ -1,7 +1,9 @@
-//! The contract of [`LockStore`](leasehold::store::LockStore) as laws: plain functions, each run against every store.
+//! The contract of [`LockStore`](leasehold::store::LockStore) as contract tests: plain functions, each run against
+//! every store.
 //!
-//! A law is added by writing it in its topic's file and naming it in the list below; it then runs everywhere. A store
-//! is added by one line in `on_every_store!`. The few laws that only make sense on one store are named apart.
+//! To add a contract test, write it in the file of its topic and name it in the list below; it then runs on every
+//! store. To add a store, add one line to `on_every_store!`. Tests that make sense on one store only are listed
+//! separately.
 
 mod acquiring;
 mod bounds;
@@ -31,7 +33,7 @@ mod withdraw;
 
 pub(crate) use order::names_of_one_bucket;
 
-/// One test per law, on a fixture of its own.
+/// One test per contract test function, on a fixture of its own.
 macro_rules! tests {
     ($fixture:expr, $options:tt, $($topic:ident: $($law:ident)+;)+) => {$($(
         #[tokio::test $options]
@@ -41,7 +43,7 @@ macro_rules! tests {
     )+)+};
 }
 
-/// The same laws for every store.
+/// The same contract tests for every store.
 macro_rules! on_every_store {
     ($($laws:tt)+) => {
         mod memory {
@@ -325,7 +327,7 @@ on_every_store! {
         nothing_is_told_to_who_does_not_want_to_hear;
 }
 
-/// Time can be skipped here, so that a minute costs nothing.
+/// Tests that skip time, so that a minute costs nothing.
 mod memory_alone {
     tests! { crate::support::fixture::Fixture::memory(), (start_paused = true),
         remembering:
@@ -348,7 +350,7 @@ mod memory_alone {
     }
 }
 
-/// Requests can overtake each other here, and what is kept can be looked at.
+/// Tests in which requests overtake each other, or that read the stored keys.
 mod redis_alone {
     tests! { crate::support::fixture::Fixture::redis(), (flavor = "current_thread"),
         remembering:

@@ -1,4 +1,4 @@
-//! What is logged of a request, and what never is.
+//! What is logged about a request, and what never is.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -13,17 +13,17 @@ use tracing::Dispatch;
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::support::{Api, Call, Told, delete, get, post, put};
+use super::support::{Api, Call, EventStream, delete, get, post, put};
 
-/// What was logged, as JSON lines.
+/// The captured log, as JSON lines.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Captures everything, the finest level included, on this thread.
+    /// Captures the log of this thread, at all levels.
     fn capture() -> (Self, DefaultGuard) {
-        // While there is one subscriber only, tracing asks that of the thread which meets an event first, and a thread without
-        // one would turn the event off for all.
+        // With only one subscriber, tracing caches the interest of the thread that reaches an event first, and a thread
+        // without a subscriber would disable the event for all.
         static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
         ANOTHER.get_or_init(|| Dispatch::new(NoSubscriber::default()));
         let log = Self::default();
@@ -198,7 +198,7 @@ async fn a_request_that_waited_is_not_slow_and_says_how_long_it_waited() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn that_a_process_stops_which_was_told_to_is_no_warning() {
+async fn a_refusal_while_draining_is_not_a_warning() {
     let (log, _guard) = Log::capture();
     let api = Api::new();
     api.token_of("/locks/a").await;
@@ -218,10 +218,10 @@ async fn a_stream_that_loses_its_lock_is_logged_with_its_request() {
     let api = Api::new();
     let request = post("/locks/a?ttl=3s").header("accept", "text/event-stream");
     let response = api.open(request.header("x-request-id", "job-7")).await;
-    let mut told = Told::of(response);
-    told.expect("acquired").await;
+    let mut stream = EventStream::of(response);
+    stream.expect("acquired").await;
     api.send(delete("/locks/a?force=true")).await;
-    told.expect("lost").await;
+    stream.expect("lost").await;
     let requests = log.requests();
     let is_lost = |fields: &&serde_json::Value| fields["outcome"] == "lease_evicted";
     let fields = requests.iter().map(|(_, fields)| fields).find(is_lost);
@@ -231,7 +231,7 @@ async fn a_stream_that_loses_its_lock_is_logged_with_its_request() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_none_is_not_logged_as_one() {
+async fn an_invalid_name_is_not_logged() {
     let (log, _guard) = Log::capture();
     Api::new().send(post("/locks/a%0Aforged")).await;
     assert_eq!(log.requests()[0].1["outcome"], "invalid_name");
@@ -258,7 +258,7 @@ fn from_peer(request: Call) -> Call {
 }
 
 #[tokio::test]
-async fn a_refusal_and_an_eviction_say_who_asked() {
+async fn a_refusal_and_an_eviction_are_logged_with_their_sender() {
     let (log, _guard) = Log::capture();
     let api = Api::with(|settings| {
         let ring = KeyRing::new([(Role::Admin, "s3cret")]);
@@ -288,7 +288,7 @@ async fn a_refusal_and_an_eviction_say_who_asked() {
     assert!(!log.text().contains("s3cret"), "{}", log.text());
 }
 
-/// A limit refuses before anybody is asked for a key.
+/// Limits are checked before the key.
 #[tokio::test]
 async fn many_requests_over_a_limit_have_few_lines() {
     let (log, _guard) = Log::capture();
@@ -307,7 +307,7 @@ async fn many_requests_over_a_limit_have_few_lines() {
     assert_eq!(numbers, [1, 2, 3, 4, 5, 8, 16, 32, 64]);
 }
 
-/// The first have a line each, then the first of every doubling.
+/// The first ones are logged one by one, later ones whenever their count has doubled.
 #[tokio::test]
 async fn many_requests_without_a_key_have_few_lines() {
     let (log, _guard) = Log::capture();
@@ -316,7 +316,7 @@ async fn many_requests_without_a_key_have_few_lines() {
         settings.access = Access::Keys(ring, Failures::new(10));
         settings.request_log.mode = LogRequests::All;
     });
-    // What is open to all can be asked for wrongly as well.
+    // Bad requests to open routes count too.
     for request in ["/locks/a", "/nothing", "/livez", "/problems"]
         .into_iter()
         .cycle()
@@ -332,9 +332,9 @@ async fn many_requests_without_a_key_have_few_lines() {
     }
 }
 
-/// The script of a page can send very many.
+/// The script of a page can send very many requests.
 #[tokio::test]
-async fn what_a_page_of_another_site_sends_has_few_lines() {
+async fn cross_site_requests_have_few_lines() {
     let (log, _guard) = Log::capture();
     let api = Api::new();
     for _ in 0..100 {
