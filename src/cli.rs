@@ -1,5 +1,5 @@
-//! The command line: what the commands are called, how they are explained, and what their exit codes mean. Each
-//! command is a file of its own; the flags of the configuration are made from its keys.
+//! The command line: commands, their help and their exit codes. Each command has its own file; the configuration flags
+//! are generated from the configuration keys.
 
 mod config;
 mod exit;
@@ -28,7 +28,7 @@ Examples:
 
   curl -X POST localhost:7625/locks/backup            Take a lock: 201, or 423 when it is held";
 
-/// `EXAMPLES` come first: who asks for help wants to start, not to study.
+/// `EXAMPLES` come first, because most readers of the help want to get started.
 const TEMPLATE: &str = "\
 {name} {version}
 {about}
@@ -59,7 +59,7 @@ impl CliError {
     }
 }
 
-/// Runs the command that the arguments name; the first argument is the program itself. The exit code is one of [`Exit`].
+/// Runs the command given by the arguments; the first argument is the program itself. The exit code is one of [`Exit`].
 pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -67,7 +67,7 @@ pub fn run(
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(stop) => {
-            // Help and version arrive here too, for stdout. A closed pipe is no news to whoever closed it.
+            // Help and version end up here too, and go to stdout. A closed pipe is not an error worth reporting.
             let _ = stop.print();
             return match stop.use_stderr() {
                 true => Exit::Misused.into(),
@@ -78,7 +78,7 @@ pub fn run(
     match dispatch(&matches, environment.into_iter().collect()) {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            // The log may be off or not there yet, and this line is the whole answer of the command.
+            // Not logged: the log may be off or not initialised yet, and this line is the command's only output.
             let _ = writeln!(std::io::stderr(), "leasehold: {failure}");
             failure.exit().into()
         }
@@ -96,13 +96,13 @@ fn dispatch(matches: &ArgMatches, environment: Environment) -> Result<Exit, CliE
     }
 }
 
-/// Prints what a command was asked for. A reader that went away, such as `head`, is no failure.
+/// Prints a command's output. A closed pipe (`leasehold … | head`) is not a failure.
 fn print(text: &str) -> Exit {
     let _ = std::io::stdout().write_all(text.as_bytes());
     Exit::Done
 }
 
-/// The definition of all commands and flags, from which help and reference are made.
+/// The definition of all commands and flags, from which the help and the reference are generated.
 #[must_use]
 pub fn command() -> Command {
     Command::new("leasehold")
@@ -116,7 +116,7 @@ pub fn command() -> Command {
         .args_conflicts_with_subcommands(true)
         .subcommand(
             Command::new("serve")
-                .about("Serve locks; what happens when no command is given")
+                .about("Run the server (the default command)")
                 .after_help(flags::secrets_help())
                 .args(flags::all()),
         )

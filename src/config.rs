@@ -1,4 +1,4 @@
-//! What can be configured: the structs that the rest of the program is given, and the checks between keys.
+//! The configuration: the structs that the rest of the program uses, and the checks between keys.
 //!
 //! A value comes from a flag, else from `LEASEHOLD_*` in the environment, else from the TOML file, else from
 //! `config/leasehold.toml`, which is compiled in and is the only list of keys. Everything is parsed once, before any
@@ -32,22 +32,22 @@ pub use settings::Settings;
 pub use store::{RedisAddress, StoreUrl};
 pub use waiting::WaitingConfig;
 
-/// The whole configuration, checked.
+/// The whole configuration, validated.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The address to serve on.
     pub listen: SocketAddr,
-    /// Where locks live.
+    /// Where locks are stored.
     pub store: StoreUrl,
     /// Who may call.
     pub auth: Auth,
-    /// What else there is to know about who calls.
+    /// Authentication settings besides the keys.
     pub auth_config: AuthConfig,
     /// The deadline of one store operation.
     pub operation_timeout: Duration,
-    /// Bounds of what a claim may ask for.
+    /// Bounds of the values in a claim.
     pub lease: LeaseConfig,
-    /// Queues, and the events of locks.
+    /// Queues and lock events.
     pub waiting: WaitingConfig,
     /// Sockets and shutdown.
     pub server: ServerConfig,
@@ -59,25 +59,25 @@ pub struct Config {
     pub log: LogConfig,
 }
 
-/// Bounds of what a claim may ask for.
+/// Bounds of the values in a claim.
 #[derive(Debug, Clone)]
 pub struct LeaseConfig {
-    /// The TTL of a claim that names none.
+    /// The TTL of a claim without one.
     pub ttl_default: Duration,
     /// The shortest TTL.
     pub ttl_min: Duration,
     /// The longest TTL.
     pub ttl_max: Duration,
-    /// The largest ceiling across renewals.
+    /// The largest `max_hold`, which caps the total time across renewals.
     pub max_hold_max: Duration,
-    /// The longest pause after a lease that expired or was evicted; at most a minute.
+    /// The longest `lock_delay` after a lease expired or was evicted; at most a minute.
     pub lock_delay_max: Duration,
 }
 
 /// The `memory:` store.
 #[derive(Debug, Clone)]
 pub struct MemoryConfig {
-    /// How many locks are kept at once.
+    /// The maximum number of locks at once.
     pub locks_max: usize,
 }
 
@@ -86,14 +86,14 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// When a name is unknown, a value does not parse, or two values contradict.
+    /// When a name is unknown, a value does not parse, or two values contradict each other.
     pub fn load(sources: &Sources) -> Result<(Self, Settings), ConfigError> {
         let settings = Settings::resolve(sources)?;
         let config = Self::parse(&settings)?;
         Ok((config, settings))
     }
 
-    /// Only the address to serve on. Whether the rest is right is of no interest to who just asks a running server.
+    /// Only the address to serve on, without validating the rest: `healthcheck` needs nothing else.
     ///
     /// # Errors
     ///
@@ -128,26 +128,26 @@ impl Config {
         })
     }
 
-    /// What is allowed but deserves a second look, as sentences for the log.
+    /// Settings that are valid but risky, as sentences for the log.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if !self.listen.ip().is_loopback() {
             if self.auth == Auth::Open {
                 warnings.push(format!(
-                    "auth is none: whoever reaches {} can take and release locks",
+                    "auth is none: every client that can reach {} can take and release locks",
                     self.listen
                 ));
             }
             if self.store == StoreUrl::Memory {
                 warnings.push(
-                    "the store is memory: locks end with this process and no replica shares them"
+                    "the store is memory: locks are lost when this process ends, and no other process shares them"
                         .to_owned(),
                 );
             }
         }
         if let Some(policy) = &self.redis.accept_eviction_policy {
             warnings.push(format!(
-                "the eviction policy {policy} is accepted: Redis may drop locks that are held"
+                "the eviction policy {policy} is accepted: Redis may evict locks that are held"
             ));
         }
         warnings
@@ -177,14 +177,14 @@ fn listen(settings: &Settings) -> Result<SocketAddr, ConfigError> {
     })
 }
 
-/// A store remembers an ended lease for a minute, and what keeps its lock closed after that no longer.
+/// A store keeps the tombstone of an ended lease for a minute, and cannot keep its lock closed for longer than that.
 fn lock_delay_max(settings: &Settings) -> Result<Duration, ConfigError> {
     const LIMIT: Duration = Duration::from_secs(60);
     let name = "lease.lock_delay_max";
     let lock_delay = settings.duration(name)?;
     if lock_delay > LIMIT {
         let problem = format!(
-            "{} is out of range; use 0s to {}: an ended lease is remembered for no longer",
+            "{} is out of range; use 0s to {}: the store keeps no record of an ended lease for longer",
             settings.text(name),
             crate::domain::duration::format(LIMIT),
         );
@@ -197,7 +197,7 @@ fn in_order(settings: &Settings, low: &str, high: &str) -> Result<(), ConfigErro
     if settings.duration(low)? <= settings.duration(high)? {
         return Ok(());
     }
-    // The complaint goes to the one that a person wrote.
+    // Blame the value that the user wrote, not a default.
     let (blamed, other, relation) = match settings.origin(high) {
         Origin::Default => (low, high, "longer"),
         Origin::File { .. } | Origin::Environment(_) | Origin::Flag(_) => (high, low, "shorter"),

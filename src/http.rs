@@ -1,7 +1,7 @@
-//! HTTP: requests become claims, outcomes become answers and problems. The routes and the order of the layers are here.
+//! HTTP: turns requests into claims, and outcomes into responses and problems. The routes and the layer order are here.
 //!
-//! Nothing here decides who holds a lock or how long an operation may take; nothing here knows what the store is.
-//! Sockets, timeouts of connections and shutdown are the server's affair.
+//! Nothing here decides who holds a lock or how long an operation may take; nothing here knows which store is used.
+//! Sockets, connection timeouts and shutdown belong to `server`.
 
 mod admission;
 mod app;
@@ -43,8 +43,8 @@ use routes::Routes;
 
 /// Every route of the service, ready to be served.
 ///
-/// From the outside in: [`RequestScope`] (request id, what no browser may be made to send, rendering of problems, metrics, log, the
-/// net for panics), then the routes; what is guarded asks for a key before anything of the request is read.
+/// From the outside in: [`RequestScope`] (request id, cross-site checks, rendering of problems, metrics, log, panic
+/// handler), then the routes. Guarded routes check the key before they read the body.
 pub fn router(app: App) -> RequestScope {
     let routes = guarded(&app)
         .merge(open(&app))
@@ -53,20 +53,20 @@ pub fn router(app: App) -> RequestScope {
     RequestScope::new(app.clone(), Routes::with_locks(routes, app))
 }
 
-/// What operators and their machines ask for, for an address of its own: probes, figures and the version.
+/// The routes for operators, served on an address of their own: probes, metrics and the version.
 pub fn admin_router(app: App) -> RequestScope {
-    let figures = match app.settings().is_metrics_open {
+    let metrics = match app.settings().is_metrics_open {
         true => metrics(),
         false => with_key(&app, metrics()),
     };
-    let routes = figures
+    let routes = metrics
         .merge(probes())
         .fallback(async || Problem::not_found_there())
         .with_state(app.clone());
     RequestScope::new(app, Routes::of(routes))
 }
 
-/// What needs a key where one is configured: everything that shows or changes locks.
+/// Routes that need a key where one is configured: everything that shows or changes locks.
 fn guarded(app: &App) -> Router<App> {
     let lock = get(locks::inspect)
         .post(locks::acquire)
@@ -82,8 +82,8 @@ fn guarded(app: &App) -> Router<App> {
     let routes = Router::new()
         .route(Route::Lock.pattern(), lock)
         .route(Route::Locks.pattern(), several)
-        // A slash too many is the commonest slip; no lock can be meant by it, because no name is empty. It is only
-        // listed by: a variable that was empty must not change what several locks are asked for.
+        // A trailing slash is the most common mistake. It only lists: with an empty variable as the name, a POST, PUT
+        // or DELETE here must not become one on several locks.
         .route("/locks/", get(locks::list).merge(nameless))
         .route(Route::Events.pattern(), get(events::events));
     let routes = match app.settings().is_metrics_open {
@@ -94,7 +94,7 @@ fn guarded(app: &App) -> Router<App> {
     with_key(app, routes)
 }
 
-/// The routes, behind a key where one is configured.
+/// Adds the key check to the routes, where keys are configured.
 fn with_key(app: &App, routes: Router<App>) -> Router<App> {
     match &app.settings().access {
         Access::Keys(..) => {
@@ -111,7 +111,7 @@ fn metrics() -> Router<App> {
     Router::new().route(Route::Metrics.pattern(), get(health::metrics))
 }
 
-/// What anybody may see.
+/// Routes that never need a key.
 fn open(app: &App) -> Router<App> {
     let routes = match app.settings().is_metrics_open {
         true => metrics(),
@@ -129,7 +129,7 @@ fn open(app: &App) -> Router<App> {
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
 }
 
-/// What probes ask for.
+/// The routes for probes.
 fn probes() -> Router<App> {
     Router::new()
         .route(Route::Livez.pattern(), get(health::livez))

@@ -1,5 +1,4 @@
-//! What the process says about itself: [`logging`] and [`metrics`]. Which events and figures there are is decided
-//! where they happen.
+//! Observability: [`logging`] and [`metrics`]. The other modules decide what to log and what to measure.
 
 pub mod logging;
 pub mod metrics;
@@ -7,7 +6,7 @@ pub mod metrics;
 pub use logging::{LogWriter, init_logging, is_text};
 pub use metrics::Metrics;
 
-/// What was built, for metrics and `/version`.
+/// The build information, for metrics and `/version`.
 #[derive(Clone, Copy, Debug)]
 pub struct Build {
     /// The version of the release.

@@ -1,4 +1,4 @@
-//! `leasehold config`: is the configuration right, and where does each setting come from?
+//! `leasehold config`: checks the configuration, or prints each setting with its origin.
 
 use clap::{ArgMatches, Command};
 
@@ -8,8 +8,7 @@ use crate::config::Config;
 pub(super) fn command() -> Command {
     let check =
         Command::new("check").about("Check the configuration: exit 0, or 78 with the reason");
-    let print =
-        Command::new("print").about("Print every setting with where it came from, without secrets");
+    let print = Command::new("print").about("Print every setting and its origin, without secrets");
     Command::new("config")
         .about("Check or print the configuration")
         .subcommand_required(true)

@@ -1,4 +1,4 @@
-//! The exit codes of every command, in one table. `docs/reference/command-line.md` shows it, and a test keeps the two equal.
+//! The exit codes of all commands, in one table. A test keeps `docs/reference/command-line.md` equal to it.
 
 use std::process::ExitCode;
 
@@ -7,20 +7,20 @@ use crate::server::shutdown::Stop;
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// The command did what it was asked for.
+    /// The command succeeded.
     Done,
-    /// The server cannot start, or the server that was asked is not healthy.
+    /// The server cannot start, or the server that `healthcheck` asked is not healthy.
     Failed,
-    /// The arguments make no command.
+    /// The arguments are not a valid command.
     Misused,
-    /// The configuration is wrong, or the store is configured so that it would lose leases.
+    /// The configuration is invalid, or the store is configured in a way that would lose leases.
     Misconfigured,
-    /// A second signal ended the process while it drained.
+    /// A second signal ended the process during the drain.
     Stopped(Stop),
 }
 
 impl Exit {
-    /// All of them, in the order of their codes.
+    /// All variants, in the order of their codes.
     pub const ALL: [Self; 7] = [
         Self::Done,
         Self::Failed,
@@ -31,7 +31,7 @@ impl Exit {
         Self::Stopped(Stop::Terminate),
     ];
 
-    /// The number that the shell sees. 64 and 78 are those of `sysexits.h`, which service managers know.
+    /// The exit code. 64 and 78 are from `sysexits.h`, which service managers know.
     #[must_use]
     pub fn code(self) -> u8 {
         match self {
@@ -43,32 +43,30 @@ impl Exit {
         }
     }
 
-    /// What it means, for people.
+    /// The meaning, as the documentation shows it.
     #[must_use]
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Done => {
-                "The command succeeded. For the server: a signal stopped it, and it drained."
+                "The command succeeded. For the server: a signal stopped it, and the drain finished."
             }
             Self::Failed => {
-                "The server could not start, for example because the port is in use; or the server that `healthcheck` \
-                 asked is not ready."
+                "The server could not start, for example because the port is in use; or `healthcheck` found that the \
+                 server is not ready."
             }
-            Self::Misused => {
-                "A command or flag does not exist, or a flag has a value that it cannot take."
-            }
+            Self::Misused => "Unknown command or flag, or an invalid value for a flag.",
             Self::Misconfigured => {
-                "A setting is wrong, or a file that it names cannot be read; or the store answers, but is configured so \
-                 that it would lose leases."
+                "A setting is invalid, or a file that it names cannot be read; or the store is reachable but configured \
+                 in a way that would lose leases."
             }
             Self::Stopped(Stop::HangUp) => {
-                "A second signal ended the server while it drained: SIGHUP."
+                "A second signal, SIGHUP, ended the server during the drain."
             }
             Self::Stopped(Stop::Interrupt) => {
-                "A second signal ended the server while it drained: SIGINT."
+                "A second signal, SIGINT, ended the server during the drain."
             }
             Self::Stopped(Stop::Terminate) => {
-                "A second signal ended the server while it drained: SIGTERM."
+                "A second signal, SIGTERM, ended the server during the drain."
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The flags of the configuration, made from its keys, so that help and file cannot disagree.
+//! The configuration flags, generated from the keys, so that the help and the file of defaults cannot disagree.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub(super) fn all() -> Vec<Arg> {
         .collect()
 }
 
-/// What the command was given, for the configuration to resolve.
+/// The configuration sources from the command line and the environment.
 pub(super) fn sources(matches: &ArgMatches, environment: Environment) -> Sources {
     let flags = keys::all()
         .iter()
@@ -37,7 +37,7 @@ pub(super) fn sources(matches: &ArgMatches, environment: Environment) -> Sources
     }
 }
 
-/// Where secrets go, as they have no flag.
+/// The help text on how to pass secrets, which have no flag.
 pub(super) fn secrets_help() -> String {
     let variables: Vec<String> = keys::all()
         .iter()
@@ -45,13 +45,14 @@ pub(super) fn secrets_help() -> String {
         .map(SettingKey::variable)
         .collect();
     format!(
-        "Secrets have no flag, because other users of the machine can read command lines. Give the flag of a file, \
-         or the variable: {}.",
+        "Secrets have no flag, because other users of the machine can read command lines. Use a `-file` flag or an \
+         environment variable: {}.",
         variables.join(", ")
     )
 }
 
-/// A secret has no flag, but the store's URL need not hold one and is what everybody sets first.
+/// Secrets have no flag. `store` is the exception: its URL often contains no password, and it is the first thing to
+/// set.
 fn has_flag(key: &SettingKey) -> bool {
     !key.is_secret() || key.name == "store"
 }
@@ -74,7 +75,7 @@ fn flag(key: &'static SettingKey) -> Arg {
     match key.kind {
         Kind::Text => arg.value_name("TEXT"),
         Kind::Duration => arg.value_name("DURATION"),
-        // So that what is wrong with -1 is told of the key, and not of a flag called -1.
+        // So that the error for -1 names the key, instead of an unknown flag `-1`.
         Kind::Integer => arg.value_name("NUMBER").allow_negative_numbers(true),
         Kind::Boolean => arg
             .value_name("true|false")

@@ -1,5 +1,5 @@
 //! `leasehold healthcheck`: asks a running server whether it is ready, for images that have neither curl nor a shell.
-//! It speaks just enough HTTP/1.1 to read a status.
+//! It implements just enough HTTP/1.1 to read a status line.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,7 +15,7 @@ use crate::domain::duration;
 
 const STATUS_LINE_BYTES_MAX: usize = 1024;
 
-/// Why the server does not count as healthy.
+/// Why the server is considered unhealthy.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unhealthy {
     #[error("{url} did not answer within {timeout:?}")]
@@ -31,13 +31,13 @@ pub(super) fn command() -> Command {
         .long("url")
         .value_name("URL")
         .value_parser(parse_url)
-        .help("What to ask, instead of /readyz of the address in the configuration; without a path, its /readyz");
+        .help("The URL to request, instead of /readyz of the configured address; without a path, /readyz is added");
     let timeout = Arg::new("timeout")
         .long("timeout")
         .value_name("DURATION")
         .default_value("2s")
         .value_parser(|text: &str| duration::parse(text).map_err(|error| error.to_string()))
-        .help("How long the answer may take");
+        .help("How long to wait for the response");
     Command::new("healthcheck")
         .about("Ask a running server whether it is ready: exit 0, or 1 with the reason")
         .args([url, timeout])
@@ -78,13 +78,14 @@ fn parse_url(text: &str) -> Result<Uri, String> {
         return Err("write one like http://127.0.0.1:7625/readyz".to_owned());
     };
     match (url.path(), url.query()) {
-        // The index answers whether or not the server is ready.
+        // The index at `/` responds even when the server is not ready.
         ("" | "/", None) => parse(&format!("http://{authority}/readyz")),
         _ => Ok(url),
     }
 }
 
-/// A server bound to every address is asked on the loopback one, since "every address" is none to connect to.
+/// The readiness URL. A server that listens on the unspecified address is asked over loopback, because nothing can
+/// connect to the unspecified address itself.
 fn readiness_of(listen: SocketAddr) -> Uri {
     let ip: IpAddr = match listen {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -97,7 +98,7 @@ fn readiness_of(listen: SocketAddr) -> Uri {
         .expect("an address and a path make a URL")
 }
 
-/// The status of a GET, such as `200 OK`.
+/// Sends a GET and returns its status, such as `200 OK`.
 async fn status_of(url: &Uri) -> io::Result<String> {
     let host = url
         .host()

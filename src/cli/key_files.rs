@@ -1,5 +1,5 @@
-//! Keys from files are read again while the service runs, so that a key can be replaced without a restart. What the keys
-//! allow is decided in `http`.
+//! Rereads keys from their files while the service runs, so that a key can be replaced without a restart. What each key
+//! allows is decided in `http`.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::config::Keys;
 use crate::http::{KeyRing, Role};
 use crate::telemetry::Metrics;
 
-/// The keys with their roles, as `http` wants them.
+/// The keys with their roles, as `http` expects them.
 pub(super) fn roles(keys: &Keys) -> impl Iterator<Item = (Role, &str)> {
     let keys = [
         (Role::Client, Some(&keys.api)),
@@ -22,7 +22,7 @@ pub(super) fn roles(keys: &Keys) -> impl Iterator<Item = (Role, &str)> {
         .filter_map(|(role, key)| Some((role, key?.secret.expose())))
 }
 
-/// How often files were found changed. They are there from the start, whether there are keys or not.
+/// Counters of rereads after a change. They are exported from the start, with or without keys.
 pub(super) struct RereadCounts {
     replaced: Counter,
     failed: Counter,
@@ -33,7 +33,7 @@ impl RereadCounts {
         let [replaced, failed] = ["ok", "error"].map(|result| {
             metrics.counter(
                 "leasehold_key_rereads_total",
-                "Files of keys that were found changed, by whether their keys could be used.",
+                "Changes of key files, by whether the new keys could be used.",
                 &[("result", result)],
             )
         });
@@ -41,11 +41,11 @@ impl RereadCounts {
     }
 }
 
-/// Puts into the ring what the files have, for as long as the service runs. Keys that cannot be used change nothing, so
-/// that half a write locks nobody out.
+/// Keeps the key ring equal to the files, for as long as the service runs. Keys that cannot be used change nothing, so
+/// that a half-written file locks out no client.
 ///
-/// Files are read rather than asked for their time: the mounted Secrets of Kubernetes are links that change as a whole,
-/// and keys are short.
+/// It rereads the contents instead of checking modification times: Kubernetes mounts Secrets as symbolic links that it
+/// swaps, and keys are short.
 pub(super) async fn follow(
     mut keys: Keys,
     ring: KeyRing,
@@ -59,7 +59,7 @@ pub(super) async fn follow(
     loop {
         tokio::time::sleep(interval).await;
         let known = keys.clone();
-        // On a thread that may wait: files can be on a network.
+        // On a blocking thread: the files may be on a network file system.
         let reread = tokio::task::spawn_blocking(move || known.reread()).await;
         match reread.unwrap_or_else(|panic| Err(panic.to_string())) {
             Ok(reread) => {
@@ -68,7 +68,7 @@ pub(super) async fn follow(
                     ring.replace(roles(&reread));
                     keys = reread;
                     counts.replaced.increment(1);
-                    tracing::info!("The API keys were read again, and have changed.");
+                    tracing::info!("API keys reloaded: they have changed");
                 }
             }
             Err(problem) => {
@@ -76,7 +76,7 @@ pub(super) async fn follow(
                     counts.failed.increment(1);
                     tracing::warn!(
                         problem,
-                        "The API keys cannot be read again; those before stay valid."
+                        "cannot reload the API keys; the previous keys stay valid"
                     );
                 }
                 last_problem = Some(problem);

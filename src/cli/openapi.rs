@@ -1,4 +1,4 @@
-//! `leasehold openapi`: the document that `/openapi.json` serves, without a server.
+//! `leasehold openapi`: prints the document that `/openapi.json` serves, without a server.
 
 use clap::Command;
 

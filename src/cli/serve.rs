@@ -1,4 +1,4 @@
-//! `leasehold serve`: wires configuration, telemetry, store, service, router and server, and decides nothing else.
+//! `leasehold serve`: only wires configuration, telemetry, store, service, router and server.
 
 use std::convert::Infallible;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -17,26 +17,26 @@ use crate::service::{self, LockService};
 use crate::store::{self, StoreError};
 use crate::telemetry::{self, LogWriter, Metrics};
 
-/// How often samples are sorted into buckets in a process that nobody scrapes.
+/// How often histogram samples are moved into their buckets, also in a process that is never scraped.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the end of the process waits for whoever reads the log to take the last lines.
+/// How long the process waits at its end for the log's reader to take the last lines.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// How many connections the address for probes and metrics may have: more than there are probes.
+/// The connection limit of the address for probes and metrics: more than there are probes.
 const ADMIN_CONNECTIONS: usize = 512;
 
 /// Why serving did not start.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServeError {
-    #[error("{flag} {address} cannot be served: {error}{}", remedy(error, flag))]
+    #[error("cannot listen on {address}: {error}{}", remedy(error, flag))]
     Bind {
         flag: &'static str,
         address: SocketAddr,
         error: io::Error,
     },
-    /// The store answers, and it would lose leases. This is a matter of configuration, of the store's or of ours.
-    #[error("the store is refused: {}", .0.detail())]
+    /// The store is reachable but would lose leases. The store's configuration or ours is wrong.
+    #[error("refusing this store: {}", .0.detail())]
     Refused(#[from] StoreError),
-    #[error("the system does not give what a server needs: {0}")]
+    #[error("the operating system refused a resource that the server needs: {0}")]
     System(#[from] io::Error),
 }
 
@@ -49,23 +49,23 @@ pub(super) fn run(sources: &Sources) -> Result<Exit, CliError> {
 }
 
 fn run_until_stopped(config: &Config, log: &LogWriter) -> Result<Exit, ServeError> {
-    // This thread accepts connections and looks after the process; the workers serve.
+    // This thread accepts connections and does the process-wide work; the workers serve the connections.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let code = runtime.block_on(until_stopped(config, log))?;
-    // What still runs after a second signal is not waited for.
+    // After a second signal, tasks that still run are not awaited.
     runtime.shutdown_background();
     Ok(code)
 }
 
-/// Serves until the first signal and the drain that follows, or until the second signal, whichever is first.
+/// Serves until the drain after the first signal has finished, or until a second signal.
 async fn until_stopped(config: &Config, log: &LogWriter) -> Result<Exit, ServeError> {
     let signals = StopSignals::listen()?;
     let draining = Draining::new();
     tokio::select! {
         served = serve(config, log, draining.clone()) => served.map(|()| Exit::Done),
-        insisted = signals.announce(draining) => Ok(Exit::Stopped(insisted)),
+        second = signals.announce(draining) => Ok(Exit::Stopped(second)),
     }
 }
 
@@ -89,7 +89,7 @@ async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(
         "Connections open on this process.",
         &[],
         move || {
-            // A count of connections is far below where f64 loses whole numbers.
+            // Connection counts are far below the point where f64 loses integer precision.
             f64::from(u32::try_from(open.count()).unwrap_or(u32::MAX))
         },
     );
@@ -117,7 +117,7 @@ async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(
         never = follow_keys(config, &access, &metrics) => match never {},
         never = serve_admin => match never {},
     };
-    // What goes on in the background goes on there.
+    // The service's background tasks run on the workers, so the workers are dropped after it.
     service.shut_down(config.operation_timeout).await;
     drop(workers);
     match drained {
@@ -132,17 +132,17 @@ async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(
 fn count_dropped_lines(metrics: &Metrics, log: LogWriter) {
     metrics.sampled_counter(
         "leasehold_log_lines_dropped_total",
-        "Log lines that were dropped because stdout was not read as fast as they came.",
+        "Log lines dropped because stdout was read too slowly.",
         move || log.dropped(),
     );
 }
 
-/// The settings of the server, with no more connections than the system has files for.
+/// The server settings, with `connections_max` lowered to what the open-file limit allows.
 fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
     let mut server = config.server.clone();
     let of_store = match config.store {
         StoreUrl::Memory => 0,
-        // Each thread and the one that accepts have a pool, and one connection more that listens.
+        // Each worker and the accepting thread have a pool, and one more connection for pub/sub.
         StoreUrl::Redis(_) => (Workers::threads() + 1) * (config.redis.connections + 1),
     };
     let reserved = of_store + server.admin_listen.map_or(0, |_| ADMIN_CONNECTIONS);
@@ -151,7 +151,7 @@ fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
         tracing::warn!(
             connections_max = fitting,
             configured = server.connections_max,
-            "the system allows too few open files for server.connections_max, which is lowered; raise the limit (ulimit -n, \
+            "the open-file limit is too low for server.connections_max, which is lowered; raise the limit (ulimit -n, \
              LimitNOFILE)"
         );
         server.connections_max = fitting;
@@ -173,7 +173,7 @@ fn bind(
     })
 }
 
-/// The server of the second address, if there is one.
+/// The server of the second address, if one is configured.
 fn admin(config: &Config, refusals: &Refusals) -> Result<Option<Server>, ServeError> {
     let Some(address) = config.server.admin_listen else {
         return Ok(None);
@@ -185,12 +185,12 @@ fn admin(config: &Config, refusals: &Refusals) -> Result<Option<Server>, ServeEr
     };
     let server = bind(&limited, "--server-admin-listen", address, refusals)?;
     let url = format!("http://{}", server.local_addr());
-    tracing::info!(url, "probes and metrics are served apart");
+    tracing::info!(url, "listening for probes and metrics");
     Ok(Some(server))
 }
 
-/// Serves probes and metrics for as long as the process lives, on the thread that accepts: however busy the others are,
-/// it is not.
+/// Serves probes and metrics until the process ends. It runs on the accepting thread, which stays responsive however
+/// busy the workers are.
 async fn serve_admin(server: Option<Server>, app: App) -> Infallible {
     if let Some(server) = server {
         let router = http::admin_router(app);
@@ -201,7 +201,7 @@ async fn serve_admin(server: Option<Server>, app: App) -> Infallible {
     std::future::pending().await
 }
 
-/// Every family of histograms with its buckets.
+/// Every histogram family with its buckets.
 fn buckets() -> Vec<(&'static str, &'static [f64])> {
     service::metrics::BUCKETS
         .into_iter()
@@ -209,7 +209,7 @@ fn buckets() -> Vec<(&'static str, &'static [f64])> {
         .collect()
 }
 
-/// The one place where service and http are put together.
+/// The one place that connects service and HTTP.
 fn app(
     config: &Config,
     access: Access,
@@ -221,7 +221,7 @@ fn app(
     App::new(service, metrics, draining, settings)
 }
 
-/// Who may call, in the words of `http`.
+/// The access rules, as `http` expects them.
 fn access(config: &Config) -> Access {
     match &config.auth {
         Auth::Open => Access::Open(KnownHosts::new(config.listen, config.server.hosts.clone())),
@@ -232,7 +232,7 @@ fn access(config: &Config) -> Access {
     }
 }
 
-/// Keeps the keys up to date where there are any.
+/// Reloads the keys when their files change, if keys are configured.
 async fn follow_keys(config: &Config, access: &Access, metrics: &Metrics) -> Infallible {
     let counts = key_files::RereadCounts::new(metrics);
     if let (Auth::Keys(keys), Access::Keys(ring, _)) = (&config.auth, access) {
@@ -251,21 +251,21 @@ async fn upkeep(metrics: &Metrics) -> Infallible {
     }
 }
 
-/// Ends every wait and every stream as soon as the stop is announced: who waits goes on elsewhere, and the sooner the better.
+/// Ends every wait and every stream as soon as draining begins, so that their clients move to another process early.
 async fn drain(service: &LockService, draining: &Draining) -> Infallible {
     draining.begun().await;
     service.drain();
     std::future::pending().await
 }
 
-/// Says that the port is open: to a person in a few lines, to machines in one.
+/// Announces the open port: as a short banner on a terminal, as one log line otherwise.
 fn announce(config: &Config, mut log: LogWriter, address: SocketAddr) {
     let (version, store) = (env!("CARGO_PKG_VERSION"), &config.store);
     if telemetry::is_text(&config.log) && io::stdout().is_terminal() {
         let banner = format!(
             "leasehold {version}\n  locks   http://{address}/locks\n  docs    http://{address}/docs\n  store   {store}\n"
         );
-        // By way of the log, because a terminal that is stopped (Ctrl-S) would stop the start.
+        // Through the log writer, because a stopped terminal (Ctrl-S) would block a direct write, and so the start.
         let _ = log.write_all(banner.as_bytes());
     } else {
         tracing::info!(url = %format_args!("http://{address}"), %store, version, "listening");
@@ -275,15 +275,15 @@ fn announce(config: &Config, mut log: LogWriter, address: SocketAddr) {
     }
 }
 
-/// What to do about the refusals that people meet; other ones speak for themselves.
+/// What to do about the common errors; the others are clear by themselves.
 fn remedy(error: &io::Error, flag: &str) -> String {
     let is = |kind| error.kind() == kind;
     if is(io::ErrorKind::AddrInUse) {
-        format!("; another process has the port, choose one with {flag}")
+        format!("; stop the process that uses the port, or choose another port with {flag}")
     } else if is(io::ErrorKind::AddrNotAvailable) {
-        "; no interface of this machine has the address".to_owned()
+        "; no network interface of this machine has this address".to_owned()
     } else if is(io::ErrorKind::PermissionDenied) {
-        format!("; ports below 1024 need a privilege, choose a higher one with {flag}")
+        format!("; ports below 1024 need a privilege, choose a higher port with {flag}")
     } else {
         String::new()
     }

@@ -1,5 +1,5 @@
-//! Who may call: the keys, and the rule that an address which others can reach needs one. Comparing keys is the business
-//! of `http`.
+//! Who may call: the keys, and the rule that an address which other machines can reach needs a key. `http` compares
+//! the keys.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,15 +13,15 @@ const API_KEY_CHARS_MIN: usize = 16;
 /// The longest key, in characters.
 pub const API_KEY_CHARS_MAX: usize = 512;
 
-/// The settings that mean something only where there is an `api_key`.
+/// The settings that have an effect only together with an `api_key`.
 const FURTHER_KEYS: [&str; 3] = ["api_key_next", "admin_key", "read_key"];
 
 /// Who may call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Auth {
-    /// Everybody who reaches the address.
+    /// Every client that can reach the address.
     Open,
-    /// Callers that present a key.
+    /// Clients that present a key.
     Keys(Keys),
 }
 
@@ -30,31 +30,31 @@ pub enum Auth {
 pub struct Keys {
     /// Acquires, renews and releases.
     pub api: ApiKey,
-    /// As good as [`api`](Self::api), so that callers can change from one to the other one by one.
+    /// Equivalent to [`api`](Self::api), so that clients can be moved from one key to the other one by one.
     pub api_next: Option<ApiKey>,
-    /// Evicts, too.
+    /// Evicts as well.
     pub admin: Option<ApiKey>,
-    /// Only looks at locks, events and metrics.
+    /// Only reads locks, events and metrics.
     pub read: Option<ApiKey>,
 }
 
-/// One key and where it came from.
+/// One key and its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiKey {
     /// The key itself.
     pub secret: Secret,
-    /// The file that it was read from, if it was.
+    /// The file that the key was read from, if any.
     pub file: Option<PathBuf>,
 }
 
-/// What is configured about keys, whether there are any or not.
+/// Authentication settings that apply with or without keys.
 #[derive(Debug, Clone)]
 pub struct AuthConfig {
-    /// Whether figures are shown to callers without a key.
+    /// Whether `/metrics` needs no key.
     pub is_metrics_open: bool,
-    /// How many requests without a valid key one address may send in a minute before it is told to slow down.
+    /// How many requests without a valid key one address may send per minute; further ones get 429.
     pub failures_max: u32,
-    /// How often the files of keys are read again.
+    /// How often key files are reread.
     pub reread_interval: Duration,
 }
 
@@ -67,7 +67,7 @@ impl Auth {
         };
         if !wants_key {
             let problem = format!(
-                "none contradicts the api_key ({}); drop one of the two",
+                "none contradicts the api_key ({}); remove one of the two",
                 settings.origin("api_key")
             );
             return Err(settings.invalid("auth", problem));
@@ -90,7 +90,7 @@ impl AuthConfig {
         let failures_max = settings.count("auth_failures_max")?;
         Ok(Self {
             is_metrics_open: settings.choice("auth_metrics", &[("key", false), ("none", true)])?,
-            // More than so many in a minute is no limit anyway.
+            // u32::MAX per minute is effectively no limit.
             failures_max: u32::try_from(failures_max).unwrap_or(u32::MAX),
             reread_interval: settings.positive("auth_reread_interval")?,
         })
@@ -98,11 +98,11 @@ impl AuthConfig {
 }
 
 impl Keys {
-    /// The same keys as their files have them now. Keys that were not read from a file stay as they are.
+    /// Rereads the keys from their files. Keys that do not come from a file stay as they are.
     ///
     /// # Errors
     ///
-    /// Says in one line which key cannot be used and why; it never quotes one.
+    /// One line that says which key cannot be used and why; it never quotes a key.
     pub fn reread(&self) -> Result<Self, String> {
         let read = |name: &str, key: &ApiKey| -> Result<ApiKey, String> {
             let Some(file) = &key.file else {
@@ -138,7 +138,7 @@ impl Keys {
             .chain(further.filter_map(|(name, key)| Some((name, key.as_ref()?))))
     }
 
-    /// Each key is fit for a header, and none allows two things.
+    /// Checks that each key is valid in a header, and that no key has two roles.
     fn checked(self) -> Result<Self, (&'static str, String)> {
         for (name, key) in self.all() {
             check(&key.secret).map_err(|problem| (name, problem))?;
@@ -148,9 +148,9 @@ impl Keys {
             let same = all[..index]
                 .iter()
                 .find(|(_, other)| other.secret == key.secret);
-            // The two that allow the same may be the same for a while, before or after callers change.
+            // `api_key` and `api_key_next` have the same role, so they may be equal before or after a key change.
             if let Some((other, _)) = same.filter(|_| *name != "api_key_next") {
-                let problem = format!("is the same as {other}; each has to be a key of its own");
+                let problem = format!("is the same as {other}; use a different key for each");
                 return Err((name, problem));
             }
         }
@@ -158,7 +158,7 @@ impl Keys {
     }
 }
 
-/// Whether it is right that there is no key.
+/// Checks that running without a key is allowed.
 fn without_key(
     settings: &Settings,
     wants_key: bool,
@@ -168,13 +168,13 @@ fn without_key(
         .into_iter()
         .find(|name| settings.secret(name).is_some())
     {
-        let problem = "means nothing without an api_key (LEASEHOLD_API_KEY_FILE), because everybody may do everything then";
+        let problem = "has no effect without an api_key (LEASEHOLD_API_KEY_FILE), because then every client may do everything";
         return Err(settings.invalid(name, problem));
     }
     if wants_key && !listen.ip().is_loopback() {
         let problem = format!(
-            "{listen} is reachable from other machines and there is no key; give api_key_file \
-             (LEASEHOLD_API_KEY_FILE) or api_key (LEASEHOLD_API_KEY), or write auth = \"none\" (LEASEHOLD_AUTH=none)"
+            "{listen} is reachable from other machines and there is no key; set api_key_file \
+             (LEASEHOLD_API_KEY_FILE) or api_key (LEASEHOLD_API_KEY), or auth = \"none\" (LEASEHOLD_AUTH=none)"
         );
         return Err(settings.invalid("listen", problem));
     }
@@ -192,7 +192,7 @@ fn key(settings: &Settings, name: &str) -> Result<Option<ApiKey>, ConfigError> {
     }))
 }
 
-/// A key travels in a header, so it must survive one.
+/// A key is sent in a header, so it must be valid there.
 fn check(key: &Secret) -> Result<(), String> {
     let length = key.expose().len();
     if length < API_KEY_CHARS_MIN {
@@ -205,7 +205,7 @@ fn check(key: &Secret) -> Result<(), String> {
     }
     if !key.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(
-            "has a character that a header cannot carry; write visible ASCII without spaces"
+            "has a character that is not allowed in a header; use visible ASCII without spaces"
                 .to_owned(),
         );
     }

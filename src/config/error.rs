@@ -1,4 +1,4 @@
-//! What a person reads when the configuration is wrong: one line that says where, which key, what and how to write it.
+//! Configuration errors: one line with the place, the key, the problem and how to write it correctly.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The strength of the layer: what is given in a higher one wins.
+    /// The precedence of the layer: a higher one overrides a lower one.
     pub(super) fn layer(&self) -> u8 {
         match self {
             Self::Default => 0,
@@ -52,7 +52,7 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         reason: String,
     },
     /// The file is not TOML.
@@ -60,22 +60,22 @@ pub enum ConfigError {
     Syntax {
         /// The place in the file.
         origin: Origin,
-        /// What the parser said.
+        /// The parser's error.
         reason: String,
     },
-    /// A name that no key, variable or section has.
+    /// The name of a key, variable or section that does not exist.
     #[error("{origin}: unknown {what} \"{name}\"{}", suggestion(nearest.as_deref()))]
     Unknown {
         /// The place.
         origin: Origin,
-        /// What the name would be, such as "key".
+        /// What kind of name it is, such as "key".
         what: &'static str,
         /// The name as it was written.
         name: String,
-        /// The existing name that is most like it.
+        /// The most similar existing name.
         nearest: Option<String>,
     },
-    /// A value that its key does not take.
+    /// A value that its key does not accept.
     #[error("{origin}: {key}: {problem}")]
     Invalid {
         /// The place.

@@ -1,5 +1,5 @@
 //! The table of keys, read from the file of defaults: names, types, defaults and their documentation.
-//! A key exists because it stands in that file; nothing here names one.
+//! That file is the only list of keys; no key is named here.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,7 @@ static KEYS: LazyLock<Vec<SettingKey>> = LazyLock::new(|| scan(DEFAULTS));
 pub enum Kind {
     /// Any text.
     Text,
-    /// A text with a unit, such as `1m30s`.
+    /// A duration with its unit, such as `1m30s`.
     Duration,
     /// A whole number.
     Integer,
@@ -24,7 +24,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// How such a value is written in the file.
+    /// A description of how to write such a value in the file.
     pub fn example(self, default: &str) -> String {
         match self {
             Self::Text | Self::Duration => format!("a text in quotes, like \"{default}\""),
@@ -41,7 +41,7 @@ pub struct SettingKey {
     pub name: String,
     /// How the value is written.
     pub kind: Kind,
-    /// The default, in the words of the command line.
+    /// The default, as it would be written on the command line.
     pub default: String,
     /// The comment above the key, as one paragraph.
     pub documentation: String,
@@ -60,12 +60,12 @@ impl SettingKey {
         self.name.replace(['.', '_'], "-")
     }
 
-    /// The section of the file, which is empty for the keys at its top.
+    /// The section of the file; empty for the keys at its top.
     pub fn section(&self) -> &str {
         self.name.split_once('.').map_or("", |(section, _)| section)
     }
 
-    /// Whether the value must not be seen. The rule: a key is secret when a `_file` key stands beside it.
+    /// Whether the value is secret: a key is secret if there is a `_file` key for it.
     pub fn is_secret(&self) -> bool {
         self.file_key().is_some()
     }
@@ -81,23 +81,23 @@ pub fn all() -> &'static [SettingKey] {
     &KEYS
 }
 
-/// The key of that dotted name.
+/// The key with this dotted name.
 pub fn find(name: &str) -> Option<&'static SettingKey> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// The candidate that is most like the given text, if any is like it at all.
+/// The candidate most similar to the text, if any is similar enough.
 pub fn did_you_mean<'a>(text: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // Below this similarity a suggestion is a riddle rather than a help.
-    const LIKENESS_MIN: f64 = 0.8;
+    // Below this similarity a suggestion would confuse rather than help.
+    const SIMILARITY_MIN: f64 = 0.8;
     candidates
         .map(|candidate| (strsim::jaro_winkler(text, candidate), candidate))
-        .filter(|(likeness, _)| *likeness >= LIKENESS_MIN)
+        .filter(|(similarity, _)| *similarity >= SIMILARITY_MIN)
         .max_by(|(left, _), (right, _)| left.total_cmp(right))
         .map(|(_, candidate)| candidate)
 }
 
-/// Reads line by line, because the order and the comments are wanted too and a TOML parser keeps neither.
+/// Parses line by line, because it needs the order and the comments, and a TOML parser keeps neither.
 fn scan(text: &str) -> Vec<SettingKey> {
     let mut keys = Vec::new();
     let mut section = String::new();

@@ -1,5 +1,5 @@
-//! The four layers in which a key can be given, each turned into settings that remember where they came from.
-//! What the values mean is not known here.
+//! The four layers in which a key can be set. Each is turned into settings that record their origin.
+//! Nothing here knows what the values mean.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::keys::{self, Kind, SettingKey};
 
 const PREFIX: &str = "LEASEHOLD_";
 const FILE_VARIABLE: &str = "LEASEHOLD_CONFIG";
-/// What clients and their commands go by. It may stand in the environment of a server, for which it means nothing.
+/// Variables of clients and their commands. They may be in the environment of a server, which ignores them.
 const OF_CLIENTS: [&str; 5] = [
     "LEASEHOLD_URL",
     "LEASEHOLD_LOCK_NAME",
@@ -22,18 +22,18 @@ const OF_CLIENTS: [&str; 5] = [
 ];
 const FILE_BY_CONVENTION: &str = "/etc/leasehold/leasehold.toml";
 
-/// What the process was given, so that nothing below looks at the process itself.
+/// The command line and environment of the process, passed in so that nothing below reads them from the process.
 #[derive(Default)]
 pub struct Sources {
     /// The file named on the command line.
     pub file: Option<PathBuf>,
     /// Dotted keys and values from the command line.
     pub flags: Vec<(String, String)>,
-    /// The environment; only `LEASEHOLD_*` is looked at.
+    /// The environment; only `LEASEHOLD_*` is read.
     pub environment: Vec<(OsString, OsString)>,
 }
 
-/// One key as one layer gives it. It has no `Debug`, because the value may be a secret.
+/// One key as set in one layer. It has no `Debug`, because the value may be a secret.
 #[derive(Clone)]
 pub(super) struct Setting {
     pub(super) key: &'static SettingKey,
@@ -105,7 +105,7 @@ fn environment(variables: &[(OsString, OsString)]) -> Result<Vec<Setting>, Confi
         let origin = Origin::Environment(name.to_owned());
         let Some(key) = keys::all().iter().find(|key| key.variable() == name) else {
             let variables: Vec<String> = keys::all().iter().map(SettingKey::variable).collect();
-            // What all have in common makes none of them likely.
+            // Without the prefix: since all names share it, it would make every name look similar.
             let rests = variables.iter().map(|variable| &variable[PREFIX.len()..]);
             let nearest = keys::did_you_mean(&name[PREFIX.len()..], rests)
                 .map(|rest| format!("{PREFIX}{rest}"));
@@ -125,8 +125,8 @@ fn environment(variables: &[(OsString, OsString)]) -> Result<Vec<Setting>, Confi
     Ok(settings)
 }
 
-/// Whether Kubernetes made this variable: for a Service called `leasehold`, or `leasehold-…`, it gives every pod
-/// `LEASEHOLD_SERVICE_HOST`, `LEASEHOLD_PORT=tcp://…` and more, which nobody wrote and nobody can correct.
+/// Whether Kubernetes generated this variable: for a Service called `leasehold` or `leasehold-…`, it sets
+/// `LEASEHOLD_SERVICE_HOST`, `LEASEHOLD_PORT=tcp://…` and more in every pod, which users neither wrote nor can correct.
 fn is_service_link(name: &str, value: &str) -> bool {
     name.contains("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
@@ -155,7 +155,7 @@ fn file(path: &Path, text: &str) -> Result<Vec<Setting>, ConfigError> {
     Ok(settings)
 }
 
-/// How the line around this place is written, if it gives a key a text without quotes.
+/// The corrected line at this offset, if it sets a text key to a value without quotes.
 fn without_quotes(text: &str, offset: usize) -> Option<String> {
     let line = text.lines().nth(line_of(text, offset) - 1)?;
     let (name, value) = line.split_once('=')?;
@@ -164,7 +164,7 @@ fn without_quotes(text: &str, offset: usize) -> Option<String> {
     let key = keys::all().iter().find(is_of_key)?;
     let is_text = matches!(key.kind, Kind::Text | Kind::Duration);
     let is_plain = !value.is_empty() && !value.contains(['"', '\'', '[', '{']);
-    // A secret is not repeated.
+    // Never echo a secret.
     (is_text && is_plain && !key.is_secret()).then(|| format!("{name} = \"{value}\""))
 }
 
@@ -213,7 +213,7 @@ fn collect(
     Ok(())
 }
 
-/// A key written under the wrong section, or under none, is recognised by its last word.
+/// A key in the wrong section, or in none, is recognised by the last part of its name.
 fn nearest_key(dotted: &str) -> Option<&'static str> {
     let last = |name: &str| name.rsplit('.').next().map(str::to_owned);
     let names = || keys::all().iter().map(|key| key.name.as_str());
@@ -222,7 +222,7 @@ fn nearest_key(dotted: &str) -> Option<&'static str> {
         .or_else(|| keys::did_you_mean(dotted, names()))
 }
 
-/// The value in the words of the command line, so that all layers are parsed by the same code.
+/// The value as it would be written on the command line, so that one parser serves all layers.
 fn as_text(key: &SettingKey, value: &Spanned<DeValue<'_>>) -> Result<String, String> {
     let value = value.get_ref();
     match (key.kind, value) {

@@ -1,4 +1,4 @@
-//! What is logged and how. Making the subscriber is the business of `telemetry`.
+//! What is logged and how. `telemetry` builds the subscriber.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::settings::Settings;
 
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
-/// What a level can be given to, below `leasehold::`.
+/// The modules below `leasehold::` that a level can be set for.
 const MODULES: [&str; 9] = [
     "cli",
     "config",
@@ -28,15 +28,15 @@ pub struct LogConfig {
     pub level: String,
     /// Text or JSON.
     pub format: LogFormat,
-    /// Which requests get a line.
+    /// Which requests are logged.
     pub requests: LogRequests,
-    /// From what duration a request counts as slow.
+    /// Requests that take at least this long count as slow.
     pub slow: Duration,
-    /// How many bytes of log may wait to be written.
+    /// The maximum size of the log buffer, in bytes.
     pub buffer_bytes_max: usize,
 }
 
-/// How lines are written.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// Text on a terminal, JSON elsewhere.
@@ -47,7 +47,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Which requests get a line of their own.
+/// Which requests are logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogRequests {
     /// Those that failed or were slow.
@@ -80,8 +80,8 @@ impl LogConfig {
     }
 }
 
-/// A filter takes every bare word that is no level for the name of a module, so `inof` would silence all else; and so would a
-/// module that does not exist.
+/// Checks the filter, because `EnvFilter` takes every bare word that is not a level for a module name: `inof` would
+/// silence everything else, and so would a module that does not exist.
 fn level(settings: &Settings) -> Result<String, ConfigError> {
     let text = settings.text("log.level");
     let invalid = |problem: String| settings.invalid("log.level", problem);
@@ -96,7 +96,7 @@ fn level(settings: &Settings) -> Result<String, ConfigError> {
             let hint = keys::did_you_mean(directive, LEVELS.into_iter())
                 .map_or_else(String::new, |level| format!("did you mean {level}? "));
             return Err(invalid(format!(
-                "\"{directive}\" is no level; {hint}levels are {}, and a module has one as in info,leasehold::store=debug",
+                "\"{directive}\" is not a level; {hint}levels are {}; set one for a module as in info,leasehold::store=debug",
                 LEVELS.join(", ")
             )));
         };
@@ -108,7 +108,7 @@ fn level(settings: &Settings) -> Result<String, ConfigError> {
                     format!("did you mean leasehold::{module}? ")
                 });
             return Err(invalid(format!(
-                "there is no module \"{target}\"; {hint}modules of leasehold are {}",
+                "unknown module \"{target}\"; {hint}modules of leasehold are {}",
                 MODULES.join(", ")
             )));
         }

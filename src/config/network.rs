@@ -1,8 +1,8 @@
-//! Blocks of addresses, such as those of proxies. What is allowed to them is not known here.
+//! Address blocks, such as those of trusted proxies. Nothing here knows what a block is used for.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// All addresses that begin with the same bits.
+/// A block of IP addresses that share a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressBlock {
     first: IpAddr,
@@ -10,7 +10,7 @@ pub struct AddressBlock {
 }
 
 impl AddressBlock {
-    /// Parses one address, or a block as `10.0.0.0/8`. `None` if it is neither.
+    /// Parses one address, or a block such as `10.0.0.0/8`. `None` if it is neither.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (address, bits) = match text.split_once('/') {
@@ -26,7 +26,7 @@ impl AddressBlock {
         (prefix_bits <= length).then_some(Self { first, prefix_bits })
     }
 
-    /// Whether the address is one of the block. An IPv4 address that is written as IPv6 is the IPv4 address.
+    /// Whether the block contains the address. An IPv4-mapped IPv6 address counts as the IPv4 address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.first, address.to_canonical()) {
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_contains_what_begins_with_its_bits() {
+    fn a_block_contains_the_addresses_with_its_prefix() {
         for (block, inside, outside) in [
             ("10.0.0.0/8", "10.255.0.1", "11.0.0.1"),
             ("192.0.2.7", "192.0.2.7", "192.0.2.8"),
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_is_refused() {
+    fn texts_that_are_not_a_block_are_refused() {
         for text in [
             "",
             "10.0.0.0/33",

@@ -1,4 +1,4 @@
-//! What the `redis://` store is given besides its address. Connecting is its own business.
+//! The settings of the `redis://` store besides its address. The store itself connects.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use super::store::Credentials;
 /// The `redis://` store; credentials from the URL are merged into it.
 #[derive(Debug, Clone)]
 pub struct RedisConfig {
-    /// How many connections each thread may open.
+    /// The maximum number of connections per thread.
     pub connections: usize,
-    /// How long connecting may take.
+    /// The timeout for connecting.
     pub connect_timeout: Duration,
     /// The user to authenticate as.
     pub username: Option<String>,
@@ -20,9 +20,9 @@ pub struct RedisConfig {
     pub password: Option<Secret>,
     /// A `maxmemory-policy` to accept besides `noeviction`.
     pub accept_eviction_policy: Option<String>,
-    /// Whether a start on an empty Redis waits before it grants.
+    /// Whether a start on an empty Redis begins with a grace period before the first grant.
     pub grace_on_empty_start: bool,
-    /// How often Redis is examined again.
+    /// How often Redis is checked again.
     pub survey_interval: Duration,
 }
 
@@ -63,7 +63,7 @@ fn eviction_policy(settings: &Settings) -> Result<Option<String>, ConfigError> {
     }
 }
 
-/// A credential stands in the URL or under its own key; of two, one would be ignored without a word.
+/// A credential may be set in the URL or under its own key, not in both: one of them would be ignored silently.
 fn once<T>(
     settings: &Settings,
     name: &str,

@@ -1,4 +1,5 @@
-//! A text that must not be seen. It is not erased from memory on drop: what holds the process's memory holds Redis too.
+//! A text that must not be printed. It is not erased from memory on drop: an attacker who can read the process's memory
+//! can read Redis too.
 
 use std::fmt;
 use std::path::Path;
@@ -13,7 +14,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text itself, for the one place that has to present or compare it.
+    /// The text itself, for the code that sends or compares it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -35,7 +36,7 @@ impl fmt::Display for Secret {
 ///
 /// # Errors
 ///
-/// Says what is wrong with the file, in one line.
+/// One line that says what is wrong with the file.
 pub(super) fn read(path: &Path) -> Result<String, String> {
     let shown = path.display();
     let mut contents = std::fs::read_to_string(path)

@@ -1,4 +1,4 @@
-//! Sockets, their limits and shutdown. What happens at a limit is the business of `server` and `service`.
+//! Sockets, their limits and shutdown. `limits`, `server`, `http` and `service` enforce the limits.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,59 +9,59 @@ use super::settings::Settings;
 
 /// Far above what a system can open or a process needs, and small enough for every counter behind a limit.
 const COUNT_MAX: usize = 1_000_000;
-/// The largest answer is a few megabytes, and below this only one at a time would fit.
+/// The largest response has a few megabytes; with less than this, only one at a time would fit.
 const ANSWER_BYTES_MIN: usize = 1024 * 1024;
-/// What the counter of a connection of HTTP/2 can hold.
+/// As many as the stream counter of an HTTP/2 connection can hold.
 const STREAMS_MAX: usize = 10_000;
 
 /// Sockets, their limits and shutdown.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Host names by which the service is known, beside `localhost`.
+    /// Host names of the service, besides `localhost`.
     pub hosts: Vec<String>,
     /// How many connections may be open at once.
     pub connections_max: usize,
     /// How many of them may come from one peer address; `None` for half of them.
     pub connections_per_peer_max: Option<usize>,
-    /// How many of them are kept for peers that have hardly any.
+    /// How many of them are reserved for peers with few connections.
     pub connections_reserved: usize,
-    /// Peers that speak for many clients, for which no limit of a single peer holds.
+    /// Proxies that forward requests of many clients; per-peer limits do not apply to them.
     pub trusted_proxies: Vec<AddressBlock>,
     /// A second address, which serves probes and metrics only.
     pub admin_listen: Option<SocketAddr>,
-    /// How many connections of HTTP/2 may be open at once.
+    /// How many HTTP/2 connections may be open at once.
     pub http2_connections_max: usize,
-    /// How many requests a connection of HTTP/2 may carry at once.
+    /// How many requests an HTTP/2 connection may carry at once.
     pub http2_streams_max: u32,
-    /// How many requests may be without a complete answer at once.
+    /// How many requests may be in flight at once.
     pub requests_max: usize,
     /// From the opening of a connection, or the first byte of a request, to the end of its head.
     pub header_read_timeout: Duration,
-    /// From an answer to the whole head of the next request.
+    /// From a response to the whole head of the next request.
     pub idle_timeout: Duration,
     /// From the head of a request to the end of its body.
     pub body_timeout: Duration,
     /// The largest request body.
     pub body_bytes_max: usize,
-    /// How many bytes of large request bodies may be under way at once.
+    /// How many bytes of large request bodies may be in flight at once.
     pub body_bytes_total_max: usize,
-    /// How long a peer may take nothing of an answer that is there for it.
+    /// How long a peer may read nothing while response data is waiting for it.
     pub write_timeout: Duration,
-    /// How long a peer may take for the whole of an answer that has an end.
+    /// How long a peer may take to read a whole response. Streams are exempt.
     pub answer_timeout: Duration,
-    /// How many bytes of large answers may be under way at once.
+    /// How many bytes of large responses may be in flight at once.
     pub answer_bytes_max: usize,
-    /// How many operations may be under way at once, renewals, releases and listings not counted.
+    /// How many operations may be in flight at once, not counting renewals, releases and listings.
     pub operations_max: usize,
-    /// How many listings may be under way at once.
+    /// How many listings may be in flight at once.
     pub listings_max: usize,
-    /// How many event streams there may be at once.
+    /// How many event streams may be open at once.
     pub event_streams_max: usize,
-    /// How many renewals and releases may be under way at once.
+    /// How many renewals and releases may be in flight at once.
     pub renewals_max: usize,
-    /// From readiness going false to the closing of the listener.
+    /// From readiness turning false to closing the listener.
     pub drain_delay: Duration,
-    /// From the closing of the listener to the cutting of connections.
+    /// From closing the listener to cutting the remaining connections.
     pub drain_timeout: Duration,
 }
 
@@ -108,14 +108,14 @@ impl ServerConfig {
         self.connections_per_peer_max.unwrap_or(half)
     }
 
-    /// How many connections are kept for peers that have hardly any: never so many that others find no room.
+    /// How many connections are reserved for peers with few connections: at most a quarter of all.
     #[must_use]
     pub fn connections_kept(&self) -> usize {
         self.connections_reserved.min(self.connections_max / 4)
     }
 }
 
-/// What one peer may have of a limit for all.
+/// One peer's share of a limit for all.
 #[must_use]
 pub fn half(all: usize) -> usize {
     all.div_ceil(2)
@@ -129,13 +129,13 @@ fn bounded(settings: &Settings, name: &str, max: usize) -> Result<usize, ConfigE
     Ok(count)
 }
 
-/// A count of which 0 means that there is none of its own.
+/// A count; 0 means that the key has no value of its own.
 fn share(settings: &Settings, name: &str) -> Result<Option<usize>, ConfigError> {
     let count = settings.whole(name)?;
     Ok((count > 0).then_some(count))
 }
 
-/// A list of names in one text, so that it can be a flag and a variable, too.
+/// A list of names in one text, so that a flag or a variable can set it too.
 fn hosts(settings: &Settings) -> Result<Vec<String>, ConfigError> {
     let names = settings.text("server.hosts").split(',').map(str::trim);
     let names = names.filter(|name| !name.is_empty()).map(|name| {
@@ -144,7 +144,7 @@ fn hosts(settings: &Settings) -> Result<Vec<String>, ConfigError> {
             return Ok(name.to_owned());
         }
         let problem = format!(
-            "\"{name}\" is no host name; write names without ports, like locks.example,ci-7"
+            "\"{name}\" is not a host name; write names without ports, like locks.example,ci-7"
         );
         Err(settings.invalid("server.hosts", problem))
     });
@@ -156,7 +156,7 @@ fn blocks(settings: &Settings, name: &str) -> Result<Vec<AddressBlock>, ConfigEr
     let blocks = texts.filter(|text| !text.is_empty()).map(|text| {
         AddressBlock::parse(text).ok_or_else(|| {
             let problem = format!(
-                "\"{text}\" is neither an address nor a block of them; write \"10.0.0.0/8, 192.0.2.7\""
+                "\"{text}\" is neither an address nor an address block; write \"10.0.0.0/8, 192.0.2.7\""
             );
             settings.invalid(name, problem)
         })

@@ -1,5 +1,5 @@
-//! The settings that won, one for each key, and their reading as types. Which types the keys have in the end is
-//! decided by the structs of `config.rs`.
+//! The effective settings, one for each key, and typed access to them. The structs of `config.rs` decide which type
+//! each key has.
 
 use std::fmt;
 use std::path::Path;
@@ -16,7 +16,8 @@ use crate::domain::duration;
 pub struct Settings(Vec<Setting>);
 
 impl Settings {
-    /// Gathers the layers, lets the strongest win, and reads the files that secrets are in.
+    /// Gathers the layers, takes each key from the layer with the highest precedence, and reads secrets from their
+    /// files.
     ///
     /// # Errors
     ///
@@ -37,7 +38,7 @@ impl Settings {
         Ok(effective)
     }
 
-    /// Where the key was given.
+    /// Where the key was set.
     pub fn origin(&self, name: &str) -> &Origin {
         &self.setting(name).origin
     }
@@ -46,7 +47,7 @@ impl Settings {
         &self.setting(name).value
     }
 
-    /// The secret, or nothing when it is empty.
+    /// The secret, or `None` when it is empty.
     pub(super) fn secret(&self, name: &str) -> Option<Secret> {
         let text = self.text(name);
         (!text.is_empty()).then(|| Secret::new(text))
@@ -65,7 +66,7 @@ impl Settings {
         Ok(duration)
     }
 
-    /// A whole number of at least 1: no limit of ours means anything at 0.
+    /// A whole number of at least 1: no limit makes sense at 0.
     pub(super) fn count(&self, name: &str) -> Result<usize, ConfigError> {
         let text = self.text(name);
         let problem = || {
@@ -80,7 +81,7 @@ impl Settings {
             .ok_or_else(|| self.invalid(name, problem()))
     }
 
-    /// A whole number, which may be 0 where the file of defaults says what that means.
+    /// A whole number, which may be 0 where the file of defaults defines what 0 means.
     pub(super) fn whole(&self, name: &str) -> Result<usize, ConfigError> {
         let text = self.text(name);
         let problem = || {
@@ -96,7 +97,7 @@ impl Settings {
         self.choice(name, &[("true", true), ("false", false)])
     }
 
-    /// One of a few words.
+    /// One of the given words.
     pub(super) fn choice<T: Copy>(
         &self,
         name: &str,
@@ -133,7 +134,7 @@ impl Settings {
             .expect("every key has a setting")
     }
 
-    /// Leaves the secret itself under its own key, whether it was given as a value or by a file.
+    /// Stores the secret under its own key, whether it was given as a value or in a file.
     fn resolve_secret(
         &mut self,
         key: &SettingKey,
@@ -148,10 +149,10 @@ impl Settings {
         if file.value.is_empty() {
             return Ok(());
         }
-        // The defaults of both stand in one layer; only what a person gave twice is a contradiction.
+        // An empty value counts as not set; only two values in the same layer contradict each other.
         if plain.origin.layer() == file.origin.layer() && !plain.value.is_empty() {
             let problem = format!(
-                "{} is given too ({}); give one of the two",
+                "{} is set too ({}); set only one of the two",
                 key.name, plain.origin
             );
             return Err(ConfigError::invalid(&file.origin, &file_key.name, problem));
@@ -193,12 +194,12 @@ fn shown(key: &SettingKey, value: &str) -> String {
     }
 }
 
-/// The setting of the strongest layer. Within one layer a key stands once, which TOML and the command line see to.
+/// The setting of the layer with the highest precedence. TOML and the command line allow a key only once per layer.
 fn strongest(gathered: &[Setting], key: &SettingKey) -> Setting {
     let last = gathered
         .iter()
         .rfind(|setting| setting.key.name == key.name);
-    last.expect("the weakest layer has every key").clone()
+    last.expect("the defaults have every key").clone()
 }
 
 fn default_of(name: &str) -> &'static str {

@@ -1,5 +1,5 @@
-//! The URL that chooses the store, taken apart. No message here quotes a URL as it was given, because it may hold a
-//! password; connecting is the store's business.
+//! Parses the URL that chooses the store. No message here quotes the URL as written, because it may contain a
+//! password. The store itself connects.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::secret::Secret;
 
 const REDIS_PORT: u16 = 6379;
 
-/// Where locks live.
+/// Where locks are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// In the memory of this process.
@@ -27,7 +27,7 @@ pub struct RedisAddress {
     pub database: u32,
 }
 
-/// What a URL says about authentication.
+/// The credentials in a URL.
 #[derive(Debug, Default)]
 pub(super) struct Credentials {
     pub(super) username: Option<String>,
@@ -77,8 +77,8 @@ pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
     }
 }
 
-/// Hides the credentials of a URL and keeps the rest, which is what one looks for when a store is not reached. The
-/// last `@` counts, because an unescaped one may stand in the password.
+/// Hides the credentials of a URL and keeps the rest, which helps to find out why a store cannot be reached. It splits
+/// at the last `@`, because a password may contain an unescaped one.
 pub(super) fn redacted(url: &str) -> String {
     match url.split_once("://") {
         Some((scheme, rest)) => match rest.rsplit_once('@') {

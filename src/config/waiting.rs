@@ -1,25 +1,25 @@
-//! How claims wait and how events are kept. Waiting is the business of `service`.
+//! How claims wait and how long events are kept. `service` implements the waiting.
 
 use std::time::Duration;
 
 use super::error::ConfigError;
 use super::settings::Settings;
 
-/// A store takes a process for dead by its silence, so looking must not be rarer than people can wait for that.
+/// Polls are heartbeats too: a longer interval would delay the detection of dead processes too much.
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(60);
-/// Below this a process would do little else than look.
+/// Below this a process would do little else than poll.
 const POLL_INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Further waits and kept places have no use, and what a store remembers of them would pile up.
+/// Longer waits and kept places have no use, and their records would pile up in the store.
 const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// Queues, and the events of locks.
+/// Queues and lock events.
 #[derive(Debug, Clone)]
 pub struct WaitingConfig {
     /// The longest wait.
     pub wait_max: Duration,
-    /// How long a place is kept while no request is attached to it.
+    /// How long a place in a queue is kept while no request is connected for it.
     pub place_kept: Duration,
-    /// How often a process looks after each of its queues.
+    /// How often a process polls each queue in which it has waiters.
     pub poll_interval: Duration,
     /// How many waiters the queue of one lock may have.
     pub waiters_per_lock_max: u32,
@@ -65,7 +65,7 @@ fn between(
     Err(settings.invalid(name, problem))
 }
 
-/// What a store counts with; a Redis keeps it in 32 bits.
+/// Limited to 32 bits, which is what stores count waiters with.
 fn waiters_per_lock_max(settings: &Settings) -> Result<u32, ConfigError> {
     let name = "waiting.waiters_per_lock_max";
     let count = settings.count(name)?;

@@ -1,6 +1,6 @@
-//! Room for operations of the store: what one peer and all together may have under way, a share for renewals and releases
-//! that nothing else can take, a small one for listings, which look at all locks, and one for event streams. Who is let in
-//! keeps its room until the operation is over.
+//! Admission control for store operations: how many may be in flight, per peer and in all. Renewals and releases have a
+//! limit of their own that nothing else can use up; so do listings (a small one, since they read all locks) and event
+//! streams. An admitted operation keeps its slot until it is over.
 
 use std::time::Duration;
 
@@ -13,61 +13,61 @@ use crate::limits::{Gate, Limit, Slot};
 use crate::server::Peer;
 use crate::service::LockService;
 
-/// What an operation does, as far as its room is concerned.
+/// The kind of an operation, which determines its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// It looks at something.
-    Ask,
-    /// It asks for so many locks.
-    Claim(usize),
-    /// It looks at all locks.
+    /// Inspects one lock.
+    Inspect,
+    /// Acquires this many locks.
+    Acquire(usize),
+    /// Lists locks.
     List,
-    /// It is told of events for as long as it likes. It does not wait for its turn.
+    /// Streams events until the client disconnects. It never waits for a slot.
     Watch,
-    /// It keeps the leases of so many locks or ends them: whoever cannot do that loses a lock, or blocks it.
+    /// Renews, releases or evicts this many leases: a client that cannot do so loses a lock, or blocks it for others.
     Keep(usize),
 }
 
 impl Operation {
-    /// For how many operations on one lock it counts. One on several locks keeps the store from all others until it is done
-    /// with each of them: a refused acquire of 64 locks for 3.6 ms, a renewal for 1.8 ms, with 100 holders each.
-    fn counts(self) -> usize {
+    /// How many operations on one lock it counts as. An operation on several locks blocks the store for all others
+    /// until it is done: a refused acquire of 64 locks for 3.6 ms, a renewal for 1.8 ms, with 100 holders each.
+    fn weight(self) -> usize {
         const FOR_EACH_OF_SEVERAL: usize = 4;
         match self {
-            Self::Ask | Self::List | Self::Watch | Self::Claim(1) | Self::Keep(1) => 1,
-            Self::Claim(locks) | Self::Keep(locks) => FOR_EACH_OF_SEVERAL * locks,
+            Self::Inspect | Self::List | Self::Watch | Self::Acquire(1) | Self::Keep(1) => 1,
+            Self::Acquire(locks) | Self::Keep(locks) => FOR_EACH_OF_SEVERAL * locks,
         }
     }
 }
 
-/// The room that there is for all.
+/// The limits over all peers.
 #[derive(Debug)]
 pub(super) struct Admission {
-    ask: Gate,
-    list: Gate,
-    watch: Gate,
-    keep: Gate,
-    /// How long an operation waits for its turn.
-    patience: Duration,
+    operations: Gate,
+    listings: Gate,
+    event_streams: Gate,
+    renewals: Gate,
+    /// How long an operation waits for a slot.
+    timeout: Duration,
 }
 
 impl Admission {
     pub(super) fn new(settings: &HttpSettings) -> Self {
         Self {
-            ask: Gate::new(settings.operations_max),
-            list: Gate::new(settings.listings_max),
-            watch: Gate::new(settings.event_streams_max),
-            keep: Gate::new(settings.renewals_max),
-            patience: settings.admission_timeout,
+            operations: Gate::new(settings.operations_max),
+            listings: Gate::new(settings.listings_max),
+            event_streams: Gate::new(settings.event_streams_max),
+            renewals: Gate::new(settings.renewals_max),
+            timeout: settings.admission_timeout,
         }
     }
 }
 
 impl App {
-    /// The service for one operation, as soon as there is room for it.
+    /// Waits for a slot and returns the service to run one operation with.
     ///
     /// # Errors
-    /// There was none in time.
+    /// No slot was free in time.
     pub(super) async fn admit(
         &self,
         operation: Operation,
@@ -77,10 +77,10 @@ impl App {
         Ok(self.service().within(slot))
     }
 
-    /// Room for one operation.
+    /// Waits for a slot for one operation.
     ///
     /// # Errors
-    /// There was none in time.
+    /// No slot was free in time.
     pub(super) async fn slot(
         &self,
         operation: Operation,
@@ -88,32 +88,32 @@ impl App {
     ) -> Result<Slot, Problem> {
         let admission = self.admission();
         let peer = extensions.get().and_then(Peer::limits);
-        let patience = match operation {
+        let timeout = match operation {
             Operation::Watch => Duration::ZERO,
-            Operation::Ask | Operation::Claim(_) | Operation::List | Operation::Keep(_) => {
-                admission.patience
+            Operation::Inspect | Operation::Acquire(_) | Operation::List | Operation::Keep(_) => {
+                admission.timeout
             }
         };
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let (of_all, of_peer) = match operation {
-            Operation::Ask | Operation::Claim(_) => (
-                (&admission.ask, Limit::Operations),
+            Operation::Inspect | Operation::Acquire(_) => (
+                (&admission.operations, Limit::Operations),
                 peer.map(|peer| (peer, &peer.operations, Limit::OperationsPerPeer)),
             ),
             Operation::List => (
-                (&admission.list, Limit::Listings),
+                (&admission.listings, Limit::Listings),
                 peer.map(|peer| (peer, &peer.listings, Limit::ListingsPerPeer)),
             ),
             Operation::Watch => (
-                (&admission.watch, Limit::EventStreams),
+                (&admission.event_streams, Limit::EventStreams),
                 peer.map(|peer| (peer, &peer.event_streams, Limit::EventStreamsPerPeer)),
             ),
             Operation::Keep(_) => (
-                (&admission.keep, Limit::Renewals),
+                (&admission.renewals, Limit::Renewals),
                 peer.map(|peer| (peer, &peer.renewals, Limit::RenewalsPerPeer)),
             ),
         };
-        let slot = Slot::take(of_all, of_peer, operation.counts(), deadline).await;
+        let slot = Slot::take(of_all, of_peer, operation.weight(), deadline).await;
         slot.map_err(|limit| {
             self.refusals().count(limit);
             Problem::over_limit(limit)

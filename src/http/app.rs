@@ -1,4 +1,5 @@
-//! What the handlers share: the service, the settings of HTTP, and its figures. Nothing here changes after the start.
+//! The state that all handlers share: the service, the HTTP settings and the metrics. Apart from counters and the key
+//! ring, nothing here changes after the start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::server::shutdown::Draining;
 use crate::service::LockService;
 use crate::telemetry::{self, Build, Metrics};
 
-/// What every handler is given. Cloning is cheap.
+/// The state that every handler gets. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct App {
     inner: Arc<AppShared>,
@@ -34,52 +35,52 @@ struct AppShared {
     body_bytes: Budget,
 }
 
-/// What is configured about HTTP.
+/// The HTTP settings.
 #[derive(Clone, Debug)]
 pub struct HttpSettings {
-    /// What a claim may ask for.
+    /// Bounds of the values in a claim.
     pub bounds: Bounds,
     /// The longest request body.
     pub body_bytes_max: usize,
     /// How long a request body may take to arrive.
     pub body_timeout: Duration,
-    /// How many bytes of large request bodies may be under way.
+    /// How many bytes of large request bodies may be in flight.
     pub body_bytes_total_max: usize,
-    /// How many bytes of large answers may be under way.
+    /// How many bytes of large responses may be in flight.
     pub answer_bytes_max: usize,
-    /// How many operations may be under way, renewals, releases and listings not counted.
+    /// How many operations may be in flight, not counting renewals, releases and listings.
     pub operations_max: usize,
-    /// How many listings may be under way.
+    /// How many listings may be in flight.
     pub listings_max: usize,
-    /// How many event streams there may be.
+    /// How many event streams may be open.
     pub event_streams_max: usize,
-    /// How many renewals and releases may be under way.
+    /// How many renewals and releases may be in flight.
     pub renewals_max: usize,
-    /// How long an operation waits for its turn.
+    /// How long an operation waits for a slot.
     pub admission_timeout: Duration,
-    /// Who may look at and change locks.
+    /// Who may read and change locks.
     pub access: Access,
-    /// Whether the metrics need no key though locks do.
+    /// Whether the metrics need no key even though locks do.
     pub is_metrics_open: bool,
     /// Which requests are logged.
     pub request_log: RequestLog,
     /// The kind of store, for `/version`: never its address.
     pub store: &'static str,
-    /// What was built, for `/version`.
+    /// The build information, for `/version`.
     pub build: Build,
 }
 
 /// Which requests are logged.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLog {
-    /// By their outcome.
+    /// Which requests are logged, by outcome.
     pub mode: LogRequests,
-    /// Those that take this long are logged whatever their outcome, unless the log is off.
+    /// Requests that take this long are logged whatever their outcome, unless request logging is off.
     pub slow: Duration,
 }
 
 impl HttpSettings {
-    /// What the configuration says.
+    /// Takes the HTTP settings from the configuration.
     #[must_use]
     pub fn new(config: &Config, access: Access) -> Self {
         let (lease, server) = (&config.lease, &config.server);
@@ -116,7 +117,7 @@ impl HttpSettings {
 }
 
 impl App {
-    /// Puts together what handlers need. `draining` begins when the process is told to stop.
+    /// Builds the shared state. `draining` begins when the process receives a stop signal.
     #[must_use]
     pub fn new(
         service: LockService,
@@ -170,12 +171,12 @@ impl App {
         &self.inner.admission
     }
 
-    /// The bytes of large request bodies that are under way.
+    /// The bytes of large request bodies in flight.
     pub(super) fn body_bytes(&self) -> &Budget {
         &self.inner.body_bytes
     }
 
-    /// The bytes of large answers that are under way.
+    /// The bytes of large responses in flight.
     pub(super) fn answer_bytes(&self) -> &Budget {
         &self.inner.answer_bytes
     }

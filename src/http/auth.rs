@@ -1,7 +1,7 @@
-//! Who may do what. This is the one place that decides it: a key has a role, a role allows actions, and without any key
-//! only browsers are looked at. Where keys come from is the configuration's affair.
+//! Authorization, decided only here: a key has a role, and a role allows actions. Without keys, only requests that a
+//! browser sent for another site are refused. The configuration provides the keys.
 //!
-//! Rules for some names only, and other proofs of identity than keys, would be members of [`Principal`].
+//! Rules per lock name, or other proofs of identity than keys, would become members of [`Principal`].
 
 mod browsers;
 mod failures;
@@ -22,17 +22,17 @@ pub use keys::{KeyRing, Role};
 /// Who may call.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Everybody who reaches the address may do everything, but not by way of the browser of somebody else.
+    /// Every client that can reach the address may do everything, except through another site's page in a browser.
     Open(KnownHosts),
-    /// Whoever presents a key may do what its role allows. No browser adds a key by itself, so that pages of other sites
+    /// A client may do what the role of its key allows. Browsers never add a key by themselves, so pages of other sites
     /// need no further check.
     Keys(KeyRing, Failures),
 }
 
-/// What a request wants to do.
+/// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Look at locks, events and metrics.
+    /// Read locks, events and metrics.
     Read,
     /// Acquire, renew and release.
     Change,
@@ -40,20 +40,20 @@ pub(super) enum Action {
     Evict,
 }
 
-/// Who sent a request, as far as it has proved it.
+/// The authenticated sender of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Principal {
     role: Role,
 }
 
 impl Access {
-    /// Everybody may do everything, under any host name.
+    /// Every client may do everything, under any host name.
     #[must_use]
     pub fn open() -> Self {
         Self::Open(KnownHosts::any())
     }
 
-    /// Refuses what nobody without a key may send; keys are asked for later, by the routes that need one.
+    /// Refuses cross-site requests on a service without keys. Keys are checked later, by the routes that need one.
     pub(super) fn screen(&self, request: &Request, route: Option<Route>) -> Result<(), Problem> {
         match self {
             Self::Open(hosts) => browsers::screen(hosts, request, route),
@@ -61,7 +61,8 @@ impl Access {
         }
     }
 
-    /// Whether the sender may evict, which only the fields of a request show that it wants to. Returns the sender's role.
+    /// Checks that the sender may evict, and returns its role. A separate check, because only the fields of a request
+    /// show that it is an eviction.
     pub(super) fn permit_eviction(&self, extensions: &Extensions) -> Result<Option<Role>, Problem> {
         let Self::Keys(keys, _) = self else {
             return Ok(None);
@@ -82,7 +83,7 @@ impl Access {
 }
 
 impl Principal {
-    /// Roles are steps: each may do what those below it may.
+    /// Roles are ordered: each may do everything that the lower ones may.
     fn may(self, action: Action) -> bool {
         let needed = match action {
             Action::Read => Role::Reader,
@@ -102,7 +103,7 @@ impl Action {
     }
 }
 
-/// Lets a request pass whose key allows what its method does, and notes who sent it.
+/// Admits a request if its key allows its method, and adds the [`Principal`] to its extensions.
 pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem> {
     let Access::Keys(keys, failures) = &app.settings().access else {
         return Ok(request);
@@ -111,7 +112,7 @@ pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem>
     let presented = presented.and_then(|value| bearer(value.as_bytes()));
     let Some(role) = presented.and_then(|key| keys.role_of(key)) else {
         let detail = match presented {
-            Some(_) => "the API key is not the right one",
+            Some(_) => "the API key is not valid",
             None => "this needs an API key; send it as \"Authorization: Bearer <key>\"",
         };
         let requester = Requester::find(request.extensions());
@@ -126,7 +127,7 @@ pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem>
     Ok(request)
 }
 
-/// What follows the scheme, whose name may be written in any case (RFC 9110, 11.1).
+/// The key after the scheme `Bearer`, which is case-insensitive (RFC 9110, 11.1).
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, key) = value.split_at_checked(b"bearer ".len())?;
     scheme

@@ -1,6 +1,8 @@
-//! `/openapi.json` and `/docs`: the document, and Swagger UI out of the binary. No page here refers to another host.
+//! `/openapi.json` and `/docs`: the document, and Swagger UI embedded in the binary. No page here refers to another
+//! host.
 //!
-//! Every answer shares the bytes of its file: a copy for each would let a client that reads nothing fill the memory.
+//! All responses share the bytes of their file: with a copy for each, a client that reads nothing could fill the
+//! memory.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -17,10 +19,10 @@ use super::openapi;
 use super::problem::Problem;
 use crate::server::SharedBytes;
 
-/// The document never changes while the process lives.
+/// Rendered once, since the document never changes while the process runs.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| openapi::json().into());
 
-/// Without a validator, whose badge would send the document to a server of Swagger's makers.
+/// Without the validator badge, which would send the document to a server of the Swagger project.
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     let config = Config::new(["/openapi.json"])
         .validator_url("none")
@@ -37,7 +39,7 @@ pub(super) async fn openapi() -> Response {
     response
 }
 
-/// `GET /docs`: the page's own references need the slash.
+/// `GET /docs`: redirects to `/docs/`, because the page uses relative links.
 pub(super) async fn redirect() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SEE_OTHER;
@@ -50,14 +52,14 @@ pub(super) async fn redirect() -> Response {
 pub(super) async fn asset(request: Request) -> Result<Response, Problem> {
     let path = request.uri().path();
     let path = path.strip_prefix("/docs/").unwrap_or_default();
-    // What the bundle cannot serve is not there, whatever its reason.
+    // Any failure of the bundle means that there is no such file.
     let found = utoipa_swagger_ui::serve(path, Arc::clone(&CONFIG));
     let file = found.ok().flatten().ok_or_else(Problem::not_found)?;
     let content_type =
         HeaderValue::try_from(file.content_type).expect("media types are printable ASCII");
     let mut response = match file.bytes {
         Cow::Borrowed(bytes) => shared(Bytes::from_static(bytes)),
-        // The one file that is made, of less than a kilobyte.
+        // The one generated file, of less than a kilobyte.
         Cow::Owned(bytes) => Response::new(Body::from(bytes)),
     };
     let headers = response.headers_mut();
@@ -75,7 +77,7 @@ pub(super) async fn asset(request: Request) -> Result<Response, Problem> {
     Ok(response)
 }
 
-/// An answer whose bytes all answers share.
+/// A response whose bytes are shared with all others.
 fn shared(bytes: Bytes) -> Response {
     let mut response = Response::new(Body::from(bytes));
     response.extensions_mut().insert(SharedBytes);

@@ -1,4 +1,4 @@
-//! `GET /events`, and `GET /locks/{name}` as a stream: what happens to locks, as it happens. Nothing here shows a token.
+//! `GET /events`, and `GET /locks/{name}` as a stream: lock events as they happen. Nothing here shows a token.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ use crate::service::{Scope, WatchEvent};
 
 /// The fields of a request for events.
 pub(super) const EVENTS_FIELDS: [&str; 1] = ["prefix"];
-/// The header by which a client says from where to go on.
+/// The header with which a client resumes a stream after an event.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Shorter than what proxies allow.
-const QUIET: Duration = Duration::from_secs(10);
-/// How long a client may be gone before it is taken for gone.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a comment is sent on an idle stream. Shorter than the idle timeouts of proxies.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// How long the peer may leave sent data unacknowledged before its connection is closed.
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `GET /events`
 pub(super) async fn events(State(app): State<App>, request: Request) -> Result<Response, Problem> {
@@ -40,23 +40,23 @@ pub(super) async fn events(State(app): State<App>, request: Request) -> Result<R
         return Ok(sse::head());
     }
     let after = last_event_id(request.headers());
-    let extensions = extract::let_go(request);
+    let extensions = extract::into_extensions(request);
     let slot = app.slot(Operation::Watch, &extensions).await?;
     let events = app.service().watch(scope, after).await;
     Ok(response(events.map(encode), slot, &extensions))
 }
 
-/// The state of one lock, and then what happens to it.
+/// The state of one lock, followed by its events.
 ///
-/// It is listened to before it is looked at, so nothing is missed in between. What happened in between may be told though
-/// the state has it already.
+/// It subscribes before it reads the state, so that no event in between is missed. Such an event may be sent even
+/// though the state already includes it.
 pub(super) async fn of_lock(
     app: &App,
     name: LockName,
     request: Request,
 ) -> Result<Response, Problem> {
     let after = last_event_id(request.headers());
-    let extensions = extract::let_go(request);
+    let extensions = extract::into_extensions(request);
     let scope = Scope::Lock(name.clone());
     let slot = app.slot(Operation::Watch, &extensions).await?;
     let events = app.service().watch(scope, after).await;
@@ -71,20 +71,21 @@ fn response(
     slot: Slot,
     extensions: &Extensions,
 ) -> Response {
-    let patience = extensions.get().map(Peer::user_timeout);
-    let impatience = patience.map(|patience| patience.limited_to(PATIENCE));
-    // A stream ends when the process stops. Who has been told no id yet has nothing to go on from elsewhere.
+    let user_timeout = extensions.get().map(Peer::user_timeout);
+    let guard = user_timeout.map(|user_timeout| user_timeout.limited_to(USER_TIMEOUT));
+    // A stream ends when the process stops. A client without an id yet cannot resume on another process, so it gets a
+    // `reset` at the end.
     let events = events.chain(stream::once(async { encode(WatchEvent::Reset) }));
     let events = events.inspect(move |_| {
-        // It takes up room for as long as the stream is there.
+        // Moved in here, so that the slot is taken for as long as the stream lives.
         let _ = &slot;
     });
-    EventStreamBody::new(events, QUIET)
-        .keeping(impatience)
+    EventStreamBody::new(events, KEEP_ALIVE)
+        .with_user_timeout(guard)
         .response()
 }
 
-/// An empty id is what a client sends that has been told none.
+/// The id to resume after. Clients that have not received an id yet may send an empty one.
 fn last_event_id(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(LAST_EVENT_ID)?.as_bytes();
     let id = String::from_utf8_lossy(value).into_owned();
@@ -97,8 +98,8 @@ fn encode(event: WatchEvent) -> Event {
             let data = LockEventBody::new(event);
             sse::text_with_id(&event.id, event.kind.label(), &data)
         })),
-        // Without an id: a client that comes back before anything else has happened is told once more that it has missed
-        // something, which is true until it has looked.
+        // Without an id: a client that reconnects before the next event gets another `reset`, which is correct until it
+        // has read the locks again.
         WatchEvent::Reset => Event::new("reset", &json!({})),
     }
 }

@@ -1,7 +1,7 @@
-//! Words in: the fields of a request, wherever they came from. What a field means is the handlers' affair.
+//! Reads the fields of a request. The handlers interpret them.
 //!
 //! Fields come from a JSON body, a form body or the query string, with the same names. They are read into one list;
-//! handlers take out what they know and refuse the rest.
+//! handlers take out the fields that they know and refuse the rest.
 
 mod body;
 mod fields;
@@ -18,9 +18,10 @@ use body::Announced;
 use fields::Entries;
 pub(super) use fields::{Fields, echo};
 
-/// A request whose body was not read yet. Its head is gone: it may have 64 KiB, and the body may be slow to come.
+/// A request whose body has not been read yet. The head is dropped, because it may have 64 KiB and the body may be slow
+/// to arrive.
 pub(super) struct UnreadRequest {
-    /// Those of the query string.
+    /// The fields of the query string.
     entries: Entries,
     query_bytes: usize,
     announced: Announced,
@@ -29,7 +30,7 @@ pub(super) struct UnreadRequest {
 }
 
 impl UnreadRequest {
-    /// Takes from the head what the reading of the body needs, and lets go of the rest.
+    /// Takes what is needed to read the body from the head, and drops the rest.
     ///
     /// # Errors
     /// The query string cannot be read.
@@ -38,7 +39,7 @@ impl UnreadRequest {
         Ok(Self {
             entries: query(&parts.uri)?,
             query_bytes: parts.uri.query().map_or(0, str::len),
-            // Most releases have no body, and so nothing that would have to be announced.
+            // Most releases have no body, so their Content-Type need not be parsed.
             announced: match body.is_end_stream() {
                 true => Announced::Form,
                 false => Announced::by(&parts.headers),
@@ -68,13 +69,13 @@ impl UnreadRequest {
     }
 }
 
-/// Lets go of a request that has been looked at, but for what its connection and the layers know of it: a head may have
-/// 64 KiB, and answers may be long in coming.
-pub(super) fn let_go(request: Request) -> Extensions {
+/// Drops a request except for its extensions, in which the connection and the layers left their data: a head may have
+/// 64 KiB, and the response may take long.
+pub(super) fn into_extensions(request: Request) -> Extensions {
     request.into_parts().0.extensions
 }
 
-/// The fields of a request whose body, if it has one, means nothing.
+/// The fields of the query string, for requests whose body is ignored.
 ///
 /// # Errors
 /// The query string cannot be read.

@@ -1,4 +1,5 @@
-//! The body of an answer to an acquire: it knows whether it was sent. What happens to an unsent grant is the service's.
+//! The response body of an acquire, which tracks whether the grant was delivered. The service rolls back a grant that
+//! was not.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -10,19 +11,19 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::service::UnclaimedLease;
 
-/// The data, and the duty to deliver it.
+/// The data of a grant, with its unclaimed lease.
 ///
-/// Over HTTP/1 the grant counts as delivered when the connection takes the data to write it. Over HTTP/2 hyper takes data
-/// before the client has granted any room for it, waits for room for its first byte, and asks for more as soon as that is
-/// there. So the last byte comes by itself, and the grant counts as delivered when hyper has had room for that and asks for
-/// what comes after it.
+/// Over HTTP/1 the grant counts as delivered when the connection polls the data to write it. Over HTTP/2 hyper polls
+/// data before the client has opened any flow-control window for it, waits for a window for its first byte, and then
+/// polls again. So the last byte is a frame of its own: the grant counts as delivered when hyper polls again after that
+/// frame, because by then the window had room for it.
 ///
-/// Dropped before, because the client hung up or reset its stream, it gives the grant back.
+/// Dropped before that, because the client disconnected or reset its stream, it rolls the grant back.
 pub(super) struct GrantBody {
     first: Bytes,
     last: Bytes,
     undelivered: Option<UnclaimedLease>,
-    /// Whether the connection has to ask once more after the last of the data.
+    /// Whether delivery is confirmed only by another poll after the last frame (HTTP/2).
     confirms: bool,
 }
 
@@ -45,7 +46,7 @@ impl GrantBody {
         self.first.is_empty() && self.last.is_empty()
     }
 
-    fn is_delivered(&mut self) {
+    fn confirm(&mut self) {
         if let Some(undelivered) = self.undelivered.take() {
             undelivered.delivered();
         }
@@ -61,14 +62,14 @@ impl Body for GrantBody {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if self.is_taken() {
-            self.is_delivered();
+            self.confirm();
             return Poll::Ready(None);
         }
         let Self { first, last, .. } = &mut *self;
         let next = if first.is_empty() { last } else { first };
         let data = std::mem::take(next);
         if self.is_taken() && !self.confirms {
-            self.is_delivered();
+            self.confirm();
         }
         Poll::Ready(Some(Ok(Frame::data(data))))
     }

@@ -1,5 +1,5 @@
-//! Whether the process lives and can serve, and its figures. None of it asks the store: a slow store must not make a
-//! probe slow, and a dead one must not restart every process in front of it.
+//! Liveness, readiness and metrics. None of them asks the store: a slow store must not make a probe slow, and a store
+//! that is down must not make every process in front of it restart.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -16,17 +16,17 @@ use super::wire::json;
 use crate::domain::duration;
 use crate::store::StoreHealth;
 
-/// Whether all is well.
+/// The result of a probe.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Health {
     status: Status,
-    /// What was looked at; only with `verbose`.
+    /// The single checks; only with `verbose`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Vec<Check>)]
     checks: Option<Vec<Check>>,
 }
 
-/// Whether all is well, in a word.
+/// Whether to send requests to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = HealthStatus)]
 #[serde(rename_all = "snake_case")]
@@ -37,14 +37,14 @@ pub(super) enum Status {
     Unavailable,
 }
 
-/// One thing that was looked at.
+/// One check of a probe.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Check {
-    /// What it is about.
+    /// The name of the check.
     name: &'static str,
-    /// Whether it is as it should be.
+    /// Whether the check passed.
     ok: bool,
-    /// What was found, and what to do if it is not fine.
+    /// The finding, and what to do if the check failed.
     detail: String,
 }
 
@@ -59,8 +59,8 @@ pub(super) async fn livez() -> Response {
 
 /// `GET /readyz`, `GET /healthz`
 ///
-/// A store that does not answer for a moment leaves the process ready: every replica has the same store, and taking
-/// them all out of service would turn answers that say "try again" into no answers.
+/// A store that is down for a moment leaves the process ready: all replicas use the same store, and taking all of them
+/// out of service would turn responses that say "try again" into no responses.
 pub(super) async fn readyz(State(app): State<App>, request: Request) -> Result<Response, Problem> {
     let mut fields = extract::query_fields(request.uri())?;
     // `?verbose` alone means yes, as in Kubernetes.
@@ -92,14 +92,14 @@ fn checks(is_draining: bool, store: StoreHealth) -> Vec<Check> {
     let draining = if is_draining {
         "the process is shutting down"
     } else {
-        "the process takes requests"
+        "the process accepts requests"
     };
     let store_state = match (store.contacted, store.up, &store.trouble) {
-        (_, true, _) => "it answered last time".to_owned(),
-        (true, false, None) => "it did not answer last time".to_owned(),
-        (false, false, None) => "it has not answered yet".to_owned(),
-        (true, false, Some(trouble)) => format!("it could not be asked last time: {trouble}"),
-        (false, false, Some(trouble)) => format!("it could not be asked yet: {trouble}"),
+        (_, true, _) => "the last operation succeeded".to_owned(),
+        (true, false, None) => "the last operation failed".to_owned(),
+        (false, false, None) => "no operation has succeeded yet".to_owned(),
+        (true, false, Some(trouble)) => format!("the last operation failed: {trouble}"),
+        (false, false, Some(trouble)) => format!("no operation has succeeded yet: {trouble}"),
     };
     let mut checks = vec![
         check("draining", !is_draining, draining),
@@ -110,8 +110,9 @@ fn checks(is_draining: bool, store: StoreHealth) -> Vec<Check> {
     }
     if let Some(left) = store.recovering_for {
         let left = duration::format(left);
-        let detail =
-            format!("new grants wait {left}, because the store was away or may have lost data");
+        let detail = format!(
+            "new grants wait {left}, because the store was unavailable or may have lost data"
+        );
         checks.push(check("recovering", false, detail));
     }
     if let Some(pool) = store.pool {

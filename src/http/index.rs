@@ -1,4 +1,4 @@
-//! `/` and `/version`: where things are, and what this is.
+//! `/` and `/version`: links to the other routes, and the build.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -10,30 +10,30 @@ use super::app::App;
 use super::route::Route;
 use super::wire::json;
 
-/// Where things are.
+/// Links to the other routes.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Index {
-    /// What this is.
+    /// The name of the service.
     service: &'static str,
-    /// Which version of it.
+    /// The version of the release.
     version: &'static str,
-    /// All locks; one lock is below it, by its name.
+    /// All locks; append a name for one lock.
     locks: &'static str,
-    /// What happens to locks, as a stream.
+    /// Lock events, as a stream.
     events: &'static str,
-    /// For reading and trying.
+    /// Interactive documentation.
     docs: &'static str,
-    /// For programs.
+    /// The OpenAPI document.
     openapi: &'static str,
     /// What each problem means.
     problems: &'static str,
-    /// Whether it can serve.
+    /// Whether the process can serve.
     readyz: &'static str,
-    /// Figures for Prometheus.
+    /// Metrics for Prometheus.
     metrics: &'static str,
 }
 
-/// What was built.
+/// The build.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Version {
     /// The version of the release.

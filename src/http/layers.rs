@@ -1,4 +1,4 @@
-//! What happens to every request, whatever its route: a request id, the writing of problems, figures, a log line.
+//! The processing that every request shares: request id, rendering of problems, metrics, log line.
 //!
 //! Nothing here knows what a handler does.
 
@@ -34,21 +34,22 @@ use crate::server::OverLimit;
 pub(super) use request_id::RequestId;
 pub(super) use requester::Requester;
 
-/// How long a request waited in a queue, on its way from the handler to the log: a long poll is not slow.
+/// How long a request waited in a queue, passed from the handler to the log: a request that waits for a lock is not
+/// slow.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Waited(pub(super) Duration);
 
 impl Waited {
-    /// Leaves it for the outermost layer, if there is anything to say.
-    pub(super) fn tell(self, response: &mut Response) {
+    /// Adds itself to the response for the outermost layer, unless it is zero.
+    pub(super) fn attach_to(self, response: &mut Response) {
         if !self.0.is_zero() {
             response.extensions_mut().insert(self);
         }
     }
 }
 
-/// What is remembered of a request while it is answered. Its headers, its body and its query string are not: they may carry
-/// a token. What is remembered is copied, because a part of the head would keep the whole buffer that it was read into.
+/// What is kept of a request until its response is ready. Not its headers, body or query string, which may contain a
+/// token. The rest is copied, because a slice of the head would keep the whole read buffer alive.
 struct RequestFacts {
     method: Method,
     path: Box<str>,
@@ -57,7 +58,7 @@ struct RequestFacts {
     requester: Requester,
 }
 
-/// What came of it.
+/// The response, for metrics and log.
 struct ResponseFacts<'a> {
     status: StatusCode,
     problem: Option<&'a Problem>,
@@ -65,10 +66,11 @@ struct ResponseFacts<'a> {
     waited: Duration,
 }
 
-/// The routes and what is around them all: the one place where problems are written, counted and logged. Cloning is cheap.
+/// The routes inside the shared processing; the only place where problems are rendered, counted and logged. Cloning is
+/// cheap.
 ///
-/// It is a service of its own rather than a layer of the router, which would put a copy around each route and copy that
-/// again, box by box, for each request.
+/// It is a service of its own rather than a layer of the router, because the router would wrap each route in a copy of
+/// the layer and clone that, box by box, for each request.
 #[derive(Clone)]
 pub struct RequestScope {
     app: App,
@@ -77,11 +79,11 @@ pub struct RequestScope {
 
 impl RequestScope {
     pub(super) fn new(app: App, routes: Routes) -> Self {
-        let net = PanicHandler {
+        let handler = PanicHandler {
             panics: app.http_metrics().panics(),
         };
         Self {
-            routes: CatchPanic::custom(routes, net),
+            routes: CatchPanic::custom(routes, handler),
             app,
         }
     }
@@ -100,25 +102,27 @@ impl Service<Request> for RequestScope {
     fn call(&mut self, mut request: Request) -> Self::Future {
         let started = Instant::now();
         let app = self.app.clone();
-        let asked = RequestFacts::of(&mut request);
+        let request_facts = RequestFacts::of(&mut request);
         let refusal = match request.extensions().get() {
             Some(OverLimit(limit)) => Some(Problem::over_limit(*limit)),
             None => app
                 .settings()
                 .access
-                .screen(&request, asked.route)
-                .and_then(|()| large::expect(&app, &asked).map_err(|limit| over(&app, limit)))
+                .screen(&request, request_facts.route)
+                .and_then(|()| {
+                    large::expect(&app, &request_facts).map_err(|limit| over(&app, limit))
+                })
                 .err(),
         };
         if let Some(problem) = refusal {
-            let response = finished(&app, &asked, started, problem.into_response());
+            let response = finished(&app, &request_facts, started, problem.into_response());
             return Box::pin(ready(Ok(response)));
         }
         let in_flight = app.http_metrics().begin();
-        // Not an async block: what is moved into one and awaited there takes its room twice.
+        // Not an async block: a future that is moved into one and awaited there is stored twice.
         let answer = self.routes.call(request).map_ok(move |response| {
             let _in_flight = in_flight;
-            finished(&app, &asked, started, response.map(Body::new))
+            finished(&app, &request_facts, started, response.map(Body::new))
         });
         Box::pin(answer)
     }
@@ -126,11 +130,11 @@ impl Service<Request> for RequestScope {
 
 impl std::fmt::Debug for RequestScope {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Front").finish_non_exhaustive()
+        f.debug_struct("RequestScope").finish_non_exhaustive()
     }
 }
 
-/// The net under the handlers: a panic is a problem like any other, and is counted.
+/// Turns the panic of a handler into a problem, and counts it.
 #[derive(Clone)]
 struct PanicHandler {
     panics: Counter,
@@ -145,32 +149,41 @@ impl ResponseForPanic for PanicHandler {
     }
 }
 
-/// Writes the problem if the answer is one, and tells figures and log.
-fn finished(app: &App, asked: &RequestFacts, started: Instant, mut response: Response) -> Response {
+/// Renders the problem if the response is one, and records metrics and log.
+fn finished(
+    app: &App,
+    request_facts: &RequestFacts,
+    started: Instant,
+    mut response: Response,
+) -> Response {
     let Waited(waited) = response.extensions_mut().remove().unwrap_or_default();
     let mut problem = response.extensions_mut().remove::<Problem>();
     if let Some(problem) = &problem {
         if let Some(reason) = problem.access_refusal() {
             app.http_metrics().refused(reason);
         }
-        response = rendered(problem, asked, &mut response);
+        response = rendered(problem, request_facts, &mut response);
     }
-    let peer = asked.requester.peer.as_ref();
+    let peer = request_facts.requester.peer.as_ref();
     if let Err(limit) = large::admit(app, peer, &mut response) {
         let refusal = over(app, limit);
-        response = rendered(&refusal, asked, &mut response);
+        response = rendered(&refusal, request_facts, &mut response);
         problem = Some(refusal);
     }
-    finish(asked, problem.as_ref(), &mut response);
-    let answered = ResponseFacts {
+    finish(request_facts, problem.as_ref(), &mut response);
+    let response_facts = ResponseFacts {
         status: response.status(),
         problem: problem.as_ref(),
         took: started.elapsed(),
         waited,
     };
-    app.http_metrics()
-        .record(&asked.method, asked.route, answered.status, answered.took);
-    log::request(app, asked, &answered);
+    app.http_metrics().record(
+        &request_facts.method,
+        request_facts.route,
+        response_facts.status,
+        response_facts.took,
+    );
+    log::request(app, request_facts, &response_facts);
     response
 }
 
@@ -179,14 +192,14 @@ fn over(app: &App, limit: Limit) -> Problem {
     Problem::over_limit(limit)
 }
 
-/// The answer that says what went wrong.
-fn rendered(problem: &Problem, asked: &RequestFacts, response: &mut Response) -> Response {
-    // Of what the router has added, the length is that of no body, but the methods that there are have to be told.
+/// The response for a problem.
+fn rendered(problem: &Problem, request_facts: &RequestFacts, response: &mut Response) -> Response {
+    // Keep the router's Allow header, but not its Content-Length, which is that of the empty body.
     let allow = response.headers_mut().remove(ALLOW);
-    let mut rendered = problem.render(asked.requester.request_id.as_str());
+    let mut rendered = problem.render(request_facts.requester.request_id.as_str());
     let headers = rendered.headers_mut();
     headers.extend(allow.map(|allow| (ALLOW, allow)));
-    if asked.method == Method::HEAD {
+    if request_facts.method == Method::HEAD {
         let length = rendered.body().size_hint().lower();
         rendered.headers_mut().insert(CONTENT_LENGTH, length.into());
         *rendered.body_mut() = Body::empty();
@@ -194,22 +207,25 @@ fn rendered(problem: &Problem, asked: &RequestFacts, response: &mut Response) ->
     rendered
 }
 
-/// The headers that every answer has.
-fn finish(asked: &RequestFacts, problem: Option<&Problem>, response: &mut Response) {
+/// Adds the headers that every response has.
+fn finish(request_facts: &RequestFacts, problem: Option<&Problem>, response: &mut Response) {
     let headers = response.headers_mut();
-    headers.insert(request_id::HEADER, asked.requester.request_id.header());
-    // Without it, browsers may take an answer for a page or a script because of what a client wrote into it.
+    headers.insert(
+        request_id::HEADER,
+        request_facts.requester.request_id.header(),
+    );
+    // Otherwise browsers may sniff the content, which clients control in part, and treat it as a page or a script.
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers
         .entry(CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-store"));
-    // What is left of a body that did not come is not waited for (RFC 9110, 15.5.9), and a client of a process that
-    // stops is to go to another one. HTTP/2 has no such header and no such need.
+    // After a body timeout, the rest of the body is not awaited (RFC 9110, 15.5.9); while draining, the client should
+    // connect to another process. HTTP/2 has no such header and does not need it.
     let is_last = matches!(
         problem.map(Problem::code),
         Some(Code::BodyTimeout | Code::Draining)
     );
-    if is_last && asked.version < Version::HTTP_2 {
+    if is_last && request_facts.version < Version::HTTP_2 {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
 }

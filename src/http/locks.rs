@@ -1,6 +1,6 @@
-//! The operations on locks: words to a claim, an outcome to an answer. What is refused, and how, is in `problem`.
+//! The operations on locks: they turn fields into a claim, and an outcome into a response. Refusals are in `problem`.
 //!
-//! What is asked of one lock by its path is asked of several by the field `names`; both come together here.
+//! A request names one lock in its path or several in the field `names`; both share the code here.
 
 mod acquire;
 mod claim;
@@ -34,7 +34,7 @@ pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-to
 /// The media type of server-sent events.
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
-/// How a request names its locks, which is how it is answered.
+/// How a request names its locks, which determines the form of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RouteForm {
     /// One lock, in the path.
@@ -44,8 +44,8 @@ enum RouteForm {
 }
 
 impl RouteForm {
-    /// A problem as this request is told it.
-    fn fit(self, problem: Problem) -> Problem {
+    /// The problem, without lock names if the request names its only lock in the path.
+    fn adapt(self, problem: Problem) -> Problem {
         match self {
             Self::Single => problem.of_one_lock(),
             Self::Multi => problem,
@@ -53,8 +53,8 @@ impl RouteForm {
     }
 }
 
-/// The name of the lock, decoded exactly once from the path as it was sent: axum's own decoding refuses what is not
-/// UTF-8 in plain text, before a handler can say anything about it.
+/// The name of the lock, decoded exactly once from the raw path: axum's own decoding refuses invalid UTF-8 with a plain
+/// text response, before any handler runs.
 pub(super) fn lock_name(path: &str) -> Result<LockName, InvalidName> {
     let encoded = path.strip_prefix("/locks/").unwrap_or_default();
     if !encoded.contains('%') {
@@ -64,12 +64,12 @@ pub(super) fn lock_name(path: &str) -> Result<LockName, InvalidName> {
     LockName::parse(&bytes)
 }
 
-/// What changes a lock whose name is empty, as that of a variable without a value.
+/// A change of a lock with an empty name, for example from an empty variable.
 pub(super) async fn nameless() -> Problem {
     InvalidName::Empty.into()
 }
 
-/// The names of the locks, if the field is there.
+/// The names of the locks, if the field is present.
 fn lock_names(fields: &mut Fields) -> Result<Option<LockNames>, Problem> {
     let Some(texts) = fields.texts("names")? else {
         return Ok(None);
@@ -89,10 +89,10 @@ fn lock_names(fields: &mut Fields) -> Result<Option<LockNames>, Problem> {
 }
 
 fn names_missing() -> Problem {
-    Problem::field("names", "is missing; it has the names of the locks")
+    Problem::field("names", "is required; list the locks, like [\"a\",\"b\"]")
 }
 
-/// The fields of an operation on several locks: their names, and those of the operation on one.
+/// The fields of an operation on several locks: `names`, and the fields of the operation on one.
 const fn with_names<const ONE: usize, const SEVERAL: usize>(
     of_one: [&'static str; ONE],
 ) -> [&'static str; SEVERAL] {
@@ -105,20 +105,21 @@ const fn with_names<const ONE: usize, const SEVERAL: usize>(
     all
 }
 
-/// The token in the header, looked at before the body is read and put together with the field of the same name afterwards.
+/// The token in the header, parsed before the body is read and combined with the field `token` afterwards.
 struct HeaderToken(Result<Option<Token>, Problem>);
 
 impl HeaderToken {
     fn of(headers: &HeaderMap) -> Self {
         let values = headers.get_all(LOCK_TOKEN).iter();
         Self(values.into_iter().try_fold(None, |earlier, value| {
-            // Bytes outside of ASCII are in no UUID; the empty text is refused with the same words.
+            // A value with non-ASCII bytes is not a UUID; it becomes the empty text, which is refused with the same
+            // message.
             let token = Token::parse(value.to_str().unwrap_or_default().trim_ascii())?;
             same_token(earlier, token).map(Some)
         }))
     }
 
-    /// The token that the client presents, in the header or as a field; both must say the same.
+    /// The token that the client sent, in the header or as a field; if it sent both, they must be equal.
     fn or_field(self, fields: &mut Fields) -> Result<Option<Token>, Problem> {
         let field = fields.text("token")?;
         let field = field.as_deref().map(Token::parse).transpose()?;
@@ -137,7 +138,7 @@ fn same_token(earlier: Option<Token>, token: Token) -> Result<Token, Problem> {
     Ok(token)
 }
 
-/// The token as a header, marked as sensitive, so that neither a log of headers nor HTTP/2's compression keeps it.
+/// The token as a header value, marked as sensitive, so that header logs and HTTP/2 header compression leave it out.
 fn secret(token: Token) -> HeaderValue {
     let mut buffer = uuid::Uuid::encode_buffer();
     let text = token.expose().hyphenated().encode_lower(&mut buffer);
@@ -146,7 +147,7 @@ fn secret(token: Token) -> HeaderValue {
     value
 }
 
-/// The form of the answer that the client would rather have. Most send no `Accept` at all, and get the first.
+/// The response media type that the client prefers. Most clients send no `Accept` and get the first.
 fn preferred(headers: &HeaderMap, offers: &[&'static str]) -> &'static str {
     if headers.contains_key(ACCEPT) {
         negotiate::preferred(headers, offers)

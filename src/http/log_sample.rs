@@ -24,7 +24,7 @@ impl Frequent {
     /// The kind of a line about this problem of this peer; none if such lines are always written.
     pub(super) fn of(problem: &Problem, peer: IpAddr) -> Option<Self> {
         if let Some(reason) = problem.access_refusal() {
-            return reason.is_anybodys().then_some(Self::PeerRefusal(peer));
+            return reason.needs_no_key().then_some(Self::PeerRefusal(peer));
         }
         let code = problem.code();
         // Limits are checked before keys.

@@ -1,4 +1,4 @@
-//! HTTP's own figures. A request finds its series by three small indices: no hashing, no lock, no allocation.
+//! HTTP metrics. A request finds its series by three small indices: no hashing, no lock, no allocation.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::telemetry::Metrics;
 
 const REQUEST_DURATION: &str = "http_server_request_duration_seconds";
 
-/// The buckets of HTTP's histogram: OpenTelemetry's, with finer ones below, where most answers are.
+/// The buckets of the HTTP histogram: those of OpenTelemetry, with finer ones below, where most responses are.
 pub const BUCKETS: (&str, &[f64]) = (
     REQUEST_DURATION,
     &[
@@ -21,11 +21,11 @@ pub const BUCKETS: (&str, &[f64]) = (
     ],
 );
 
-/// Methods that clients make up share a label, so that nobody can fill the registry.
+/// Unknown methods share a label, so that clients cannot fill the registry with made-up ones.
 const METHODS: [&str; 10] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "_OTHER",
 ];
-/// Every status that a route answers with.
+/// Every status that a route responds with.
 const STATUSES: [(u16, &str); 19] = [
     (200, "200"),
     (201, "201"),
@@ -49,7 +49,7 @@ const STATUSES: [(u16, &str); 19] = [
 ];
 const ROUTES: usize = Route::ALL.len() + 1;
 
-/// The figures of HTTP, whatever is served by it.
+/// The HTTP metrics of all routes.
 pub(super) struct HttpMetrics {
     registry: Arc<Metrics>,
     requests: Box<[OnceLock<Histogram>]>,
@@ -58,7 +58,7 @@ pub(super) struct HttpMetrics {
     refused: [Counter; AccessRefusal::ALL.len()],
 }
 
-/// A request that is being answered; counted until it is dropped.
+/// A request in flight; counted until this is dropped.
 pub(super) struct InFlight(Gauge);
 
 impl HttpMetrics {
@@ -68,7 +68,7 @@ impl HttpMetrics {
             requests: (0..series).map(|_| OnceLock::new()).collect(),
             in_flight: registry.gauge(
                 "leasehold_http_requests_in_flight",
-                "Requests that are being answered by this process.",
+                "Requests in flight in this process.",
                 &[],
             ),
             panics: registry.counter(
@@ -79,7 +79,7 @@ impl HttpMetrics {
             refused: AccessRefusal::ALL.map(|reason| {
                 registry.counter(
                     "leasehold_access_refusals_total",
-                    "Requests that were refused because of who sent them, or how often.",
+                    "Requests refused because of their sender or its request rate.",
                     &[("reason", reason.label())],
                 )
             }),
@@ -87,12 +87,12 @@ impl HttpMetrics {
         }
     }
 
-    /// Counts a request that was refused because of who sent it.
+    /// Counts a request that was refused because of its sender.
     pub(super) fn refused(&self, reason: AccessRefusal) {
         self.refused[reason as usize].increment(1);
     }
 
-    /// Counts the panics of handlers.
+    /// The counter of handler panics.
     pub(super) fn panics(&self) -> Counter {
         self.panics.clone()
     }
@@ -102,7 +102,7 @@ impl HttpMetrics {
         InFlight(self.in_flight.clone())
     }
 
-    /// Counts an answer.
+    /// Records a response.
     pub(super) fn record(
         &self,
         method: &Method,
@@ -133,7 +133,7 @@ impl HttpMetrics {
     ) -> Histogram {
         self.registry.histogram(
             REQUEST_DURATION,
-            "How long requests took until their answer was ready to be sent.",
+            "Duration of requests until their response was ready to be sent.",
             &[
                 ("http_request_method", method),
                 ("http_route", route.map_or("other", Route::template)),

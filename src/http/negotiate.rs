@@ -1,10 +1,10 @@
-//! Which of the offered media types a client would rather have (RFC 9110, 12.5.1), without parameters.
+//! Content negotiation by `Accept` (RFC 9110, 12.5.1), without media type parameters.
 
 use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
 
-/// The offered type that `Accept` puts first: by `q`, then by the order of the header. The first offer is also what
-/// clients get that accept anything, or nothing that is offered: an answer in another type beats no answer.
+/// The offered type that `Accept` prefers: by `q`, then by the order of the header. The first offer is the default,
+/// also for clients that accept none of the offers: a response in another type is better than none.
 pub(super) fn preferred(headers: &HeaderMap, offers: &[&'static str]) -> &'static str {
     let mut best = (0, offers[0]);
     for value in headers.get_all(ACCEPT) {
@@ -28,7 +28,7 @@ fn range(text: &str) -> Option<(&str, u32)> {
     let quality = parts
         .find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")))
         .map_or(Some(1.0), |quality| quality.parse::<f32>().ok())?;
-    // In range by the clamp, and the fraction is below what `q` can express.
+    // The clamp keeps it in range, and `q` has at most three decimals, so the cast loses nothing.
     Some((range, (quality.clamp(0.0, 1.0) * 1000.0) as u32))
 }
 
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_client_gets_what_it_would_rather_have() {
+    fn the_client_gets_the_type_that_it_prefers() {
         let offers = ["application/json", "text/plain"];
         for (accept, expected) in [
             ("", "application/json"),

@@ -1,7 +1,7 @@
-//! The OpenAPI document, put together from what the handlers use: their fields, the shapes of their answers, the codes
-//! of their problems. It is written by hand where axum has no words for it, such as a lock name with slashes.
+//! The OpenAPI document, built from what the handlers use: their fields, response types and problem codes. Parts that
+//! axum cannot express, such as a lock name with slashes, are written by hand.
 //!
-//! A test compares it with the routes that are served, and the committed file with it.
+//! A test compares it with the served routes, and with the committed file.
 
 mod fields;
 mod locks;
@@ -27,9 +27,9 @@ use super::wire::{
     EvictedBody, GrantView, GrantsView, LockBody, LockEventBody, LockPage, PositionView,
 };
 
-/// How the API key is called in the document.
+/// The name of the security scheme in the document.
 const API_KEY: &str = "api_key";
-/// How the answer is called that any operation can meet before there is a request.
+/// The name of the response that hyper may send for any operation, before the request reaches a handler.
 const HEAD_TOO_LARGE: &str = "head_too_large";
 
 const DESCRIPTION: &str = "\
@@ -38,18 +38,18 @@ Leases on named locks over plain HTTP.
 `POST` acquires, `PUT` renews, `DELETE` releases. A grant carries a **token**, which is secret and proves the claim, \
 and a **fencing token**, a number that grows with every grant of the lock, for the protected resource to compare.
 
-Every request is safe to repeat with the same token: a claim that holds gets the same lease again, one that waits \
+Every request is safe to repeat with the same token: a claim that holds the lock gets the same lease again, a waiting one \
 keeps its place in the queue.
 
-With `wait`, a request waits for its turn. With `mode=shared`, claims hold together: readers, or at most `limit` permits. \
-`/locks` takes several `names` at once, all or none, under one token.
+With `wait`, a request waits for the lock in a queue. With `mode=shared`, several claims hold the lock at the same time: \
+readers, or at most `limit` permits. `/locks` acquires several `names` at once, all or none, under one token.
 
-`text/event-stream` answers are streams of server-sent events; their data is JSON.
+`text/event-stream` responses are streams of server-sent events; their data is JSON.
 
 Fields are sent as JSON, as a form or in the query string, with the same names; the token never in the query string. \
 Durations are strings with a unit: `500ms`, `30s`, `1m30s`.
 
-Refusals are problems (RFC 9457): go by `code`. What each means and what to do is served at `/problems`.";
+Errors are problems (RFC 9457); programs should check the `code`. `/problems` explains each one and what to do.";
 
 /// The document.
 #[must_use]
@@ -61,15 +61,15 @@ pub fn document() -> OpenApi {
         .info(info())
         .servers(Some([server.build()]))
         .tags(Some([
-            tag("locks", "Acquire, renew, release, look at and watch locks."),
-            tag("service", "Health, figures, version and documents."),
+            tag("locks", "Acquire, renew, release, inspect and watch locks."),
+            tag("service", "Health, metrics, version and documentation."),
         ]))
         .paths(paths())
         .components(Some(components()))
         .build()
 }
 
-/// The document as it is served and committed: pretty, with a newline at its end.
+/// The document as served and committed: pretty-printed, with a newline at its end.
 #[must_use]
 pub fn json() -> String {
     let mut text = document()
@@ -123,8 +123,8 @@ fn components() -> Components {
     let key = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .description(Some(
-            "A key, where the service is configured with keys. The read key is good for GET and HEAD, the API key for \
-             everything but evictions, the admin key for all.",
+            "A key, if the service is configured with keys. The read key permits GET and HEAD, the API key everything \
+             except evictions, the admin key everything.",
         ));
     let mut schemas = Vec::new();
     collect::<GrantView<'_>>(&mut schemas);
@@ -150,7 +150,7 @@ fn components() -> Components {
         .build()
 }
 
-/// Adds a schema and what it refers to.
+/// Adds a schema and the schemas that it refers to.
 fn collect<T: ToSchema + PartialSchema>(
     schemas: &mut Vec<(String, utoipa::openapi::RefOr<utoipa::openapi::Schema>)>,
 ) {
@@ -158,10 +158,10 @@ fn collect<T: ToSchema + PartialSchema>(
     T::schemas(schemas);
 }
 
-/// What is asked for by path and method.
+/// One operation with its route and method.
 type Described = (Route, HttpMethod, Operation);
 
-/// The key is asked for only where one is configured, so that none is as good.
+/// A key or none: whether one is needed depends on the configuration.
 fn guarded() -> [SecurityRequirement; 2] {
     let no_scopes: [&str; 0] = [];
     [

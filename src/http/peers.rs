@@ -1,5 +1,5 @@
-//! How often something happened within a minute, for each peer or for all. However many peers there are, it takes no more memory than
-//! for some thousands. What is counted, and what follows from it, is decided elsewhere.
+//! Counts events per minute, for each peer or in total, in bounded memory: peers beyond some thousands share one count.
+//! The users of this module decide what is counted, and what follows.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,22 +10,22 @@ use tokio::time::Instant;
 
 use crate::server::network_of;
 
-/// For how long events are counted together.
+/// The length of a counting window.
 const WINDOW: Duration = Duration::from_secs(60);
-/// How many peers are counted apart; further ones are counted together.
+/// How many peers have a count of their own; all others share one.
 const PEERS_MAX: usize = 4_096;
-/// How often peers whose window is over are looked for while there is no room.
+/// How often a full table is searched for windows that are over.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The counts of one kind of event. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerCounts(Arc<Mutex<PeerWindows>>);
 
-/// How often it happened within the minute, this time included.
+/// The number of events in the window, including this one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
     pub(super) count: u32,
-    /// When counting begins anew.
+    /// The rest of the window.
     pub(super) over_in: Duration,
 }
 
@@ -57,7 +57,7 @@ impl TotalCount {
 #[derive(Debug, Default)]
 struct PeerWindows {
     peers: HashMap<IpAddr, Window>,
-    /// Of all peers for which there is no room.
+    /// The window of all peers that do not fit into the table.
     others: Option<Window>,
     swept_at: Option<Instant>,
 }
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_peers_than_there_is_room_for_are_counted_together() {
+    fn peers_that_do_not_fit_share_one_count() {
         let (mut counts, now) = (PeerWindows::default(), Instant::now());
         let peer = |number: u32| IpAddr::V4(number.into());
         let many = u32::try_from(PEERS_MAX).expect("a small number");

@@ -1,8 +1,8 @@
-//! What goes wrong, as it is told to the client (RFC 9457). Only this module turns outcomes and errors into statuses and
-//! codes: what is wrong with a request is here, what becomes of an operation on locks in `refusal`, the texts that belong
-//! to a code alone in `code`.
+//! Error responses (RFC 9457). Only this module maps outcomes and errors to statuses and codes: invalid requests are
+//! here, refused operations on locks in `refusal`, refusals because of the sender in `access`, the texts of each code
+//! in `code`.
 //!
-//! A handler returns a [`Problem`]; the outermost layer writes it, because only there is the request id known.
+//! A handler returns a [`Problem`]; the outermost layer renders it, because only that layer knows the request id.
 
 mod access;
 mod body;
@@ -30,12 +30,12 @@ pub(super) use body::ProblemBody;
 use body::{Blocked, Ended, LostLock, ProblemOutcome};
 pub use code::Code;
 
-/// When a store that failed is worth asking again.
+/// When to retry after a store failure.
 const RETRY_STORE: Duration = Duration::from_secs(1);
-/// The same, where somebody has to see to it first.
+/// The same, for failures that an operator has to fix first.
 const RETRY_STORE_LASTING: Duration = Duration::from_secs(5);
 
-/// What went wrong, on its way to the client.
+/// An error response that is not rendered yet.
 #[derive(Clone, Debug)]
 pub(super) struct Problem(Box<Parts>);
 
@@ -45,15 +45,15 @@ struct Parts {
     detail: Cow<'static, str>,
     retry_after: Option<Duration>,
     extras: Extras,
-    /// For the log, never for the client.
+    /// Only for the log, never for the client.
     cause: Option<String>,
     /// How long the request waited in a queue; for the log.
     waited: Duration,
-    /// For the metrics, if it is about who sent the request.
+    /// For the metrics, if the request was refused because of its sender.
     access_refusal: Option<AccessRefusal>,
 }
 
-/// What some codes carry beside the members of RFC 9457.
+/// The members that some codes have besides those of RFC 9457.
 #[derive(Clone, Debug, Default)]
 struct Extras {
     field: Option<Cow<'static, str>>,
@@ -87,24 +87,21 @@ impl Problem {
     }
 
     pub(super) fn not_found() -> Self {
-        Self::new(
-            Code::NotFound,
-            "no route has this path; / lists what there is",
-        )
+        Self::new(Code::NotFound, "no route has this path; / lists the routes")
     }
 
     /// The same on the address for probes and metrics.
     pub(super) fn not_found_there() -> Self {
         Self::new(
             Code::NotFound,
-            "this address has /livez, /readyz, /healthz, /version and /metrics, and nothing else",
+            "this address serves only /livez, /readyz, /healthz, /version and /metrics",
         )
     }
 
     pub(super) fn method_not_allowed() -> Self {
         Self::new(
             Code::MethodNotAllowed,
-            "this path does not take this method; the Allow header lists those that it takes",
+            "this path does not support this method; the Allow header lists the supported ones",
         )
     }
 
@@ -134,7 +131,7 @@ impl Problem {
     pub(super) fn token_missing() -> Self {
         Self::new(
             Code::TokenMissing,
-            "this needs the token of the claim; send it in the Lock-Token header",
+            "this operation needs the token of the claim; send it in the Lock-Token header",
         )
     }
 
@@ -145,7 +142,7 @@ impl Problem {
         )
     }
 
-    /// A field that is there but wrong. `problem` completes the sentence "field: …".
+    /// An invalid field. `problem` completes the sentence "field: …".
     pub(super) fn field(field: &'static str, problem: impl AsRef<str>) -> Self {
         let problem = problem.as_ref();
         let mut refusal = Self::new(Code::InvalidField, format!("{field}: {problem}"));
@@ -164,12 +161,12 @@ impl Problem {
         refusal
     }
 
-    /// Each of the fields that were read is known, but no request needs so many.
+    /// All fields that were read are known, but there are more than a valid request can have.
     pub(super) fn too_many_fields(fields_max: usize) -> Self {
         Self::malformed(format!("there are more than {fields_max} fields"))
     }
 
-    /// One of several names is none.
+    /// One of several names is invalid.
     pub(super) fn invalid_name_among(name: &str, invalid: &InvalidName) -> Self {
         let name = echo(name);
         let mut refusal = Self::new(Code::InvalidName, format!("names: {name:?}: {invalid}"));
@@ -177,7 +174,7 @@ impl Problem {
         refusal
     }
 
-    /// The claim that the client should ask for again.
+    /// The token of the claim, for the client to repeat the request with.
     pub(super) fn with_token(mut self, token: Token) -> Self {
         self.0.extras.token = Some(token);
         self
@@ -189,7 +186,7 @@ impl Problem {
         self
     }
 
-    /// The request names its one lock itself, so the answer need not.
+    /// Leaves out the lock name, for requests that name their only lock in the path.
     pub(super) fn of_one_lock(mut self) -> Self {
         self.0.extras.name = None;
         self.0.extras.blocked_by = None;
@@ -197,22 +194,22 @@ impl Problem {
     }
 
     fn retry_after(mut self, retry_after: Duration) -> Self {
-        // A zero would be read as "at once, as often as you like".
+        // Clients would read 0 as "at once, as often as you like".
         self.0.retry_after = Some(retry_after.max(Duration::from_millis(1)));
         self
     }
 
-    /// What kind of problem this is.
+    /// The code of the problem.
     pub(super) fn code(&self) -> Code {
         self.0.code
     }
 
-    /// What the log must know and the client may not.
+    /// The cause, for the log only.
     pub(super) fn cause(&self) -> Option<&str> {
         self.0.cause.as_deref()
     }
 
-    /// The answer. Only the outermost layer calls this.
+    /// The response. Only the outermost layer calls this.
     pub(super) fn render(&self, instance: &str) -> Response {
         let facts = self.0.code.facts();
         let body = self.body(instance);
@@ -229,7 +226,7 @@ impl Problem {
         response
     }
 
-    /// The body of the answer, and what a stream tells of a problem.
+    /// The body of the response, also used as the data of an event.
     pub(super) fn body<'a>(&'a self, instance: &'a str) -> ProblemBody<'a> {
         let Parts {
             code,
@@ -268,12 +265,12 @@ impl Problem {
     }
 }
 
-/// Leaves the problem for the outermost layer to write.
+/// Attaches the problem to the response, for the outermost layer to render.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = self.0.code.facts().status;
-        Waited(self.0.waited).tell(&mut response);
+        Waited(self.0.waited).attach_to(&mut response);
         response.extensions_mut().insert(self);
         response
     }
@@ -320,30 +317,32 @@ impl From<StoreError> for Problem {
     }
 }
 
-/// What clients may know of a failure of the store. The log has the cause.
+/// The part of a store failure that clients may see. The log has the cause.
 fn what_failed(fault: Fault) -> &'static str {
     match fault {
         Fault::Timeout => "the store did not answer in time",
         Fault::Io => "the store could not be reached, or the connection broke",
-        Fault::Auth => "the store refuses the service's credentials, or a right that it needs",
+        Fault::Auth => {
+            "the store refuses the credentials of the service, or a permission is missing"
+        }
         Fault::ReadOnly => {
-            "the store takes no writes: it is a replica, lacks replicas, or cannot write to its disk"
+            "the store accepts no writes: it is a replica, lacks replicas, or cannot write to its disk"
         }
         Fault::Busy => "the store is starting or busy",
         Fault::Full => {
             "the store has no room for another claim; leases can be renewed and released"
         }
         Fault::Limit => {
-            "the store keeps as many leases and places as memory.locks_max allows; leases can be renewed and released"
+            "the store is full: memory.locks_max leases and places; leases can be renewed and released"
         }
         Fault::Refused => {
-            "the store is set up so that it would lose leases, so that none is granted; /readyz?verbose says more"
+            "no leases are granted, because the configuration of the store would lose them; see /readyz?verbose"
         }
-        Fault::Corrupt => "the store gave an answer that makes no sense",
+        Fault::Corrupt => "the store sent an invalid answer",
     }
 }
 
-/// The answer to a request whose handler panicked.
+/// The response to a request whose handler panicked.
 pub(super) fn of_panic(panic: &(dyn Any + Send)) -> Response<Body> {
     let message = panic
         .downcast_ref::<&str>()
@@ -351,7 +350,7 @@ pub(super) fn of_panic(panic: &(dyn Any + Send)) -> Response<Body> {
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     let mut refusal = Problem::new(
         Code::Internal,
-        "the service made a mistake; its log has it under the request id",
+        "internal error; see the log of the service for this request id",
     );
     let message = message.unwrap_or("no message");
     refusal.0.cause = Some(format!("a handler panicked: {message}"));

@@ -1,4 +1,4 @@
-//! The routes by name: how axum matches each, and how documents and metric labels write it. What they do is elsewhere.
+//! The list of routes: how axum matches each, and how documents and metric labels write it. The handlers are elsewhere.
 
 /// One route of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,19 +7,19 @@ pub enum Route {
     Lock,
     /// All locks.
     Locks,
-    /// What happens to locks.
+    /// Lock events.
     Events,
-    /// Links to the rest.
+    /// Links to the other routes.
     Index,
-    /// Whether the process lives.
+    /// Liveness.
     Livez,
-    /// Whether it can serve.
+    /// Readiness.
     Readyz,
     /// The same as [`Route::Readyz`].
     Healthz,
-    /// What was built.
+    /// The build.
     Version,
-    /// Figures for Prometheus.
+    /// Metrics for Prometheus.
     Metrics,
     /// The OpenAPI document.
     OpenApi,
@@ -49,7 +49,7 @@ impl Route {
         Self::Problem,
     ];
 
-    /// The path with its variables, for documents and metric labels: never what a client wrote.
+    /// The path with its variables, for documents and metric labels; it never contains text from a client.
     #[must_use]
     pub fn template(self) -> &'static str {
         match self {
@@ -78,7 +78,7 @@ impl Route {
         }
     }
 
-    /// Whether it neither shows nor changes any lock, so that anybody may look at it.
+    /// Whether the route neither shows nor changes any lock, so that every client may read it.
     pub(super) fn shows_no_lock(self) -> bool {
         match self {
             Self::Lock | Self::Locks | Self::Events | Self::Metrics => false,
@@ -94,9 +94,9 @@ impl Route {
         }
     }
 
-    /// Which route a path belongs to; none where the path is unknown.
+    /// The route of a path; `None` if the path is unknown.
     ///
-    /// The router decides what is served; this only names it, for figures and logs, without what the client wrote.
+    /// It names the route for metrics and logs, without text from the client. The router decides what is served.
     pub(super) fn of(path: &str) -> Option<Self> {
         let is_below = |root: &str| path.len() > root.len() && path.starts_with(root);
         Some(match path {

@@ -1,4 +1,4 @@
-//! The way from a request to its handler. The router knows it; a request that changes one lock need not ask.
+//! Dispatch from a request to its handler: the router, with a shortcut for requests that change one lock.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -20,15 +20,15 @@ use super::{auth, locks};
 #[derive(Clone)]
 pub(super) struct Routes {
     router: Router,
-    /// Where there are locks: requests that change one, which are nearly all, go to their handlers at once. The router
-    /// would do the same, and take their path apart for parameters that nobody reads.
+    /// Set if the address serves locks: requests that change one lock, which are nearly all, go straight to their
+    /// handlers. The router would also parse their path for parameters that no handler reads.
     locks: Option<App>,
 }
 
 type HandlerFuture = BoxFuture<'static, Response>;
 
 impl Routes {
-    /// What this router leads to.
+    /// The routes of this router.
     pub(super) fn of(router: Router) -> Self {
         Self {
             router,
@@ -36,7 +36,7 @@ impl Routes {
         }
     }
 
-    /// What this router leads to, which has locks.
+    /// The routes of this router, which serves locks.
     pub(super) fn with_locks(router: Router, app: App) -> Self {
         Self {
             router,
@@ -70,7 +70,7 @@ impl Service<Request> for Routes {
     }
 }
 
-/// What changes one lock, if the request asks for that.
+/// The handler of a request that changes one lock; `None` for all others.
 fn handler(request: &Request) -> Option<fn(Request, App) -> HandlerFuture> {
     if Route::of(request.uri().path()) != Some(Route::Lock) {
         return None;

@@ -1,5 +1,5 @@
-//! Server-sent events: how they are written, and the body of an answer that goes on until its stream ends or its client
-//! leaves. What is told is decided elsewhere.
+//! Server-sent events: their encoding, and a response body that lasts until its stream ends or its client disconnects.
+//! Which events are sent is decided elsewhere.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -19,23 +19,23 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use super::locks::EVENT_STREAM;
 use crate::server::user_timeout::UserTimeoutGuard;
 
-/// Tells proxies such as nginx to pass on what comes as it comes.
+/// Turns off response buffering in proxies such as nginx.
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
-/// What ends a line of an event stream.
+/// The characters that end a line of an event stream.
 const LINE_BREAKS: [char; 2] = ['\n', '\r'];
-/// A comment, which clients skip.
+/// A comment, which clients ignore.
 const COMMENT: &[u8] = b":\n\n";
 
-/// One event as it is written.
+/// One encoded event.
 pub(super) struct Event(Bytes);
 
 impl Event {
-    /// An event with data of JSON in one line.
+    /// An event with JSON data on one line.
     pub(super) fn new(event: &str, data: &impl Serialize) -> Self {
         Self(text(event, data).into())
     }
 
-    /// One whose text other streams share.
+    /// An event whose text is shared with other streams.
     pub(super) fn shared(text: Arc<[u8]>) -> Self {
         Self(Bytes::from_owner(text))
     }
@@ -46,48 +46,48 @@ impl Event {
     }
 }
 
-/// The text of an event, with data of JSON in one line.
+/// The text of an event, with JSON data on one line.
 fn text(event: &str, data: &impl Serialize) -> String {
     let mut data =
         serde_json::to_string(data).expect("events have string keys and no failing serializer");
-    // Metadata is passed on as a client wrote it, line breaks between its members included, and each of them would end
-    // the line. Within a string JSON has none, so that a space instead changes nothing.
+    // Metadata is kept byte for byte and may have line breaks between its members, each of which would end the line.
+    // JSON strings contain no raw line breaks, so replacing them by spaces changes nothing.
     if data.contains(LINE_BREAKS) {
         data = data.replace(LINE_BREAKS, " ");
     }
     format!("event: {event}\ndata: {data}\n\n")
 }
 
-/// The same with the id from which a client may go on later.
+/// The same, with the id from which a client can resume later.
 pub(super) fn text_with_id(id: &str, event: &str, data: &impl Serialize) -> String {
     format!("id: {id}\n{}", text(event, data))
 }
 
-/// The body of an answer: events as they come, and comments while none comes.
+/// A response body of events, with comments as keep-alive while there are none.
 ///
-/// The comments keep proxies from taking the stream for dead, and they are how a client is noticed that is gone without
-/// having closed its connection: what cannot be delivered ends the connection, and with it this body.
+/// The comments keep proxies from closing the stream as idle. They also detect clients that vanished without closing
+/// their connection: data that cannot be delivered ends the connection, and with it this body.
 pub(super) struct EventStreamBody<S> {
     events: Pin<Box<S>>,
     comments: Interval,
-    _impatience: Option<UserTimeoutGuard>,
+    _user_timeout: Option<UserTimeoutGuard>,
 }
 
 impl<S: Stream<Item = Event> + Send + 'static> EventStreamBody<S> {
-    /// A body that is silent for at most `quiet`.
-    pub(super) fn new(events: S, quiet: Duration) -> Self {
-        let mut comments = tokio::time::interval_at(Instant::now() + quiet, quiet);
+    /// A body that sends a comment after `keep_alive` without an event.
+    pub(super) fn new(events: S, keep_alive: Duration) -> Self {
+        let mut comments = tokio::time::interval_at(Instant::now() + keep_alive, keep_alive);
         comments.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             events: Box::pin(events),
             comments,
-            _impatience: None,
+            _user_timeout: None,
         }
     }
 
-    /// Keeps the connection impatient for as long as the stream goes on.
-    pub(super) fn keeping(mut self, impatience: Option<UserTimeoutGuard>) -> Self {
-        self._impatience = impatience;
+    /// Keeps the connection's user timeout lowered until the stream ends.
+    pub(super) fn with_user_timeout(mut self, guard: Option<UserTimeoutGuard>) -> Self {
+        self._user_timeout = guard;
         self
     }
 
@@ -96,7 +96,7 @@ impl<S: Stream<Item = Event> + Send + 'static> EventStreamBody<S> {
     }
 }
 
-/// What a request for the headers alone gets.
+/// The response to a HEAD request.
 pub(super) fn head() -> Response {
     headed(Body::empty())
 }

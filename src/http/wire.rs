@@ -1,4 +1,4 @@
-//! The shapes of answers. Where they are filled in, and with which status they are sent, is elsewhere.
+//! The types of response bodies. Other modules fill them in and choose the status.
 
 mod event;
 mod grant;
@@ -18,7 +18,7 @@ pub(super) use event::{LockEventBody, PositionView};
 pub(super) use grant::{GrantView, GrantsView, HolderView, ModeView};
 pub(super) use lock::{EvictedBody, LockBody, LockPage};
 
-/// An answer of JSON.
+/// A JSON response.
 pub(super) fn json(
     status: StatusCode,
     content_type: &'static str,
@@ -34,17 +34,17 @@ pub(super) fn json(
     response
 }
 
-/// Whole milliseconds, rounded down: what is left of a lease is never overstated.
+/// Whole milliseconds, rounded down, so that the rest of a lease is never overstated.
 pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// RFC 3339 in UTC with exactly three digits of a second.
+/// RFC 3339 in UTC, with exactly three fractional digits.
 #[derive(Debug)]
 struct Rfc3339(Timestamp);
 
 impl Rfc3339 {
-    /// The end of the year 9999, which is as far as RFC 3339 reaches.
+    /// The end of the year 9999, the last that RFC 3339 can express.
     const UNIX_MS_MAX: u64 = 253_402_300_799_999;
 }
 
@@ -56,13 +56,14 @@ impl Serialize for Rfc3339 {
     }
 }
 
-/// JSON that a client wrote, byte for byte.
+/// JSON from a client, byte for byte.
 #[derive(Debug)]
 struct RawJson<'a>(&'a Metadata);
 
 impl Serialize for RawJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // It was checked when the client sent it. Should the store have spoilt it, the rest of the answer still counts.
+        // It was validated when the client sent it. If the store has corrupted it, the rest of the response is still
+        // sent.
         let raw: Option<&RawValue> = serde_json::from_str(self.0.as_json()).ok();
         raw.serialize(serializer)
     }

@@ -1,15 +1,16 @@
-//! File descriptors: as many as the system allows, and never so many connections that none is left for Redis.
+//! File descriptors: raises their limit if needed, and lowers the number of connections so that some are left for
+//! Redis.
 
 use std::io;
 
-/// What a process needs beside connections: standard streams, runtimes, listeners, files of secrets, and some to spare.
+/// The descriptors for anything but connections: standard streams, runtimes, listeners, secret files, and a margin.
 const OTHERS: usize = 64;
 
-/// Raises the limit of open files as far as the system lets us, if that is needed, and returns how many connections fit
-/// under it: `connections`, or fewer. `reserved` descriptors are left for connections to the store and for probes.
+/// Raises the limit of open files if needed and possible, and returns how many connections fit under it: `connections`,
+/// or fewer. `reserved` descriptors are left for connections to the store and for probes.
 ///
 /// # Errors
-/// The system does not say what the limit is.
+/// The limit cannot be read or raised.
 pub fn connections_that_fit(connections: usize, reserved: usize) -> io::Result<usize> {
     let needed = connections + reserved + OTHERS;
     let allowed = rlimit::increase_nofile_limit(needed as u64)?;
@@ -19,7 +20,7 @@ pub fn connections_that_fit(connections: usize, reserved: usize) -> io::Result<u
 
 fn fitting(connections: usize, reserved: usize, allowed: usize) -> usize {
     let left = allowed.saturating_sub(reserved + OTHERS);
-    // With so few that none is left, a process that hardly serves tells more than one that does not start.
+    // At least one: a process that serves a single connection is easier to diagnose than one that does not start.
     connections.min(left).max(1)
 }
 

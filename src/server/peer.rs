@@ -1,4 +1,4 @@
-//! Peers: who is at the other end of a connection, and what one of them has in use on all of its connections together.
+//! Peers: the remote address of a connection, and the limits that apply to all connections of one peer together.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -8,34 +8,33 @@ use super::user_timeout::UserTimeout;
 use crate::config::{AddressBlock, ServerConfig, half};
 use crate::limits::{Budget, Gate, Limit, PeerLimits, Taken};
 
-/// As many connections as a peer may have that is let in though only the reserve is left, and as many requests.
-const HARDLY_ANY: usize = 4;
-/// The map of peers is cleared of those that are gone whenever it has grown to twice this or to twice its size.
+/// A peer with fewer connections than this may use the reserved ones; the same number holds for requests.
+const FEW: usize = 4;
+/// The map of peers is swept when it has grown to twice its size after the last sweep, or to twice this.
 const SWEEP_MIN: usize = 64;
 
-/// Who is at the other end of a connection. Handlers find it among the extensions of their request. Cloning is cheap.
+/// The remote end of a connection. Handlers find it in the extensions of their request. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Peer {
     address: SocketAddr,
     is_trusted_proxy: bool,
     limits: Arc<PeerLimits>,
-    patience: UserTimeout,
+    user_timeout: UserTimeout,
 }
 
 impl Peer {
-    /// A peer that no limit holds for. A [`Server`](super::Server) knows its peers; this is for requests that come to an
-    /// app without one.
+    /// A peer without limits, for requests to an app without a [`Server`](super::Server).
     #[must_use]
     pub fn unlimited(address: SocketAddr) -> Self {
         Self {
             address,
             is_trusted_proxy: false,
-            limits: Shares::of_all().limits(),
-            patience: UserTimeout::default(),
+            limits: Shares::unlimited().limits(),
+            user_timeout: UserTimeout::default(),
         }
     }
 
-    /// The same peer as a proxy that is trusted.
+    /// The same peer, as a trusted proxy.
     #[must_use]
     pub fn trusted(self) -> Self {
         Self {
@@ -44,36 +43,35 @@ impl Peer {
         }
     }
 
-    /// The address and port that the connection comes from: the client's own, or that of the last proxy.
+    /// The remote address and port of the connection: that of the client, or of the last proxy.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether it is a proxy that is configured to be trusted: it speaks for many clients, and what it says of their
-    /// addresses is believed.
+    /// Whether it is configured as a trusted proxy, which forwards requests of many clients.
     #[must_use]
     pub fn is_trusted_proxy(&self) -> bool {
         self.is_trusted_proxy
     }
 
-    /// What it has in use, together with its other connections. A trusted proxy is not limited by it.
+    /// The limits of this peer, shared by all of its connections. `None` for a trusted proxy.
     #[must_use]
     pub fn limits(&self) -> Option<&Arc<PeerLimits>> {
         (!self.is_trusted_proxy).then_some(&self.limits)
     }
 
-    /// How long it may leave unacknowledged what is sent to it on this connection.
+    /// How long the peer may leave sent data unacknowledged on this connection.
     #[must_use]
     pub fn user_timeout(&self) -> &UserTimeout {
-        &self.patience
+        &self.user_timeout
     }
 
-    fn has_hardly_any(&self, of: &Budget) -> bool {
-        of.used() < HARDLY_ANY
+    fn uses_few(&self, of: &Budget) -> bool {
+        of.used() < FEW
     }
 
-    /// Counts a connection of HTTP/2, or says which limit is in the way.
+    /// Counts an HTTP/2 connection, or returns the limit that is reached.
     pub(super) fn begin_http2(&self, all: &Budget) -> Result<[Taken; 2], Limit> {
         let own = &self.limits.http2_connections;
         let taken = match own.take(1) {
@@ -85,11 +83,11 @@ impl Peer {
         Ok([taken, one])
     }
 
-    /// Counts a request of the peer, or says which limit is in the way. A peer that has hardly any others is let in
-    /// though all together have too many, so that probes are always answered.
+    /// Counts a request of the peer, or returns the limit that is reached. A peer with few other requests may exceed
+    /// the limit for all peers, so that probes always get a response.
     pub(super) fn begin_request(&self, all: &Budget) -> Result<[Taken; 2], Limit> {
         let own = &self.limits.requests;
-        let is_small = self.has_hardly_any(own);
+        let is_small = self.uses_few(own);
         let taken = match own.take(1) {
             Some(taken) => taken,
             None if self.is_trusted_proxy => own.take_anyway(1),
@@ -103,7 +101,7 @@ impl Peer {
     }
 }
 
-/// The most that one peer may have of each limit.
+/// One peer's share of each limit.
 #[derive(Clone, Debug)]
 struct Shares {
     connections: usize,
@@ -118,7 +116,7 @@ struct Shares {
 }
 
 impl Shares {
-    fn of_all() -> Self {
+    fn unlimited() -> Self {
         Self {
             connections: usize::MAX,
             http2_connections: usize::MAX,
@@ -148,7 +146,7 @@ impl Shares {
     }
 }
 
-/// All peers that have something in use.
+/// The limits of all peers that are connected.
 #[derive(Debug)]
 pub(super) struct Peers {
     shares: Shares,
@@ -184,8 +182,8 @@ impl Peers {
         }
     }
 
-    /// Counts a connection of the peer, or says which limit is in the way. `is_reserve` says that only those connections
-    /// are left that are kept for peers that have hardly any.
+    /// Counts a connection of the peer, or returns the limit that is reached. `is_reserve`: only the connections
+    /// reserved for peers with few connections are left.
     pub(super) fn connect(
         &self,
         address: SocketAddr,
@@ -196,10 +194,10 @@ impl Peers {
             address,
             is_trusted_proxy: self.trusted_proxies.iter().any(|block| block.contains(ip)),
             limits: self.limits_of(ip),
-            patience: UserTimeout::default(),
+            user_timeout: UserTimeout::default(),
         };
         let own = &peer.limits.connections;
-        if is_reserve && !peer.has_hardly_any(own) {
+        if is_reserve && !peer.uses_few(own) {
             return Err(Limit::ConnectionsReserved);
         }
         let taken = match own.take(1) {
@@ -211,7 +209,7 @@ impl Peers {
     }
 
     fn limits_of(&self, ip: IpAddr) -> Arc<PeerLimits> {
-        // A map of weak references is whole whoever panicked.
+        // Poisoning is harmless: a map of weak references is valid after a panic.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let key = network_of(ip);
         if let Some(limits) = known.peers.get(&key).and_then(Weak::upgrade) {
@@ -227,7 +225,8 @@ impl Peers {
     }
 }
 
-/// What counts as one peer. Whoever has one IPv6 address usually has 2^64 of them (RFC 6177).
+/// The address that stands for a peer. All of an IPv6 /64 is one peer, because a client with one IPv6 address usually
+/// has 2^64 of them (RFC 6177).
 #[must_use]
 pub fn network_of(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {

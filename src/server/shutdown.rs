@@ -1,8 +1,8 @@
-//! How the process is asked to stop, and how the rest of it hears: signals, and the flag that readiness reads.
+//! Stop signals, and the draining flag that readiness reads.
 //!
-//! SIGHUP stops as SIGTERM does. There is no configuration to load again, and without a handler the closing of a terminal
-//! would end the process without a drain. Under `nohup`, which has the signal ignored, it stays ignored.
-//! Closing connections is the server's business.
+//! SIGHUP stops the process like SIGTERM. There is no configuration to reload, and without a handler the closing of a
+//! terminal would end the process without a drain. Under `nohup`, which sets the signal to ignored, it stays ignored.
+//! The server closes the connections.
 
 use std::io;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// Supervisors such as `timeout` signal a process and then its group, so one wish to stop may arrive twice. Nobody who
-/// insists is as quick as that.
+/// Supervisors such as `timeout` signal a process and then its group, so one stop request may arrive twice. Signals
+/// within this window count as one; a deliberate second signal comes later.
 const DUPLICATE_SIGNAL_WINDOW: Duration = Duration::from_millis(100);
 
-/// Whether the process is about to stop. Clones share one state, which turns once and never back.
+/// Whether the process is about to stop. Clones share one flag, which is set once and never cleared.
 #[derive(Debug, Clone)]
 pub struct Draining(watch::Sender<bool>);
 
@@ -24,17 +24,17 @@ impl Draining {
         Self(watch::Sender::new(false))
     }
 
-    /// Announces the stop: readiness fails from here on, and whoever waits on [`begun`](Self::begun) continues.
+    /// Begins draining: readiness fails from here on, and tasks that wait on [`begun`](Self::begun) continue.
     pub fn begin(&self) {
         self.0.send_replace(true);
     }
 
-    /// Whether the stop has been announced.
+    /// Whether draining has begun.
     pub fn has_begun(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until the stop is announced.
+    /// Waits until draining begins.
     ///
     /// # Cancel safety
     ///
@@ -59,14 +59,14 @@ impl Default for Draining {
 pub enum Stop {
     /// SIGINT, from the keyboard.
     Interrupt,
-    /// SIGTERM, from whoever supervises the process.
+    /// SIGTERM, from the supervisor of the process.
     Terminate,
     /// SIGHUP, from a terminal that was closed.
     HangUp,
 }
 
 impl Stop {
-    /// The exit code of a process that ended by this signal, as shells count it.
+    /// The exit code of a process that was ended by this signal, by the convention of shells (128 + signal).
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Interrupt => 130,
@@ -76,7 +76,7 @@ impl Stop {
     }
 }
 
-/// The signals that ask the process to stop, from the moment this is made.
+/// Receives the signals that ask the process to stop, from the moment this is created.
 pub struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
@@ -84,7 +84,7 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// Begins to listen; from here on the signals no longer end the process by themselves.
+    /// Installs the handlers; from here on the signals no longer end the process by themselves.
     ///
     /// # Errors
     ///
@@ -109,22 +109,22 @@ impl StopSignals {
         }
     }
 
-    /// Announces the stop at the first signal, and completes with the second one: the person insists.
+    /// Begins draining at the first signal, and completes with the second one, which asks to stop at once.
     pub async fn announce(mut self, draining: Draining) -> Stop {
         let first = self.next().await;
         tracing::info!(signal = ?first, "stopping; another signal ends the process at once");
         draining.begin();
-        let echoes = async {
+        let duplicates = async {
             loop {
                 self.next().await;
             }
         };
-        let _: Result<(), _> = tokio::time::timeout(DUPLICATE_SIGNAL_WINDOW, echoes).await;
+        let _: Result<(), _> = tokio::time::timeout(DUPLICATE_SIGNAL_WINDOW, duplicates).await;
         self.next().await
     }
 }
 
-/// Completes with the next signal, or never where it is not listened to.
+/// Completes with the next signal, or never if there is no handler for it.
 async fn received(signal: Option<&mut Signal>) {
     match signal {
         Some(signal) => {
@@ -134,7 +134,7 @@ async fn received(signal: Option<&mut Signal>) {
     }
 }
 
-/// Whether whoever started the process wants it to ignore the signal. Where the system does not tell, it is not so.
+/// Whether the parent process set the signal to ignored. `false` where the system has no `/proc`.
 fn is_ignored(kind: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -142,7 +142,7 @@ fn is_ignored(kind: SignalKind) -> bool {
     mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
 }
 
-/// Completes `delay` after the stop was announced: the time in which load balancers notice that readiness fails, while
+/// Completes `delay` after draining has begun. During the delay, load balancers notice that readiness fails, and
 /// requests that they still send are served.
 pub async fn announced(draining: Draining, delay: Duration) {
     draining.begun().await;

@@ -1,5 +1,5 @@
-//! The streams of HTTP/2, each a task that ends when its peer takes nothing of its answer for too long. A stream that
-//! ends is reset, and what h2 keeps for it is given up. Answered PINGs and the progress of other streams do not count.
+//! HTTP/2 streams. Each is a task that ends when its peer does not read its response for too long. Then the stream is
+//! reset, and h2 frees its buffers. PING replies and progress on other streams do not count as reading.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use super::delivery::AnswerDelivery;
 use crate::limits::{Limit, Refusals};
 
 tokio::task_local! {
-    /// How far the answer has come of the stream whose task is running.
+    /// The delivery progress of the response of the current task's stream.
     static DELIVERY: Arc<AnswerDelivery>;
 }
 
-/// How far the answer has come of the stream whose task this is called in; none outside of such a task.
+/// The delivery progress of the current task's stream; `None` outside of such a task.
 pub(super) fn delivery() -> Option<Arc<AnswerDelivery>> {
     DELIVERY.try_with(Arc::clone).ok()
 }
 
-/// Starts streams.
+/// Spawns streams.
 #[derive(Clone, Debug)]
 pub(super) struct StreamExecutor {
     pub(super) write_timeout: Duration,
@@ -43,7 +43,7 @@ impl<F: Future<Output: Send> + Send + 'static> Executor<F> for StreamExecutor {
     }
 }
 
-/// A stream whose answer has to be read.
+/// A stream whose response must be read within the timeouts.
 struct Watched<F> {
     stream: Option<Pin<Box<F>>>,
     delivery: Arc<AnswerDelivery>,
@@ -51,7 +51,7 @@ struct Watched<F> {
     unread: Option<UnreadStream>,
 }
 
-/// Something was given out that was not written.
+/// A stream with response data that h2 has taken and not yet written.
 struct UnreadStream {
     since: Instant,
     written: usize,
@@ -75,16 +75,16 @@ impl<F: Future> Future for Watched<F> {
         watched.executor.refusals.count(limit);
         tracing::debug!(
             limit = limit.label(),
-            "reset a stream whose answer was not read"
+            "reset a stream whose response was not read"
         );
-        // Dropped before its end, the stream is reset.
+        // Dropping the stream before its end resets it.
         watched.stream = None;
         Poll::Ready(())
     }
 }
 
 impl<F> Watched<F> {
-    /// The limit that the peer has reached, if it has.
+    /// The timeout that the peer has exceeded, if any.
     fn limit(&mut self, context: &mut Context<'_>) -> Option<Limit> {
         if !self.delivery.is_unread() {
             self.unread = None;

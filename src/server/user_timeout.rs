@@ -1,5 +1,5 @@
-//! How long a peer may leave unacknowledged what is sent to it, where that matters: after that time the system gives the
-//! connection up. Who is impatient, and why, is not known here.
+//! `TCP_USER_TIMEOUT`: how long a peer may leave sent data unacknowledged before the system closes the connection.
+//! Nothing here knows who sets it, and why.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,22 +11,22 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// The patience with the peer of one connection.
+/// The user timeout of one connection.
 ///
-/// Without limits it is the system's, which is a quarter of an hour: so long does a peer that vanished without closing
-/// the connection seem to be there.
+/// Without limits it is the system's default, about a quarter of an hour: it takes that long to detect a peer that
+/// vanished without closing the connection.
 #[derive(Clone, Debug, Default)]
 pub struct UserTimeout(Arc<Timeouts>);
 
 #[derive(Debug, Default)]
 struct Timeouts {
-    /// One for each that is in force; a connection of HTTP/2 may have several.
+    /// All limits in force; an HTTP/2 connection may have several.
     all: Mutex<Vec<Duration>>,
-    /// The shortest of them; 0 for none.
+    /// The shortest limit; 0 for none.
     shortest_ms: AtomicU32,
 }
 
-/// A limit that is in force for as long as this lives.
+/// A limit that is in force until this is dropped.
 #[derive(Debug)]
 pub struct UserTimeoutGuard {
     limits: Arc<Timeouts>,
@@ -34,7 +34,7 @@ pub struct UserTimeoutGuard {
 }
 
 impl UserTimeout {
-    /// From the next write on, what the peer does not acknowledge within `limit` ends the connection.
+    /// From the next write on, data that the peer does not acknowledge within `limit` ends the connection.
     #[must_use]
     pub fn limited_to(&self, limit: Duration) -> UserTimeoutGuard {
         self.0.change(|all| all.push(limit));
@@ -47,7 +47,7 @@ impl UserTimeout {
 
 impl Timeouts {
     fn change(&self, change: impl FnOnce(&mut Vec<Duration>)) {
-        // A list of durations is whole whoever panicked.
+        // Poisoning is harmless: a list of durations is valid after a panic.
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut all);
         let shortest = all.iter().min();
@@ -68,44 +68,45 @@ impl Drop for UserTimeoutGuard {
     }
 }
 
-/// A connection that tells the system how patient to be, before it writes.
+/// A TCP stream that applies the user timeout before it writes.
 pub(super) struct UserTimeoutStream {
     stream: TcpStream,
-    patience: UserTimeout,
-    told_ms: u32,
+    timeout: UserTimeout,
+    applied_ms: u32,
 }
 
 impl UserTimeoutStream {
-    pub(super) fn new(stream: TcpStream, patience: UserTimeout) -> Self {
+    pub(super) fn new(stream: TcpStream, timeout: UserTimeout) -> Self {
         Self {
             stream,
-            patience,
-            told_ms: 0,
+            timeout,
+            applied_ms: 0,
         }
     }
 
-    /// The stream to write to. Nearly always nothing has changed, and then this is one comparison.
+    /// The stream to write to, after a change of the timeout is applied. Usually there is none, and this is one
+    /// comparison.
     fn writer(&mut self) -> Pin<&mut TcpStream> {
-        let wanted_ms = self.patience.0.shortest_ms.load(Ordering::Relaxed);
-        if wanted_ms != self.told_ms {
-            self.told_ms = wanted_ms;
-            if let Err(error) = tell(&self.stream, Duration::from_millis(wanted_ms.into())) {
-                tracing::debug!(%error, "the system could not be told how patient to be");
+        let wanted_ms = self.timeout.0.shortest_ms.load(Ordering::Relaxed);
+        if wanted_ms != self.applied_ms {
+            self.applied_ms = wanted_ms;
+            if let Err(error) = apply(&self.stream, Duration::from_millis(wanted_ms.into())) {
+                tracing::debug!(%error, "cannot set TCP_USER_TIMEOUT");
             }
         }
         Pin::new(&mut self.stream)
     }
 }
 
-/// Zero means as patient as the system is by itself.
+/// Zero means the default of the system.
 #[cfg(target_os = "linux")]
-fn tell(stream: &TcpStream, limit: Duration) -> io::Result<()> {
+fn apply(stream: &TcpStream, limit: Duration) -> io::Result<()> {
     socket2::SockRef::from(stream).set_tcp_user_timeout(Some(limit))
 }
 
-/// Elsewhere there is no such option: a peer that vanished is noticed as late as the system notices it.
+/// Other systems have no such option: a vanished peer is detected by their default timeout.
 #[cfg(not(target_os = "linux"))]
-fn tell(_: &TcpStream, _: Duration) -> io::Result<()> {
+fn apply(_: &TcpStream, _: Duration) -> io::Result<()> {
     Ok(())
 }
 

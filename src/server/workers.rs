@@ -1,8 +1,8 @@
-//! The threads that serve connections. What they serve is not known here.
+//! The worker threads that serve connections. Nothing here knows what they serve.
 //!
-//! Each has a runtime of its own, which a connection never leaves: its socket, its timers, its requests and, in the
-//! store, the connections to Redis are woken by the thread that goes on with them. One runtime over all threads would move
-//! tasks between them, which costs each request a wake-up across threads or two.
+//! Each has its own single-threaded runtime, and a connection never leaves it: its socket, timers, requests and, in the
+//! store, connections to Redis are polled by the same thread. A multi-threaded runtime would move tasks between
+//! threads, which costs each request one or two cross-thread wake-ups.
 
 use std::io;
 use std::num::NonZero;
@@ -14,19 +14,19 @@ use tokio::sync::watch;
 
 use super::connections::OpenConnections;
 
-/// Requests that arrive together wait for the store together, and a thread has nothing to do meanwhile. With two, the core
-/// works for the one while the other waits: Redis beside the service on two cores then does a quarter more.
+/// Requests that arrive together wait for the store together, and their thread is idle meanwhile. With two threads, a
+/// core works for one while the other waits: with Redis and the service on two cores, throughput is a quarter higher.
 const PER_CORE: usize = 2;
 
-/// Threads with a runtime each, until the last clone of this is dropped.
+/// Worker threads, which run until the last clone of this is dropped.
 #[derive(Clone, Debug)]
 pub struct Workers {
     all: Arc<[Worker]>,
-    /// Dropped, it ends the threads.
+    /// Ends the threads when it is dropped.
     _alive: watch::Sender<()>,
 }
 
-/// One of them.
+/// One worker thread.
 #[derive(Clone, Debug)]
 pub(super) struct Worker {
     pub(super) runtime: Handle,
@@ -34,11 +34,11 @@ pub(super) struct Worker {
 }
 
 impl Workers {
-    /// Two threads for each core that this process may use, as far as the system says so; containers are taken into account.
+    /// Starts two threads for each core that this process may use; CPU limits of containers are taken into account.
     ///
     /// # Errors
     ///
-    /// When the system has no thread to give, or nothing to wait on.
+    /// When the system cannot create a thread or a runtime.
     pub fn start() -> io::Result<Self> {
         let alive = watch::Sender::new(());
         let all = (0..Self::threads()).map(|index| Worker::start(index, alive.subscribe()));
@@ -48,13 +48,13 @@ impl Workers {
         })
     }
 
-    /// How many threads [`start`](Self::start) makes.
+    /// The number of threads that [`start`](Self::start) creates.
     #[must_use]
     pub fn threads() -> usize {
         PER_CORE * thread::available_parallelism().map_or(1, NonZero::get)
     }
 
-    /// No threads: the runtime that this is called in serves by itself.
+    /// No threads: the current runtime serves the connections itself.
     #[must_use]
     pub fn here() -> Self {
         Self {
@@ -63,14 +63,14 @@ impl Workers {
         }
     }
 
-    /// Starts a task on each, which is not waited for.
+    /// Spawns a task on each worker, without waiting for it.
     pub fn on_each<T: Future<Output = ()> + Send + 'static>(&self, task: impl Fn() -> T) {
         for worker in self.all.iter() {
             worker.runtime.spawn(task());
         }
     }
 
-    /// The one with the fewest connections: they live long, so they are not left to chance.
+    /// The worker with the fewest connections. Connections live long, so an uneven distribution would last.
     pub(super) fn least_busy(&self) -> &Worker {
         let all = self.all.iter();
         all.min_by_key(|worker| worker.open.count())
@@ -93,10 +93,10 @@ impl Worker {
             .name(format!("worker-{index}"))
             .spawn(move || {
                 runtime.block_on(async {
-                    // Nothing is ever sent: this completes, with an error, when the sender is gone.
+                    // Nothing is ever sent: this fails when the sender is dropped.
                     while alive.changed().await.is_ok() {}
                 });
-                // What still runs then is not waited for.
+                // Do not wait for tasks that still run.
                 runtime.shutdown_background();
             })?;
         Ok(Self::on(handle))

@@ -1,5 +1,4 @@
-//! The log: one line for each event on stdout, text for people and JSON for machines. The request line is made in
-//! `http`; nothing here knows requests.
+//! The log: one line per event on stdout, as text or JSON. `http` logs the requests; nothing here knows about them.
 
 mod writer;
 
@@ -12,7 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::config::{LogConfig, LogFormat};
 pub use writer::LogWriter;
 
-/// Whether lines will be text, which is also whether a person is probably looking.
+/// Whether the log is text rather than JSON, which also means that a person probably reads it.
 pub fn is_text(config: &LogConfig) -> bool {
     match config.format {
         LogFormat::Auto => io::stdout().is_terminal(),
@@ -21,9 +20,9 @@ pub fn is_text(config: &LogConfig) -> bool {
     }
 }
 
-/// The filter in which a level for everything, up to `info`, is one for this crate, and libraries have `error`. They warn of
-/// what any client can bring about as often as it likes, such as one stream reset too many, and what matters of it is
-/// counted and limited here.
+/// Applies a global level up to `info` to this crate only, and sets libraries to `error`. They warn about things that
+/// any client can cause as often as it likes, such as too many reset streams; this crate counts and limits those that
+/// matter.
 fn with_quiet_libraries(level: &str) -> String {
     let directives = level.split(',').map(str::trim).map(|directive| {
         let is_for_all = ["error", "warn", "info"]
@@ -37,13 +36,13 @@ fn with_quiet_libraries(level: &str) -> String {
     directives.collect::<Vec<_>>().join(",")
 }
 
-/// Installs the log for the whole process, and returns its writer, to be flushed before the process ends.
+/// Installs the log for the whole process and returns its writer, which must be flushed before the process ends.
 ///
 /// JSON lines are flat: `timestamp` (RFC 3339), `level`, `message`, the fields of the event, `target`.
 ///
 /// # Errors
 ///
-/// When the system has no thread for the writer.
+/// When the system cannot start the writer's thread.
 ///
 /// # Panics
 ///

@@ -1,5 +1,5 @@
-//! The registry of metrics. It is a value and not a global, so that several servers can live in one process, as they
-//! do in tests. The families of locks and requests are registered by those who count them.
+//! The metrics registry. It is a value and not a global, so that several servers can run in one process, as in tests.
+//! The modules that count locks and requests register those families.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -11,13 +11,13 @@ use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
-/// Buckets in seconds for what a request may take, from a hit in memory to a long poll.
+/// Buckets for request durations in seconds, from an operation in memory to a long wait.
 pub const SECONDS: &[f64] = &[
     0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
     10.0, 30.0, 60.0,
 ];
 
-/// The families of this process, and their text for Prometheus.
+/// The metric families of this process, and their rendering for Prometheus.
 pub struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
@@ -25,7 +25,7 @@ pub struct Metrics {
     sampled: Mutex<Vec<Sampled>>,
 }
 
-/// Brings a figure that is kept elsewhere up to date; called only when somebody asks for the metrics.
+/// Copies a value that is kept elsewhere into its metric; called only when the metrics are rendered.
 type Sampled = Box<dyn Fn() + Send>;
 
 impl Metrics {
@@ -34,14 +34,14 @@ impl Metrics {
         Self::with_buckets(&[])
     }
 
-    /// A registry in which the named histograms have buckets of their own. They must be known before the first
-    /// histogram is registered, which is why they are given here.
+    /// A registry in which the named histograms have buckets of their own. They are parameters here, because the
+    /// exporter must know them before the first histogram is registered.
     ///
     /// # Panics
     ///
     /// When a list of buckets is empty.
     pub fn with_buckets(buckets: &[(&str, &[f64])]) -> Self {
-        // Without a general list the exporter would make summaries, which cannot be added up over replicas.
+        // Without default buckets the exporter would create summaries, which cannot be aggregated over processes.
         let mut builder = PrometheusBuilder::new()
             .set_buckets(SECONDS)
             .expect("the list has entries");
@@ -62,7 +62,7 @@ impl Metrics {
         metrics
     }
 
-    /// A counter; its name ends with `_total`. Asking again gives the same one.
+    /// A counter; its name ends with `_total`. Calling it again returns the same one.
     pub fn counter(
         &self,
         name: &'static str,
@@ -75,7 +75,7 @@ impl Metrics {
             .register_counter(&key(name, labels), &METADATA)
     }
 
-    /// A gauge. Asking again gives the same one.
+    /// A gauge. Calling it again returns the same one.
     pub fn gauge(
         &self,
         name: &'static str,
@@ -86,7 +86,7 @@ impl Metrics {
         self.recorder.register_gauge(&key(name, labels), &METADATA)
     }
 
-    /// A gauge whose value is read whenever the metrics are.
+    /// A gauge whose value is read whenever the metrics are rendered.
     pub fn sampled_gauge(
         &self,
         name: &'static str,
@@ -98,7 +98,7 @@ impl Metrics {
         self.sample(Box::new(move || gauge.set(read())));
     }
 
-    /// A counter that is kept elsewhere, and read whenever the metrics are; its name ends with `_total`.
+    /// A counter that is kept elsewhere, and read whenever the metrics are rendered; its name ends with `_total`.
     pub fn sampled_counter(
         &self,
         name: &'static str,
@@ -109,7 +109,7 @@ impl Metrics {
         self.sample(Box::new(move || counter.absolute(read())));
     }
 
-    /// A histogram. Asking again gives the same one.
+    /// A histogram. Calling it again returns the same one.
     pub fn histogram(
         &self,
         name: &'static str,
@@ -122,8 +122,8 @@ impl Metrics {
             .register_histogram(&key(name, labels), &METADATA)
     }
 
-    /// Sorts the samples of histograms into their buckets. Samples pile up in memory until this or
-    /// [`render`](Self::render) is called, so a process that nobody scrapes has to call it now and then.
+    /// Moves the samples of histograms into their buckets. Samples pile up in memory until this or
+    /// [`render`](Self::render) is called, so a process that is not scraped must call it from time to time.
     pub fn upkeep(&self) {
         self.handle.run_upkeep();
     }
@@ -162,7 +162,7 @@ impl Metrics {
         ];
         self.gauge(
             "leasehold_build_info",
-            "What this process was built from; always 1.",
+            "The build of this process; always 1.",
             &labels,
         )
         .set(1.0);
@@ -181,7 +181,7 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// The exporter ignores where a metric comes from; the facade wants it said.
+/// Required by the `metrics` facade; the exporter ignores it.
 static METADATA: Metadata<'static> = Metadata::new("leasehold", Level::INFO, None);
 
 fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {

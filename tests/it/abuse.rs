@@ -1,9 +1,9 @@
-//! What the whole binary endures: clients that are broken, greedy or hostile, and a bystander who must not notice.
+//! The whole binary under attack by broken, greedy or hostile clients, while a bystander must not be affected.
 //!
-//! Every attack is bounded in count and time, and comes from 127.0.0.1; the bystander has an address of its own. What is
-//! asserted about time is what people promise their own users: a lease of three seconds is not lost, a probe is answered
-//! within a second. Bounds on memory follow from the limits that are configured. `scripts/abuse` runs the attacks in full
-//! size, and also judges how much slower the bystander was and whether memory was given back.
+//! Every attack is bounded in count and time, and comes from 127.0.0.1; the bystander has an address of its own. The
+//! time bounds are what operators promise their users: a lease of three seconds is not lost, a probe gets its response
+//! within a second. The memory bounds follow from the configured limits. `scripts/abuse` runs the attacks in full size,
+//! and also checks how much slower the bystander became and whether the process freed its memory.
 
 mod browsers;
 mod bystander;
@@ -34,9 +34,9 @@ use crate::support::{TURN, eventually_within};
 
 use bystander::{Bystander, expect};
 
-/// What a probe has to be answered within.
+/// The deadline of a probe.
 const PROBE: Duration = Duration::from_secs(1);
-/// What the process may keep of the memory that an attack made it take, and how soon the rest is given back.
+/// How much of the memory of an attack the process may keep, and how soon it must free the rest.
 const KEPT: usize = 32 * MIB;
 const GIVEN_BACK: Duration = Duration::from_secs(30);
 const MIB: usize = 1024 * 1024;
@@ -45,13 +45,13 @@ const MIB: usize = 1024 * 1024;
 struct Attacked {
     serving: Serving,
     address: SocketAddr,
-    /// Its resident memory before anything was asked for.
+    /// Its resident memory before the first request.
     at_rest: usize,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Attacked {
-    /// One at a time: an attack on one is not to starve the bystander of another.
+    /// One at a time, so that an attack on one server does not starve the bystander of another.
     async fn start(arguments: &[&str]) -> Self {
         let turn = TURN.lock().await;
         let quiet = ["--log-requests", "off", "--server-drain-delay", "0s"];
@@ -74,7 +74,7 @@ impl Attacked {
         kib.unwrap().parse::<usize>().unwrap() * 1024
     }
 
-    /// CPU time, in the kernel and outside of it.
+    /// CPU time, in the kernel and in user space.
     fn cpu(&self) -> Duration {
         let stat = self.proc("stat");
         let fields: Vec<_> = stat
@@ -83,7 +83,7 @@ impl Attacked {
             .unwrap()
             .split_whitespace()
             .collect();
-        // utime and stime, counted from the field behind the name, in ticks of which a second has a hundred.
+        // utime and stime, counted from the field after the name, in ticks of 10 ms.
         let ticks: u64 = [11, 12]
             .map(|at: usize| fields[at].parse::<u64>().unwrap())
             .iter()
@@ -95,7 +95,7 @@ impl Attacked {
         std::fs::read_to_string(format!("/proc/{}/{file}", self.serving.pid())).unwrap()
     }
 
-    /// How often a limit has refused or ended something.
+    /// How often a limit has refused or ended a request or connection.
     async fn refused(&self, limit: &str) -> f64 {
         let series = format!("leasehold_refused_total{{limit=\"{limit}\"}}");
         self.metric(&series).await
@@ -115,15 +115,15 @@ impl Attacked {
         Bystander::start(self.address).await
     }
 
-    /// Once the attackers are gone, what they made the process take is given back. Only what ships has an allocator of which
-    /// this can be said, so only a full run looks.
+    /// Once the attackers are gone, the process frees the memory. Only a full run checks this, because only the release
+    /// binary has an allocator that does so.
     async fn gives_memory_back(&self) {
         if !is_full() {
             return;
         }
         let (most, bound) = (self.memory(), self.at_rest + KEPT);
         let after = eventually_within(GIVEN_BACK, "memory is given back", async || {
-            // What a process that does nothing has freed is given back when it does something again.
+            // An idle process returns freed memory only when it becomes active again.
             ask(self.address, "GET", "/livez", "").await.ok()?;
             let left = self.memory();
             (left <= bound).then_some(left)
@@ -136,7 +136,7 @@ impl Attacked {
     }
 }
 
-/// Whether an attack has its full size, and the bystander is timed: `scripts/abuse`, on a machine that does nothing else.
+/// Whether to attack in full size and to time the bystander: `scripts/abuse`, on an otherwise idle machine.
 #[allow(
     clippy::disallowed_methods,
     reason = "a knob of the tests is no configuration of the service"
@@ -145,12 +145,12 @@ fn is_full() -> bool {
     std::env::var("LEASEHOLD_ABUSE").is_ok_and(|size| size == "full")
 }
 
-/// How many there are of something, by default and in full.
+/// A count: the usual one, or the one of a full run.
 fn size(usual: usize, full: usize) -> usize {
     if is_full() { full } else { usual }
 }
 
-/// Asks as the bystander does, on a connection of its own, and returns status and body.
+/// Sends a request as the bystander, on a new connection, and returns status and body.
 async fn ask(
     address: SocketAddr,
     method: &str,
@@ -173,7 +173,7 @@ async fn ask(
     timeout(Duration::from_secs(5), asked).await?
 }
 
-/// An idle connection of the attacker's.
+/// An idle connection of the attacker.
 async fn connect(address: SocketAddr) -> TcpStream {
     connect_from(peer(1), address).await.unwrap()
 }

@@ -1,6 +1,7 @@
-//! The HTTP interface, asked as clients ask it: every answer's shape, every wrong request, and what never may happen.
+//! The HTTP interface as clients use it: the form of every response, every kind of invalid request, and what must never
+//! happen.
 //!
-//! Most tests call the router directly, because nothing between it and a socket is ours; `sockets` is for the rest.
+//! Most tests call the router directly, because no code between it and a socket is ours; `sockets` has the rest.
 
 mod accept;
 mod bodies;

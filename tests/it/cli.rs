@@ -1,4 +1,4 @@
-//! The command line, run as people run it: exit codes, help, and what is printed where.
+//! The command line: exit codes, help, and output on stdout and stderr.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -16,7 +16,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A server that answers one request with a fixed status, and its address as a URL.
+/// Starts a server that responds to one request with a fixed status, and returns its URL.
 fn answering(status: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/readyz", listener.local_addr().unwrap());
@@ -102,11 +102,11 @@ fn misconfiguration_exits_78_with_one_line() {
             .unwrap();
         assert_eq!(misconfigured.status.code(), Some(78), "{command:?}");
         assert_eq!(stdout(&misconfigured), "");
-        let told = stderr(&misconfigured);
-        assert_eq!(told.lines().count(), 1, "{told}");
+        let error = stderr(&misconfigured);
+        assert_eq!(error.lines().count(), 1, "{error}");
         assert!(
-            told.contains("environment LEASEHOLD_OPERATION_TIMEOUT: operation_timeout: "),
-            "{told}"
+            error.contains("environment LEASEHOLD_OPERATION_TIMEOUT: operation_timeout: "),
+            "{error}"
         );
     }
 }
@@ -158,33 +158,33 @@ fn the_printed_configuration_says_where_each_value_came_from() {
 }
 
 #[test]
-fn a_taken_port_is_told_with_a_remedy() {
+fn the_error_for_a_taken_port_has_a_remedy() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let failed = output(&["--listen", &taken.local_addr().unwrap().to_string()]);
     assert_eq!(failed.status.code(), Some(1));
     assert!(
-        stderr(&failed).contains("choose one with --listen"),
+        stderr(&failed).contains("choose another port with --listen"),
         "{}",
         stderr(&failed)
     );
 }
 
 #[test]
-fn a_taken_port_of_the_second_address_is_told_by_its_own_flag() {
+fn the_error_for_a_taken_second_port_names_its_own_flag() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let flags = ["--listen", "127.0.0.1:0", "--server-admin-listen", &address];
     let failed = output(&flags);
     assert_eq!(failed.status.code(), Some(1));
     assert!(
-        stderr(&failed).contains("choose one with --server-admin-listen"),
+        stderr(&failed).contains("choose another port with --server-admin-listen"),
         "{}",
         stderr(&failed)
     );
 }
 
 #[test]
-fn a_negative_number_is_told_of_its_key() {
+fn the_error_for_a_negative_number_names_its_key() {
     let failed = output(&["config", "check", "--auth-failures-max", "-1"]);
     assert_eq!(failed.status.code(), Some(78));
     assert!(
@@ -210,7 +210,7 @@ fn a_ready_server_is_healthy() {
     assert_eq!(healthy.status.code(), Some(0), "{}", stderr(&healthy));
 }
 
-/// The index of a server that is not ready answers all the same.
+/// The index responds even when the server is not ready.
 #[test]
 fn a_url_without_a_path_asks_whether_the_server_is_ready() {
     let nowhere = "redis://127.0.0.1:1/0";
@@ -219,13 +219,13 @@ fn a_url_without_a_path_asks_whether_the_server_is_ready() {
         let url = format!("{}{path}", serving.url);
         let unhealthy = output(&["healthcheck", "--url", &url]);
         assert_eq!(unhealthy.status.code(), Some(1));
-        let told = stderr(&unhealthy);
-        assert!(told.contains("/readyz answered 503"), "{told}");
+        let error = stderr(&unhealthy);
+        assert!(error.contains("/readyz answered 503"), "{error}");
     }
 }
 
-/// The server listens on every address, which is none to connect to.
-/// It needs no key for that, so that a container whose server got its settings as flags is healthy too.
+/// The server listens on the unspecified address, which is not one to connect to. The check needs no key in its own
+/// configuration, so it also works in a container whose server gets its settings as flags.
 #[test]
 fn a_server_on_every_address_is_asked_on_the_loopback_one() {
     let url = answering("200 OK");
@@ -268,7 +268,7 @@ fn a_server_that_is_not_there_is_not_healthy() {
     );
 }
 
-/// The listener accepts in the system's queue and nobody ever answers.
+/// The system accepts the connection into the listen queue, and no process responds.
 #[test]
 fn a_server_that_hangs_is_not_healthy() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,5 +1,4 @@
-//! The configuration: layers, names, values and what a person is told when one of them is wrong. Nothing here reads
-//! the environment of the test process.
+//! The configuration: layers, names, values and error messages. Nothing here reads the environment of the test process.
 
 mod slips;
 
@@ -129,7 +128,7 @@ fn every_key_is_documented_by_a_sentence() {
     }
 }
 
-/// A key that is read changes the configuration when it is changed.
+/// Changing a key must change the parsed configuration.
 #[test]
 fn every_key_is_read() {
     let secret = file(&format!("{KEY}\n"));
@@ -137,7 +136,7 @@ fn every_key_is_read() {
     let url = file("redis://elsewhere");
     let path = |file: &NamedTempFile| file.path().to_str().unwrap().to_owned();
     let (default, _) = from_environment(&[]).unwrap();
-    // Further keys mean something only where there is one.
+    // The further keys are valid only together with an api_key.
     let (with_key, _) = from_environment(&[("LEASEHOLD_API_KEY", KEY)]).unwrap();
     for key in keys::all() {
         let value = match (key.name.as_str(), key.kind) {
@@ -157,7 +156,7 @@ fn every_key_is_read() {
             ("server.trusted_proxies", _) => "192.0.2.0/24".to_owned(),
             ("server.admin_listen", _) => "127.0.0.1:2".to_owned(),
             ("server.answer_bytes_max", _) => "2097152".to_owned(),
-            // On its own it changes nothing on a loopback address, so it is changed to something refused.
+            // On a loopback address it changes nothing by itself, so the test sets a value that is refused.
             ("auth", _) => {
                 assert!(
                     complaint(from_environment(&[("LEASEHOLD_AUTH", "basic")])).contains("auth")
@@ -187,7 +186,7 @@ fn every_key_is_read() {
 }
 
 #[test]
-fn an_unknown_key_is_told_with_its_line_and_the_likely_one() {
+fn the_error_for_an_unknown_key_has_its_line_and_a_suggestion() {
     let error = complaint(from_file(
         "listen = \"127.0.0.1:0\"\n\n[lease]\nttl_defualt = \"30s\"\n",
     ));
@@ -213,7 +212,7 @@ fn a_key_under_the_wrong_section_is_recognised() {
 }
 
 #[test]
-fn an_unknown_variable_is_told_with_the_likely_one() {
+fn the_error_for_an_unknown_variable_has_a_suggestion() {
     let error = complaint(from_environment(&[("LEASEHOLD_LISTN", "127.0.0.1:0")]));
     assert!(
         error.contains("unknown variable \"LEASEHOLD_LISTN\"; did you mean \"LEASEHOLD_LISTEN\"?"),
@@ -235,7 +234,7 @@ fn variables_that_kubernetes_makes_for_a_service_are_ignored() {
         ("LEASEHOLD_REDIS_PORT_6379_TCP_PROTO", "tcp"),
     ])
     .unwrap();
-    // A person who means the port is told, not ignored.
+    // A user who wants to set the port gets an error.
     complaint(from_environment(&[("LEASEHOLD_PORT", "8080")]));
 }
 
@@ -254,7 +253,7 @@ fn a_bare_number_is_no_duration_and_the_message_shows_how_to_write_one() {
 }
 
 #[test]
-fn a_value_of_the_wrong_type_is_told_with_an_example() {
+fn the_error_for_a_value_of_the_wrong_type_has_an_example() {
     let error = complaint(from_file("[redis]\nconnections = \"4\"\n"));
     assert!(
         error.contains(":2: redis.connections: this is a string; write a whole number, like 4"),
@@ -273,7 +272,7 @@ fn a_value_of_the_wrong_type_is_told_with_an_example() {
 }
 
 #[test]
-fn broken_toml_is_told_with_its_line() {
+fn the_error_for_broken_toml_has_its_line() {
     let error = complaint(from_file("listen = \"127.0.0.1:0\"\nauth =\n"));
     assert!(error.contains(":2: not valid TOML"), "{error}");
 }
@@ -293,7 +292,7 @@ fn ttl_bounds_must_be_in_order() {
     );
 }
 
-/// What an ended lease leaves behind is kept for a minute, and so is what keeps its lock closed.
+/// A tombstone is kept for a minute, and with it what keeps the lock closed.
 #[test]
 fn a_lock_delay_that_would_be_forgotten_before_its_end_is_refused() {
     let (config, _) = from_file("[lease]\nlock_delay_max = \"60s\"\n").unwrap();
@@ -306,7 +305,7 @@ fn a_lock_delay_that_would_be_forgotten_before_its_end_is_refused() {
 }
 
 #[test]
-fn a_missing_file_is_told_by_its_name() {
+fn a_missing_file_is_reported_by_its_name() {
     let directory = TempDir::new().unwrap();
     let missing: PathBuf = directory.path().join("missing");
     let error = complaint(from_environment(&[(
@@ -324,7 +323,7 @@ fn a_missing_file_is_told_by_its_name() {
     assert!(error.contains("missing: cannot be read"), "{error}");
 }
 
-/// What is printed is a configuration again, as far as it holds no secret.
+/// The printed configuration is valid input, except for secrets.
 #[test]
 fn the_printed_configuration_can_be_read_back() {
     let (config, settings) = from_environment(&[("LEASEHOLD_LOG_LEVEL", "debug")]).unwrap();
@@ -366,6 +365,6 @@ fn host_names_are_a_list_without_ports() {
     assert_eq!(config.server.hosts, ["locks.example", "ci-7"]);
     for wrong in ["locks:7625", "http://locks", "a b", "*"] {
         let error = complaint(from_environment(&[("LEASEHOLD_SERVER_HOSTS", wrong)]));
-        assert!(error.contains("is no host name"), "{error}");
+        assert!(error.contains("is not a host name"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Pages and manifests that list what the code has: they name all of it, and nothing else.
+//! Documentation pages and manifests that list things from the code must list all of them, and nothing else.
 
 mod links;
 mod reference;
@@ -18,7 +18,7 @@ const USERS: &str = include_str!("../../k8s/overlays/dev/users.acl");
 const OVERLAY: &str = include_str!("../../k8s/overlays/dev/kustomization.yaml");
 const ENVIRONMENT: &str = include_str!("../../k8s/base/leasehold.env");
 
-/// The kind of each family of metrics, and its samples as they are exposed.
+/// The kind of each metric family, and its exposed samples.
 fn exposed(metrics: &str) -> BTreeMap<&str, (&str, Vec<&str>)> {
     let mut families = BTreeMap::new();
     let mut current = "";
@@ -34,7 +34,7 @@ fn exposed(metrics: &str) -> BTreeMap<&str, (&str, Vec<&str>)> {
     families
 }
 
-/// The rows of the page: the cells after the name, by the name.
+/// The rows of the page by name: the cells after the name.
 fn rows() -> BTreeMap<&'static str, Vec<&'static str>> {
     METRICS_PAGE
         .lines()
@@ -61,7 +61,7 @@ fn labels(sample: &str) -> Vec<(&str, &str)> {
 async fn the_page_of_metrics_has_every_family_with_its_labels_and_no_other() {
     let serving = Serving::start(&[]);
     let url = format!("{}/metrics", serving.url);
-    // A route has a series once it has been answered.
+    // A route has a series only after its first response.
     reqwest::get(&url).await.unwrap();
     let metrics = reqwest::get(&url).await.unwrap().text().await.unwrap();
     let (exposed, rows) = (exposed(&metrics), rows());
@@ -74,7 +74,7 @@ async fn the_page_of_metrics_has_every_family_with_its_labels_and_no_other() {
         assert_eq!(row[0], kind, "{name}");
         for (label, value) in samples.into_iter().flat_map(labels) {
             assert!(row[1].contains(&format!("`{label}`")), "{name}: {label}");
-            // Ours are few and told in full.
+            // Our own label values are few, so the page lists all of them.
             if name.starts_with("leasehold_") && name != "leasehold_build_info" {
                 assert!(
                     row[1].split([' ', ',', ';']).any(|word| word == value),
@@ -85,7 +85,7 @@ async fn the_page_of_metrics_has_every_family_with_its_labels_and_no_other() {
     }
 }
 
-/// The rules of the page's user, beginning with the name.
+/// The ACL rules of the page's Redis user, beginning with its name.
 fn user_of(page: &'static str) -> Vec<&'static str> {
     let line = page
         .lines()
@@ -107,7 +107,7 @@ fn the_overlay_gives_redis_users_the_rules_of_the_page() {
     assert!(REDIS_PAGE.contains(default_user), "{default_user}");
 }
 
-/// Every operation is asked for, as the user that the page tells people to make.
+/// Runs every operation as the Redis user that the page recommends.
 #[tokio::test]
 async fn the_user_of_the_page_may_do_all_that_the_service_does() {
     let redis = RedisServer::start(RedisOptions::default()).await;
@@ -151,7 +151,7 @@ async fn the_user_of_the_page_may_do_all_that_the_service_does() {
     assert_eq!(refused, None);
 }
 
-/// The table that `scripts/bench` writes into a page.
+/// The table that `scripts/bench` generates into a page.
 fn figures(page: &'static str) -> Vec<&'static str> {
     let (_, rest) = page.split_once("<!-- figures: begin -->").unwrap();
     let (table, _) = rest.split_once("<!-- figures: end -->").unwrap();
@@ -171,14 +171,14 @@ fn both_pages_of_performance_are_of_one_measurement() {
     }
 }
 
-/// `config check` in the environment that the manifests make.
+/// `config check` in the environment of the manifests.
 fn checked(variables: &[(&str, String)]) -> Output {
     let mut command = leasehold(&["config", "check"]);
     command.envs(variables.iter().map(|(name, value)| (name, value)));
     command.output().unwrap()
 }
 
-/// What the overlay for trying it has under this key of its Secret.
+/// The value of this key in the Secret of the overlay for trying it out.
 fn secret_of_overlay(key: &str) -> &'static str {
     let literal = format!("- {key}=");
     let mut lines = OVERLAY.lines();

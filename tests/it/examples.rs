@@ -1,4 +1,4 @@
-//! The examples do what they say: each is run for real, with several of its kind at once, against a service of its own.
+//! Runs each of the examples, with several instances at once, against a service of its own.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -17,9 +17,9 @@ use tokio::time::Instant;
 use crate::process::Serving;
 use crate::support::eventually;
 
-/// Says that it is in, stays until it may go, and says that it is out.
+/// Logs that it is in, stays until the test opens the gate, and logs that it is out.
 const STAY: &str = "echo in $0 >>log; until [ -e go ]; do sleep 0.02; done; echo out $0 >>log";
-/// Says that it leads, and that it was told to stop. A test that fails leaves none of these behind.
+/// Logs that it leads, and that it was stopped. It ends with its parent, so that a failed test leaves none behind.
 const LEAD: &str = "trap 'echo stopped $$ >>log; exit' TERM; echo leads $$ $LEASEHOLD_FENCING_TOKEN >>log; \
     while kill -0 $PPID; do sleep 0.02; done";
 
@@ -29,7 +29,7 @@ struct Stage {
     url: String,
 }
 
-/// A script that runs. When it is let go of, it and all that it started are killed.
+/// A running script. Dropping this kills the script and everything that it started.
 struct Run(Child);
 
 impl Stage {
@@ -57,7 +57,7 @@ impl Stage {
         self.directory.path().join(name)
     }
 
-    /// What the commands have said, line by line and word by word.
+    /// The log of the commands, by line and word.
     fn log(&self) -> Vec<Vec<String>> {
         let log = fs::read_to_string(self.path("log")).unwrap_or_default();
         let words = |line: &str| line.split(' ').map(str::to_owned).collect();
@@ -106,7 +106,7 @@ impl Stage {
         assert_eq!(evicted.status(), 200);
     }
 
-    /// Nobody stays any longer.
+    /// Opens the gate: all commands end.
     fn open(&self) {
         fs::write(self.path("go"), "").unwrap();
     }
@@ -124,23 +124,23 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // What has ended already needs no killing.
+        // Fails if it has ended already, which is fine.
         let _ = killpg(self.pid(), Signal::SIGKILL);
         let _ = self.0.wait();
     }
 }
 
-/// How many are in after each line.
-fn crowds(log: &[Vec<String>]) -> Vec<i32> {
+/// The number of commands inside after each line.
+fn inside_counts(log: &[Vec<String>]) -> Vec<i32> {
     let steps = log.iter().map(|line| if line[0] == "in" { 1 } else { -1 });
-    let crowds = steps.scan(0, |inside, step| {
+    let inside_counts = steps.scan(0, |inside, step| {
         *inside += step;
         Some(*inside)
     });
-    crowds.collect()
+    inside_counts.collect()
 }
 
-/// Ends a leader's command, which is a process group of its own.
+/// Kills a leader's command, which is a process group of its own.
 fn kill_command(log_line: &[String]) {
     let pid = log_line[1].parse().unwrap();
     killpg(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
@@ -164,7 +164,7 @@ async fn a_job_that_five_start_at_once_is_run_by_one() {
     let log = stage.log();
     assert_eq!(log.len(), 1, "{log:?}");
     assert!(log[0][0].parse::<u64>().unwrap() > 0);
-    // The one whose clock is late finds it taken still.
+    // A machine whose clock is late finds the lock still closed.
     assert_eq!(stage.lock("nightly").await["state"], "cooling");
     assert!(stage.run("run-once.sh", 30, &job).end().await.success());
     assert_eq!(stage.log().len(), 1);
@@ -211,7 +211,7 @@ async fn a_semaphore_of_two_has_two_inside_and_never_three() {
     }
     let log = stage.log();
     assert_eq!(log.len(), 10);
-    assert_eq!(crowds(&log).into_iter().max(), Some(2), "{log:?}");
+    assert_eq!(inside_counts(&log).into_iter().max(), Some(2), "{log:?}");
     assert_eq!(stage.lock("gpu").await["state"], "free");
 }
 
@@ -235,7 +235,7 @@ async fn readers_read_together_and_a_writer_writes_alone() {
         assert!(run.end().await.success());
     }
     let log = stage.log();
-    assert_eq!(crowds(&log), [1, 2, 1, 0, 1, 0, 1, 0], "{log:?}");
+    assert_eq!(inside_counts(&log), [1, 2, 1, 0, 1, 0, 1, 0], "{log:?}");
     assert_eq!((&*log[4][1], &*log[6][1]), ("w", "r3"));
 }
 
@@ -251,7 +251,7 @@ async fn another_leads_when_the_leader_dies_and_when_it_stops() {
     let third = stage.run("leader-election.sh", 60, &election);
     stage.queue_of("scheduler", 2).await;
 
-    // A machine that goes down: the script, its connection and its command at once.
+    // Simulates a machine crash: the script, its connection and its command end at once.
     let killed = Instant::now();
     kill_command(&stage.log()[0]);
     drop(first);
@@ -263,7 +263,7 @@ async fn another_leads_when_the_leader_dies_and_when_it_stops() {
     assert_eq!(log[1][0], "leads");
     assert!(log[1][2].parse::<u64>().unwrap() > log[0][2].parse::<u64>().unwrap());
 
-    // One that is asked to stop stops its command first.
+    // A leader that gets SIGTERM stops its command first.
     kill(second.pid(), Signal::SIGTERM).unwrap();
     assert_eq!(
         second.end().await.code(),
@@ -277,7 +277,7 @@ async fn another_leads_when_the_leader_dies_and_when_it_stops() {
 }
 
 #[tokio::test]
-async fn a_leader_that_lost_the_lock_stops_its_command_and_stands_for_election_again() {
+async fn a_leader_that_lost_the_lock_stops_its_command_and_becomes_a_candidate_again() {
     let serving = Serving::start(&[]);
     let stage = Stage::new(&serving.url);
     let mut leader = stage.run("leader-election.sh", 3, &["scheduler", "sh", "-c", LEAD]);
@@ -288,7 +288,7 @@ async fn a_leader_that_lost_the_lock_stops_its_command_and_stands_for_election_a
     assert_eq!(again[2][0], "leads");
     assert_ne!(again[2][2], log[0][2], "it is another leadership");
 
-    // The end of the command is the end of the leadership.
+    // The leadership ends with the command.
     kill_command(&again[2]);
     let status = leader.end().await;
     assert_eq!(status.code(), Some(128 + Signal::SIGKILL as i32));
@@ -296,7 +296,7 @@ async fn a_leader_that_lost_the_lock_stops_its_command_and_stands_for_election_a
     stage.is_free("scheduler").await;
 }
 
-/// It cannot stop its command then, so the lock has to stay where it is.
+/// A killed script cannot stop its command, so the lock must stay held.
 #[tokio::test]
 async fn a_leader_whose_script_is_killed_leads_as_long_as_its_command() {
     let serving = Serving::start(&[]);
@@ -311,8 +311,8 @@ async fn a_leader_whose_script_is_killed_leads_as_long_as_its_command() {
     assert_eq!(stage.log().len(), 2, "the command came to its end");
 }
 
-/// What a request said: its method and its token.
-fn heard(stream: &TcpStream) -> (String, String) {
+/// Reads a request: its method and its token.
+fn read_request(stream: &TcpStream) -> (String, String) {
     let mut reader = BufReader::new(stream);
     let (mut head, mut length) = (Vec::new(), 0);
     loop {
@@ -335,11 +335,12 @@ fn heard(stream: &TcpStream) -> (String, String) {
     (method, token.unwrap().to_owned())
 }
 
-/// Answers one request after the other so, and returns what they said. An empty answer closes the connection.
+/// Sends these responses to one request after the other, and returns the requests. An empty response closes the
+/// connection.
 fn answer(listener: &TcpListener, answers: &[&str]) -> Vec<(String, String)> {
     let requests = answers.iter().map(|answer| {
         let (mut stream, _) = listener.accept().unwrap();
-        let request = heard(&stream);
+        let request = read_request(&stream);
         stream.write_all(answer.as_bytes()).unwrap();
         request
     });
@@ -354,7 +355,7 @@ fn problem(status: u16, code: &str) -> String {
     )
 }
 
-/// A service that has trouble: what was unclear is asked again, and a wait goes on, with the same token.
+/// Against a failing service: the script repeats a request of unknown outcome, and resumes a wait, with the same token.
 #[tokio::test]
 async fn what_is_unclear_is_asked_again_with_the_same_token() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,5 +1,5 @@
-//! Faults: a Redis that dies, forgets, stands still, is full or is not fit; a network that loses answers; clients that
-//! hang up. Each test says what a client must still be able to rely on.
+//! Faults: a Redis that crashes, loses data, is paused, is full or misconfigured; a network that loses replies; clients
+//! that disconnect. Each test states what a client can still rely on.
 
 mod clients;
 mod clock;
@@ -35,13 +35,13 @@ use crate::support::fixture::{claim_on, lock_of, name, not_holder, only, ttl};
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::stores;
 
-/// A lease so long that no test outlasts it: a lock that becomes free was given back.
+/// A TTL longer than any test: a lock that becomes free must have been released or rolled back.
 const FOR_EVER: Duration = Duration::from_secs(600);
 
-/// How often a replica surveys its store.
+/// How often a replica checks its store.
 const SURVEY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// One replica of Leasehold, short of HTTP.
+/// One replica of Leasehold, without HTTP.
 struct Replica {
     service: LockService,
     surveys: AbortHandle,
@@ -52,7 +52,7 @@ impl Replica {
         Self::open_within(stores::OPERATION_TIMEOUT, address).await
     }
 
-    /// One whose operations may take so long.
+    /// A replica with this operation timeout.
     async fn open_within(timeout: Duration, address: &RedisAddress) -> Self {
         let store = stores::redis_store(address, &stores::redis_config())
             .await
@@ -60,7 +60,7 @@ impl Replica {
         Self::within(timeout, store)
     }
 
-    /// One on a store that was opened otherwise.
+    /// A replica on an open store.
     fn on(store: Arc<dyn LockStore>) -> Self {
         Self::within(stores::OPERATION_TIMEOUT, store)
     }
@@ -73,12 +73,12 @@ impl Replica {
         Self { service, surveys }
     }
 
-    /// Acquires and delivers the answer.
+    /// Acquires and delivers the outcome.
     async fn acquire(&self, claim: &Claim) -> Result<AcquireOutcome, StoreError> {
         self.acquire_within(claim, Duration::ZERO).await
     }
 
-    /// Waits for a while, and delivers the answer.
+    /// Acquires with a wait, and delivers the outcome.
     async fn acquire_within(
         &self,
         claim: &Claim,
@@ -94,8 +94,7 @@ impl Replica {
         self.lease(claim).await.holder.fence.get()
     }
 
-    /// Acquires again and again, as long as it is told that grants have to wait or that Redis is away, and fails if it is
-    /// granted before `held_until`.
+    /// Retries an acquire while the store is recovering or unavailable, and fails if it is granted before `held_until`.
     async fn granted_not_before(&self, claim: &Claim, held_until: Instant) -> Lease {
         let lease = eventually("grants go on", async || match self.acquire(claim).await {
             Ok(AcquireOutcome::Granted(leases)) => Some(only(leases)),
@@ -111,7 +110,7 @@ impl Replica {
         lease
     }
 
-    /// Acquires what must be granted.
+    /// Acquires a claim that must be granted.
     async fn lease(&self, claim: &Claim) -> Lease {
         match self.acquire(claim).await {
             Ok(AcquireOutcome::Granted(leases)) => only(leases),
@@ -137,7 +136,7 @@ impl Replica {
         Ok(evicted.holders.listed)
     }
 
-    /// Waits until nobody holds the claim's lock.
+    /// Waits until the claim's lock is free.
     async fn becomes_free(&self, claim: &Claim) {
         let what = format!("{:?} becomes free", claim.names);
         eventually(&what, async || {
@@ -147,13 +146,13 @@ impl Replica {
         .await;
     }
 
-    /// Fails unless the claim holds.
+    /// Asserts that the claim holds.
     async fn assert_holds(&self, claim: &Claim) {
         let answer = self.renew(claim).await;
         assert!(matches!(answer, Ok(Renewed::Extended(_))), "{answer:?}");
     }
 
-    /// Fails if the claim holds, or ever did as far as the store knows.
+    /// Asserts that the store knows no lease of the claim, not even an ended one.
     async fn assert_unknown(&self, claim: &Claim) {
         let answer = self.renew(claim).await.expect("the store answers");
         assert_eq!(answer, not_holder(claim, NotHolder::Unknown));
@@ -166,7 +165,7 @@ impl Drop for Replica {
     }
 }
 
-/// Waits until so many processes hear what the others announce.
+/// Waits until this many processes have subscribed to the announcements of the others.
 async fn all_listen(server: &RedisServer, processes: i64) {
     eventually("everybody listens", async || {
         let channel = "lh:1:recovery:0";
@@ -177,17 +176,17 @@ async fn all_listen(server: &RedisServer, processes: i64) {
     .await;
 }
 
-/// A Redis that keeps everything.
+/// A Redis that persists every write.
 async fn durable_redis() -> RedisServer {
     RedisServer::start(RedisOptions::default()).await
 }
 
-/// A Redis that keeps nothing.
+/// A Redis without persistence.
 async fn forgetful_redis() -> RedisServer {
     RedisServer::start(RedisOptions::forgetful()).await
 }
 
-/// A claim that nothing but a release, a withdrawal or an eviction ends.
+/// A claim that only a release, a rollback or an eviction ends.
 fn lasting(claim: Claim) -> Claim {
     Claim {
         ttl: ttl(FOR_EVER),
@@ -195,7 +194,7 @@ fn lasting(claim: Claim) -> Claim {
     }
 }
 
-/// A claim that lasts so long.
+/// A claim with this TTL.
 fn lasting_for(duration: Duration, claim: Claim) -> Claim {
     Claim {
         ttl: ttl(duration),
@@ -203,7 +202,7 @@ fn lasting_for(duration: Duration, claim: Claim) -> Claim {
     }
 }
 
-/// Many of them, on locks of their own whose names begin with `prefix`.
+/// Many such claims, each on a lock of its own with `prefix`.
 fn lasting_claims(prefix: &str, count: usize) -> Vec<Claim> {
     (0..count)
         .map(|number| name(&format!("{prefix}/{number}")))

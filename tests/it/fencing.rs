@@ -1,6 +1,6 @@
-//! Fencing tokens where arithmetic goes wrong: at the last number, without a counter, and many in one microsecond.
+//! Edge cases of fencing tokens: the largest number, a missing counter, and many grants in one microsecond.
 //!
-//! That they grow at all is law (`contract::order`); this is about the edges.
+//! The contract tests (`contract::order`) check that they increase at all.
 
 use leasehold::domain::{Acquired, Attempt, Claim, Fence, LockState};
 use leasehold::store::{Fault, StoreError};
@@ -33,7 +33,7 @@ async fn redis_grants_the_last_number_exactly_and_nothing_after_it() {
 
     let fence = fence_of(&fixture, &last).await;
     assert_eq!(fence, 9_007_199_254_740_991);
-    // It comes back as exactly from where it is kept as from where it was made.
+    // It is exact when it is read back, as when it was created.
     let renewal = fixture.renewed(&last, None).await;
     assert_eq!(renewal.lease.holder.fence.get(), fence);
 
@@ -42,12 +42,12 @@ async fn redis_grants_the_last_number_exactly_and_nothing_after_it() {
         other => panic!("the numbers are used up, but: {other:?}"),
     }
     assert_eq!(fixture.state(lock_of(&none)).await, LockState::Free);
-    // What was granted before goes on.
+    // Existing leases continue.
     fixture.renewed(&last, None).await;
     fixture.freed(&last).await;
 }
 
-/// The store notices that data were lost and holds grants back for as long as the lease that it reported.
+/// The store detects the loss, and delays grants for the length of the lease that it reported.
 #[tokio::test]
 async fn a_lost_counter_never_leads_to_a_smaller_fence() {
     let fixture = Fixture::redis().await;
@@ -81,7 +81,7 @@ async fn a_counter_ahead_of_the_clock_is_followed() {
     assert_eq!(fence_of(&fixture, &claim).await, ahead + 1);
 }
 
-/// Sets the counter between a release and the next waiter's claim, who is then granted or not.
+/// Sets the counter between a release and the next waiter's claim, and returns the outcome of that claim.
 async fn claimed_after_setting(fixture: &Fixture, holding: &Claim, counter: u64) -> Acquired {
     let redis = fixture.redis_behind();
     let mut waiter = fixture.waiting(&rival(holding)).await;
@@ -103,7 +103,7 @@ async fn a_waiter_follows_a_counter_ahead_of_the_clock() {
 }
 
 #[tokio::test]
-async fn a_waiter_waits_on_for_what_may_still_be_held_by_others() {
+async fn a_waiter_keeps_waiting_for_a_lock_that_may_still_be_held() {
     let fixture = Fixture::redis().await;
     let holding = claim();
     let before = fence_of(&fixture, &holding).await;
@@ -112,7 +112,7 @@ async fn a_waiter_waits_on_for_what_may_still_be_held_by_others() {
 }
 
 #[tokio::test]
-async fn no_form_of_claim_is_granted_what_may_still_be_held_by_others() {
+async fn no_kind_of_claim_is_granted_a_lock_that_may_still_be_held() {
     let several = claim_on_all(names(&names_of_one_bucket(2)));
     for again in [
         claim(),
@@ -148,7 +148,7 @@ async fn a_hundred_thousand_grants_in_one_microsecond_are_all_in_order() {
             }
             other => panic!("the lock is free, but: {other:?}"),
         }
-        // Withdrawn rather than released, because released claims would be remembered.
+        // Rolled back rather than released, because a release would leave a tombstone.
         fixture.withdraw(&claim, attempt).await;
     }
 }
@@ -172,7 +172,7 @@ async fn many_simultaneous_grants_of_one_bucket_have_different_fences() {
     assert_eq!(fences.len(), granted);
 }
 
-/// Every JSON reader that keeps numbers as doubles, which is most of them, reads the largest exactly.
+/// JSON parsers that use doubles, which most do, read the largest one exactly.
 #[test]
 fn the_largest_fence_survives_json_readers_that_use_doubles() {
     let json = serde_json::to_string(&Fence::MAX).expect("a number");

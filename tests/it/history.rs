@@ -1,14 +1,14 @@
 //! The history checker: random clients on real processes, faults, and a judge that knows only what the clients saw.
 //!
-//! `scripts/history --help` says how to run it for as long as you like; the runs here are short. Every request is recorded
-//! with the moments at which it was sent and answered, by one monotonic clock (`record`, `recorder`). Clients draw plans
-//! from a seed (`plan`) and play them (`scenes`, `actor`), while others only look (`observe`). Faults strike one after the
-//! other, and each counts what it really did (`faults`): a run in which a chosen fault had no effect is invalid, and so is
-//! one with too few grants. In the end the judge applies its rules (`judge`); each names the promise that it is about, and
-//! is shown to reject a history that breaks it (`broken`).
+//! `scripts/history --help` explains how to run it for any time; the runs here are short. Every request is recorded
+//! with the times at which it was sent and answered, by one monotonic clock (`record`, `recorder`). Clients draw plans
+//! from a seed (`plan`) and execute them (`scenes`, `actor`), while others only observe (`observe`). Faults happen one
+//! after the other, and each counts its observed effects (`faults`): a run in which a chosen fault had no effect is
+//! invalid, and so is one with too few grants. At the end the judge applies its rules (`judge`). Each rule names the
+//! guarantee that it checks, and tests show that it rejects a history that breaks it (`broken`).
 //!
-//! The same seed makes the same plans and the same order of faults; what comes of them depends on the machine. A run that
-//! found something says by which command to repeat it, with the requests that show it.
+//! The same seed gives the same plans and the same order of faults; the outcomes depend on the machine. The report of a
+//! violation has the command to repeat the run, and the requests that show it.
 
 mod actor;
 mod broken;
@@ -29,7 +29,7 @@ mod sse;
 
 use options::Options;
 
-/// Runs what was asked for, and fails with what is wrong.
+/// Runs with these options, and fails with the violations.
 async fn check(options: &str) {
     let options = Options::parse(options).unwrap_or_else(|problem| panic!("{problem}"));
     let (text, failure) = run::run(&options).await.text(&options);
@@ -40,7 +40,7 @@ async fn check(options: &str) {
     println!("passed: zero violations");
 }
 
-/// Faults of processes and of their connections, while Redis keeps everything.
+/// Faults of processes and of their connections, without data loss in Redis.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_short_history_with_troubled_processes_breaks_no_promise() {
     let faults = "kill-process,pause-process,stall,lose-answers,lose-requests,script-flush";
@@ -50,7 +50,7 @@ async fn a_short_history_with_troubled_processes_breaks_no_promise() {
     .await;
 }
 
-/// Faults of Redis that keep its data, and commands that arrive late.
+/// Faults of Redis without data loss, and commands that arrive late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_short_history_with_a_troubled_redis_breaks_no_promise() {
     let faults = "cut,kill-redis,pause-redis,late-delivery,full-memory,lost-pubsub";
@@ -60,7 +60,7 @@ async fn a_short_history_with_a_troubled_redis_breaks_no_promise() {
     .await;
 }
 
-/// Faults after which the data are lost, or the clock is another one.
+/// Faults with data loss or clock steps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_short_history_with_lost_data_breaks_no_promise() {
     let faults = "lose-redis,flushall,replaced,lose-both,clock";
@@ -70,14 +70,14 @@ async fn a_short_history_with_lost_data_breaks_no_promise() {
     .await;
 }
 
-/// The same in memory, where a process can only stand still. It shows what a stream with `min_hold` does that was taken
-/// over, and one that takes over and is closed at once.
+/// The same in memory, where a process can only be paused. It covers streams with `min_hold` that are taken over, and
+/// streams that take over and are closed at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_short_history_in_memory_breaks_no_promise() {
     check("--seed 1 --seconds 5 --ttl-max 3 --store memory --faults all").await;
 }
 
-/// The run that `scripts/history` asks for; nothing without it.
+/// The run for `scripts/history`; it does nothing without its options.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_history_that_was_asked_for_breaks_no_promise() {
     if let Some(options) = asked() {

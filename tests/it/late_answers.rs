@@ -1,5 +1,5 @@
-//! Answers of the store that arrive late, or when nobody waits for them any more. The clock is stopped: only the store
-//! lets time pass.
+//! Replies of the store that arrive late, or after their request is gone. The clock is stopped: only the store advances
+//! it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::support::stores;
 
 const NO_WAIT: Duration = Duration::ZERO;
 
-/// Does at once what it is asked for, and says so after a while: the way back is slow, or the process stood still.
+/// Executes operations at once and replies after a delay, as with a slow network or a paused process.
 #[derive(Debug)]
 struct LateStore {
     store: MemoryStore,
@@ -129,7 +129,7 @@ impl LockStore for LateStore {
     }
 }
 
-/// A service over a store that is late, and the store, to be asked behind the service's back.
+/// A service on a late store, and the store itself for direct checks.
 fn late_by(late: Duration) -> (LockService, Arc<LateStore>) {
     let store = Arc::new(LateStore {
         store: MemoryStore::new(100),
@@ -170,7 +170,7 @@ async fn a_lease_that_ended_on_its_way_back_is_not_reported_as_granted() {
     );
 }
 
-/// What is left is reported in whole milliseconds, and none of them would be left.
+/// The remaining time is reported in whole milliseconds, which would be 0.
 #[tokio::test(start_paused = true)]
 async fn a_lease_with_less_than_a_millisecond_left_is_over() {
     let (service, store) = late_by(Duration::from_millis(100));
@@ -213,7 +213,8 @@ async fn what_a_lease_has_left_is_counted_from_before_it_was_asked_for() {
     answer.undelivered.delivered();
 }
 
-/// It was carried out at some moment since it was asked for, so the lease may be alive: to call it expired could be wrong.
+/// The store executed it at some time since the request, so the lease may be alive: reporting it as expired could be
+/// wrong.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_may_have_ended_on_its_way_back_is_unclear() {
     let (service, store) = late_by(Duration::from_millis(150));
@@ -234,9 +235,9 @@ async fn a_renewal_that_may_have_ended_on_its_way_back_is_unclear() {
     );
 }
 
-/// The client hangs up while the store is on its way: the grant is made all the same, and then given back.
+/// The client disconnects during the store operation: the lock is granted nevertheless, and then rolled back.
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_nobody_waits_for_any_more_is_given_back() {
+async fn a_grant_whose_request_is_gone_is_rolled_back() {
     let (service, store) = late_by(Duration::from_millis(100));
     let claim = lasting(LONG);
     let asked = service.acquire(Arc::clone(&claim), NO_WAIT);
@@ -252,9 +253,9 @@ async fn a_grant_that_nobody_waits_for_any_more_is_given_back() {
     assert_eq!(state(&store, &claim).await, LockState::Free);
 }
 
-/// A second request with the same token was told of the grant: then it is not the first one's to give back.
+/// A second request with the same token got the grant, so the first one must not roll it back.
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_a_later_request_was_told_of_stays() {
+async fn a_grant_that_was_replayed_to_a_later_request_stays() {
     let (service, store) = late_by(Duration::from_millis(100));
     let claim = lasting(LONG);
     let first = service.acquire(Arc::clone(&claim), NO_WAIT);

@@ -1,5 +1,5 @@
-//! What the server allows one peer and all of them: connections, requests, and time to read. The application is a small
-//! one of the test's own; what the whole binary endures is in `abuse`.
+//! The server's limits for one peer and for all: connections, requests, and time to read. The tests use a small
+//! application of their own; `abuse` tests the whole binary.
 
 mod heads;
 mod listings;
@@ -18,7 +18,7 @@ use crate::sockets::local;
 
 pub(crate) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// A server that runs for as long as the test does.
+/// Starts a server that runs until the test ends.
 async fn serve(config: &ServerConfig, app: Router) -> (SocketAddr, OpenConnections) {
     let server = Server::bind(config, local()).unwrap();
     let started = (server.local_addr(), server.open_connections());
@@ -38,7 +38,7 @@ pub(crate) async fn connect_from(address: Ipv4Addr, to: SocketAddr) -> std::io::
     socket.connect(to).await
 }
 
-/// Asks, and says whether there was an answer of this status.
+/// Sends a request, and returns whether the response has this status.
 pub(crate) async fn is_answered(stream: &mut TcpStream, status: u16) -> bool {
     if stream.write_all(REQUEST).await.is_err() {
         return false;

@@ -1,8 +1,8 @@
-//! The one integration binary: the contract on every store, the model, the faults, the fences, the process, and the
-//! house rules.
+//! The one integration test binary: the contract on every store, the model, the faults, the fences, the process, and
+//! the house rules.
 //!
-//! Unit tests live in their files and only for pure things; everything that needs a store, a clock or a process is
-//! here. Nothing waits by sleeping for something to have happened: it polls with a deadline (`support::eventually`).
+//! Unit tests are in the source files and only test pure code; everything that needs a store, a clock or a process is
+//! here. Tests never sleep to wait for an effect: they poll with a deadline (`support::eventually`).
 
 #![allow(
     clippy::unwrap_used,

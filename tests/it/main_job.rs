@@ -1,5 +1,4 @@
-//! The job that Leasehold is for: many clients change one resource under a lock, some of them too slowly, and no change
-//! is lost.
+//! The main use case: many clients change one resource under a lock, some of them too slowly, and no change is lost.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,11 +14,11 @@ use crate::support::redis_server::{RedisOptions, RedisServer};
 
 const CLIENTS: usize = 200;
 const CHANGES_EACH: usize = 3;
-/// Every so many grants, a client sleeps through the end of its lease and then goes on as if nothing had happened.
+/// Once in this many grants, a client pauses past the end of its lease and then continues as if it still held the lock.
 const SLEEPERS: u32 = 20;
 
-/// A file with a number in it. It knows nothing of Leasehold but the largest fencing token that it has seen, and refuses
-/// smaller ones, for reading too: what was read under an old token must not be built upon.
+/// A file with a number in it. It remembers the largest fencing token that it has seen, and refuses smaller ones, for
+/// reads too: a change must not be based on a read under an old token.
 struct CounterFile {
     path: PathBuf,
     largest: Mutex<u64>,
@@ -57,9 +56,9 @@ struct Job {
 }
 
 impl Job {
-    /// Asks until the lock is granted. Returns the token and the fencing token.
+    /// Retries until the lock is granted. Returns the token and the fencing token.
     async fn lock(&self, ttl: &str) -> (String, u64) {
-        // The token is proposed, so that asking again after an answer that tells nothing asks for the same claim.
+        // The client proposes the token, so that a retry after an unknown outcome is for the same claim.
         let mut token = uuid::Uuid::new_v4().to_string();
         loop {
             let request = self.client.post(&self.url).header("Lock-Token", &token);
@@ -70,18 +69,18 @@ impl Job {
                 StatusCode::CREATED | StatusCode::OK => {
                     return (token, body["fencing_token"].as_u64().unwrap());
                 }
-                // Jitter: 200 clients that come back together would meet again. A store whose disk is slow answers 503.
+                // Jitter: otherwise 200 clients would retry together. A store with a slow disk leads to 503.
                 StatusCode::LOCKED | StatusCode::SERVICE_UNAVAILABLE => {
                     tokio::time::sleep(Duration::from_millis(5 + random() % 60)).await;
                 }
-                // The lease ran out before anybody was told of it.
+                // The lease expired before it was delivered.
                 StatusCode::CONFLICT => token = uuid::Uuid::new_v4().to_string(),
                 other => panic!("{other}: {body}"),
             }
         }
     }
 
-    /// Releases until the store has answered.
+    /// Retries the release until the outcome is known.
     async fn unlock(&self, token: &str) -> StatusCode {
         loop {
             let request = self.client.delete(&self.url).header("Lock-Token", token);
@@ -92,7 +91,7 @@ impl Job {
         }
     }
 
-    /// One change: read, add one, write. None if the resource refused, because the lease had ended.
+    /// One change: read, add one, write. `None` if the resource refused, because the lease had ended.
     async fn change(&self) -> Option<()> {
         let is_sleeper = self.grants.fetch_add(1, Ordering::Relaxed) % SLEEPERS == SLEEPERS - 1;
         let (token, fence) = self.lock(if is_sleeper { "100ms" } else { "10s" }).await;
@@ -131,7 +130,7 @@ async fn two_hundred_clients_lose_no_update_of_a_shared_counter() {
     };
     let clients = (0..CLIENTS).map(|_| async {
         for _ in 0..CHANGES_EACH {
-            // What the resource refused is done again, under a new lease.
+            // A refused change is repeated under a new lease.
             while job.change().await.is_none() {}
         }
     });

@@ -1,10 +1,10 @@
-//! Random histories of a few locks and tokens, replayed against a pure model: two holders at once would show here, and
-//! so would a waiter that is overtaken, or due and not told.
+//! Random histories of a few locks and tokens, replayed against a pure model. They detect two holders at once, a waiter
+//! that is overtaken, and a waiter that could be granted but gets no notification.
 //!
-//! `model::reference` is the meaning of claims in as few lines as possible, on a clock that is a number;
-//! `model::histories` says which steps are tried; `model::run` puts the same history to a store and compares every
-//! answer and every view. A history that fails is shrunk and kept in `model.regressions`, which is committed.
-//! `LEASEHOLD_MODEL_SEQUENCES` sets how many are tried.
+//! `model::reference` defines the meaning of claims in as few lines as possible, with a number as the clock;
+//! `model::histories` generates the steps; `model::run` runs the same history on a store and compares every answer and
+//! every view. A failing history is shrunk and saved in `model.regressions`, which is committed.
+//! `LEASEHOLD_MODEL_SEQUENCES` sets the number of histories.
 
 mod histories;
 mod reference;
@@ -19,7 +19,7 @@ use proptest_state_machine::prop_state_machine;
 use reference::Terms;
 use run::{Place, Run};
 
-/// Time is skipped: every duration can be met exactly, to the millisecond.
+/// Time is skipped, so every duration is exact to the millisecond.
 #[derive(Debug)]
 struct Memory;
 
@@ -46,12 +46,12 @@ impl Place for Memory {
     }
 
     fn passes() -> Option<BoxedStrategy<u64>> {
-        // Fifty of the longest are less than the minute for which ended claims are remembered.
+        // Fifty of the longest are less than the minute for which tombstones are kept.
         Some(prop::sample::select(&[1, 49, 50, 99, 100, 250, 1_000][..]).boxed())
     }
 }
 
-/// Time stands as good as still: nothing ends by itself within a history.
+/// Hardly any time passes: nothing expires within a history.
 #[derive(Debug)]
 struct Redis;
 
@@ -77,8 +77,8 @@ impl Place for Redis {
     }
 }
 
-/// Time really passes: whatever ends is either a tick away or far away, and three ticks pass at a time, so that even
-/// a tick of `lock_delay` after a tick of lease is clearly over.
+/// Time really passes: every end is either one tick away or far away, and three ticks pass at a time, so that even a
+/// `lock_delay` of one tick after a lease of one tick is clearly over.
 #[derive(Debug)]
 struct RedisInTime;
 
@@ -105,7 +105,7 @@ impl Place for RedisInTime {
     }
 }
 
-/// How many histories to try: what the environment says, or `default`.
+/// The number of histories: from the environment, or `default`.
 #[allow(
     clippy::disallowed_methods,
     reason = "a knob of the tests is no configuration of the service"
@@ -150,7 +150,7 @@ prop_state_machine! {
 #[test]
 fn redis_does_what_the_model_does_while_time_passes() {
     histories_in_time();
-    // On a machine that stood still all the time nothing would have been compared.
+    // On a machine that is too busy, nothing would have been compared.
     let compared = run::COMPARED_IN_TIME.load(std::sync::atomic::Ordering::Relaxed);
     assert!(compared > 0, "no step was quick enough to be compared");
 }

@@ -1,4 +1,4 @@
-//! The OpenAPI document: committed as it is made, complete, and true about what is served.
+//! The OpenAPI document: up to date, complete, and consistent with the served API.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,13 +10,13 @@ use proptest::string::string_regex;
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 
-use crate::api::support::{Api, Told, call};
+use crate::api::support::{Api, EventStream, call};
 
 fn document() -> Value {
     serde_json::from_str(&openapi::json()).expect("the document is JSON")
 }
 
-/// `UPDATE=1 cargo test` writes the file anew.
+/// `UPDATE=1 cargo test` writes the file.
 #[test]
 fn the_committed_document_is_the_one_that_the_code_makes() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi/openapi.json");
@@ -60,7 +60,7 @@ async fn what_is_documented_is_served_and_what_is_served_is_documented() {
     for path in routes {
         let example = path.replace("{name}", "a").replace("{code}", "lock_held");
         for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"] {
-            // The answer may be a stream without an end.
+            // The response may be an endless stream.
             let status = api.open(call(method, &example)).await.status().as_u16();
             let is_served = ![404, 405].contains(&status);
             let operation = &document["paths"][&path][method.to_lowercase()];
@@ -101,7 +101,7 @@ fn every_operation_says_who_it_is() {
 fn every_code_that_a_route_of_its_own_can_answer_with_is_documented() {
     let document = openapi::json();
     for code in Code::ALL {
-        // No documented operation can have a method that it has not.
+        // No documented operation can return this code.
         if *code != Code::MethodNotAllowed {
             assert!(
                 document.contains(&format!("- `{}`: ", code.as_str())),
@@ -170,7 +170,7 @@ async fn null_is_documented_and_means_that_a_field_is_left_out() {
     assert_eq!(Api::new().send(request).await.status, 201, "{body}");
 }
 
-/// Runs a check on texts that a pattern of the document matches.
+/// Runs a check on random texts that match a pattern of the document.
 fn generated(pattern: &Value, check: impl Fn(String) -> Result<(), TestCaseError>) {
     let pattern = pattern.as_str().expect("a pattern");
     let inner = pattern
@@ -182,7 +182,7 @@ fn generated(pattern: &Value, check: impl Fn(String) -> Result<(), TestCaseError
         .expect("what the pattern allows is taken");
 }
 
-/// Every answer that carries a lease, a lock or a problem has the members that its schema requires, and no others.
+/// Every response with a lease, a lock or a problem has the members that its schema requires, and no others.
 #[tokio::test]
 async fn answers_have_the_members_that_their_schemas_say() {
     let (api, document) = (Api::new(), document());
@@ -205,9 +205,9 @@ async fn answers_have_the_members_that_their_schemas_say() {
     let blocked_by = &blocked["blocked_by"][0];
     assert_eq!(keys(blocked_by), members(schema("BlockedBy")));
     assert!(keys(&blocked).is_subset(&members(schema("Problem"))));
-    let mut told = Told::of(api.open(call("GET", "/events")).await);
+    let mut stream = EventStream::of(api.open(call("GET", "/events")).await);
     api.token_of("/locks/e").await;
-    let event = told.expect("acquired").await;
+    let event = stream.expect("acquired").await;
     assert_eq!(keys(&event), members(schema("LockEvent")));
 }
 

@@ -1,4 +1,4 @@
-//! The binary as a child process, ended by its pid when a test lets go of it.
+//! The binary as a child process, which is killed by its pid when it is dropped.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The binary with an empty environment, so that the machine's own cannot matter.
+/// The binary with an empty environment, so that the environment of the machine has no effect.
 pub(crate) fn leasehold(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
     command.args(arguments).env_clear().stdin(Stdio::null());
@@ -32,12 +32,12 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Starts a server on a port that the system chooses, and returns when it says that it is listening.
+    /// Starts a server on a free port, and returns when it logs that it is listening.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         Self::start_as(leasehold(&[]), arguments)
     }
 
-    /// As [`start`](Self::start), by a command that runs the binary with the arguments that it is given.
+    /// As [`start`](Self::start), with a command that runs the binary with the given arguments.
     pub(crate) fn start_as(mut command: Command, arguments: &[&str]) -> Self {
         let mut child = command
             .args(["--listen", "127.0.0.1:0", "--log-format", "json"])
@@ -46,7 +46,7 @@ impl Serving {
             .spawn()
             .unwrap();
         let lines = drain(child.stdout.take().unwrap());
-        // From here on the child ends with its owner, whatever happens.
+        // From here on the child ends with its owner, even after a panic.
         let mut serving = Self {
             child,
             lines,
@@ -59,7 +59,7 @@ impl Serving {
             let url = line["url"].as_str().unwrap_or_default().to_owned();
             match line["message"].as_str() {
                 Some("listening") => serving.url = url,
-                Some("probes and metrics are served apart") => serving.admin_url = url,
+                Some("listening for probes and metrics") => serving.admin_url = url,
                 _ => {}
             }
             serving.lines_so_far.push(line);
@@ -117,12 +117,12 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).unwrap())
 }
 
-/// Reads the log on a thread of its own: a process whose output nobody takes stands still.
+/// Reads the log on a thread of its own, because a process blocks when its output is not read.
 fn drain(stdout: ChildStdout) -> Receiver<String> {
     let (tx, rx) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // A test that has let go of its server has no more use for the log.
+            // Fails when the test has dropped its server, which is fine.
             let _ = tx.send(line);
         }
     });

@@ -1,5 +1,4 @@
-//! The README does what it says: every shell block is run, in order, in one shell, against the service that its first
-//! command starts.
+//! Runs every shell block of the README, in order, in one shell, against the service that its first command starts.
 
 use std::process::{Command, Stdio};
 
@@ -16,7 +15,7 @@ fn shell_blocks() -> Vec<&'static str> {
         .collect()
 }
 
-/// Starting is done by the test, on a port of its own; everything else is run to the letter.
+/// The test starts the service on a port of its own; everything else runs unchanged.
 #[test]
 fn every_shell_block_does_what_it_says() {
     let (starts, tours): (Vec<_>, Vec<_>) = shell_blocks()

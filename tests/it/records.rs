@@ -1,6 +1,6 @@
-//! How Redis keeps a plain lease: in the compact form for as long as nothing in it changes but its end.
+//! How Redis stores a plain lease: in the compact form for as long as only its end changes.
 //!
-//! What a lease means is law (`contract`); this is about what it costs.
+//! The contract tests check the meaning of a lease; this is about its cost.
 
 use leasehold::domain::{Acquired, Attempt, Claim, Mode, Released, Renewed};
 
@@ -10,7 +10,7 @@ use crate::support::fixture::{
 };
 use crate::support::redis_server::RedisServer;
 
-/// The length that a compact record has without an owner; a hash has none.
+/// The length of a compact record without an owner; a hash has none.
 const COMPACT_LEN: i64 = 43;
 
 fn key_of(claim: &Claim) -> String {
@@ -38,7 +38,7 @@ async fn is_compact(fixture: &Fixture, claim: &Claim) -> bool {
 }
 
 #[tokio::test]
-async fn a_plain_lease_stays_compact_whoever_looks_at_it_or_wants_it() {
+async fn a_plain_lease_stays_compact_when_it_is_inspected_or_wanted() {
     let fixture = Fixture::redis().await;
     let holding = claim();
     fixture.granted(&holding).await;
@@ -81,13 +81,13 @@ async fn fields(fixture: &Fixture, pattern: &str) -> Vec<String> {
     fields
 }
 
-/// Nothing of having held alone, or of a queue, goes along.
+/// No trace of the exclusive lease, or of a queue, is left.
 #[tokio::test]
 async fn a_lease_that_stepped_down_is_kept_as_one_that_always_was_shared() {
     let fixture = Fixture::redis().await;
     let alone = owned_by(&at_depth(&claim(), 2), "pod-1");
     fixture.granted(&in_mode(&alone, READ)).await;
-    // Told twice, it is nobody's to withdraw.
+    // After a replay, no attempt may roll it back.
     fixture.acquire(&in_mode(&alone, READ)).await;
     let expected = [
         fields(&fixture, "lh:1:*:h:*").await,
@@ -115,9 +115,9 @@ async fn a_lease_that_stepped_down_is_kept_as_one_that_always_was_shared() {
     }
 }
 
-/// Nothing of the queue is left once nobody waits, however the last waiter is granted.
+/// Nothing of the queue is left when no claim waits, however the last waiter is granted.
 #[tokio::test]
-async fn a_lease_of_the_last_waiter_is_kept_as_one_that_nobody_waited_for() {
+async fn a_lease_of_the_last_waiter_is_stored_like_one_without_a_queue() {
     let fixture = Fixture::redis().await;
     for mode in [Mode::Exclusive, READ] {
         let of_lock = async |claim: &Claim| {
@@ -145,7 +145,7 @@ async fn a_lease_of_the_last_waiter_is_kept_as_one_that_nobody_waited_for() {
     }
 }
 
-/// The kinds of keys that there are of locks and claims; queues are left aside.
+/// The kinds of the stored keys of locks and claims, without queues.
 async fn kinds(fixture: &Fixture) -> String {
     let redis = fixture.redis_behind();
     let keys = redis.server.keys(redis.database, "lh:1:*:[lshet]:*").await;
@@ -160,7 +160,7 @@ async fn kinds(fixture: &Fixture) -> String {
 
 /// By kind: `l` lock, `s` holders, `h` record of one of them, `e` tombstone, `t` ticket.
 #[tokio::test]
-async fn nothing_is_kept_that_is_of_no_more_use() {
+async fn no_obsolete_keys_are_kept() {
     let fixture = Fixture::redis().await;
     let holding = at_depth(&claim(), 2);
     fixture.granted(&holding).await;
@@ -198,9 +198,9 @@ async fn nothing_is_kept_that_is_of_no_more_use() {
     assert_eq!(kinds(&fixture).await, "eee", "nobody holds");
 }
 
-/// When the last waiter leaves, the record of the holder is again as it was.
+/// When the last waiter leaves, the record of the holder is the same as before.
 #[tokio::test]
-async fn a_holder_that_nobody_waits_for_any_more_is_kept_as_before() {
+async fn a_holder_without_waiters_is_stored_as_before_the_queue() {
     let fixture = Fixture::redis().await;
     let holding = at_depth(&claim(), 2);
     fixture.granted(&holding).await;
@@ -258,7 +258,7 @@ async fn a_queue_leaves_nothing_but_what_expires_and_in_the_end_a_compact_lease(
     }
 }
 
-/// The memory of a key that expires and holds a UUID, which is what a lock on Redis is at the least.
+/// The memory of a key with a UUID and an expiry, which is the minimum for a lock in Redis.
 async fn bare_lock_bytes(server: &RedisServer, database: u16, name: &str) -> i64 {
     let uuid = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
     let set = ["SET", name, uuid, "PX", "60000"];

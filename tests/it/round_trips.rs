@@ -1,4 +1,4 @@
-//! What an operation costs Redis: one command, on a socket that it shares with others; and what a hand-over costs.
+//! The cost of an operation in Redis: one command, on a shared connection; and the cost of a hand-over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::support::{eventually, stores};
 
 const ROUNDS: usize = 200;
 
-/// What the tests themselves send.
+/// The commands that the tests themselves send.
 const OF_TESTS: [&str; 7] = [
     "info",
     "config|resetstat",
@@ -29,7 +29,7 @@ const OF_TESTS: [&str; 7] = [
     "ping",
 ];
 
-/// How often Redis has carried out each command since the last reset, within scripts too.
+/// How often Redis has executed each command since the last reset, including within scripts.
 async fn carried_out(redis: &RedisServer) -> BTreeMap<String, usize> {
     let text = redis.info_section("commandstats").await;
     let lines = text.lines().filter_map(|line| {
@@ -40,7 +40,7 @@ async fn carried_out(redis: &RedisServer) -> BTreeMap<String, usize> {
     lines.collect()
 }
 
-/// How often Redis was sent a script since the last reset.
+/// The number of scripts sent to Redis since the last reset.
 async fn scripts_sent(redis: &RedisServer) -> usize {
     let carried_out = carried_out(redis).await;
     carried_out.get("evalsha").copied().unwrap_or_default()
@@ -60,7 +60,7 @@ fn deadline() -> Instant {
     Instant::now() + stores::OPERATION_TIMEOUT
 }
 
-/// One life of a lease: three operations.
+/// The life of one lease: three operations.
 async fn live(store: &dyn LockStore, claim: Claim) {
     let waiter = Waiter::new(claim);
     let (claim, attempt) = (&waiter.claim, waiter.attempt);
@@ -77,7 +77,7 @@ async fn live(store: &dyn LockStore, claim: Claim) {
         .unwrap();
 }
 
-/// Once Redis knows the scripts, and short of the surveys, which nobody runs here.
+/// After the scripts are loaded, and without the periodic checks, which do not run here.
 #[tokio::test]
 async fn an_operation_is_one_command() {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
@@ -113,7 +113,7 @@ async fn an_operation_is_one_command() {
     }
 }
 
-/// What a stream holds is told to the processes within that command, and nothing is told of anything else.
+/// The same command publishes a message only for a lease that a stream may hold.
 #[tokio::test]
 async fn a_release_sends_a_message_only_if_a_stream_may_hold_the_lease() {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
@@ -141,7 +141,7 @@ async fn a_release_sends_a_message_only_if_a_stream_may_hold_the_lease() {
     }
 }
 
-/// The pool may open a few sockets, and never one for each request.
+/// The pool may open a few connections, and never one for each request.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_requests_share_few_sockets() {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
@@ -154,8 +154,8 @@ async fn many_requests_share_few_sockets() {
     );
 }
 
-/// What ten hand-overs cost Redis while so many wait on one process and another one releases, or the same, without those
-/// who look after their places.
+/// The cost of ten hand-overs in Redis while `waiters` wait on one process, and the same or another one releases;
+/// without the polls.
 async fn ten_hand_overs(
     redis: &RedisServer,
     waiters: usize,
@@ -207,7 +207,7 @@ async fn a_hand_over_is_two_commands_and_between_processes_a_message_however_man
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
     let (one, another) = (store(&redis).await, store(&redis).await);
     for (processes, messages) in [([&*one, &*one], None), ([&*one, &*another], Some(&10))] {
-        // So that Redis knows the scripts.
+        // Loads the scripts into Redis.
         ten_hand_overs(&redis, 20, processes).await;
         let few = ten_hand_overs(&redis, 20, processes).await;
         let many = ten_hand_overs(&redis, 1_000, processes).await;
@@ -216,7 +216,7 @@ async fn a_hand_over_is_two_commands_and_between_processes_a_message_however_man
     }
 }
 
-/// All that a process sends while its waiters are granted one after the other, their looking around included.
+/// The number of commands that a process sends while its waiters are granted one after the other, including its polls.
 async fn sent_for_hand_overs(waiters: usize) -> usize {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
     let service = stores::service(store(&redis).await);
@@ -254,7 +254,7 @@ async fn sent_for_hand_overs(waiters: usize) -> usize {
 async fn a_hand_over_between_requests_is_four_commands_at_the_most_however_many_wait() {
     for waiters in [10, 1_000] {
         let sent = sent_for_hand_overs(waiters).await;
-        // The first release is of the one that did not wait.
+        // The first release is that of the first holder, which did not wait.
         let most = 4 * waiters + 1;
         assert!(sent <= most, "{sent} commands for {waiters} hand-overs");
     }

@@ -1,4 +1,4 @@
-//! Who may call, what must not be seen, and the store's URL, which may hold both a place and a secret.
+//! Authentication settings, secrets that must not be printed, and the store's URL, which may contain a secret.
 
 use leasehold::config::{Auth, Config, Sources};
 
@@ -24,7 +24,7 @@ fn an_open_address_needs_a_key_or_an_explicit_none() {
     .unwrap();
     assert_eq!(config.auth, Auth::Open);
     assert!(
-        config.warnings()[0].contains("whoever reaches"),
+        config.warnings()[0].contains("every client that can reach"),
         "{:?}",
         config.warnings()
     );
@@ -44,7 +44,7 @@ fn a_short_key_is_refused_without_being_quoted() {
 }
 
 #[test]
-fn every_key_has_to_be_fit_and_its_own() {
+fn every_key_must_be_valid_and_unique() {
     let with =
         |name: &str, value: &str| from_environment(&[("LEASEHOLD_API_KEY", KEY), (name, value)]);
     for name in [
@@ -57,7 +57,7 @@ fn every_key_has_to_be_fit_and_its_own() {
         let error = complaint(with(name, &"x".repeat(513)));
         assert!(error.contains("longer than 512"), "{error}");
         let error = complaint(with(name, "a key with some spaces"));
-        assert!(error.contains("header cannot carry"), "{error}");
+        assert!(error.contains("not allowed in a header"), "{error}");
         let error = complaint(from_environment(&[(name, OTHER_KEY)]));
         assert!(error.contains("without an api_key"), "{error}");
         with(name, OTHER_KEY).unwrap();
@@ -70,7 +70,7 @@ fn every_key_has_to_be_fit_and_its_own() {
 }
 
 #[test]
-fn keys_are_read_again_from_their_files_and_only_if_they_are_fit() {
+fn keys_are_reread_from_their_files_if_they_are_valid() {
     let (api, admin) = (file(KEY), file(OTHER_KEY));
     let (config, _) = from_environment(&[
         ("LEASEHOLD_API_KEY_FILE", api.path().to_str().unwrap()),
@@ -84,7 +84,7 @@ fn keys_are_read_again_from_their_files_and_only_if_they_are_fit() {
     std::fs::write(api.path(), "another-key-than-before\n").unwrap();
     let reread = keys.reread().unwrap();
     assert_eq!(reread.api.secret.expose(), "another-key-than-before");
-    for (unfit, told) in [
+    for (unfit, words) in [
         ("short", "api_key: is shorter"),
         ("", "is empty"),
         (OTHER_KEY, "is the same as api_key"),
@@ -92,7 +92,7 @@ fn keys_are_read_again_from_their_files_and_only_if_they_are_fit() {
         std::fs::write(api.path(), unfit).unwrap();
         let problem = keys.reread().unwrap_err();
         assert!(
-            problem.contains(told) && !problem.contains(OTHER_KEY),
+            problem.contains(words) && !problem.contains(OTHER_KEY),
             "{problem}"
         );
     }
@@ -124,7 +124,7 @@ fn a_secret_given_twice_in_one_layer_is_refused_and_in_two_the_stronger_wins() {
         ("LEASEHOLD_API_KEY", KEY),
         ("LEASEHOLD_API_KEY_FILE", path),
     ]));
-    assert!(error.contains("api_key is given too"), "{error}");
+    assert!(error.contains("api_key is set too"), "{error}");
 
     let weak = file("api_key = \"weaker-but-long-enough\"\n");
     let sources = Sources {
@@ -151,7 +151,7 @@ fn the_parts_of_a_redis_url_are_understood() {
     assert_eq!(config.redis.username.as_deref(), Some("bob"));
     assert_eq!(config.redis.password.unwrap().expose(), "p@ss");
     assert_eq!(config.store.to_string(), "redis://h:6379/1");
-    for (url, told) in [
+    for (url, words) in [
         ("redis://", "host is missing"),
         ("redis://h:port", "port is not a number"),
         ("redis://h/x", "database is not a number"),
@@ -163,7 +163,7 @@ fn the_parts_of_a_redis_url_are_understood() {
         ("nonsense", "not a URL"),
     ] {
         let error = complaint(from_environment(&[("LEASEHOLD_STORE", url)]));
-        assert!(error.contains(told), "{url}: {error}");
+        assert!(error.contains(words), "{url}: {error}");
     }
 }
 

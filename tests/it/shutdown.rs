@@ -1,4 +1,5 @@
-//! How a process stops: readiness first, then the listener, then the requests under way; and at once when asked twice.
+//! How a process stops: readiness first, then the listener, then the requests in flight; and at once after a second
+//! signal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ async fn status(url: &str) -> u16 {
     reqwest::get(url).await.unwrap().status().as_u16()
 }
 
-/// The stop is announced for so long that the test never sees its end.
+/// The drain delay is longer than the test.
 #[tokio::test]
 async fn on_sigterm_readiness_goes_first_while_requests_are_still_served() {
     let mut serving = Serving::start(&["--server-drain-delay", "1h"]);
@@ -48,8 +49,8 @@ fn on_sigint_the_process_stops_as_well() {
     assert_eq!(serving.wait().code(), Some(0));
 }
 
-/// The drain would take an hour. The signal is sent until it works, because its repeat within moments is taken for an
-/// echo of the first one.
+/// The drain would take an hour. The test repeats the signal until the process ends, because a repeat within the
+/// duplicate window is ignored.
 #[tokio::test]
 async fn a_second_signal_ends_the_process_at_once() {
     for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
@@ -87,7 +88,7 @@ async fn a_request_under_way_is_answered_after_the_listener_closed() {
     let request = tokio::spawn(reqwest::get(format!("http://{address}/slow")));
     entered.notified().await;
     draining.begin();
-    // Refused connections show that the listener is closed; until then the system still takes them.
+    // Refused connections show that the listener is closed; until then the system still accepts them.
     while tokio::net::TcpStream::connect(address).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -156,7 +157,7 @@ async fn an_idle_connection_does_not_hold_up_the_end() {
 }
 
 #[tokio::test]
-async fn draining_is_heard_by_those_who_wait_and_by_those_who_come_later() {
+async fn draining_is_seen_by_current_and_later_waiters() {
     let draining = Draining::new();
     assert!(!draining.has_begun());
     let waiting = tokio::spawn({
@@ -169,7 +170,7 @@ async fn draining_is_heard_by_those_who_wait_and_by_those_who_come_later() {
     assert!(draining.has_begun());
 }
 
-/// A terminal that is closed takes its processes along; they are to end as well as by any other signal.
+/// A closed terminal sends SIGHUP to its processes; they must drain as after any other signal.
 #[tokio::test]
 async fn on_sighup_the_process_drains_and_ends_well() {
     let mut serving = Serving::start(&["--server-drain-delay", "0s"]);
@@ -178,7 +179,7 @@ async fn on_sighup_the_process_drains_and_ends_well() {
     assert_eq!(serving.wait().code(), Some(0));
 }
 
-/// `nohup` asks for that by having the signal ignored.
+/// `nohup` sets the signal to ignored.
 #[tokio::test]
 async fn a_sighup_that_is_ignored_stays_ignored() {
     let mut nohup = std::process::Command::new("sh");

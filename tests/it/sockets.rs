@@ -1,4 +1,4 @@
-//! What the accept loop does with peers that are slow, silent or too many.
+//! The accept loop with peers that are slow, silent or too many.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -34,21 +34,21 @@ async fn serve(config: &ServerConfig) -> (SocketAddr, OpenConnections) {
     started
 }
 
-fn impatient() -> ServerConfig {
+fn short_timeouts() -> ServerConfig {
     ServerConfig {
         header_read_timeout: Duration::from_millis(50),
         ..config()
     }
 }
 
-/// Sends the bytes and then nothing; returns what the server sent before it closed the connection.
+/// Sends the bytes and then nothing; returns the bytes that the server sent before it closed the connection.
 async fn stall_after(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(bytes).await.unwrap();
     let mut received = Vec::new();
     let closed =
         tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut received)).await;
-    // A reset is an end as well.
+    // A reset closes the connection too.
     let _ = closed.expect("the server must close a connection that stalls");
     received
 }
@@ -66,11 +66,11 @@ async fn ask(stream: &mut TcpStream) -> String {
     String::from_utf8(received).unwrap()
 }
 
-/// After a restart all clients come back at once. Whom the system's queue has no room for is silently turned away and
-/// tries again after a second.
+/// After a restart all clients reconnect at once. The system silently drops connections that its listen queue has no
+/// room for, and they are retried after a second.
 #[tokio::test]
-async fn a_crowd_that_comes_at_once_finds_room_before_any_of_it_is_accepted() {
-    // More than twice of what is usual, and few enough for the open files that a process may have by default.
+async fn many_connections_at_once_fit_into_the_listen_queue() {
+    // More than twice the usual backlog, and few enough for the default open-file limit.
     const CROWD: usize = 300;
     let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
     let server = Server::bind(&config(), local()).unwrap();
@@ -85,28 +85,28 @@ async fn a_crowd_that_comes_at_once_finds_room_before_any_of_it_is_accepted() {
 
 #[tokio::test]
 async fn a_silent_connection_is_closed() {
-    let (address, open) = serve(&impatient()).await;
+    let (address, open) = serve(&short_timeouts()).await;
     assert_eq!(stall_after(address, b"").await, b"");
     assert_eq!(open.count(), 0);
 }
 
 #[tokio::test]
 async fn a_head_that_never_ends_is_closed() {
-    let (address, _) = serve(&impatient()).await;
+    let (address, _) = serve(&short_timeouts()).await;
     stall_after(address, b"GET / HTTP/1.1\r\nHost: he").await;
 }
 
-/// `P` may become `PUT` or the preface of HTTP/2, so it is not yet known who is to be impatient.
+/// `P` may become `PUT` or the HTTP/2 preface, so it is not decided yet which protocol's timeout applies.
 #[tokio::test]
 async fn a_protocol_that_stays_undecided_is_closed() {
-    let (address, _) = serve(&impatient()).await;
+    let (address, _) = serve(&short_timeouts()).await;
     stall_after(address, b"P").await;
     stall_after(address, b"PRI * HTTP/2.0\r\n\r\nSM").await;
 }
 
 #[tokio::test]
 async fn an_http2_preface_without_a_request_is_closed() {
-    let (address, _) = serve(&impatient()).await;
+    let (address, _) = serve(&short_timeouts()).await;
     stall_after(address, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
 }
 
@@ -121,13 +121,13 @@ async fn a_connection_that_goes_quiet_after_an_answer_is_closed() {
     assert!(answered.starts_with(b"HTTP/1.1 200 OK"));
 }
 
-/// The second request comes after the time that the first one has, which is the point of having two times.
+/// The second request arrives later than the timeout for the first one, which is the reason for two timeouts.
 #[tokio::test]
 async fn a_kept_connection_outlives_the_time_for_the_first_request() {
-    let (address, _) = serve(&impatient()).await;
+    let (address, _) = serve(&short_timeouts()).await;
     let mut kept = TcpStream::connect(address).await.unwrap();
     ask(&mut kept).await;
-    // Another connection that is closed for its silence shows that the time has passed.
+    // Another silent connection that is closed shows that the time has passed.
     stall_after(address, b"").await;
     assert!(ask(&mut kept).await.starts_with("HTTP/1.1 200 OK"));
 }
@@ -162,7 +162,7 @@ async fn connections_over_the_limit_wait_until_one_ends() {
     ask(&mut first).await;
     let mut second = TcpStream::connect(address).await.unwrap();
     second.write_all(REQUEST).await.unwrap();
-    // The first one is still served, and everything that was going to happen to the second one has had its turn.
+    // The first one is still served, and the server had time to accept the second one.
     for _ in 0..10 {
         ask(&mut first).await;
     }

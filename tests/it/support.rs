@@ -1,4 +1,4 @@
-//! What the tests stand on: a Redis of their own, a network that can fail, stores to put to the test, and polling.
+//! Support for tests: a Redis of their own, a network that can fail, the stores under test, and polling.
 
 pub(crate) mod fixture;
 pub(crate) mod http2;
@@ -12,13 +12,13 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Those who keep the whole machine busy do so one at a time.
+/// Taken by tests that use the whole machine, so that they run one at a time.
 pub(crate) static TURN: Mutex<()> = Mutex::const_new(());
 
-/// How long something that must happen may take before the test gives up. Generous: it only costs when a test fails.
+/// How long a test waits for an effect before it fails. Generous, because only failing tests wait that long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Asks again and again until the answer is `Some`, and fails with `what` once `patience` is over.
+/// Polls until the result is `Some`, and fails with `what` after `patience`.
 pub(crate) async fn eventually_within<T>(
     patience: Duration,
     what: &str,
@@ -34,7 +34,7 @@ pub(crate) async fn eventually_within<T>(
     }
 }
 
-/// [`eventually_within`] the usual patience.
+/// [`eventually_within`] [`PATIENCE`].
 pub(crate) async fn eventually<T>(what: &str, ask: impl AsyncFnMut() -> Option<T>) -> T {
     eventually_within(PATIENCE, what, ask).await
 }

@@ -1,4 +1,4 @@
-//! The metrics as Prometheus reads them.
+//! The metrics in the Prometheus format.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

@@ -1,9 +1,9 @@
-//! The protocol of the queue, gone through in full: three claims that wait for one lock on two processes, a store whose
-//! steps are atomic, and everything that can happen between them in every order.
+//! Exhaustive model checking of the queue protocol: three claims that wait for one lock on two processes, a store with
+//! atomic steps, and all events between them in every order.
 //!
-//! The model is the queue of the contract of [`LockStore`](leasehold::store::LockStore) and of `src/store/redis/lua`, and the
-//! way in which the service asks; it shares no code with them. What is checked is in `properties`, what may go wrong in
-//! `scenario`. That the properties mean something is checked as well: each [`Mistake`] breaks one.
+//! The model is the queue in the contract of [`LockStore`](leasehold::store::LockStore) and in `src/store/redis/lua`,
+//! and the polling of the service; it shares no code with them. `properties` has the checked properties, `scenario` the
+//! possible faults. The tests also check that the properties are effective: each [`Mistake`] breaks one.
 
 mod model;
 mod properties;
@@ -18,32 +18,32 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 use scenario::Scenario;
 
-/// Ways to get it wrong.
+/// Deliberate mistakes in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mistake {
-    /// Processes wait for messages and do not look by themselves.
+    /// Processes wait for messages and never poll by themselves.
     WakesByMessageAlone,
-    /// The lock is not offered to the first waiter but granted, without its asking.
+    /// The lock is not reserved for the head waiter but granted to it without a poll.
     HandsTheLockOver,
-    /// An open lock goes to the waiter that asks first.
-    OffersToAll,
-    /// A waiter that asks is granted the lock though its time is over.
-    NoLookAtTheTime,
-    /// A waiter that steps out does not pass on what was offered to it.
-    ParkKeepsTheOffer,
-    /// A claim that is new takes an open lock past those that wait.
+    /// An open lock goes to the waiter that polls first.
+    NoReservation,
+    /// A waiter that polls is granted the lock although its wait has timed out.
+    IgnoresTheTimeout,
+    /// A waiter that leaves the queue does not pass on its reservation.
+    SuspendKeepsTheReservation,
+    /// A new claim takes an open lock before the waiters.
     NewcomersBarge,
-    /// A process parks a claim of which an ask is under way, and withdraws that only afterwards.
-    ParksFirst,
-    /// A process asks for its first waiter alone, also when nobody knows what became of another one's ask.
-    FirstAloneAsks,
-    /// A request goes on as if it had the place that a later request for the same claim has taken along.
-    FormerRequestsGoOn,
-    /// An attempt that was undone may be granted again when another ask of it arrives late.
+    /// A process suspends a claim while a poll of it is in flight, and rolls that back only afterwards.
+    SuspendsFirst,
+    /// A process polls only for its first waiter, even when the outcome of another waiter's poll is unknown.
+    PollsForTheFirstOnly,
+    /// A request continues as if it had the place, although a later request of the same claim has taken it over.
+    FormerRequestsContinue,
+    /// An attempt that was rolled back can be granted again when another poll of it arrives late.
     UndoneIsForgotten,
 }
 
-/// Goes through every state of the story.
+/// Explores every state of the scenario.
 fn holds(scenario: Scenario) {
     let checker = scenario.checker().threads(2).spawn_bfs().join();
     println!(
@@ -54,7 +54,7 @@ fn holds(scenario: Scenario) {
     checker.assert_properties();
 }
 
-/// Looks for a way in which the mistake breaks the property.
+/// Searches for a path on which the mistake breaks the property.
 fn is_broken(property: &'static str, mistake: Mistake, scenario: Scenario) {
     let scenario = Scenario {
         mistake: Some(mistake),
@@ -68,10 +68,10 @@ fn is_broken(property: &'static str, mistake: Mistake, scenario: Scenario) {
     println!("{mistake:?}, {property}? {:?}", way.into_actions());
 }
 
-/// Whether a path comes back to a state that it has gone through.
-fn goes_in_a_circle(scenario: Scenario) -> bool {
+/// Whether a path returns to one of its earlier states.
+fn has_cycle(scenario: Scenario) -> bool {
     let first = scenario.init_states()[0];
-    // Whether the path that is being followed goes through the state.
+    // The visited states, and whether each is on the current path.
     let mut is_on_path = HashMap::from([(first, true)]);
     let mut path = vec![(first, scenario.next_states(&first))];
     while let Some((state, ahead)) = path.last_mut() {
@@ -89,11 +89,11 @@ fn goes_in_a_circle(scenario: Scenario) -> bool {
     false
 }
 
-/// Else what never comes to be would go unnoticed.
+/// Otherwise the check of `eventually` properties would be incomplete.
 #[test]
-fn no_story_goes_on_for_ever() {
-    assert!(!goes_in_a_circle(Scenario::calm()));
-    assert!(!goes_in_a_circle(Scenario::crash()));
+fn no_path_is_infinite() {
+    assert!(!has_cycle(Scenario::calm()));
+    assert!(!has_cycle(Scenario::crash()));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn the_queue_holds_when_a_process_dies() {
 }
 
 #[test]
-fn the_queue_holds_when_a_process_stands_still() {
+fn the_queue_holds_when_a_process_is_paused() {
     holds(Scenario::pause());
 }
 
@@ -122,12 +122,12 @@ fn the_queue_holds_when_a_client_comes_back() {
 }
 
 #[test]
-fn the_queue_holds_when_an_ask_arrives_after_its_client_has_gone() {
-    holds(Scenario::late_ask());
+fn the_queue_holds_when_a_poll_arrives_after_its_client_has_gone() {
+    holds(Scenario::late_poll());
 }
 
 #[test]
-fn the_queue_holds_when_a_wait_goes_on_elsewhere() {
+fn the_queue_holds_when_a_wait_is_resumed_elsewhere() {
     holds(Scenario::resumed_wait());
 }
 
@@ -137,28 +137,28 @@ fn the_queue_holds_when_some_share_the_lock() {
 }
 
 #[test]
-fn without_looking_a_lost_message_is_a_lost_wake_up() {
+fn without_polling_a_lost_message_is_a_lost_wake_up() {
     let mistake = Mistake::WakesByMessageAlone;
     is_broken(properties::SETTLED, mistake, Scenario::calm());
     is_broken(properties::NOT_IDLE, mistake, Scenario::calm());
 }
 
 #[test]
-fn a_lock_that_is_handed_over_is_nobodys_when_the_process_is_dead() {
+fn a_lock_that_is_handed_over_has_no_owner_when_the_process_is_dead() {
     let mistake = Mistake::HandsTheLockOver;
-    is_broken(properties::GIVEN_BACK, mistake, Scenario::crash());
+    is_broken(properties::ROLLED_BACK, mistake, Scenario::crash());
 }
 
 #[test]
-fn without_a_look_at_the_time_a_waiter_is_granted_too_late() {
-    let mistake = Mistake::NoLookAtTheTime;
+fn a_store_that_ignores_the_timeout_grants_too_late() {
+    let mistake = Mistake::IgnoresTheTimeout;
     is_broken(properties::IN_TIME, mistake, Scenario::pause());
 }
 
 #[test]
-fn an_offer_that_is_not_passed_on_leaves_the_lock_open() {
-    let mistake = Mistake::ParkKeepsTheOffer;
-    is_broken(properties::OFFERED, mistake, Scenario::hang_up());
+fn a_reservation_that_is_not_passed_on_leaves_the_lock_open() {
+    let mistake = Mistake::SuspendKeepsTheReservation;
+    is_broken(properties::RESERVED, mistake, Scenario::hang_up());
 }
 
 #[test]
@@ -171,39 +171,39 @@ fn a_newcomer_that_barges_overtakes() {
 }
 
 #[test]
-fn an_offer_to_all_is_a_race() {
+fn a_lock_without_a_reservation_is_a_race() {
     is_broken(
-        properties::ONE_OFFER,
-        Mistake::OffersToAll,
+        properties::ONE_RESERVATION,
+        Mistake::NoReservation,
         Scenario::calm(),
     );
 }
 
 #[test]
-fn parking_before_withdrawing_leaves_a_claim_in_the_queue_that_nobody_asks_for() {
-    let mistake = Mistake::ParksFirst;
-    is_broken(properties::NOT_IDLE, mistake, Scenario::late_ask());
+fn suspending_before_rolling_back_leaves_an_abandoned_claim_in_the_queue() {
+    let mistake = Mistake::SuspendsFirst;
+    is_broken(properties::NOT_IDLE, mistake, Scenario::late_poll());
 }
 
 #[test]
-fn a_lost_answer_that_nobody_asks_for_again_costs_the_claim_its_turn() {
-    let mistake = Mistake::FirstAloneAsks;
+fn a_lost_reply_without_another_poll_costs_the_claim_its_turn() {
+    let mistake = Mistake::PollsForTheFirstOnly;
     is_broken(properties::IN_ORDER, mistake, Scenario::resumed_wait());
 }
 
 #[test]
-fn a_former_request_that_goes_on_costs_the_later_one_its_place() {
-    let mistake = Mistake::FormerRequestsGoOn;
+fn a_former_request_that_continues_costs_the_later_one_its_place() {
+    let mistake = Mistake::FormerRequestsContinue;
     is_broken(properties::IN_ORDER, mistake, Scenario::hang_up());
 }
 
 #[test]
-fn an_undone_attempt_that_is_granted_again_is_nobodys() {
+fn a_rolled_back_attempt_that_is_granted_again_has_no_owner() {
     let mistake = Mistake::UndoneIsForgotten;
-    is_broken(properties::GIVEN_BACK, mistake, Scenario::late_ask());
+    is_broken(properties::ROLLED_BACK, mistake, Scenario::late_poll());
 }
 
-/// No step of the model makes two holders of it; this one has to be made by hand.
+/// No step of the model leads to two holders, so this state is made by hand.
 #[test]
 fn two_holders_are_seen() {
     let scenario = Scenario::calm();

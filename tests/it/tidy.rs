@@ -1,7 +1,7 @@
-//! The house rules that a machine can check: who may know whom, how long things may get, what every file begins with.
+//! The house rules that a machine can check: dependencies between layers, lengths, the beginning of every file.
 //!
-//! Each rule is a function from a file to what is wrong with it; `tidy::rules` has them, with an example of what each
-//! refuses. This file only applies them to the repository.
+//! Each rule is a function from a file to its violations; `tidy::rules` has them, with an example of what each refuses.
+//! This file only applies them to the repository.
 
 mod lua;
 mod paths;
@@ -12,7 +12,7 @@ use std::process::Command;
 
 /// A text file of the repository.
 struct File {
-    /// From the root of the repository, with `/`.
+    /// Relative to the root of the repository, with `/`.
     path: String,
     text: String,
 }
@@ -27,7 +27,7 @@ impl File {
     }
 }
 
-/// Every text file that is, or is about to be, in the repository.
+/// Every text file of the repository, including untracked ones that are not ignored.
 fn files() -> Vec<File> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let listed = Command::new("git")
@@ -45,7 +45,7 @@ fn files() -> Vec<File> {
     String::from_utf8(listed.stdout)
         .expect("paths are in UTF-8")
         .split_terminator('\0')
-        // What cannot be read was deleted and not yet committed, or is not text.
+        // A file that cannot be read is not text, or is deleted but not yet committed.
         .filter_map(|path| {
             let text = std::fs::read_to_string(root.join(path)).ok()?;
             let path = path.to_owned();
@@ -54,7 +54,7 @@ fn files() -> Vec<File> {
         .collect()
 }
 
-/// Applies a rule to every file and fails with all that is wrong.
+/// Applies a rule to every file and fails with all violations.
 #[track_caller]
 fn assert_none(rule: impl Fn(&File) -> Vec<String>) {
     let files = files();
@@ -72,12 +72,12 @@ fn assert_none(rule: impl Fn(&File) -> Vec<String>) {
 }
 
 #[test]
-fn no_room_knows_what_it_must_not_know() {
+fn no_layer_uses_a_forbidden_path() {
     assert_none(paths::forbidden);
 }
 
 #[test]
-fn every_rust_file_says_first_what_lives_there() {
+fn every_rust_file_begins_with_its_purpose() {
     assert_none(rules::first_line);
 }
 
@@ -107,7 +107,7 @@ fn nothing_unfinished_is_left_behind() {
 }
 
 #[test]
-fn no_file_names_a_path_of_somebodys_machine() {
+fn no_file_names_a_path_of_a_developers_machine() {
     assert_none(rules::machine_paths);
 }
 

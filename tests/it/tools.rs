@@ -1,4 +1,4 @@
-//! What other people's tools find: a fuzzer that goes by the OpenAPI document, its linter, and Prometheus' own.
+//! Checks by external tools: a fuzzer for the OpenAPI document, a linter for it, and promtool.
 //!
 //! `scripts/setup-tests` installs them under `target/`.
 
@@ -8,13 +8,13 @@ use std::process::{Command, Output, Stdio};
 use crate::process::{Serving, output};
 use crate::support::redis_server::{RedisOptions, RedisServer};
 
-/// A request may wait as long as it asks for; the fuzzer has no time for that.
-const IMPATIENT: [&str; 2] = ["--waiting-wait-max", "20ms"];
+/// Short waits, because the fuzzer sends requests with long ones.
+const SHORT_WAITS: [&str; 2] = ["--waiting-wait-max", "20ms"];
 
-/// Schemathesis with every check it has; what it may not call a failure is in `schemathesis.toml`, with reasons.
+/// Schemathesis with all of its checks; exceptions are in `schemathesis.toml`, with reasons.
 fn fuzz(url: &str) {
     let found = tool("target/venv/bin/schemathesis")
-        // It leaves a cache where it runs.
+        // It writes a cache into its working directory.
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("target"))
         .args(["--config-file", "../tests/it/schemathesis.toml", "run"])
         .arg(format!("{url}/openapi.json"))
@@ -26,7 +26,7 @@ fn fuzz(url: &str) {
 
 #[test]
 fn a_fuzzer_finds_nothing_over_the_embedded_store() {
-    let serving = Serving::start(&IMPATIENT);
+    let serving = Serving::start(&SHORT_WAITS);
     fuzz(&serving.url);
 }
 
@@ -34,7 +34,7 @@ fn a_fuzzer_finds_nothing_over_the_embedded_store() {
 async fn a_fuzzer_finds_nothing_over_redis() {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
     let store = format!("redis://{}", redis.address());
-    let [wait_max, so_long] = IMPATIENT;
+    let [wait_max, so_long] = SHORT_WAITS;
     let serving = Serving::start(&["--store", &store, wait_max, so_long]);
     fuzz(&serving.url);
 }
@@ -55,7 +55,7 @@ fn the_linter_is_content_with_the_document() {
     );
 }
 
-/// After some traffic, so that the histograms have something in them.
+/// After some traffic, so that the histograms have samples.
 #[tokio::test]
 async fn prometheus_is_content_with_the_metrics() {
     let serving = Serving::start(&[]);
@@ -96,7 +96,7 @@ fn the_command_prints_the_document_that_is_committed() {
     );
 }
 
-/// A tool, started where the paths of the repository mean something.
+/// A tool, started in the root of the repository.
 fn tool(program: &str) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = if program.contains('/') {

@@ -1,11 +1,11 @@
-//! Waiting in line, tried with real processes: several Leaseholds on one Redis, and clients on sockets of their own.
+//! Queues with real processes: several Leaseholds on one Redis, and clients on sockets of their own.
 //!
-//! What one process does with a queue is in the contract of the stores and in the tests of the service. Here is what only
-//! shows when processes are killed, paused, told to stop or cut off, and when many wait at once.
+//! The contract tests of the stores and the tests of the service cover the queue of one process. These tests are about
+//! processes that are killed, paused, stopped or cut off, and about many waiters at once.
 //!
-//! The usual sizes fit into the suite on two cores, and the bounds allow for a machine that is busy with other tests.
-//! `LEASEHOLD_WAITERS=full` tries the full sizes and allows for nothing; it wants a machine for itself and a build for
-//! speed: `LEASEHOLD_WAITERS=full scripts/test --release --test it waiters:: -- --nocapture --test-threads 1`.
+//! The usual sizes fit into the test suite on two cores, and the bounds allow for a machine that is busy with other
+//! tests. `LEASEHOLD_WAITERS=full` runs the full sizes with strict bounds; it needs an idle machine and a release
+//! build: `LEASEHOLD_WAITERS=full scripts/test --release --test it waiters:: -- --nocapture --test-threads 1`.
 
 mod chaos;
 pub(crate) mod client;
@@ -24,18 +24,18 @@ mod streams;
 
 use std::time::Duration;
 
-/// How much later than promised something may be on a machine that runs other tests meanwhile, without optimisation.
+/// The extra time allowed in an unoptimised build, on a machine that runs other tests at the same time.
 const BUSY: Duration = Duration::from_millis(1500);
 
-/// A lease that no test outlasts.
+/// A TTL longer than any test.
 const LASTING: &str = "ttl=10m&wait=5m";
 
-/// The bound that is promised, and what a busy machine is allowed beyond it.
+/// The guaranteed bound, plus the extra time for a busy machine.
 fn bound(promised: Duration) -> Duration {
     promised + if is_full() { Duration::ZERO } else { BUSY }
 }
 
-/// How many there are of something, by default and in full.
+/// A count: the usual one, or the one of a full run.
 fn size(usual: usize, full: usize) -> usize {
     if is_full() { full } else { usual }
 }
@@ -48,12 +48,12 @@ fn is_full() -> bool {
     std::env::var("LEASEHOLD_WAITERS").is_ok_and(|size| size == "full")
 }
 
-/// Any number below `end`.
+/// A random number below `end`.
 fn random(end: u64) -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0 % end
 }
 
-/// Any duration below `end`.
+/// A random duration below `end`.
 fn random_duration(end: Duration) -> Duration {
     Duration::from_micros(random(u64::try_from(end.as_micros()).expect("short")))
 }

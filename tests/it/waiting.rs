@@ -1,5 +1,5 @@
-//! How the service waits: who asks the store and when, that no wake-up is lost, and how waits end. The clock is stopped, and
-//! the store does what is staged, so every test says to the millisecond what it expects.
+//! Waiting in the service: which waiter polls the store and when, that no wake-up is lost, and how waits end. The clock
+//! is stopped and the store is scripted, so every test is exact to the millisecond.
 
 mod endings;
 mod holding;
@@ -21,9 +21,9 @@ use tokio::time::Instant;
 
 use crate::support::fixture::{claim, lock_of, rival};
 
-/// A wait that is not over before the test is.
+/// A wait longer than any test.
 const LONG_WAIT: Duration = Duration::from_secs(50);
-/// As quickly as tasks follow each other; no timer of a second is that quick.
+/// The time for a few task switches; shorter than any timer of a second.
 const AT_ONCE: Duration = Duration::from_millis(30);
 
 type Answer = Result<AcquireAnswer, StoreError>;
@@ -42,7 +42,7 @@ impl Waiting {
         Self { claim, answer }
     }
 
-    /// Starts to wait, and stands in the queue when this is done.
+    /// Starts to wait, and returns when the claim is in the queue.
     async fn standing(service: &LockService, claim: &Arc<Claim>, wait: Duration) -> Self {
         let waiting = Self::on(service, claim, wait);
         settle().await;
@@ -72,14 +72,14 @@ impl Waiting {
         }
     }
 
-    /// The client hangs up.
+    /// Disconnects the client.
     async fn hangs_up(self) {
         self.answer.abort();
         assert!(self.answer.await.is_err(), "it has no answer yet");
     }
 }
 
-/// Lets all tasks come to rest, and less than a timer's time pass.
+/// Lets all tasks become idle, in less time than any timer needs.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
@@ -110,7 +110,7 @@ async fn view(service: &LockService, claim: &Claim) -> LockView {
     service.inspect(lock_of(claim)).await.unwrap()
 }
 
-/// Nobody holds the lock and nobody waits for it.
+/// Asserts that the lock is free and has no waiters.
 async fn assert_idle(service: &LockService, claim: &Claim) {
     let view = view(service, claim).await;
     assert_eq!((view.state, view.queue.length), (LockState::Free, 0));

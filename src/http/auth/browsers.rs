@@ -1,9 +1,10 @@
-//! What a web page may make a browser send to a service that asks nobody for a key: nothing that shows or changes locks.
+//! Protection of a service without keys against requests that a web page makes a browser send: none may show or change
+//! locks.
 //!
-//! A page of another site cannot read our answers, but it can send requests that take effect, or have its own name resolve
-//! to our address and then count as the same site (DNS rebinding). Browsers say which site a request comes from, and a
-//! service that only its own machine can reach is known by few names. Other clients are not affected: what they send has
-//! none of these headers, and they are told their host by people.
+//! A page of another site cannot read our responses, but it can send requests that take effect, or make its own host
+//! name resolve to our address and so count as the same site (DNS rebinding). Browsers send the origin site of a
+//! request, and a service on a loopback address has few host names. Other clients are not affected: they send none of
+//! these headers, and their users configure the host.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,13 +16,13 @@ use crate::http::problem::{AccessRefusal, Problem};
 use crate::http::route::Route;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// How much of an unknown host is repeated in the answer, in letters.
+/// How many characters of an unknown host the response repeats.
 const ECHO_MAX: usize = 64;
 
-const CROSS_SITE: &str = "a page of another site made a browser send this, and this service asks for no key that would \
-     keep such a page out; call it from elsewhere than a browser, or configure a key (LEASEHOLD_API_KEY_FILE)";
+const CROSS_SITE: &str = "a browser sent this for a page of another site, and this service has no key that would stop such \
+     requests; do not call it from a browser, or configure a key (LEASEHOLD_API_KEY_FILE)";
 
-/// Under which host names the service is asked.
+/// The host names that requests may use for the service.
 #[derive(Clone, Debug)]
 pub struct KnownHosts {
     names: Vec<String>,
@@ -29,7 +30,7 @@ pub struct KnownHosts {
 }
 
 impl KnownHosts {
-    /// Any name will do.
+    /// Accepts any host name.
     #[must_use]
     pub fn any() -> Self {
         Self {
@@ -38,8 +39,8 @@ impl KnownHosts {
         }
     }
 
-    /// Only these names, `localhost`, and addresses, which no name resolves to by surprise. A service that other machines
-    /// reach has names that it cannot know, so there any will do unless some are given.
+    /// Accepts only these names, `localhost`, and IP addresses, which DNS rebinding cannot fake. A service that other
+    /// machines can reach cannot know all its names, so there any name is accepted if `names` is empty.
     #[must_use]
     pub fn new(listen: SocketAddr, names: Vec<String>) -> Self {
         Self {
@@ -62,7 +63,7 @@ impl KnownHosts {
     }
 }
 
-/// Every name below `localhost` is the machine itself (RFC 6761, 6.3).
+/// Every name under `localhost` is the machine itself (RFC 6761, 6.3).
 fn is_localhost(host: &str) -> bool {
     const LOCALHOST: &str = "localhost";
     let Some((below, last)) = host
@@ -75,8 +76,8 @@ fn is_localhost(host: &str) -> bool {
     last.eq_ignore_ascii_case(LOCALHOST) && (below.is_empty() || below.ends_with('.'))
 }
 
-/// Refuses a request for a host that is not ours, and one of another site's page. The pages and probes that show no lock
-/// may be looked at from anywhere.
+/// Refuses requests for an unknown host, and cross-site requests. Pages and probes that show no lock may be read from
+/// any site.
 pub(super) fn screen(
     hosts: &KnownHosts,
     request: &Request,
@@ -84,21 +85,22 @@ pub(super) fn screen(
 ) -> Result<(), Problem> {
     if hosts.is_checked
         && let Some(unknown) =
-            authorities(request).find(|asked| !hosts.contains(without_port(asked)))
+            authorities(request).find(|authority| !hosts.contains(without_port(authority)))
     {
         return Err(unknown_host(unknown));
     }
     if !is_cross_site(request) {
         return Ok(());
     }
-    let only_looks = matches!(*request.method(), Method::GET | Method::HEAD);
-    if only_looks && route.is_some_and(Route::shows_no_lock) {
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    if is_read && route.is_some_and(Route::shows_no_lock) {
         return Ok(());
     }
     Err(Problem::forbidden(AccessRefusal::CrossSite, CROSS_SITE))
 }
 
-/// Browsers that do not say which site a request comes from say its origin, at least where it may change something.
+/// Whether a page of another site sent the request. Browsers without `Sec-Fetch-Site` send `Origin`, at least with
+/// requests that may change something.
 fn is_cross_site(request: &Request) -> bool {
     let headers = request.headers();
     if headers.contains_key(SEC_FETCH_SITE) {
@@ -107,25 +109,25 @@ fn is_cross_site(request: &Request) -> bool {
     }
     headers.get_all(ORIGIN).iter().any(|origin| {
         let origin = origin.to_str().unwrap_or_default();
-        let mut asked = authorities(request).peekable();
-        asked.peek().is_none() || asked.any(|asked| !is_origin_of(origin, asked))
+        let mut hosts = authorities(request).peekable();
+        hosts.peek().is_none() || hosts.any(|host| !is_origin_of(origin, host))
     })
 }
 
-/// The hosts that the request names: one, unless somebody plays tricks.
+/// The hosts in the request: one, unless the client manipulates the headers.
 fn authorities(request: &Request) -> impl Iterator<Item = &str> {
     let of_uri = request
         .uri()
         .authority()
         .map(|authority| authority.as_str());
     let of_headers = request.headers().get_all(HOST).iter();
-    // What is not ASCII is no host that is known.
+    // A host that is not ASCII is never known.
     let of_headers = of_headers.map(|host| host.to_str().unwrap_or("?"));
     of_uri.into_iter().chain(of_headers)
 }
 
-/// Whether the origin, as in `https://locks.example`, is the host that was asked. Only the origin has a scheme, so the
-/// port that goes without saying is left out of both.
+/// Whether the origin, such as `https://locks.example`, is the requested host. Only the origin has a scheme, so the
+/// default port of that scheme is removed from both.
 fn is_origin_of(origin: &str, host: &str) -> bool {
     let (authority, default_port) = match origin.split_once("://") {
         Some(("http", authority)) => (authority, ":80"),
@@ -147,7 +149,7 @@ fn without_port(authority: &str) -> &str {
 fn unknown_host(host: &str) -> Problem {
     let host: String = host.chars().take(ECHO_MAX).collect();
     let detail = format!(
-        "{host:?} is no name that this service is known by, so a web page may have made it up; ask for localhost or an IP \
+        "{host:?} is not a known host name of this service, so a web page may have made it up; use localhost or an IP \
          address, or add the name to server.hosts (LEASEHOLD_SERVER_HOSTS)"
     );
     Problem::forbidden(AccessRefusal::UnknownHost, detail)
@@ -158,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loopback_listener_is_known_by_addresses_by_localhost_and_by_what_is_configured() {
+    fn a_loopback_listener_accepts_ip_addresses_localhost_and_configured_names() {
         let hosts = KnownHosts::new(
             ([127, 0, 0, 1], 7625).into(),
             vec!["locks.internal".to_owned()],
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_the_host_with_or_without_the_port_that_goes_without_saying() {
+    fn an_origin_equals_the_host_with_or_without_the_default_port() {
         for (origin, host) in [
             ("http://localhost:7625", "localhost:7625"),
             ("http://locks", "locks:80"),

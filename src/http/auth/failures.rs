@@ -1,11 +1,10 @@
-//! Requests without a valid key: a peer that sends many is told to slow down. A valid key is never refused because of them,
-//! since many clients may share one address.
+//! Rate limit for requests without a valid key. It never refuses a valid key, since many clients may share one address.
 
 use crate::http::layers::Requester;
 use crate::http::peers::PeerCounts;
 use crate::http::problem::Problem;
 
-/// The failures of this process. Clones share them.
+/// The counts of failed authentications in this process. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Failures {
     per_minute_max: u32,
@@ -13,7 +12,7 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Answers 429 to failures of a peer beyond so many in a minute.
+    /// After `per_minute_max` failures of a peer in a minute, further ones get 429.
     #[must_use]
     pub fn new(per_minute_max: u32) -> Self {
         Self {
@@ -22,8 +21,8 @@ impl Failures {
         }
     }
 
-    /// Counts the failure and puts it into words. A trusted proxy sends those of many clients, none of which is to slow down
-    /// because of another.
+    /// Counts the failure and returns the problem for it. Trusted proxies are never limited, because they forward
+    /// requests of many clients.
     pub(super) fn refuse(&self, requester: &Requester, detail: &'static str) -> Problem {
         let counted = self.counts.count(requester.ip());
         if requester.is_trusted_proxy() || counted.count <= self.per_minute_max {

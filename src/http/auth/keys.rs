@@ -1,4 +1,4 @@
-//! The keys that are valid now, by their digests, and the role of each. They can be replaced while requests are served.
+//! The valid keys, as digests, with their roles. They can be replaced while requests are served.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,10 +8,10 @@ use subtle::ConstantTimeEq as _;
 
 use crate::config::API_KEY_CHARS_MAX;
 
-/// What a key allows. Each role may do what those before it may.
+/// What a key allows. Each role includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Look at locks, events and metrics.
+    /// Read locks, events and metrics.
     Reader,
     /// Acquire, renew and release.
     Client,
@@ -30,7 +30,7 @@ impl Role {
     }
 }
 
-/// The keys that are valid now. Clones share them.
+/// The valid keys. Clones share them.
 #[derive(Clone)]
 pub struct KeyRing(Arc<RwLock<Vec<KeyDigest>>>);
 
@@ -41,22 +41,22 @@ struct KeyDigest {
 }
 
 impl KeyRing {
-    /// A ring of these keys.
+    /// Creates a ring with these keys.
     #[must_use]
     pub fn new<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = (Role, K)>) -> Self {
         Self(Arc::new(RwLock::new(digests(keys))))
     }
 
-    /// From now on, these keys are valid and no others.
+    /// Replaces all keys by these.
     pub fn replace<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = (Role, K)>) {
         let keys = digests(keys);
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
     }
 
-    /// Digests are compared, all of them and in constant time, so that the time of an answer tells nothing about any key,
-    /// not even its length.
+    /// The role of a key, if it is valid. Compares all digests in constant time, so that response times reveal nothing
+    /// about any key, not even its length.
     pub(super) fn role_of(&self, presented: &[u8]) -> Option<Role> {
-        // No key is so long, and hashing what is would be work that anybody could order.
+        // No key is this long, and hashing longer input would let any client cause work.
         if presented.len() > API_KEY_CHARS_MAX {
             return None;
         }

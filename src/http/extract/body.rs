@@ -1,4 +1,4 @@
-//! The body of a request: how long it may be and take, and whether it is JSON or a form.
+//! Reads the body of a request within its size and time limits, and parses it as JSON or as a form.
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::CONTENT_TYPE;
@@ -12,12 +12,12 @@ use crate::http::problem::Problem;
 use crate::limits::{Limit, Taken};
 use crate::server::Peer;
 
-/// Smaller bodies are many, and are bounded by the number of requests.
+/// Bodies up to this size are not counted: the limit on requests bounds them.
 const LARGE_BYTES: usize = 16 * 1024;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// What `Content-Type` announces.
+/// The type in `Content-Type`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Announced {
     Form,
@@ -31,7 +31,7 @@ impl Announced {
         let Some(value) = headers.get(CONTENT_TYPE) else {
             return Self::Form;
         };
-        // What nearly all forms say, letter for letter.
+        // Fast path: nearly all forms send exactly this.
         if value == FORM {
             return Self::Form;
         }
@@ -51,7 +51,8 @@ impl Announced {
     }
 }
 
-/// Reads the whole body, while so many bytes of the head are kept. Without a body, it costs nothing: no timer, no copy.
+/// Reads the whole body. `kept_bytes` of the head stay in memory meanwhile. Without a body, it costs nothing: no timer,
+/// no copy.
 pub(super) async fn read(
     body: Body,
     kept_bytes: usize,
@@ -63,7 +64,7 @@ pub(super) async fn read(
     }
     let settings = app.settings();
     let bytes_max = settings.body_bytes_max;
-    // A body that is announced as too large is refused before it is sent, which `Expect: 100-continue` is made for.
+    // Refuse by Content-Length, before the client sends the body: this is the purpose of `Expect: 100-continue`.
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(Problem::body_too_large(bytes_max));
     }
@@ -72,7 +73,7 @@ pub(super) async fn read(
         .upper()
         .and_then(|length| usize::try_from(length).ok());
     let length = length.unwrap_or(bytes_max) + kept_bytes;
-    // Counted until the body is here: what is made of it is a request, and those are counted too.
+    // Counted until the body has been read; after that, the limit on requests applies.
     let _taken = (length > LARGE_BYTES)
         .then(|| room(length, extensions, app))
         .transpose()
@@ -113,7 +114,7 @@ async fn collect(mut body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
     Ok(whole.into())
 }
 
-/// Room for a large body, or the limit that is in the way.
+/// Takes room for a large body, or returns the limit that is exceeded.
 fn room(
     length: usize,
     extensions: &Extensions,
@@ -129,7 +130,7 @@ fn room(
 
 /// Appends the fields of a body.
 ///
-/// A body that starts with `{` is JSON whatever it is announced as: `curl -d` says of everything that it is a form.
+/// A body that starts with `{` is JSON whatever its Content-Type: `curl -d` labels everything as a form.
 pub(super) fn parse(
     announced: Announced,
     body: &[u8],
@@ -144,7 +145,7 @@ pub(super) fn parse(
             .map_err(|_| Problem::malformed("the form is not valid UTF-8")),
         Announced::Json => Err(Problem::malformed("the body must be a JSON object: {…}")),
         Announced::Multipart => Err(Problem::unsupported_media_type(
-            "multipart forms are not read; send a URL-encoded form (curl -d, not -F) or JSON",
+            "multipart forms are not supported; send a URL-encoded form (curl -d, not -F) or JSON",
         )),
         Announced::Other => Err(Problem::unsupported_media_type(
             "send a JSON object as application/json, or a form as application/x-www-form-urlencoded",

@@ -8,20 +8,20 @@ use serde_json::value::RawValue;
 use crate::domain::duration;
 use crate::http::problem::Problem;
 
-/// How deep metadata may be nested. Answers put it three levels deeper, and common parsers stop at 128.
+/// How deep metadata may be nested. Responses nest it three levels deeper, and common parsers stop at 128.
 const DEPTH_MAX: usize = 64;
-/// How much of a wrong value is repeated in the answer, in letters.
+/// How many characters of a wrong value the response repeats.
 const ECHO_MAX: usize = 64;
-/// How many fields are read of a request. All that there are, each given twice and with as many names as there may be, are
-/// fewer.
+/// How many fields of a request are read. No valid request has more, even if it repeats each field and has the maximum
+/// number of names.
 pub(super) const ENTRIES_MAX: usize = 200;
 
-/// What a request says, until it has all been taken out.
+/// The fields of a request that no handler has taken out yet.
 pub(in crate::http) struct Fields {
     entries: Entries,
 }
 
-/// The fields of a request as they come.
+/// The fields of a request, in the order of their arrival.
 #[derive(Default)]
 pub(super) struct Entries {
     read: Vec<FieldEntry>,
@@ -33,7 +33,8 @@ impl Entries {
         self.read.len() < ENTRIES_MAX
     }
 
-    /// Adds a field if there is room. If not, the request will be refused, for one that was read or for having too many.
+    /// Adds a field if there is room. Otherwise the request will be refused, for one of the fields read or for having
+    /// too many.
     pub(super) fn push(&mut self, entry: FieldEntry) {
         if self.has_room() {
             self.read.push(entry);
@@ -42,7 +43,7 @@ impl Entries {
         }
     }
 
-    /// There are more fields, which nobody need read.
+    /// Records that there are more fields, which are not read.
     pub(super) fn skip_rest(&mut self) {
         self.has_more = true;
     }
@@ -52,21 +53,21 @@ impl Entries {
     }
 }
 
-/// One field as it was given.
+/// One field as the client sent it.
 pub(super) struct FieldEntry {
     pub(super) name: String,
     pub(super) value: Value,
 }
 
-/// A value, as far as it is known before anybody asks for a type.
+/// A value whose type is not known yet.
 pub(super) enum Value {
     /// From a form or a query string.
     Text(String),
-    /// A string of JSON.
+    /// A JSON string.
     Quoted(String),
     /// Any other JSON, byte for byte.
     Json(Box<RawValue>),
-    /// JSON's null, which means the same as leaving the field out.
+    /// JSON null, which is the same as leaving the field out.
     Null,
 }
 
@@ -85,7 +86,7 @@ impl Fields {
         Self { entries }
     }
 
-    /// Any text.
+    /// A text.
     pub(in crate::http) fn text(&mut self, name: &'static str) -> Result<Option<String>, Problem> {
         match self.take(name)? {
             None | Some(Value::Null) => Ok(None),
@@ -94,8 +95,8 @@ impl Fields {
         }
     }
 
-    /// Several texts: an array of strings in JSON; elsewhere the field is repeated, because there is no letter that
-    /// could stand between the texts and not in them.
+    /// Several texts: an array of strings in JSON, a repeated field elsewhere. There is no separator that could not
+    /// also occur in the texts.
     pub(in crate::http) fn texts(
         &mut self,
         name: &'static str,
@@ -133,13 +134,14 @@ impl Fields {
         let Some(value) = self.take(name)? else {
             return Ok(None);
         };
-        // Numbers of JSON have no unit, and are refused with the same words as a string without one.
+        // A JSON number has no unit and is refused with the same message as a string without one.
         duration::parse(&echo(value.as_str()))
             .map(Some)
             .map_err(|invalid| Problem::field(name, invalid.to_string()))
     }
 
-    /// A whole number, written as a number or as digits. Numbers that are too large saturate and fail at a bound.
+    /// A whole number, as a JSON number or as digits. Numbers that are too large saturate and fail a later bounds
+    /// check.
     pub(in crate::http) fn number(&mut self, name: &'static str) -> Result<Option<u64>, Problem> {
         let Some(value) = self.take(name)? else {
             return Ok(None);
@@ -175,7 +177,7 @@ impl Fields {
                 return Err(Problem::field(name, problem));
             }
         };
-        // It is read once in full, because others will have to read it: it must not break the answers about the lock.
+        // Parsed once in full, because it becomes part of later responses about the lock and must not break them.
         let value = serde_json::from_str(raw.get())
             .map_err(|error| Problem::field(name, format!("cannot be read: {error}")))?;
         if depth(&value) > DEPTH_MAX {
@@ -185,10 +187,10 @@ impl Fields {
         Ok(Some(raw))
     }
 
-    /// Refuses what nobody has taken out: a misspelt `ttl` must never be a default.
+    /// Refuses fields that the handler has not taken out: a misspelt `ttl` must not silently become the default.
     ///
     /// # Errors
-    /// Names the field, and the one among `known` that was probably meant.
+    /// The unknown field, and the one of `known` that was probably meant.
     pub(in crate::http) fn finish(self, known: &[&'static str]) -> Result<(), Problem> {
         let Entries { read, has_more } = self.entries;
         let Some(FieldEntry { name, .. }) = read.into_iter().next() else {
@@ -199,24 +201,24 @@ impl Fields {
         };
         let name = echo(&name).into_owned();
         let suggestion = suggestion(&name, known);
-        // What changes one lock takes a token; a listing and a watch are of no single lock.
+        // Only operations that change one lock take a token, so this is not a listing or a watch.
         let detail = if name == "names" && known.contains(&"token") {
-            "several locks at once are acquired, renewed and released at /locks, not here"
+            "this path is for one lock; acquire, renew and release several locks at /locks"
                 .to_owned()
         } else if let Some(suggestion) = suggestion {
-            format!("there is no field {name:?}; did you mean {suggestion:?}?")
+            format!("unknown field {name:?}; did you mean {suggestion:?}?")
         } else if known.is_empty() {
-            format!("there is no field {name:?}; this operation takes none")
+            format!("unknown field {name:?}; this operation has no fields")
         } else {
             format!(
-                "there is no field {name:?}; there are: {}",
+                "unknown field {name:?}; the fields are: {}",
                 known.join(", ")
             )
         };
         Err(Problem::unknown_field(name, suggestion, detail))
     }
 
-    /// Takes out a field, wherever it was given. Saying the same twice is fine.
+    /// Takes out a field, wherever the client sent it. Sending the same value twice is allowed.
     fn take(&mut self, name: &'static str) -> Result<Option<Value>, Problem> {
         let mut found: Option<Value> = None;
         let taken = self.entries.read.extract_if(.., |entry| entry.name == name);
@@ -234,7 +236,7 @@ impl Fields {
     }
 }
 
-/// The known field that differs by a slip of the finger, by case, or by a unit at its end (`ttl_ms`).
+/// The known field that differs by a typing error, by case, or by a unit at its end (`ttl_ms`).
 fn suggestion(name: &str, known: &[&'static str]) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let distance = |known: &str| strsim::damerau_levenshtein(&name, known);
@@ -256,7 +258,7 @@ fn depth(value: &serde_json::Value) -> usize {
     }
 }
 
-/// The beginning of what a client sent, short enough to be sent back.
+/// The beginning of a text from the client, short enough to be repeated in the response.
 pub(in crate::http) fn echo(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(ECHO_MAX) {
         None => Cow::Borrowed(text),

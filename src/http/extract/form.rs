@@ -1,4 +1,4 @@
-//! URL-encoded fields: forms and query strings. Unlike browsers, it refuses what is not UTF-8 instead of mending it.
+//! URL-encoded fields: forms and query strings. Unlike browsers, it refuses invalid UTF-8 instead of replacing it.
 
 use std::borrow::Cow;
 use std::string::FromUtf8Error;

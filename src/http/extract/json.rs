@@ -1,4 +1,4 @@
-//! A JSON object as a list of fields: a field given twice is seen, and objects inside are kept byte for byte.
+//! Parses a JSON object into a list of fields: duplicates are detected, and nested objects are kept byte for byte.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::fields::{ENTRIES_MAX, Entries, FieldEntry, Value};
 /// Appends the fields of a JSON object.
 ///
 /// # Errors
-/// Says where the text is not JSON.
+/// The position where the text is not valid JSON.
 pub(super) fn parse(body: &[u8], entries: &mut Entries) -> serde_json::Result<()> {
     let Object { members, has_more } = serde_json::from_slice(body)?;
     for (name, raw) in members {
@@ -34,7 +34,7 @@ impl Value {
     }
 }
 
-/// The first members in the order of the text, duplicates included, which a map would swallow.
+/// The first members in the order of the text. Not a map, which would drop duplicates.
 struct Object {
     members: Vec<(String, Box<RawValue>)>,
     has_more: bool,

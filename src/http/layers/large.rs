@@ -1,5 +1,5 @@
-//! Large answers: how many bytes of them may be under way, to one peer and to all. They take up room until they have been
-//! written, however long the client takes to read them.
+//! Limits how many bytes of large responses may be in flight, to one peer and in all. A response counts until it has
+//! been written, however long the client takes to read it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,24 +15,24 @@ use crate::http::route::Route;
 use crate::limits::{Limit, Taken};
 use crate::server::{Peer, SharedBytes};
 
-/// Smaller answers are many, and are bounded by the number of requests.
+/// Responses up to this size are not counted: the limit on requests bounds them.
 const LARGE_BYTES: u64 = 16 * 1024;
 
-/// What a large answer may be expected to have before it is made.
+/// The assumed size of a large response before it is built.
 const EXPECTED_BYTES: usize = 64 * 1024;
 
-/// Whether there may be room for the large answer of this request, so that nothing is made that cannot be sent: what a
-/// client does not read, it is not to be given more of.
-pub(super) fn expect(app: &App, asked: &RequestFacts) -> Result<(), Limit> {
-    let is_large = match asked.route {
+/// Refuses a request with a large response early if there is no room now, so that no response is built that cannot be
+/// sent because the client does not read the earlier ones.
+pub(super) fn expect(app: &App, request: &RequestFacts) -> Result<(), Limit> {
+    let is_large = match request.route {
         Some(Route::Metrics) => true,
-        Some(Route::Locks) => asked.method == Method::GET,
+        Some(Route::Locks) => request.method == Method::GET,
         _ => false,
     };
     if !is_large {
         return Ok(());
     }
-    let peer = asked.requester.peer.as_ref().and_then(Peer::limits);
+    let peer = request.requester.peer.as_ref().and_then(Peer::limits);
     if peer.is_some_and(|peer| !peer.answer_bytes.has_room(EXPECTED_BYTES)) {
         return Err(Limit::AnswerBytesPerPeer);
     }
@@ -42,7 +42,7 @@ pub(super) fn expect(app: &App, asked: &RequestFacts) -> Result<(), Limit> {
     }
 }
 
-/// Makes a large answer take up room, or says which limit is in the way.
+/// Takes room for a large response, or returns the limit that is exceeded.
 pub(super) fn admit(app: &App, peer: Option<&Peer>, response: &mut Response) -> Result<(), Limit> {
     let length = response.body().size_hint().exact().unwrap_or_default();
     if length <= LARGE_BYTES || response.extensions().get::<SharedBytes>().is_some() {
@@ -65,13 +65,13 @@ pub(super) fn admit(app: &App, peer: Option<&Peer>, response: &mut Response) -> 
     Ok(())
 }
 
-/// A body whose bytes take up room.
+/// A body whose bytes count against the limits.
 struct LargeBody {
     body: Body,
     taken: Option<(Taken, Option<Taken>)>,
 }
 
-/// Bytes that take up room until nobody has them any more.
+/// Bytes that count against the limits until their last reference is dropped.
 struct CountedBytes {
     bytes: Bytes,
     _taken: (Taken, Option<Taken>),
@@ -93,7 +93,7 @@ impl http_body::Body for LargeBody {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         frame.map_ok(|frame| {
-            // A body whose length is known is in one piece, but for the last byte of a grant.
+            // A body of known length is one frame, except for the last byte of a grant.
             frame.map_data(|bytes| match self.taken.take() {
                 Some(taken) => Bytes::from_owner(CountedBytes {
                     bytes,

@@ -1,4 +1,4 @@
-//! The log line of a request. It never has the query string, a header or a body, because they may carry a token.
+//! The log line of a request. It never contains the query string, a header or a body, which may contain a token.
 
 use axum::http::StatusCode;
 
@@ -14,91 +14,91 @@ use crate::http::route::Route;
 
 /// Writes the line, if the settings ask for it.
 ///
-/// What the client can mend is no news for the operator, so a 4xx is `info`, and so is that a process stops which was told
-/// to; any other 503 is a warning, a 500 an error.
-pub(super) fn request(app: &App, asked: &RequestFacts, answered: &ResponseFacts<'_>) {
+/// A 4xx is `info`, because the client has to fix it, and so is a 503 while draining; any other 503 is a warning, a 500
+/// an error.
+pub(super) fn request(app: &App, request: &RequestFacts, response: &ResponseFacts<'_>) {
     let settings = &app.settings().request_log;
     if settings.mode == LogRequests::Off {
         return;
     }
-    // Waiting is what the client asked for.
-    let is_slow = answered.took.saturating_sub(answered.waited) >= settings.slow;
-    let is_failed = answered.status.as_u16() >= 400;
+    // Time in the queue does not count: the client asked to wait.
+    let is_slow = response.took.saturating_sub(response.waited) >= settings.slow;
+    let is_failed = response.status.as_u16() >= 400;
     if !is_slow && !is_failed && settings.mode == LogRequests::Failed {
         return;
     }
     let is_only_slow = is_slow && !is_failed && settings.mode == LogRequests::Failed;
     let frequent = match is_only_slow {
         true => Some(Frequent::SlowRequest),
-        false => frequent(app, asked, answered),
+        false => frequent(app, request, response),
     };
     let Some(number) = app.log_sample().number(frequent) else {
         return;
     };
-    let lock = (asked.route == Some(Route::Lock))
-        .then(|| lock_name(&asked.path).ok())
+    let lock = (request.route == Some(Route::Lock))
+        .then(|| lock_name(&request.path).ok())
         .flatten();
     let line = LogLine {
-        asked,
-        answered,
+        request,
+        response,
         lock,
         number,
     };
-    let is_draining = answered.problem.map(Problem::code) == Some(Code::Draining);
-    if answered.status == StatusCode::INTERNAL_SERVER_ERROR {
+    let is_draining = response.problem.map(Problem::code) == Some(Code::Draining);
+    if response.status == StatusCode::INTERNAL_SERVER_ERROR {
         line.error();
-    } else if answered.status.is_server_error() && !is_draining {
+    } else if response.status.is_server_error() && !is_draining {
         line.warn();
     } else if is_failed {
         line.info("The request was refused.");
     } else if is_slow {
         line.info("The request was slow.");
     } else {
-        line.info("The request was answered.");
+        line.info("The request was response.");
     }
 }
 
-/// Why there may be any number of such lines, if there may: where keys are asked for, also because those who have none ask
-/// wrongly for what is open to all.
-fn frequent(app: &App, asked: &RequestFacts, answered: &ResponseFacts<'_>) -> Option<Frequent> {
-    let peer = asked.requester.ip();
-    let of_problem = answered
+/// The kind of a line that can come in any number; none if such lines are always written. On a service with keys, bad
+/// requests to open routes count, too, because clients without a key can send them.
+fn frequent(app: &App, request: &RequestFacts, response: &ResponseFacts<'_>) -> Option<Frequent> {
+    let peer = request.requester.ip();
+    let of_problem = response
         .problem
         .and_then(|problem| Frequent::of(problem, peer));
     let asks_for_keys = matches!(app.settings().access, Access::Keys(..));
-    let is_open = asked.route.is_none_or(Route::shows_no_lock);
-    let is_anybodys = asks_for_keys && is_open && answered.status.is_client_error();
+    let is_open = request.route.is_none_or(Route::shows_no_lock);
+    let is_anybodys = asks_for_keys && is_open && response.status.is_client_error();
     of_problem.or(is_anybodys.then_some(Frequent::PeerRefusal(peer)))
 }
 
 struct LogLine<'a> {
-    asked: &'a RequestFacts,
-    answered: &'a ResponseFacts<'a>,
+    request: &'a RequestFacts,
+    response: &'a ResponseFacts<'a>,
     lock: Option<LockName>,
     number: LineNumber,
 }
 
-/// The same fields at every level: tracing fixes the level of an event when it is compiled.
+/// A macro, because the level of a tracing event must be known at compile time; the fields are the same at every level.
 macro_rules! event {
     ($level:ident, $line:expr, $sentence:expr) => {{
         let LogLine {
-            asked,
-            answered,
+            request,
+            response,
             lock,
             number,
         } = $line;
-        let problem = answered.problem;
+        let problem = response.problem;
         tracing::$level!(
-            request_id = asked.requester.request_id.as_str(),
-            peer = asked.requester.address().map(tracing::field::display),
-            method = asked.method.as_str(),
-            route = asked.route.map_or("other", Route::template),
+            request_id = request.requester.request_id.as_str(),
+            peer = request.requester.address().map(tracing::field::display),
+            method = request.method.as_str(),
+            route = request.route.map_or("other", Route::template),
             lock.name = lock.as_ref().map(tracing::field::display),
-            outcome = outcome(answered),
-            status = answered.status.as_u16(),
-            duration_ms = answered.took.as_micros() as f64 / 1_000.0,
+            outcome = outcome(response),
+            status = response.status.as_u16(),
+            duration_ms = response.took.as_micros() as f64 / 1_000.0,
             wait_ms =
-                (!answered.waited.is_zero()).then(|| answered.waited.as_micros() as f64 / 1_000.0),
+                (!response.waited.is_zero()).then(|| response.waited.as_micros() as f64 / 1_000.0),
             peer_refusals = number.peer_refusals,
             store_failures = number.store_failures,
             slow_requests = number.slow_requests,
@@ -115,7 +115,7 @@ impl LogLine<'_> {
     }
 
     fn warn(&self) {
-        event!(warn, self, "The request could not be answered.");
+        event!(warn, self, "The request could not be response.");
     }
 
     fn error(&self) {
@@ -123,11 +123,11 @@ impl LogLine<'_> {
     }
 }
 
-/// The code of a problem. A failed probe is none: it is the right answer to whether this process is ready.
-fn outcome(answered: &ResponseFacts<'_>) -> &'static str {
-    match answered.problem {
+/// The code of the problem. A failed readiness probe is not a problem, but a correct response.
+fn outcome(response: &ResponseFacts<'_>) -> &'static str {
+    match response.problem {
         Some(problem) => problem.code().as_str(),
-        None if answered.status.is_server_error() => "unavailable",
+        None if response.status.is_server_error() => "unavailable",
         None => "ok",
     }
 }

@@ -1,14 +1,14 @@
-//! The name of a request in answers and logs: the client's own where it is fit to be repeated, else a new one.
+//! The id of a request in responses and logs: that of the client if it is safe to repeat, else a new one.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use uuid::Uuid;
 
-/// The header that carries it both ways.
+/// The header of the id, in requests and responses.
 pub(super) const HEADER: HeaderName = HeaderName::from_static("x-request-id");
-/// The longest that is repeated, in bytes.
+/// The longest id that is accepted from a client, in bytes.
 const BYTES_MAX: usize = 128;
 
-/// A request id: 1 to 128 printable letters of ASCII.
+/// A request id: 1 to 128 printable ASCII characters.
 #[derive(Clone)]
 pub(in crate::http) struct RequestId(HeaderValue);
 
@@ -20,7 +20,7 @@ impl RequestId {
         }
     }
 
-    /// A UUID of version 7, so that ids sort by time.
+    /// A version 7 UUID, so that ids sort by time.
     fn new() -> Self {
         let mut buffer = Uuid::encode_buffer();
         let text = Uuid::now_v7().hyphenated().encode_lower(&mut buffer);
@@ -46,7 +46,7 @@ impl Default for RequestId {
     }
 }
 
-/// Whatever else a client sends would be written into logs and answers as it is.
+/// Only printable ASCII, because the id is written into logs and responses unchanged.
 fn is_fit(value: &[u8]) -> bool {
     (1..=BYTES_MAX).contains(&value.len()) && value.iter().all(|byte| (b' '..=b'~').contains(byte))
 }

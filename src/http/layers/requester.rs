@@ -1,4 +1,4 @@
-//! What a request is known by in answers and logs: its id, and the other end of its connection.
+//! The request id and the peer of a request, for responses and logs.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -8,15 +8,15 @@ use axum::http::Extensions;
 use super::RequestId;
 use crate::server::Peer;
 
-/// The id of a request and its peer. Handlers find both among the extensions.
+/// The id of a request and its peer. Handlers find both in the extensions.
 pub(in crate::http) struct Requester {
     pub(in crate::http) request_id: RequestId,
-    /// A client, or the proxy in front of it; none in tests that have no connection.
+    /// A client, or the proxy in front of it; `None` in tests without a connection.
     pub(in crate::http) peer: Option<Peer>,
 }
 
 impl Requester {
-    /// Gives the request an id, which joins its peer among the extensions.
+    /// Adds an id to the extensions of the request, where its peer is already.
     pub(super) fn of(request: &mut Request) -> Self {
         let request_id = RequestId::of(request.headers());
         let extensions = request.extensions_mut();
@@ -25,7 +25,7 @@ impl Requester {
         Self { request_id, peer }
     }
 
-    /// Who sent the request that has these extensions.
+    /// The requester in these extensions.
     pub(in crate::http) fn find(extensions: &Extensions) -> Self {
         Self {
             request_id: extensions.get().cloned().unwrap_or_default(),
@@ -38,13 +38,13 @@ impl Requester {
         self.peer.as_ref().map(Peer::address)
     }
 
-    /// The address by which the peer is counted.
+    /// The address under which the peer is counted.
     pub(in crate::http) fn ip(&self) -> IpAddr {
         self.address()
             .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip())
     }
 
-    /// Whether the peer speaks for many clients, so that what it sends does not count as sent by one.
+    /// Whether the peer forwards requests of many clients, so that per-peer limits do not apply to it.
     pub(in crate::http) fn is_trusted_proxy(&self) -> bool {
         self.peer.as_ref().is_some_and(Peer::is_trusted_proxy)
     }

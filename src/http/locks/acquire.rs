@@ -1,4 +1,4 @@
-//! `POST`: acquiring one lock or several, waiting for them if the client asks for it.
+//! `POST`: acquires one lock or several, and waits for them if the client asks for that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,12 +49,12 @@ pub(in crate::http) async fn acquire(
     let token = token.or_field(&mut fields)?.unwrap_or_else(Token::random);
     let names = Some(name.into());
     let bounds = &app.settings().bounds;
-    let asked = claim::acquire_request(names, token, fields, &ACQUIRE_FIELDS, bounds)?;
+    let acquire_request = claim::acquire_request(names, token, fields, &ACQUIRE_FIELDS, bounds)?;
     if format.form == EVENT_STREAM {
-        // On the heap: other requests need not have room for a stream.
-        return Box::pin(hold::hold(&app, extensions, asked)).await;
+        // Boxed, so that the futures of other requests need no space for a stream.
+        return Box::pin(hold::hold(&app, extensions, acquire_request)).await;
     }
-    respond(&app, format, asked, extensions).await
+    respond(&app, format, acquire_request, extensions).await
 }
 
 /// `POST /locks`
@@ -68,31 +68,32 @@ pub(in crate::http) async fn acquire_several(
     let token = token.or_field(&mut fields)?.unwrap_or_else(Token::random);
     let names = lock_names(&mut fields)?;
     let bounds = &app.settings().bounds;
-    let asked = claim::acquire_request(names, token, fields, &ACQUIRE_SEVERAL_FIELDS, bounds)?;
+    let acquire_request =
+        claim::acquire_request(names, token, fields, &ACQUIRE_SEVERAL_FIELDS, bounds)?;
     if format.form == EVENT_STREAM {
-        // A plain lease would run out, because who asks for a stream does not renew.
-        let problem = "cannot be held by a stream, which holds one lock, at /locks/{name}; leave out Accept: \
+        // Not a plain lease instead: a client that asks for a stream does not renew, so the lease would expire.
+        let problem = "a stream holds only one lock, at /locks/{name}; to hold several, send the request without Accept: \
                        text/event-stream, and renew";
         return Err(Problem::field("names", problem));
     }
-    respond(&app, format, asked, extensions).await
+    respond(&app, format, acquire_request, extensions).await
 }
 
-/// How an answer is written.
+/// The format of a response.
 struct Format {
     form: &'static str,
-    named: RouteForm,
+    route_form: RouteForm,
     version: Version,
 }
 
 impl Format {
-    fn of(named: RouteForm, request: &Request) -> Self {
+    fn of(route_form: RouteForm, request: &Request) -> Self {
         Self {
             form: preferred(
                 request.headers(),
                 &["application/json", "text/plain", EVENT_STREAM],
             ),
-            named,
+            route_form,
             version: request.version(),
         }
     }
@@ -101,20 +102,20 @@ impl Format {
 async fn respond(
     app: &App,
     format: Format,
-    asked: AcquireRequest,
+    acquire_request: AcquireRequest,
     extensions: Extensions,
 ) -> Result<Response, Problem> {
     let Format {
         form,
-        named,
+        route_form,
         version,
     } = format;
-    let operation = Operation::Claim(asked.claim.names.len());
+    let operation = Operation::Acquire(acquire_request.claim.names.len());
     let service = app.admit(operation, &extensions).await?;
     drop(extensions);
-    let claim = Arc::new(asked.claim);
+    let claim = Arc::new(acquire_request.claim);
     let was_draining = app.is_draining();
-    let wait = asked.wait.unwrap_or_default();
+    let wait = acquire_request.wait.unwrap_or_default();
     let answer = service.acquire(Arc::clone(&claim), wait).await;
     let AcquireAnswer {
         outcome,
@@ -122,9 +123,9 @@ async fn respond(
         undelivered,
     } = answer.map_err(|error| Problem::from(error).with_token(claim.token))?;
     let (granted, leases) = granted(outcome, &claim, waited, was_draining)
-        .map_err(|refusal| named.fit(refusal).after(waited))?;
+        .map_err(|refusal| route_form.adapt(refusal).after(waited))?;
     let grant = GrantAnswer {
-        named,
+        route_form,
         names: &claim.names,
         token: claim.token,
         leases: &leases,
@@ -132,11 +133,11 @@ async fn respond(
         waited,
     };
     let mut response = grant.acquired(form, undelivered, version);
-    Waited(waited).tell(&mut response);
+    Waited(waited).attach_to(&mut response);
     Ok(response)
 }
 
-/// The leases that the claim has now, or why it has none.
+/// The leases of the claim, or the problem if it has none.
 pub(super) fn granted(
     outcome: AcquireOutcome,
     claim: &Claim,
@@ -149,10 +150,12 @@ pub(super) fn granted(
         AcquireOutcome::Reentered(leases) => return Ok((GrantKind::Reentered, leases)),
         AcquireOutcome::Replayed(leases) => return Ok((GrantKind::Replayed, leases)),
         AcquireOutcome::Blocked(blocked_by) => Problem::blocked(blocked_by),
-        AcquireOutcome::Contradicts(contradiction) => Problem::mismatch(contradiction),
-        AcquireOutcome::TooManyWaiters(crowd) => Problem::too_many_waiters(crowd),
-        AcquireOutcome::TimedOut(unserved) => Problem::timed_out(unserved, token, waited),
-        AcquireOutcome::Draining(unserved) => Problem::draining(unserved, token, was_draining),
+        AcquireOutcome::Contradicts(mismatch) => Problem::mismatch(mismatch),
+        AcquireOutcome::TooManyWaiters(full) => Problem::too_many_waiters(full),
+        AcquireOutcome::TimedOut(not_granted) => Problem::timed_out(not_granted, token, waited),
+        AcquireOutcome::Draining(not_granted) => {
+            Problem::draining(not_granted, token, was_draining)
+        }
         AcquireOutcome::Ended(lost) => Problem::claim_ended(lost),
         AcquireOutcome::Recovering { retry_in } => Problem::recovering(retry_in, token),
     })

@@ -1,4 +1,4 @@
-//! The words of an acquire as a claim, and those words that a renewal shares with it.
+//! Turns the fields of an acquire into a claim; some of them are shared with renewals.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use crate::domain::{Bounds, Claim, HoldCount, LockNames, Metadata, Mode, Owner, 
 use crate::http::extract::Fields;
 use crate::http::problem::Problem;
 
-/// What a request asks for.
+/// The parsed request of an acquire.
 pub(super) struct AcquireRequest {
     pub(super) claim: Claim,
-    /// None where the request does not say.
+    /// `None` if the request has no `wait`.
     pub(super) wait: Option<Duration>,
 }
 
-/// Takes out the fields that `known` lists, and refuses others. Misspelt names are told before missing ones.
+/// Takes out the fields in `known`, and refuses others. It reports a misspelt field before a missing one.
 pub(super) fn acquire_request(
     names: Option<LockNames>,
     token: Token,
@@ -55,7 +55,7 @@ pub(super) fn acquire_request(
     Ok(AcquireRequest { claim, wait })
 }
 
-/// `mode`, and with it `limit` and `permits`; none where the request does not say.
+/// `mode`, with `limit` and `permits`; `None` if the request has no `mode`.
 pub(super) fn mode(fields: &mut Fields) -> Result<Option<Mode>, Problem> {
     let mode = fields.text("mode")?;
     let limit = fields.number("limit")?;
@@ -65,7 +65,7 @@ pub(super) fn mode(fields: &mut Fields) -> Result<Option<Mode>, Problem> {
         None | Some("exclusive") => {
             let of_shared = [("limit", limit), ("permits", permits)];
             if let Some((field, _)) = of_shared.iter().find(|(_, value)| value.is_some()) {
-                return Err(Problem::field(field, "goes with mode=shared only"));
+                return Err(Problem::field(field, "is allowed only with mode=shared"));
             }
             Ok(mode.map(|_| Mode::Exclusive))
         }

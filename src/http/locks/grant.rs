@@ -1,4 +1,4 @@
-//! Answers that carry leases. Who gets one is decided elsewhere.
+//! Responses with leases. Who gets one is decided elsewhere.
 
 use std::time::Duration;
 
@@ -13,25 +13,25 @@ use crate::http::grant_body::GrantBody;
 use crate::http::wire::{GrantView, GrantsView};
 use crate::service::UnclaimedLease;
 
-/// As many headers as an answer has at the most, with those that every answer has: a map that grows is made anew.
+/// The most headers that a response has, including the common ones, so that the map never reallocates.
 const HEADERS_MAX: usize = 9;
 
-/// Why the client holds the locks.
+/// How the client came to hold the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrantKind {
     /// They were granted just now.
     New,
-    /// It held them already and holds deeper now.
+    /// The claim held them already and now has a higher hold count.
     Reentered,
-    /// It held them already; the same answer again.
+    /// The claim held them already; this repeats the earlier response.
     Replayed,
-    /// It holds on, renewed or at a smaller depth.
+    /// The claim still holds them, renewed or with a lower hold count.
     Unchanged,
 }
 
 /// Leases on their way to their holder, one for each name.
 pub(super) struct GrantAnswer<'a> {
-    pub(super) named: RouteForm,
+    pub(super) route_form: RouteForm,
     pub(super) names: &'a [LockName],
     pub(super) token: Token,
     pub(super) leases: &'a [Lease],
@@ -40,7 +40,7 @@ pub(super) struct GrantAnswer<'a> {
 }
 
 impl GrantAnswer<'_> {
-    /// The answer to an acquire, in the format that the client asks for, which gives the grant back if it is not sent.
+    /// The response to an acquire, in the requested format. If it is not delivered, it rolls the grant back.
     pub(super) fn acquired(
         &self,
         form: &str,
@@ -58,7 +58,7 @@ impl GrantAnswer<'_> {
         if self.granted == GrantKind::New {
             *response.status_mut() = StatusCode::CREATED;
             if let Some((name, _)) = self.only() {
-                // Every letter of a lock name may stand in a path as it is.
+                // Every character of a lock name is valid in a path without encoding.
                 let location = HeaderValue::try_from(["/locks/", name.as_str()].concat())
                     .expect("lock names are printable ASCII");
                 response.headers_mut().insert(LOCATION, location);
@@ -67,14 +67,14 @@ impl GrantAnswer<'_> {
         response
     }
 
-    /// The answer to anything else that ends with leases.
+    /// The response to any other operation that returns leases.
     pub(super) fn plain(&self) -> Response {
         self.response("application/json", Body::from(self.json()))
     }
 
-    /// The lock and its lease, where the request names it in its path.
+    /// The lock and its lease, if the request names it in its path.
     fn only(&self) -> Option<(&LockName, &Lease)> {
-        match self.named {
+        match self.route_form {
             RouteForm::Single => self.names.first().zip(self.leases.first()),
             RouteForm::Multi => None,
         }

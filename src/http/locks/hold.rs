@@ -1,4 +1,4 @@
-//! `POST /locks/{name}` as a stream: the lock is held for as long as the connection lives.
+//! `POST /locks/{name}` as a stream: holds the lock for as long as the connection lives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,19 +25,19 @@ use crate::server::Peer;
 use crate::service::{AcquireOutcome, HoldEvent};
 use crate::store::StoreError;
 
-/// How rarely a quiet stream is written to, at the most. It is how a peer that vanished is noticed.
-const QUIET_MAX: Duration = Duration::from_secs(5);
-/// A peer gets this long to acknowledge what it was sent, however short its lease is: packets get lost and sent again.
-const PATIENCE_MIN: Duration = Duration::from_millis(500);
+/// The longest time between keep-alives on an idle stream. They detect peers that vanished.
+const KEEP_ALIVE_MAX: Duration = Duration::from_secs(5);
+/// The shortest user timeout of a peer, however short its lease: lost packets need time to be sent again.
+const USER_TIMEOUT_MIN: Duration = Duration::from_millis(500);
 
-/// Answers with what becomes of the claim, as it happens. What is refused at once is refused as it always is.
+/// Responds with a stream of what happens to the claim. A claim that is refused at once gets a normal error response.
 pub(super) async fn hold(
     app: &App,
     extensions: Extensions,
-    asked: AcquireRequest,
+    acquire_request: AcquireRequest,
 ) -> Result<Response, Problem> {
-    let claim = Arc::new(asked.claim);
-    let teller = EventEncoder {
+    let claim = Arc::new(acquire_request.claim);
+    let encoder = EventEncoder {
         name: claim.names[0].clone(),
         claim: Arc::clone(&claim),
         requester: Requester::find(&extensions),
@@ -45,15 +45,16 @@ pub(super) async fn hold(
         was_draining: app.is_draining(),
         app: app.clone(),
     };
-    // Cancellation safety: dropped here or later, the stream gives the lock back or steps out of the queue.
-    let slot = app.slot(Operation::Ask, &extensions).await?;
+    // Cancellation safety: dropped here or later, the stream releases the lock or leaves the queue.
+    let slot = app.slot(Operation::Acquire(1), &extensions).await?;
     let service = app.service().within(slot.clone());
-    let mut told = Box::pin(service.hold(Arc::clone(&claim), asked.wait));
-    let first = told.next().await;
-    // From here on it waits or holds. Dropped before, it takes up room until it has let go.
+    let mut events = Box::pin(service.hold(Arc::clone(&claim), acquire_request.wait));
+    let first = events.next().await;
+    // From here on it waits or holds, and needs no slot. Dropped before, it keeps the slot until it has released the
+    // lock.
     slot.release();
     let first = match first {
-        Some(HoldEvent::Refused(refused)) => return Err(teller.refusal(refused)),
+        Some(HoldEvent::Refused(refused)) => return Err(encoder.refusal(refused)),
         Some(HoldEvent::Draining) | None => {
             return Err(Problem::stream_draining(claim.token));
         }
@@ -65,15 +66,15 @@ pub(super) async fn hold(
         ) => first,
     };
     let third_of_ttl = claim.ttl.get() / 3;
-    let impatience = extensions
+    let guard = extensions
         .get()
         .map(Peer::user_timeout)
-        .map(|patience| patience.limited_to(third_of_ttl.max(PATIENCE_MIN)));
+        .map(|user_timeout| user_timeout.limited_to(third_of_ttl.max(USER_TIMEOUT_MIN)));
     let events = stream::once(async { first })
-        .chain(told)
-        .map(move |event| teller.encode(event));
-    let mut response = EventStreamBody::new(events, third_of_ttl.min(QUIET_MAX))
-        .keeping(impatience)
+        .chain(events)
+        .map(move |event| encoder.encode(event));
+    let mut response = EventStreamBody::new(events, third_of_ttl.min(KEEP_ALIVE_MAX))
+        .with_user_timeout(guard)
         .response();
     response
         .headers_mut()
@@ -81,7 +82,7 @@ pub(super) async fn hold(
     Ok(response)
 }
 
-/// Puts into words what becomes of a claim.
+/// Encodes the events of a claim.
 struct EventEncoder {
     name: LockName,
     claim: Arc<Claim>,
@@ -104,9 +105,9 @@ impl EventEncoder {
                 &self.grant(&lease).waited(waited).replayed(replayed),
             ),
             HoldEvent::Renewed(lease) => Event::new("renewed", &self.grant(&lease)),
-            HoldEvent::Lost(how) => {
+            HoldEvent::Lost(reason) => {
                 let name = self.name.clone();
-                let problem = Problem::not_holder(NotHeld { name, reason: how });
+                let problem = Problem::not_holder(NotHeld { name, reason });
                 self.problem("lost", &problem.of_one_lock())
             }
             HoldEvent::Refused(refused) => self.problem("refused", &self.refusal(refused)),
@@ -126,13 +127,13 @@ impl EventEncoder {
             let refused = granted(outcome, &self.claim, waited, self.was_draining);
             match refused {
                 Err(refusal) => refusal.of_one_lock(),
-                Ok(_) => unreachable!("a grant is told as an event of its own"),
+                Ok(_) => unreachable!("a grant is an event of its own"),
             }
         });
         refused.unwrap_or_else(|error| Problem::from(error).with_token(self.claim.token))
     }
 
-    /// A problem within a stream. The layer that writes and logs problems never sees it.
+    /// A problem within a stream, logged here because the layer that renders and logs problems never sees it.
     fn problem(&self, event: &'static str, problem: &Problem) -> Event {
         if let Some(number) = self.line_number(problem) {
             tracing::info!(

@@ -1,4 +1,4 @@
-//! `GET /locks/{name}`: what a lock is doing, once or for as long as the client listens.
+//! `GET /locks/{name}`: the state of a lock, once or as a stream.
 
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
@@ -24,8 +24,8 @@ pub(in crate::http) async fn inspect(
     if is_watch && request.method() != Method::HEAD {
         return events::of_lock(&app, name, request).await;
     }
-    let extensions = extract::let_go(request);
-    let service = app.admit(Operation::Ask, &extensions).await?;
+    let extensions = extract::into_extensions(request);
+    let service = app.admit(Operation::Inspect, &extensions).await?;
     let view = service.inspect(&name).await?;
     Ok(json(
         StatusCode::OK,

@@ -14,9 +14,9 @@ use crate::store::ListQuery;
 
 /// The fields of a listing.
 pub(in crate::http) const LIST_FIELDS: [&str; 3] = ["prefix", "page_size", "page_token"];
-/// How many locks a page has unless the client says.
+/// The page size unless the client sets one.
 pub(in crate::http) const PAGE_SIZE_DEFAULT: u16 = 100;
-/// The largest page. More is capped, not refused: the client follows page tokens anyway.
+/// The largest page size. Larger values are capped, not refused: the client follows page tokens anyway.
 pub(in crate::http) const PAGE_SIZE_MAX: u16 = 1_000;
 
 /// `GET /locks`
@@ -38,7 +38,7 @@ pub(in crate::http) async fn list(
         after: after(&page_token)?,
         page_size: page_size.map_or(PAGE_SIZE_DEFAULT, capped).into(),
     };
-    let extensions = extract::let_go(request);
+    let extensions = extract::into_extensions(request);
     let service = app.admit(Operation::List, &extensions).await?;
     let listing = service.list(&query).await?;
     let page = LockPage {
@@ -56,11 +56,11 @@ fn capped(page_size: u64) -> u16 {
     u16::try_from(page_size).map_or(PAGE_SIZE_MAX, |page_size| page_size.min(PAGE_SIZE_MAX))
 }
 
-/// A prefix that no name can begin with would be answered with an empty page, and the slip would go unseen.
+/// Refuses a prefix that no name can begin with: an empty page would hide the mistake.
 pub(in crate::http) fn checked_prefix(prefix: String) -> Result<String, Problem> {
     let may_match = prefix.is_empty()
         || LockName::parse(prefix.as_bytes()).is_ok()
-        // `orders/` and `..` are no names, but some names begin so.
+        // `orders/` and `..` are not names, but names can begin with them.
         || LockName::parse(format!("{prefix}x").as_bytes()).is_ok();
     if may_match {
         return Ok(prefix);
@@ -68,7 +68,7 @@ pub(in crate::http) fn checked_prefix(prefix: String) -> Result<String, Problem>
     Err(Problem::field("prefix", "no lock name can begin like this"))
 }
 
-/// The page token is the last name of the page before, in hexadecimal: nobody is tempted to put it together.
+/// The page token is the last name of the page before. It is in hexadecimal, so that clients treat it as opaque.
 fn page_token_after(name: &LockName) -> String {
     name.as_str()
         .bytes()
@@ -85,7 +85,7 @@ fn after(page_token: &str) -> Result<Option<LockName>, Problem> {
         Some(name) => Ok(Some(name)),
         None => Err(Problem::field(
             "page_token",
-            "is not one that a listing gave out; start again without one",
+            "is not from an earlier listing; start again without one",
         )),
     }
 }

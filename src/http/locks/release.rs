@@ -1,4 +1,4 @@
-//! `DELETE`: letting go of one lock or several by their token, or taking one away by force.
+//! `DELETE`: releases one lock or several by their token, or evicts the holders of one by force.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(in crate::http) async fn release(
         return evict(&app, extensions, name, token, fields).await;
     }
     if fields.text("reason")?.is_some() {
-        return Err(Problem::field("reason", "goes with force=true only"));
+        return Err(Problem::field("reason", "is allowed only with force=true"));
     }
     let (token, hold_count) = release_request(token, fields, &RELEASE_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
@@ -55,7 +55,7 @@ pub(in crate::http) async fn release_several(
     let token = HeaderToken::of(request.headers());
     let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
     if fields.flag("force")?.unwrap_or(false) {
-        let problem = "takes one lock at a time, at its own path";
+        let problem = "is allowed only for one lock at a time, at /locks/{name}";
         return Err(Problem::field("force", problem));
     }
     let names = lock_names(&mut fields)?;
@@ -81,7 +81,7 @@ fn release_request(
 }
 
 fn respond(
-    named: RouteForm,
+    route_form: RouteForm,
     names: &LockNames,
     token: Token,
     released: Vec<Released>,
@@ -98,14 +98,14 @@ fn respond(
         }
     }
     if !lost.is_empty() {
-        return Err(not_held(named, lost));
+        return Err(not_held(route_form, lost));
     }
     let (names, leases) = held;
     if leases.is_empty() {
         return Ok(no_content());
     }
     let grant = GrantAnswer {
-        named,
+        route_form,
         names: &names,
         token,
         leases: &leases,
@@ -115,17 +115,17 @@ fn respond(
     Ok(grant.plain())
 }
 
-fn not_held(named: RouteForm, mut lost: Vec<NotHeld>) -> Problem {
-    match (named, lost.pop()) {
+fn not_held(route_form: RouteForm, mut lost: Vec<NotHeld>) -> Problem {
+    match (route_form, lost.pop()) {
         (RouteForm::Single, Some(lost)) => Problem::not_holder(lost).of_one_lock(),
         (RouteForm::Single | RouteForm::Multi, last) => {
             lost.extend(last);
-            Problem::lost(lost, "the others are released, as far as was asked")
+            Problem::lost(lost, "the others were released as requested")
         }
     }
 }
 
-/// Takes the lock away from whoever holds it. A token has no say in that, but one that is sent has to be one.
+/// Evicts all holders of the lock. A token is ignored, but must be valid if it is sent.
 async fn evict(
     app: &App,
     extensions: Extensions,
@@ -137,7 +137,7 @@ async fn evict(
     token.or_field(&mut fields)?;
     let reason = reason(&fields.text("reason")?.unwrap_or_default())?;
     if fields.number("hold_count")?.is_some() {
-        let problem = "means nothing with force=true; leave it out";
+        let problem = "has no meaning with force=true; leave it out";
         return Err(Problem::field("hold_count", problem));
     }
     fields.finish(&RELEASE_FIELDS)?;
@@ -166,7 +166,7 @@ async fn evict(
     Ok(json(StatusCode::OK, "application/json", &body))
 }
 
-/// A reason is free text under the rules of an owner, for the same reasons: it is shown and logged.
+/// A reason is free text with the restrictions of an owner, because it is shown and logged too.
 fn reason(text: &str) -> Result<String, InvalidField> {
     match Owner::new(text) {
         Ok(reason) => Ok(reason.as_str().to_owned()),

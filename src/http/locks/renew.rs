@@ -1,4 +1,4 @@
-//! `PUT`: renewing one lease or several, or stepping down from holding alone to sharing.
+//! `PUT`: renews one lease or several, or downgrades one from exclusive to shared.
 
 use std::time::Duration;
 
@@ -71,18 +71,18 @@ fn renew_request(
 }
 
 fn respond(
-    named: RouteForm,
+    route_form: RouteForm,
     names: &LockNames,
     token: Token,
     renewed: Renewed,
 ) -> Result<Response, Problem> {
     let renewals = match renewed {
         Renewed::Extended(renewals) => renewals,
-        Renewed::Contradicts(contradiction) => {
-            return Err(named.fit(Problem::mismatch(contradiction)));
+        Renewed::Contradicts(mismatch) => {
+            return Err(route_form.adapt(Problem::mismatch(mismatch)));
         }
         Renewed::NotHolder(mut lost) => {
-            return Err(match (named, lost.pop()) {
+            return Err(match (route_form, lost.pop()) {
                 (RouteForm::Single, Some(lost)) => Problem::not_holder(lost).of_one_lock(),
                 (RouteForm::Single | RouteForm::Multi, last) => {
                     lost.extend(last);
@@ -91,11 +91,11 @@ fn respond(
             });
         }
     };
-    // Not collected: that would take over the allocation of the renewals and shrink it, which costs more than a new one.
+    // Not `collect`: it would reuse the allocation of `renewals` and shrink it, which costs more than a new one.
     let mut leases = Vec::with_capacity(renewals.len());
     leases.extend(renewals.into_iter().map(|renewal| renewal.lease));
     let grant = GrantAnswer {
-        named,
+        route_form,
         names,
         token,
         leases: &leases,

@@ -1,4 +1,4 @@
-//! The fields of requests, described once and used as members of a body, as query parameters and as headers.
+//! The request fields, described once and used as body members, query parameters and headers.
 
 use serde_json::json;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn, ParameterStyle};
@@ -9,15 +9,15 @@ use utoipa::openapi::{ContentBuilder, KnownFormat, ObjectBuilder, Required, Sche
 use crate::domain::{HoldCount, LockName, LockNames, Owner, Share};
 use crate::http::locks::{PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX};
 
-/// How durations are written; which are within bounds is configured.
+/// The syntax of durations; their bounds are configured.
 const DURATION: &str = "^([0-9]+(ms|s|m|h|d))+$";
-/// The alphabet of lock names. That no segment may be `.` or `..` is more than portable patterns can say.
+/// The syntax of lock names. Portable patterns cannot express that no segment may be `.` or `..`.
 const NAME: &str = "^[A-Za-z0-9._~:@+,=-]+(/[A-Za-z0-9._~:@+,=-]+)*$";
 
-/// The body of a request about several locks: their names, and any of the other fields, as JSON or as a form.
+/// The body of a request for several locks: their names and any of the other fields, as JSON or as a form.
 pub(super) fn body_with_names(fields: &[&'static str], example: serde_json::Value) -> RequestBody {
     let mut body = body(fields, example);
-    body.description = Some("The names, and other fields; a form repeats `names`.".to_owned());
+    body.description = Some("The names, and optional fields; a form repeats `names`.".to_owned());
     body.required = Some(Required::True);
     body
 }
@@ -37,7 +37,7 @@ pub(super) fn body(fields: &[&'static str], example: serde_json::Value) -> Reque
         .schema(Some(object(&of_form, schema)))
         .build();
     RequestBodyBuilder::new()
-        .description(Some("Fields; all of them optional, and so is the body."))
+        .description(Some("All fields are optional, and so is the body."))
         .required(Some(Required::False))
         .content("application/json", json)
         .content("application/x-www-form-urlencoded", form)
@@ -54,10 +54,10 @@ fn object(fields: &[&'static str], schema: fn(&str) -> Schema) -> ObjectBuilder 
     needed.fold(object, |object, name| object.required(*name))
 }
 
-/// The same fields in the query string, but for those that may not stand there.
+/// The same fields as query parameters, except for those that are not allowed in the query string.
 pub(super) fn query(fields: &[&'static str]) -> Vec<Parameter> {
-    let may_stand_there = |name: &&str| !["token", "metadata"].contains(name);
-    let fields = fields.iter().copied().filter(may_stand_there);
+    let is_allowed = |name: &&str| !["token", "metadata"].contains(name);
+    let fields = fields.iter().copied().filter(is_allowed);
     fields
         .map(|name| parameter(name, ParameterIn::Query))
         .collect()
@@ -71,8 +71,8 @@ pub(super) fn name() -> Parameter {
         .parameter_in(ParameterIn::Path)
         .required(Required::True)
         .description(Some(
-            "The lock. Segments are joined by `/`, which may be written as it is or as `%2F`; none of them may be \
-             empty, `.` or `..`.",
+            "The name of the lock. Segments are separated by `/`, which may be written as such or as `%2F`; no segment may \
+             be empty, `.` or `..`.",
         ))
         .schema(Some(schema))
         .example(Some(json!("orders/42")))
@@ -92,14 +92,14 @@ pub(super) fn names() -> Parameter {
         .build()
 }
 
-/// From which event a stream goes on.
+/// The event after which to resume a stream.
 pub(super) fn last_event_id() -> Parameter {
     ParameterBuilder::new()
         .name("Last-Event-ID")
         .parameter_in(ParameterIn::Header)
         .required(Required::False)
         .description(Some(
-            "The id of the last event that the client has seen; the stream goes on after it, or says `reset`.",
+            "The id of the last event that the client received; the stream resumes after it, or sends `reset`.",
         ))
         .schema(Some(text("The id of an event.")))
         .build()
@@ -116,16 +116,16 @@ pub(super) fn token_header(description: &str) -> Parameter {
         .build()
 }
 
-fn parameter(name: &'static str, place: ParameterIn) -> Parameter {
+fn parameter(name: &'static str, location: ParameterIn) -> Parameter {
     ParameterBuilder::new()
         .name(name)
-        .parameter_in(place)
+        .parameter_in(location)
         .required(Required::False)
         .schema(Some(schema(name)))
         .build()
 }
 
-/// What a field is and may be. The names are those that the handlers take.
+/// The type and description of a field. The names are those that the handlers take.
 fn schema(name: &str) -> Schema {
     if name == "names" {
         return ArrayBuilder::new()
@@ -133,7 +133,9 @@ fn schema(name: &str) -> Schema {
             .min_items(Some(1))
             .max_items(Some(LockNames::COUNT_MAX))
             .unique_items(true)
-            .description(Some("The locks, each once; their order does not matter."))
+            .description(Some(
+                "The names of the locks, without duplicates, in any order.",
+            ))
             .into();
     }
     of_leases(name)
@@ -143,7 +145,7 @@ fn schema(name: &str) -> Schema {
         .into()
 }
 
-/// A member of a JSON object, where `null` says the same as nothing.
+/// A member of a JSON object, where `null` is the same as leaving it out.
 fn or_null(name: &str) -> Schema {
     let mut schema = schema(name);
     if let Schema::Object(object) = &mut schema
@@ -166,34 +168,34 @@ fn a_name() -> ObjectBuilder {
         .pattern(Some(NAME))
 }
 
-/// How a lock is asked for, and how it is held.
+/// The fields for how a lock is waited for and held.
 fn of_leases(name: &str) -> Option<ObjectBuilder> {
     Some(match name {
         "wait" => duration(
-            "How long to wait for the lock, in the order of arrival; more than the configured maximum (55s) is capped. \
+            "How long to wait for the lock in the queue; capped at the configured maximum (55s unless configured otherwise). \
              Default: 0s; for a stream, as long as the connection lives.",
         ),
         "mode" => text(
-            "How the lock is held: alone, or together with other shared claims. A renewal can step down from \
+            "Whether the claim holds the lock alone or together with other shared claims. A renewal can downgrade from \
              `exclusive` to `shared`.",
         )
         .enum_values(Some(["exclusive", "shared"])),
         "limit" => number(
             1,
             Share::LIMIT_MAX,
-            "How many permits there are in all; without it, a shared claim is one of any number of readers. Only with \
+            "The total number of permits; without it, a shared claim is one of any number of readers. Only with \
              `mode=shared`.",
         ),
         "permits" => number(
             1,
             Share::LIMIT_MAX,
-            "How many permits the claim takes, at most `limit`; 1 unless it says. Only with `mode=shared`.",
+            "How many permits the claim takes, at most `limit`. Default: 1. Only with `mode=shared`.",
         ),
         "fair" => ObjectBuilder::new()
             .schema_type(Type::Boolean)
             .default(Some(json!(true)))
             .description(Some(
-                "Whether those go first who wait already; `false` takes a free lock past them.",
+                "Whether the claim waits behind earlier waiters; with `false`, it takes a free lock even if others wait.",
             )),
         _ => return None,
     })
@@ -202,34 +204,35 @@ fn of_leases(name: &str) -> Option<ObjectBuilder> {
 fn of_claims(name: &str) -> Option<ObjectBuilder> {
     Some(match name {
         "ttl" => duration(
-            "How long the lease lasts without renewal; 100ms to 1h unless configured otherwise. Default: 30s for a \
-             claim, the claim's own for a renewal.",
+            "How long the lease lasts without renewal; 100ms to 1h unless configured otherwise. Default: 30s for an \
+             acquire, the TTL of the claim for a renewal.",
         ),
         "owner" => short(
-            "Who holds, for everybody to read; at most 256 bytes without control characters, and without those that turn the \
-             direction of text. Proves nothing.",
+            "A public text that says who holds the lock; at most 256 bytes, without control characters and without characters \
+             that change the direction of text. It proves nothing.",
         ),
         "metadata" => ObjectBuilder::new()
             .schema_type(Type::Object)
             .additional_properties(Some(AdditionalProperties::FreeForm(true)))
             .description(Some(
-                "What else others may see; at most 4 KiB, kept byte for byte.",
+                "More public data about the holder; at most 4 KiB, kept byte for byte.",
             )),
         "token" => text("Identifies the claim: any UUID except nil and max. Secret.")
             .format(Some(SchemaFormat::KnownFormat(KnownFormat::Uuid))),
         "hold_count" => number(
             1,
             HoldCount::MAX.into(),
-            "The depth to hold at, or to step back to.",
+            "The hold count (reentrancy depth) to acquire, or to reduce to with a release.",
         ),
         "min_hold" => duration(
-            "The lock stays taken this long after the grant, even if it is released earlier; at most the longest TTL.",
+            "The lock stays closed at least this long after the grant, even if it is released earlier; at most the longest \
+             TTL.",
         ),
-        "max_hold" => {
-            duration("No renewal reaches further than this after the grant; at most 30 days.")
-        }
+        "max_hold" => duration(
+            "The longest total time of the lease, across renewals; at most 30 days unless configured otherwise.",
+        ),
         "lock_delay" => duration(
-            "How long the lock stays closed after this lease expired or was evicted; at most 60s.",
+            "How long the lock stays closed after this lease expires or is evicted; at most 60s.",
         ),
         _ => return None,
     })
@@ -240,20 +243,22 @@ fn of_other_requests(name: &str) -> Option<ObjectBuilder> {
         "force" => ObjectBuilder::new()
             .schema_type(Type::Boolean)
             .default(Some(json!(false)))
-            .description(Some(
-                "Take the lock away from its holders, whoever they are. Needs no token.",
-            )),
-        "reason" => short("Why it is taken away; its holders are told. Only with `force`."),
-        "prefix" => text("Only locks whose names begin so.").max_length(Some(LockName::BYTES_MAX)),
+            .description(Some("Evict all holders of the lock. Needs no token.")),
+        "reason" => {
+            short("Why the holders are evicted; their next request returns it. Only with `force`.")
+        }
+        "prefix" => {
+            text("Only locks whose names begin with this.").max_length(Some(LockName::BYTES_MAX))
+        }
         "page_size" => ObjectBuilder::new()
             .schema_type(Type::Integer)
             .minimum(Some(1))
             .description(Some(format!(
-                "At most this many locks; more than {PAGE_SIZE_MAX} is capped."
+                "The most locks on a page; capped at {PAGE_SIZE_MAX}."
             )))
             .default(Some(json!(PAGE_SIZE_DEFAULT))),
-        "page_token" => text("The `next_page_token` of the page before."),
-        "verbose" => text("List what was looked at; `?verbose` alone means yes."),
+        "page_token" => text("The `next_page_token` of the previous page."),
+        "verbose" => text("List the single checks; `?verbose` alone means `true`."),
         _ => return None,
     })
 }

@@ -1,4 +1,4 @@
-//! The operations on one lock, and the listing, as the document has them.
+//! The operations on one lock, and the listing, as described in the document.
 
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -18,7 +18,7 @@ use crate::http::route::Route;
 use crate::http::wire::{EvictedBody, GrantView, LockBody, LockPage};
 
 pub(super) const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
-/// Why an acquire may be refused.
+/// The codes of a refused acquire.
 pub(super) const REFUSED: [Code; 11] = [
     Code::InvalidName,
     Code::ClaimEnded,
@@ -32,7 +32,7 @@ pub(super) const REFUSED: [Code; 11] = [
     Code::Draining,
     Code::Recovering,
 ];
-/// Why what needs a claim that holds may be refused.
+/// The codes of operations that need a claim that holds.
 pub(super) const NOT_HOLDER: [Code; 7] = [
     Code::InvalidName,
     Code::TokenMissing,
@@ -42,7 +42,7 @@ pub(super) const NOT_HOLDER: [Code; 7] = [
     Code::LeaseEvicted,
     Code::TokenUnknown,
 ];
-/// Why a claim may not be changed as a renewal asks for it.
+/// The codes of a renewal that would change the claim in a way that is not allowed.
 pub(super) const UNCHANGED: [Code; 3] = [
     Code::ClaimMismatch,
     Code::LimitMismatch,
@@ -61,11 +61,11 @@ pub(super) fn operations() -> Vec<Described> {
 }
 
 fn acquire() -> OperationBuilder {
-    let granted = or_just_the_token(grant("Granted: you hold it."))
+    let granted = or_just_the_token(grant("The lock was granted."))
         .header("Location", header("The path of the lock."));
     let again = or_just_the_token(grant(
-        "You held it already: the same lease again, or deeper. Or a stream, which holds the lock for as long as it \
-         lives: `queued`, `acquired`, `renewed`, and at its end `lost`, `refused` or `draining`.",
+        "The claim held the lock already: the same lease again, or with a higher hold count. Or a stream, which holds the \
+         lock for as long as it lives: `queued`, `acquired`, `renewed`, and at its end `lost`, `refused` or `draining`.",
     ));
     let responses = ResponsesBuilder::new()
         .response("201", granted)
@@ -73,27 +73,27 @@ fn acquire() -> OperationBuilder {
     let example = json!({"ttl": "30s", "wait": "10s", "owner": "pod-1", "metadata": {"job": 7}});
     of_locks("acquire", "Acquire a lock")
         .description(Some(
-            "Grants the lock if nobody is in the way, or waits for it in the order of arrival. To be able to repeat \
-             the request whatever happens, propose a token. `Accept: text/plain` answers just the token; \
-             `Accept: text/event-stream` holds the lock for as long as the connection lives.",
+            "Grants the lock if it is available, or waits for it in a queue. Propose a token to be able to repeat the request \
+             safely after any failure. `Accept: text/plain` returns only the token; `Accept: text/event-stream` holds the \
+             lock for as long as the connection lives.",
         ))
         .parameter(fields::name())
-        .parameter(fields::token_header("The token of the claim, proposed by the client or from an earlier answer."))
+        .parameter(fields::token_header("The token of the claim, proposed by the client or from an earlier response."))
         .parameters(Some(fields::query(&ACQUIRE_FIELDS)))
         .request_body(Some(fields::body(&ACQUIRE_FIELDS, example)))
         .responses(refusals(responses, with_a_body(&[&REFUSED])))
 }
 
 fn renew() -> OperationBuilder {
-    let responses = ResponsesBuilder::new().response("200", grant("Yours, and for longer now."));
+    let responses = ResponsesBuilder::new().response("200", grant("The lease was renewed."));
     of_locks("renew", "Renew a lease")
         .description(Some(
-            "The TTL counts anew from now. Never creates a lease. With `mode=shared`, a claim that holds alone steps \
-             down, and others may come to share the lock.",
+            "Restarts the TTL. Never creates a lease. With `mode=shared`, an exclusive claim becomes a shared one, so that \
+             others can share the lock.",
         ))
         .parameter(fields::name())
         .parameter(fields::token_header(
-            "The token of the claim, unless the body has it.",
+            "The token of the claim, unless it is in the body.",
         ))
         .parameters(Some(fields::query(&RENEW_FIELDS)))
         .request_body(Some(fields::body(&RENEW_FIELDS, json!({"ttl": "1m"}))))
@@ -109,20 +109,20 @@ fn release() -> OperationBuilder {
         .item(Ref::from_schema_name(EvictedBody::name()));
     let either = ContentBuilder::new().schema(Some(either)).build();
     let held_or_evicted = with_lease_headers(bare(
-        "Stepped back to `hold_count`, with the headers of a grant; or, with `force`, who was evicted.",
+        "The hold count was reduced to `hold_count`; the headers are those of a grant. Or, with `force`, the evicted holders.",
     ))
     .content("application/json", either);
     let responses = ResponsesBuilder::new()
         .response(
             "204",
-            bare("Released; or released before, within the last minute; or out of the queue."),
+            bare("The claim was released or left the queue, now or by an earlier request within the last minute."),
         )
         .response("200", held_or_evicted);
     let codes = with_a_body(&[&NOT_HOLDER]).filter(|code| *code != Code::LeaseReleased);
     of_locks("release", "Release a lock")
         .description(Some(
-            "Ends the claim, whether it holds or waits, or steps it back to `hold_count`. With `force`, \
-             and the admin key where there are keys, takes the lock away from whoever holds it. The fields may be sent in a body too, but none is needed.",
+            "Ends the claim, whether it holds the lock or waits for it, or reduces its hold count to `hold_count`. With \
+             `force`, and the admin key if keys are configured, evicts all holders. The fields may also be sent in a body.",
         ))
         .parameter(fields::name())
         .parameter(fields::token_header("The token of the claim; not with `force`."))
@@ -132,14 +132,13 @@ fn release() -> OperationBuilder {
 
 fn inspect() -> OperationBuilder {
     let lock = of::<LockBody<'_>>(
-        "What the lock is doing; a lock that never was is free. Or a stream: first `state`, then what happens to the \
-         lock.",
+        "The state of the lock; a lock that was never used is free. Or a stream: first `state`, then the events of the lock.",
         Some(lock_example()),
     );
     let responses = ResponsesBuilder::new().response("200", or_watching(lock));
-    reading(of_locks("inspect", "Look at a lock"), responses)
+    reading(of_locks("inspect", "Inspect a lock"), responses)
         .description(Some(
-            "`Accept: text/event-stream` watches it for as long as the connection lives.",
+            "`Accept: text/event-stream` watches the lock for as long as the connection lives.",
         ))
         .parameter(fields::last_event_id())
 }
@@ -147,7 +146,7 @@ fn inspect() -> OperationBuilder {
 fn inspect_head() -> OperationBuilder {
     let responses = ResponsesBuilder::new().response("200", bare("As for GET, without the body."));
     reading(
-        of_locks("inspect_head", "Look at a lock, headers only"),
+        of_locks("inspect_head", "Inspect a lock, headers only"),
         responses,
     )
 }
@@ -176,7 +175,7 @@ fn list() -> OperationBuilder {
     let codes = OF_EVERY_LOCK_ROUTE.into_iter().chain(OF_THE_SERVICE);
     of_locks("list_locks", "List locks that are held or waited for")
         .description(Some(
-            "No lock is listed twice, and none is missed that stays so.",
+            "No lock is listed twice, and every lock that is held or waited for during the whole listing is listed.",
         ))
         .parameters(Some(fields::query(&LIST_FIELDS)))
         .responses(refusals(responses, codes))
@@ -197,7 +196,7 @@ fn grant(description: &str) -> ResponseBuilder {
     ))
 }
 
-/// What may be wrong with a request about locks that may have a body, and what `codes` say.
+/// The given codes, and those of every request on locks that may have a body.
 pub(super) fn with_a_body(codes: &[&[Code]]) -> impl Iterator<Item = Code> + use<> {
     let codes = codes.concat().into_iter();
     codes
@@ -237,7 +236,7 @@ pub(super) fn lock_example() -> Value {
 fn with_lease_headers(response: ResponseBuilder) -> ResponseBuilder {
     response.header("Lock-Token", token_header()).header(
         "Fencing-Token",
-        number_header("Grows with every grant of the lock."),
+        number_header("Increases with every grant of the lock."),
     )
 }
 

@@ -1,4 +1,4 @@
-//! Answers: the good ones by their schema, the refusals by their codes.
+//! Responses: successes by their schema, errors by their codes.
 
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -14,7 +14,7 @@ use crate::http::problem::{Code, ProblemBody};
 
 const REQUEST_ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
-/// What may be wrong with any request about locks, and with the service while it is answered.
+/// The codes of any request on locks.
 pub(super) const OF_EVERY_LOCK_ROUTE: [Code; 7] = [
     Code::InvalidField,
     Code::UnknownField,
@@ -24,13 +24,13 @@ pub(super) const OF_EVERY_LOCK_ROUTE: [Code; 7] = [
     Code::Forbidden,
     Code::RateLimited,
 ];
-/// What may be wrong with a body.
+/// The codes of any request with a body.
 pub(super) const OF_BODIES: [Code; 3] = [
     Code::BodyTimeout,
     Code::BodyTooLarge,
     Code::UnsupportedMediaType,
 ];
-/// What may keep the service from answering.
+/// The codes of failures of the service.
 pub(super) const OF_THE_SERVICE: [Code; 4] = [
     Code::Internal,
     Code::StoreUnavailable,
@@ -38,22 +38,23 @@ pub(super) const OF_THE_SERVICE: [Code; 4] = [
     Code::Overloaded,
 ];
 
-/// An answer with JSON of a named schema.
+/// A JSON response with a named schema.
 pub(super) fn of<T: ToSchema>(description: &str, example: Option<Value>) -> ResponseBuilder {
     let schema = Ref::from_schema_name(T::name());
     let content = ContentBuilder::new().schema(Some(schema)).example(example);
     bare(description).content("application/json", content.build())
 }
 
-/// An answer without a body.
+/// A response without a body.
 pub(super) fn bare(description: &str) -> ResponseBuilder {
-    let request_id = header("Names the request in the log; repeated from the request or made.");
+    let request_id =
+        header("The id of the request in the log: that of the client, or a generated one.");
     ResponseBuilder::new()
         .description(description)
         .header("X-Request-Id", request_id)
 }
 
-/// An answer with text.
+/// A text response.
 pub(super) fn text(description: &str, content_type: &str) -> ResponseBuilder {
     let schema = ObjectBuilder::new().schema_type(Type::String);
     let content = ContentBuilder::new().schema(Some(schema)).build();
@@ -74,7 +75,7 @@ pub(super) fn token_header() -> Header {
     let schema = ObjectBuilder::new()
         .schema_type(Type::String)
         .format(Some(uuid));
-    let description = "The token: secret, proves the claim.";
+    let description = "The token, a secret that proves the claim.";
     HeaderBuilder::new()
         .schema(Some(schema))
         .description(Some(description))
@@ -91,13 +92,13 @@ pub(super) fn number_header(description: &str) -> Header {
         .build()
 }
 
-/// What the connection answers before there is a request to answer.
+/// What the connection responds before the request reaches a handler.
 pub(super) fn head_too_large() -> Response {
-    let description = "The request line and the headers are over 64 KiB, or there are more than 100 headers. Nothing was done; there is no body.";
+    let description = "The request line and the headers are larger than 64 KiB, or there are more than 100 headers. Nothing was done. The response has no body.";
     ResponseBuilder::new().description(description).build()
 }
 
-/// Adds the refusals, one answer for each status, with an example for each code.
+/// Adds the error responses, one for each status, with an example for each code.
 pub(super) fn refusals(
     responses: ResponsesBuilder,
     codes: impl IntoIterator<Item = Code>,
@@ -131,13 +132,14 @@ fn refusal(codes: &[Code]) -> Response {
         response = response.header("WWW-Authenticate", scheme);
     }
     if matches!(status, 423 | 429 | 503) {
-        let seconds = number_header("In how many seconds to try again.");
+        let seconds = number_header("When to try again, in seconds.");
         response = response.header("Retry-After", seconds);
     }
     response.build()
 }
 
-/// One example for each code, for the answers to refer to: all but the one that no documented method is answered with.
+/// One example for each code, for the responses to refer to. `method_not_allowed` has none, because no documented
+/// method gets it.
 pub(super) fn examples() -> impl Iterator<Item = (&'static str, Example)> {
     let codes = Code::ALL
         .iter()
@@ -151,7 +153,7 @@ pub(super) fn examples() -> impl Iterator<Item = (&'static str, Example)> {
     })
 }
 
-/// A problem of this code, with the members that this code has beside the common ones.
+/// A problem of this code, with the common members and its own.
 fn example_of(code: Code) -> Value {
     let facts = code.facts();
     let mut example = json!({

@@ -1,4 +1,4 @@
-//! Health, figures, version and documents, as the document has them.
+//! Health, metrics, version and documentation, as described in the document.
 
 use serde_json::json;
 use utoipa::openapi::path::{HttpMethod, OperationBuilder, ParameterBuilder, ParameterIn};
@@ -17,15 +17,15 @@ pub(super) fn operations() -> Vec<Described> {
     let get = |route, operation: OperationBuilder| (route, HttpMethod::Get, operation.build());
     let document = text("The document.", "application/json");
     let page = of::<Page>("What the problem means and what to do.", None);
-    let pages = of::<Pages>("Every problem.", None);
+    let pages = of::<Pages>("All problems.", None);
     vec![
         get(
             Route::Livez,
-            plain("livez", "Whether the process lives", alive()),
+            plain("livez", "Liveness: whether the process runs", alive()),
         ),
         get(
             Route::Readyz,
-            ready("readyz", "Whether the process can serve"),
+            ready("readyz", "Readiness: whether the process can serve"),
         ),
         get(Route::Healthz, ready("healthz", "The same as readyz")),
         get(Route::Metrics, metrics()),
@@ -33,26 +33,30 @@ pub(super) fn operations() -> Vec<Described> {
             Route::Version,
             plain(
                 "version",
-                "What was built",
+                "The version and build",
                 of::<Version>("The build.", None),
             ),
         ),
         get(
             Route::Index,
-            plain("index", "Where things are", of::<Index>("Links.", None)),
+            plain(
+                "index",
+                "Links to the other routes",
+                of::<Index>("Links.", None),
+            ),
         ),
         get(Route::OpenApi, plain("openapi", "This document", document)),
         get(Route::Docs, docs()),
         get(
             Route::Problems,
-            plain("list_problems", "What every problem means", pages),
+            plain("list_problems", "What each problem means", pages),
         ),
         get(Route::Problem, problem(page)),
     ]
 }
 
 fn alive() -> ResponseBuilder {
-    of::<Health>("It lives.", Some(json!({"status": "ok"})))
+    of::<Health>("The process runs.", Some(json!({"status": "ok"})))
 }
 
 fn ready(id: &str, summary: &str) -> OperationBuilder {
@@ -68,8 +72,8 @@ fn ready(id: &str, summary: &str) -> OperationBuilder {
         );
     plain(id, summary, alive())
         .description(Some(
-            "Not ready: while it shuts down, before the store has answered once, or while the store is configured so \
-             that it would lose leases. Never asks the store.",
+            "Not ready while the process shuts down, before the first successful store operation, or while the store is \
+             configured in a way that would lose leases. The probe itself never asks the store.",
         ))
         .parameters(Some(fields::query(&["verbose"])))
         .responses(refusals(
@@ -84,9 +88,9 @@ fn ready(id: &str, summary: &str) -> OperationBuilder {
 }
 
 fn metrics() -> OperationBuilder {
-    let figures = text("Figures in the text format of Prometheus.", "text/plain");
-    let responses = ResponsesBuilder::new().response("200", figures);
-    plain("metrics", "Figures for Prometheus", alive())
+    let metrics = text("Metrics in the Prometheus text format.", "text/plain");
+    let responses = ResponsesBuilder::new().response("200", metrics);
+    plain("metrics", "Metrics for Prometheus", alive())
         .securities(Some(guarded()))
         .responses(refusals(
             responses,
@@ -95,8 +99,8 @@ fn metrics() -> OperationBuilder {
 }
 
 fn docs() -> OperationBuilder {
-    let moved = bare("To the page.").header("Location", header("Where the page is."));
-    plain("docs", "This document, for reading and trying", alive()).responses(refusals(
+    let moved = bare("Redirects to the page.").header("Location", header("The path of the page."));
+    plain("docs", "This document as an interactive page", alive()).responses(refusals(
         ResponsesBuilder::new().response("303", moved),
         [Code::Forbidden],
     ))
@@ -120,7 +124,8 @@ fn problem(page: ResponseBuilder) -> OperationBuilder {
         .responses(refusals(page, [Code::NotFound, Code::Forbidden]))
 }
 
-/// An operation without fields that anybody may ask for, but for pages of other sites and hosts that are not known.
+/// An operation without fields and without a key. It can be refused only as a cross-site request or for an unknown
+/// host.
 fn plain(id: &str, summary: &str, answer: ResponseBuilder) -> OperationBuilder {
     OperationBuilder::new()
         .tag("service")

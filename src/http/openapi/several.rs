@@ -1,4 +1,4 @@
-//! The operations on several locks at once, as the document has them.
+//! The operations on several locks at once, as described in the document.
 
 use serde_json::{Value, json};
 use utoipa::openapi::path::{HttpMethod, OperationBuilder};
@@ -26,23 +26,23 @@ fn acquire() -> OperationBuilder {
     let responses = ResponsesBuilder::new()
         .response(
             "201",
-            or_just_the_token(grants("Granted: you hold all of them.")),
+            or_just_the_token(grants("All of the locks were granted.")),
         )
         .response(
             "200",
             or_just_the_token(grants(
-                "You held them already: the same leases again, or deeper.",
+                "The claim held them already: the same leases again, or with a higher hold count.",
             )),
         );
     let example = with_names(json!({"ttl": "30s", "wait": "5s"}));
     of_locks("acquire_several", "Acquire several locks, all or none")
         .description(Some(
-            "Grants all of the locks in one step, or none, under one token. The order of the names does not matter and \
-             cannot deadlock. A refusal has in `blocked_by` what is in the way. The other fields may stand in the query \
-             string too.",
+            "Grants all of the locks in one step, or none, under one token. The names may be in any order: it cannot cause a \
+             deadlock. A refusal lists the conflicting locks in `blocked_by`. The fields other than `names` may also be in \
+             the query string.",
         ))
         .parameter(fields::token_header(
-            "The token of the claim, proposed by the client or from an earlier answer.",
+            "The token of the claim, proposed by the client or from an earlier response.",
         ))
         .request_body(Some(fields::body_with_names(
             &ACQUIRE_SEVERAL_FIELDS,
@@ -52,14 +52,14 @@ fn acquire() -> OperationBuilder {
 }
 
 fn renew() -> OperationBuilder {
-    let responses = ResponsesBuilder::new().response("200", grants("Yours, and for longer now."));
+    let responses = ResponsesBuilder::new().response("200", grants("The leases were renewed."));
     of_locks("renew_several", "Renew several leases, all or none")
         .description(Some(
-            "Renews the leases on all of the locks, or none: if one is lost, nothing is renewed, and `lost` has those \
-             that are.",
+            "Renews the leases on all of the locks, or none: if any lease is lost, nothing is renewed, and `lost` lists the \
+             lost ones.",
         ))
         .parameter(fields::token_header(
-            "The token of the claim, unless the body has it.",
+            "The token of the claim, unless it is in the body.",
         ))
         .request_body(Some(fields::body_with_names(
             &RENEW_SEVERAL_FIELDS,
@@ -75,14 +75,14 @@ fn release() -> OperationBuilder {
     let responses = ResponsesBuilder::new()
         .response(
             "204",
-            bare("Released, out of the queue, or released before, within the last minute."),
+            bare("The claim was released or left the queues, now or by an earlier request within the last minute."),
         )
-        .response("200", grants("Stepped back to `hold_count`."));
+        .response("200", grants("The hold count was reduced to `hold_count`."));
     let codes = with_a_body(&[&NOT_HOLDER]).filter(|code| *code != Code::LeaseReleased);
     of_locks("release_several", "Release several locks")
         .description(Some(
-            "Ends the claim on each of the locks. If some are lost, the others are released all the same, and `lost` \
-             has those. The fields may be sent in a body too, but none is needed.",
+            "Ends the claim on each of the locks. If some leases are lost, the other locks are still released, and `lost` \
+             lists the lost ones. The fields may also be sent in a body.",
         ))
         .parameter(fields::names())
         .parameter(fields::token_header("The token of the claim."))

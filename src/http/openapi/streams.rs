@@ -1,4 +1,4 @@
-//! Streams of server-sent events, as the document has them.
+//! Streams of server-sent events, as described in the document.
 
 use utoipa::ToSchema;
 use utoipa::openapi::path::{HttpMethod, OperationBuilder};
@@ -14,7 +14,7 @@ use crate::http::problem::ProblemBody;
 use crate::http::route::Route;
 use crate::http::wire::{GrantView, LockBody, LockEventBody, PositionView};
 
-/// How a stream is written, to be read with the schema of its data.
+/// An example of the stream format; the schema describes only the data.
 const WRITTEN: &str =
     "\n\n```text\nid: 1767225630000000\nevent: released\ndata: {\"name\":\"orders/42\",…}\n\n```";
 
@@ -25,7 +25,7 @@ pub(super) fn operations() -> Vec<Described> {
     ]
 }
 
-/// The same as a stream that holds a lock, for clients that would rather have one.
+/// Adds the stream that holds a lock, as an alternative response.
 pub(super) fn or_holding(response: ResponseBuilder) -> ResponseBuilder {
     let data = OneOfBuilder::new()
         .item(Ref::from_schema_name(PositionView::name()))
@@ -35,7 +35,7 @@ pub(super) fn or_holding(response: ResponseBuilder) -> ResponseBuilder {
     response.content(EVENT_STREAM, content(data))
 }
 
-/// The same as a stream that watches a lock, for clients that would rather have one.
+/// Adds the stream that watches a lock, as an alternative response.
 pub(super) fn or_watching(response: ResponseBuilder) -> ResponseBuilder {
     let data = OneOfBuilder::new()
         .item(Ref::from_schema_name(LockBody::name()))
@@ -44,7 +44,7 @@ pub(super) fn or_watching(response: ResponseBuilder) -> ResponseBuilder {
     response.content(EVENT_STREAM, content(data))
 }
 
-/// OpenAPI 3.1 has no words for streams. The schema of their data is what generators and readers can use.
+/// OpenAPI 3.1 cannot describe streams, so this is the schema of their data, which generators and readers can use.
 fn content(data: impl Into<RefOr<Schema>>) -> Content {
     ContentBuilder::new().schema(Some(data)).build()
 }
@@ -52,14 +52,14 @@ fn content(data: impl Into<RefOr<Schema>>) -> Content {
 fn events() -> OperationBuilder {
     let description = format!(
         "Events with ids: `acquired`, `renewed`, `released`, `expired`, `evicted` and `queued`; and `reset`, with \
-         empty data, where some may be missing, after which a client looks at the locks anew.{WRITTEN}"
+         empty data, where events may be missing: the client should then read the state of the locks again.{WRITTEN}"
     );
     let data = Ref::from_schema_name(LockEventBody::name());
     let stream = bare(&description).content(EVENT_STREAM, content(data));
-    watching(of_locks("watch", "Watch what happens to locks"), stream)
+    watching(of_locks("watch", "Watch lock events"), stream)
         .description(Some(
-            "Goes on for as long as the connection lives. A client that was away for a moment sends the id of the last \
-             event that it has seen.",
+            "Lasts as long as the connection lives. A client that reconnects sends the id of the last event that it \
+             received.",
         ))
         .parameter(fields::last_event_id())
 }

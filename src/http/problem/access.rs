@@ -1,4 +1,4 @@
-//! What becomes of requests because of who sent them, or how often. Who that is was decided in `auth`.
+//! Refusals because of the sender of a request or its request rate. `auth` decides who the sender is.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use super::body::ProblemOutcome;
 use super::{Code, Problem};
 
-/// Why a request was refused because of who sent it.
+/// The reason to refuse a request because of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum AccessRefusal {
-    /// It had no valid key.
+    /// The request has no valid key.
     Unauthorized,
-    /// Its peer sent too many without a valid key.
+    /// Its peer sent too many requests without a valid key.
     RateLimited,
-    /// Its key does not allow what it wanted.
+    /// The role of its key does not allow the operation.
     Role,
-    /// A page of another site made a browser send it.
+    /// A browser sent it for a page of another site.
     CrossSite,
-    /// It was meant for a host that is not known here.
+    /// It is for an unknown host name.
     UnknownHost,
 }
 
@@ -31,8 +31,8 @@ impl AccessRefusal {
         Self::UnknownHost,
     ];
 
-    /// Whether anybody can be refused so, key or no key, and as often as they like.
-    pub(in crate::http) fn is_anybodys(self) -> bool {
+    /// Whether clients without a key can cause this refusal, as often as they like.
+    pub(in crate::http) fn needs_no_key(self) -> bool {
         match self {
             Self::Unauthorized | Self::RateLimited | Self::CrossSite | Self::UnknownHost => true,
             Self::Role => false,
@@ -52,14 +52,14 @@ impl AccessRefusal {
 }
 
 impl Problem {
-    /// There was no valid key.
+    /// The request has no valid key.
     pub(in crate::http) fn unauthorized(detail: &'static str) -> Self {
         Self::new(Code::Unauthorized, detail).refused_for(AccessRefusal::Unauthorized)
     }
 
-    /// There were too many requests without a valid key.
+    /// The peer sent too many requests without a valid key.
     pub(in crate::http) fn rate_limited(retry_after: Duration) -> Self {
-        let detail = "too many requests without a valid API key came from this address; one with a valid key is still answered";
+        let detail = "too many requests without a valid API key came from this address; requests with a valid key are not limited";
         let mut refusal = Self::new(Code::RateLimited, detail);
         refusal.0.extras.outcome = Some(ProblemOutcome::NothingDone);
         refusal
@@ -67,7 +67,7 @@ impl Problem {
             .retry_after(retry_after)
     }
 
-    /// Whoever it is may not do this.
+    /// The sender may not do this.
     pub(in crate::http) fn forbidden(
         reason: AccessRefusal,
         detail: impl Into<Cow<'static, str>>,
@@ -75,7 +75,7 @@ impl Problem {
         Self::new(Code::Forbidden, detail).refused_for(reason)
     }
 
-    /// Why it was refused, if that is because of who sent it.
+    /// The reason, if it was refused because of its sender.
     pub(in crate::http) fn access_refusal(&self) -> Option<AccessRefusal> {
         self.0.access_refusal
     }

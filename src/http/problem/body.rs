@@ -1,4 +1,4 @@
-//! The shape of a problem as it is written (RFC 9457). What is put into it is decided in `problem.rs`.
+//! The body of an error response (RFC 9457). `problem.rs` fills it in.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -12,24 +12,24 @@ use crate::http::wire::{HolderView, millis};
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum Ended {
-    /// The claim let go of the lock.
+    /// A request released it.
     Released,
-    /// Its lease ran out.
+    /// Its lease expired.
     Expired,
-    /// An operator took the lock away.
+    /// An operator evicted it.
     Evicted,
-    /// It is no longer known how.
+    /// The reason is no longer known.
     Unknown,
 }
 
-/// What is known of a request that the store did not answer.
+/// Whether a failed request may have taken effect.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[schema(as = Outcome)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum ProblemOutcome {
     /// It had no effect.
     NothingDone,
-    /// It may have had its effect or not.
+    /// It may or may not have taken effect.
     Unknown,
 }
 
@@ -39,64 +39,64 @@ pub(in crate::http) enum ProblemOutcome {
 pub(in crate::http) struct Blocked<'a> {
     /// The lock.
     name: &'a str,
-    /// What is in the way.
+    /// Why it cannot be granted.
     state: InTheWay,
-    /// Who holds it; never a token. Those whose leases end first: at most 100 over all locks of the answer, and fewer where
+    /// The holders whose leases end first, without tokens: at most 100 over all locks of the response, and fewer if
     /// their metadata would make it too large.
     #[schema(value_type = Vec<HolderView>)]
     holders: Vec<HolderView<'a>>,
-    /// How many hold it.
+    /// The number of holders.
     holders_total: u64,
-    /// How many claims wait for it.
+    /// The number of claims that wait for it.
     queue_length: u64,
-    /// How long it still stays closed while nobody holds it; null unless it is cooling.
+    /// How long it still stays closed; null unless it is cooling.
     #[schema(required)]
     free_in_ms: Option<u64>,
 }
 
 impl<'a> Blocked<'a> {
-    fn new(blockade: &'a Conflict) -> Self {
-        let (state, holders, free_in) = match &blockade.by {
+    fn new(conflict: &'a Conflict) -> Self {
+        let (state, holders, free_in) = match &conflict.by {
             ConflictKind::Holders(holders) => (InTheWay::Held, Some(holders), None),
             ConflictKind::Cooling { free_in } => (InTheWay::Cooling, None, Some(*free_in)),
             ConflictKind::Waiters => (InTheWay::Queued, None, None),
         };
         let (holders, holders_total) = HolderView::listed(holders);
         Self {
-            name: blockade.name.as_str(),
+            name: conflict.name.as_str(),
             state,
             holders,
             holders_total,
-            queue_length: blockade.queue_length,
+            queue_length: conflict.queue_length,
             free_in_ms: free_in.map(millis),
         }
     }
 
-    pub(super) fn all(blockades: &'a [Conflict]) -> Vec<Self> {
-        blockades.iter().map(Self::new).collect()
+    pub(super) fn all(conflicts: &'a [Conflict]) -> Vec<Self> {
+        conflicts.iter().map(Self::new).collect()
     }
 }
 
-/// What keeps a lock from being granted.
+/// Why a lock cannot be granted.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum InTheWay {
-    /// Others hold it.
+    /// Other claims hold it.
     Held,
-    /// Nobody holds it, but it stays closed for a while.
+    /// No claim holds it, but it stays closed for a while.
     Cooling,
-    /// Others wait for it and came first.
+    /// Other claims wait for it and are ahead in the queue.
     Queued,
 }
 
-/// One of several locks that the token does not hold (any more).
+/// One of several locks that the token does not hold, or no longer.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct LostLock<'a> {
     /// The lock.
     name: &'a str,
-    /// The code that a request for this lock alone would be answered with.
+    /// The code that a request for this lock alone would get.
     code: &'static str,
-    /// Why an operator took the lock away.
+    /// Why an operator evicted the holder.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String)]
     reason: Option<&'a str>,
@@ -120,24 +120,24 @@ impl<'a> LostLock<'a> {
     }
 }
 
-/// A problem as it is written.
+/// An error (RFC 9457).
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub(in crate::http) struct ProblemBody<'a> {
-    /// Where to read about the code, on this server.
+    /// The path of the explanation of the code, on this server.
     #[schema(format = "uri-reference")]
     pub(super) r#type: String,
-    /// A few words that are the same for every problem of this code.
+    /// A short summary, the same for every problem of this code.
     pub(super) title: &'static str,
-    /// The status of the answer.
+    /// The status of the response.
     pub(super) status: u16,
     /// What is wrong in this case, and what to do.
     pub(super) detail: &'a str,
-    /// What programs go by; never renamed.
+    /// The code for programs to check; never renamed.
     pub(super) code: &'static str,
-    /// The request id, by which the service's log has this request.
+    /// The id of the request, to find it in the log of the service.
     pub(super) instance: &'a str,
-    /// The field that is wrong.
+    /// The invalid field.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String)]
     pub(super) field: Option<&'a str>,
@@ -145,48 +145,48 @@ pub(in crate::http) struct ProblemBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String)]
     pub(super) suggestion: Option<&'a str>,
-    /// Which of several locks this is about.
+    /// The lock that this is about, if the request names several.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String)]
     pub(super) name: Option<&'a str>,
-    /// Who holds the lock; never a token. Those whose leases end first: at most 100 over all locks of the answer, and fewer
-    /// where their metadata would make it too large.
+    /// The holders whose leases end first, without tokens: at most 100 over all locks of the response, and fewer if
+    /// their metadata would make it too large.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Vec<HolderView>)]
     pub(super) holders: Option<Vec<HolderView<'a>>>,
-    /// How many hold the lock.
+    /// The number of holders.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64)]
     pub(super) holders_total: Option<u64>,
-    /// How many holders an eviction took the lock from before its time was over.
+    /// The number of holders that an eviction removed before it timed out.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64)]
     pub(super) evicted_total: Option<u64>,
-    /// How many claims wait for the lock.
+    /// The number of claims that wait for the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64)]
     pub(super) queue_length: Option<u64>,
-    /// How far the claim came in the queue: 1 for the next in turn.
+    /// The position of the claim in the queue; 1 is the head.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64)]
     pub(super) position: Option<u64>,
-    /// How long the claim keeps its place in the queue while no request with its token is there.
+    /// How long the claim keeps its place in the queue while no request with its token is connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64)]
     pub(super) place_kept_ms: Option<u64>,
-    /// The limit that those agreed on who hold the lock; null for readers, who have none.
+    /// The limit of the current holders; null if they are readers without a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>, required = false)]
     pub(super) limit_in_force: Option<Option<u32>>,
-    /// Of several locks, those that are in the way.
+    /// The locks that cannot be granted, if the request names several.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Vec<Blocked>)]
     pub(super) blocked_by: Option<Vec<Blocked<'a>>>,
-    /// Of several locks, those that the token does not hold.
+    /// The locks that the token does not hold, if the request names several.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Vec<LostLock>)]
     pub(super) lost: Option<Vec<LostLock<'a>>>,
-    /// When to try again.
+    /// When to try again, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64)]
     pub(super) retry_after_ms: Option<u64>,
@@ -194,15 +194,15 @@ pub(in crate::http) struct ProblemBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Ended)]
     pub(super) ended: Option<Ended>,
-    /// Why an operator took the lock away.
+    /// Why an operator evicted the holder.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String)]
     pub(super) reason: Option<&'a str>,
-    /// What is known of the effect of the request.
+    /// Whether the request may have taken effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = ProblemOutcome)]
     pub(super) outcome: Option<ProblemOutcome>,
-    /// The token of the claim whose outcome is open: to be sent again.
+    /// The token of the claim, to repeat the request with.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Uuid)]
     pub(super) token: Option<Uuid>,

@@ -1,4 +1,4 @@
-//! `/problems`: what each problem means and what to do about it, for programs and for people.
+//! `/problems`: what each problem means and what to do about it, as JSON, HTML or plain text.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -17,21 +17,21 @@ use crate::http::wire::json;
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ProblemPage)]
 pub(crate) struct Page {
-    /// Where this is served, and what problems carry as their `type`.
+    /// The path of this page, which is the `type` of the problem.
     r#type: String,
-    /// The code that programs go by.
+    /// The code for programs to check.
     code: &'static str,
-    /// The status of answers with this problem.
+    /// The status of responses with this problem.
     status: u16,
-    /// A few words.
+    /// A short summary.
     title: &'static str,
-    /// What has happened.
+    /// What happened.
     meaning: &'static str,
     /// What to do.
     what_to_do: &'static str,
 }
 
-/// Every problem.
+/// All problems.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ProblemPages)]
 pub(crate) struct Pages {
@@ -76,7 +76,7 @@ pub(crate) async fn list() -> Response {
 
 /// `GET /problems/{code}`
 pub(crate) async fn page(request: Request) -> Result<Response, Problem> {
-    // The raw path: codes have no letter that could be percent-encoded, and no decoding can then fail.
+    // The raw path is enough, because codes need no percent-encoding; and so no decoding can fail.
     let code = request
         .uri()
         .path()

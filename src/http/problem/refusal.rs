@@ -1,4 +1,4 @@
-//! What becomes of operations on locks when it is not what the client asked for.
+//! Problems for operations on locks that were refused.
 
 use std::time::Duration;
 
@@ -10,29 +10,29 @@ use crate::domain::{
 use crate::limits::Limit;
 use crate::service::{NotGranted, QueueFull};
 
-/// How often a held lock is worth asking for, at the least, in however long a lease it is held.
+/// The longest `Retry-After` for a held lock, however long its lease lasts.
 const RETRY_HELD_MAX: Duration = Duration::from_secs(5);
-/// When those who came first may have gone on.
+/// When to retry if other claims are ahead in the queue.
 const RETRY_QUEUED: Duration = Duration::from_secs(1);
-/// When a queue that is full, or a process that is stopping, is worth asking again.
+/// When to retry if a limit is reached or the process is stopping.
 const RETRY_CROWDED: Duration = Duration::from_secs(1);
-/// A client that waited this long may ask again at once: it cannot do so more often than that.
+/// A client that waited this long may retry at once, because that limits its request rate already.
 const WAITED_LONG: Duration = Duration::from_secs(1);
 
 impl Problem {
-    /// Something is in the way of the claim, which did not want to wait.
+    /// The claim conflicts with others and did not ask to wait.
     pub(in crate::http) fn blocked(blocked_by: Vec<Conflict>) -> Self {
-        let (code, detail) = match blocked_by.first().map(|blockade| &blockade.by) {
+        let (code, detail) = match blocked_by.first().map(|conflict| &conflict.by) {
             Some(ConflictKind::Holders(_)) | None => {
                 (Code::LockHeld, "the lock is held by another claim")
             }
             Some(ConflictKind::Cooling { .. }) => (
                 Code::LockCooling,
-                "nobody holds the lock, but it stays closed for a while after its last lease",
+                "no claim holds the lock, but it stays closed for a while after its last lease",
             ),
             Some(ConflictKind::Waiters) => (
                 Code::LockHeld,
-                "others wait for the lock and came first; it is theirs next",
+                "other claims are ahead in the queue of the lock",
             ),
         };
         let retry_after = blocked_by.iter().map(retry_after_conflict).max();
@@ -41,15 +41,19 @@ impl Problem {
             .retry_after(retry_after.unwrap_or(RETRY_HELD_MAX))
     }
 
-    /// The time for waiting is over.
-    pub(in crate::http) fn timed_out(unserved: NotGranted, token: Token, waited: Duration) -> Self {
-        let detail = if unserved.blocked_by.is_empty() {
-            "the wait is over; what is in the way is not known, or new grants wait because the store was away; the claim \
-             keeps its place for a while, so go on with the same token"
+    /// The wait timed out.
+    pub(in crate::http) fn timed_out(
+        not_granted: NotGranted,
+        token: Token,
+        waited: Duration,
+    ) -> Self {
+        let detail = if not_granted.blocked_by.is_empty() {
+            "the wait timed out; the conflicting claim is not known, or new grants wait because the store was unavailable; \
+             the claim keeps its place for a while: repeat the request with the same token to keep waiting"
         } else {
-            "the wait is over; the claim keeps its place for a while, so go on with the same token"
+            "the wait timed out; the claim keeps its place for a while: repeat the request with the same token to keep waiting"
         };
-        let refusal = Self::new(Code::WaitTimeout, detail).with_position(unserved, token);
+        let refusal = Self::new(Code::WaitTimeout, detail).with_position(not_granted, token);
         if waited >= WAITED_LONG {
             refusal.retry_at_once()
         } else {
@@ -57,11 +61,15 @@ impl Problem {
         }
     }
 
-    /// The process is about to stop. Who was told so before asks for the second time, and need not hurry.
-    pub(in crate::http) fn draining(unserved: NotGranted, token: Token, had_begun: bool) -> Self {
-        let detail =
-            "this process is about to stop; ask again with the same token, and another one goes on";
-        let mut refusal = Self::new(Code::Draining, detail).with_position(unserved, token);
+    /// The process is about to stop. A request that arrived after draining had begun is a retry already, so it gets a
+    /// longer `Retry-After`.
+    pub(in crate::http) fn draining(
+        not_granted: NotGranted,
+        token: Token,
+        had_begun: bool,
+    ) -> Self {
+        let detail = "this process is about to stop; repeat the request with the same token, to continue on another process";
+        let mut refusal = Self::new(Code::Draining, detail).with_position(not_granted, token);
         refusal.0.extras.outcome = Some(ProblemOutcome::NothingDone);
         if had_begun {
             refusal.retry_after(RETRY_CROWDED)
@@ -70,20 +78,20 @@ impl Problem {
         }
     }
 
-    /// The process is about to stop, and leaves to the holder what it held for it.
+    /// The process is about to stop; the claim of the stream keeps its lease or place.
     pub(in crate::http) fn stream_draining(token: Token) -> Self {
-        let detail = "this process is about to stop; the lease or the place in the queue is kept, so go on at once \
-                      with the same token";
+        let detail = "this process is about to stop; the claim keeps its lease or its place in the queue: repeat the request \
+                      at once with the same token";
         Self::new(Code::Draining, detail)
             .with_token(token)
             .retry_at_once()
     }
 
-    /// There are too many waiters already.
-    pub(in crate::http) fn too_many_waiters(crowd: QueueFull) -> Self {
-        let refusal = match crowd {
+    /// A queue, or this process, has its maximum number of waiters.
+    pub(in crate::http) fn too_many_waiters(full: QueueFull) -> Self {
+        let refusal = match full {
             QueueFull::Lock { name, queue_length } => {
-                let detail = "as many claims wait for the lock as may; this one was not let in";
+                let detail = "the queue of the lock has its maximum number of waiters";
                 let mut refusal = Self::new(Code::TooManyWaiters, detail);
                 refusal.0.extras.name = Some(name);
                 refusal.0.extras.queue_length = Some(queue_length);
@@ -92,18 +100,18 @@ impl Problem {
             QueueFull::Process { waiters } => Self::new(
                 Code::TooManyWaiters,
                 format!(
-                    "{waiters} claims wait on this process, which is as many as may; one counts for each of its locks"
+                    "this process has its maximum of {waiters} waiters; a claim counts once for each of its locks"
                 ),
             ),
             QueueFull::Peer => Self::new(
                 Code::TooManyWaiters,
-                "as many claims of this address wait on this process as may; one counts for each of its locks",
+                "this address has its maximum number of waiters on this process; a claim counts once for each of its locks",
             ),
         };
         refusal.retry_after(RETRY_CROWDED)
     }
 
-    /// One peer, or all together, have too much under way.
+    /// One peer, or all together, have reached a limit.
     pub(in crate::http) fn over_limit(limit: Limit) -> Self {
         let (code, detail) = match limit {
             Limit::ConnectionsPerPeer
@@ -116,15 +124,15 @@ impl Problem {
             | Limit::WaitersPerPeer
             | Limit::BodyBytesPerPeer => (
                 Code::RateLimited,
-                "this address has as many requests under way as one address may have",
+                "this address has reached its limit of requests in flight",
             ),
             Limit::AnswerBytesPerPeer => (
                 Code::RateLimited,
-                "the answers to this address that it has not read are as large as they may be",
+                "this address has reached its limit of unread response bytes",
             ),
             Limit::AnswerBytes => (
                 Code::Overloaded,
-                "the answers of this process that nobody has read are as large as they may be",
+                "this process has reached its limit of unread response bytes",
             ),
             Limit::ConnectionsReserved
             | Limit::Http2Connections
@@ -141,10 +149,10 @@ impl Problem {
             | Limit::Locks
             | Limit::Renewals => (
                 Code::Overloaded,
-                "this process has as many requests under way as it may have",
+                "this process has reached its limit of requests in flight",
             ),
         };
-        // Where only the answer is refused, what it was to tell of has come about.
+        // For these limits only the response is refused; the operation may be done already.
         let is_done = matches!(limit, Limit::AnswerBytesPerPeer | Limit::AnswerBytes);
         let outcome = match is_done {
             true => ProblemOutcome::Unknown,
@@ -155,13 +163,13 @@ impl Problem {
         refusal.retry_after(RETRY_CROWDED)
     }
 
-    /// Waiting cannot help.
-    pub(in crate::http) fn mismatch(contradiction: Mismatch) -> Self {
-        let (mut refusal, name) = match contradiction {
+    /// The claim does not match the lock or an earlier request, so waiting cannot help.
+    pub(in crate::http) fn mismatch(mismatch: Mismatch) -> Self {
+        let (mut refusal, name) = match mismatch {
             Mismatch::Limit { name, in_force } => {
                 let detail = match in_force {
-                    Some(limit) => format!("those who hold the lock agreed on the limit {limit}"),
-                    None => "those who hold the lock read it, without a limit".to_owned(),
+                    Some(limit) => format!("the holders of the lock use the limit {limit}"),
+                    None => "the holders of the lock are readers, without a limit".to_owned(),
                 };
                 let mut refusal = Self::new(Code::LimitMismatch, detail);
                 refusal.0.extras.limit_in_force = Some(in_force);
@@ -169,11 +177,11 @@ impl Problem {
             }
             Mismatch::Upgrade { name } => {
                 let detail =
-                    "the claim shares the lock and cannot come to hold it alone; release it first";
+                    "the claim shares the lock and cannot become exclusive; release it first";
                 (Self::new(Code::UpgradeUnsupported, detail), name)
             }
             Mismatch::Claim { name } => {
-                let detail = "the claim of this token was made with another mode, limit or permits, or on other locks";
+                let detail = "an earlier request with this token has another mode, limit or number of permits, or other locks";
                 (Self::new(Code::ClaimMismatch, detail), name)
             }
         };
@@ -181,28 +189,28 @@ impl Problem {
         refusal
     }
 
-    /// New grants wait.
+    /// New grants wait while the store recovers.
     pub(in crate::http) fn recovering(retry_in: Duration, token: Token) -> Self {
         let mut refusal = Self::new(
             Code::Recovering,
-            "the store was away, or may have lost data; new grants wait until every process has been heard, and every \
-             lease that may have been lost is over",
+            "the store was unavailable, or may have lost data; new grants wait until every process has reported, and every \
+             lease that may have been lost has ended",
         );
         refusal.0.extras.outcome = Some(ProblemOutcome::NothingDone);
         refusal.retry_after(retry_in).with_token(token)
     }
 
-    /// A claim cannot be granted again.
+    /// The claim has ended; it cannot be granted again.
     pub(in crate::http) fn claim_ended(lost: NotHeld) -> Self {
         let (ended, reason, how) = match lost.reason {
             NotHolder::Released => (Ended::Released, None, "it was released"),
-            NotHolder::Expired | NotHolder::Lost => (Ended::Expired, None, "its lease ran out"),
+            NotHolder::Expired | NotHolder::Lost => (Ended::Expired, None, "its lease expired"),
             NotHolder::Evicted { reason } => (
                 Ended::Evicted,
                 Some(reason),
                 "an operator took the lock away",
             ),
-            NotHolder::Unknown => (Ended::Unknown, None, "it is no longer known how"),
+            NotHolder::Unknown => (Ended::Unknown, None, "the reason is no longer known"),
         };
         let mut refusal = Self::new(
             Code::ClaimEnded,
@@ -214,23 +222,23 @@ impl Problem {
         refusal
     }
 
-    /// The token does not hold the lock (any more).
+    /// The token does not hold the lock, or no longer.
     pub(in crate::http) fn not_holder(lost: NotHeld) -> Self {
         let detail = match &lost.reason {
             NotHolder::Expired => {
-                "the lease ran out before this request; stop what the lock protects"
+                "the lease expired before this request; stop the work that the lock protects"
             }
             NotHolder::Lost => {
-                "the lease ran out and the lock went to another claim; stop what the lock protects"
+                "the lease expired and the lock went to another claim; stop the work that the lock protects"
             }
             NotHolder::Evicted { .. } => {
-                "an operator took the lock away; stop what the lock protects"
+                "an operator took the lock away; stop the work that the lock protects"
             }
             NotHolder::Released => {
-                "the claim was released with this token before; stop what the lock protects"
+                "an earlier request with this token released the claim; stop the work that the lock protects"
             }
             NotHolder::Unknown => {
-                "no lease of this lock is known by this token: its claim waits still, was never granted, was given back \
+                "this lock has no lease with this token: the claim is still waiting, was never granted, was rolled back \
                  because its stream or connection closed, or ended over a minute ago"
             }
         };
@@ -242,22 +250,22 @@ impl Problem {
         refusal
     }
 
-    /// The token does not hold all of several locks. `rest` says what became of the others.
+    /// The token does not hold all of several locks. `rest` says what happened to the others.
     pub(in crate::http) fn lost(lost: Vec<NotHeld>, rest: &str) -> Self {
         let worst = lost.iter().max_by_key(|lost| severity(&lost.reason));
         let code = worst.map_or(Code::TokenUnknown, |worst| code_of(&worst.reason));
         let count = lost.len();
-        let detail = format!("this token does not hold {count} of the locks, see `lost`; {rest}");
+        let detail = format!("this token does not hold {count} of the locks (see `lost`); {rest}");
         let mut refusal = Self::new(code, detail);
         refusal.0.extras.lost = Some(lost);
         refusal
     }
 
-    /// Some holders of the lock were evicted, and then there was no time for the rest, or the store was gone.
+    /// The eviction removed some holders, and then timed out or lost the store.
     pub(in crate::http) fn eviction_unfinished(name: LockName, evicted: &Holders) -> Self {
         let count = evicted.total;
         let detail = format!(
-            "{count} holders were evicted before the time was over, and others hold the lock still; evict again to go on"
+            "{count} holders were evicted before the timeout, and others still hold the lock; repeat the request to continue"
         );
         let mut refusal = Self::new(Code::StoreUnavailable, detail);
         refusal.0.extras.name = Some(name);
@@ -266,7 +274,7 @@ impl Problem {
         refusal.retry_after(RETRY_CROWDED)
     }
 
-    /// The members of the first lock in the way, and all of them.
+    /// Adds all conflicts, and the members for the first of them.
     fn with_conflicts(mut self, blocked_by: Vec<Conflict>) -> Self {
         if let Some(first) = blocked_by.first() {
             let holders = match &first.by {
@@ -281,12 +289,14 @@ impl Problem {
         self
     }
 
-    /// Where the claim stands, and how long it may stay away.
-    fn with_position(self, unserved: NotGranted, token: Token) -> Self {
-        let mut refusal = self.with_conflicts(unserved.blocked_by).with_token(token);
+    /// Adds the position of the claim, and how long it keeps its place.
+    fn with_position(self, not_granted: NotGranted, token: Token) -> Self {
+        let mut refusal = self
+            .with_conflicts(not_granted.blocked_by)
+            .with_token(token);
         let extras = &mut refusal.0.extras;
-        extras.place_kept = Some(unserved.place_kept);
-        if let Some(position) = unserved.position {
+        extras.place_kept = Some(not_granted.place_kept);
+        if let Some(position) = not_granted.position {
             extras.position = Some(position.position);
             extras.queue_length = Some(position.queue_length);
         }
@@ -299,7 +309,7 @@ impl Problem {
     }
 }
 
-/// What a request for this lock alone is answered with.
+/// The code of a request for this lock alone.
 pub(super) fn code_of(how: &NotHolder) -> Code {
     match how {
         NotHolder::Expired => Code::LeaseExpired,
@@ -310,7 +320,8 @@ pub(super) fn code_of(how: &NotHolder) -> Code {
     }
 }
 
-/// How much harm there may be in going on: others may be at work, or it is at least not known that they are not.
+/// How dangerous it is for the client to continue its work: the highest is for certainty that another claim may hold
+/// the lock, the lowest for an end that the client caused itself.
 fn severity(how: &NotHolder) -> u8 {
     match how {
         NotHolder::Evicted { .. } => 4,
@@ -321,8 +332,8 @@ fn severity(how: &NotHolder) -> u8 {
     }
 }
 
-fn retry_after_conflict(blockade: &Conflict) -> Duration {
-    match &blockade.by {
+fn retry_after_conflict(conflict: &Conflict) -> Duration {
+    match &conflict.by {
         ConflictKind::Holders(holders) => {
             let soonest = holders.listed.iter().map(|holder| holder.expires_in).min();
             soonest.map_or(RETRY_HELD_MAX, |soonest| soonest.min(RETRY_HELD_MAX))

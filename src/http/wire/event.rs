@@ -1,4 +1,4 @@
-//! What streams tell beside grants, locks and problems.
+//! The data of stream events, other than grants, locks and problems.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -6,21 +6,21 @@ use utoipa::ToSchema;
 use super::Rfc3339;
 use crate::domain::{LockEvent, Position};
 
-/// Something that happened to a lock, as everybody may see it; never a token.
+/// A public event of a lock; it never contains a token.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LockEvent)]
 pub(in crate::http) struct LockEventBody<'a> {
     /// The lock.
     name: &'a str,
-    /// The fencing token of the lease that this is about; null where there is no lease.
+    /// The fencing token of the lease that this is about; null if there is no lease.
     #[schema(required)]
     fencing_token: Option<u64>,
-    /// Who holds, held or waits, in their own words; proves nothing.
+    /// The owner text of the claim; it proves nothing.
     owner: &'a str,
     /// When it happened, by the store's clock.
     #[schema(value_type = String, format = DateTime)]
     at: Rfc3339,
-    /// When the lease ends unless it is renewed, by the store's clock; null where no lease goes on.
+    /// When the lease ends unless it is renewed, by the store's clock; null if no lease continues.
     #[schema(value_type = Option<String>, format = DateTime, required)]
     expires_at: Option<Rfc3339>,
 }
@@ -37,13 +37,13 @@ impl<'a> LockEventBody<'a> {
     }
 }
 
-/// How far a waiting claim has come.
+/// The position of a waiting claim.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = QueuePosition)]
 pub(in crate::http) struct PositionView {
-    /// 1 for the next in turn.
+    /// The position; 1 is the head of the queue.
     position: u64,
-    /// How many waiters there are in all.
+    /// The length of the queue.
     queue_length: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What those get to know who hold, and what others see of them.
+//! Grants, for the holder; and holders, as other clients see them.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use uuid::Uuid;
 use super::{RawJson, Rfc3339, millis};
 use crate::domain::{self, Holder, Holders, Lease, LockName, Share, Token};
 
-/// Writes fields of a JSON object, whose names are known to need no escaping.
+/// Writes fields of a JSON object. Their names need no escaping.
 macro_rules! fields {
     ($json:ident, $before:literal, $of:ident . $first:ident $(, $rest_of:ident . $rest:ident)*) => {
         field(&mut $json, concat!($before, "\"", stringify!($first), "\":"), &$of.$first);
         $(field(&mut $json, concat!(",\"", stringify!($rest), "\":"), &$rest_of.$rest);)*
     };
 }
-/// What the holder of a lock gets to know. It cannot be printed, because it shows its token.
+/// A grant, for the holder of the lock.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Grant)]
 pub(in crate::http) struct GrantView<'a> {
     /// The lock.
     name: &'a str,
-    /// Proves the claim. Keep it secret: whoever has it can renew and release.
+    /// Proves the claim. Keep it secret: every client that has it can renew and release.
     token: Uuid,
-    /// The mode of the claim, and the public side of its lease.
+    /// The public part of the grant.
     #[serde(flatten)]
     holder: HolderView<'a>,
     /// How long the lease lasts without renewal.
     ttl_ms: u64,
     /// How long this request waited for the lock.
     waited_ms: u64,
-    /// Whether this repeats the answer to an earlier request of the same claim.
+    /// Whether this repeats the response to an earlier request of the same claim.
     replayed: bool,
 }
 
@@ -57,8 +57,8 @@ impl<'a> GrantView<'a> {
         self
     }
 
-    /// The same text as serde makes. That searches each key for what has to be escaped and takes the flattened holder
-    /// through a map, which together is a tenth of what the service does for a request.
+    /// The same text as serde writes. Serde scans each key for characters to escape and passes the flattened holder
+    /// through a map, which together is a tenth of the service's work for a request.
     pub(in crate::http) fn to_json(&self) -> Vec<u8> {
         let holder = &self.holder;
         let mut json = Vec::with_capacity(512);
@@ -90,18 +90,18 @@ fn field(json: &mut Vec<u8>, name: &str, value: &impl Serialize) {
     serde_json::to_writer(json, value).expect("grants have no failing serializer");
 }
 
-/// What the holder of several locks gets to know.
+/// A grant of several locks, for their holder.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Grants)]
 pub(in crate::http) struct GrantsView<'a> {
-    /// Proves the claim on all of them. Keep it secret: whoever has it can renew and release.
+    /// Proves the claim on all of them. Keep it secret: every client that has it can renew and release.
     pub(in crate::http) token: Uuid,
     /// The locks, in the order of their names.
     #[schema(value_type = Vec<GrantView>)]
     pub(in crate::http) locks: Vec<GrantView<'a>>,
 }
 
-/// A holder as everybody may see it.
+/// A holder, as every client may see it.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Holder)]
 pub(in crate::http) struct HolderView<'a> {
@@ -110,18 +110,18 @@ pub(in crate::http) struct HolderView<'a> {
     fencing_token: u64,
     /// How the lock is held.
     mode: ModeView,
-    /// How many permits there are in all; null without a limit, and for an exclusive claim.
+    /// The total number of permits; null without a limit, and for an exclusive claim.
     #[schema(required, minimum = 1, maximum = 1_000_000)]
     limit: Option<u32>,
     /// How many permits the claim takes.
     #[schema(minimum = 1, maximum = 1_000_000)]
     permits: u32,
-    /// Who holds, in the holder's own words; proves nothing.
+    /// The owner text of the claim; it proves nothing.
     owner: &'a str,
-    /// What else the holder wants others to see.
+    /// More public data from the holder.
     #[schema(value_type = Option<Object>, required)]
     metadata: Option<RawJson<'a>>,
-    /// How many times over it is held.
+    /// The hold count (reentrancy depth).
     #[schema(minimum = 1, maximum = 1000)]
     hold_count: u16,
     /// When the lock was granted, by the store's clock.
@@ -130,7 +130,7 @@ pub(in crate::http) struct HolderView<'a> {
     /// When the lease ends unless it is renewed, by the store's clock; for people to read.
     #[schema(value_type = String, format = DateTime)]
     expires_at: Rfc3339,
-    /// How long the lease still lasts, counted from before this answer was sent. Go by this, not by `expires_at`.
+    /// How long the lease still lasts, counted from before this response was sent. Use this rather than `expires_at`.
     expires_in_ms: u64,
 }
 
@@ -155,7 +155,7 @@ impl<'a> HolderView<'a> {
         holders.iter().map(Self::new).collect()
     }
 
-    /// Those who are told of, and how many there are.
+    /// The listed holders, and how many holders there are in all.
     pub(in crate::http) fn listed(holders: Option<&'a Holders>) -> (Vec<Self>, u64) {
         holders.map_or((Vec::new(), 0), |holders| {
             (Self::all(&holders.listed), holders.total)
@@ -170,12 +170,12 @@ impl<'a> HolderView<'a> {
 pub(in crate::http) enum ModeView {
     /// Alone.
     Exclusive,
-    /// Together with others, as far as the permits go.
+    /// Together with others, as far as the permits allow.
     Shared,
 }
 
 impl ModeView {
-    /// The word for it, and what it takes. Alone is written as one permit without a limit.
+    /// The mode and its share. An exclusive claim is written as one permit without a limit.
     pub(super) fn of(mode: domain::Mode) -> (Self, Share) {
         match mode {
             domain::Mode::Exclusive => (Self::Exclusive, Share::READ),

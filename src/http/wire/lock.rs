@@ -1,4 +1,4 @@
-//! A lock as everybody may see it.
+//! A lock, as every client may see it.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -6,26 +6,26 @@ use utoipa::ToSchema;
 use super::{HolderView, ModeView, Rfc3339, millis};
 use crate::domain::{HeadWaiter, LockState, LockView};
 
-/// A lock as everybody may see it.
+/// A lock, as every client may see it.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Lock)]
 pub(in crate::http) struct LockBody<'a> {
     /// The lock.
     name: &'a str,
-    /// What it is doing.
+    /// The state of the lock.
     state: StateView,
-    /// Who holds it; never a token. Those whose leases end first: at most 100, and fewer where their metadata would make the
-    /// answer too large.
+    /// The holders whose leases end first, without tokens: at most 100, and fewer if their metadata would make the
+    /// response too large.
     #[schema(value_type = Vec<HolderView>)]
     holders: Vec<HolderView<'a>>,
-    /// How many hold it.
+    /// The number of holders.
     holders_total: u64,
-    /// How many claims wait for it.
+    /// The number of claims that wait for the lock.
     queue_length: u64,
-    /// The claim that is next in turn; null if none waits.
+    /// The claim at the head of the queue; null if none waits.
     #[schema(value_type = Option<QueueHead>, required)]
     queue_head: Option<QueueHead<'a>>,
-    /// How long it still stays closed while nobody holds it; null unless it is cooling.
+    /// How long the lock still stays closed; null unless it is cooling.
     #[schema(required)]
     free_in_ms: Option<u64>,
 }
@@ -50,33 +50,33 @@ impl<'a> LockBody<'a> {
     }
 }
 
-/// What a lock is doing.
+/// The state of a lock.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[schema(as = LockState)]
 #[serde(rename_all = "snake_case")]
 enum StateView {
-    /// Nobody holds it.
+    /// No claim holds it.
     Free,
-    /// Somebody holds it.
+    /// One or more claims hold it.
     Held,
-    /// Nobody holds it, but it stays closed for a while.
+    /// No claim holds it, but it stays closed for a while.
     Cooling,
 }
 
-/// A claim that waits, as everybody may see it; never a token.
+/// A waiting claim, as every client may see it; without its token.
 #[derive(Debug, Serialize, ToSchema)]
 struct QueueHead<'a> {
-    /// Who waits, in their own words; proves nothing.
+    /// The owner text of the claim; it proves nothing.
     owner: &'a str,
     /// How it wants to hold the lock.
     mode: ModeView,
-    /// How many permits there are to be in all; null without a limit, and for an exclusive claim.
+    /// The total number of permits that it asks for; null without a limit, and for an exclusive claim.
     #[schema(required, minimum = 1, maximum = 1_000_000)]
     limit: Option<u32>,
     /// How many permits it would take.
     #[schema(minimum = 1, maximum = 1_000_000)]
     permits: u32,
-    /// Since when it waits, by the store's clock.
+    /// When it began to wait, by the store's clock.
     #[schema(value_type = String, format = DateTime)]
     waiting_since: Rfc3339,
 }
@@ -101,18 +101,18 @@ pub(in crate::http) struct LockPage<'a> {
     /// The locks.
     #[schema(value_type = Vec<LockBody>)]
     pub(in crate::http) locks: Vec<LockBody<'a>>,
-    /// To be sent as `page_token` for the next page; empty on the last one.
+    /// The `page_token` of the next page; empty on the last one.
     pub(in crate::http) next_page_token: String,
 }
 
-/// Who was evicted.
+/// The evicted holders.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Evicted)]
 pub(in crate::http) struct EvictedBody<'a> {
-    /// The former holders; none if nobody held the lock. At most 100, and fewer where their metadata would make the answer
-    /// too large.
+    /// The former holders; empty if no claim held the lock. At most 100, and fewer if their metadata would make the
+    /// response too large.
     #[schema(value_type = Vec<HolderView>)]
     pub(in crate::http) evicted: Vec<HolderView<'a>>,
-    /// How many were evicted.
+    /// The number of evicted holders.
     pub(in crate::http) evicted_total: u64,
 }

@@ -18,7 +18,7 @@ pub(super) struct LeaseRecord {
     pub(super) fence: Fence,
     rollback_right: RollbackState,
     /// The earlier states that the lease goes back to, attempt by attempt, when an attempt that received it is undone.
-    turns: Option<Box<Vec<RollbackState>>>,
+    turns: Vec<RollbackState>,
     /// Whether a stream holds the lease, or has held it.
     pub(super) is_of_stream: bool,
     pub(super) acquired: Instant,
@@ -66,7 +66,7 @@ impl LeaseRecord {
             mode: claim.mode,
             fence,
             rollback_right: RollbackState::Grantee(attempt),
-            turns: None,
+            turns: Vec::new(),
             is_of_stream: claim.takes_over,
             acquired: now.instant,
             until: now.instant,
@@ -95,10 +95,8 @@ impl LeaseRecord {
 
     /// Whether the attempt has received the lease, unless it was undone since.
     fn is_received_by(&self, attempt: Attempt) -> bool {
-        let turns = self.turns.iter().flat_map(|turns| turns.iter());
-        turns
-            .chain([&self.rollback_right])
-            .any(|turn| turn.is_of(attempt))
+        let mut turns = self.turns.iter().chain([&self.rollback_right]);
+        turns.any(|turn| turn.is_of(attempt))
     }
 
     fn pass_rollback_right(&mut self, attempt: Attempt) {
@@ -107,11 +105,10 @@ impl LeaseRecord {
             return;
         }
         let before = std::mem::replace(&mut self.rollback_right, RollbackState::Successor(attempt));
-        let turns = self.turns.get_or_insert_default();
-        if turns.len() == TURNS_MAX {
-            turns.remove(1);
+        if self.turns.len() == TURNS_MAX {
+            self.turns.remove(1);
         }
-        turns.push(before);
+        self.turns.push(before);
     }
 
     /// Takes the right to roll back from an attempt whose stream was closed, or that no client has received. The lease goes
@@ -120,7 +117,7 @@ impl LeaseRecord {
         if self.rollback_right.is_of(attempt) {
             let before = match rollback {
                 Rollback::Close => None,
-                Rollback::Undo => self.turns.as_mut().and_then(|turns| turns.pop()),
+                Rollback::Undo => self.turns.pop(),
             };
             return match before {
                 None | Some(RollbackState::Closed) => true,
@@ -130,14 +127,12 @@ impl LeaseRecord {
                 }
             };
         }
-        if let Some(turns) = &mut self.turns
-            && let Some(turn) = turns.iter().position(|turn| turn.is_of(attempt))
-        {
-            match (rollback, turns[turn]) {
+        if let Some(turn) = self.turns.iter().position(|turn| turn.is_of(attempt)) {
+            match (rollback, self.turns[turn]) {
                 (Rollback::Close, _) | (_, RollbackState::Grantee(_)) => {
-                    turns[turn] = RollbackState::Closed;
+                    self.turns[turn] = RollbackState::Closed;
                 }
-                (Rollback::Undo, _) => drop(turns.remove(turn)),
+                (Rollback::Undo, _) => drop(self.turns.remove(turn)),
             }
         }
         false

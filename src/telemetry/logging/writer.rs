@@ -1,8 +1,7 @@
-//! The writer behind the log: lines go into a bounded buffer, and a thread of its own writes them out. What a line says,
-//! and where it goes, is not known here.
+//! The writer of the log: lines go into a bounded buffer, and a thread of its own writes them to the output.
 //!
-//! Whoever logs never waits for the reader of the log: when the buffer is full, the line is dropped and counted. A pipe
-//! that nobody reads would otherwise stop the threads that serve, one by one, and with them every renewal.
+//! A thread that logs never waits for the reader of the log: when the buffer is full, the line is dropped and counted.
+//! Otherwise a pipe that is not read would block the worker threads one by one, and with them every renewal.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,17 +20,17 @@ pub struct LogWriter {
 #[derive(Debug)]
 struct LogQueue {
     buffer: Mutex<Buffer>,
-    /// Signalled when the buffer or its state has changed, for the thread and for whoever flushes.
+    /// Notified when the buffer or its state has changed, for the thread and for `flush`.
     changed: Condvar,
     bytes_max: usize,
     dropped: AtomicU64,
-    /// The thread that writes out. What it has to say about lines that were dropped is never dropped itself.
+    /// The writer thread. Its own line about dropped lines is never dropped.
     own_thread: OnceLock<ThreadId>,
 }
 
 #[derive(Debug, Default)]
 struct Buffer {
-    /// Whole lines that wait for the thread.
+    /// Whole lines that the thread has not taken yet.
     pending: Vec<u8>,
     lines: u64,
     /// Whether the thread has taken lines that it has not finished writing.
@@ -39,11 +38,12 @@ struct Buffer {
 }
 
 impl LogWriter {
-    /// Starts the thread that writes to `output`. Up to `bytes_max` wait for it, and as many may be on their way out.
+    /// Starts the thread that writes to `output`. The buffer holds up to `bytes_max`, and as many may be in the middle
+    /// of being written.
     ///
     /// # Errors
     ///
-    /// When the system has no thread to give.
+    /// When the system cannot start the thread.
     pub fn start(output: impl Write + Send + 'static, bytes_max: usize) -> io::Result<Self> {
         let shared = Arc::new(LogQueue {
             buffer: Mutex::default(),
@@ -53,23 +53,23 @@ impl LogWriter {
             own_thread: OnceLock::new(),
         });
         let writer = Arc::clone(&shared);
-        // It is never joined: blocked in a write that nobody reads, it ends with the process.
+        // Never joined: it may be blocked in a write to a pipe that is not read, and ends with the process.
         thread::Builder::new()
             .name("log".to_owned())
             .spawn(move || writer.write_out(output))?;
         Ok(Self { shared })
     }
 
-    /// How many lines were dropped so far, because the buffer was full or the output failed.
+    /// The number of lines dropped so far, because the buffer was full or the output failed.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything logged so far is written out, or until the time is over.
+    /// Waits until everything logged so far is written, or until the timeout.
     pub fn flush(&self, timeout: Duration) {
         let buffer = self.shared.lock();
         let is_busy = |buffer: &mut Buffer| buffer.is_writing || !buffer.pending.is_empty();
-        // What a reader does not take within the time is lost with the process; that is what the deadline means.
+        // After the timeout, unwritten lines are lost with the process, by design.
         let _ = self
             .shared
             .changed
@@ -94,7 +94,7 @@ impl LogWriter {
     }
 }
 
-/// The log layer hands over each event as one whole line.
+/// The log layer writes each event as one whole line.
 impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.append(line);
@@ -115,7 +115,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
 }
 
 impl LogQueue {
-    /// A panic while the lock was held leaves at worst half a line behind.
+    /// Ignores poisoning: a panic while the lock was held leaves at worst an incomplete line.
     fn lock(&self) -> MutexGuard<'_, Buffer> {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,15 +132,15 @@ impl LogQueue {
             let written = output.write_all(&batch).and_then(|()| output.flush());
             batch.clear();
             if written.is_err() {
-                // There is no other place to say so than the metric.
+                // The metric is the only place to report this.
                 self.dropped.fetch_add(lines, Ordering::Relaxed);
             }
             let dropped = self.dropped.load(Ordering::Relaxed);
             if written.is_ok() && dropped > reported {
-                // The reader is back. The line goes through the log itself, so that it has the form of all others.
+                // The reader is back. The line goes through the log itself, so that it is formatted like all others.
                 tracing::warn!(
                     lines = dropped - reported,
-                    "Log lines were dropped, because they were not read as fast as they were written."
+                    "log lines were dropped because stdout was read too slowly"
                 );
                 reported = dropped;
             }
@@ -149,7 +149,7 @@ impl LogQueue {
         }
     }
 
-    /// Waits for lines, swaps them into the empty batch, and says how many they are.
+    /// Waits for lines, swaps them into the empty batch, and returns their number.
     fn take(&self, batch: &mut Vec<u8>) -> u64 {
         let buffer = self.lock();
         let has_none = |buffer: &mut Buffer| buffer.pending.is_empty();

@@ -49,8 +49,7 @@ async fn a_key_is_replaced_without_a_restart_and_half_a_write_locks_nobody_out()
     assert_eq!(status(&serving, KEY).await, 200);
     assert_eq!(status(&serving, OTHER_KEY).await, 401);
     std::fs::write(keys.path(), "").unwrap();
-    let warned =
-        serving.wait_for_line("The API keys cannot be read again; those before stay valid.");
+    let warned = serving.wait_for_line("cannot reload the API keys; the previous keys stay valid");
     assert!(warned["problem"].as_str().unwrap().contains("is empty"));
     assert_eq!(status(&serving, KEY).await, 200);
     std::fs::write(keys.path(), OTHER_KEY).unwrap();
@@ -105,7 +104,7 @@ fn a_service_for_other_machines_does_not_start_with_a_read_key_alone() {
     assert_eq!(output.status.code(), Some(78));
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(
-        error.contains("read_key: means nothing without an api_key"),
+        error.contains("read_key: has no effect without an api_key"),
         "{error}"
     );
 }

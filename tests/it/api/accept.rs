@@ -1,4 +1,4 @@
-//! Answers in the form that the client asks for.
+//! Content negotiation.
 
 use super::support::{Api, get, post};
 

@@ -1,4 +1,4 @@
-//! Bodies that are too large, too slow, of another type, or nonsense.
+//! Bodies that are too large, too slow, of an unsupported type, or malformed.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ async fn json_that_is_no_object_or_no_json_is_malformed() {
 }
 
 #[tokio::test]
-async fn deep_json_is_no_danger_wherever_it_stands() {
+async fn deep_json_is_harmless_everywhere() {
     let api = Api::new();
     let deep = format!("{}{}", "[".repeat(30_000), "]".repeat(30_000));
     for field in ["metadata", "ttl", "nonsense"] {
@@ -107,7 +107,7 @@ async fn deep_json_is_no_danger_wherever_it_stands() {
 }
 
 #[tokio::test]
-async fn what_is_not_utf_8_is_refused_wherever_it_stands() {
+async fn invalid_utf_8_is_refused_everywhere() {
     let api = Api::new();
     for request in [
         post("/locks/a?owner=%FF"),
@@ -127,7 +127,7 @@ async fn what_is_not_utf_8_is_refused_wherever_it_stands() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_413_whether_it_says_so_or_not() {
+async fn a_body_that_is_too_large_is_413_with_or_without_a_content_length() {
     let api = Api::new();
     let fits = format!("{{\"owner\":\"{}\"}}", "o".repeat(65_536 - 12));
     assert_eq!(fits.len(), 65_536);

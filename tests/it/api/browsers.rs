@@ -1,11 +1,11 @@
-//! What a web page may make somebody's browser send to a service that asks for no key, and what browsers are told about our
+//! Cross-site requests that a web page makes a browser send to a service without keys, and the security headers of our
 //! own pages.
 
 use leasehold::http::{Access, Failures, KeyRing, KnownHosts, Role};
 
 use super::support::{Api, Call, call, delete, get, post};
 
-/// As on 127.0.0.1, with one more name.
+/// A service on 127.0.0.1, with one more host name.
 fn on_loopback() -> Api {
     let hosts = KnownHosts::new(
         ([127, 0, 0, 1], 7625).into(),
@@ -14,13 +14,13 @@ fn on_loopback() -> Api {
     Api::with(|settings| settings.access = Access::Open(hosts))
 }
 
-/// As on every address, with auth = "none".
+/// A service on every address, with auth = "none".
 fn open_to_all() -> Api {
     let hosts = KnownHosts::new(([0, 0, 0, 0], 7625).into(), Vec::new());
     Api::with(|settings| settings.access = Access::Open(hosts))
 }
 
-/// The headers that mark a request as another site's.
+/// The headers that mark a request as cross-site.
 fn marks() -> [fn(Call) -> Call; 5] {
     [
         |request| request.header("sec-fetch-site", "cross-site"),
@@ -124,7 +124,7 @@ async fn a_name_that_a_page_made_up_for_our_address_reaches_nothing() {
 }
 
 #[tokio::test]
-async fn a_loopback_listener_answers_to_the_names_that_people_use_for_it() {
+async fn a_loopback_listener_accepts_its_usual_names() {
     let api = on_loopback();
     for host in [
         "localhost",
@@ -141,9 +141,9 @@ async fn a_loopback_listener_answers_to_the_names_that_people_use_for_it() {
     assert_eq!(api.send(get("/locks")).await.status, 200, "HTTP/1.0");
 }
 
-/// A service for many machines has names that it cannot know, unless it is told.
+/// Such a service cannot know its host names unless they are configured.
 #[tokio::test]
-async fn a_service_for_other_machines_answers_to_any_name_until_names_are_given() {
+async fn a_service_for_other_machines_accepts_any_name_until_names_are_configured() {
     let any = open_to_all();
     let named = Api::with(|settings| {
         let names = vec!["locks.example".to_owned()];
@@ -156,9 +156,9 @@ async fn a_service_for_other_machines_answers_to_any_name_until_names_are_given(
     }
 }
 
-/// No browser adds a key by itself.
+/// Browsers never add a key by themselves.
 #[tokio::test]
-async fn with_a_key_a_page_of_another_site_is_as_good_as_any_client() {
+async fn with_a_key_cross_site_requests_are_like_any_other() {
     let api = Api::with(|settings| {
         let ring = KeyRing::new([(Role::Client, "s3cret")]);
         settings.access = Access::Keys(ring, Failures::new(60));
@@ -176,7 +176,7 @@ async fn with_a_key_a_page_of_another_site_is_as_good_as_any_client() {
 }
 
 #[tokio::test]
-async fn no_answer_is_taken_for_something_else_than_it_says() {
+async fn no_response_is_sniffed() {
     let api = Api::new();
     for request in [
         get("/locks/a"),

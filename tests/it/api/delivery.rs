@@ -1,4 +1,4 @@
-//! A grant that nobody received is given back.
+//! An undelivered grant is rolled back.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -12,7 +12,7 @@ fn acquire() -> Request<Body> {
     request.expect("a request")
 }
 
-/// Lets the tasks run that give back. They need no time, only their turn.
+/// Lets the rollback tasks run. They need no time, only to be polled.
 async fn is_free_soon(api: &Api) -> bool {
     for _ in 0..100 {
         if api.send(get("/locks/a")).await.json()["state"] == "free" {
@@ -24,7 +24,7 @@ async fn is_free_soon(api: &Api) -> bool {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_dropped_before_it_was_sent_gives_the_grant_back() {
+async fn a_response_that_is_dropped_before_it_was_sent_rolls_back_the_grant() {
     let api = Api::new();
     let response = api
         .router
@@ -38,7 +38,7 @@ async fn an_answer_that_is_dropped_before_it_was_sent_gives_the_grant_back() {
 }
 
 #[tokio::test]
-async fn an_answer_that_was_taken_to_be_sent_keeps_the_grant() {
+async fn a_response_that_was_taken_for_sending_keeps_the_grant() {
     let api = Api::new();
     let response = api
         .router

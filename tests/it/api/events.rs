@@ -1,29 +1,29 @@
-//! What happens to locks, as those are told who watch.
+//! Event streams: lock events as watchers receive them.
 
-use super::support::{Api, Call, Event, Told, call, delete, get, post, put};
+use super::support::{Api, Call, Event, EventStream, call, delete, get, post, put};
 
 fn watch(path: &str) -> Call {
     get(path).header("accept", "text/event-stream")
 }
 
-/// Acquires, renews and releases, and says by which events this was told.
-async fn tell_three(api: &Api, told: &mut Told, name: &str) -> Vec<Event> {
+/// Acquires, renews and releases, and returns the events of that.
+async fn tell_three(api: &Api, stream: &mut EventStream, name: &str) -> Vec<Event> {
     let token = api.token_of(&format!("/locks/{name}?owner=pod-1")).await;
     let path = format!("/locks/{name}");
     api.send(put(&path).token(&token)).await;
     api.send(delete(&path).token(&token)).await;
     let mut events = Vec::new();
     while events.len() < 3 {
-        events.push(told.next().await.expect("an event"));
+        events.push(stream.next().await.expect("an event"));
     }
     events
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_happens_is_told_in_order_with_ids() {
+async fn events_arrive_in_order_with_ids() {
     let api = Api::new();
-    let mut told = Told::of(api.open(get("/events")).await);
-    let events = tell_three(&api, &mut told, "a").await;
+    let mut stream = EventStream::of(api.open(get("/events")).await);
+    let events = tell_three(&api, &mut stream, "a").await;
     let kinds: Vec<_> = events.iter().map(|event| event.kind.as_str()).collect();
     assert_eq!(kinds, ["acquired", "renewed", "released"]);
     assert!(events.iter().all(|event| event.id.is_some()));
@@ -41,8 +41,8 @@ async fn what_happens_is_told_in_order_with_ids() {
 #[tokio::test]
 async fn an_event_stream_too_many_is_refused_until_another_one_ends() {
     let api = Api::with(|settings| settings.event_streams_max = 2);
-    let of_all = Told::of(api.open(get("/events")).await);
-    let _of_one = Told::of(api.open(watch("/locks/a")).await);
+    let of_all = EventStream::of(api.open(get("/events")).await);
+    let _of_one = EventStream::of(api.open(watch("/locks/a")).await);
     for request in [get("/events"), watch("/locks/a")] {
         let refused = api.send(request).await;
         assert_eq!(refused.refusal(), (503, "overloaded".to_owned()));
@@ -57,36 +57,36 @@ async fn an_event_stream_too_many_is_refused_until_another_one_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_locks_under_the_prefix_are_told_of() {
+async fn only_locks_under_the_prefix_have_events() {
     let api = Api::new();
-    let mut told = Told::of(api.open(get("/events?prefix=jobs/")).await);
+    let mut stream = EventStream::of(api.open(get("/events?prefix=jobs/")).await);
     api.token_of("/locks/other").await;
     api.token_of("/locks/jobs/1").await;
-    assert_eq!(told.expect("acquired").await["name"], "jobs/1");
+    assert_eq!(stream.expect("acquired").await["name"], "jobs/1");
 }
 
 #[tokio::test(start_paused = true)]
-async fn expiry_eviction_and_waiting_are_told() {
+async fn expiry_eviction_and_waiting_have_events() {
     let api = Api::new();
-    let mut told = Told::of(api.open(get("/events")).await);
+    let mut stream = EventStream::of(api.open(get("/events")).await);
     api.token_of("/locks/a?ttl=1s").await;
     let waiting = api.begin(post("/locks/a?wait=20s&owner=pod-2"));
-    told.expect("acquired").await;
-    assert_eq!(told.expect("queued").await["owner"], "pod-2");
-    told.expect("expired").await;
-    told.expect("acquired").await;
+    stream.expect("acquired").await;
+    assert_eq!(stream.expect("queued").await["owner"], "pod-2");
+    stream.expect("expired").await;
+    stream.expect("acquired").await;
     assert_eq!(waiting.await.expect("an answer").status, 201);
     api.send(delete("/locks/a?force=true")).await;
-    told.expect("evicted").await;
+    stream.expect("evicted").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_was_away_goes_on_after_the_last_event_that_it_saw() {
+async fn a_client_that_reconnects_resumes_after_the_last_event_that_it_saw() {
     let api = Api::new();
-    let mut told = Told::of(api.open(get("/events")).await);
-    let events = tell_three(&api, &mut told, "a").await;
+    let mut stream = EventStream::of(api.open(get("/events")).await);
+    let events = tell_three(&api, &mut stream, "a").await;
     let last = events[0].id.clone().expect("an id");
-    let mut again = Told::of(
+    let mut again = EventStream::of(
         api.open(get("/events").header("last-event-id", &last))
             .await,
     );
@@ -99,48 +99,48 @@ async fn a_client_that_was_away_goes_on_after_the_last_event_that_it_saw() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_may_have_missed_something_is_told_so() {
+async fn a_client_that_may_have_missed_events_gets_a_reset() {
     let api = Api::new();
-    for unknown in ["never-told", "caf\u{e9}"] {
+    for unknown in ["never-sent", "caf\u{e9}"] {
         let request = get("/events").header("last-event-id", unknown);
-        let mut told = Told::of(api.open(request).await);
-        assert_eq!(told.next().await.expect("an event").kind, "reset");
+        let mut stream = EventStream::of(api.open(request).await);
+        assert_eq!(stream.next().await.expect("an event").kind, "reset");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_lock_is_told_of_from_its_state_on() {
+async fn a_watch_of_one_lock_begins_with_its_state() {
     let api = Api::new();
-    let mut told = Told::of(api.open(watch("/locks/a")).await);
-    let state = told.expect("state").await;
+    let mut stream = EventStream::of(api.open(watch("/locks/a")).await);
+    let state = stream.expect("state").await;
     assert_eq!(state, api.send(get("/locks/a")).await.json());
     api.token_of("/locks/ab").await;
     let token = api.token_of("/locks/a").await;
-    assert_eq!(told.expect("acquired").await["name"], "a");
+    assert_eq!(stream.expect("acquired").await["name"], "a");
     api.send(delete("/locks/a").token(&token)).await;
-    assert_eq!(told.expect("released").await["name"], "a");
+    assert_eq!(stream.expect("released").await["name"], "a");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_stops_ends_the_streams_of_those_who_watch() {
+async fn a_process_that_stops_ends_the_streams_of_watchers() {
     let api = Api::new();
-    let mut all = Told::of(api.open(get("/events")).await);
-    let mut one = Told::of(api.open(watch("/locks/a")).await);
+    let mut all = EventStream::of(api.open(get("/events")).await);
+    let mut one = EventStream::of(api.open(watch("/locks/a")).await);
     one.expect("state").await;
     api.stop();
-    for told in [&mut all, &mut one] {
-        assert_eq!(told.next().await.expect("an event").kind, "reset");
-        assert!(told.next().await.is_none());
+    for stream in [&mut all, &mut one] {
+        assert_eq!(stream.next().await.expect("an event").kind, "reset");
+        assert!(stream.next().await.is_none());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quiet_stream_shows_that_it_lives() {
+async fn a_stream_without_events_sends_keep_alives() {
     let api = Api::new();
-    let mut told = Told::of(api.open(get("/events")).await);
-    let quiet = tokio::time::timeout(std::time::Duration::from_secs(60), told.next()).await;
+    let mut stream = EventStream::of(api.open(get("/events")).await);
+    let quiet = tokio::time::timeout(std::time::Duration::from_secs(60), stream.next()).await;
     assert!(quiet.is_err());
-    assert!(told.comments >= 3, "{}", told.comments);
+    assert!(stream.comments >= 3, "{}", stream.comments);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Fields: from where they are taken, and how those are refused that should not be there or contradict each other.
+//! Fields: where they may be sent, and how unknown or contradictory ones are refused.
 
 use super::support::{Api, call, delete, get, post, put, refused};
 
@@ -33,7 +33,7 @@ async fn a_field_means_the_same_in_json_in_a_form_and_in_the_query_string() {
             "blank",
             post("/locks/blank").json(" \n{\"ttl\":\"45s\",\"owner\":\"a b\",\"hold_count\":3}\n"),
         ),
-        // What curl -d '{…}' sends: JSON that is announced as a form.
+        // What curl -d '{…}' sends: JSON with the Content-Type of a form.
         (
             "curl",
             post("/locks/curl").form(r#"{"ttl":"45s","owner":"a b","hold_count":3}"#),
@@ -76,7 +76,7 @@ async fn no_body_an_empty_one_and_null_mean_the_defaults() {
 }
 
 #[tokio::test]
-async fn saying_the_same_twice_is_fine_and_contradicting_oneself_is_not() {
+async fn a_field_may_be_repeated_with_the_same_value_only() {
     let api = Api::new();
     let fine = [
         post("/locks/a?ttl=5s").form("ttl=5s"),
@@ -132,33 +132,33 @@ async fn a_field_that_does_not_exist_is_refused_with_the_one_that_was_meant() {
         (
             post("/locks/a?colour=red"),
             "colour",
-            "there are: ttl, wait, mode, limit, permits, owner",
+            "the fields are: ttl, wait, mode, limit, permits, owner",
         ),
         (
             put("/locks/a?owner=me").token(A),
             "owner",
-            "there are: ttl, mode, limit, permits, token",
+            "the fields are: ttl, mode, limit, permits, token",
         ),
         (
             delete("/locks/a?ttl=5s").token(A),
             "ttl",
-            "there are: hold_count",
+            "the fields are: hold_count",
         ),
         (
             delete("/locks/a?forced=true"),
             "forced",
             "did you mean \"force\"",
         ),
-        (get("/locks/a?ttl=5s"), "ttl", "takes none"),
+        (get("/locks/a?ttl=5s"), "ttl", "has no fields"),
         (get("/locks?prefx=a"), "prefx", "did you mean \"prefix\""),
         (
             get("/locks?names=a"),
             "names",
-            "there are: prefix, page_size, page_token",
+            "the fields are: prefix, page_size, page_token",
         ),
-        (post("/locks/a?names=b"), "names", "at /locks, not here"),
+        (post("/locks/a?names=b"), "names", "several locks at /locks"),
         (get("/readyz?verbos"), "verbos", "did you mean \"verbose\""),
-        (post("/locks/a?=5s"), "", "there is no field \"\""),
+        (post("/locks/a?=5s"), "", "unknown field \"\""),
     ] {
         refused(&api, request, "unknown_field", field, meant).await;
     }
@@ -167,7 +167,7 @@ async fn a_field_that_does_not_exist_is_refused_with_the_one_that_was_meant() {
 }
 
 #[tokio::test]
-async fn a_misspelt_way_of_waiting_or_sharing_is_told_how_it_is_spelt() {
+async fn a_misspelt_field_for_waiting_or_sharing_gets_a_suggestion() {
     let api = Api::new();
     for (request, field, meant) in [
         (post("/locks/a?wiat=5s"), "wiat", "did you mean \"wait\""),
@@ -198,7 +198,7 @@ async fn a_misspelt_way_of_waiting_or_sharing_is_told_how_it_is_spelt() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_for_any_number_is_not_quoted_as_another_one() {
+async fn a_number_that_is_too_large_is_not_quoted_as_another_one() {
     let api = Api::new();
     let digits = "9".repeat(30);
     for (request, field) in [
@@ -290,7 +290,7 @@ async fn an_eviction_takes_only_what_belongs_to_it() {
     }
 }
 
-/// What follows is not even looked at: it is no text.
+/// The rest of the body is not even parsed: it is not valid UTF-8.
 #[tokio::test]
 async fn of_thousands_of_unknown_fields_the_first_is_refused_and_the_rest_is_not_read() {
     let api = Api::new();
@@ -333,7 +333,7 @@ async fn more_fields_than_any_request_needs_are_refused_though_all_are_known() {
     }
 }
 
-/// Each of these letters is written with six.
+/// Each of these characters is escaped with six.
 #[tokio::test]
 async fn a_name_among_several_is_not_repeated_at_its_full_length() {
     let api = Api::new();

@@ -1,4 +1,4 @@
-//! HTTP/2 clients that grant little room for an answer or none: what they have no room for was not delivered.
+//! HTTP/2 clients with a small flow-control window, or none: data that does not fit into the window was not delivered.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,23 +11,23 @@ use crate::sockets::config;
 use crate::support::eventually;
 use crate::support::http2::{DATA, Frame, HEADERS, Http2, RST_STREAM};
 
-/// An answer of `text/plain`: a token and the end of its line.
+/// The length of a `text/plain` response: a token and a newline.
 const ANSWER_LEN: u32 = 37;
 
-/// A connection with one request, whose answer is read frame by frame.
+/// A connection with one request, whose response is read frame by frame.
 struct Client {
     connection: Http2,
     stream: u32,
 }
 
 impl Client {
-    /// Asks for a lock, with room for so much of the answer.
+    /// Acquires a lock, with a window for `room` bytes of the response.
     async fn acquire(server: &Server, name: &str, room: u32) -> Self {
         let path = format!("/locks/{name}?ttl=1h");
         Self::begin(server, "text/plain", &path, "", room).await
     }
 
-    /// Asks for several locks, whose answer is many frames of data.
+    /// Acquires several locks, whose response has many data frames.
     async fn acquire_several(server: &Server, room: u32) -> Self {
         let names: Vec<_> = (0..8).map(|number| format!("large/{number}")).collect();
         let metadata = json!({"text": "x".repeat(3_000)});
@@ -35,7 +35,7 @@ impl Client {
         Self::begin(server, "application/json", "/locks", &body, room).await
     }
 
-    /// Asks for a stream that holds a lock for as long as it lives, with room for so much of it.
+    /// Opens a stream that holds a lock, with a window for `room` bytes.
     async fn hold(server: &Server, path: &str, room: u32) -> Self {
         Self::begin(server, "text/event-stream", path, "", room).await
     }
@@ -50,7 +50,7 @@ impl Client {
         }
     }
 
-    /// The next frame of the answer.
+    /// The next frame of the response.
     async fn frame(&mut self) -> Frame {
         loop {
             let frame = self.connection.next().await.expect("a frame");
@@ -60,7 +60,7 @@ impl Client {
         }
     }
 
-    /// Reads the head of the answer and so much of its body, which is not the end of it.
+    /// Reads the head of the response and `len` bytes of its body, which do not complete it.
     async fn reads(&mut self, len: u32) {
         let (mut is_answered, mut received) = (false, 0);
         while !is_answered || received < len as usize {
@@ -73,14 +73,14 @@ impl Client {
         assert_eq!(received, len as usize);
     }
 
-    /// Reads the end of an answer of which nothing is missing.
+    /// Reads the end of the stream, after the whole response.
     async fn reads_the_end(&mut self) {
         let frame = self.frame().await;
         let is_empty = frame.kind == DATA && frame.payload.is_empty();
         assert!(is_empty && frame.ends_stream());
     }
 
-    /// Reads so many events of a stream.
+    /// Reads `count` events of a stream.
     async fn reads_events(&mut self, count: usize) -> Vec<Event> {
         let (mut text, mut events) = (String::new(), Vec::new());
         while events.len() < count {
@@ -96,7 +96,7 @@ impl Client {
         events
     }
 
-    /// Reads everything, and returns how much that was.
+    /// Reads the whole response, and returns its length.
     async fn reads_all(&mut self) -> usize {
         let mut received = 0;
         loop {
@@ -110,7 +110,7 @@ impl Client {
         }
     }
 
-    /// Makes room for so much more.
+    /// Opens the window by `len` bytes.
     async fn makes_room(&mut self, len: u32) {
         let widened = self.connection.widen(self.stream, len).await;
         widened.expect("sent");
@@ -121,7 +121,7 @@ impl Client {
         while self.frame().await.kind != RST_STREAM {}
     }
 
-    /// Has no more use for the answer, on a connection that lives on.
+    /// Resets the stream; the connection stays open.
     async fn resets(&mut self) {
         let reset = self.connection.reset(self.stream).await;
         reset.expect("sent");
@@ -129,7 +129,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn a_grant_that_its_client_has_no_room_for_is_given_back_when_it_leaves() {
+async fn a_grant_that_does_not_fit_the_window_is_rolled_back_when_its_client_leaves() {
     let server = Server::start().await;
     for room in [0, 1, 10, ANSWER_LEN - 1] {
         let mut client = Client::acquire(&server, "reset", room).await;
@@ -147,7 +147,7 @@ async fn a_grant_that_its_client_has_no_room_for_is_given_back_when_it_leaves() 
 }
 
 #[tokio::test]
-async fn a_grant_that_its_client_has_just_enough_room_for_is_delivered() {
+async fn a_grant_that_just_fits_the_window_is_delivered() {
     let server = Server::start().await;
     let mut client = Client::acquire(&server, "a", ANSWER_LEN).await;
     client.reads(ANSWER_LEN).await;
@@ -157,7 +157,7 @@ async fn a_grant_that_its_client_has_just_enough_room_for_is_delivered() {
 }
 
 #[tokio::test]
-async fn a_grant_that_its_client_makes_room_for_is_delivered() {
+async fn a_grant_is_delivered_when_its_client_opens_the_window() {
     let server = Server::start().await;
     let mut client = Client::acquire(&server, "a", 10).await;
     client.reads(10).await;
@@ -170,7 +170,7 @@ async fn a_grant_that_its_client_makes_room_for_is_delivered() {
 }
 
 #[tokio::test]
-async fn a_grant_that_its_client_does_not_read_in_time_is_given_back() {
+async fn a_grant_that_its_client_does_not_read_in_time_is_rolled_back() {
     let config = ServerConfig {
         write_timeout: Duration::from_millis(50),
         ..config()
@@ -184,7 +184,7 @@ async fn a_grant_that_its_client_does_not_read_in_time_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_large_grant_is_given_back_unless_all_of_it_was_read() {
+async fn a_large_grant_is_rolled_back_unless_all_of_it_was_read() {
     let server = Server::start().await;
     for room in [0, 10, 20_000] {
         let mut client = Client::acquire_several(&server, room).await;
@@ -199,9 +199,10 @@ async fn a_large_grant_is_given_back_unless_all_of_it_was_read() {
     assert_stays_held(&server, "large/7").await;
 }
 
-/// The service renews meanwhile, for a while at least, and nobody can tell the client when the event was written.
+/// The service renews meanwhile, for a while at least, and the client cannot know when the event was written.
 #[tokio::test]
-async fn an_event_that_found_no_room_arrives_late_and_what_is_so_by_then_follows_at_once() {
+async fn an_event_that_does_not_fit_the_window_arrives_late_and_the_current_state_follows_at_once()
+{
     let server = Server::start().await;
     let sent = SystemTime::now();
     let mut client = Client::hold(&server, "/locks/a?ttl=3s", 0).await;
@@ -222,7 +223,7 @@ async fn an_event_that_found_no_room_arrives_late_and_what_is_so_by_then_follows
     assert_eq!((&late.kind[..], &next.kind[..]), ("acquired", "renewed"));
     assert_eq!(late.data["expires_at"], first_end, "as when it was written");
     assert!(at(&next.data) > at(&late.data));
-    // Counted from when the request was sent, what is said of the lease is right however late it is read.
+    // Counted from when the request was sent, the remaining time is correct however late the event is read.
     let millis = |field: &str| {
         let millis = late.data[field].as_u64().expect("a number");
         Duration::from_millis(millis)
@@ -231,15 +232,15 @@ async fn an_event_that_found_no_room_arrives_late_and_what_is_so_by_then_follows
     assert!(counted <= at(&late.data) + Duration::from_millis(1));
 }
 
-/// When the lease of a grant ends.
+/// The end of the lease of a grant.
 fn at(grant: &Value) -> SystemTime {
     let text = grant["expires_at"].as_str().expect("a time");
     humantime::parse_rfc3339(text).expect("a time of RFC 3339")
 }
 
-/// So no event waits for room longer than that.
+/// So no event waits for the window longer than the write timeout.
 #[tokio::test]
-async fn a_stream_that_is_not_read_in_time_lets_go() {
+async fn a_stream_that_is_not_read_in_time_releases_the_lock() {
     let config = ServerConfig {
         write_timeout: Duration::from_millis(50),
         ..config()
@@ -253,9 +254,9 @@ async fn a_stream_that_is_not_read_in_time_lets_go() {
     }
 }
 
-/// Lets the tasks run that would give back. They need no time, only their turn.
+/// Lets the tasks run that would roll back the grant. They need no time, only to be polled.
 async fn assert_stays_held(server: &Server, name: &str) {
-    // Whatever was going to happen to a connection before has happened when another one has been served.
+    // When other connections have been served, everything pending on the earlier one has happened.
     for _ in 0..3 {
         let mut client = Client::acquire(server, "another", ANSWER_LEN).await;
         client.reads(0).await;

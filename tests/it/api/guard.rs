@@ -1,4 +1,4 @@
-//! The keys: what each opens, what stays open, and what becomes of those who have none.
+//! API keys: what each permits, what needs none, and how requests without a key are refused.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -60,7 +60,7 @@ async fn without_the_key_nothing_about_locks_is_answered() {
 }
 
 #[tokio::test]
-async fn a_wrong_key_is_none() {
+async fn a_wrong_key_is_refused_like_none() {
     let api = guarded();
     let long = format!("Bearer {}", "s".repeat(10_000));
     for presented in [
@@ -183,7 +183,7 @@ async fn the_metrics_can_be_open_while_locks_are_not() {
     assert_eq!(api.send(get("/locks")).await.status, 401);
 }
 
-/// What a peer without a key is answered, once it has been refused as often as it may.
+/// The response to a peer without a key after it has used up its failures.
 async fn worn_out(api: &Api, peer: [u8; 4]) -> Answer {
     for _ in 0..FAILURES_MAX {
         let answer = api.send(from(post("/locks/a"), peer)).await;
@@ -193,13 +193,13 @@ async fn worn_out(api: &Api, peer: [u8; 4]) -> Answer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_without_a_key_is_told_to_slow_down_and_hurts_nobody_else() {
+async fn a_peer_without_a_key_is_rate_limited_and_affects_no_others() {
     let api = guarded();
     let (one, other) = ([192, 0, 2, 1], [192, 0, 2, 2]);
     let answer = worn_out(&api, one).await;
     assert_eq!(answer.refusal(), (429, "rate_limited".to_owned()));
     assert_eq!(answer.header("retry-after"), "60");
-    // Many clients may share one address: the one that has the key is answered.
+    // Many clients may share one address: the one with a valid key is not refused.
     let right = with_key(from(post("/locks/a"), one), "s3cret");
     assert_eq!(api.send(right).await.status, 201);
     let elsewhere = from(post("/locks/a"), other);
@@ -210,7 +210,7 @@ async fn a_peer_without_a_key_is_told_to_slow_down_and_hurts_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_trusted_proxy_is_not_told_to_slow_down_for_what_its_clients_send() {
+async fn a_trusted_proxy_is_not_rate_limited_for_its_clients() {
     let api = guarded();
     let proxy = Peer::unlimited(([192, 0, 2, 1], 40_000).into()).trusted();
     for _ in 0..=FAILURES_MAX {

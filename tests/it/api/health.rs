@@ -112,14 +112,14 @@ async fn verbose_is_true_or_false_or_there() {
 }
 
 #[tokio::test]
-async fn it_says_what_it_is_and_where_things_are() {
+async fn the_index_and_the_version_describe_the_service() {
     let api = Api::new();
     assert_snapshot!("version", api.send(get("/version")).await.shape());
     let index = api.send(get("/")).await;
     assert_snapshot!("index", index.shape());
     for (name, path) in index.json().as_object().expect("an object") {
         if let Some(path) = path.as_str().filter(|path| path.starts_with('/')) {
-            // The answer may be a stream without an end.
+            // The response may be an endless stream.
             let status = api.open(get(path)).await.status();
             assert!(status.as_u16() < 400, "{name}: {path}");
         }
@@ -149,7 +149,7 @@ async fn requests_are_counted_by_route_and_never_by_what_the_client_wrote() {
             "{labels}: {figures}"
         );
     }
-    // The request for the figures itself.
+    // The request for the metrics itself.
     assert!(
         figures.contains("leasehold_http_requests_in_flight 1"),
         "{figures}"
@@ -192,7 +192,7 @@ async fn the_pages_for_people_refer_to_no_other_host() {
     );
 }
 
-/// The bundle is kept packed and sent as it is; browsers unpack it.
+/// The bundle is stored compressed and sent as it is; browsers decompress it.
 fn unpacked(packed: &[u8]) -> String {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("page.gz");

@@ -1,4 +1,4 @@
-//! A claim from its first request to its end, and the shape of every answer on the way.
+//! The life of a claim from its first request to its end, with every response on the way.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn every_field_is_taken_and_shown_again() {
     let answer = api.send(post("/locks/full").json(body)).await;
     assert_snapshot!("granted_with_every_field", answer.shape());
     assert_eq!(answer.header("lock-token"), TOKEN);
-    // Byte for byte, the blanks and the trailing zero included.
+    // Byte for byte, including the spaces and the trailing zero.
     assert!(answer.text().contains(r#""metadata":{"job" : [1, 2.50]}"#));
 }
 
@@ -58,7 +58,7 @@ async fn posting_the_same_token_again_repeats_the_answer() {
 }
 
 #[tokio::test]
-async fn a_holder_goes_deeper_and_steps_back_by_the_count_that_it_names() {
+async fn a_holder_changes_its_hold_count_to_the_requested_one() {
     let api = Api::new();
     let token = api.token_of("/locks/a").await;
     let deeper = api.send(post("/locks/a?hold_count=2").token(&token)).await;
@@ -76,7 +76,7 @@ async fn a_holder_goes_deeper_and_steps_back_by_the_count_that_it_names() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_counts_the_lease_anew() {
+async fn a_renewal_restarts_the_ttl() {
     let api = Api::new();
     let token = api.token_of("/locks/a?ttl=10s").await;
     tokio::time::advance(Duration::from_secs(6)).await;
@@ -101,9 +101,9 @@ async fn releasing_twice_is_answered_twice_with_204() {
     }
 }
 
-/// Nothing in it says so. What it undoes is the claim's own, and a new token is another claim.
+/// Nothing in the request says that it is late. It only affects its own claim: a new token is another claim.
 #[tokio::test(start_paused = true)]
-async fn a_release_that_arrives_late_undoes_what_its_token_has_got_since() {
+async fn a_late_release_also_ends_later_grants_of_its_token() {
     let api = Api::new();
     let token = api.token_of("/locks/a").await;
     let release = || delete("/locks/a").token(&token);
@@ -124,7 +124,7 @@ async fn a_release_that_arrives_late_undoes_what_its_token_has_got_since() {
 }
 
 #[tokio::test]
-async fn a_late_request_of_a_released_claim_is_told_that_it_was_released() {
+async fn a_late_request_of_a_released_claim_gets_claim_ended() {
     let api = Api::new();
     let token = api.token_of("/locks/a").await;
     api.send(delete("/locks/a").token(&token)).await;
@@ -136,7 +136,7 @@ async fn a_late_request_of_a_released_claim_is_told_that_it_was_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_ran_out_is_412_and_says_whether_somebody_else_came() {
+async fn an_expired_lease_is_412_and_says_whether_the_lock_was_granted_since() {
     let api = Api::new();
     let token = api.token_of("/locks/a?ttl=1s").await;
     tokio::time::advance(Duration::from_secs(2)).await;
@@ -161,7 +161,7 @@ async fn a_lease_that_ran_out_is_412_and_says_whether_somebody_else_came() {
 }
 
 #[tokio::test]
-async fn a_token_that_nobody_knows_changes_nothing() {
+async fn an_unknown_token_changes_nothing() {
     let api = Api::new();
     api.token_of("/locks/a").await;
     for foreign in [put("/locks/a"), delete("/locks/a"), delete("/locks/free")] {
@@ -179,8 +179,8 @@ async fn an_eviction_names_the_holders_and_tells_them_why() {
         .send(delete("/locks/a?force=true&reason=maintenance%20at%20ten"))
         .await;
     assert_snapshot!("evicted", evicted.shape());
-    let told = api.send(put("/locks/a").token(&token)).await;
-    assert_snapshot!("lease_evicted", told.shape());
+    let refused = api.send(put("/locks/a").token(&token)).await;
+    assert_snapshot!("lease_evicted", refused.shape());
     let late = api.send(post("/locks/a").token(&token)).await;
     assert_eq!(late.json()["ended"], "evicted");
     assert_eq!(late.json()["reason"], "maintenance at ten");
@@ -192,7 +192,7 @@ async fn an_eviction_names_the_holders_and_tells_them_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_says_what_it_is_doing() {
+async fn a_lock_shows_its_state() {
     let api = Api::new();
     assert_snapshot!("inspect_free", api.send(get("/locks/a")).await.shape());
     let token = api.token_of("/locks/a?min_hold=20s").await;
@@ -200,13 +200,13 @@ async fn a_lock_says_what_it_is_doing() {
     api.send(delete("/locks/a").token(&token)).await;
     assert_snapshot!("inspect_cooling", api.send(get("/locks/a")).await.shape());
     let cooling = api.send(post("/locks/a")).await;
-    // The whole time, not the five seconds at which a holder may have let go.
+    // The whole time, not the five seconds after which a holder may have released it.
     assert_eq!(cooling.header("retry-after"), "20");
     assert_snapshot!("cooling", cooling.shape());
 }
 
 #[tokio::test]
-async fn head_says_the_same_as_get_without_a_body() {
+async fn head_responds_like_get_without_a_body() {
     let api = Api::new();
     let (head, get) = (
         api.send(super::support::call("HEAD", "/locks/a")).await,

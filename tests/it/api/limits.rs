@@ -1,4 +1,4 @@
-//! What is refused because too much is under way, and how.
+//! Refusals because a limit on operations in flight is reached.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::support::eventually;
 
 const TOKEN: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
-/// A store that answers no acquire and no listing, of each of which one may be under way.
+/// On a store that never answers an acquire or a listing; one of each may be in flight.
 fn api() -> Api {
     api_with(1)
 }
@@ -30,17 +30,17 @@ fn api_with(operations_max: usize) -> Api {
     })
 }
 
-/// An acquire that is under way when this returns.
+/// An acquire that is in flight when this returns.
 async fn stuck(api: &Api) -> JoinHandle<Answer> {
     stuck_in(api, post("/locks/a")).await
 }
 
-/// A request that is under way when this returns.
+/// A request that is in flight when this returns.
 async fn stuck_in(api: &Api, request: Call) -> JoinHandle<Answer> {
     let stuck = api.begin(request);
     eventually("it is under way", async || {
         let metrics = api.send(get("/metrics")).await;
-        // The request, and the question itself.
+        // The request, and the one for the metrics.
         let is_under_way = metrics
             .text()
             .contains("leasehold_http_requests_in_flight 2");
@@ -63,7 +63,7 @@ async fn an_operation_too_many_is_refused_and_nothing_is_done() {
     assert!(counted(&api, "operations").await >= 2.0);
 }
 
-/// How often a limit has refused something.
+/// How often a limit has refused a request.
 async fn counted(api: &Api, limit: &str) -> f64 {
     let metrics = api.send(get("/metrics")).await;
     let series = format!("leasehold_refused_total{{limit=\"{limit}\"}} ");
@@ -85,7 +85,7 @@ async fn a_listing_too_many_is_refused_and_others_are_let_alone() {
     assert_eq!(reading.refusal(), asked, "the store was asked");
 }
 
-/// An acquire of several locks takes as many times as long, and counts as often.
+/// An acquire of several locks blocks the store for longer, and counts accordingly.
 #[tokio::test]
 async fn an_acquire_of_several_locks_counts_four_times_for_each() {
     let api = api_with(13);
@@ -100,7 +100,7 @@ async fn an_acquire_of_several_locks_counts_four_times_for_each() {
 }
 
 #[tokio::test]
-async fn an_eviction_that_was_given_up_says_how_many_it_has_done() {
+async fn an_unfinished_eviction_reports_how_many_holders_it_evicted() {
     let api = Api::on(Arc::new(BrokenStore::evicting(41)), |_| {});
     let answer = api.send(delete("/locks/a?force=true")).await;
     assert_eq!(answer.refusal(), (503, "store_unavailable".to_owned()));
@@ -109,7 +109,7 @@ async fn an_eviction_that_was_given_up_says_how_many_it_has_done() {
 }
 
 #[tokio::test]
-async fn acquires_leave_the_share_of_renewals_alone() {
+async fn acquires_do_not_use_up_the_limit_of_renewals() {
     let api = api();
     let _stuck = stuck(&api).await;
     let renewed = api.send(put("/locks/a").token(TOKEN)).await;
@@ -121,7 +121,7 @@ async fn acquires_leave_the_share_of_renewals_alone() {
     assert_eq!(api.send(get("/livez")).await.status, 200);
 }
 
-/// The client of the operation is gone, and yet it is under way.
+/// The client of the operation is gone, but the operation is still in flight.
 #[tokio::test]
 async fn an_operation_whose_client_is_gone_counts_until_it_has_ended() {
     let api = api();
@@ -134,9 +134,9 @@ async fn an_operation_whose_client_is_gone_counts_until_it_has_ended() {
     }
 }
 
-/// Whoever waits has nothing under way.
+/// A waiting claim has no operation in flight.
 #[tokio::test]
-async fn claims_that_wait_take_up_no_room() {
+async fn waiting_claims_take_no_slots() {
     let api = Api::with(|settings| settings.operations_max = 1);
     api.token_of("/locks/a").await;
     let first = api.queue(post("/locks/a?wait=30s"), "a", 1).await;

@@ -1,4 +1,4 @@
-//! What is logged of a request, and what never is.
+//! What is logged about a request, and what never is.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -12,17 +12,17 @@ use tracing::Dispatch;
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::support::{Api, BrokenStore, Call, Told, delete, get, post, put};
+use super::support::{Api, BrokenStore, Call, EventStream, delete, get, post, put};
 
-/// What was logged, as JSON lines.
+/// The captured log, as JSON lines.
 #[derive(Clone, Default)]
 pub(super) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Captures everything, the finest level included, on this thread.
+    /// Captures the log of this thread, at all levels.
     pub(super) fn capture() -> (Self, DefaultGuard) {
-        // While there is one subscriber only, tracing asks that of the thread which meets an event first, and a thread without
-        // one would turn the event off for all.
+        // With only one subscriber, tracing caches the interest of the thread that reaches an event first, and a thread
+        // without a subscriber would disable the event for all.
         static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
         ANOTHER.get_or_init(|| Dispatch::new(NoSubscriber::default()));
         let log = Self::default();
@@ -197,7 +197,7 @@ async fn a_request_that_waited_is_not_slow_and_says_how_long_it_waited() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn that_a_process_stops_which_was_told_to_is_no_warning() {
+async fn a_refusal_while_draining_is_not_a_warning() {
     let (log, _guard) = Log::capture();
     let api = Api::new();
     api.token_of("/locks/a").await;
@@ -217,10 +217,10 @@ async fn a_stream_that_loses_its_lock_is_logged_with_its_request() {
     let api = Api::new();
     let request = post("/locks/a?ttl=3s").header("accept", "text/event-stream");
     let response = api.open(request.header("x-request-id", "job-7")).await;
-    let mut told = Told::of(response);
-    told.expect("acquired").await;
+    let mut stream = EventStream::of(response);
+    stream.expect("acquired").await;
     api.send(delete("/locks/a?force=true")).await;
-    told.expect("lost").await;
+    stream.expect("lost").await;
     let requests = log.requests();
     let is_lost = |fields: &&serde_json::Value| fields["outcome"] == "lease_evicted";
     let fields = requests.iter().map(|(_, fields)| fields).find(is_lost);
@@ -230,7 +230,7 @@ async fn a_stream_that_loses_its_lock_is_logged_with_its_request() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_none_is_not_logged_as_one() {
+async fn an_invalid_name_is_not_logged() {
     let (log, _guard) = Log::capture();
     Api::new().send(post("/locks/a%0Aforged")).await;
     assert_eq!(log.requests()[0].1["outcome"], "invalid_name");
@@ -257,7 +257,7 @@ pub(super) fn from_peer(request: Call) -> Call {
 }
 
 #[tokio::test]
-async fn a_refusal_and_an_eviction_say_who_asked() {
+async fn a_refusal_and_an_eviction_are_logged_with_their_sender() {
     let (log, _guard) = Log::capture();
     let api = Api::with(|settings| {
         let ring = KeyRing::new([(Role::Admin, "s3cret")]);

@@ -30,9 +30,9 @@ async fn every_letter_of_the_alphabet_is_taken_plain_and_encoded() {
     );
 }
 
-/// As in `/locks/$NAME` where the variable has no value.
+/// As with `/locks/$NAME` and an empty variable.
 #[tokio::test]
-async fn an_empty_name_is_told_as_such() {
+async fn an_empty_name_is_refused_as_such() {
     let api = Api::new();
     for method in ["POST", "PUT", "DELETE"] {
         let answer = api.send(call(method, "/locks/")).await;
@@ -54,7 +54,7 @@ async fn no_lock_name_is_reserved() {
 }
 
 #[tokio::test]
-async fn a_bad_name_is_400_and_says_which_rule_it_breaks() {
+async fn a_bad_name_is_400_with_the_rule_that_it_breaks() {
     let api = Api::new();
     let too_long = format!("/locks/{}", "n".repeat(256));
     for (path, rule) in [

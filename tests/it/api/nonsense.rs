@@ -1,4 +1,4 @@
-//! Requests at random: whatever is sent, the answer is never a 5xx, and every refusal is a problem.
+//! Random requests: the response is never a 5xx, and every refusal is a problem.
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Method, Request, Uri};
@@ -87,7 +87,7 @@ proptest! {
         body in body(),
     ) {
         let Ok(uri) = format!("{path}{query}").parse::<Uri>() else {
-            // hyper refuses it before it becomes a request.
+            // hyper refuses it before it reaches the router.
             return Ok(());
         };
         let mut request = Request::new(Body::from(body));

@@ -1,4 +1,4 @@
-//! Problems: paths and methods that do not exist, and what is told about every code.
+//! Problems: paths and methods that do not exist, and the page of every code.
 
 use leasehold::http::{Code, Route};
 

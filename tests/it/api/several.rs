@@ -117,7 +117,7 @@ async fn all_leases_are_renewed_or_none() {
 }
 
 #[tokio::test]
-async fn a_release_lets_go_of_what_is_held_and_says_what_was_lost() {
+async fn a_release_frees_the_held_locks_and_lists_the_lost_ones() {
     let api = Api::new();
     api.send(both("POST").form("names=a&names=b")).await;
     api.send(delete("/locks/a?force=true")).await;
@@ -126,7 +126,7 @@ async fn a_release_lets_go_of_what_is_held_and_says_what_was_lost() {
     assert_eq!(lost.refusal(), (412, "lease_evicted".to_owned()));
     let names: Vec<_> = lost.json()["lost"].as_array().unwrap().clone();
     assert_eq!((names.len(), &names[0]["name"]), (1, &"a".into()));
-    assert!(lost.detail().contains("others are released"));
+    assert!(lost.detail().contains("others were released"));
     assert_eq!(state(&api, "b").await, "free");
 }
 
@@ -178,7 +178,7 @@ async fn names_that_are_missing_too_many_or_none_are_refused() {
     let api = Api::new();
     let many: Vec<_> = (0..65).map(|number| format!("names={number}")).collect();
     for (body, words) in [
-        ("", "missing"),
+        ("", "required"),
         ("names=a&names=a", "there twice"),
         (&many.join("&"), "1 to 64"),
     ] {

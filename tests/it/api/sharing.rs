@@ -1,4 +1,4 @@
-//! Sharing over HTTP: readers, permits, and what contradicts those who hold.
+//! Sharing over HTTP: readers, permits, and claims that do not match the current holders.
 
 use insta::assert_snapshot;
 
@@ -39,7 +39,7 @@ async fn no_more_permits_are_given_than_there_are() {
 }
 
 #[tokio::test]
-async fn another_limit_than_the_one_in_force_is_refused_and_told() {
+async fn another_limit_is_refused_with_the_one_in_force() {
     let api = Api::new();
     api.token_of("/locks/a?mode=shared&limit=4").await;
     let refused = api.send(post("/locks/a?mode=shared&limit=5")).await;
@@ -48,9 +48,12 @@ async fn another_limit_than_the_one_in_force_is_refused_and_told() {
     assert_snapshot!("limit_mismatch", refused.shape());
     api.token_of("/locks/b?mode=shared").await;
     let refused = api.send(post("/locks/b?mode=shared&limit=5")).await;
-    let told = refused.json();
-    assert_eq!(told["code"], "limit_mismatch");
-    assert_eq!(told.get("limit_in_force"), Some(&serde_json::Value::Null));
+    let problem = refused.json();
+    assert_eq!(problem["code"], "limit_mismatch");
+    assert_eq!(
+        problem.get("limit_in_force"),
+        Some(&serde_json::Value::Null)
+    );
 }
 
 #[tokio::test]
@@ -75,7 +78,7 @@ async fn a_claim_stays_what_it_was_made_as() {
 }
 
 #[tokio::test]
-async fn a_holder_steps_down_and_others_come_in() {
+async fn a_holder_is_downgraded_and_others_share_the_lock() {
     let api = Api::new();
     let granted = api.send(post("/locks/a")).await;
     let token = granted.header("lock-token");

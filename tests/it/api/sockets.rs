@@ -1,4 +1,4 @@
-//! The router behind a real socket: what curl sends, bytes that no client library would send, and HTTP/2.
+//! The router behind a real socket: requests of curl, bytes that no client library would send, and HTTP/2.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::support::Api;
 use crate::sockets::{config, local};
 
-/// Served for as long as the value lives.
+/// A server that runs until this is dropped.
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     pub(super) api: Api,
@@ -51,14 +51,14 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
-    /// Sends bytes as they are and reads until the server closes.
+    /// Sends raw bytes and reads until the server closes the connection.
     async fn raw(&self, request: impl AsRef<[u8]>) -> String {
         let mut stream = TcpStream::connect(self.address)
             .await
             .expect("a connection");
         stream.write_all(request.as_ref()).await.expect("sent");
         let mut answer = Vec::new();
-        // A server that resets after its answer has still answered.
+        // The server may reset the connection after its response.
         let _ = stream.read_to_end(&mut answer).await;
         String::from_utf8_lossy(&answer).into_owned()
     }
@@ -236,7 +236,7 @@ async fn a_stream_of_http_2_is_released_when_it_is_reset_and_its_connection_live
     assert_eq!(alive.expect("an answer").status(), 200);
 }
 
-/// `DELETE` needs no body, so the names of the largest claim have to fit into the query string, however they are written.
+/// `DELETE` needs no body, so the names of the largest claim must fit into the query string, in any encoding.
 #[tokio::test]
 async fn the_longest_release_there_can_be_is_understood() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! What clients are told when the store does not answer.
+//! Responses to clients when the store does not answer.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn is_unavailable(answer: &Answer, outcome: &str) {
 }
 
 #[tokio::test]
-async fn an_acquire_is_told_what_is_known_and_with_which_token_to_ask_again() {
+async fn a_failed_acquire_reports_its_outcome_and_its_token() {
     let unknown = failing(true).send(post("/locks/a")).await;
     is_unavailable(&unknown, "unknown");
     assert_snapshot!("store_unavailable_unknown", unknown.shape());
@@ -42,7 +42,7 @@ async fn an_acquire_is_told_what_is_known_and_with_which_token_to_ask_again() {
 }
 
 #[tokio::test]
-async fn every_other_operation_is_told_what_is_known() {
+async fn every_other_failed_operation_reports_its_outcome() {
     let api = failing(true);
     for request in [
         put("/locks/a").token(TOKEN),
@@ -69,7 +69,7 @@ async fn while_leases_may_be_forgotten_new_grants_wait() {
     assert_snapshot!("recovering", answer.shape());
 }
 
-/// Nobody holds the lock, as far as anybody knows.
+/// As far as the store knows, no claim holds the lock.
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_runs_out_while_new_grants_wait_blames_no_holder() {
     let api = Api::on(Arc::new(BrokenStore::recovering()), |_| {});
@@ -79,8 +79,8 @@ async fn a_wait_that_runs_out_while_new_grants_wait_blames_no_holder() {
 }
 
 #[tokio::test]
-async fn a_panic_is_a_500_that_says_nothing_about_its_cause() {
-    // The store panics when it is asked for what it has no answer to.
+async fn a_panic_is_a_500_without_its_cause() {
+    // This store panics in operations that it does not implement.
     let api = Api::on(Arc::new(BrokenStore::recovering()), |_| {});
     let answer = api.send(get("/locks/a")).await;
     assert_eq!(answer.refusal(), (500, "internal".to_owned()));
@@ -99,8 +99,8 @@ async fn a_panic_is_a_500_that_says_nothing_about_its_cause() {
 }
 
 #[tokio::test]
-async fn what_failed_is_told_by_its_kind() {
-    let mut told = Vec::new();
+async fn store_failures_are_reported_by_kind() {
+    let mut details = Vec::new();
     for fault in Fault::ALL {
         let detail = CAUSE.to_owned();
         let error = StoreError::Unavailable { fault, detail };
@@ -110,7 +110,7 @@ async fn what_failed_is_told_by_its_kind() {
         let retry_after = answer.header("retry-after").to_owned();
         let detail = answer.json()["detail"].as_str().expect("text").to_owned();
         assert!(!detail.contains("10.0.0.7"), "{detail}");
-        told.push(format!("{retry_after} s: {detail}"));
+        details.push(format!("{retry_after} s: {detail}"));
     }
-    assert_snapshot!("store_unavailable_by_kind", told.join("\n"));
+    assert_snapshot!("store_unavailable_by_kind", details.join("\n"));
 }

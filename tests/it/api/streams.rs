@@ -1,11 +1,11 @@
-//! A lock that is held for as long as its stream lives.
+//! Streams that hold a lock for as long as they live.
 
 use std::time::Duration;
 
 use insta::assert_snapshot;
 use tokio::time::Instant;
 
-use super::support::{Answer, Api, Call, Told, delete, get, post};
+use super::support::{Answer, Api, Call, EventStream, delete, get, post};
 
 const A: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 
@@ -16,51 +16,54 @@ fn hold(path: &str) -> Call {
 #[tokio::test(start_paused = true)]
 async fn a_stream_holds_the_lock_and_renews_it_until_its_client_leaves() {
     let api = Api::new();
-    let mut told = Told::of(api.open(hold("/locks/a?ttl=9s&owner=pod-1")).await);
-    let grant = told.expect("acquired").await;
-    assert_eq!(told.headers["lock-token"], grant["token"].as_str().unwrap());
+    let mut stream = EventStream::of(api.open(hold("/locks/a?ttl=9s&owner=pod-1")).await);
+    let grant = stream.expect("acquired").await;
+    assert_eq!(
+        stream.headers["lock-token"],
+        grant["token"].as_str().unwrap()
+    );
     assert_eq!(
         (&grant["name"], &grant["replayed"]),
         (&"a".into(), &false.into())
     );
     for _ in 0..5 {
-        let renewed = told.expect("renewed").await;
+        let renewed = stream.expect("renewed").await;
         assert_eq!(renewed["fencing_token"], grant["fencing_token"]);
     }
     assert_eq!(api.send(get("/locks/a")).await.json()["state"], "held");
-    drop(told);
-    // Long before the lease would have run out.
+    drop(stream);
+    // Long before the lease would expire.
     tokio::time::timeout(Duration::from_secs(1), api.is_soon("a", "free"))
         .await
         .expect("closing the stream releases the lock");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_waits_for_its_turn_and_tells_how_far_it_has_come() {
+async fn a_stream_waits_in_the_queue_and_reports_its_position() {
     let api = Api::new();
     let token = api.token_of("/locks/a?ttl=1h").await;
-    let mut told = Told::of(api.open(hold("/locks/a").token(A)).await);
-    let position = told.expect("queued").await;
+    let mut stream = EventStream::of(api.open(hold("/locks/a").token(A)).await);
+    let position = stream.expect("queued").await;
     assert_eq!(
         position,
         serde_json::json!({"position": 1, "queue_length": 1})
     );
-    // Longer than any long poll may wait.
+    // Longer than any request without a stream may wait.
     tokio::time::advance(Duration::from_secs(100)).await;
     api.send(delete("/locks/a").token(&token)).await;
-    let grant = told.expect("acquired").await;
+    let grant = stream.expect("acquired").await;
     assert_eq!(grant["token"], A);
     assert!(grant["waited_ms"].as_u64().unwrap() >= 100_000, "{grant}");
-    assert!(told.comments > 0, "a quiet stream shows that it lives");
+    assert!(stream.comments > 0, "a quiet stream shows that it lives");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_left_while_it_waits_leaves_the_queue() {
+async fn a_stream_that_is_closed_while_it_waits_leaves_the_queue() {
     let api = Api::new();
     api.token_of("/locks/a").await;
-    let mut told = Told::of(api.open(hold("/locks/a")).await);
-    told.expect("queued").await;
-    drop(told);
+    let mut stream = EventStream::of(api.open(hold("/locks/a")).await);
+    stream.expect("queued").await;
+    drop(stream);
     api.has_waiters("a", 0).await;
 }
 
@@ -71,7 +74,9 @@ async fn a_stream_that_does_not_want_to_wait_is_refused_as_any_other_request() {
     let refused = api.send(hold("/locks/a?wait=0s")).await;
     assert_eq!(refused.refusal(), (423, "lock_held".to_owned()));
     let for_ever = hold("/locks/a?wait=99999999999999999999d");
-    Told::of(api.open(for_ever).await).expect("queued").await;
+    EventStream::of(api.open(for_ever).await)
+        .expect("queued")
+        .await;
     let refused = api.send(hold("/locks/a?ttl=1ms")).await;
     assert_eq!(refused.refusal(), (400, "invalid_field".to_owned()));
 }
@@ -81,59 +86,59 @@ async fn a_stream_whose_wait_runs_out_ends_with_the_problem() {
     let api = Api::new();
     api.token_of("/locks/a").await;
     let request = hold("/locks/a?wait=3s").header("x-request-id", "job-7");
-    let mut told = Told::of(api.open(request.token(A)).await);
-    told.expect("queued").await;
-    let problem = told.expect("refused").await;
+    let mut stream = EventStream::of(api.open(request.token(A)).await);
+    stream.expect("queued").await;
+    let problem = stream.expect("refused").await;
     assert_eq!(
         (&problem["code"], &problem["instance"]),
         (&"wait_timeout".into(), &"job-7".into())
     );
     assert_eq!(problem["token"], A);
-    assert!(told.next().await.is_none());
+    assert!(stream.next().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_loses_its_lock_says_why_and_ends() {
     let api = Api::new();
-    let mut told = Told::of(api.open(hold("/locks/a?ttl=9s")).await);
-    told.expect("acquired").await;
+    let mut stream = EventStream::of(api.open(hold("/locks/a?ttl=9s")).await);
+    stream.expect("acquired").await;
     api.send(delete("/locks/a?force=true&reason=maintenance"))
         .await;
-    let problem = told.expect("lost").await;
+    let problem = stream.expect("lost").await;
     assert_eq!(
         (&problem["code"], &problem["reason"]),
         (&"lease_evicted".into(), &"maintenance".into())
     );
-    assert!(told.next().await.is_none());
+    assert!(stream.next().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_whose_claim_is_released_elsewhere_says_so_at_once_and_ends() {
     let api = Api::new();
-    let mut told = Told::of(api.open(hold("/locks/a?ttl=9s").token(A)).await);
-    told.expect("acquired").await;
+    let mut stream = EventStream::of(api.open(hold("/locks/a?ttl=9s").token(A)).await);
+    stream.expect("acquired").await;
     let since = Instant::now();
     let released = api.send(delete("/locks/a").token(A)).await;
     assert_eq!(released.status, 204);
-    let problem = told.expect("lost").await;
+    let problem = stream.expect("lost").await;
     assert_eq!(problem["code"], "lease_released");
-    assert!(told.next().await.is_none());
+    assert!(stream.next().await.is_none());
     assert!(since.elapsed() < Duration::from_secs(3), "before it renews");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_stops_leaves_the_lock_to_the_holder_of_the_token() {
     let api = Api::new();
-    let mut told = Told::of(api.open(hold("/locks/a").token(A)).await);
-    told.expect("acquired").await;
+    let mut stream = EventStream::of(api.open(hold("/locks/a").token(A)).await);
+    stream.expect("acquired").await;
     api.stop();
-    let problem = told.expect("draining").await;
+    let problem = stream.expect("draining").await;
     assert_eq!(
         (&problem["code"], &problem["token"]),
         (&"draining".into(), &A.into())
     );
-    assert!(told.next().await.is_none());
-    drop(told);
+    assert!(stream.next().await.is_none());
+    drop(stream);
     let again = api.send(post("/locks/a").token(A)).await;
     assert_eq!(
         (again.status, &again.json()["replayed"]),
@@ -142,11 +147,11 @@ async fn a_process_that_stops_leaves_the_lock_to_the_holder_of_the_token() {
 }
 
 #[tokio::test]
-async fn a_token_that_holds_goes_on_in_a_stream() {
+async fn a_token_that_holds_can_continue_in_a_stream() {
     let api = Api::new();
     api.send(post("/locks/a").token(A)).await;
-    let mut told = Told::of(api.open(hold("/locks/a").token(A)).await);
-    assert_eq!(told.expect("acquired").await["replayed"], true);
+    let mut stream = EventStream::of(api.open(hold("/locks/a").token(A)).await);
+    assert_eq!(stream.expect("acquired").await["replayed"], true);
 }
 
 #[tokio::test]
@@ -168,10 +173,10 @@ async fn metadata_with_line_breaks_stays_within_its_event() {
     let api = Api::new();
     let body = "{\"metadata\":{\"a\":1,\n\n\"b\":\r\"x\u{2028}\\n\",\r\n\"c\":[]}}";
     let expected = serde_json::json!({"a": 1, "b": "x\u{2028}\n", "c": []});
-    let mut holder = Told::of(api.open(hold("/locks/a").json(body)).await);
+    let mut holder = EventStream::of(api.open(hold("/locks/a").json(body)).await);
     assert_eq!(holder.expect("acquired").await["metadata"], expected);
     let watch = get("/locks/a").header("accept", "text/event-stream");
-    let mut watcher = Told::of(api.open(watch).await);
+    let mut watcher = EventStream::of(api.open(watch).await);
     let state = watcher.expect("state").await;
     assert_eq!(state["holders"][0]["metadata"], expected);
 }

@@ -1,4 +1,4 @@
-//! A service on an embedded store, requests in a line, and answers as text that can be compared.
+//! A service on an embedded store, a builder for requests, and responses as text for comparison.
 
 mod answer;
 mod broken_store;
@@ -24,12 +24,12 @@ use tower::ServiceExt;
 
 pub(crate) use answer::Answer;
 pub(crate) use broken_store::BrokenStore;
-pub(crate) use told::{Event, Told};
+pub(crate) use told::{Event, EventStream};
 
 use crate::support::eventually;
 use crate::support::stores::waiting_config;
 
-/// The API of a service of its own.
+/// The API of a new service.
 pub(crate) struct Api {
     pub(crate) router: RequestScope,
     pub(crate) draining: Draining,
@@ -53,7 +53,7 @@ impl Api {
         Self::made(store, waiting_config(), settings)
     }
 
-    /// On an embedded store, with other queues.
+    /// On an embedded store, with changed queue settings.
     pub(crate) fn waiting(change: impl FnOnce(&mut WaitingConfig)) -> Self {
         let mut waiting = waiting_config();
         change(&mut waiting);
@@ -73,7 +73,7 @@ impl Api {
         }
     }
 
-    /// What a signal to stop does.
+    /// The effect of a stop signal.
     pub(crate) fn stop(&self) {
         self.draining.begin();
         self.service.drain();
@@ -83,19 +83,19 @@ impl Api {
         Answer::of(self.open(request).await).await
     }
 
-    /// The answer without its body, which may go on for ever.
+    /// The response with its body unread, which may be endless.
     pub(crate) async fn open(&self, request: Call) -> Response<Body> {
         let response = self.router.clone().oneshot(request.request).await;
         response.expect("the router never fails")
     }
 
-    /// Sends a request that may wait for long.
+    /// Sends a request in a task, because it may wait for long.
     pub(crate) fn begin(&self, request: Call) -> JoinHandle<Answer> {
         let sent = self.router.clone().oneshot(request.request);
         tokio::spawn(async move { Answer::of(sent.await.expect("the router never fails")).await })
     }
 
-    /// Begins to wait, and returns when the lock has so many waiters.
+    /// Begins to wait, and returns when the lock has `count` waiters.
     pub(crate) async fn queue(&self, request: Call, name: &str, count: u64) -> JoinHandle<Answer> {
         let waiting = self.begin(request);
         self.has_waiters(name, count).await;
@@ -159,7 +159,7 @@ fn settings() -> HttpSettings {
     }
 }
 
-/// A request, put together in a line.
+/// A builder for requests.
 pub(crate) struct Call {
     request: Request<Body>,
 }
@@ -195,7 +195,7 @@ impl Call {
         self
     }
 
-    /// What the server adds to a request, such as the address of the peer.
+    /// An extension that the server would add, such as the address of the peer.
     pub(crate) fn extension<T: Clone + Send + Sync + 'static>(mut self, extension: T) -> Self {
         self.request.extensions_mut().insert(extension);
         self
@@ -221,7 +221,7 @@ impl Call {
     }
 }
 
-/// Sends a request and checks that it is refused for a field, with these words among others.
+/// Sends a request and checks that it is refused because of a field, with these words in the detail.
 pub(crate) async fn refused(api: &Api, request: Call, code: &str, field: &str, words: &str) {
     let answer = api.send(request).await;
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Values: which are refused for what a field may be, and what is said about them.
+//! Invalid values of fields, and their error messages.
 
 use super::support::{Api, delete, post, put, refused};
 
@@ -60,9 +60,9 @@ async fn a_value_out_of_its_bounds_is_refused_and_the_message_has_the_bounds() {
         ("mode=shared&limit=4&permits=0", "permits", "1 to 4"),
         ("mode=shared&limit=4&permits=5", "permits", "1 to 4"),
         ("mode=shared&permits=2", "permits", "with a limit only"),
-        ("limit=4", "limit", "with mode=shared only"),
-        ("permits=1", "permits", "with mode=shared only"),
-        ("mode=exclusive&limit=4", "limit", "with mode=shared only"),
+        ("limit=4", "limit", "only with mode=shared"),
+        ("permits=1", "permits", "only with mode=shared"),
+        ("mode=exclusive&limit=4", "limit", "only with mode=shared"),
         ("mode=semaphore", "mode", "exclusive or shared"),
         ("fair=yes", "fair", "true or false"),
     ] {
@@ -89,7 +89,7 @@ async fn a_value_out_of_its_bounds_is_refused_and_the_message_has_the_bounds() {
     .await;
 }
 
-/// Bidirectional controls and the line breaks of Unicode make text look like another one, wherever it is shown.
+/// Bidirectional controls and Unicode line breaks can make a text look like another one wherever it is shown.
 #[tokio::test]
 async fn text_that_is_shown_to_others_has_nothing_that_changes_how_it_is_shown() {
     let api = Api::new();

@@ -1,4 +1,4 @@
-//! A client that vanishes without closing its connection, in a network of its own that can be taken away.
+//! A client that vanishes without closing its connection, in a network namespace that can be taken down.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use crate::support::PATIENCE;
 
-/// A shell in a network namespace of its own, which has nothing but a loopback device.
+/// A shell in a network namespace of its own, with only a loopback device.
 struct Network {
     shell: Child,
     commands: ChildStdin,
@@ -14,11 +14,11 @@ struct Network {
 }
 
 impl Network {
-    /// None where the system does not let us have one.
+    /// `None` where the system does not permit it.
     fn of_its_own() -> Option<Self> {
         let unshare = |program: &str| {
             let mut command = Command::new("unshare");
-            // Whatever was started in there ends with it.
+            // Everything started in it ends with it.
             command.args(["--user", "--map-root-user", "--net"]);
             command.args(["--pid", "--fork", "--kill-child", program]);
             command
@@ -38,7 +38,7 @@ impl Network {
         let output = BufReader::new(shell.stdout.take().unwrap());
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
-                // A test that has ended has no more use for the lines.
+                // Fails when the test has ended, which is fine.
                 let _ = tx.send(line);
             }
         });
@@ -54,7 +54,7 @@ impl Network {
         writeln!(self.commands, "{command}").unwrap();
     }
 
-    /// Reads what the programs in there say, up to a line with these words.
+    /// Reads the output of the programs in it, up to a line with these words.
     fn wait_for(&self, words: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(PATIENCE);
@@ -73,7 +73,7 @@ impl Drop for Network {
     }
 }
 
-/// The stream would renew its lease for as long as it is there: that the lock is free says that the client was noticed.
+/// The stream renews its lease for as long as it lives, so a free lock shows that the service detected the lost client.
 #[test]
 fn a_client_that_vanishes_loses_the_lock_that_its_stream_held() {
     let Some(mut network) = Network::of_its_own() else {

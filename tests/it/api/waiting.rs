@@ -1,4 +1,4 @@
-//! Waiting over HTTP: the long poll, the place that is kept, and what those are told who are not let in.
+//! Waiting over HTTP: waits, kept places, and refusals when a queue is full.
 
 use std::time::Duration;
 
@@ -25,23 +25,23 @@ async fn a_request_that_waits_is_answered_when_it_is_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_runs_out_says_where_the_claim_stands_and_how_long_it_may_stay_away() {
+async fn a_wait_that_times_out_reports_the_position_and_how_long_the_place_is_kept() {
     let api = Api::new();
     api.token_of("/locks/a?owner=pod-1").await;
     let other = api.queue(post("/locks/a?wait=30s"), "a", 1).await;
     let refused = api.send(post("/locks/a?wait=2s").token(A)).await;
     assert_eq!(refused.refusal(), (423, "wait_timeout".to_owned()));
-    let told = refused.json();
-    assert_eq!(told["token"], A);
-    assert_eq!(told["position"], 2);
-    assert_eq!(told["place_kept_ms"], 10_000);
+    let problem = refused.json();
+    assert_eq!(problem["token"], A);
+    assert_eq!(problem["position"], 2);
+    assert_eq!(problem["place_kept_ms"], 10_000);
     assert_eq!(refused.header("retry-after"), "0");
     assert_snapshot!("wait_timeout", refused.shape());
     other.abort();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_waits_for_a_moment_only_is_not_told_to_come_back_at_once() {
+async fn a_client_that_waits_briefly_must_not_retry_at_once() {
     let api = Api::new();
     api.token_of("/locks/a").await;
     let refused = api.send(post("/locks/a?wait=100ms")).await;
@@ -50,7 +50,7 @@ async fn a_client_that_waits_for_a_moment_only_is_not_told_to_come_back_at_once(
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_token_goes_on_waiting_where_it_stood() {
+async fn the_same_token_keeps_waiting_in_its_place() {
     let api = Api::new();
     let token = api.token_of("/locks/a").await;
     let first = api.send(post("/locks/a?wait=1s").token(A)).await;
@@ -65,7 +65,7 @@ async fn the_same_token_goes_on_waiting_where_it_stood() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_longer_than_allowed_is_cut_and_not_refused() {
+async fn a_wait_that_is_longer_than_allowed_is_capped_and_not_refused() {
     let api = Api::new();
     api.token_of("/locks/a?ttl=1h").await;
     let before = tokio::time::Instant::now();
@@ -76,21 +76,21 @@ async fn a_wait_that_is_longer_than_allowed_is_cut_and_not_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_stops_answers_those_who_wait_at_once_and_keeps_their_places() {
+async fn a_process_that_stops_ends_waits_at_once_and_keeps_the_places() {
     let api = Api::new();
     api.token_of("/locks/a?owner=pod-1").await;
     let waiting = api.queue(post("/locks/a?wait=30s").token(A), "a", 1).await;
     api.stop();
     let refused = waiting.await.unwrap();
     assert_eq!(refused.refusal(), (503, "draining".to_owned()));
-    let told = refused.json();
+    let problem = refused.json();
     assert_eq!(
-        (&told["token"], &told["outcome"]),
+        (&problem["token"], &problem["outcome"]),
         (&A.into(), &"nothing_done".into())
     );
-    assert_eq!(told["place_kept_ms"], 10_000);
+    assert_eq!(problem["place_kept_ms"], 10_000);
     assert_eq!(refused.header("retry-after"), "0");
-    // On a connection that is kept, the client would come back to the process that stops.
+    // On a kept connection, the client would send its retry to the process that stops.
     assert_eq!(refused.header("connection"), "close");
     assert_snapshot!("draining", refused.shape());
     let again = api.send(post("/locks/a?wait=30s").token(A)).await;
@@ -99,7 +99,7 @@ async fn a_process_that_stops_answers_those_who_wait_at_once_and_keeps_their_pla
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_does_not_want_to_wait_any_more_leaves_the_queue() {
+async fn a_claim_can_leave_the_queue() {
     let api = Api::new();
     api.token_of("/locks/a").await;
     let waiting = api.queue(post("/locks/a?wait=30s").token(A), "a", 1).await;
@@ -111,7 +111,7 @@ async fn a_claim_that_does_not_want_to_wait_any_more_leaves_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_lets_nobody_in() {
+async fn a_full_queue_refuses_further_claims() {
     let api = Api::waiting(|waiting| waiting.waiters_per_lock_max = 1);
     api.token_of("/locks/a").await;
     let waiting = api.queue(post("/locks/a?wait=30s"), "a", 1).await;
@@ -124,7 +124,7 @@ async fn a_full_queue_lets_nobody_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_has_room_for_so_many_waiters() {
+async fn a_process_limits_its_waiters() {
     let api = Api::waiting(|waiting| waiting.waiters_max = 1);
     api.token_of("/locks/a").await;
     api.token_of("/locks/b").await;
@@ -135,7 +135,7 @@ async fn a_process_has_room_for_so_many_waiters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_says_who_is_next() {
+async fn a_lock_shows_the_head_of_its_queue() {
     let api = Api::new();
     api.token_of("/locks/a?owner=pod-1&ttl=1h").await;
     let next = post("/locks/a?wait=30s&owner=pod-2&mode=shared&limit=4&permits=2");
@@ -157,7 +157,7 @@ async fn a_lock_says_who_is_next() {
 async fn a_claim_that_is_not_fair_takes_what_is_free() {
     let api = Api::new();
     let token = api.token_of("/locks/a?mode=shared").await;
-    // A writer waits for the reader, and other readers behind it.
+    // A writer waits for the reader, and further readers queue behind it.
     let writer = api.queue(post("/locks/a?wait=30s"), "a", 1).await;
     let fair = api.send(post("/locks/a?mode=shared")).await;
     assert_eq!(fair.refusal(), (423, "lock_held".to_owned()));

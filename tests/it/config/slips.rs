@@ -1,4 +1,4 @@
-//! What a person is told about slips that are easily made.
+//! Error messages for common mistakes.
 
 use super::{complaint, from_environment, from_file};
 
@@ -24,7 +24,7 @@ fn variables_of_clients_are_ignored() {
 }
 
 #[test]
-fn a_text_without_quotes_and_a_list_are_told_how_they_are_written() {
+fn the_errors_for_a_text_without_quotes_and_a_list_show_the_syntax() {
     let error = complaint(from_file(
         "[lease]\nttl_default = \"30s\"\nttl_max = 1h # long\n",
     ));

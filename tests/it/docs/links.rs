@@ -1,10 +1,10 @@
-//! Every link from one page of the documentation to another leads to a file, and to a heading in it.
+//! Every link between documentation pages leads to an existing file and heading.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
-/// The pages and what they say, by their path from the root.
+/// The pages and their texts, by path from the root.
 fn pages() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let listed = Command::new("git")
@@ -21,7 +21,7 @@ fn pages() -> Vec<(PathBuf, String)> {
     read.collect()
 }
 
-/// The text without its blocks of code.
+/// The text without code blocks.
 fn prose(text: &str) -> String {
     let mut is_code = false;
     let lines = text.lines().filter(|line| {
@@ -42,7 +42,7 @@ fn targets(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The anchors that a page has, as GitHub makes them from its headings.
+/// The anchors of a page, as GitHub generates them from its headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let text = prose(text);
     let headings = text.lines().filter(|line| line.starts_with('#'));
@@ -59,7 +59,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The path without `.` and `..`.
+/// The path with `.` and `..` resolved.
 fn normal(path: &Path) -> PathBuf {
     path.components()
         .fold(PathBuf::new(), |mut so_far, part| match part {

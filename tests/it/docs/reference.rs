@@ -1,5 +1,5 @@
-//! The reference pages whose lists are made from the code: configuration and command line. What stands between a page's marks
-//! is compared with what the code makes now; `UPDATE=1` writes it anew.
+//! The reference pages with lists generated from the code: configuration and command line. The tests compare the text
+//! between a page's marks with the generated one; `UPDATE=1` writes it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use leasehold::config::keys::{self, Kind, SettingKey};
 
 use super::checked;
 
-/// Compares what stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->` with what it should be.
+/// Compares the text between `<!-- NAME: begin -->` and `<!-- NAME: end -->` with the generated block.
 #[track_caller]
 fn assert_blocks(page: &str, blocks: &[(&str, String)]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
@@ -104,7 +104,7 @@ fn command_list() -> String {
     text.trim_end().to_owned() + "\n"
 }
 
-/// A command, and then those within it.
+/// A command, followed by its subcommands.
 fn describe(name: &str, command: &Command, text: &mut String) {
     let about = command
         .get_about()
@@ -126,7 +126,7 @@ fn describe(name: &str, command: &Command, text: &mut String) {
     let (settings, own): (Vec<_>, Vec<_>) = command
         .get_arguments()
         .partition(|arg| keys::find(arg.get_id().as_str()).is_some());
-    // What every command takes is in the table of the first.
+    // Flags that every command has are listed only for the first.
     let is_shown =
         |arg: &&Arg| name == "leasehold" || !["config", "help"].contains(&arg.get_id().as_str());
     let own: Vec<_> = own.into_iter().filter(is_shown).map(row).collect();
@@ -142,7 +142,7 @@ fn describe(name: &str, command: &Command, text: &mut String) {
         let page = "[configuration](configuration.md)";
         writeln!(text, "It takes `--config` and the flags of the {page}.\n").unwrap();
     }
-    // `help` is every command's and shown by none.
+    // Every command has `help`, so it is not listed.
     let within = command
         .get_subcommands()
         .filter(|command| command.get_name() != "help");
@@ -187,7 +187,7 @@ fn every_exit_code_means_one_thing() {
     assert_eq!(codes.len(), Exit::ALL.len());
 }
 
-/// The variables that the page lists beside those of the keys do not keep a server from starting.
+/// The variables that the page lists besides those of the keys must not prevent a server from starting.
 #[test]
 fn the_variables_on_the_page_are_known() {
     let page = include_str!("../../../docs/reference/command-line.md");
@@ -198,7 +198,7 @@ fn the_variables_on_the_page_are_known() {
     let names: Vec<_> = names.collect();
     assert!(names.len() >= 6, "{names:?}");
     for name in names {
-        // It is an empty configuration, where a file is expected.
+        // An empty file, which is a valid configuration where a file is expected.
         let file = tempfile::NamedTempFile::new().unwrap();
         let value = file.path().to_str().unwrap().to_owned();
         let output = checked(&[(&name, value)]);

@@ -1,4 +1,4 @@
-//! Clients that hang up in the middle, and scripts that vanish under them.
+//! Clients that disconnect during a request, and scripts that are flushed from Redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -15,20 +15,20 @@ use crate::support::stores::CONNECTIONS_IN_ALL;
 use crate::support::{PATIENCE, eventually};
 
 #[tokio::test]
-async fn what_clients_that_hung_up_were_granted_is_given_back() {
+async fn grants_of_disconnected_clients_are_rolled_back() {
     let server = durable_redis().await;
     let proxy = Proxy::start(server.address()).await;
     let replica = Arc::new(Replica::open(&proxy.database(0)).await);
-    // Slow enough to hang up before, during and after the operation.
+    // Slow enough for clients to disconnect before, during and after the operation.
     proxy.delay_replies(Duration::from_millis(2));
     let mut clients = JoinSet::new();
     for (number, claim) in (0..).zip(lasting_claims("hung-up", 400)) {
         let replica = Arc::clone(&replica);
         clients.spawn(async move {
-            // From a microsecond to four seconds: a busy machine answers some of them, too.
+            // From a microsecond to four seconds, so that even on a busy machine some requests are answered.
             let patience = Duration::from_micros(1 << (number % 23));
             let request = replica.service.acquire(Arc::new(claim), Duration::ZERO);
-            // In time or not, the answer is never delivered.
+            // Whether it is in time or not, the outcome is never delivered.
             tokio::time::timeout(patience, request).await.is_ok()
         });
     }
@@ -50,7 +50,7 @@ async fn what_clients_that_hung_up_were_granted_is_given_back() {
     .await;
     assert_eq!(replica.service.store_health().response_mismatches, 0);
     let most = CONNECTIONS_IN_ALL;
-    // One that was too slow for the crowd may have been replaced.
+    // A connection that was too slow under this load may have been replaced.
     eventually("there are no more connections than before", async || {
         (proxy.open() <= most).then_some(())
     })
@@ -58,9 +58,9 @@ async fn what_clients_that_hung_up_were_granted_is_given_back() {
 }
 
 #[tokio::test]
-async fn no_client_notices_that_scripts_are_flushed() {
+async fn flushed_scripts_do_not_affect_clients() {
     let server = durable_redis().await;
-    // A disk that is busy with other things is not what this is about.
+    // A long timeout, because a slow disk must not fail this test.
     let replica = Arc::new(Replica::open_within(PATIENCE, &server.database(0)).await);
     let is_over = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();

@@ -1,4 +1,4 @@
-//! The clock of Redis is set.
+//! Steps of the Redis clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::support::fixture::{
 use crate::support::redis_server::{Persistence, RedisOptions, RedisServer};
 use crate::support::stores;
 
-/// Longer than the least time that new grants wait after a loss, and short enough to be waited out.
+/// Longer than the shortest grace after a loss, and short enough for the test to wait for it.
 const TTL: Duration = Duration::from_secs(5);
 
-/// Soon over.
+/// A lease that expires soon.
 const BRIEF: Duration = Duration::from_secs(2);
 
 const AN_HOUR: Duration = Duration::from_secs(3600);
@@ -31,9 +31,9 @@ async fn redis_with_a_movable_clock() -> RedisServer {
     .await
 }
 
-/// By one process that finds out by its own request, and by another one that finds out when it looks.
+/// One process detects the step with its own request, another one with its next check.
 #[tokio::test]
-async fn a_clock_that_jumps_forward_ends_no_lease_for_anybody_else() {
+async fn a_clock_that_jumps_forward_ends_no_lease_for_others() {
     let server = redis_with_a_movable_clock().await;
     let holding = Replica::open(&server.database(0)).await;
     let other = Replica::open(&server.database(0)).await;
@@ -48,12 +48,12 @@ async fn a_clock_that_jumps_forward_ends_no_lease_for_anybody_else() {
         holding.granted_not_before(&elsewhere, held_until),
     );
     assert!(granted.holder.fence > lease.holder.fence);
-    // And it is over: nobody waits for a jump that is over.
+    // The grace has ended: later requests are not delayed any more.
     other.granted(&lasting(claim())).await;
 }
 
 #[tokio::test]
-async fn whoever_waits_while_the_clock_jumps_forward_waits_on_and_keeps_the_order() {
+async fn waiters_keep_waiting_in_order_while_the_clock_jumps_forward() {
     let server = redis_with_a_movable_clock().await;
     let replicas = [
         Arc::new(Replica::open(&server.database(0)).await),
@@ -92,7 +92,7 @@ async fn whoever_waits_while_the_clock_jumps_forward_waits_on_and_keeps_the_orde
     }
 }
 
-/// The process stood still, not the clock: nothing has been lost.
+/// The process was paused, the clock did not jump: nothing was lost.
 #[tokio::test]
 async fn a_redis_that_answers_late_has_not_jumped() {
     let server = redis_with_a_movable_clock().await;
@@ -108,7 +108,7 @@ async fn a_redis_that_answers_late_has_not_jumped() {
     assert!(matches!(answer, AcquireOutcome::Granted(_)), "{answer:?}");
 }
 
-/// A lease of every kind, whose holder is gone or releases it.
+/// A claim of every kind, whose holder is gone or releases it.
 fn of_every_kind() -> Vec<Claim> {
     let brief = || lasting_for(BRIEF, claim());
     let min_hold = Some(BRIEF);
@@ -132,7 +132,7 @@ fn of_every_kind() -> Vec<Claim> {
     ]
 }
 
-/// What was written before the clock went back ends an hour later than it should, by the clock as it is now.
+/// Times that were written before the clock went back are an hour too late by the new clock.
 #[tokio::test]
 async fn a_clock_that_goes_back_closes_no_lock_for_longer_than_its_settings_say() {
     let server = redis_with_a_movable_clock().await;
@@ -157,9 +157,9 @@ async fn a_clock_that_goes_back_closes_no_lock_for_longer_than_its_settings_say(
     }
 }
 
-/// The process that the lock was offered to is gone, and the offer seems to last for another hour.
+/// The process with the reservation is gone, and by the new clock the reservation lasts for another hour.
 #[tokio::test]
-async fn a_clock_that_goes_back_keeps_no_lock_for_a_process_that_is_gone() {
+async fn a_clock_that_goes_back_does_not_extend_the_reservation_of_a_lost_process() {
     let server = redis_with_a_movable_clock().await;
     server.move_clock(AN_HOUR);
     let address = server.database(0);
@@ -189,10 +189,10 @@ async fn a_clock_that_goes_back_keeps_no_lock_for_a_process_that_is_gone() {
     );
 }
 
-/// Leases that are granted meanwhile end when the clock is set right. No process may miss that because both steps lie
-/// between two of its looks.
+/// Leases that are granted in between expire when the clock is corrected. No process may miss this because both steps
+/// happen between two of its checks.
 #[tokio::test]
-async fn a_clock_that_goes_back_and_is_set_right_ends_no_lease_for_anybody_else() {
+async fn a_clock_that_goes_back_and_is_corrected_ends_no_lease_for_others() {
     let server = redis_with_a_movable_clock().await;
     server.move_clock(AN_HOUR);
     let holding = Replica::open(&server.database(0)).await;
@@ -203,7 +203,7 @@ async fn a_clock_that_goes_back_and_is_set_right_ends_no_lease_for_anybody_else(
     other.granted(&lasting_for(TTL, claim())).await;
     server.move_clock(Duration::ZERO);
     let held = lasting_for(TTL, claim());
-    // The request that finds out is answered that its outcome is unclear.
+    // The request that detects the step gets an unknown outcome.
     let lease = eventually("it is granted", async || {
         match holding.acquire(&held).await.ok()? {
             AcquireOutcome::Granted(leases) | AcquireOutcome::Replayed(leases) => {
@@ -214,17 +214,17 @@ async fn a_clock_that_goes_back_and_is_set_right_ends_no_lease_for_anybody_else(
     })
     .await;
     let held_until = Instant::now() + lease.holder.expires_in;
-    // The other process is told, and asks nothing that would show when it has looked. A quarter of a second is the least
-    // time between two steps that is promised to be noticed.
+    // The other process is notified, and sends no request that would show when it has checked. The documentation
+    // promises that steps at least a quarter of a second apart are detected.
     tokio::time::sleep(Duration::from_millis(250)).await;
     server.move_clock(AN_HOUR);
     let granted = other.granted_not_before(&rival(&held), held_until).await;
     assert!(granted.holder.fence > lease.holder.fence);
 }
 
-/// The grace is written down as a time of Redis's clock.
+/// The end of the grace is stored as a time of the Redis clock.
 #[tokio::test]
-async fn a_clock_that_goes_back_makes_nobody_wait_longer_after_a_loss() {
+async fn a_clock_that_goes_back_does_not_extend_the_grace_after_a_loss() {
     let server = redis_with_a_movable_clock().await;
     server.move_clock(AN_HOUR);
     let replica = Replica::open(&server.database(0)).await;
@@ -247,7 +247,7 @@ async fn a_clock_that_goes_back_makes_nobody_wait_longer_after_a_loss() {
     );
 }
 
-/// The counters of the fencing tokens are lost, and the clock is behind those that were given.
+/// The fencing token counters are lost, and the clock is behind the tokens that were granted.
 #[tokio::test]
 async fn a_loss_after_the_clock_went_back_leaves_the_fences_in_order() {
     let server = redis_with_a_movable_clock().await;
@@ -272,7 +272,7 @@ async fn a_loss_after_the_clock_went_back_leaves_the_fences_in_order() {
     }
 }
 
-/// Only the last grants are lost, so the counters are there. The clock goes back later.
+/// Only the last grants are lost, so the counters remain. The clock goes back later.
 #[tokio::test]
 async fn a_clock_that_goes_back_after_a_loss_of_the_last_grants_leaves_the_fences_in_order() {
     let mut server = RedisServer::start(RedisOptions {
@@ -292,7 +292,7 @@ async fn a_clock_that_goes_back_after_a_loss_of_the_last_grants_leaves_the_fence
     server.kill();
     server.truncate_aof(synced);
     server.restart().await;
-    // Everybody has learnt of the loss, and nothing is granted meanwhile.
+    // All processes have detected the loss, and nothing is granted meanwhile.
     replica
         .granted_not_before(&lasting_for(BRIEF, claim()), Instant::now())
         .await;
@@ -302,9 +302,9 @@ async fn a_clock_that_goes_back_after_a_loss_of_the_last_grants_leaves_the_fence
     assert!(lease.holder.fence.get() > last);
 }
 
-/// Places are numbered by the clock, and those who wait tell the store their numbers after a loss.
+/// Places are numbered by the clock, and waiters send their numbers to the store again after a loss.
 #[tokio::test]
-async fn a_loss_after_the_clock_went_back_keeps_the_order_of_those_who_wait() {
+async fn a_loss_after_the_clock_went_back_keeps_the_order_of_the_waiters() {
     let server = redis_with_a_movable_clock().await;
     server.move_clock(AN_HOUR);
     let replica = Arc::new(Replica::open(&server.database(0)).await);

@@ -1,4 +1,4 @@
-//! The clock of Redis is set back, and perhaps right again: leases neither end early nor last for longer than they may.
+//! The Redis clock is set back, and in some tests corrected again: leases neither end early nor last too long.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use crate::support::fixture::{
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::{PATIENCE, eventually};
 
-/// Longer than the least time that new grants wait after a loss, and short enough to be waited out.
+/// Longer than the shortest grace after a loss, and short enough for the test to wait for it.
 const TTL: Duration = Duration::from_secs(5);
 
-/// Soon over.
+/// A lease that expires soon.
 const BRIEF: Duration = Duration::from_secs(2);
 
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
-/// The least time between two steps that is promised to be noticed.
+/// Steps at least this far apart are detected, as documented.
 const BETWEEN_STEPS: Duration = Duration::from_millis(250);
 
-/// How somebody comes to look at a lock while the clock is set back.
+/// The operation that accesses a lock while the clock is back.
 #[derive(Clone, Copy, Debug)]
 enum Look {
     Inspect,
@@ -40,9 +40,9 @@ enum Look {
     Evict,
 }
 
-/// Whoever looks makes the lease end its length from now, by a clock that is set right again soon.
+/// The access makes the lease end one TTL from now, by a clock that is corrected soon after.
 #[tokio::test]
-async fn a_look_at_a_lock_while_the_clock_is_back_ends_nothing_for_anybody_else() {
+async fn an_access_while_the_clock_is_back_ends_no_lease_for_others() {
     let closing = |claim| Claim {
         min_hold: Some(TTL),
         ..lasting_for(BRIEF, claim)
@@ -72,7 +72,7 @@ async fn a_look_at_a_lock_while_the_clock_is_back_ends_nothing_for_anybody_else(
         (delayed(plain()), Look::Evict),
         (delayed(shared()), Look::Evict),
     ];
-    // Each has a Redis of its own.
+    // Each case has a Redis of its own.
     let looks = stream::iter(looks);
     let at_once = looks.for_each_concurrent(6, |(held, look)| keeps_excluding(held, look));
     at_once.await;
@@ -86,7 +86,7 @@ async fn keeps_excluding(held: Claim, look: Look) {
     super::all_listen(&server, 2).await;
     holding.surveys.abort();
     other.surveys.abort();
-    // How long new grants wait after a loss.
+    // This lease determines the grace after a loss.
     holding.granted(&lasting_for(TTL, claim())).await;
     let lease = holding.lease(&held).await;
     let lasts = lease.holder.expires_in;
@@ -119,7 +119,7 @@ async fn keeps_excluding(held: Claim, look: Look) {
         let held_until = looking.await;
         let mode = held.mode;
         let granting = other.granted_not_before(&next, held_until);
-        // A panic in it says nothing of the look.
+        // The message of a panic would not say which case failed.
         println!("{look:?} in {mode:?}");
         granting.await;
     }
@@ -133,7 +133,7 @@ async fn queued(replica: &Replica, held: &Claim) {
     .await;
 }
 
-/// A first request may find out that the clock was set back, and be answered that its outcome is unclear.
+/// The first request may detect the step, and then gets an unknown outcome.
 async fn look_at(held: &Claim, look: Look, holding: &Replica, other: &Replica) {
     eventually("it is answered", async || match look {
         Look::Inspect => {
@@ -182,21 +182,21 @@ async fn look_at(held: &Claim, look: Look, holding: &Replica, other: &Replica) {
     .await;
 }
 
-/// No lease is from the future then, but what an answer says is left of one may be too much.
+/// After a small step no lease seems to be from the future, but the reported remaining time may be too long.
 #[tokio::test]
-async fn what_is_told_of_a_lease_holds_when_the_clock_was_a_little_back_and_is_set_right() {
+async fn the_reported_time_of_a_lease_holds_when_the_clock_was_slightly_back_and_is_corrected() {
     tokio::join!(
-        keeps_what_is_told(Look::Replay),
-        keeps_what_is_told(Look::StepBack)
+        keeps_the_reported_time(Look::Replay),
+        keeps_the_reported_time(Look::StepBack)
     );
 }
 
-async fn keeps_what_is_told(look: Look) {
+async fn keeps_the_reported_time(look: Look) {
     let passes = Duration::from_secs(3);
     let step = passes - BETWEEN_STEPS;
     let server = redis_with_a_movable_clock().await;
     server.move_clock(AN_HOUR);
-    // A step is noticed by the next request if it is longer than a request may take.
+    // The next request detects a step that is longer than the operation timeout.
     let timeout = Duration::from_secs(1);
     let holding = Replica::open_within(timeout, &server.database(0)).await;
     let other = Replica::open_within(timeout, &server.database(0)).await;
@@ -205,10 +205,10 @@ async fn keeps_what_is_told(look: Look) {
     other.surveys.abort();
     let held = at_depth(&lasting_for(TTL, claim()), 2);
     holding.granted(&held).await;
-    // This is no synchronisation: it is the passing of time that matters.
+    // Not for synchronisation: the test is about the passing of time.
     tokio::time::sleep(passes).await;
     server.move_clock(AN_HOUR - step);
-    let lease = eventually("it is told that it holds", async || match look {
+    let lease = eventually("it holds", async || match look {
         Look::StepBack => step_back(&holding, &held).await,
         _ => match holding.acquire(&held).await.ok()? {
             AcquireOutcome::Replayed(leases) => Some(only(leases)),
@@ -229,9 +229,9 @@ async fn keeps_what_is_told(look: Look) {
     assert!(Instant::now() >= held_until, "granted early after {look:?}");
 }
 
-/// By what is in the store, because whoever asks would put it right.
+/// Checked by the stored keys, because any request would correct the lease.
 #[tokio::test]
-async fn a_lock_that_nobody_looks_at_ends_its_length_after_the_clock_went_back() {
+async fn a_lock_that_is_not_accessed_ends_its_ttl_after_the_clock_went_back() {
     let server = redis_with_a_movable_clock().await;
     server.move_clock(AN_HOUR);
     let replica = Replica::open(&server.database(0)).await;
@@ -338,7 +338,7 @@ async fn redis_with_a_movable_clock() -> RedisServer {
     .await
 }
 
-/// For how long the store still keeps a lock closed for a claim; none while the record is compact, as it was before.
+/// How long the store still keeps a lock closed for a claim; `None` while the record is still compact.
 async fn left_ms(server: &RedisServer, claim: &Claim) -> Option<i64> {
     const LEFT: &str = "local time = redis.call('TIME')
         local slot, name, claim = KEYS[1], ARGV[1], ARGV[2]

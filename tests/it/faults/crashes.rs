@@ -1,4 +1,4 @@
-//! Redis is killed and comes back, with its data or without.
+//! Redis is killed and restarted, with its data or without.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -17,12 +17,12 @@ use crate::support::{eventually, eventually_within};
 
 const CLIENTS: usize = 50;
 const KILLS: usize = 4;
-/// Grants between two faults, so that each fault meets a busy service.
+/// Grants between two faults, so that each fault hits a busy service.
 const GRANTS_BETWEEN: usize = 200;
-/// How soon a lock is granted again once Redis answers: a second, and what a busy machine may add.
+/// How soon a lock is granted again once Redis answers: a second, plus a margin for a busy machine.
 const HEALED_WITHIN: Duration = Duration::from_secs(3);
 
-/// What the protected resources saw: who is in, and the last fence of each lock.
+/// The protected resources: the current holders, and the last fence of each lock.
 #[derive(Default)]
 struct Witness {
     inside: Mutex<HashMap<LockName, Instant>>,
@@ -63,7 +63,7 @@ impl Witness {
     }
 }
 
-/// Takes locks and gives them back until told to stop. Errors are to be expected; wrong grants are not.
+/// Acquires and releases locks until it is stopped. Errors are allowed, wrong grants are not.
 async fn client(
     replica: Arc<Replica>,
     names: Arc<Vec<LockName>>,
@@ -83,7 +83,7 @@ async fn client(
                 seen.enter(lock_of(&claim), lease.holder.fence.get(), until);
                 tokio::task::yield_now().await;
                 seen.leave(lock_of(&claim));
-                // A release that may not have arrived is for its client to repeat.
+                // The client must repeat a release of unknown outcome.
                 while replica.release(&claim).await.is_err() {}
             }
             Ok(AcquireOutcome::Blocked(_)) => tokio::time::sleep(Duration::from_millis(2)).await,
@@ -132,7 +132,7 @@ async fn a_redis_that_forgot_grants_nothing_until_the_last_reported_lease_is_ove
         ..claim()
     };
     let lease = replica.lease(&held).await;
-    // Counted from after the answer: nobody may count on less than the holder does.
+    // Counted from after the reply, which is at least as late as the holder's own end.
     let held_until = Instant::now() + lease.holder.expires_in;
     server.kill();
     server.restart().await;
@@ -140,7 +140,7 @@ async fn a_redis_that_forgot_grants_nothing_until_the_last_reported_lease_is_ove
     let (next, elsewhere) = (rival(&held), claim());
     let mut told_to_wait = 0;
     let fence = eventually("grants go on", async || {
-        // Any lock may be one whose holder was forgotten.
+        // Any lock may have lost its holder.
         let answers = [
             replica.acquire(&elsewhere).await,
             replica.acquire(&next).await,
@@ -199,11 +199,11 @@ async fn a_lease_in_a_durable_redis_survives_its_crash() {
     })
     .await;
     assert!(matches!(answer, Renewed::Extended(_)), "{answer:?}");
-    // And nobody waits for leases that were not lost.
+    // And there is no grace, because no leases were lost.
     replica.granted(&lasting(claim())).await;
 }
 
-/// What one replica reported, the others learn through the store as soon as they notice the loss.
+/// When the replicas detect the loss, they learn of each other's leases through the store.
 #[tokio::test]
 async fn a_replica_waits_for_the_leases_that_another_replica_reported() {
     let mut server = forgetful_redis().await;
@@ -230,8 +230,8 @@ async fn a_replica_waits_for_the_leases_that_another_replica_reported() {
     );
 }
 
-/// Whoever meets the empty store first makes its marks there again. Those who come after must not take it for one that
-/// kept its data because of that, however durable it says it is.
+/// The first replica that finds the empty store writes its marks again. Later replicas must not conclude from these
+/// marks that the store kept its data, however durable it claims to be.
 #[tokio::test]
 async fn a_durable_redis_whose_disk_was_lost_deceives_no_replica() {
     let mut server = durable_redis().await;
@@ -267,8 +267,8 @@ async fn a_durable_redis_whose_disk_was_lost_deceives_no_replica() {
     .await;
 }
 
-/// Its marks are all there, but from before the last grant: somebody put a file of earlier back, or Redis did not load
-/// its file to the end.
+/// All of its marks are present, but from before the last grant: an operator restored an older file, or Redis did not
+/// load its file to the end.
 #[tokio::test]
 async fn a_durable_redis_that_came_back_with_older_data_deceives_no_replica() {
     let mut server = durable_redis().await;
@@ -286,7 +286,7 @@ async fn a_durable_redis_that_came_back_with_older_data_deceives_no_replica() {
         (revision > 5).then_some(revision)
     })
     .await;
-    // From here on nothing but requests tells the two about the store.
+    // From here on the two learn about the store only by their requests.
     for replica in [&holding, &idle] {
         replica.surveys.abort();
     }

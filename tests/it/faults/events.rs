@@ -1,4 +1,4 @@
-//! Who watches is cut off from Redis, or somebody else is: after the `reset` that tells of it, every event is delivered.
+//! A watching process, or another one, loses its connection to Redis: after the `reset`, every event is delivered.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::support::recording_listener::RecordingListener;
 use crate::support::redis_server::RedisServer;
 use crate::support::{PATIENCE, eventually, stores};
 
-/// How many grants have to be told of. They take longer than all messages are on their way.
+/// The number of grants whose events must arrive. Together they take longer than any message is in flight.
 const GRANTS: usize = 30;
 
 async fn watch(replica: &Replica) -> Watch {
@@ -27,25 +27,25 @@ async fn next(watch: &mut Watch) -> WatchEvent {
     next.expect("something happens").expect("the process lives")
 }
 
-/// Lets the replica grant many locks, and fails unless the watcher is told of all of them.
-async fn assert_told_of_grants(watch: &mut Watch, by: &Replica, prefix: &str) {
+/// Makes the replica grant many locks, and asserts that the watcher gets an event for each.
+async fn assert_events_of_grants(watch: &mut Watch, by: &Replica, prefix: &str) {
     let claims = lasting_claims(prefix, GRANTS);
     for claim in &claims {
         by.granted(claim).await;
     }
     let name = |claim: &Claim| super::lock_of(claim).clone();
-    let mut untold: HashSet<_> = claims.iter().map(name).collect();
-    while !untold.is_empty() {
-        let told = tokio::time::timeout(Duration::from_secs(3), watch.next()).await;
-        let Ok(Some(event)) = told else {
+    let mut missing: HashSet<_> = claims.iter().map(name).collect();
+    while !missing.is_empty() {
+        let next = tokio::time::timeout(Duration::from_secs(3), watch.next()).await;
+        let Ok(Some(event)) = next else {
             panic!(
-                "{} of {GRANTS} grants were not told: {untold:?}",
-                untold.len()
+                "{} of {GRANTS} grants have no event: {missing:?}",
+                missing.len()
             );
         };
         match event {
             WatchEvent::Happened(event) if event.kind == EventKind::Acquired => {
-                untold.remove(&event.name);
+                missing.remove(&event.name);
             }
             other => panic!("only grants happen, but: {other:?}"),
         }
@@ -58,9 +58,9 @@ async fn subscribers(server: &RedisServer) -> i64 {
     count
 }
 
-/// Waits until a process that looked at Redis from now on has looked several times.
+/// Waits until Redis has counted enough checks for every process to have checked it several times.
 async fn several_surveys(server: &RedisServer) {
-    let looks = async || {
+    let surveys = async || {
         let line = server.info("commandstats", "cmdstat_config|get").await;
         let calls = line
             .strip_prefix("calls=")
@@ -69,23 +69,23 @@ async fn several_surveys(server: &RedisServer) {
             .and_then(|calls| calls.parse::<u64>().ok())
             .expect("a count")
     };
-    let before = looks().await;
-    eventually("surveys go on", async || {
-        (looks().await >= before + 6).then_some(())
+    let before = surveys().await;
+    eventually("further surveys", async || {
+        (surveys().await >= before + 6).then_some(())
     })
     .await;
 }
 
 #[tokio::test]
-async fn after_a_reset_everything_is_told_by_everybody() {
+async fn after_a_reset_all_processes_send_all_events() {
     let server = durable_redis().await;
     let proxy = Proxy::start(server.address()).await;
     let watcher = Replica::open(&proxy.database(0)).await;
     let other = Replica::open(&server.database(0)).await;
     let mut watch = watch(&watcher).await;
-    assert_told_of_grants(&mut watch, &other, "before").await;
+    assert_events_of_grants(&mut watch, &other, "before").await;
 
-    // What is looked at here is what the connection for messages does by itself.
+    // This test is only about the pub/sub connection.
     watcher.surveys.abort();
     proxy.refuse(true);
     proxy.cut();
@@ -93,19 +93,19 @@ async fn after_a_reset_everything_is_told_by_everybody() {
         (subscribers(&server).await == 0).then_some(())
     })
     .await;
-    // It has never heard of a watcher.
+    // A process that does not know of the watcher.
     let newcomer = Replica::open(&server.database(0)).await;
     several_surveys(&server).await;
     newcomer.surveys.abort();
     proxy.refuse(false);
     while next(&mut watch).await != WatchEvent::Reset {}
-    assert_told_of_grants(&mut watch, &newcomer, "newcomer").await;
-    assert_told_of_grants(&mut watch, &other, "other").await;
+    assert_events_of_grants(&mut watch, &newcomer, "newcomer").await;
+    assert_events_of_grants(&mut watch, &other, "other").await;
 }
 
-/// It does not learn of the watcher by a survey either.
+/// It does not learn of the watcher by its checks either.
 #[tokio::test]
-async fn who_cannot_hear_that_somebody_watches_tells_events() {
+async fn a_process_that_is_cut_off_from_messages_sends_events() {
     let server = durable_redis().await;
     let proxy = Proxy::start(server.address()).await;
     let deaf = Replica::open(&proxy.database(0)).await;
@@ -117,12 +117,13 @@ async fn who_cannot_hear_that_somebody_watches_tells_events() {
     proxy.refuse(true);
     server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     let mut watch = watch(&watcher).await;
-    assert_told_of_grants(&mut watch, &deaf, "deaf").await;
+    assert_events_of_grants(&mut watch, &deaf, "deaf").await;
 }
 
-/// Whoever comes to watch while messages do not arrive is told of the gap once they do, and not before everybody knows.
+/// A watcher that starts while messages are lost gets a `reset` once they arrive again, and not before all processes
+/// know of the watcher.
 #[tokio::test]
-async fn who_began_to_watch_while_cut_off_is_told_of_the_gap() {
+async fn a_watcher_that_starts_while_cut_off_gets_a_reset() {
     let server = durable_redis().await;
     let proxy = Proxy::start(server.address()).await;
     let config = stores::redis_config();
@@ -142,15 +143,15 @@ async fn who_began_to_watch_while_cut_off_is_told_of_the_gap() {
     store.set_event_delivery(true).await;
     assert_eq!(ear.missed_events(), 0);
     proxy.refuse(false);
-    eventually("it is told of the gap", async || {
+    eventually("it gets a reset", async || {
         (ear.missed_events() > 0).then_some(())
     })
     .await;
     for claim in lasting_claims("after", GRANTS) {
         newcomer.granted(&claim).await;
-        eventually("it is told", async || {
-            let told = ear.kinds_of(super::lock_of(&claim));
-            (told == [EventKind::Acquired]).then_some(())
+        eventually("it gets the event", async || {
+            let kinds = ear.kinds_of(super::lock_of(&claim));
+            (kinds == [EventKind::Acquired]).then_some(())
         })
         .await;
     }

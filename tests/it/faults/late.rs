@@ -1,4 +1,4 @@
-//! Commands arrive late: after their connection was cut and they were sent again, or after their clients were answered.
+//! Commands that arrive late: after a retry on another connection, or after their client got its response.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::{FOR_EVER, lasting};
 use crate::support::fixture::{READ, claim, in_mode, lock_of, rival};
 use crate::support::{PATIENCE, eventually};
 
-/// A request that is sent while commands are held back, and sent again once the connection was cut. The first try arrives
-/// a second after the answer.
+/// A request whose first try is held back, and which is retried after its connection was cut. The first try arrives a
+/// second after the answer.
 pub(super) async fn tried_twice<T>(network: &Network, request: impl Future<Output = T>) -> T {
     network.proxy.hold_back();
     let cuts = async {
-        // Long enough to be sent, and the deadline of the request is far.
+        // Long enough for the command to be sent; the deadline of the request is much later.
         tokio::time::sleep(Duration::from_millis(200)).await;
         network.proxy.deliver_late(Duration::from_secs(1));
     };
@@ -122,7 +122,7 @@ async fn an_eviction_whose_first_try_arrives_late_leaves_the_next_holder_alone()
     }
 }
 
-/// Its client was told long ago that the outcome is unknown.
+/// Its client got the response "outcome unknown" long ago.
 #[tokio::test]
 async fn an_eviction_that_arrives_after_its_deadline_evicts_nobody() {
     let network = Network::start().await;
@@ -143,12 +143,12 @@ async fn an_eviction_that_arrives_after_its_deadline_evicts_nobody() {
     network.beside.assert_holds(&holding).await;
 }
 
-/// The answer to the first try is lost. The second must not end the lease of whoever came to hold meanwhile, and says whom the
-/// first one evicted.
+/// The reply to the first try is lost. The second must not evict a holder that was granted meanwhile, and returns the
+/// holders that the first one evicted.
 #[tokio::test]
-async fn an_eviction_that_is_repeated_evicts_nobody_else_and_answers_as_before() {
+async fn a_repeated_eviction_evicts_no_others_and_repeats_its_answer() {
     let network = Network::start().await;
-    // So that Redis knows the script.
+    // Loads the script into Redis.
     let nobody = network.beside.evict(&claim()).await;
     nobody.expect("the network is well");
     let evicted = lasting(claim());

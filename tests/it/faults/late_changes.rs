@@ -1,4 +1,4 @@
-//! What changes a lease arrives late: a renewal, a re-entry or a step back, after its client was answered.
+//! Changes of a lease that arrive late: a renewal, a re-entry or a lower hold count, after the client got its response.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::support::fixture::{
 };
 use crate::support::stores::OPERATION_TIMEOUT;
 
-/// Much less than what a lease has left that lasts for ever, and more than a request takes.
+/// Much shorter than a lasting lease, and longer than a request takes.
 const BRIEF: Duration = Duration::from_secs(10);
 
 fn lasts_for(duration: Duration) -> RenewOptions {
@@ -33,7 +33,7 @@ fn steps_down() -> RenewOptions {
     }
 }
 
-/// Leases that the scripts keep and renew in different ways.
+/// Leases that the scripts store and renew in different ways.
 fn of_every_kind() -> Vec<Claim> {
     vec![
         lasting(claim()),
@@ -51,7 +51,7 @@ async fn connected(network: &Network) {
     .await;
 }
 
-/// A request that is answered while its commands are held back.
+/// A request that times out while its commands are held back.
 async fn unclear<T: std::fmt::Debug>(
     network: &Network,
     request: impl Future<Output = Result<T, StoreError>>,
@@ -63,7 +63,7 @@ async fn unclear<T: std::fmt::Debug>(
     assert!(is_unclear, "{answer:?}");
 }
 
-/// Lets arrive at once what was held back.
+/// Delivers the held-back commands at once.
 async fn arrives(network: &Network) {
     let late = network.proxy.late();
     network.proxy.deliver_late(Duration::ZERO);
@@ -89,13 +89,13 @@ impl Replica {
         Ok(only(released))
     }
 
-    /// Lets the lease last for ever.
+    /// Renews the lease for longer than any test lasts.
     async fn keeps(&self, claim: &Claim) {
         let answer = self.changes(claim, lasts_for(FOR_EVER)).await;
         assert!(matches!(answer, Ok(Renewed::Extended(_))), "{answer:?}");
     }
 
-    /// Each lock's only holder.
+    /// The only holder of each lock.
     async fn holders(&self, claim: &Claim) -> Vec<Holder> {
         let mut holders = Vec::new();
         for name in claim.names.iter() {
@@ -121,7 +121,7 @@ impl Replica {
     }
 }
 
-/// The client asked again elsewhere, and was told of a lease that the late request must not cut short.
+/// The client retried on another replica and got a lease that the late request must not shorten.
 #[tokio::test]
 async fn a_renewal_that_arrives_after_its_deadline_changes_nothing() {
     let network = Network::start().await;
@@ -228,7 +228,7 @@ async fn a_re_entry_that_arrives_after_the_answer_of_a_process_that_stops_change
     assert_eq!(network.beside.depth(&held).await, 1);
 }
 
-/// The connection broke and there was no other, so that nothing was left to wait for but the deadline.
+/// The connection broke and there was no other one, so the request could only wait for its deadline.
 #[tokio::test]
 async fn a_change_that_is_under_way_on_a_broken_connection_is_answered_once_it_is_too_late() {
     let network = Network::start().await;
@@ -239,7 +239,7 @@ async fn a_change_that_is_under_way_on_a_broken_connection_is_answered_once_it_i
         network.proxy.hold_back();
         let late = network.proxy.late();
         let breaks = async {
-            // Long enough to be sent, and the deadline of the request is far.
+            // Long enough for the command to be sent; the deadline of the request is much later.
             tokio::time::sleep(Duration::from_millis(200)).await;
             network.proxy.refuse(true);
             network.proxy.deliver_late(Duration::from_secs(1));

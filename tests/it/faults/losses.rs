@@ -1,5 +1,5 @@
-//! Redis loses data: all of them or the last ones, in a restart or under live connections, alone or together with the
-//! process that knew best what was in them.
+//! Redis loses data: all or only the latest, in a restart or under live connections, alone or together with the process
+//! that knew most about them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::support::fixture::{
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::{Persistence, RedisOptions, RedisServer};
 
-/// Longer than the least time that new grants wait after a loss, and short enough to be waited out.
+/// Longer than the shortest grace after a loss, and short enough for the test to wait for it.
 const TTL: Duration = Duration::from_secs(5);
 
-/// Holds a lock. Says until when its holder counts on it: nobody may count on less.
+/// Holds a lock, and returns the end of the lease as its holder knows it: no other grant may be earlier.
 async fn hold(replica: &Replica, claim: &Claim) -> Instant {
     let lease = replica.lease(claim).await;
     Instant::now() + lease.holder.expires_in
 }
 
-/// Two that hear each other.
+/// Two replicas that receive each other's messages.
 async fn two_replicas(server: &RedisServer) -> (Replica, Replica) {
     let one = Replica::open(&server.database(0)).await;
     let other = Replica::open(&server.database(0)).await;
@@ -34,9 +34,9 @@ async fn two_replicas(server: &RedisServer) -> (Replica, Replica) {
     (one, other)
 }
 
-/// The process is never heard of again after its grant, and nothing but messages tells the other one of it.
+/// The process disappears after its grant, and the other one knows of the lease only from messages.
 #[tokio::test]
-async fn a_lease_of_a_process_that_is_lost_with_redis_is_waited_for() {
+async fn the_grace_covers_leases_of_a_process_that_is_lost_with_redis() {
     let mut server = forgetful_redis().await;
     let (holding, other) = two_replicas(&server).await;
     for replica in [&holding, &other] {
@@ -50,15 +50,16 @@ async fn a_lease_of_a_process_that_is_lost_with_redis_is_waited_for() {
     other.granted_not_before(&rival(&held), held_until).await;
 }
 
-/// It lives, and says nothing any more.
+/// The process runs, but its messages do not arrive any more.
 #[tokio::test]
-async fn a_lease_of_a_process_that_is_silent_is_waited_for() {
+async fn the_grace_covers_leases_of_a_silent_process() {
     let mut server = forgetful_redis().await;
     let (holding, other) = two_replicas(&server).await;
     let held = lasting_for(TTL, claim());
     hold(&holding, &lasting_for(TTL, claim())).await;
     holding.surveys.abort();
-    // A second after the last word of the process, the lease is not the first of its kind and nothing is told of it.
+    // A second after the last message of the process. The lease is not the first of its length, so no message announces
+    // it.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let held_until = hold(&holding, &held).await;
     server.kill();
@@ -66,9 +67,9 @@ async fn a_lease_of_a_process_that_is_silent_is_waited_for() {
     other.granted_not_before(&rival(&held), held_until).await;
 }
 
-/// A grant that is made longer is as good as one that was so long from the beginning.
+/// A renewal with a longer TTL counts like a grant with that TTL.
 #[tokio::test]
-async fn a_lease_that_was_renewed_for_longer_is_waited_for() {
+async fn the_grace_covers_a_lease_that_was_renewed_with_a_longer_ttl() {
     let mut server = forgetful_redis().await;
     let (holding, other) = two_replicas(&server).await;
     let held = lasting_for(TTL / 10, claim());
@@ -90,12 +91,12 @@ async fn a_lease_that_was_renewed_for_longer_is_waited_for() {
     server.kill();
     drop(holding);
     server.restart().await;
-    // Rounded: the answer was on its way while the lease began.
+    // Minus a margin, because the lease began before the answer arrived.
     let held_until = held_until - Duration::from_millis(100);
     other.granted_not_before(&rival(&held), held_until).await;
 }
 
-/// Leases of a second whose locks stay closed for a while when they run out.
+/// Leases of a second whose locks stay closed for a while after they expire.
 fn delayed() -> [Claim; 3] {
     let claim = Claim {
         lock_delay: Some(TTL / 2),
@@ -113,16 +114,16 @@ fn delayed() -> [Claim; 3] {
     [claim, shared, several]
 }
 
-/// The processes know for how long it lasts together with what keeps its lock closed afterwards, which the renewal does not say.
+/// The processes know the length of the lease together with its `lock_delay`, although a renewal does not contain it.
 #[tokio::test]
-async fn a_renewed_lease_is_waited_for_together_with_its_lock_delay() {
+async fn the_grace_covers_a_renewed_lease_with_its_lock_delay() {
     let of_each = delayed().map(async |held| {
         let server = forgetful_redis().await;
         let (holding, other) = two_replicas(&server).await;
         holding.acquire(&held).await.expect("it is well");
         let change = RenewOptions {
             ttl: Some(ttl(TTL / 2)),
-            // One of them steps down.
+            // One of them is downgraded to shared.
             mode: (held.mode == Mode::Exclusive && held.names.len() == 1).then_some(READ),
             ..RenewOptions::default()
         };
@@ -137,8 +138,9 @@ async fn a_renewed_lease_is_waited_for_together_with_its_lock_delay() {
     join_all(of_each).await;
 }
 
-/// By a request that changes nothing: it is acquired again or, if it is shared, stepped back to where it is.
-async fn told_again(replica: &Replica, held: &Claim) -> Lease {
+/// Requests the lease again without a change: by a repeated acquire or, if it is shared, by a release to the same hold
+/// count.
+async fn requested_again(replica: &Replica, held: &Claim) -> Lease {
     if held.mode == Mode::Exclusive {
         let answer = replica.acquire(held).await.expect("it is well");
         let AcquireOutcome::Replayed(leases) = answer else {
@@ -156,14 +158,15 @@ async fn told_again(replica: &Replica, held: &Claim) -> Lease {
     }
 }
 
-/// The process that renewed it is gone before it could tell, so whoever is told of the lease next tells the others.
+/// The process that renewed it crashed before it could announce the lease, so the next process that sees it announces
+/// it.
 #[tokio::test]
-async fn a_lease_that_is_told_of_again_is_waited_for_together_with_its_lock_delay() {
+async fn the_grace_covers_a_replayed_lease_with_its_lock_delay() {
     let of_each = delayed().map(async |held| {
         let server = forgetful_redis().await;
         let (holding, other) = two_replicas(&server).await;
         holding.acquire(&held).await.expect("it is well");
-        // So that Redis knows the script.
+        // Loads the script into Redis.
         holding.assert_holds(&held).await;
         let change = RenewOptions {
             ttl: Some(ttl(TTL / 2)),
@@ -175,13 +178,13 @@ async fn a_lease_that_is_told_of_again_is_waited_for_together_with_its_lock_dela
         proxy.swallow_replies();
         let renewed_at = Instant::now();
         let renewed = lost.service.renew(held.names.clone(), held.token, change);
-        let told = eventually("it is renewed, and told of again", async || {
-            let lease = told_again(&holding, &held).await;
+        let requested = eventually("it is renewed, and requested again", async || {
+            let lease = requested_again(&holding, &held).await;
             (lease.ttl != held.ttl).then_some(())
         });
         tokio::select! {
             answer = renewed => panic!("its answer is lost, but: {answer:?}"),
-            () = told => {}
+            () = requested => {}
         }
         drop((lost, proxy));
         server.command(&["FLUSHALL"]).await;
@@ -191,7 +194,7 @@ async fn a_lease_that_is_told_of_again_is_waited_for_together_with_its_lock_dela
     join_all(of_each).await;
 }
 
-/// What the last second lost is lost even if Redis promises that there will be no next time.
+/// The last second's data are lost, even if Redis is configured to be durable from then on.
 #[tokio::test]
 async fn a_power_loss_is_noticed_though_redis_is_durable_from_then_on() {
     let mut server = RedisServer::start(RedisOptions {
@@ -209,7 +212,7 @@ async fn a_power_loss_is_noticed_though_redis_is_durable_from_then_on() {
     server.truncate_aof(synced);
     server.options().persistence = Persistence::AofAlways;
     server.restart().await;
-    // One that has seen nothing of all this, and one that has not granted.
+    // A fresh replica, and one that granted nothing.
     let fresh = Replica::open(&server.database(0)).await;
     let elsewhere = claim();
     let (next, other_next) = (rival(&held), rival(&elsewhere));
@@ -224,7 +227,7 @@ async fn emptied_under_live_connections_it_grants_nothing_that_is_held() {
     let server = durable_redis().await;
     let (holding, other) = two_replicas(&server).await;
     other.granted(&lasting_for(TTL, claim())).await;
-    // From here on nothing but requests tells the two about the store.
+    // From here on the two learn about the store only by their requests.
     for replica in [&holding, &other] {
         replica.surveys.abort();
     }
@@ -234,9 +237,9 @@ async fn emptied_under_live_connections_it_grants_nothing_that_is_held() {
     other.granted_not_before(&rival(&held), held_until).await;
 }
 
-/// Leases are not all that keeps a lock from others.
+/// Besides leases, cool-downs also keep a lock from others.
 #[tokio::test]
-async fn what_stays_closed_after_a_lease_is_waited_for() {
+async fn the_grace_covers_cool_downs() {
     let brief = lasting_for(TTL / 5, claim());
     let min_hold = Claim {
         min_hold: Some(TTL),
@@ -263,9 +266,9 @@ async fn what_stays_closed_after_a_lease_is_waited_for() {
     }
 }
 
-/// Only the counter of one bucket, in which the other process has never granted anything.
+/// Only the counter of one bucket is lost, in which the other process has never granted anything.
 #[tokio::test]
-async fn a_counter_that_is_missing_is_a_loss_for_everybody() {
+async fn a_missing_counter_is_a_loss_for_all_processes() {
     let server = durable_redis().await;
     let (holding, other) = two_replicas(&server).await;
     for replica in [&holding, &other] {
@@ -282,7 +285,7 @@ async fn a_counter_that_is_missing_is_a_loss_for_everybody() {
 }
 
 #[tokio::test]
-async fn whoever_waits_while_redis_is_emptied_waits_on_and_keeps_the_order() {
+async fn waiters_keep_waiting_in_order_while_redis_is_emptied() {
     let server = durable_redis().await;
     let replicas = [
         Arc::new(Replica::open(&server.database(0)).await),
@@ -320,9 +323,9 @@ async fn whoever_waits_while_redis_is_emptied_waits_on_and_keeps_the_order() {
     }
 }
 
-/// Somebody who comes late knows of leases of old, too. That they may be alive is over.
+/// A process that comes back late still knows old leases, but these have expired by now.
 #[tokio::test]
-async fn a_process_that_comes_back_late_does_not_close_the_fleet_anew() {
+async fn a_process_that_comes_back_late_does_not_start_another_grace() {
     let mut server = forgetful_redis().await;
     let (late, other) = two_replicas(&server).await;
     let held = lasting_for(TTL, claim());
@@ -335,9 +338,9 @@ async fn a_process_that_comes_back_late_does_not_close_the_fleet_anew() {
     other.granted(&lasting_for(TTL, claim())).await;
 }
 
-/// A step that ends neither with the grace of another loss nor with a longer lease than was known.
+/// The wait is extended neither by another grace nor by a longer lease.
 #[tokio::test]
-async fn what_is_renewed_while_grants_wait_does_not_make_them_wait_longer() {
+async fn a_renewal_during_the_grace_does_not_extend_it() {
     let server = durable_redis().await;
     let replica = Replica::open(&server.database(0)).await;
     let held = lasting_for(TTL, claim());

@@ -1,4 +1,4 @@
-//! The network between Leasehold and Redis fails while both are well.
+//! The network between Leasehold and Redis fails while both run normally.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::support::redis_server::RedisServer;
 use crate::support::stores::{self, CONNECTIONS_IN_ALL};
 use crate::support::{PATIENCE, eventually};
 
-/// A replica behind a network that can fail, and one beside it that sees what is so.
+/// A replica behind a network that can fail, and one beside it that sees the true state.
 pub(super) struct Network {
     pub(super) proxy: Proxy,
     pub(super) behind: Replica,
@@ -30,7 +30,7 @@ impl Network {
         let proxy = Proxy::start(server.address()).await;
         let behind = Replica::open(&proxy.database(0)).await;
         let beside = Replica::open(&server.database(0)).await;
-        // So that connections are there before anything fails.
+        // Opens connections before anything fails.
         let warm = lasting(claim());
         behind.granted(&warm).await;
         behind.release(&warm).await.expect("the network is well");
@@ -51,7 +51,7 @@ fn assert_unknown(answer: Result<AcquireOutcome, StoreError>) {
 }
 
 #[tokio::test]
-async fn a_grant_whose_answer_was_lost_is_taken_back() {
+async fn a_grant_whose_reply_was_lost_is_rolled_back() {
     let network = Network::start().await;
     let claim = lasting(claim());
     network.proxy.swallow_replies();
@@ -62,7 +62,7 @@ async fn a_grant_whose_answer_was_lost_is_taken_back() {
     });
     let (answer, ()) = tokio::join!(request, seen_held);
     assert_unknown(answer);
-    // The first tries to take it back must fail, too.
+    // The first attempts to roll it back must fail too.
     let tries = network.proxy.accepted() + 2;
     eventually("it is tried again", async || {
         (network.proxy.accepted() >= tries).then_some(())
@@ -70,7 +70,7 @@ async fn a_grant_whose_answer_was_lost_is_taken_back() {
     .await;
     network.proxy.pass_replies();
     network.beside.becomes_free(&claim).await;
-    // The token is as good as before.
+    // The token can be used as before.
     eventually("the network is well", async || {
         let answer = network.behind.acquire(&claim).await.ok()?;
         matches!(answer, AcquireOutcome::Granted(_)).then_some(())
@@ -78,7 +78,7 @@ async fn a_grant_whose_answer_was_lost_is_taken_back() {
     .await;
 }
 
-/// The second try finds that the claim has ended, by a lease that nobody was told of.
+/// The second try finds that the claim has ended, with a lease that was never delivered.
 #[tokio::test]
 async fn a_grant_that_ran_out_before_its_request_was_repeated_does_not_end_the_claim() {
     let network = Network::start().await;
@@ -105,13 +105,13 @@ async fn a_grant_that_ran_out_before_its_request_was_repeated_does_not_end_the_c
 }
 
 #[tokio::test]
-async fn a_retry_with_the_same_token_holds_whatever_is_taken_back_meanwhile() {
+async fn a_retry_with_the_same_token_holds_despite_a_concurrent_rollback() {
     let network = Network::start().await;
     for claim in lasting_claims("retried", 10) {
         network.proxy.swallow_replies();
         assert_unknown(network.behind.acquire(&claim).await);
         network.proxy.pass_replies();
-        // At once, so that the retry meets the withdrawal of the first attempt on its way.
+        // At once, so that the retry races with the rollback of the first attempt.
         eventually("the retry is answered", async || {
             match network.behind.acquire(&claim).await {
                 Ok(AcquireOutcome::Granted(_) | AcquireOutcome::Replayed(_)) => Some(()),
@@ -121,7 +121,7 @@ async fn a_retry_with_the_same_token_holds_whatever_is_taken_back_meanwhile() {
         })
         .await;
     }
-    // Only when nothing is left to be taken back is it known that nothing was taken back by mistake.
+    // Only when no rollback is pending is it certain that none was done by mistake.
     network.behind.service.shut_down(PATIENCE).await;
     for claim in lasting_claims("retried", 10) {
         let view = network.beside.service.inspect(lock_of(&claim)).await;
@@ -131,7 +131,7 @@ async fn a_retry_with_the_same_token_holds_whatever_is_taken_back_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_release_whose_answer_was_lost_makes_the_waiters_of_its_process_look() {
+async fn a_release_whose_reply_was_lost_makes_the_waiters_of_its_process_poll() {
     let server = durable_redis().await;
     let proxy = Proxy::start(server.address()).await;
     let store = stores::redis_store(&proxy.database(0), &stores::redis_config()).await;
@@ -181,7 +181,7 @@ async fn the_first_operation_after_idle_connections_were_cut_succeeds() {
     for _ in 0..20 {
         let before = network.proxy.accepted();
         network.proxy.cut();
-        // The process that listens and looks connects anew at once.
+        // The replica reconnects its pub/sub connection at once.
         eventually("the connections end", async || {
             (network.proxy.accepted() - network.proxy.open() >= before).then_some(())
         })
@@ -213,9 +213,9 @@ async fn an_unreachable_redis_is_unavailable_until_it_is_reached_again() {
     .await;
 }
 
-/// An eviction of very many takes several steps. Whoever comes to hold between two of them was not meant.
+/// An eviction of very many holders takes several steps. It must not evict claims that are granted between two steps.
 #[tokio::test]
-async fn a_slow_eviction_leaves_whoever_came_after_it_began() {
+async fn a_slow_eviction_leaves_claims_that_were_granted_after_its_start() {
     const MANY: u64 = 1_200;
     let network = Network::start().await;
     let slow = Replica::open_within(PATIENCE, &network.proxy.database(0)).await;
@@ -253,9 +253,9 @@ async fn a_slow_eviction_leaves_whoever_came_after_it_began() {
     network.beside.assert_holds(&lock).await;
 }
 
-/// What the steps before the cut have done is told, and that it is not all.
+/// It reports how many holders it evicted before the cut, and that it is not complete.
 #[tokio::test]
-async fn an_eviction_that_is_cut_off_says_what_it_has_done() {
+async fn an_eviction_that_is_cut_off_reports_its_progress() {
     const MANY: u64 = 1_200;
     let network = Network::start().await;
     let lock = lasting(claim());
@@ -289,7 +289,7 @@ async fn an_eviction_that_is_cut_off_says_what_it_has_done() {
 #[tokio::test]
 async fn a_slow_network_delays_and_changes_nothing() {
     let network = Network::start().await;
-    // Each survey opens a connection of its own.
+    // Each check of Redis opens a connection of its own.
     network.behind.surveys.abort();
     network.proxy.delay_replies(Duration::from_millis(20));
     let claims = lasting_claims("slow", 20);
@@ -298,7 +298,7 @@ async fn a_slow_network_delays_and_changes_nothing() {
     for claim in &claims {
         network.beside.assert_holds(claim).await;
     }
-    // A slow answer costs no connection.
+    // A slow reply does not lead to a new connection.
     let opened = network.proxy.accepted();
     assert!(opened <= CONNECTIONS_IN_ALL, "{opened} connections");
 }

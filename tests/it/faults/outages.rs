@@ -1,5 +1,5 @@
-//! Redis is away while claims wait, and comes back with all data: those who waited are granted in their order, before
-//! everybody who comes later.
+//! Redis is unavailable while claims wait, and comes back with all data: the waiters are granted in their order, before
+//! any later claim.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -20,15 +20,15 @@ use crate::support::stores;
 
 const WAITERS: usize = 8;
 const WAIT: Duration = Duration::from_secs(50);
-/// It ends while Redis is away.
+/// A TTL that ends while Redis is unavailable.
 const LEASE: Duration = Duration::from_secs(1);
 
-/// Two replicas, a lock that is held for a moment, and claims that wait for it on both in turn.
+/// Two replicas, a lock that is held for a moment, and claims that wait for it on both alternately.
 struct Queue {
     replicas: [Arc<Replica>; 2],
     holding: Claim,
     waiting: Vec<JoinHandle<()>>,
-    /// The numbers of those who were granted the lock, in the order of their grants. Newcomers have larger numbers.
+    /// The numbers of the claims in the order of their grants. Newcomers have larger numbers.
     granted: mpsc::UnboundedReceiver<usize>,
     tells: mpsc::UnboundedSender<usize>,
 }
@@ -59,7 +59,7 @@ impl Queue {
         queue
     }
 
-    /// A claim comes to wait, which holds for a moment once it is granted.
+    /// Enqueues a claim, which holds for a moment once it is granted.
     async fn joins(&mut self, number: usize) {
         let replica = Arc::clone(&self.replicas[number % 2]);
         let (claim, tells) = (rival(&self.holding), self.tells.clone());
@@ -71,7 +71,7 @@ impl Queue {
             loop {
                 match replica.acquire_within(&claim, WAIT).await {
                     Ok(AcquireOutcome::Granted(_)) => break,
-                    // Redis was killed before the first answer had arrived. Its client asks again, as the guide says.
+                    // Redis was killed before the first reply. The client retries, as the guide to waiting says.
                     Err(_) => sleep(Duration::from_millis(20)).await,
                     other => panic!("waiter {number}: {other:?}"),
                 }
@@ -88,7 +88,7 @@ impl Queue {
         .await;
     }
 
-    /// Claims that do not wait try again and again on both replicas until this is dropped.
+    /// Claims without a wait, which keep trying on both replicas until this is dropped.
     fn besieged(&self) -> Siege {
         let stop = Arc::new(AtomicBool::new(false));
         for replica in &self.replicas {
@@ -108,10 +108,10 @@ impl Queue {
         Siege(stop)
     }
 
-    /// Fails unless those who waited are granted first, and in their order.
+    /// Asserts that the waiters are granted first, and in their order.
     async fn assert_order(mut self) {
         for number in 0..WAITERS {
-            let next = self.granted.recv().await.expect("it is told of");
+            let next = self.granted.recv().await.expect("a grant");
             assert_eq!(next, number, "granted out of turn");
         }
         for waiting in self.waiting {
@@ -120,7 +120,7 @@ impl Queue {
     }
 }
 
-/// Dropped, no newcomer tries any more.
+/// Stops the newcomers when it is dropped.
 struct Siege(Arc<AtomicBool>);
 
 impl Drop for Siege {
@@ -134,7 +134,7 @@ async fn an_outage_with_all_data_kept_keeps_the_order() {
     let mut server = durable_redis().await;
     let queue = Queue::on(&server).await;
     server.kill();
-    // The length of the outage is what the test is about.
+    // The test is about the length of the outage.
     sleep(Duration::from_secs(4)).await;
     let _siege = queue.besieged();
     server.restart().await;
@@ -163,7 +163,7 @@ async fn a_pause_of_redis_keeps_the_order() {
     queue.assert_order().await;
 }
 
-/// Nobody waits for one process that is cut off, and its waiter is in its place again when it is back.
+/// The others do not wait for a process that is cut off, and its waiter regains its place when it is back.
 #[tokio::test]
 async fn a_process_that_is_away_alone_is_passed_over_until_it_is_back() {
     let server = durable_redis().await;
@@ -206,9 +206,10 @@ async fn a_process_that_is_away_alone_is_passed_over_until_it_is_back() {
     assert_eq!(granted.recv().await.expect("the last one").0, 2);
 }
 
-/// Whoever waits elsewhere cannot take the lock that it is offered while there is no memory. Nobody knows that this one is gone.
+/// Waiters on other processes cannot claim the lock while Redis has no memory, and no process can record that this
+/// waiter is gone.
 #[tokio::test]
-async fn a_redis_without_memory_lets_nobody_be_passed_over() {
+async fn a_redis_without_memory_skips_no_waiter() {
     let server = durable_redis().await;
     let address = server.database(0);
     let elsewhere = stores::redis_store(&address, &stores::redis_config()).await;
@@ -230,7 +231,7 @@ async fn a_redis_without_memory_lets_nobody_be_passed_over() {
     replica.release(&held).await.expect("the store answers");
     let next = replica.acquire_within(&rival(&held), WAIT).await;
     assert!(matches!(next, Ok(AcquireOutcome::Granted(_))), "{next:?}");
-    // An offer that is not taken is over after a second otherwise.
+    // Otherwise a reservation that is not claimed ends after a second.
     let passed = is_full.elapsed();
     assert!(
         passed > Duration::from_secs(5),

@@ -1,4 +1,4 @@
-//! Redis stands still: its connections are open, and nothing is answered.
+//! Redis is paused: its connections stay open, but it does not reply.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::eventually;
 use crate::support::fixture::{claim, only, rival};
 use crate::support::stores::OPERATION_TIMEOUT;
 
-/// By how much an answer may come after its deadline on a busy machine.
+/// How late an outcome may be after its deadline on a busy machine.
 const LATE: Duration = Duration::from_secs(3);
 
 #[tokio::test]
@@ -20,7 +20,7 @@ async fn a_paused_redis_leaves_the_outcome_unknown_in_time_and_no_orphan_behind(
     let server = durable_redis().await;
     let replica = Replica::open(&server.database(0)).await;
     let claims = lasting_claims("paused", 20);
-    // So that the connections are there.
+    // Opens the connections.
     replica.granted(&lasting(claim())).await;
 
     server.pause();
@@ -38,14 +38,14 @@ async fn a_paused_redis_leaves_the_outcome_unknown_in_time_and_no_orphan_behind(
                 assert_eq!(fault, Fault::Timeout);
                 unknown += 1;
             }
-            // For want of a connection nothing was sent.
+            // There was no connection, so nothing was sent.
             Err(StoreError::Unavailable { .. }) => {}
             Ok(other) => panic!("a paused Redis answered {other:?}"),
         }
     }
     assert!(unknown > 0, "the pause met no request");
     for claim in &claims {
-        // Granted to another long before the lease could end, so it was given back or never granted.
+        // Granted to another claim long before the lease could end, so it was rolled back or never granted.
         let next = lasting(rival(claim));
         eventually("the lock is granted to another", async || {
             replica
@@ -63,7 +63,7 @@ async fn a_paused_redis_leaves_the_outcome_unknown_in_time_and_no_orphan_behind(
 }
 
 #[tokio::test]
-async fn a_release_that_a_paused_redis_did_not_answer_can_be_asked_for_again() {
+async fn a_release_that_a_paused_redis_did_not_answer_can_be_retried() {
     let server = durable_redis().await;
     let replica = Replica::open(&server.database(0)).await;
     let held = lasting(claim());
@@ -76,7 +76,7 @@ async fn a_release_that_a_paused_redis_did_not_answer_can_be_asked_for_again() {
         replica.release(&held).await.ok()
     })
     .await;
-    // The first request may have been carried out or not; the second answer is as good either way.
+    // The first request may have been executed or not; both outcomes of the second one are correct.
     assert!(
         matches!(released, Released::Freed { .. } | Released::Repeated),
         "{released:?}"
@@ -84,14 +84,14 @@ async fn a_release_that_a_paused_redis_did_not_answer_can_be_asked_for_again() {
     replica.becomes_free(&held).await;
 }
 
-/// Nothing may go on behind a client's back: it may have posted its token again since.
+/// The service must not repeat a release by itself: the client may have posted its token again since.
 #[tokio::test]
-async fn a_release_of_unknown_outcome_is_not_repeated_behind_the_back_of_its_client() {
+async fn a_release_of_unknown_outcome_is_not_repeated_by_the_service() {
     let server = durable_redis().await;
     let replica = Replica::open(&server.database(0)).await;
     let held = lasting(claim());
     replica.granted(&held).await;
-    // Redis has not seen the script of releases yet, so the request that it finds after the pause is not carried out.
+    // Redis does not have the release script yet, so the request that it reads after the pause is not executed.
     server.pause();
     let answer = replica.release(&held).await;
     server.resume();

@@ -1,4 +1,4 @@
-//! A Redis that stops to be the primary while connections to it stay open.
+//! A Redis that stops being the primary while connections to it stay open.
 
 use leasehold::store::{Fault, StoreError};
 
@@ -9,9 +9,9 @@ use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 use crate::support::stores;
 
-/// Makes it read-only, and the new primary known under its address.
+/// Makes it read-only, and redirects its address to the new primary.
 async fn replace(former: &RedisServer, proxy: &Proxy, by: &RedisServer) {
-    // Nobody listens there: the former primary learns nothing of the new one and keeps what identifies it.
+    // Nothing listens there: the former primary gets no data of the new one and keeps its identity.
     former.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
     proxy.redirect(by.address());
 }
@@ -20,12 +20,12 @@ async fn replace(former: &RedisServer, proxy: &Proxy, by: &RedisServer) {
 async fn a_connection_to_a_redis_that_became_read_only_is_not_used_again() {
     let (former, new) = (durable_redis().await, durable_redis().await);
     let proxy = Proxy::start(former.address()).await;
-    // Without surveys, which find out by themselves.
+    // Without periodic checks, which would detect this by themselves.
     let store = stores::redis_store(&proxy.database(0), &stores::redis_config()).await;
     let store = store.expect("the store opens");
     let acquire = async || {
         let attempt = leasehold::domain::Attempt::random();
-        // After it, nothing is waited for that the new primary does not know.
+        // Short, so that after it there is no grace for leases that the new primary does not know.
         let claim = for_short(&claim());
         store.acquire(&claim, attempt, None, deadline()).await
     };
@@ -44,7 +44,7 @@ async fn a_connection_to_a_redis_that_became_read_only_is_not_used_again() {
     assert_eq!(keys.len(), 1, "it was granted there");
 }
 
-/// A process that nobody asks for anything that it would try finds the new primary, too.
+/// A process without requests finds the new primary too.
 #[tokio::test]
 async fn a_survey_that_finds_a_replica_asks_the_address_anew() {
     let (former, new) = (durable_redis().await, durable_redis().await);

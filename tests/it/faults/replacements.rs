@@ -1,4 +1,4 @@
-//! Another Redis answers at the same address: a promoted replica, or wherever the name points now.
+//! Another Redis answers at the same address: a promoted replica, or another host behind the name.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::support::fixture::{claim, rival};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::RedisServer;
 
-/// Longer than the least time that new grants wait after a loss, and short enough to be waited out.
+/// Longer than the shortest grace after a loss, and short enough for the test to wait for it.
 const TTL: Duration = Duration::from_secs(5);
 
-/// A primary and its replica, both durable, the network between them, and the one address of the two.
+/// A primary and its replica, both durable, the network between them, and one address for both.
 struct Pair {
     primary: RedisServer,
     replica: RedisServer,
@@ -43,9 +43,9 @@ impl Pair {
         }
     }
 
-    /// From now on the replica lacks what the primary is told.
+    /// Cuts the replication: from now on the replica misses new writes.
     async fn separate(&self) {
-        // What was acknowledged before is on its way.
+        // Earlier writes may still be in flight.
         eventually("the replica has caught up", async || {
             let there = self.primary.info("replication", "master_repl_offset").await;
             let here = self.replica.info("replication", "master_repl_offset").await;
@@ -56,7 +56,7 @@ impl Pair {
         self.between.cut();
     }
 
-    /// The primary is lost, and its replica answers in its place.
+    /// Kills the primary, and promotes the replica to its address.
     async fn fail_over(&mut self) {
         self.primary.kill();
         self.replica.command(&["REPLICAOF", "NO", "ONE"]).await;
@@ -77,7 +77,7 @@ async fn a_promoted_replica_that_lacks_the_last_grant_deceives_nobody() {
     let held_until = Instant::now() + lease.holder.expires_in;
     drop(holding);
     pair.fail_over().await;
-    // One that has seen nothing of all this.
+    // A fresh replica of Leasehold.
     let fresh = Replica::open(&pair.address.database(0)).await;
     let elsewhere = claim();
     let next = rival(&held);
@@ -88,11 +88,11 @@ async fn a_promoted_replica_that_lacks_the_last_grant_deceives_nobody() {
     assert!(granted.holder.fence > lease.holder.fence);
 }
 
-/// It had the replica until a moment ago, and nobody has looked at it since.
+/// The primary had the replica until a moment ago, and no process has checked it since.
 #[tokio::test]
 async fn a_replica_that_is_promoted_at_once_deceives_nobody() {
     let mut pair = Pair::start().await;
-    // So that the data say that they were durable, as they were.
+    // So that the stored data are marked as durable, which they were.
     pair.separate().await;
     eventually("the primary has no replica", async || {
         let replicas = pair.primary.info("replication", "connected_slaves").await;
@@ -121,7 +121,7 @@ async fn a_replica_that_is_promoted_at_once_deceives_nobody() {
     other.granted_not_before(&rival(&held), held_until).await;
 }
 
-/// The old one still answers whoever is connected to it.
+/// The old Redis still answers on open connections.
 #[tokio::test]
 async fn no_connection_stays_where_the_address_pointed_before() {
     let (before, after) = (durable_redis().await, durable_redis().await);
@@ -135,13 +135,13 @@ async fn no_connection_stays_where_the_address_pointed_before() {
         (before.connections().await == 0 && after.connections().await > 0).then_some(())
     })
     .await;
-    // Nobody knows what became of the leases.
+    // The leases may be lost.
     replica
         .granted_not_before(&lasting(claim()), held_until)
         .await;
 }
 
-/// Nobody can tell whether the address still leads there.
+/// It is unknown whether the address still leads to the same Redis.
 #[tokio::test]
 async fn connections_are_given_up_while_no_new_one_can_be_opened() {
     let server = durable_redis().await;

@@ -1,4 +1,4 @@
-//! A Redis user that may not do everything that Leasehold does.
+//! A Redis user that lacks some of the rights that Leasehold needs.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::support::{PATIENCE, eventually, stores};
 
 const PASSWORD: &str = "of-a-user-with-few-rights";
 
-/// What docs/how-to/redis.md grants, but for the channels.
+/// The rights in docs/how-to/redis.md, except for the channels.
 const RIGHTS: &str = "reset on >of-a-user-with-few-rights ~lh:1:* -@all +@connection +@read +@write -@dangerous \
     +eval +evalsha +time +publish +subscribe +unsubscribe +pubsub|numsub +info +config|get";
 
@@ -46,20 +46,20 @@ fn channels(service: &LockService) -> Option<Finding> {
 }
 
 #[tokio::test]
-async fn without_the_right_to_channels_everything_is_done_and_it_is_said() {
+async fn without_the_right_to_channels_everything_works_and_it_is_reported() {
     let server = durable_redis().await;
     grant(&server, &format!("{RIGHTS} resetchannels")).await;
     let replica = Replica::on(store(&server).await);
     eventually("it is found out", async || {
         let finding = channels(&replica.service)?;
-        let is_told = !finding.is_fine
+        let is_reported = !finding.is_fine
             && ["subscribe", "publish", "second"]
                 .iter()
                 .all(|word| finding.detail.contains(word));
-        is_told.then_some(())
+        is_reported.then_some(())
     })
     .await;
-    // Another process, so that the waiter is to be told by a message.
+    // On another process, so that the waiter would be notified by a message.
     let other = Replica::on(store(&server).await);
     let held = lasting(claim());
     for ended_by_release in [true, false] {
@@ -107,7 +107,7 @@ async fn without_the_right_to_channels_everything_is_done_and_it_is_said() {
     .await;
 }
 
-/// Redis 7.0 has no code of its own for it, later ones say NOPERM.
+/// Redis 7.0 has no error code for it, later versions reply NOPERM.
 #[tokio::test]
 async fn what_a_script_may_not_do_in_the_middle_may_be_done() {
     let server = durable_redis().await;
@@ -137,7 +137,7 @@ async fn what_a_script_may_not_do_in_the_middle_may_be_done() {
 }
 
 #[tokio::test]
-async fn who_may_not_count_subscribers_grants_all_the_same_and_it_is_said() {
+async fn without_the_right_to_count_subscribers_locks_are_granted_and_it_is_reported() {
     let server = durable_redis().await;
     grant(&server, &format!("{RIGHTS} &lh:1:* -pubsub|numsub")).await;
     let replica = Replica::on(store(&server).await);
@@ -166,7 +166,7 @@ async fn who_may_not_count_subscribers_grants_all_the_same_and_it_is_said() {
 }
 
 #[tokio::test]
-async fn why_redis_cannot_be_asked_is_said() {
+async fn the_reason_for_an_unavailable_redis_is_reported() {
     let server = durable_redis().await;
     grant(&server, &format!("{RIGHTS} &lh:1:* -info")).await;
     let wrong = RedisConfig {

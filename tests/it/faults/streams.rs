@@ -1,4 +1,4 @@
-//! Locks that are held by streams, of one replica or of another, on a real Redis.
+//! Streams that hold locks, on several replicas with a real Redis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::support::fixture::{LONG, claim, in_mode, lock_of, permits, rival};
 use crate::support::redis_server::RedisServer;
 use crate::support::{PATIENCE, eventually};
 
-/// The next event, which comes sooner than any renewal of a lasting claim.
+/// The next event, which must come sooner than any renewal of a lasting claim.
 async fn next(hold: &mut Hold) -> Option<HoldEvent> {
     let event = tokio::time::timeout(PATIENCE, hold.next()).await;
     event.expect("something happens at once")
 }
 
-/// A stream that holds the lock by now.
+/// A stream that already holds the lock.
 async fn stream(replica: &Replica, claim: &Claim) -> Hold {
     let mut hold = replica.service.hold(Arc::new(claim.clone()), None);
     let event = next(&mut hold).await;
@@ -56,14 +56,14 @@ async fn a_stream_that_takes_over_and_closes_within_moments_frees_the_lock() {
         let former = stream(&replicas[0], &claim).await;
         let new = stream(&replicas[number % 2], &claim).await;
         drop(former);
-        // What may be under way by then is different each time.
+        // A different delay each time, so that different steps are in flight.
         tokio::time::sleep(Duration::from_micros(100 * number as u64 % 2_000)).await;
         drop(new);
         replicas[0].becomes_free(&claim).await;
     }
 }
 
-/// The connection of the first one is found to be dead after the second one holds.
+/// The service detects the dead connection of the first request after the second one holds.
 #[tokio::test]
 async fn a_dead_connection_does_not_release_what_another_request_holds() {
     let server = forgetful_redis().await;
@@ -82,7 +82,7 @@ async fn a_dead_connection_does_not_release_what_another_request_holds() {
         drop(former);
         first.service.shut_down(PATIENCE).await;
         second.assert_holds(&claim).await;
-        // That was a renewal of another kind, so the lease does not depend on the stream any more.
+        // A normal renewal took the lease over, so it does not depend on the stream any more.
         drop(new);
         second.service.shut_down(PATIENCE).await;
         let released = first.release(&claim).await;

@@ -1,4 +1,4 @@
-//! A Redis that is full, or set up so that it would lose leases; and what is left in one after everything.
+//! A Redis that is full, or configured in a way that would lose leases; and the keys that are left at the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ async fn a_full_redis_grants_nothing_and_still_renews_and_releases() {
     }
     server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
 
-    eventually("it is told to operators", async || {
+    eventually("operators can see it", async || {
         let findings = replica.service.store_health().findings;
         let memory = findings.iter().find(|found| found.topic == "memory")?;
         (!memory.is_fine).then_some(())
@@ -61,7 +61,7 @@ async fn a_full_redis_grants_nothing_and_still_renews_and_releases() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_full_redis_is_granted_once_there_is_room() {
+async fn waiters_of_a_full_redis_are_granted_once_there_is_room() {
     let server = RedisServer::start(RedisOptions::default()).await;
     let replica = Arc::new(Replica::open(&server.database(0)).await);
     let held = lasting(claim());
@@ -116,7 +116,7 @@ async fn a_full_redis_evicts_and_takes_back() {
         .evict(lock_of(&evicted).clone(), "full".to_owned())
         .await;
     assert_eq!(holders.expect("it needs no room").holders.total, 1);
-    // An answer that is dropped was not delivered.
+    // Dropping the outcome means that it was not delivered.
     drop(answer);
     replica.becomes_free(&withdrawn).await;
 }
@@ -170,7 +170,7 @@ async fn an_eviction_policy_that_changes_later_stops_new_grants_alone() {
     .await;
 }
 
-/// Claims of every kind, brought to every kind of end.
+/// Claims of every kind, with every kind of end.
 async fn live_through_everything(fixture: &Fixture) {
     let decorated = Claim {
         owner: owner("pod-7"),
@@ -207,7 +207,7 @@ async fn live_through_everything(fixture: &Fixture) {
     fixture.store().refresh_health().await;
 }
 
-/// Leases that streams take over and let go, with and without something that stays taken.
+/// Leases that streams take over and release, with and without a cool-down.
 async fn live_through_streams(fixture: &Fixture) {
     for mode in [Mode::Exclusive, permits(1, 3)] {
         for min_hold in [None, Some(LONG)] {
@@ -224,7 +224,7 @@ async fn live_through_streams(fixture: &Fixture) {
     }
 }
 
-/// Claims that share, wait, leave, are parked and are granted at last, on one lock and on several.
+/// Claims that share, wait, leave, are suspended and finally granted, on one lock and on several.
 async fn live_through_queues(fixture: &Fixture) {
     let several = claim_on_all(names(&[fresh_name(), fresh_name()]));
     for holding in [claim(), several] {
@@ -281,8 +281,8 @@ async fn every_key_but_those_of_a_fixed_set_expires() {
             expiring += 1;
         }
     }
-    // A counter for each bucket, and which data these are.
+    // A counter for each bucket, and the identity of the data.
     assert_eq!(fixed, 1_024 + 1);
-    // At least the marks of the claims that ended.
+    // At least the tombstones of the ended claims.
     assert!(expiring >= 5, "too few to mean anything: {keys:?}");
 }

@@ -1,4 +1,4 @@
-//! Sends the requests of one claim and records what comes of them.
+//! Sends the requests of one claim and records their outcomes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,38 +14,38 @@ use super::sse::{self, Opened, Stream};
 use crate::waiters::client::Addresses;
 use crate::waiters::http1::{self, Connection};
 
-/// How much longer than its wait a request may take before its client gives up: an operation of the store and the grace
-/// that the tests allow for a busy machine.
+/// How long after the end of its wait a client gives up on a request: a store operation, and a margin for a busy
+/// machine.
 const GIVES_UP: Duration = Duration::from_secs(8);
 
-/// How long connecting may take, and the head of a stream's answer beyond that.
+/// The timeout for connecting, and after that for the head of a stream's response.
 const CONNECTS: Duration = Duration::from_secs(2);
 
-/// A claim and who makes its requests.
+/// A claim with the client that makes its requests.
 pub(super) struct Actor<'a> {
     pub(super) plan: &'a Plan,
     recorder: Recorder,
     addresses: Addresses,
     claim: usize,
     owner: String,
-    /// Known from the beginning if it was proposed, else from the first answer that has it.
+    /// Known from the beginning if the client proposed it, else from the first response that contains it.
     pub(super) token: Option<String>,
     connections: BTreeMap<usize, Connection>,
 }
 
-/// A stream and its request in the record.
+/// A stream, with its request in the record.
 pub(super) struct Held {
     request: usize,
     stream: Stream,
     recorder: Recorder,
 }
 
-/// What a stream told last.
+/// The last event of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum StreamState {
     Queued,
     Holds,
-    /// It has ended, whoever ended it.
+    /// The stream has ended.
     Over,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Actor<'a> {
         }
     }
 
-    /// Asks for the locks by a long poll.
+    /// Acquires the locks with a wait.
     pub(super) async fn acquire(&mut self, process: usize, wait: Duration) -> Option<Answer> {
         let body = self.plan.terms.body(&self.owner, wait);
         let action = Action::Acquire { wait: micros(wait) };
@@ -77,7 +77,7 @@ impl<'a> Actor<'a> {
             .await
     }
 
-    /// The same, but hangs up after a while. No answer means that it hung up.
+    /// The same, but disconnects after a while. `None` means that it did.
     pub(super) async fn acquire_and_hang_up(
         &mut self,
         process: usize,
@@ -89,7 +89,7 @@ impl<'a> Actor<'a> {
         self.ask(process, action, body, after, End::HungUp).await
     }
 
-    /// Holds deeper than once.
+    /// Acquires again with a higher hold count.
     pub(super) async fn reenter(&mut self, process: usize, depth: u64) -> Option<Answer> {
         let mut body = self.plan.terms.body(&self.owner, Duration::ZERO);
         body["hold_count"] = depth.into();
@@ -97,7 +97,7 @@ impl<'a> Actor<'a> {
         self.ask(process, action, body, GIVES_UP, End::GaveUp).await
     }
 
-    /// Any request but an acquire.
+    /// Any request other than an acquire.
     pub(super) async fn act(&mut self, process: usize, action: Action) -> Option<Answer> {
         let body = match action {
             Action::StepDown => json!({ "mode": "shared" }),
@@ -110,7 +110,7 @@ impl<'a> Actor<'a> {
         self.ask(process, action, body, GIVES_UP, End::GaveUp).await
     }
 
-    /// Opens a stream. What is refused at once is none.
+    /// Opens a stream. `None` if it is refused at once.
     pub(super) async fn hold(&mut self, process: usize, wait: Duration) -> Option<Held> {
         let names = self.plan.terms.names.clone();
         let body = self.plan.terms.body(&self.owner, wait).to_string();
@@ -180,7 +180,7 @@ impl<'a> Actor<'a> {
             body: &body,
         };
         let kept = self.connections.remove(&process);
-        // Connecting takes no part in the request: nothing has been sent yet.
+        // Connecting is not part of the request: nothing has been sent yet.
         let connection = match kept {
             Some(connection) => Ok(connection),
             None => connect(&self.addresses, process).await,
@@ -190,8 +190,8 @@ impl<'a> Actor<'a> {
             self.recorder.ended(request, End::Broken);
             return None;
         };
-        let asked = timeout(patience, connection.ask(http)).await;
-        match asked {
+        let response = timeout(patience, connection.ask(http)).await;
+        match response {
             Ok(Ok(answer)) => {
                 self.connections.insert(process, connection);
                 if let Some(token) = answer.json()["token"].as_str() {
@@ -216,19 +216,19 @@ impl<'a> Actor<'a> {
 }
 
 impl Held {
-    /// Listens for so long, or until the claim holds, or the stream is over.
-    pub(super) async fn listen(&mut self, until: Duration, until_held: bool) -> Heard {
+    /// Reads events until the time is over, the claim holds, or the stream ends.
+    pub(super) async fn listen(&mut self, until: Duration, until_held: bool) -> StreamState {
         let give_up = Instant::now() + until;
-        let mut heard = Heard::Queued;
+        let mut state = StreamState::Queued;
         while let Ok(event) = tokio::time::timeout_at(give_up, self.stream.next()).await {
             let Ok(Some(event)) = event else {
                 self.recorder.ended(self.request, End::Broken);
-                return Heard::Over;
+                return StreamState::Over;
             };
             let answer = match event.kind.as_str() {
                 "queued" => Answer::Queued,
                 "acquired" | "renewed" => {
-                    heard = Heard::Holds;
+                    state = StreamState::Holds;
                     let is_new = event.kind == "acquired" && event.data["replayed"] == false;
                     granted(&event.data, is_new)
                 }
@@ -238,13 +238,13 @@ impl Held {
             self.recorder.arrived(self.request, event.at, answer);
             if is_over {
                 self.recorder.ended(self.request, End::Answered);
-                return Heard::Over;
+                return StreamState::Over;
             }
-            if until_held && heard == Heard::Holds {
-                return heard;
+            if until_held && state == StreamState::Holds {
+                return state;
             }
         }
-        heard
+        state
     }
 
     /// Closes the connection.
@@ -254,7 +254,7 @@ impl Held {
             stream,
             recorder,
         } = self;
-        // Recorded first: what happens to the lease from here on is because of this.
+        // Recorded first, because from here on the lease may end because of this.
         recorder.ended(request, End::HungUp);
         drop(stream);
     }
@@ -269,7 +269,7 @@ fn millis(value: &Value) -> Micros {
     value.as_u64().unwrap_or(0) * 1_000
 }
 
-/// What an answer says.
+/// Parses a response.
 fn read(action: Action, answer: &http1::Answer) -> Answer {
     let json = answer.json();
     match answer.status {
@@ -304,11 +304,11 @@ fn granted(json: &Value, is_new: bool) -> Answer {
 }
 
 fn refusal(status: u16, json: &Value) -> Answer {
-    let told = json["status"]
+    let reported = json["status"]
         .as_u64()
         .and_then(|status| u16::try_from(status).ok());
     Answer::Refused(Refusal {
-        status: told.unwrap_or(status),
+        status: reported.unwrap_or(status),
         code: json["code"].as_str().unwrap_or_default().to_owned(),
         has_place: json["position"].is_u64() && json["place_kept_ms"].is_u64(),
         is_without_effect: json["outcome"] == "nothing_done",

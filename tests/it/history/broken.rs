@@ -1,10 +1,12 @@
-//! The judge put to the test: it accepts a history in which all is well, and rejects the same history after one thing in
-//! it was changed, by the name of the promise that this breaks.
+//! Tests of the judge: it accepts a valid history, and rejects the same history after one change, by the rule that the
+//! change breaks.
 
 mod valid;
 
 use super::judge::{Rule, judge};
-use super::record::{Action, Answer, ClockStep, Effect, End, History, Micros, Mode, SECOND, Told};
+use super::record::{
+    Action, Answer, ClockStep, Effect, End, History, Micros, Mode, SECOND, WatchEntry,
+};
 use valid::{ANN, BEN, CID, DEE, EVA, FAY, MS, claim, granted, outage, refused, valid, view};
 
 #[track_caller]
@@ -31,7 +33,7 @@ fn a_history_in_which_all_is_well_is_accepted() {
 
 #[test]
 fn a_second_holder_is_rejected() {
-    // Cid is told of a lease while Ann has not let go.
+    // Cid gets a lease before Ann has released hers.
     assert_broken(Rule::Overlap, |history| {
         let cid = history.request(CID, 0);
         cid.arrivals[0].0 = 1_900 * MS;
@@ -41,7 +43,7 @@ fn a_second_holder_is_rejected() {
 
 #[test]
 fn a_lease_that_a_closed_stream_took_along_is_no_excuse_for_a_second_holder() {
-    // A plain request took the lease over before the stream was closed.
+    // A normal request took the lease over before the stream was closed.
     assert_broken(Rule::Overlap, |history| {
         let again = granted(&[("a", 200)], false, 0);
         history.ask(BEN, Action::Acquire { wait: 0 }, 2_100, 2_110, again);
@@ -114,7 +116,7 @@ fn a_lease_that_is_lost_too_early_is_rejected() {
     assert_broken(Rule::EarlyLoss, |history| {
         refused_at(history, DEE, 2_000, "lease_expired")
     });
-    // Nobody was told, but an observer saw that it was gone.
+    // Its holder got no such response, but an observer saw that the lease was gone.
     assert_broken(Rule::EarlyLoss, |history| {
         history
             .views
@@ -123,7 +125,7 @@ fn a_lease_that_is_lost_too_early_is_rejected() {
 }
 
 #[test]
-fn a_claim_that_comes_back_and_a_renewal_that_makes_a_lease_are_rejected() {
+fn a_claim_that_is_revived_and_a_renewal_that_creates_a_lease_are_rejected() {
     assert_broken(Rule::Resurrection, |history| {
         let again = granted(&[("a", 500)], true, 0);
         history.ask(CID, Action::Acquire { wait: 0 }, 4_000, 4_010, again);
@@ -139,9 +141,9 @@ fn a_claim_that_comes_back_and_a_renewal_that_makes_a_lease_are_rejected() {
     });
 }
 
-/// What was told counts from before the store was asked, and the store answered late.
+/// The reported time counts from before the store operation, and the store replied late.
 #[test]
-fn a_renewal_after_the_end_that_was_told_late_is_accepted() {
+fn a_renewal_after_an_end_that_was_reported_late_is_accepted() {
     let mut history = valid();
     if let Answer::Granted { leases, .. } = history.answer(DEE, 0) {
         leases[0].expires_in = SECOND;
@@ -163,7 +165,7 @@ fn a_part_of_several_locks_is_rejected() {
 }
 
 #[test]
-fn what_nobody_owns_is_rejected() {
+fn a_lease_without_an_owner_is_rejected() {
     assert_broken(Rule::Orphan, |history| {
         history.left_over.push("a".to_owned())
     });
@@ -195,15 +197,15 @@ fn a_free_lock_that_a_waiter_does_not_get_is_rejected() {
 }
 
 #[test]
-fn a_grant_that_no_watcher_was_told_of_is_rejected() {
+fn a_grant_without_an_event_is_rejected() {
     assert_broken(Rule::LostEvent, |history| {
-        history.watches[0].told.remove(2);
+        history.watches[0].entries.remove(2);
     });
-    // What begins after a reset has to be told, whatever was missed before.
+    // A lease that begins after a reset must be reported, whatever was missed before.
     assert_broken(Rule::LostEvent, |history| {
-        let told = &mut history.watches[0].told;
-        told.retain(|(_, told)| !matches!(told, Told::Acquired { .. }));
-        told.insert(1, (1_150 * MS, Told::Reset));
+        let entries = &mut history.watches[0].entries;
+        entries.retain(|(_, entry)| !matches!(entry, WatchEntry::Acquired { .. }));
+        entries.insert(1, (1_150 * MS, WatchEntry::Reset));
     });
 }
 

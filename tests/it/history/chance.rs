@@ -1,4 +1,4 @@
-//! Random numbers from a seed, so that one seed makes the same plan again (SplitMix64).
+//! Random numbers from a seed, so that a seed gives the same plans again (SplitMix64).
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(super) struct Chance(u64);
 
 impl Chance {
-    /// The sequence of a part of a run.
+    /// The sequence for one part of a run.
     pub(super) fn new(seed: u64, part: u64) -> Self {
         let mut chance = Self(seed ^ part.wrapping_mul(0xA24B_AED4_963E_E407));
         chance.next();
@@ -27,17 +27,17 @@ impl Chance {
         self.next() % end
     }
 
-    /// An index of something that has so many.
+    /// An index into something of this length.
     pub(super) fn index(&mut self, length: usize) -> usize {
         usize::try_from(self.below(length as u64)).expect("it is below a usize")
     }
 
-    /// True so many times of a hundred.
+    /// True with this probability.
     pub(super) fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// Any number of milliseconds from one to the other.
+    /// A duration between these numbers of milliseconds.
     pub(super) fn millis(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(from + self.below(to - from + 1))
     }
@@ -46,7 +46,7 @@ impl Chance {
         all[self.index(all.len())]
     }
 
-    /// Any token.
+    /// A random token.
     pub(super) fn token(&mut self) -> String {
         let (high, low) = (u128::from(self.next()), u128::from(self.next()));
         uuid::Builder::from_random_bytes((high << 64 | low).to_be_bytes())

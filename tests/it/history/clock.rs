@@ -1,4 +1,4 @@
-//! A clock of Redis that can be stepped while it runs, by a library that is loaded before it (`support/clock_shim.c`).
+//! Steps the clock of a running Redis, by a preloaded library (`support/clock_shim.c`).
 
 use std::io::{Seek as _, Write as _};
 use std::process::Command;
@@ -6,14 +6,14 @@ use std::sync::Mutex;
 
 use tempfile::TempDir;
 
-/// The library and the file that says how far off the clock is.
+/// The library, and the file with the offset of the clock.
 pub(super) struct Clock {
     directory: TempDir,
     offset_us: Mutex<i64>,
 }
 
 impl Clock {
-    /// Builds the library. The clock is right at first.
+    /// Builds the library. The offset is 0 at first.
     pub(super) fn build() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let clock = Self {
@@ -34,7 +34,7 @@ impl Clock {
         clock
     }
 
-    /// What a Redis is started with.
+    /// The environment to start a Redis with.
     pub(super) fn environment(&self) -> Vec<(&'static str, String)> {
         vec![
             ("LD_PRELOAD", self.library()),
@@ -46,7 +46,7 @@ impl Clock {
     pub(super) fn step(&self, by_us: i64) {
         let mut offset = self.offset_us.lock().expect("whole");
         *offset += by_us;
-        // The file is mapped by Redis: it is written over in one go, and never truncated.
+        // Redis has mapped the file: overwrite it in a single write, and never truncate it.
         let file = std::fs::OpenOptions::new()
             .create(true)
             .truncate(false)

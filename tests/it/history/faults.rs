@@ -1,5 +1,5 @@
-//! The faults, one after the other in an order from the seed. Each reports what it really did: a fault without an effect
-//! that could be observed does not count.
+//! The faults, one after the other in an order from the seed. Each reports its observed effect: a fault without one
+//! does not count.
 
 mod network;
 mod processes;
@@ -58,7 +58,7 @@ impl Fault {
         Self::LostPubSub,
     ];
 
-    /// What it is called on the command line, and what it does.
+    /// Its name on the command line, and its description.
     pub(super) fn described(self) -> (&'static str, &'static str) {
         match self {
             Self::KillProcess => ("kill-process", "a process is killed and started again"),
@@ -113,33 +113,34 @@ impl Fault {
         Self::ALL.into_iter().find(|fault| fault.name() == name)
     }
 
-    /// Whether it makes sense without a Redis.
+    /// Whether it is applicable without a Redis.
     pub(super) fn is_for_memory(self) -> bool {
         self == Self::PauseProcess
     }
 }
 
-/// What a fault did: when, to whom, and how it was seen.
+/// The effect of a fault: when, on which process, and how much was observed.
 struct Struck {
     process: Option<usize>,
     effect: Effect,
     from: Micros,
     until: Micros,
     ends_process: bool,
-    /// How much of it was observed; 0 if it had no effect.
+    /// The observed amount; 0 if it had no effect.
     observed: u64,
 }
 
-/// What each fault did in a run: how often it was tried, how often it had an effect, and how much of it was observed.
+/// The effects of each fault in a run: how often it was tried, how often it had an effect, and the observed amount.
 pub(super) type Effects = BTreeMap<Fault, (usize, usize, u64)>;
 
-/// Everything that strikes.
+/// Executes the faults.
 pub(super) struct Nemesis<'a> {
     pub(super) fleet: &'a mut Fleet,
     pub(super) recorder: Recorder,
     pub(super) chance: Chance,
     pub(super) effects: Effects,
-    /// When data were lost last, or a process was. Not everything may be lost within a moment: then nobody knows.
+    /// When data or a process were lost last. Not everything may be lost at once: then no process would know the
+    /// leases.
     last_loss: Micros,
 }
 
@@ -154,7 +155,7 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// Lets one fault happen, from its beginning to its end.
+    /// Executes one fault from its beginning to its end.
     pub(super) async fn strike(&mut self, fault: Fault) {
         self.keep_a_memory(fault).await;
         let struck = match fault {
@@ -184,7 +185,7 @@ impl<'a> Nemesis<'a> {
             self.last_loss = struck.until;
         }
         if fault == Fault::Clock {
-            // A clock that is off is no outage; its steps are recorded by themselves.
+            // A clock step is not an outage; it is recorded separately.
             return;
         }
         self.recorder.outage(Outage {
@@ -197,8 +198,8 @@ impl<'a> Nemesis<'a> {
         });
     }
 
-    /// Whoever loses Redis and every process, one after the other in a moment, loses all knowledge of leases. What is
-    /// promised is about the loss of Redis and one process; so what can forget waits until the others know of the last loss.
+    /// Losing Redis and every process within a moment loses all knowledge of leases. The guarantee covers the loss of
+    /// Redis and one process; so a fault with a loss waits until the other processes have detected the last one.
     async fn keep_a_memory(&self, fault: Fault) {
         const KNOWN: Micros = 4_000_000;
         let forgets = match fault {
@@ -235,7 +236,7 @@ impl<'a> Nemesis<'a> {
         self.chance.index(self.fleet.processes.len())
     }
 
-    /// Ends a fault that began at this moment, now.
+    /// Ends, now, a fault that began at `from`.
     fn struck(&self, from: Micros, effect: Effect, observed: u64) -> Struck {
         Struck {
             process: None,

@@ -1,4 +1,4 @@
-//! The processes under test, each behind a network of its own, and the Redis that they share.
+//! The processes under test, each behind its own proxy, and the Redis that they share.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::support::proxy::Proxy;
 use crate::support::redis_server::{Persistence, RedisOptions, RedisServer};
 use crate::waiters::client::Addresses;
 
-/// For how long places are kept.
+/// How long places are kept.
 pub(super) const PLACE_KEPT: Duration = Duration::from_secs(3);
 
-/// Nothing is written to the log for each of thousands of refusals.
+/// Request logging is off, because there are thousands of refusals.
 const ARGUMENTS: [&str; 6] = [
     "--waiting-place-kept",
     "3s",
@@ -30,14 +30,14 @@ const ARGUMENTS: [&str; 6] = [
 pub(super) struct Fleet {
     pub(super) processes: Vec<Serving>,
     pub(super) addresses: Addresses,
-    /// None for `memory:`.
+    /// `None` for `memory:`.
     pub(super) store: Option<Store>,
 }
 
-/// A Redis, and the way to it of each process.
+/// A Redis, and a proxy to it for each process.
 pub(super) struct Store {
     pub(super) redis: RedisServer,
-    /// One for each process, and one that no fault of the network strikes.
+    /// One for each process, and one that no network fault affects.
     pub(super) proxies: Vec<Proxy>,
     pub(super) clock: Option<Clock>,
     pub(super) persistence: Persistence,
@@ -56,7 +56,7 @@ impl Fleet {
         fleet
     }
 
-    /// So many processes on a Redis.
+    /// `count` processes on a Redis.
     pub(super) async fn on_redis(count: usize, persistence: Persistence, has_clock: bool) -> Self {
         let clock = has_clock.then(Clock::build);
         let redis = RedisServer::start(options(persistence, clock.as_ref())).await;
@@ -95,18 +95,18 @@ impl Fleet {
         process
     }
 
-    /// Ends a process as a crash does.
+    /// Kills a process, as in a crash.
     pub(super) fn kill(&mut self, process: usize) {
         self.processes[process].signal(Signal::SIGKILL);
         tokio::task::block_in_place(|| self.processes[process].wait());
     }
 
-    /// Starts a process again that was killed.
+    /// Restarts a killed process.
     pub(super) fn restart(&mut self, process: usize) {
         self.processes[process] = self.launch(process);
     }
 
-    /// Whether the system has really stopped a process.
+    /// Whether a process is really stopped by the system.
     pub(super) fn is_stopped(&self, process: usize) -> bool {
         let path = format!("/proc/{}/stat", self.processes[process].pid());
         let stat = std::fs::read_to_string(path).unwrap_or_default();
@@ -115,7 +115,7 @@ impl Fleet {
             .is_some_and(|rest| rest.starts_with('T'))
     }
 
-    /// The processes that ended though nobody killed them.
+    /// The processes that ended without being killed.
     pub(super) fn crashed(&mut self) -> Vec<usize> {
         let processes = self.processes.iter_mut().enumerate();
         let ended = processes.filter_map(|(number, process)| process.has_ended().then_some(number));
@@ -124,7 +124,7 @@ impl Fleet {
 }
 
 impl Store {
-    /// A way to Redis that stays the same when Redis is replaced.
+    /// The address of a proxy to Redis that stays the same when Redis is replaced.
     pub(super) fn own_way(&self) -> SocketAddr {
         self.proxies.last().expect("there is one more").address()
     }

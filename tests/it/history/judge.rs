@@ -1,7 +1,6 @@
-//! The judge: pure rules over a recorded history. It knows nothing but what HTTP clients saw, and when the faults were
-//! active.
+//! The judge: pure rules over a recorded history. It knows only what HTTP clients saw, and when the faults were active.
 //!
-//! What is exempt is said where it is exempt, by a constant with its reason. Fences are never exempt.
+//! Each exemption is a constant with its reason, where it applies. Fences have no exemptions.
 
 mod events;
 mod exclusion;
@@ -16,21 +15,21 @@ use std::collections::BTreeMap;
 use super::record::{Action, Answer, Effect, History, Micros, Mode, Request, SECOND};
 use leases::{Grant, Lasting};
 
-/// The longest time in which a process is taken for dead, looks at its queues again and has asked the store: the silence
-/// of three seconds, one look, and an operation that was under way.
+/// The longest time until a process is considered dead, polls its queues again and has its answer: the liveness timeout
+/// of three seconds, one poll, and an operation in flight.
 const SETTLING: Micros = 5 * SECOND;
 
-/// From how long before a violation on faults are told of.
+/// Faults up to this long before a violation are reported with it.
 const ABOUT: Micros = 12 * SECOND;
 
-/// A promise that can be seen broken.
+/// A guarantee whose violation clients can observe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rule {
     /// Two conflicting leases never overlap, as their holders see it.
     Overlap,
-    /// Those who share a lock never have more permits than its limit.
+    /// The holders of a shared lock never have more permits than its limit.
     Permits,
-    /// Those who share a lock agree on its limit.
+    /// All holders of a shared lock have the same limit.
     DifferingLimits,
     /// A lock is not granted before its `min_hold` or `lock_delay` is over.
     Cooling,
@@ -38,11 +37,11 @@ pub(super) enum Rule {
     FenceOrder,
     /// No two grants of a lock share a fence.
     SharedFence,
-    /// Waiters are granted in the order in which they were certainly queued.
+    /// Waiters are granted in the order in which they certainly joined the queue.
     Fifo,
-    /// A lease lives as long as was said, unless its own claim ends it or it is evicted.
+    /// A lease lasts as long as reported, unless its own claim ends it or it is evicted.
     EarlyLoss,
-    /// What ended is not granted again within a minute, and no renewal makes a lease.
+    /// An ended claim is not granted again within a minute, and no renewal creates a lease.
     Resurrection,
     /// Several locks are granted together or not at all.
     PartialGrant,
@@ -50,19 +49,19 @@ pub(super) enum Rule {
     Orphan,
     /// A lock is not held for a claim that was refused, or whose stream was closed.
     UnownedHold,
-    /// A free lock that somebody waits for is granted within two seconds.
+    /// A free lock with a waiter is granted within two seconds.
     Ghost,
-    /// A watcher is told of every grant, or that it may have missed some.
+    /// A watcher gets an event for every grant, or a `reset`.
     LostEvent,
     /// A grant has time left when it is reported.
     DeadGrant,
-    /// An answer comes before the end of the wait, or a moment after.
+    /// The response arrives before the end of the wait, or shortly after.
     Late,
-    /// Nothing is answered with a failure that no fault explains.
+    /// No response is a failure that no fault explains.
     WrongFailure,
 }
 
-/// A broken promise and what shows it.
+/// A broken guarantee, with the evidence.
 #[derive(Clone, Debug)]
 pub(super) struct Violation {
     pub(super) rule: Rule,
@@ -70,7 +69,7 @@ pub(super) struct Violation {
     pub(super) what: String,
 }
 
-/// How much there was to judge.
+/// The amount of evidence.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
     pub(super) requests: usize,
@@ -86,7 +85,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Adds those of another round.
+    /// Adds the counts of another round.
     pub(super) fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.grants += other.grants;
@@ -101,19 +100,19 @@ impl Counts {
     }
 }
 
-/// The history, arranged for the rules.
+/// The history, indexed for the rules.
 pub(super) struct Evidence<'a> {
     history: &'a History,
     /// The requests of each claim, in the order of sending.
     by_claim: Vec<Vec<usize>>,
-    /// Every lease that somebody was told of.
+    /// Every lease that was reported to a client.
     grants: Vec<Grant<'a>>,
     /// The grants of each lock.
     by_name: BTreeMap<&'a str, Vec<usize>>,
     claim_of: BTreeMap<&'a str, usize>,
 }
 
-/// The faults that were active a little before or at this moment, for people to read.
+/// A description of the faults that were active at this time or shortly before.
 fn about(history: &History, at: Micros) -> String {
     let seconds = |at: Micros| at as f64 / 1e6;
     let mut text = String::new();
@@ -189,7 +188,7 @@ impl<'a> Evidence<'a> {
         self.by_claim[claim].iter().map(|index| &requests[*index])
     }
 
-    /// Whether data of Redis may have been lost at some moment of this time.
+    /// Whether Redis may have lost data in this time.
     fn has_loss(&self, from: Micros, until: Micros) -> bool {
         let losses = self.outages_with(Effect::Loss);
         losses.into_iter().any(|(a, b)| a <= until && from <= b)
@@ -210,8 +209,8 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Whether a fault explains that the process did not do its work in this time. A fault explains a little more than
-    /// its own time: see [`SETTLING`].
+    /// Whether a fault explains that the process did not do its work in this time. The effect of a fault lasts longer
+    /// than the fault itself: see [`SETTLING`].
     fn is_struck(&self, process: usize, from: Micros, until: Micros) -> bool {
         let mut outages = self.history.outages.iter();
         outages.any(|outage| outage.strikes(process, from.saturating_sub(SETTLING), until))
@@ -220,10 +219,10 @@ impl<'a> Evidence<'a> {
     fn counts(&self) -> Counts {
         let history = self.history;
         let requests = || history.requests.iter();
-        let told = || history.watches.iter().flat_map(|watch| &watch.told);
-        let is_event = |told: &super::record::Told| {
-            use super::record::Told::{Acquired, Other};
-            matches!(told, Acquired { .. } | Other)
+        let entries = || history.watches.iter().flat_map(|watch| &watch.entries);
+        let is_event = |entry: &super::record::WatchEntry| {
+            use super::record::WatchEntry::{Acquired, Other};
+            matches!(entry, Acquired { .. } | Other)
         };
         let streams = |claim: usize| {
             let holds = self.requests_of(claim);
@@ -241,9 +240,9 @@ impl<'a> Evidence<'a> {
                 .count(),
             streams: streams.iter().sum(),
             take_overs: streams.iter().map(|count| count.saturating_sub(1)).sum(),
-            events: told().filter(|(_, told)| is_event(told)).count(),
-            resets: told()
-                .filter(|(_, told)| *told == super::record::Told::Reset)
+            events: entries().filter(|(_, entry)| is_event(entry)).count(),
+            resets: entries()
+                .filter(|(_, entry)| *entry == super::record::WatchEntry::Reset)
                 .count(),
             views: history.views.len(),
             ..Counts::default()
@@ -251,7 +250,7 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// Whether two claims may not hold the same lock at once, whatever the permits.
+/// Whether two claims may never hold the same lock at once, whatever the permits.
 fn conflicts(one: Mode, other: Mode) -> bool {
     one == Mode::Exclusive || other == Mode::Exclusive
 }
@@ -262,7 +261,7 @@ impl Violation {
     }
 }
 
-/// The names of what a refusal or a grant is, for people to read.
+/// A description of a request and its outcome.
 pub(super) fn shown(request: &Request) -> String {
     let seconds = |at: Micros| format!("{:.3}", at as f64 / 1e6);
     let mut text = format!(
@@ -293,7 +292,7 @@ pub(super) fn shown(request: &Request) -> String {
     text
 }
 
-/// The requests of a claim, for people to read.
+/// A description of the requests of a claim.
 fn story(evidence: &Evidence<'_>, claim: usize) -> String {
     let terms = &evidence.history.claims[claim];
     let mut text = format!(
@@ -316,7 +315,7 @@ fn story(evidence: &Evidence<'_>, claim: usize) -> String {
     text
 }
 
-/// The part of a lease's time that is certain, by the number of its grant.
+/// The times in which leases certainly lasted, by the number of the grant.
 fn lasting<'a>(evidence: &'a Evidence<'_>, grants: &'a [usize]) -> Vec<(usize, &'a Lasting)> {
     let of_grant = |index: &usize| {
         let index = *index;

@@ -1,4 +1,4 @@
-//! Those who only look: observers who read the state of the locks, and watchers who are told what happens.
+//! Passive clients: observers, which read the state of the locks, and watchers, which read event streams.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::actor::connect;
 use super::plan::{PAIR, SINGLE};
-use super::record::{Effect, Outage, Told, View, Watch};
+use super::record::{Effect, Outage, View, Watch, WatchEntry};
 use super::scenes::Stage;
 use super::sse::{self, Opened, Stream};
 use crate::waiters::http1::{Connection, Request};
 
-/// How long an observer waits for an answer.
+/// How long an observer waits for a response.
 const LOOKS: Duration = Duration::from_millis(1_500);
 
-/// How long an observer rests between two rounds, and a watcher before it comes back.
+/// The pause of an observer between two rounds, and of a watcher before it reconnects.
 const RESTS: Duration = Duration::from_millis(60);
 
-/// A test process that stood still for so long is no fair witness of how long others took.
+/// After a stall of this length, the test process cannot measure how long others took.
 const STALL: Duration = Duration::from_millis(300);
 
-/// A Redis that takes so long for one write is slow.
+/// A Redis counts as slow when one write takes this long.
 const SLOW: Duration = Duration::from_millis(150);
 
-/// Looks at one lock after the other, and at the pair from both sides.
+/// Inspects one lock after the other, and the pair in both orders.
 pub(super) async fn observer(stage: Stage, number: usize) {
     let mut process = number;
     let mut connection = None;
@@ -86,7 +86,7 @@ async fn look(
     })
 }
 
-/// Watches all locks, and goes on at another process with the last id when its stream ends.
+/// Watches all locks, and resumes at another process with the last id when its stream ends.
 pub(super) async fn watcher(stage: Stage, number: usize) {
     let mut watch = Watch::default();
     let mut process = number;
@@ -100,12 +100,12 @@ pub(super) async fn watcher(stage: Stage, number: usize) {
             continue;
         };
         watch
-            .told
-            .push((stage.recorder.now(), Told::Opened { resumed }));
+            .entries
+            .push((stage.recorder.now(), WatchEntry::Opened { resumed }));
         tokio::select! {
             () = listen(&stage, stream, &mut watch, &mut last_id) => sleep(RESTS).await,
             () = async { drop(over.wait_for(|over| *over).await) } => {
-                watch.told.push((stage.recorder.now(), Told::Closed));
+                watch.entries.push((stage.recorder.now(), WatchEntry::Closed));
             }
         }
     }
@@ -131,22 +131,22 @@ async fn listen(
     last_id: &mut Option<String>,
 ) {
     while let Ok(Some(event)) = stream.next().await {
-        let told = match event.kind.as_str() {
-            "reset" => Told::Reset,
-            "acquired" => Told::Acquired {
+        let entry = match event.kind.as_str() {
+            "reset" => WatchEntry::Reset,
+            "acquired" => WatchEntry::Acquired {
                 name: event.data["name"].as_str().unwrap_or_default().to_owned(),
                 fence: event.data["fencing_token"].as_u64().unwrap_or(0),
             },
-            _ => Told::Other,
+            _ => WatchEntry::Other,
         };
         if event.id.is_some() {
             *last_id = event.id;
         }
-        watch.told.push((stage.recorder.at(event.at), told));
+        watch.entries.push((stage.recorder.at(event.at), entry));
     }
 }
 
-/// Notes when Redis took long for a write of its own accord: a disk that is slow explains failures as a fault does.
+/// Records when a write to Redis was slow without a fault: a slow disk explains failures as a fault does.
 pub(super) async fn store_pulse(stage: Stage, address: SocketAddr) {
     const WRITE: &[u8] = b"*5\r\n$3\r\nSET\r\n$5\r\npulse\r\n$1\r\n1\r\n$2\r\nPX\r\n$4\r\n1000\r\n";
     let mut connection = None;
@@ -158,7 +158,7 @@ pub(super) async fn store_pulse(stage: Stage, address: SocketAddr) {
                 None => TcpStream::connect(address).await?,
             };
             redis.write_all(WRITE).await?;
-            // Whatever it answers, it has answered.
+            // Any reply will do.
             redis.read_u8().await?;
             connection = Some(redis);
             std::io::Result::Ok(())
@@ -175,14 +175,14 @@ pub(super) async fn store_pulse(stage: Stage, address: SocketAddr) {
             });
         }
         if let Some(redis) = &connection {
-            // The rest of the answers before.
+            // The rest of earlier replies.
             drop(redis.try_read(&mut [0; 4096]));
         }
         sleep(RESTS).await;
     }
 }
 
-/// Notes when the test process itself stood still.
+/// Records when the test process itself stalled.
 pub(super) async fn pulse(stage: Stage) {
     const BEAT: Duration = Duration::from_millis(50);
     while !*stage.over.borrow() {

@@ -1,11 +1,11 @@
-//! What a run is to do, as it is asked for on the command line of `scripts/history`.
+//! The options of a run, from the command line of `scripts/history`.
 
 use std::time::Duration;
 
 use super::faults::Fault;
 use crate::support::redis_server::Persistence;
 
-/// What a run is to do.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub(super) seed: u64,
@@ -14,7 +14,7 @@ pub(super) struct Options {
     pub(super) is_redis: bool,
     pub(super) processes: usize,
     pub(super) clients: usize,
-    /// What Redis keeps on disk; by the seed, if nothing is said.
+    /// What Redis keeps on disk; chosen by the seed if `None`.
     pub(super) persistence: Option<Persistence>,
     pub(super) ttl_max: Duration,
 }
@@ -76,7 +76,7 @@ impl Options {
         Ok(options)
     }
 
-    /// The faults of this name: one, several with commas, `all` that make sense, or `none`.
+    /// The faults with these names: one, several with commas, `all` that are applicable, or `none`.
     fn named(&self, names: &str) -> Result<Vec<Fault>, String> {
         let makes_sense = |fault: &Fault| {
             (self.is_redis || fault.is_for_memory())

@@ -1,4 +1,4 @@
-//! What a client is about to do with its next claim, drawn before it does anything: the same seed draws the same plans.
+//! The plan of a client for its next claim, drawn in advance: the same seed draws the same plans.
 
 use std::time::Duration;
 
@@ -8,14 +8,15 @@ use super::chance::Chance;
 use super::record::{Claim, Mode};
 use super::recorder::micros;
 
-/// The locks that claims take alone or share, and the pair that is taken together.
+/// The locks that claims hold exclusively or share.
 pub(super) const SINGLE: [&str; 4] = ["one/a", "one/b", "share/a", "share/b"];
+/// The locks that claims acquire together.
 pub(super) const PAIR: [&str; 2] = ["pair/a", "pair/b"];
 
-/// The locks that are held for long and asked for by few: no process but one may have heard of a lease when it is lost.
+/// The locks that are held for long and requested by few: only one process may know of a lease when it is lost.
 pub(super) const KEPT: [&str; 6] = ["kept/0", "kept/1", "kept/2", "kept/3", "kept/4", "kept/5"];
 
-/// What is asked for.
+/// The terms of a claim.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) names: Vec<String>,
@@ -29,10 +30,10 @@ pub(super) struct Terms {
     pub(super) has_own_token: bool,
 }
 
-/// What happens to the claim.
+/// What the client does with the claim.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Scene {
-    /// Waits by a long poll, holds, renews, says it again, releases.
+    /// Acquires with a wait, holds, renews, repeats requests, releases.
     Plain {
         renewals: usize,
         repeats: bool,
@@ -41,18 +42,18 @@ pub(super) enum Scene {
         steps_down: bool,
         abandons: bool,
     },
-    /// Hangs up in the middle, and comes back at another process or does not.
+    /// Disconnects during the wait, and may come back at another process.
     HangUp {
         after: Duration,
         away: Option<Duration>,
     },
     /// Moves to another process while it waits.
     Move { after: Duration, cuts: bool },
-    /// Holds by a stream.
+    /// Holds with a stream.
     Stream { ending: Ending },
     /// An operator takes a lock away.
     Evict,
-    /// Takes a lock that few ask for, and does nothing with it for long.
+    /// Acquires a lock that few request, and sends nothing for long.
     Keep,
 }
 
@@ -84,7 +85,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Draws one. Leases last for `ttl_max` at the most.
+    /// Draws a plan. Leases last at most `ttl_max`.
     pub(super) fn draw(chance: &mut Chance, processes: usize, ttl_max: Duration) -> Self {
         let scene = Scene::draw(chance);
         let mut terms = Terms::draw(chance, ttl_max);
@@ -123,10 +124,10 @@ impl Plan {
 }
 
 impl Plan {
-    /// Draws one for a client that keeps locks for long.
+    /// Draws a plan for a client that keeps locks for long.
     pub(super) fn draw_keeper(chance: &mut Chance, processes: usize, ttl_max: Duration) -> Self {
         let most = u64::try_from(ttl_max.as_millis()).expect("short");
-        // Many meet at one of the locks, where the queue is long.
+        // Half of them use the same lock, so that its queue is long.
         let name = if chance.percent(50) {
             KEPT[0]
         } else {
@@ -135,7 +136,7 @@ impl Plan {
         let (scene, wait) = match chance.below(10) {
             0..3 => (Scene::Keep, Duration::ZERO),
             3 => (Scene::Keep, chance.millis(200, 2_000)),
-            // So long that a process that does not look any more after its waiters is found out.
+            // Long enough to detect a process that has stopped polling for its waiters.
             4..7 => {
                 let after = chance.millis(100, 1_000);
                 (
@@ -208,7 +209,7 @@ impl Terms {
         let ttl = match chance.below(10) {
             0..5 => chance.millis(600, 2_500),
             5..9 => chance.millis(2_500, 6_000),
-            // Longer than all before, more often than not.
+            // Usually longer than all before.
             _ => chance.millis(6_000, 20_000),
         };
         let ttl = ttl.min(ttl_max);
@@ -262,7 +263,7 @@ impl Terms {
         }
     }
 
-    /// The claim as it is recorded, under the name by which views show it.
+    /// The claim as it is recorded, with the owner that views show.
     pub(super) fn claim(&self, owner: &str) -> Claim {
         let ceiling = self.max_hold;
         let lease = if ceiling.is_zero() {

@@ -1,5 +1,5 @@
-//! What a run records: every request with the moments at which it was sent, answered and ended, what observers and
-//! watchers saw, and when which fault was active. All moments are of one monotonic clock, that of the test process.
+//! The record of a run: every request with the times at which it was sent, answered and ended, what observers and
+//! watchers saw, and when each fault was active. All times are by the monotonic clock of the test process.
 
 /// Microseconds since the run began.
 pub(super) type Micros = u64;
@@ -7,35 +7,35 @@ pub(super) type Micros = u64;
 /// One second.
 pub(super) const SECOND: Micros = 1_000_000;
 
-/// Everything that the judge knows.
+/// The input of the judge.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
-    /// Every claim that was made; a token stands for exactly one.
+    /// Every claim; each token belongs to exactly one.
     pub(super) claims: Vec<Claim>,
-    /// Every request about a claim, and every eviction, in the order of sending.
+    /// Every request of a claim, and every eviction, in the order of sending.
     pub(super) requests: Vec<Request>,
-    /// What `GET /locks/{name}` showed.
+    /// The responses to `GET /locks/{name}`.
     pub(super) views: Vec<View>,
-    /// What `GET /events` told.
+    /// The events from `GET /events`.
     pub(super) watches: Vec<Watch>,
-    /// When which fault was active.
+    /// When each fault was active.
     pub(super) outages: Vec<Outage>,
     /// How the clock of Redis was changed.
     pub(super) clock_steps: Vec<ClockStep>,
-    /// The locks that were still held, closed or waited for when every lease had to be over.
+    /// The locks that were still held, closed or waited for when every lease must have ended.
     pub(super) left_over: Vec<String>,
-    /// What the run promised to itself.
+    /// The time bounds of the run.
     pub(super) bounds: Bounds,
     /// When the clients stopped.
     pub(super) ended: Micros,
 }
 
-/// Durations that the judgement depends on.
+/// Durations that the rules use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// `waiting.place_kept`.
     pub(super) place_kept: Micros,
-    /// How much later than promised an answer may be on this machine, beside what the outages explain.
+    /// How late a response may be on this machine, beyond what the outages explain.
     pub(super) late: Micros,
 }
 
@@ -51,12 +51,12 @@ impl Default for Bounds {
 /// One claim and its terms.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
-    /// Unique in the run: by it, views tell whose lease they show.
+    /// Unique in the run: it identifies the claim of a lease in a view.
     pub(super) owner: String,
     pub(super) names: Vec<String>,
     pub(super) mode: Mode,
     pub(super) is_fair: bool,
-    /// How long its lease lasts at the most without renewal.
+    /// The longest time that its lease lasts without renewal.
     pub(super) lease: Micros,
     pub(super) min_hold: Micros,
     pub(super) lock_delay: Micros,
@@ -69,10 +69,10 @@ pub(super) enum Mode {
     Shared { limit: Option<u32>, permits: u32 },
 }
 
-/// A request and what came of it. Without an end it is open for ever: its outcome is unknown.
+/// A request and its outcome. Without an end it stays open: its outcome is unknown.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
-    /// An index into the claims; an eviction has none.
+    /// An index into the claims; `None` for an eviction.
     pub(super) claim: Option<usize>,
     /// The locks that it is about.
     pub(super) names: Vec<String>,
@@ -80,12 +80,12 @@ pub(super) struct Request {
     pub(super) process: usize,
     pub(super) action: Action,
     pub(super) sent: Micros,
-    /// What arrived and when: one answer, or the events of a stream.
+    /// The arrivals with their times: one response, or the events of a stream.
     pub(super) arrivals: Vec<(Micros, Answer)>,
     pub(super) end: Option<(Micros, End)>,
 }
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// `POST`, with the longest wait.
@@ -107,23 +107,23 @@ pub(super) enum Action {
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The whole answer was there.
+    /// The whole response arrived.
     Answered,
-    /// The client closed the connection, as it had planned.
+    /// The client closed the connection as planned.
     HungUp,
-    /// The client closed the connection because no answer came in time.
+    /// The client closed the connection because no response arrived in time.
     GaveUp,
     /// The connection broke.
     Broken,
 }
 
-/// What a request was told.
+/// The response to a request, or an event of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The claim holds.
     Granted {
         leases: Vec<Lease>,
-        /// Whether this request made the leases: 201, or an event that is no replay.
+        /// Whether this request created the leases: 201, or an event that is not a replay.
         is_new: bool,
         /// How long the request had waited when this was written.
         waited: Micros,
@@ -132,13 +132,13 @@ pub(super) enum Answer {
     Queued,
     /// 204.
     Freed,
-    /// The fences of those who were evicted.
+    /// The fences of the evicted holders.
     Evicted(Vec<u64>),
     /// A problem.
     Refused(Refusal),
 }
 
-/// A lease as its holder is told of it.
+/// A lease as reported to its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) name: String,
@@ -146,7 +146,7 @@ pub(super) struct Lease {
     pub(super) expires_in: Micros,
 }
 
-/// A problem as its reader goes by it.
+/// The parts of a problem that the judge uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: u16,
@@ -157,7 +157,7 @@ pub(super) struct Refusal {
     pub(super) is_without_effect: bool,
 }
 
-/// What a lock looked like at some moment between the two.
+/// The state of a lock at some time between the two times.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub(super) name: String,
@@ -167,24 +167,24 @@ pub(super) struct View {
     /// Owners and fences.
     pub(super) holders: Vec<(String, u64)>,
     pub(super) queue_length: u64,
-    /// The owner of the claim that is next in turn.
+    /// The owner of the claim at the head of the queue.
     pub(super) head: Option<String>,
 }
 
-/// What one watcher of all locks was told.
+/// What one watcher of all locks received.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watch {
-    pub(super) told: Vec<(Micros, Told)>,
+    pub(super) entries: Vec<(Micros, WatchEntry)>,
 }
 
-/// One thing that a watcher learned.
+/// One entry of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Told {
-    /// The stream began; `resumed` if it goes on after the last event of the stream before.
+pub(super) enum WatchEntry {
+    /// The stream began; `resumed` if it continues after the last event of the previous stream.
     Opened { resumed: bool },
     /// A lease began.
     Acquired { name: String, fence: u64 },
-    /// Something else happened.
+    /// Another event.
     Other,
     /// Events may be missing before this.
     Reset,
@@ -196,25 +196,25 @@ pub(super) enum Told {
 #[derive(Clone, Debug)]
 pub(super) struct Outage {
     pub(super) fault: &'static str,
-    /// The process that was struck; none if all of them were.
+    /// The affected process; `None` for all.
     pub(super) process: Option<usize>,
     pub(super) from: Micros,
     pub(super) until: Micros,
     pub(super) effect: Effect,
-    /// Whether the process forgot all that it knew.
+    /// Whether the process ended, and lost its state.
     pub(super) ends_process: bool,
 }
 
-/// What a fault does to promises.
+/// The effect of a fault on the guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Requests are not answered, or answered late; nothing is lost.
+    /// Requests get no response or a late one; nothing is lost.
     Away,
-    /// The same, and data of Redis are lost.
+    /// The same, and Redis loses data.
     Loss,
-    /// New claims are refused; everything else goes on.
+    /// New claims are refused; everything else works.
     Full,
-    /// Everything goes on, a little later.
+    /// Everything works, a little slower.
     Slower,
 }
 
@@ -227,7 +227,7 @@ pub(super) struct ClockStep {
 }
 
 impl Request {
-    /// What was said in the end, or last.
+    /// The last response or event.
     pub(super) fn last(&self) -> Option<&Answer> {
         self.arrivals.last().map(|(_, answer)| answer)
     }
@@ -237,17 +237,17 @@ impl Request {
         self.arrivals.first().map(|(at, _)| *at)
     }
 
-    /// When it was over for the client.
+    /// When it ended for the client.
     pub(super) fn ended(&self) -> Micros {
         self.end.map_or(Micros::MAX, |(at, _)| at)
     }
 
-    /// Whether it is a request for the lock.
+    /// Whether it is an acquire.
     pub(super) fn asks(&self) -> bool {
         matches!(self.action, Action::Acquire { .. } | Action::Hold { .. })
     }
 
-    /// Until when it waits at the most.
+    /// The end of its wait.
     pub(super) fn deadline(&self) -> Micros {
         match self.action {
             Action::Acquire { wait } | Action::Hold { wait } => self.sent + wait,
@@ -259,7 +259,7 @@ impl Request {
         }
     }
 
-    /// The problem that it was answered with, and when.
+    /// The problem that it got, and when.
     pub(super) fn refusal(&self) -> Option<(Micros, &Refusal)> {
         self.arrivals.iter().find_map(|(at, answer)| match answer {
             Answer::Refused(refusal) => Some((*at, refusal)),
@@ -267,7 +267,7 @@ impl Request {
         })
     }
 
-    /// Whether it was told of a lease.
+    /// Whether it got a lease.
     pub(super) fn is_granted(&self) -> bool {
         let is_grant = |(_, answer): &(_, Answer)| matches!(answer, Answer::Granted { .. });
         self.arrivals.iter().any(is_grant)
@@ -280,12 +280,12 @@ impl Refusal {
         self.status == 412 || self.code == "claim_ended" || self.is_busy()
     }
 
-    /// Whether it says that somebody else has the lock.
+    /// Whether it says that another claim has the lock.
     pub(super) fn is_busy(&self) -> bool {
         self.status == 423
     }
 
-    /// Whether it says that the claim held and has ended, which is remembered for a minute.
+    /// Whether it says that the claim held and has ended, which the store remembers for a minute.
     pub(super) fn is_end(&self) -> bool {
         let ends = [
             "claim_ended",
@@ -298,13 +298,13 @@ impl Refusal {
 }
 
 impl Outage {
-    /// Whether it concerns the process at some moment of this time.
+    /// Whether it affected the process in this time.
     pub(super) fn strikes(&self, process: usize, from: Micros, until: Micros) -> bool {
         let is_struck = self.process.is_none_or(|struck| struck == process);
         is_struck && self.overlaps(from, until)
     }
 
-    /// Whether it was active at some moment of this time.
+    /// Whether it was active in this time.
     pub(super) fn overlaps(&self, from: Micros, until: Micros) -> bool {
         self.from <= until && from <= self.until
     }

@@ -1,4 +1,4 @@
-//! Writes down what happens while it happens. Every client, observer and fault has a handle to the same record.
+//! Records a run while it happens. Every client, observer and fault has a handle to the same record.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Recorder {
         Micros::try_from(since.as_micros()).expect("a short run")
     }
 
-    /// Adds a claim and returns its number, under which it is also known as an owner.
+    /// Adds a claim and returns its number.
     pub(super) fn claim(&self, claim: Claim) -> usize {
         let mut history = self.lock();
         history.claims.push(claim);
@@ -79,7 +79,7 @@ impl Recorder {
         history.requests[request].end = Some((now, end));
     }
 
-    /// Adds what was seen one after the other by the same observer.
+    /// Adds successive views of one observer.
     pub(super) fn seen(&self, views: Vec<View>) {
         self.lock().views.extend(views);
     }

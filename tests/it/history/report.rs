@@ -1,4 +1,4 @@
-//! What a run found, for people to read, and whether it passed.
+//! The report of a run: its findings, and whether it passed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,10 +7,10 @@ use super::judge::{Counts, Rule};
 use super::options::Options;
 use super::run::{Report, Round, kept};
 
-/// With fewer grants a second than this, a run has shown nothing.
+/// With fewer grants per second than this, a run is invalid.
 const GRANTS_MIN: f64 = 1.5;
 
-/// How many violations of a rule are written out.
+/// How many violations of a rule are shown in full.
 const SHOWN: usize = 2;
 
 /// One line about a round.
@@ -29,7 +29,7 @@ pub(super) fn line(round: &Round) -> String {
 }
 
 impl Report {
-    /// Everything, and why the run did not pass if it did not.
+    /// The whole report, and the reason if the run did not pass.
     pub(super) fn text(&self, options: &Options) -> (String, Option<String>) {
         let mut text = String::new();
         let seeds: Vec<_> = self

@@ -1,4 +1,4 @@
-//! One run: rounds of at most a minute, each with processes and a Redis of its own, so that what is recorded stays small.
+//! One run: rounds of at most a minute, each with its own processes and Redis, so that the record stays small.
 
 use std::time::Duration;
 
@@ -20,22 +20,22 @@ use super::scenes::{self, Stage};
 use crate::support::redis_server::Persistence;
 use crate::waiters::http1::Request;
 
-/// How long a round lasts at the most, its faults' own time aside.
+/// The longest duration of a round, not counting the time of the faults themselves.
 const ROUND: Duration = Duration::from_secs(60);
 
-/// How often a fault strikes again that happened to have no effect.
+/// How often a fault without an effect is retried.
 const MISSES_MAX: usize = 3;
 
-/// What clients are allowed to finish when the time is over: two waits of which nobody answered the end.
+/// How long clients may take to finish at the end: two waits that time out in the client.
 const FINISH: Duration = Duration::from_secs(60);
 
-/// How much later than promised an answer may be on a machine that runs other tests meanwhile, without optimisation.
+/// How late a response may be in an unoptimised build, on a machine that runs other tests at the same time.
 const BUSY: Micros = 1_500_000;
 
-/// The part of the random numbers that belongs to the faults; the others belong to clients.
+/// The random sequence of the faults; the others belong to clients.
 const FAULTS_PART: u64 = 1 << 32;
 
-/// What a run found.
+/// The findings of a run.
 #[derive(Default)]
 pub(super) struct Report {
     pub(super) rounds: Vec<Round>,
@@ -43,14 +43,14 @@ pub(super) struct Report {
     pub(super) redis_version: String,
 }
 
-/// What a round found.
+/// The findings of a round.
 pub(super) struct Round {
     pub(super) seed: u64,
     pub(super) time: Duration,
     pub(super) counts: Counts,
     pub(super) violations: Vec<Violation>,
     pub(super) crashed: Vec<usize>,
-    /// Whether every client came to its end.
+    /// Whether every client finished.
     pub(super) is_finished: bool,
 }
 
@@ -98,7 +98,7 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
     let mut clients = JoinSet::new();
     for number in 0..options.clients {
         clients.spawn(scenes::client(stage.clone(), number, false));
-        // Half as many keep locks for long.
+        // Half as many further clients keep locks for long.
         if number.is_multiple_of(2) {
             let number = options.clients + number;
             clients.spawn(scenes::client(stage.clone(), number, true));
@@ -138,7 +138,7 @@ async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report
     }
 }
 
-/// Those who only look, and those who notice when the machine is slow.
+/// The passive clients, and the tasks that detect a slow machine.
 fn observers(stage: &Stage, fleet: &Fleet) -> JoinSet<()> {
     let mut observers = JoinSet::new();
     for number in 0..2 {
@@ -152,7 +152,7 @@ fn observers(stage: &Stage, fleet: &Fleet) -> JoinSet<()> {
     observers
 }
 
-/// Lets the faults happen, every one of them at least once, until the time is over.
+/// Executes the faults, each of them at least once, until the time is over.
 async fn strike(
     options: &Options,
     fleet: &mut Fleet,
@@ -196,14 +196,14 @@ fn add(sum: &mut Effects, more: Effects) {
     }
 }
 
-/// The locks that are not free when every lease, everything that keeps a lock closed, and every grace has to be over.
+/// The locks that are not free although every lease, cool-down and grace must have ended.
 async fn left_over(stage: &Stage, options: &Options, recorder: &Recorder) -> Vec<String> {
     let has_loss = recorder
         .history()
         .outages
         .iter()
         .any(|outage| outage.effect == Effect::Loss);
-    // The longest lease and its lock_delay; a second lease's time where Redis may still wait for what it has forgotten.
+    // The longest lease and its `lock_delay`; after a loss, the time of a second lease for the grace.
     let leases = if has_loss {
         2 * options.ttl_max
     } else {
@@ -244,7 +244,7 @@ async fn is_free(stage: &Stage, name: &str) -> bool {
     lock["state"] == "free" && lock["queue_length"] == 0
 }
 
-/// Says what Redis keeps on disk.
+/// A description of what Redis keeps on disk.
 pub(super) fn kept(persistence: Persistence) -> &'static str {
     match persistence {
         Persistence::Nothing => "nothing",

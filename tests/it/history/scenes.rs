@@ -1,17 +1,17 @@
-//! What clients do: each takes one claim after the other through a scene, until the run is over.
+//! The clients: each runs one claim after the other through a scene, until the run is over.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::actor::{Actor, Heard, Held};
+use super::actor::{Actor, Held, StreamState};
 use super::chance::Chance;
 use super::plan::{Ending, Plan, Scene};
 use super::record::{Action, Answer};
 use super::recorder::Recorder;
 use crate::waiters::client::Addresses;
 
-/// What all clients of a run share.
+/// The state that all clients of a run share.
 #[derive(Clone)]
 pub(super) struct Stage {
     pub(super) recorder: Recorder,
@@ -19,7 +19,7 @@ pub(super) struct Stage {
     pub(super) processes: usize,
     pub(super) ttl_max: Duration,
     pub(super) seed: u64,
-    /// Set once: then clients finish what they are about and begin nothing new.
+    /// Set once: then clients finish their current claim and begin no new one.
     pub(super) over: tokio::sync::watch::Receiver<bool>,
 }
 
@@ -57,7 +57,7 @@ async fn play(actor: &mut Actor<'_>, plan: &Plan) {
                     return again_or_leave(actor, plan).await;
                 }
             }
-            // Who hung up and does not come back may have been granted the lock for all it knows.
+            // A client that disconnected and does not come back may have been granted the lock.
             if answered.is_some() || away.is_some() {
                 sleep(plan.hold).await;
                 release(actor, elsewhere).await;
@@ -82,7 +82,7 @@ fn holds(answer: Option<&Answer>) -> bool {
     matches!(answer, Some(Answer::Granted { .. }))
 }
 
-/// A claim that was not granted is tried once more with the same token, or leaves the queue.
+/// Retries a claim that was not granted with the same token, or leaves the queue.
 async fn again_or_leave(actor: &mut Actor<'_>, plan: &Plan) {
     if actor.token.is_none() {
         return;
@@ -96,7 +96,7 @@ async fn again_or_leave(actor: &mut Actor<'_>, plan: &Plan) {
     release(actor, elsewhere).await;
 }
 
-/// Releases, and asks again where it is unknown whether that was done.
+/// Releases, and retries if the outcome is unknown.
 async fn release(actor: &mut Actor<'_>, process: usize) {
     for turn in 0..3 {
         match actor.act(process + turn, Action::Release).await {
@@ -108,7 +108,7 @@ async fn release(actor: &mut Actor<'_>, process: usize) {
     }
 }
 
-/// Holds, and says it again in every way there is.
+/// Holds, and repeats requests in every way.
 async fn plain(actor: &mut Actor<'_>, plan: &Plan) {
     let Scene::Plain {
         renewals,
@@ -140,7 +140,7 @@ async fn plain(actor: &mut Actor<'_>, plan: &Plan) {
             .await;
     }
     if abandons {
-        // Another second after its end, a renewal must not bring it back.
+        // A second after its end, a renewal must not revive it.
         sleep(plan.terms.ttl + Duration::from_secs(1)).await;
         actor.act(there, Action::Renew).await;
         return;
@@ -153,11 +153,11 @@ async fn plain(actor: &mut Actor<'_>, plan: &Plan) {
     }
 }
 
-/// Waits at one process and posts its token again at another one while the first request is open, or just cut.
+/// Waits at one process and posts its token at another one while the first request is open, or just after it was cut.
 async fn moves(actor: &mut Actor<'_>, plan: &Plan, after: Duration, cuts: bool) {
     let [here, there, elsewhere] = plan.processes;
     let wait = plan.terms.wait;
-    // A stream is told that it is queued, so its place is certain.
+    // A stream gets a `queued` event, so its place is certain.
     if plan.terms.names.len() > 1 || cuts {
         if actor.acquire_and_hang_up(here, wait, after).await.is_none() {
             actor.acquire(there, wait).await;
@@ -168,63 +168,63 @@ async fn moves(actor: &mut Actor<'_>, plan: &Plan, after: Duration, cuts: bool) 
     let Some(mut first) = actor.hold(here, wait).await else {
         return;
     };
-    let heard = first.listen(after, false).await;
-    match heard {
-        Heard::Over => {}
-        Heard::Queued | Heard::Holds => {
+    let state = first.listen(after, false).await;
+    match state {
+        StreamState::Over => {}
+        StreamState::Queued | StreamState::Holds => {
             let there_holds = actor.hold(there, wait);
             if let Some(mut second) = there_holds.await {
                 let (old, new) = tokio::join!(
                     first.listen(wait.max(plan.hold), true),
                     second.listen(wait, true)
                 );
-                if old == Heard::Holds && new == Heard::Queued {
+                if old == StreamState::Holds && new == StreamState::Queued {
                     second.listen(plan.hold, false).await;
                 }
                 sleep(plan.hold).await;
                 end(second, new);
             }
-            end(first, heard);
+            end(first, state);
         }
     }
     release(actor, elsewhere).await;
 }
 
-fn end(held: Held, heard: Heard) {
-    if heard != Heard::Over {
+fn end(held: Held, state: StreamState) {
+    if state != StreamState::Over {
         held.close();
     }
 }
 
-/// Holds by a stream until it is closed or taken over.
+/// Holds with a stream until it is closed or taken over.
 async fn streams(actor: &mut Actor<'_>, plan: &Plan, ending: Ending) {
     let [here, there, elsewhere] = plan.processes;
     let Some(mut first) = actor.hold(here, plan.terms.wait).await else {
         return;
     };
-    let mut heard = first.listen(plan.terms.wait, true).await;
-    if heard == Heard::Holds && first.listen(plan.hold, false).await == Heard::Over {
-        heard = Heard::Over;
+    let mut state = first.listen(plan.terms.wait, true).await;
+    if state == StreamState::Holds && first.listen(plan.hold, false).await == StreamState::Over {
+        state = StreamState::Over;
     }
-    if heard != Heard::Holds || ending == Ending::Closed {
-        return end(first, heard);
+    if state != StreamState::Holds || ending == Ending::Closed {
+        return end(first, state);
     }
     match ending {
         Ending::Closed => first.close(),
         Ending::TakenOver | Ending::TakenOverBriefly(_) => {
             let Some(mut second) = actor.hold(there, plan.terms.wait).await else {
-                return end(first, heard);
+                return end(first, state);
             };
-            let told = second.listen(Duration::from_secs(2), true).await;
+            let second_state = second.listen(Duration::from_secs(2), true).await;
             if let Ending::TakenOverBriefly(after) = ending {
                 sleep(Duration::from_millis(after)).await;
-                end(second, told);
-                return first_told(first).await;
+                end(second, second_state);
+                return drain_first(first).await;
             }
-            first_told(first).await;
-            match told {
-                Heard::Holds => keeps(actor, second, plan, elsewhere).await,
-                Heard::Queued | Heard::Over => end(second, told),
+            drain_first(first).await;
+            match second_state {
+                StreamState::Holds => keeps(actor, second, plan, elsewhere).await,
+                StreamState::Queued | StreamState::Over => end(second, second_state),
             }
         }
         Ending::Posted | Ending::Put => {
@@ -232,7 +232,7 @@ async fn streams(actor: &mut Actor<'_>, plan: &Plan, ending: Ending) {
                 Ending::Put => actor.act(there, Action::Renew).await,
                 _ => actor.acquire(there, Duration::ZERO).await,
             };
-            first_told(first).await;
+            drain_first(first).await;
             if holds(taken.as_ref()) {
                 sleep(plan.hold).await;
                 actor.act(elsewhere, Action::Renew).await;
@@ -242,18 +242,18 @@ async fn streams(actor: &mut Actor<'_>, plan: &Plan, ending: Ending) {
     }
 }
 
-/// The stream that was taken over may still say something before it is closed.
-async fn first_told(mut first: Held) {
-    let heard = first.listen(Duration::from_millis(20), false).await;
-    end(first, heard);
+/// Reads events of the stream that was taken over until it is closed.
+async fn drain_first(mut first: Held) {
+    let state = first.listen(Duration::from_millis(20), false).await;
+    end(first, state);
 }
 
-/// The stream that took over goes on holding after the first one was closed.
+/// The stream that took over keeps holding after the first one is closed.
 async fn keeps(actor: &mut Actor<'_>, mut second: Held, plan: &Plan, elsewhere: usize) {
-    let heard = second
+    let state = second
         .listen(plan.hold.max(Duration::from_millis(50)), false)
         .await;
-    if heard == Heard::Over {
+    if state == StreamState::Over {
         return;
     }
     if plan.hold.as_millis().is_multiple_of(3) {

@@ -1,4 +1,4 @@
-//! Server-sent events over HTTP/1.1, read from the socket, so that it is known exactly when each arrived.
+//! Server-sent events over HTTP/1.1, read directly from the socket for exact arrival times.
 
 use std::io;
 
@@ -8,17 +8,17 @@ use tokio::time::Instant;
 
 use crate::waiters::http1::{Answer, Connection};
 
-/// What a request for a stream got.
+/// The response to a request for a stream.
 pub(super) enum Opened {
     Stream(Stream),
     /// A refusal.
     Answer(Answer),
 }
 
-/// A stream that goes on.
+/// An open stream.
 pub(super) struct Stream {
     connection: Connection,
-    /// What came out of the chunks and is no whole event yet.
+    /// Decoded chunks that are not a whole event yet.
     text: Vec<u8>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Event {
     pub(super) at: Instant,
 }
 
-/// Sends a request for a stream and waits for the head of the answer.
+/// Sends a request for a stream and waits for the head of the response.
 pub(super) async fn open(
     mut connection: Connection,
     method: &str,
@@ -45,7 +45,7 @@ pub(super) async fn open(
          Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     );
     connection.stream.write_all(text.as_bytes()).await?;
-    // The answer of a stream has no length, so what is taken here is its head.
+    // The response of a stream has no Content-Length, so this reads only its head.
     let answer = connection.answer().await?;
     Ok(match answer.status {
         200 => Opened::Stream(Stream {
@@ -57,11 +57,11 @@ pub(super) async fn open(
 }
 
 impl Stream {
-    /// The next event; none when the stream has come to its end.
+    /// The next event; `None` at the end of the stream.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when this is dropped: what has arrived is kept.
+    /// Nothing is lost when this is dropped: received bytes are kept.
     pub(super) async fn next(&mut self) -> io::Result<Option<Event>> {
         loop {
             while let Some(block) = take_through(&mut self.text, b"\n\n") {
@@ -105,7 +105,7 @@ fn take_chunk(received: &mut Vec<u8>) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(chunk))
 }
 
-/// The event of a block of lines; none if it is a comment.
+/// The event in a block of lines; `None` for a comment.
 fn event(block: &[u8]) -> Option<Event> {
     let text = String::from_utf8_lossy(block);
     let field = |name: &str| {

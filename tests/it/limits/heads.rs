@@ -1,4 +1,4 @@
-//! Heads that do not come: the first one and every other, and protocols that stay undecided.
+//! Request heads that do not arrive, first and later ones, and connections whose protocol stays undecided.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ fn app() -> Router {
     Router::new().route("/", get("here you are"))
 }
 
-/// Nothing else would end the connection for an hour.
+/// All other timeouts are an hour.
 #[tokio::test]
 async fn every_head_has_a_deadline_not_only_the_first() {
-    let impatient = ServerConfig {
+    let config = ServerConfig {
         header_read_timeout: Duration::from_millis(100),
         idle_timeout: Duration::from_secs(3_600),
         ..config()
     };
-    let (address, open) = serve(&impatient, app()).await;
+    let (address, open) = serve(&config, app()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     assert!(is_answered(&mut stream, 200).await);
     stream.write_all(b"GET / HTT").await.unwrap();
@@ -36,19 +36,19 @@ async fn every_head_has_a_deadline_not_only_the_first() {
     .await;
 }
 
-/// The deadline of a head begins with the head.
+/// The deadline of a head counts from its first byte.
 #[tokio::test]
 async fn a_kept_connection_may_be_silent_for_longer_than_a_head_may_take() {
-    let impatient = ServerConfig {
+    let config = ServerConfig {
         header_read_timeout: Duration::from_millis(100),
         ..config()
     };
-    let (address, _) = serve(&impatient, app()).await;
+    let (address, _) = serve(&config, app()).await;
     let mut kept = TcpStream::connect(address).await.unwrap();
     for _ in 0..3 {
         assert!(is_answered(&mut kept, 200).await);
         let mut rest = vec![0; 4096];
-        // The rest of the answer, and then nothing for three times as long.
+        // The rest of the response, and then nothing for three times as long.
         while timeout(Duration::from_millis(300), kept.read(&mut rest))
             .await
             .is_ok()
@@ -64,7 +64,7 @@ async fn a_preface_in_pieces_is_understood() {
         stream.set_nodelay(true).unwrap();
         let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
         stream.write_all(&preface[..cut]).await.unwrap();
-        // Another connection that is answered shows that the piece was looked at.
+        // A response on another connection shows that the server has read the piece.
         let mut other = TcpStream::connect(address).await.unwrap();
         assert!(is_answered(&mut other, 200).await);
         stream.write_all(&preface[cut..]).await.unwrap();
@@ -87,7 +87,7 @@ async fn a_preface_in_pieces_is_understood() {
     }
 }
 
-/// `PUT` and `POST` begin like the preface, and what was taken off the socket belongs to the request.
+/// `PUT` and `POST` begin like the preface, and the bytes that were read belong to the request.
 #[tokio::test]
 async fn a_method_in_pieces_that_begins_like_the_preface_is_understood() {
     let app = Router::new().route("/", get("got").post("posted").put("put"));
@@ -113,13 +113,13 @@ async fn a_method_in_pieces_that_begins_like_the_preface_is_understood() {
     }
 }
 
-/// One with each protocol; hyper sees to the first one.
+/// For both protocols; hyper enforces it for HTTP/1.1.
 #[tokio::test]
 async fn a_head_has_at_most_a_hundred_headers_over_either_protocol() {
     let (address, _) = serve(&config(), app()).await;
     let http1 = reqwest::Client::builder().http1_only();
     let http2 = reqwest::Client::builder().http2_prior_knowledge();
-    // Beside what the client sends by itself: Accept, and over HTTP/1.1 Host.
+    // In addition to the client's own headers: Accept, and over HTTP/1.1 Host.
     for (client, own) in [(http1, 2), (http2, 1)] {
         let client = client.build().unwrap();
         for (headers, status) in [(100, 200), (101, 431)] {
@@ -136,15 +136,15 @@ async fn a_head_has_at_most_a_hundred_headers_over_either_protocol() {
     }
 }
 
-/// It answers PINGs, which keeps it alive, but asks for nothing.
+/// The client answers PINGs, which keeps the connection alive, but sends no request.
 #[tokio::test]
 async fn a_connection_of_http_2_that_asks_for_nothing_is_closed() {
-    let impatient = ServerConfig {
+    let config = ServerConfig {
         header_read_timeout: Duration::from_millis(100),
         idle_timeout: Duration::from_millis(100),
         ..config()
     };
-    let (address, open) = serve(&impatient, app()).await;
+    let (address, open) = serve(&config, app()).await;
     let mut client = Http2::open(address, 65_535).await.unwrap();
     client.ask("GET", "/").await.unwrap();
     while client.next().await.unwrap().kind != HEADERS {}

@@ -1,4 +1,4 @@
-//! Listings of very many locks in the memory of the process: other tasks run between their steps.
+//! Listings of very many locks in the `memory:` store: other tasks run between their steps.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::support::PATIENCE;
 use crate::support::fixture::{LONG, claim_on, deadline};
 
-/// Closed locks, which a listing looks at and does not show.
+/// A closed lock, which a listing reads but does not show.
 async fn close(store: &MemoryStore, name: LockName) {
     let claim = Claim {
         min_hold: Some(LONG),

@@ -1,4 +1,4 @@
-//! What one peer address may have, and what is kept for the others.
+//! Limits per peer address, and the reserve for the others.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn app() -> Router {
     Router::new().route("/", get("here you are"))
 }
 
-/// Opens so many connections and returns those that are answered.
+/// Opens `count` connections and returns those that get a response.
 async fn answered(address: std::net::SocketAddr, from: u8, count: usize) -> Vec<TcpStream> {
     let mut answered = Vec::new();
     for _ in 0..count {
@@ -72,9 +72,9 @@ async fn a_trusted_proxy_may_have_as_many_as_there_are() {
     assert_eq!(answered(address, 2, 5).await.len(), 5);
 }
 
-/// Two peers together would have taken all of them.
+/// Without the reserve, two peers together would take all connections.
 #[tokio::test]
-async fn the_last_connections_are_kept_for_peers_that_have_hardly_any() {
+async fn the_last_connections_are_reserved_for_peers_with_few() {
     let (address, _) = serve(
         &ServerConfig {
             connections_max: 16,
@@ -121,7 +121,7 @@ async fn one_peer_cannot_have_more_requests_than_its_share() {
     };
     let refused = timeout(PATIENCE, refused).await.expect("a refusal");
     assert_eq!(refused, asked[2], "half of four is two");
-    // A request that was given up makes room for another one, as soon as the server knows.
+    // A cancelled request makes room for another one, as soon as the server has seen the reset.
     client.reset(asked[0]).await.unwrap();
     let is_let_in = async {
         loop {

@@ -1,4 +1,4 @@
-//! Answers that nobody reads: they end, and what they kept is given up.
+//! Responses that are not read: they end, and their memory is freed.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::sockets::config;
 use crate::support::http2::{DATA, HEADERS, Http2, RST_STREAM};
 use crate::support::{PATIENCE, eventually};
 
-/// More than the system takes on both ends of a connection.
+/// More than the socket buffers on both ends of a connection hold.
 const LARGE: usize = 64 * 1024 * 1024;
 const SOON: Duration = Duration::from_millis(100);
 const LATE: Duration = Duration::from_secs(3_600);
@@ -32,7 +32,7 @@ fn unread_within(write_timeout: Duration, answer_timeout: Duration) -> ServerCon
     }
 }
 
-/// Answers of that size, the bytes of which they share.
+/// A server with responses of this size, which share their bytes.
 async fn serve_bytes(config: &ServerConfig, size: usize) -> (SocketAddr, OpenConnections) {
     let bytes = Bytes::from(vec![b'x'; size]);
     let app = Router::new().route("/", get(move || async move { bytes.clone() }));
@@ -56,7 +56,7 @@ async fn is_over(open: &OpenConnections) {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_read_ends_with_its_connection() {
+async fn a_response_that_is_not_read_ends_with_its_connection() {
     let (address, open) = serve_bytes(&unread_within(SOON, LATE), LARGE).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(REQUEST).await.unwrap();
@@ -67,9 +67,9 @@ async fn an_answer_that_is_not_read_ends_with_its_connection() {
     is_over(&open).await;
 }
 
-/// What the system has taken counts for no limit.
+/// Bytes in the socket buffers do not count for any limit.
 #[tokio::test]
-async fn of_an_answer_that_is_not_read_the_system_takes_little() {
+async fn a_response_that_is_not_read_uses_little_socket_buffer() {
     let (address, _open) = serve_bytes(&unread_within(LATE, LATE), LARGE).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4 * 1024).unwrap();
@@ -86,7 +86,7 @@ async fn of_an_answer_that_is_not_read_the_system_takes_little() {
     assert!(taken < 512 * 1024, "{taken} bytes");
 }
 
-/// How many bytes the system has taken from the server and not delivered to the client.
+/// How many bytes are in the send queue of the server's socket.
 fn send_queue(server: u16, client: u16) -> u64 {
     let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let ends_with = |end: &str, port: u16| end.ends_with(&format!(":{port:04X}"));
@@ -100,9 +100,9 @@ fn send_queue(server: u16, client: u16) -> u64 {
     queue.map_or(0, |queue| u64::from_str_radix(queue, 16).unwrap())
 }
 
-/// The client takes something again and again, so that time alone can end it.
+/// The client keeps reading a little, so that only the total timeout can end the response.
 #[tokio::test]
-async fn an_answer_that_is_read_for_too_long_ends_with_its_connection() {
+async fn a_response_that_is_read_for_too_long_ends_with_its_connection() {
     let (address, open) = serve_bytes(&unread_within(LATE, SOON), LARGE).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(REQUEST).await.unwrap();
@@ -111,14 +111,14 @@ async fn an_answer_that_is_read_for_too_long_ends_with_its_connection() {
     let give_up = Instant::now() + PATIENCE;
     while open.count() > 0 {
         assert!(Instant::now() < give_up, "the answer goes on");
-        // What is there when the connection has ended may still be read.
+        // After the end of the connection, received bytes can still be read.
         let _ = timeout(SOON, stream.read(&mut piece)).await;
         sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test]
-async fn a_large_answer_arrives_whole_when_it_is_read() {
+async fn a_large_response_arrives_whole_when_it_is_read() {
     let (address, _) = serve_bytes(&unread_within(LATE, LATE), 1024 * 1024).await;
     for client in clients() {
         let answer = client
@@ -131,7 +131,7 @@ async fn a_large_answer_arrives_whole_when_it_is_read() {
     }
 }
 
-/// The peer goes on answering PINGs and asking for other things, which does not make it a reader.
+/// The peer keeps answering PINGs and sending other requests, which does not count as reading.
 #[tokio::test]
 async fn a_stream_of_http_2_whose_window_stays_closed_is_reset() {
     let (address, open) = serve_bytes(&unread_within(SOON, LATE), LARGE).await;
@@ -143,7 +143,7 @@ async fn a_stream_of_http_2_whose_window_stays_closed_is_reset() {
     assert_eq!(open.count(), 1, "the connection is not to blame");
 }
 
-/// With a window of one byte hyper gives the whole of a small answer to h2, which keeps it.
+/// With a window of one byte, hyper passes a whole small response to h2, which buffers it.
 #[tokio::test]
 async fn a_stream_of_http_2_whose_window_is_too_small_is_reset() {
     for size in [300, 20_000] {
@@ -175,9 +175,9 @@ async fn a_stream_of_http_2_that_is_read_byte_by_byte_is_reset_when_its_time_is_
     timeout(PATIENCE, reset).await.expect("a reset");
 }
 
-/// Silence is not the peer's fault.
+/// A time without events must not count as not reading.
 #[tokio::test]
-async fn a_stream_that_says_nothing_for_long_goes_on() {
+async fn a_stream_without_events_stays_open() {
     let events = || async {
         let events = stream::unfold(0, |count| async move {
             if count == 1 {
@@ -201,7 +201,7 @@ async fn a_stream_that_says_nothing_for_long_goes_on() {
 }
 
 #[tokio::test]
-async fn an_event_stream_that_nobody_reads_ends() {
+async fn an_event_stream_that_is_not_read_ends() {
     let events = || async {
         let event = Bytes::from(vec![b'x'; 64 * 1024]);
         Body::from_stream(stream::repeat_with(move || {

@@ -1,4 +1,4 @@
-//! Which histories are tried: random steps, and more often than by chance such as have a meaning.
+//! Generates histories: random steps, with meaningful ones more often than by chance.
 
 use std::marker::PhantomData;
 
@@ -7,10 +7,10 @@ use proptest::sample::{select, subsequence};
 use proptest::strategy::Union;
 use proptest_state_machine::ReferenceStateMachine;
 
-use super::reference::{Ask, LOCKS, Mode, Model, Step, TOKENS};
+use super::reference::{ClaimSpec, LOCKS, Mode, Model, Step, TOKENS};
 use super::run::Place;
 
-/// Histories of a place.
+/// Histories for a place.
 pub(super) struct Histories<P>(PhantomData<P>);
 
 impl<P: Place> ReferenceStateMachine for Histories<P> {
@@ -45,8 +45,8 @@ impl<P: Place> ReferenceStateMachine for Histories<P> {
             },
         );
         let evict = (0..LOCKS).prop_map(|lock| Step::Evict { lock });
-        let acquire = (ask::<P>(), stands_on::<P>())
-            .prop_map(|(ask, stands_on)| Step::Acquire { ask, stands_on });
+        let acquire = (spec::<P>(), waits_on::<P>())
+            .prop_map(|(spec, waits_on)| Step::Acquire { spec, waits_on });
         let mut steps = vec![
             (12, acquire.boxed()),
             (2, withdraw.boxed()),
@@ -72,23 +72,23 @@ impl<P: Place> ReferenceStateMachine for Histories<P> {
     }
 }
 
-/// Steps of claims that hold, of which there are few among all that could be asked for.
+/// Steps of claims that hold, which would be rare among random ones.
 fn of_holders<P: Place>(model: &Model) -> Vec<(u32, BoxedStrategy<Step>)> {
     let held = model.held();
     if held.is_empty() {
         return Vec::new();
     }
     let again =
-        (select(held.clone()), ask::<P>(), any::<bool>()).prop_map(|(held, ask, same_mode)| {
+        (select(held.clone()), spec::<P>(), any::<bool>()).prop_map(|(held, spec, same_mode)| {
             let (locks, token, mode) = held;
             Step::Acquire {
-                ask: Ask {
+                spec: ClaimSpec {
                     locks,
                     token,
-                    mode: if same_mode { mode } else { ask.mode },
-                    ..ask
+                    mode: if same_mode { mode } else { spec.mode },
+                    ..spec
                 },
-                stands_on: None,
+                waits_on: None,
             }
         });
     let release =
@@ -118,32 +118,32 @@ fn of_holders<P: Place>(model: &Model) -> Vec<(u32, BoxedStrategy<Step>)> {
     ]
 }
 
-/// Steps of claims that wait, or have.
+/// Steps of claims that wait or have waited.
 fn of_waiters<P: Place>(model: &Model) -> Vec<(u32, BoxedStrategy<Step>)> {
     let requests = model.requests();
     if requests.is_empty() {
         return Vec::new();
     }
-    let token = || select(requests.iter().map(|ask| ask.token).collect::<Vec<_>>());
-    let look = token().prop_map(|token| Step::Look { token });
+    let token = || select(requests.iter().map(|spec| spec.token).collect::<Vec<_>>());
+    let poll = token().prop_map(|token| Step::Poll { token });
     let keep = P::terms().prop_map(|terms| terms.ttl);
-    let park = (token(), keep).prop_map(|(token, keep)| Step::Park { token, keep });
-    let leave = select(requests.clone()).prop_map(|ask| Step::Release {
-        locks: ask.locks,
-        token: ask.token,
+    let suspend = (token(), keep).prop_map(|(token, keep)| Step::Suspend { token, keep });
+    let leave = select(requests.clone()).prop_map(|spec| Step::Release {
+        locks: spec.locks,
+        token: spec.token,
         depth: None,
     });
-    let again = (select(requests), stands_on::<P>())
-        .prop_map(|(ask, stands_on)| Step::Acquire { ask, stands_on });
+    let again = (select(requests), waits_on::<P>())
+        .prop_map(|(spec, waits_on)| Step::Acquire { spec, waits_on });
     vec![
-        (6, look.boxed()),
-        (3, park.boxed()),
+        (6, poll.boxed()),
+        (3, suspend.boxed()),
         (1, leave.boxed()),
         (3, again.boxed()),
     ]
 }
 
-/// One lock mostly, or several.
+/// Usually one lock, sometimes several.
 fn locks() -> BoxedStrategy<Vec<usize>> {
     let all: Vec<_> = (0..LOCKS).collect();
     prop_oneof![
@@ -164,23 +164,23 @@ fn mode() -> BoxedStrategy<Mode> {
     .boxed()
 }
 
-/// What a renewal says of the mode.
+/// The mode of a renewal, if it has one.
 fn new_mode() -> BoxedStrategy<Option<Mode>> {
     prop_oneof![2 => Just(None), 1 => mode().prop_map(Some)].boxed()
 }
 
-/// The depth to release down to, if not for good.
+/// The hold count to release down to; `None` for a full release.
 fn depth() -> BoxedStrategy<Option<u64>> {
     prop_oneof![3 => Just(None), 1 => (1..4_u64).prop_map(Some)].boxed()
 }
 
-fn ask<P: Place>() -> BoxedStrategy<Ask> {
+fn spec<P: Place>() -> BoxedStrategy<ClaimSpec> {
     let is_fair = prop::bool::weighted(0.9);
     let takes_over = prop::bool::weighted(0.3);
     let how = (mode(), is_fair, takes_over, P::terms());
     (locks(), 0..TOKENS, 1..4_u64, how)
         .prop_map(
-            |(locks, token, depth, (mode, fair, takes_over, terms))| Ask {
+            |(locks, token, depth, (mode, fair, takes_over, terms))| ClaimSpec {
                 locks,
                 token,
                 depth,
@@ -193,7 +193,7 @@ fn ask<P: Place>() -> BoxedStrategy<Ask> {
         .boxed()
 }
 
-/// On which process a request waits, if it does.
-fn stands_on<P: Place>() -> BoxedStrategy<Option<usize>> {
+/// The process on which a request waits, if it does.
+fn waits_on<P: Place>() -> BoxedStrategy<Option<usize>> {
     prop::option::weighted(0.6, 0..P::PROCESSES).boxed()
 }

@@ -1,6 +1,6 @@
-//! The meaning of claims, pure: no store, no clock but a number, no I/O. What one lock means is in `lock`.
+//! The meaning of claims as a pure model: no store, no I/O, and a number as the clock. `lock` models a single lock.
 //!
-//! Processes have no meaning here: a queue is one, whoever looks after its waiters, and nobody is ever silent.
+//! Processes do not matter here: a queue is the same whichever process polls for its waiters, and none ever dies.
 
 mod allowed;
 mod lock;
@@ -10,56 +10,56 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use lock::Mode;
 use lock::{Lease, Lock, Ticket};
-pub(super) use words::{Ask, Part, Seen, Step, Terms, What, Why};
+pub(super) use words::{ClaimSpec, Part, Seen, Step, Terms, What, Why};
 
-/// How many locks a history is about.
+/// The number of locks in a history.
 pub(super) const LOCKS: usize = 3;
-/// How many tokens claim them.
+/// The number of tokens that claim them.
 pub(super) const TOKENS: usize = 8;
 /// How many waiters a queue may have.
 pub(super) const WAITERS_MAX: usize = 3;
 
-/// A request that waits, or has waited.
+/// A request that waits or has waited.
 #[derive(Clone, Debug)]
 struct Request {
-    ask: Ask,
+    spec: ClaimSpec,
     process: usize,
     attempt: u64,
     sequence: u64,
 }
 
-/// All locks at one moment, and what the last step was answered.
+/// The state of all locks, and the answer to the last step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     now: u64,
     last_sequence: u64,
     last_text: u64,
     locks: [Lock; LOCKS],
-    /// Each token's last request that came to wait, until it is granted.
+    /// The last waiting request of each token, until it is granted.
     requests: BTreeMap<usize, Request>,
-    /// Each token's attempts that were not withdrawn, and what they asked for.
+    /// The attempts of each token that were not rolled back, with their locks.
     attempts: BTreeMap<usize, Vec<(u64, Vec<usize>)>>,
     last_attempt: u64,
-    /// The attempt that the last step made or withdrew, and its locks.
+    /// The attempt that the last step made or rolled back, and its locks.
     pub(super) attempt: (u64, Vec<usize>),
     pub(super) answer: Seen,
-    /// Who looked again when time had passed, and what they were answered.
-    pub(super) looked: Vec<(usize, Seen)>,
+    /// The waiters that polled after time had passed, with their answers.
+    pub(super) polled: Vec<(usize, Seen)>,
 }
 
 impl Model {
     pub(super) fn step(&mut self, step: &Step) {
-        self.looked.clear();
+        self.polled.clear();
         self.answer = match step {
-            Step::Acquire { ask, stands_on } => {
+            Step::Acquire { spec, waits_on } => {
                 self.last_attempt += 1;
-                self.attempt = (self.last_attempt, ask.locks.clone());
-                let attempts = self.attempts.entry(ask.token).or_default();
+                self.attempt = (self.last_attempt, spec.locks.clone());
+                let attempts = self.attempts.entry(spec.token).or_default();
                 attempts.push(self.attempt.clone());
-                self.acquire(ask, self.last_attempt, *stands_on, None)
+                self.acquire(spec, self.last_attempt, *waits_on, None)
             }
-            Step::Look { token } => self.look(*token),
-            Step::Park { token, keep } => self.park(*token, *keep),
+            Step::Poll { token } => self.poll(*token),
+            Step::Suspend { token, keep } => self.suspend(*token, *keep),
             Step::Withdraw {
                 token,
                 takes_first,
@@ -93,13 +93,13 @@ impl Model {
         };
     }
 
-    /// What everybody may see of a lock.
+    /// The public view of a lock.
     pub(super) fn view(&self, lock: usize) -> Seen {
         let seen = self.locks[lock].view(self.now).into_iter();
         seen.map(|part| part.at(lock)).collect()
     }
 
-    /// How much is kept, of which a token's text is so much.
+    /// The amount that is stored; `of_text` is the amount for the text of a token.
     pub(super) fn count(&self, of_text: impl Fn(usize) -> usize) -> usize {
         let texts: BTreeSet<_> = self.locks.iter().flat_map(Lock::texts).collect();
         let locks = self.locks.iter().map(|lock| lock.count(self.now));
@@ -107,27 +107,27 @@ impl Model {
         locks.chain(texts).sum()
     }
 
-    /// The tokens that stand in a queue, in their order.
-    pub(super) fn standing(&self) -> Vec<usize> {
-        let mut standing: Vec<_> = self
+    /// The tokens in a queue, in their order.
+    pub(super) fn queued(&self) -> Vec<usize> {
+        let mut queued: Vec<_> = self
             .requests
             .values()
-            .filter(|request| self.stands(request))
+            .filter(|request| self.is_waiting(request))
             .collect();
-        standing.sort_by_key(|request| request.sequence);
-        standing
+        queued.sort_by_key(|request| request.sequence);
+        queued
             .into_iter()
-            .map(|request| request.ask.token)
+            .map(|request| request.spec.token)
             .collect()
     }
 
-    /// What those ask for that wait or have.
-    pub(super) fn requests(&self) -> Vec<Ask> {
+    /// The claims that wait or have waited.
+    pub(super) fn requests(&self) -> Vec<ClaimSpec> {
         let requests = self.requests.values();
-        requests.map(|request| request.ask.clone()).collect()
+        requests.map(|request| request.spec.clone()).collect()
     }
 
-    /// Which tokens hold which locks, and how they hold the first of them.
+    /// The holders: their locks, their token, and their mode on the first lock.
     pub(super) fn held(&self) -> Vec<(Vec<usize>, usize, Mode)> {
         let held = (0..TOKENS).filter_map(|token| {
             let lease = |lock: usize| self.locks[lock].lease_of(token);
@@ -138,24 +138,24 @@ impl Model {
         held.collect()
     }
 
-    /// Those who wait, would be granted if they asked, and whose turn it is.
+    /// The waiters at the head of their queues that would be granted if they polled.
     pub(super) fn due(&self) -> Vec<usize> {
-        let mut due = self.standing();
+        let mut due = self.queued();
         due.retain(|token| {
-            let Request { ask, sequence, .. } = &self.requests[token];
-            ask.locks.iter().all(|&lock| {
+            let Request { spec, sequence, .. } = &self.requests[token];
+            spec.locks.iter().all(|&lock| {
                 let lock = &self.locks[lock];
-                lock.first() == Some(*sequence) && lock.admits(ask.mode, self.now)
+                lock.first() == Some(*sequence) && lock.admits(spec.mode, self.now)
             })
         });
         due
     }
 
-    fn stands(&self, request: &Request) -> bool {
-        let ask = &request.ask;
-        ask.locks.iter().all(|&lock| {
+    fn is_waiting(&self, request: &Request) -> bool {
+        let spec = &request.spec;
+        spec.locks.iter().all(|&lock| {
             let ticket = self.locks[lock].queue.get(&request.sequence);
-            ticket.is_some_and(|ticket| ticket.token == ask.token && ticket.kept_until.is_none())
+            ticket.is_some_and(|ticket| ticket.token == spec.token && ticket.kept_until.is_none())
         })
     }
 
@@ -169,59 +169,59 @@ impl Model {
 
     fn acquire(
         &mut self,
-        ask: &Ask,
+        spec: &ClaimSpec,
         attempt: u64,
-        stands_on: Option<usize>,
+        waits_on: Option<usize>,
         place: Option<u64>,
     ) -> Seen {
-        let locks = ask.locks.iter().map(|&lock| (lock, &self.locks[lock]));
+        let locks = spec.locks.iter().map(|&lock| (lock, &self.locks[lock]));
         for (lock, state) in locks.clone() {
-            if let Some(ended) = state.ended.get(&ask.token) {
+            if let Some(ended) = state.ended.get(&spec.token) {
                 return vec![What::Ended(ended.why).bare(lock)];
             }
         }
         let held = locks
             .clone()
-            .filter(|(_, state)| state.lease_of(ask.token).is_some());
+            .filter(|(_, state)| state.lease_of(spec.token).is_some());
         let held = held.count();
-        if held == ask.locks.len() {
-            return self.again(ask, attempt);
+        if held == spec.locks.len() {
+            return self.again(spec, attempt);
         }
         for (lock, state) in locks.clone() {
-            let misses = held > 0 && state.lease_of(ask.token).is_none();
-            if misses || state.waits_otherwise(ask.token, ask.mode) {
+            let misses = held > 0 && state.lease_of(spec.token).is_none();
+            if misses || state.waits_otherwise(spec.token, spec.mode) {
                 return vec![What::ContradictsClaim.bare(lock)];
             }
         }
-        if let Some((lock, _)) = locks.clone().find(|(_, state)| state.disagrees(ask.mode)) {
-            // To wait would not help, so it keeps nobody waiting.
-            for &lock in &ask.locks {
-                self.locks[lock].step_out(ask.token, u64::MAX);
+        if let Some((lock, _)) = locks.clone().find(|(_, state)| state.disagrees(spec.mode)) {
+            // Waiting would not help, so the claim leaves the queues.
+            for &lock in &spec.locks {
+                self.locks[lock].step_out(spec.token, u64::MAX);
             }
             return vec![What::ContradictsLimit.bare(lock)];
         }
         let place = place.or_else(|| {
             locks
                 .clone()
-                .find_map(|(_, state)| state.ticket_of(ask.token))
+                .find_map(|(_, state)| state.ticket_of(spec.token))
         });
         let in_the_way = locks.filter_map(|(lock, state)| {
-            let part = state.in_the_way(ask.mode, ask.fair, place, self.now)?;
+            let part = state.in_the_way(spec.mode, spec.fair, place, self.now)?;
             Some(part.at(lock))
         });
         let in_the_way: Seen = in_the_way.collect();
-        match stands_on {
-            _ if in_the_way.is_empty() => self.grant(ask, attempt),
+        match waits_on {
+            _ if in_the_way.is_empty() => self.grant(spec, attempt),
             None => in_the_way,
-            Some(process) => self.stand(ask, attempt, process, place),
+            Some(process) => self.enqueue(spec, attempt, process, place),
         }
     }
 
     /// The claim holds all its locks already.
-    fn again(&mut self, ask: &Ask, attempt: u64) -> Seen {
-        for &lock in &ask.locks {
-            let lease = self.locks[lock].lease_of(ask.token).expect("it holds");
-            match (lease.mode, ask.mode) {
+    fn again(&mut self, spec: &ClaimSpec, attempt: u64) -> Seen {
+        for &lock in &spec.locks {
+            let lease = self.locks[lock].lease_of(spec.token).expect("it holds");
+            match (lease.mode, spec.mode) {
                 (has, wants) if has == wants => {}
                 (Mode::Shared { .. }, Mode::Alone) => {
                     return vec![What::ContradictsUpgrade.bare(lock)];
@@ -230,31 +230,37 @@ impl Model {
             }
         }
         let mut what = What::Replayed;
-        for &lock in &ask.locks {
-            if self.locks[lock].deepen(ask, attempt) {
+        for &lock in &spec.locks {
+            if self.locks[lock].deepen(spec, attempt) {
                 what = What::Reentered;
             }
         }
-        let leases = ask.locks.iter().map(|&lock| {
-            let lease = self.locks[lock].lease_of(ask.token).expect("it holds");
+        let leases = spec.locks.iter().map(|&lock| {
+            let lease = self.locks[lock].lease_of(spec.token).expect("it holds");
             lease.seen(what, self.now).at(lock)
         });
         leases.collect()
     }
 
-    fn grant(&mut self, ask: &Ask, attempt: u64) -> Seen {
-        self.requests.remove(&ask.token);
-        let text = self.text(ask);
-        let grants = ask.locks.iter().map(|&lock| {
-            let lease = Lease::new(ask, attempt, text, self.now);
+    fn grant(&mut self, spec: &ClaimSpec, attempt: u64) -> Seen {
+        self.requests.remove(&spec.token);
+        let text = self.text(spec);
+        let grants = spec.locks.iter().map(|&lock| {
+            let lease = Lease::new(spec, attempt, text, self.now);
             self.locks[lock].grant(lease, self.now).at(lock)
         });
         grants.collect()
     }
 
-    fn stand(&mut self, ask: &Ask, attempt: u64, process: usize, place: Option<u64>) -> Seen {
+    fn enqueue(
+        &mut self,
+        spec: &ClaimSpec,
+        attempt: u64,
+        process: usize,
+        place: Option<u64>,
+    ) -> Seen {
         if place.is_none() {
-            for &lock in &ask.locks {
+            for &lock in &spec.locks {
                 let length = self.locks[lock].length();
                 if length >= WAITERS_MAX as u64 {
                     return vec![What::TooManyWaiters.of(lock, &[length], &[])];
@@ -265,61 +271,61 @@ impl Model {
             self.last_sequence += 1;
             self.last_sequence
         });
-        let text = self.text(ask);
-        for &lock in &ask.locks {
+        let text = self.text(spec);
+        for &lock in &spec.locks {
             let ticket = Ticket {
-                token: ask.token,
-                mode: ask.mode,
+                token: spec.token,
+                mode: spec.mode,
                 kept_until: None,
                 text,
             };
             self.locks[lock].queue.insert(sequence, ticket);
         }
         let request = Request {
-            ask: ask.clone(),
+            spec: spec.clone(),
             process,
             attempt,
             sequence,
         };
-        self.requests.insert(ask.token, request);
-        vec![What::Waiting.of(ask.locks[0], &self.position(ask, sequence), &[])]
+        self.requests.insert(spec.token, request);
+        vec![What::Waiting.of(spec.locks[0], &self.position(spec, sequence), &[])]
     }
 
-    /// The text that a claim waits with, or a new one.
-    fn text(&mut self, ask: &Ask) -> u64 {
+    /// The text of the waiting claim, or a new one.
+    fn text(&mut self, spec: &ClaimSpec) -> u64 {
         let place = |&lock: &usize| {
             let lock = &self.locks[lock];
-            Some(lock.queue[&lock.ticket_of(ask.token)?].text)
+            Some(lock.queue[&lock.ticket_of(spec.token)?].text)
         };
-        ask.locks.iter().find_map(place).unwrap_or_else(|| {
+        spec.locks.iter().find_map(place).unwrap_or_else(|| {
             self.last_text += 1;
             self.last_text
         })
     }
 
-    /// How many are before a claim, in all of its queues, and how many there are.
-    fn position(&self, ask: &Ask, sequence: u64) -> Vec<u64> {
-        let Ok([lock]) = <[usize; 1]>::try_from(ask.locks.clone()) else {
-            // Which of several queues is the longest is a matter of taste.
+    /// The position of a claim over all of its queues, and the length of the queue.
+    fn position(&self, spec: &ClaimSpec, sequence: u64) -> Vec<u64> {
+        let Ok([lock]) = <[usize; 1]>::try_from(spec.locks.clone()) else {
+            // For several queues, the choice of the longest one is not specified.
             return Vec::new();
         };
         let lock = &self.locks[lock];
         vec![lock.before(sequence) + 1, lock.length()]
     }
 
-    fn look(&mut self, token: usize) -> Seen {
+    fn poll(&mut self, token: usize) -> Seen {
         let request = self.requests[&token].clone();
-        let (ask, process) = (&request.ask, request.process);
-        self.acquire(ask, request.attempt, Some(process), Some(request.sequence))
+        let (spec, process) = (&request.spec, request.process);
+        self.acquire(spec, request.attempt, Some(process), Some(request.sequence))
     }
 
-    fn park(&mut self, token: usize, keep: u64) -> Seen {
+    fn suspend(&mut self, token: usize, keep: u64) -> Seen {
         let request = &self.requests[&token];
-        let position = self.position(&request.ask, request.sequence);
-        for &lock in &request.ask.locks {
+        let position = self.position(&request.spec, request.sequence);
+        for &lock in &request.spec.locks {
             self.locks[lock].step_out(token, self.now + keep);
         }
-        vec![What::Parked.of(request.ask.locks[0], &position, &[])]
+        vec![What::Suspended.of(request.spec.locks[0], &position, &[])]
     }
 
     fn withdraw(&mut self, token: usize, takes_first: bool, is_closed: bool) -> Seen {
@@ -371,9 +377,9 @@ impl Model {
         self.now += ticks;
         let now = self.now;
         self.locks.iter_mut().for_each(|lock| lock.pass(now));
-        for token in self.standing() {
-            let seen = self.look(token);
-            self.looked.push((token, seen));
+        for token in self.queued() {
+            let seen = self.poll(token);
+            self.polled.push((token, seen));
         }
     }
 }

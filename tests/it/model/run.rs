@@ -1,6 +1,6 @@
-//! The same history in a store: every answer, every view and every fencing token compared with the model's.
+//! Runs a history on a store, and compares every answer, view and fencing token with the model.
 //!
-//! How answers are put into the model's words is in `seen`.
+//! `seen` translates answers into the model's types.
 
 mod seen;
 
@@ -20,52 +20,53 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::histories::Histories;
-use super::reference::{Ask, LOCKS, Model, Part, Seen, Step, TOKENS, Terms, WAITERS_MAX};
+use super::reference::{ClaimSpec, LOCKS, Model, Part, Seen, Step, TOKENS, Terms, WAITERS_MAX};
 use crate::support::eventually_within;
 use crate::support::fixture::{
     Fixture, Waiter, claim_on_all, fresh_name, hold_count, metadata, names, owner, ttl,
 };
 
-/// Where histories are run, and which durations occur in them.
+/// The store that histories run on, and the durations in them.
 pub(super) trait Place: std::fmt::Debug + 'static {
-    /// How long the model's unit of time lasts.
+    /// The length of the model's unit of time.
     const TICK: Duration;
-    /// Whether time only passes when a history says so, so that every reported duration can be compared. Where it
-    /// is not, histories only have durations that are clearly over or far from it.
+    /// Whether time passes only when a history says so, so that every reported duration can be compared. Otherwise,
+    /// histories only have durations that are clearly over or far from over.
     const IS_EXACT: bool;
-    /// How many processes look after waiters.
+    /// The number of processes that poll for waiters.
     const PROCESSES: usize;
 
-    /// What claims ask for.
+    /// The durations of claims.
     fn terms() -> BoxedStrategy<Terms>;
 
-    /// How much time passes in a step, if any ever does.
+    /// How much time passes in a step; `None` if time never passes.
     fn passes() -> Option<BoxedStrategy<u64>>;
 }
 
-/// How many steps were compared where time really passes.
+/// The number of compared steps where time really passes.
 pub(super) static COMPARED_IN_TIME: AtomicUsize = AtomicUsize::new(0);
 
-/// A history being run.
+/// A running history.
 pub(super) struct Run<P> {
     runtime: Arc<Runtime>,
     /// One for each process.
     benches: Arc<[Fixture]>,
-    /// The store itself, if it counts what it keeps.
+    /// The store itself, if it counts its records.
     memory: Option<Arc<MemoryStore>>,
     locks: [LockName; LOCKS],
     tokens: [Token; TOKENS],
     fences: [Fences; LOCKS],
-    /// Those who wait or have waited: on which process, and how many offers it had heard when they asked last.
+    /// The claims that wait or have waited: on which process, and how many notifications it had received at their last
+    /// poll.
     waiters: BTreeMap<usize, (usize, Waiter, usize)>,
-    /// When time last passed; until the first tick after it, nothing ends by itself.
+    /// When time last passed; until the first tick after that, nothing expires.
     passed: Instant,
-    /// The machine was so busy that a tick went by unnoticed: from then on nothing can be said.
+    /// Set when the machine was so busy that a tick passed unnoticed: from then on nothing is compared.
     is_inconclusive: bool,
     place: PhantomData<P>,
 }
 
-/// What histories are run on.
+/// The runtime and stores of a history.
 type Stores = (Arc<Runtime>, Arc<[Fixture]>, Option<Arc<MemoryStore>>);
 
 /// The fencing tokens of one lock.
@@ -117,15 +118,15 @@ impl<P: Place> StateMachineTest for Run<P> {
 impl<P: Place> Run<P> {
     async fn take(&mut self, model: &Model, step: &Step) {
         let answer = self.answer(model, step).await;
-        let mut looked = Vec::new();
-        for (token, expected) in &model.looked {
-            looked.push((*token, self.look(*token).await, expected));
+        let mut polled = Vec::new();
+        for (token, expected) in &model.polled {
+            polled.push((*token, self.poll(*token).await, expected));
         }
         let mut views = Vec::new();
         for (lock, name) in self.locks.iter().enumerate() {
             views.push(self.seen_view(lock, self.benches[0].view(name).await));
         }
-        let longest = match model.standing().is_empty() {
+        let longest = match model.queued().is_empty() {
             true => P::TICK / 2,
             false => (P::TICK / 2).min(RESERVATION_TTL / 2),
         };
@@ -137,7 +138,7 @@ impl<P: Place> Run<P> {
             COMPARED_IN_TIME.fetch_add(1, Ordering::Relaxed);
         }
         Self::assert_agree(&answer, &model.answer, &format_args!("{step:?}"));
-        for (token, answer, expected) in looked {
+        for (token, answer, expected) in polled {
             let what = format_args!("what token {token} is answered after {step:?}");
             Self::assert_agree(&answer, expected, &what);
         }
@@ -149,7 +150,7 @@ impl<P: Place> Run<P> {
             let expected = model.count(|token| self.counts_of_text(token));
             assert_eq!(memory.count_kept(), expected, "what is kept after {step:?}");
         }
-        self.assert_those_were_told_who_are_due(model).await;
+        self.assert_due_waiters_are_notified(model).await;
     }
 
     fn assert_agree(actual: &Seen, expected: &Seen, what: &dyn std::fmt::Display) {
@@ -163,7 +164,7 @@ impl<P: Place> Run<P> {
                     ..part
                 });
                 let mut timeless: Vec<_> = timeless.collect();
-                // Those who hold or are evicted come in the order of time.
+                // Holders and evicted holders are in the order of time.
                 timeless.sort();
                 timeless
             };
@@ -171,21 +172,22 @@ impl<P: Place> Run<P> {
         }
     }
 
-    /// No wake-up is lost: whoever could be granted has been offered a lock since it asked last.
-    async fn assert_those_were_told_who_are_due(&self, model: &Model) {
+    /// Asserts that no wake-up is lost: each waiter that could be granted was notified since its last poll.
+    async fn assert_due_waiters_are_notified(&self, model: &Model) {
         for token in model.due() {
-            let (process, waiter, heard_before) = &self.waiters[&token];
-            let is_told = || self.offers_heard(*process, waiter) > *heard_before;
+            let (process, waiter, notified_before) = &self.waiters[&token];
+            let is_notified = || self.notifications_of(*process, waiter) > *notified_before;
             if P::IS_EXACT {
-                assert!(is_told(), "token {token} is due and was not told");
-            } else if !is_told() {
-                let what = format!("token {token} is due and is told");
-                eventually_within(RESERVATION_TTL, &what, async || is_told().then_some(())).await;
+                assert!(is_notified(), "token {token} is due and was not notified");
+            } else if !is_notified() {
+                let what = format!("token {token} is due and gets notified");
+                eventually_within(RESERVATION_TTL, &what, async || is_notified().then_some(()))
+                    .await;
             }
         }
     }
 
-    fn offers_heard(&self, process: usize, waiter: &Waiter) -> usize {
+    fn notifications_of(&self, process: usize, waiter: &Waiter) -> usize {
         let ear = self.benches[process].ear();
         let names = waiter.claim.names.iter();
         names.map(|name| ear.offers_of(name)).sum()
@@ -194,13 +196,13 @@ impl<P: Place> Run<P> {
     async fn answer(&mut self, model: &Model, step: &Step) -> Seen {
         let attempt = Attempt(model.attempt.0);
         match step {
-            Step::Acquire { ask, stands_on } => self.acquire(ask, attempt, *stands_on).await,
-            Step::Look { token } => self.look(*token).await,
-            Step::Park { token, keep } => {
+            Step::Acquire { spec, waits_on } => self.acquire(spec, attempt, *waits_on).await,
+            Step::Poll { token } => self.poll(*token).await,
+            Step::Suspend { token, keep } => {
                 let (process, waiter, _) = &self.waiters[token];
                 let keep = Self::duration(*keep);
-                let parked = self.benches[*process].park(&waiter.claim, keep).await;
-                self.seen_parked(&waiter.claim, &parked)
+                let suspended = self.benches[*process].park(&waiter.claim, keep).await;
+                self.seen_suspended(&waiter.claim, &suspended)
             }
             Step::Withdraw {
                 token, is_closed, ..
@@ -248,19 +250,24 @@ impl<P: Place> Run<P> {
         }
     }
 
-    async fn acquire(&mut self, ask: &Ask, attempt: Attempt, stands_on: Option<usize>) -> Seen {
+    async fn acquire(
+        &mut self,
+        spec: &ClaimSpec,
+        attempt: Attempt,
+        waits_on: Option<usize>,
+    ) -> Seen {
         let claim = Claim {
-            hold_count: hold_count(ask.depth),
-            mode: seen::mode(ask.mode),
-            fair: ask.fair,
-            takes_over: ask.takes_over,
-            ttl: ttl(Self::duration(ask.terms.ttl)),
-            min_hold: ask.terms.min_hold.map(Self::duration),
-            max_hold: ask.terms.max_hold.map(Self::duration),
-            lock_delay: ask.terms.lock_delay.map(Self::duration),
-            ..self.claim(ask.token, &ask.locks)
+            hold_count: hold_count(spec.depth),
+            mode: seen::mode(spec.mode),
+            fair: spec.fair,
+            takes_over: spec.takes_over,
+            ttl: ttl(Self::duration(spec.terms.ttl)),
+            min_hold: spec.terms.min_hold.map(Self::duration),
+            max_hold: spec.terms.max_hold.map(Self::duration),
+            lock_delay: spec.terms.lock_delay.map(Self::duration),
+            ..self.claim(spec.token, &spec.locks)
         };
-        let Some(process) = stands_on else {
+        let Some(process) = waits_on else {
             let answer = self.benches[0].attempt(&claim, attempt).await;
             return self.seen_acquired(&claim, answer.expect("the store answers"));
         };
@@ -268,34 +275,34 @@ impl<P: Place> Run<P> {
             stand.waiters_max = WAITERS_MAX.try_into().expect("few");
         });
         waiter.attempt = attempt;
-        self.ask(ask.token, process, waiter).await
+        self.send(spec.token, process, waiter).await
     }
 
-    async fn look(&mut self, token: usize) -> Seen {
+    async fn poll(&mut self, token: usize) -> Seen {
         let (process, waiter, _) = self.waiters.remove(&token).expect("it has waited");
-        self.ask(token, process, waiter).await
+        self.send(token, process, waiter).await
     }
 
-    async fn ask(&mut self, token: usize, process: usize, mut waiter: Waiter) -> Seen {
+    async fn send(&mut self, token: usize, process: usize, mut waiter: Waiter) -> Seen {
         let answer = self.benches[process].ask(&mut waiter).await;
         let seen = self.seen_acquired(&waiter.claim, answer);
         if waiter.stand.place.is_some() {
-            // An offer that was on its way when it asked may have been answered by this already. So it counts for
-            // nothing, and another must come.
-            let heard = self.offers_heard(process, &waiter);
-            self.waiters.insert(token, (process, waiter, heard));
+            // A notification that was in flight during the poll may be obsolete after it. So it does not count, and
+            // another one must arrive.
+            let notified = self.notifications_of(process, &waiter);
+            self.waiters.insert(token, (process, waiter, notified));
         }
         seen
     }
 
-    /// How much the text of a claim counts.
+    /// The amount that the text of a claim counts.
     fn counts_of_text(&self, token: usize) -> usize {
         let claim = self.claim(token, &[0]);
         let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
         (claim.owner.as_str().len() + metadata.len()) / 256
     }
 
-    /// A claim of a token, with nothing of its own but its text: the larger the token, the longer.
+    /// A plain claim of a token, with a text: the larger the token, the longer the text.
     fn claim(&self, token: usize, locks: &[usize]) -> Claim {
         Claim {
             token: self.tokens[token],
@@ -314,7 +321,7 @@ impl<P: Place> Run<P> {
     }
 }
 
-/// An embedded store of its own, on a stopped clock of its own.
+/// A new embedded store with a stopped clock.
 fn memory() -> Stores {
     let runtime = Builder::new_current_thread()
         .enable_time()
@@ -326,7 +333,7 @@ fn memory() -> Stores {
     (Arc::new(runtime), Arc::new([fixture]), Some(memory))
 }
 
-/// One store for all histories; they have their own locks.
+/// One store for all histories, which use different locks.
 fn redis() -> Stores {
     static RUNTIME: LazyLock<Arc<Runtime>> =
         LazyLock::new(|| Arc::new(Runtime::new().expect("a runtime")));

@@ -1,7 +1,7 @@
-//! Every step that may be taken from a state.
+//! Every step that is possible in a state.
 //!
-//! A process does what it owes before time goes on: it looks after its queue, reports grants, gives back what nobody
-//! receives. Everything else may happen at any moment, or never.
+//! A process completes its pending work before time advances: it polls its queue, reports grants, and rolls back
+//! undelivered ones. Everything else may happen at any time, or never.
 
 use stateright::{Model, Property};
 
@@ -11,7 +11,7 @@ use super::scenario::{ATTEMPTS, CLAIMS, PROCESSES, Scenario, UNLUCKY};
 use super::state::{Client, Phase, Process, State};
 use super::store::{Lease, OUTSIDER, TTL};
 
-/// What may happen. A claim comes with the number of its request, where it matters.
+/// The possible steps. A claim comes with the number of its request, where it matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Post(usize),
@@ -20,23 +20,23 @@ pub(super) enum Action {
     ComeAgain(usize),
     StayAway(usize),
     Release(usize),
-    Look(usize),
-    LookWithoutAnswer(usize),
-    Hear(usize),
+    Poll(usize),
+    PollWithoutReply(usize),
+    Receive(usize),
     Lose(usize),
-    /// The process finds out that the client is gone.
+    /// The process detects that the client is gone.
     Notice(usize, usize),
     TimeOut(usize, usize),
     Report(usize, usize),
     Withdraw(usize, usize),
-    Park(usize, usize),
-    /// The late ask arrives.
+    Suspend(usize, usize),
+    /// The late poll arrives.
     Arrive,
-    /// It never will.
+    /// The late poll is lost.
     Vanish,
     Crash,
-    StandStill,
-    GoOn,
+    Pause,
+    Resume,
     Tick,
 }
 
@@ -44,11 +44,11 @@ impl Model for Scenario {
     type State = State;
     type Action = Action;
 
-    /// Somebody else holds the lock.
+    /// Initially an outsider holds the lock.
     fn init_states(&self) -> Vec<State> {
         let mut state = State {
             delays_left: self.delays,
-            may_stand_still: self.may_stand_still,
+            may_pause: self.may_pause,
             ..State::default()
         };
         state.store.leases[OUTSIDER] = Some(Lease {
@@ -80,8 +80,8 @@ impl Model for Scenario {
         }
         match state.processes[UNLUCKY] {
             Process::Runs if self.may_crash => actions.push(Action::Crash),
-            Process::Runs if state.may_stand_still => actions.push(Action::StandStill),
-            Process::StandsStill => actions.push(Action::GoOn),
+            Process::Runs if state.may_pause => actions.push(Action::Pause),
+            Process::Paused => actions.push(Action::Resume),
             Process::Runs | Process::IsDead => {}
         }
         if self.owes_nothing(state) {
@@ -93,10 +93,10 @@ impl Model for Scenario {
         let mut state = *last;
         self.step(&mut state, action);
         if action != Action::Tick {
-            state.seen.kept_secret = state.store.is_kept_secret() && !last.store.is_kept_secret();
+            state.seen.is_unreserved = state.store.is_unreserved() && !last.store.is_unreserved();
         }
         state.forget();
-        // What changes nothing is no step: else a state in which nobody can do anything would not look like an end.
+        // A step must change the state: otherwise a final state would not be detected as an end.
         (state != *last).then_some(state)
     }
 
@@ -134,31 +134,33 @@ impl Scenario {
             return;
         }
         if state.store.messages[process] {
-            // The message is not gone thereby: it may come twice, and it may come late.
-            actions.push(Action::Hear(process));
+            // The message is not removed, so that it may arrive twice or late.
+            actions.push(Action::Receive(process));
         }
-        if !state.has_looked[process] && self.mistake != Some(Mistake::WakesByMessageAlone) {
-            actions.push(Action::Look(process));
+        if !state.has_polled[process] && self.mistake != Some(Mistake::WakesByMessageAlone) {
+            actions.push(Action::Poll(process));
             if state.delays_left > 0 && state.first_waiting(process).is_some() {
-                actions.push(Action::LookWithoutAnswer(process));
+                actions.push(Action::PollWithoutReply(process));
             }
         }
     }
 
-    /// Whether every running process has done what it has to before time goes on.
+    /// Whether every running process has completed its pending work.
     fn owes_nothing(&self, state: &State) -> bool {
-        let looks = self.mistake != Some(Mistake::WakesByMessageAlone);
+        let polls = self.mistake != Some(Mistake::WakesByMessageAlone);
         let mut processes = 0..PROCESSES;
-        let has_looked = processes.all(|process| {
-            let must_look = looks && state.runs(process) && state.has_waiting(process);
-            !must_look || state.has_looked[process]
+        let has_polled = processes.all(|process| {
+            let must_poll = polls && state.runs(process) && state.has_waiting(process);
+            !must_poll || state.has_polled[process]
         });
-        has_looked
+        has_polled
             && state.each_request().all(|(claim, attempt, request)| {
                 let is_done = match request.phase {
                     Phase::Over => true,
                     Phase::Waiting => state.is_there(claim, attempt) && request.time_left > 1,
-                    Phase::Answering | Phase::Withdrawing { .. } | Phase::Parking { .. } => false,
+                    Phase::Answering | Phase::Withdrawing { .. } | Phase::Suspending { .. } => {
+                        false
+                    }
                 };
                 is_done || !state.runs(request.process)
             })
@@ -178,7 +180,7 @@ fn of_request(state: &State, claim: usize, attempt: usize, actions: &mut Vec<Act
         Phase::Waiting if request.time_left <= 1 => actions.push(Action::TimeOut(claim, attempt)),
         Phase::Answering => actions.push(Action::Report(claim, attempt)),
         Phase::Withdrawing { .. } => actions.push(Action::Withdraw(claim, attempt)),
-        Phase::Parking { .. } => actions.push(Action::Park(claim, attempt)),
+        Phase::Suspending { .. } => actions.push(Action::Suspend(claim, attempt)),
         Phase::Waiting | Phase::Over => {}
     }
 }

@@ -1,33 +1,33 @@
-//! What must always be so, what must come to be, and what must at least happen now and then for the rest to mean
-//! something.
+//! The properties: what must always hold, what must eventually hold, and what must happen at least once for the others
+//! to be meaningful.
 //!
-//! An `eventually` is judged at the ends of paths alone, and a state that was met before is not gone through again. That is
-//! sound here: what is settled stays settled, no state is an end in which anything can still happen, and no path goes on
-//! for ever, because requests, leases and kept places all end and a lock that stands idle ends the story.
+//! The checker evaluates `eventually` only at the ends of paths, and does not explore a visited state again. This is
+//! sound here: a settled state stays settled, no state in which a step is possible is an end, and no path is infinite,
+//! because requests, leases and kept places all end, and a lock that stays idle ends the path.
 
 use stateright::Property;
 
 use super::scenario::{CLAIMS, Scenario};
 use super::state::{Client, Phase, State};
 
-pub(super) const ALONE: &str = "no two clients hold the lock that do not share it";
-pub(super) const GIVEN_BACK: &str = "what was granted is reported or given back";
-pub(super) const ONE_OFFER: &str = "at most one waiter can take the lock";
-pub(super) const IN_ORDER: &str = "nobody overtakes a waiter that came before";
-pub(super) const IN_TIME: &str = "nothing is granted from a place whose time is over";
-pub(super) const OFFERED: &str = "whoever opens the lock offers it";
-pub(super) const NOT_IDLE: &str = "an open lock that is waited for is soon held";
-pub(super) const SETTLED: &str = "every claim comes to an end";
-const PASSED_OVER: &str = "a process lets an offer lapse";
+pub(super) const ALONE: &str = "no two clients hold the lock unless they share it";
+pub(super) const ROLLED_BACK: &str = "every grant is reported or rolled back";
+pub(super) const ONE_RESERVATION: &str = "at most one waiter can take the lock";
+pub(super) const IN_ORDER: &str = "no claim overtakes an earlier waiter";
+pub(super) const IN_TIME: &str = "no claim is granted after its wait timed out";
+pub(super) const RESERVED: &str = "a step that opens the lock reserves it";
+pub(super) const NOT_IDLE: &str = "an open lock with waiters is soon held";
+pub(super) const SETTLED: &str = "every claim ends";
+const PASSED_OVER: &str = "a process lets a reservation lapse";
 
 pub(super) fn all() -> Vec<Property<Scenario>> {
     vec![
         Property::always(ALONE, are_apart),
-        Property::always(GIVEN_BACK, |_, state| are_somebodys(state)),
-        Property::always(ONE_OFFER, is_offered_once),
+        Property::always(ROLLED_BACK, |_, state| are_somebodys(state)),
+        Property::always(ONE_RESERVATION, is_reserved_once),
         Property::always(IN_ORDER, |_, state: &State| !state.seen.overtook),
         Property::always(IN_TIME, |_, state: &State| !state.seen.granted_late),
-        Property::always(OFFERED, |_, state: &State| !state.seen.kept_secret),
+        Property::always(RESERVED, |_, state: &State| !state.seen.is_unreserved),
         Property::always(NOT_IDLE, |scenario, state| {
             !is_idle_for_long(scenario, state)
         }),
@@ -38,7 +38,7 @@ pub(super) fn all() -> Vec<Property<Scenario>> {
     ]
 }
 
-/// Whether there is no use in going on.
+/// Whether to stop exploring this path.
 pub(super) fn is_lost(scenario: &Scenario, state: &State) -> bool {
     has_broken_a_rule(state) || is_idle_for_long(scenario, state)
 }
@@ -51,7 +51,7 @@ pub(super) fn is_settled(client: Client) -> bool {
     }
 }
 
-/// Whether nobody holds the lock that the first live waiter wants.
+/// Whether the lock that the first live waiter wants is free.
 pub(super) fn is_idle(scenario: &Scenario, state: &State) -> bool {
     let live = state.live_waiters();
     let live = live.filter(|(.., process)| state.runs(*process));
@@ -67,19 +67,18 @@ pub(super) fn is_idle(scenario: &Scenario, state: &State) -> bool {
     })
 }
 
-/// When every message is lost, an offer may lapse before its process looks, and the next one too. Whatever else goes wrong
+/// When every message is lost, a reservation may lapse before its process polls, and the next one too. Any other fault
 /// may cost one step more.
 fn is_idle_for_long(scenario: &Scenario, state: &State) -> bool {
-    let failures =
-        scenario.delays + u8::from(scenario.may_crash) + u8::from(scenario.may_stand_still);
+    let failures = scenario.delays + u8::from(scenario.may_crash) + u8::from(scenario.may_pause);
     state.seen.idle_for > 2 + failures
 }
 
 fn has_broken_a_rule(state: &State) -> bool {
-    state.seen.overtook || state.seen.granted_late || state.seen.kept_secret
+    state.seen.overtook || state.seen.granted_late || state.seen.is_unreserved
 }
 
-/// A story that ended because it broke a rule is judged by that rule.
+/// A path that ended because it broke a rule fails by that rule, not by this one.
 fn are_settled(state: &State) -> bool {
     has_broken_a_rule(state) || state.clients.into_iter().all(is_settled)
 }
@@ -94,19 +93,19 @@ fn are_somebodys(state: &State) -> bool {
     (0..CLAIMS).all(|claim| state.store.leases[claim].is_none() || is_somebodys(state, claim))
 }
 
-/// Whether somebody knows of a lease, or is about to find out.
+/// Whether a client or process knows of the lease, or is about to learn of it.
 fn is_somebodys(state: &State, claim: usize) -> bool {
     let mut requests = state.requests[claim].iter();
-    let is_looked_after = requests.any(|request| match request.phase {
+    let is_handled = requests.any(|request| match request.phase {
         Phase::Waiting | Phase::Answering | Phase::Withdrawing { .. } => true,
-        Phase::Parking { then_withdraws } => then_withdraws,
+        Phase::Suspending { then_withdraws } => then_withdraws,
         Phase::Over => false,
     });
-    is_looked_after || state.clients[claim] == Client::Holding || state.seen.is_untold[claim]
+    is_handled || state.clients[claim] == Client::Holding || state.seen.is_undelivered[claim]
 }
 
-/// Of the claims that stand in the queue, at most one would be granted the lock if it asked now.
-fn is_offered_once(scenario: &Scenario, state: &State) -> bool {
+/// At most one of the claims in the queue would be granted the lock if it polled now.
+fn is_reserved_once(scenario: &Scenario, state: &State) -> bool {
     let takers = state.live_waiters().filter(|(_, claim, process)| {
         let (claim, process) = (*claim, *process);
         let (shares, mistake) = (scenario.shares[claim], scenario.mistake);

@@ -1,22 +1,22 @@
-//! Who takes part in a story, and what may go wrong in it.
+//! The scenarios: their claims, and the faults that may happen.
 
 use super::Mistake;
 
-/// The claims that come to wait.
+/// The number of waiting claims.
 pub(super) const CLAIMS: usize = 3;
 pub(super) const PROCESSES: usize = 2;
 /// How often a claim may be posted.
 pub(super) const ATTEMPTS: usize = 2;
-/// How long an impatient claim waits.
+/// The wait of a claim with a limited wait.
 pub(super) const WAIT: u8 = 2;
-/// The process that crashes or stands still, if one does.
+/// The process that crashes or is paused, if any.
 pub(super) const UNLUCKY: usize = 0;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scenario {
     /// The process that each claim is posted to first.
     pub(super) homes: [usize; CLAIMS],
-    /// Whether a claim that is posted again is posted to the same process, and not to the other.
+    /// Whether a claim is posted again to the same process, rather than to the other one.
     pub(super) returns_home: bool,
     /// The claims that share the lock with each other.
     pub(super) shares: [bool; CLAIMS],
@@ -26,10 +26,10 @@ pub(super) struct Scenario {
     pub(super) may_hang_up: [bool; CLAIMS],
     /// The claims whose client may post them again.
     pub(super) may_come_again: [bool; CLAIMS],
-    /// How many requests to the store may get no answer, and arrive at any time or never.
+    /// How many store operations may get no reply, and arrive at any time or never.
     pub(super) delays: u8,
     pub(super) may_crash: bool,
-    pub(super) may_stand_still: bool,
+    pub(super) may_pause: bool,
     pub(super) mistake: Option<Mistake>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Scenario {
 pub(super) const FIRST: [bool; CLAIMS] = [true, false, false];
 
 impl Scenario {
-    /// Two claims on one process, one on the other, and messages that may be lost, late, repeated and out of order.
+    /// Two claims on one process, one on the other; messages may be lost, late, repeated and out of order.
     pub(super) fn calm() -> Self {
         Self {
             homes: [0, 1, 0],
@@ -45,7 +45,7 @@ impl Scenario {
         }
     }
 
-    /// One process dies, and one of its clients goes to the other.
+    /// One process crashes, and one of its clients moves to the other.
     pub(super) fn crash() -> Self {
         Self {
             may_crash: true,
@@ -54,16 +54,16 @@ impl Scenario {
         }
     }
 
-    /// One process stands still for any time while a claim waits there that does not wait for ever.
+    /// One process is paused for any time while a claim with a limited wait waits there.
     pub(super) fn pause() -> Self {
         Self {
-            may_stand_still: true,
+            may_pause: true,
             is_impatient: FIRST,
             ..Self::calm()
         }
     }
 
-    /// A client hangs up and posts its claim to the other process, perhaps before the first has noticed.
+    /// A client disconnects and posts its claim to the other process, possibly before the first one has detected it.
     pub(super) fn hang_up() -> Self {
         Self {
             may_hang_up: FIRST,
@@ -72,7 +72,7 @@ impl Scenario {
         }
     }
 
-    /// A client hangs up and posts its claim to the same process.
+    /// A client disconnects and posts its claim to the same process.
     pub(super) fn return_home() -> Self {
         Self {
             returns_home: true,
@@ -80,8 +80,8 @@ impl Scenario {
         }
     }
 
-    /// A client hangs up, and one ask arrives late or never.
-    pub(super) fn late_ask() -> Self {
+    /// A client disconnects, and one poll arrives late or never.
+    pub(super) fn late_poll() -> Self {
         Self {
             may_hang_up: FIRST,
             delays: 1,
@@ -89,7 +89,7 @@ impl Scenario {
         }
     }
 
-    /// A wait runs out and goes on at the other process, and one ask arrives late or never.
+    /// A wait times out and is resumed on the other process, and one poll arrives late or never.
     pub(super) fn resumed_wait() -> Self {
         Self {
             is_impatient: FIRST,
@@ -99,7 +99,7 @@ impl Scenario {
         }
     }
 
-    /// Two share the lock, and one wants it alone.
+    /// Two claims share the lock, and one is exclusive.
     pub(super) fn sharing() -> Self {
         Self {
             shares: [true, true, false],

@@ -1,35 +1,35 @@
-//! Clients, processes and the network around the store, as they are at one moment.
+//! The state of clients, processes and the network around the store.
 
 use super::properties;
 use super::scenario::{ATTEMPTS, CLAIMS, PROCESSES, Scenario};
-use super::store::{Ask, Store, count_down};
+use super::store::{Poll, Store, count_down};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Client {
     #[default]
     Idle,
-    /// Its request of this number is being answered.
+    /// Its request with this number is in flight.
     Waiting(usize),
     Holding,
-    /// It hung up, was cut off, or was told that its wait is over.
+    /// It disconnected, was cut off, or its wait timed out.
     Away {
         may_come_again: bool,
     },
     Done,
 }
 
-/// What a process does about one request of a client.
+/// The state of one request on a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     #[default]
     Over,
     Waiting,
-    /// It was granted, and the answer is being written.
+    /// It was granted, and the response is being written.
     Answering,
     Withdrawing {
-        then_parks: bool,
+        then_suspends: bool,
     },
-    Parking {
+    Suspending {
         then_withdraws: bool,
     },
 }
@@ -38,11 +38,11 @@ pub(super) enum Phase {
 pub(super) struct Request {
     pub(super) process: usize,
     pub(super) phase: Phase,
-    /// The place that it was told.
+    /// Its known place.
     pub(super) sequence: Option<u8>,
-    /// How long the store may grant it from there; the process ends the wait one step sooner.
+    /// How long the store may grant it from this place; the process ends the wait one step earlier.
     pub(super) time_left: u8,
-    /// An ask got no answer, and may arrive yet.
+    /// A poll got no reply, and may still arrive.
     pub(super) is_unsure: bool,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Request {
 pub(super) enum Process {
     #[default]
     Runs,
-    StandsStill,
+    Paused,
     IsDead,
 }
 
@@ -60,27 +60,27 @@ pub(super) struct State {
     pub(super) clients: [Client; CLAIMS],
     pub(super) requests: [[Request; ATTEMPTS]; CLAIMS],
     pub(super) processes: [Process; PROCESSES],
-    /// Whether each process has looked after its queue in this step of time.
-    pub(super) has_looked: [bool; PROCESSES],
-    /// The ask that nobody waits for the answer of.
-    pub(super) late: Option<Ask>,
+    /// Whether each process has polled its queue in this step of time.
+    pub(super) has_polled: [bool; PROCESSES],
+    /// The poll whose reply no request waits for any more.
+    pub(super) late: Option<Poll>,
     pub(super) delays_left: u8,
-    pub(super) may_stand_still: bool,
+    pub(super) may_pause: bool,
     pub(super) seen: Seen,
 }
 
-/// What the properties remember of the past.
+/// The history that the properties need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Seen {
-    /// A claim was granted past another that had come before.
+    /// A claim was granted before an earlier one.
     pub(super) overtook: bool,
-    /// A claim was granted from a place whose time was over.
+    /// A claim was granted from a place whose wait had timed out.
     pub(super) granted_late: bool,
-    /// A step opened the lock and offered it to nobody.
-    pub(super) kept_secret: bool,
-    /// Claims whose grant may have been told to nobody, and no process can know.
-    pub(super) is_untold: [bool; CLAIMS],
-    /// For how many steps of time nobody has held the lock that somebody waits for.
+    /// A step opened the lock without a reservation.
+    pub(super) is_unreserved: bool,
+    /// Claims whose grant may be undelivered, without any process knowing.
+    pub(super) is_undelivered: [bool; CLAIMS],
+    /// For how many steps of time the lock has been free while claims wait for it.
     pub(super) idle_for: u8,
 }
 
@@ -91,7 +91,7 @@ impl Request {
 }
 
 impl State {
-    /// Every request as it is now, with its claim and its number.
+    /// Every request, with its claim and its number.
     pub(super) fn each_request(&self) -> impl Iterator<Item = (usize, usize, Request)> + use<> {
         let requests = self.requests.into_iter().enumerate();
         requests.flat_map(|(claim, attempts)| {
@@ -113,7 +113,7 @@ impl State {
             .any(|(.., request)| request.is_waiting_at(process))
     }
 
-    /// The first of a process's waiters that were told a place.
+    /// The first of a process's waiters with a known place.
     pub(super) fn first_waiting(&self, process: usize) -> Option<(usize, usize)> {
         self.each_request()
             .filter(|(.., request)| request.is_waiting_at(process))
@@ -122,7 +122,7 @@ impl State {
             .map(|(_, claim, attempt)| (claim, attempt))
     }
 
-    /// The claims that stand somewhere as far as their clients can know, each with its place.
+    /// The claims that wait as far as their clients can know, each with its place.
     pub(super) fn live_waiters(&self) -> impl Iterator<Item = (u8, usize, usize)> {
         self.each_request().filter_map(|(claim, attempt, request)| {
             let is_live = self.is_there(claim, attempt)
@@ -141,22 +141,22 @@ impl State {
             0
         };
         self.store.tick();
-        self.has_looked = [false; PROCESSES];
+        self.has_polled = [false; PROCESSES];
         for request in self.requests.iter_mut().flatten() {
             count_down(&mut request.time_left);
         }
-        if let Some(ask) = &mut self.late {
-            count_down(&mut ask.time_left);
+        if let Some(poll) = &mut self.late {
+            count_down(&mut poll.time_left);
         }
         for (client, lease) in self.clients.iter_mut().zip(self.store.leases) {
-            // A client counts the time of its lease by itself.
+            // A client tracks the time of its lease by itself.
             if *client == Client::Holding && lease.is_none() {
                 *client = Client::Done;
             }
         }
     }
 
-    /// Drops what cannot matter any more, so that states are the same that differ in nothing else.
+    /// Drops details that cannot matter any more, so that states that differ only in these become equal.
     pub(super) fn forget(&mut self) {
         for request in self.requests.iter_mut().flatten() {
             if request.phase == Phase::Over {
@@ -167,21 +167,21 @@ impl State {
             let mut requests = self.requests[claim].iter();
             let is_over = properties::is_settled(self.clients[claim])
                 && requests.all(|request| request.phase == Phase::Over)
-                && self.late.is_none_or(|ask| ask.claim != claim);
+                && self.late.is_none_or(|poll| poll.claim != claim);
             if is_over {
                 self.store.forget_marks(claim);
-                self.seen.is_untold[claim] &= self.store.leases[claim].is_some();
+                self.seen.is_undelivered[claim] &= self.store.leases[claim].is_some();
             }
         }
         for process in 0..PROCESSES {
             self.store.messages[process] &= self.processes[process] != Process::IsDead;
-            self.has_looked[process] &= self.has_waiting(process);
+            self.has_polled[process] &= self.has_waiting(process);
         }
-        // An ask that the store will refuse may as well have been lost.
-        self.late = self.late.filter(|ask| !self.store.refuses(ask));
-        let told = self.requests.iter_mut().flatten();
-        let told = told.filter_map(|request| request.sequence.as_mut());
-        let late = self.late.as_mut().and_then(|ask| ask.sequence.as_mut());
-        self.store.close_ranks(told.chain(late).collect());
+        // A poll that the store will refuse is equivalent to a lost one.
+        self.late = self.late.filter(|poll| !self.store.refuses(poll));
+        let sequences = self.requests.iter_mut().flatten();
+        let sequences = sequences.filter_map(|request| request.sequence.as_mut());
+        let late = self.late.as_mut().and_then(|poll| poll.sequence.as_mut());
+        self.store.close_ranks(sequences.chain(late).collect());
     }
 }

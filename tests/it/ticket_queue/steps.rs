@@ -1,10 +1,10 @@
-//! What each step does.
+//! The effect of each step.
 
 use super::Mistake;
 use super::model::Action;
 use super::scenario::{ATTEMPTS, CLAIMS, PROCESSES, Scenario, UNLUCKY, WAIT};
 use super::state::{Client, Phase, Process, Request, State};
-use super::store::{Answer, Ask, FOREVER, OUTSIDER};
+use super::store::{Answer, FOREVER, OUTSIDER, Poll};
 
 impl Scenario {
     pub(super) fn step(&self, state: &mut State, action: Action) {
@@ -12,7 +12,7 @@ impl Scenario {
             Action::Post(claim) => self.post(state, claim, 0),
             Action::PostWithoutAnswer(claim) => {
                 self.begin(state, claim, 0);
-                self.ask_without_answer(state, claim, 0);
+                self.poll_without_reply(state, claim, 0);
             }
             Action::ComeAgain(claim) => self.post(state, claim, 1),
             Action::HangUp(claim) => self.go_away(state, claim),
@@ -26,32 +26,32 @@ impl Scenario {
                     state.clients[claim] = Client::Done;
                 }
             }
-            Action::Look(process) => {
-                state.has_looked[process] = true;
-                self.look(state, process);
+            Action::Poll(process) => {
+                state.has_polled[process] = true;
+                self.poll_queue(state, process);
             }
-            Action::LookWithoutAnswer(process) => {
-                state.has_looked[process] = true;
+            Action::PollWithoutReply(process) => {
+                state.has_polled[process] = true;
                 if let Some((claim, attempt)) = state.first_waiting(process) {
-                    self.ask_without_answer(state, claim, attempt);
+                    self.poll_without_reply(state, claim, attempt);
                 }
             }
-            Action::Hear(process) => self.look(state, process),
+            Action::Receive(process) => self.poll_queue(state, process),
             Action::Lose(process) => state.store.messages[process] = false,
             Action::Notice(claim, attempt) | Action::TimeOut(claim, attempt) => {
                 self.close(state, claim, attempt);
             }
             Action::Report(claim, attempt) => report(state, claim, attempt),
             Action::Withdraw(claim, attempt) => self.withdraw(state, claim, attempt),
-            Action::Park(claim, attempt) => self.park(state, claim, attempt),
+            Action::Suspend(claim, attempt) => self.suspend(state, claim, attempt),
             Action::Arrive => self.arrive(state),
             Action::Vanish => state.late = None,
             Action::Crash => self.kill(state),
-            Action::StandStill => {
-                state.may_stand_still = false;
-                state.processes[UNLUCKY] = Process::StandsStill;
+            Action::Pause => {
+                state.may_pause = false;
+                state.processes[UNLUCKY] = Process::Paused;
             }
-            Action::GoOn => state.processes[UNLUCKY] = Process::Runs,
+            Action::Resume => state.processes[UNLUCKY] = Process::Runs,
             Action::Tick => state.tick(self),
         }
     }
@@ -69,7 +69,7 @@ impl Scenario {
 
     fn post(&self, state: &mut State, claim: usize, attempt: usize) {
         self.begin(state, claim, attempt);
-        self.ask(state, claim, attempt);
+        self.poll(state, claim, attempt);
     }
 
     fn begin(&self, state: &mut State, claim: usize, attempt: usize) {
@@ -84,19 +84,20 @@ impl Scenario {
         state.clients[claim] = Client::Waiting(attempt);
     }
 
-    /// Asks for whom nobody knows what became of the last ask, and for the first of the others; for all of them, if the
-    /// store had forgotten that this process waits.
-    fn look(&self, state: &mut State, process: usize) {
+    /// Polls for the waiters whose last poll has an unknown outcome, and for the first of the others; for all of them,
+    /// if the store had dropped the queue of this process.
+    fn poll_queue(&self, state: &mut State, process: usize) {
         for (claim, attempt, request) in state.each_request() {
-            let must_know = request.is_unsure && self.mistake != Some(Mistake::FirstAloneAsks);
+            let must_know =
+                request.is_unsure && self.mistake != Some(Mistake::PollsForTheFirstOnly);
             if must_know || request.sequence.is_none() {
-                self.ask_if_waiting(state, claim, attempt, process);
+                self.poll_if_waiting(state, claim, attempt, process);
             }
         }
         while let Some((claim, attempt)) = state.first_waiting(process) {
-            let restored = self.ask(state, claim, attempt);
+            let restored = self.poll(state, claim, attempt);
             if restored {
-                self.ask_for_all(state, process);
+                self.poll_for_all(state, process);
             }
             let phase = state.requests[claim][attempt].phase;
             if matches!(phase, Phase::Waiting | Phase::Answering) {
@@ -105,22 +106,22 @@ impl Scenario {
         }
     }
 
-    fn ask_for_all(&self, state: &mut State, process: usize) {
+    fn poll_for_all(&self, state: &mut State, process: usize) {
         for (claim, attempt, _) in state.each_request() {
-            self.ask_if_waiting(state, claim, attempt, process);
+            self.poll_if_waiting(state, claim, attempt, process);
         }
     }
 
-    fn ask_if_waiting(&self, state: &mut State, claim: usize, attempt: usize, process: usize) {
+    fn poll_if_waiting(&self, state: &mut State, claim: usize, attempt: usize, process: usize) {
         if state.requests[claim][attempt].is_waiting_at(process) {
-            self.ask(state, claim, attempt);
+            self.poll(state, claim, attempt);
         }
     }
 
-    /// Asks and gets the answer. Says whether the store had lost the place.
-    fn ask(&self, state: &mut State, claim: usize, attempt: usize) -> bool {
-        let ask = self.request(state, claim, attempt);
-        let answer = self.execute(state, ask);
+    /// Polls and gets the reply. Returns whether the store had lost the place.
+    fn poll(&self, state: &mut State, claim: usize, attempt: usize) -> bool {
+        let poll = self.request(state, claim, attempt);
+        let answer = self.execute(state, poll);
         let request = &mut state.requests[claim][attempt];
         match answer {
             Answer::Granted | Answer::Replayed => {
@@ -143,23 +144,23 @@ impl Scenario {
         false
     }
 
-    /// Something became of a claim: whoever else waits for it here asks at once.
+    /// After a change of a claim: its other requests on this process poll at once.
     fn call(&self, state: &mut State, claim: usize, process: usize) {
         for attempt in 0..ATTEMPTS {
-            self.ask_if_waiting(state, claim, attempt, process);
+            self.poll_if_waiting(state, claim, attempt, process);
         }
     }
 
-    /// Asks and never gets an answer, whether the ask arrives or not.
-    fn ask_without_answer(&self, state: &mut State, claim: usize, attempt: usize) {
+    /// Polls and never gets a reply, whether the poll arrives or not.
+    fn poll_without_reply(&self, state: &mut State, claim: usize, attempt: usize) {
         state.delays_left -= 1;
         state.late = Some(self.request(state, claim, attempt));
         state.requests[claim][attempt].is_unsure = true;
     }
 
-    fn request(&self, state: &State, claim: usize, attempt: usize) -> Ask {
+    fn request(&self, state: &State, claim: usize, attempt: usize) -> Poll {
         let request = state.requests[claim][attempt];
-        Ask {
+        Poll {
             claim,
             attempt,
             process: request.process,
@@ -169,18 +170,18 @@ impl Scenario {
         }
     }
 
-    /// What the store makes of an ask, whoever gets the answer.
-    fn execute(&self, state: &mut State, ask: Ask) -> Answer {
+    /// Executes a poll in the store, whichever request gets the reply.
+    fn execute(&self, state: &mut State, poll: Poll) -> Answer {
         let before = state.store;
-        let answer = state.store.acquire(ask, self.mistake);
-        // Two requests got the lease, and the store cannot know whether anybody was told.
-        state.seen.is_untold[ask.claim] |= answer == Answer::Replayed;
-        if answer == Answer::Granted && before.leases[ask.claim].is_none() {
-            let place = ask.sequence.or(before.place_of(ask.claim));
+        let answer = state.store.acquire(poll, self.mistake);
+        // Two requests got the lease, and the store cannot know whether it was delivered.
+        state.seen.is_undelivered[poll.claim] |= answer == Answer::Replayed;
+        if answer == Answer::Granted && before.leases[poll.claim].is_none() {
+            let place = poll.sequence.or(before.place_of(poll.claim));
             state.seen.idle_for = 0;
-            state.seen.granted_late |= ask.sequence.is_some() && ask.time_left == 0;
+            state.seen.granted_late |= poll.sequence.is_some() && poll.time_left == 0;
             let overtook = state.live_waiters().any(|(sequence, claim, process)| {
-                claim != ask.claim
+                claim != poll.claim
                     && place.is_none_or(|place| sequence < place)
                     && before.waits_for(process, claim)
             });
@@ -190,37 +191,39 @@ impl Scenario {
     }
 
     fn arrive(&self, state: &mut State) {
-        if let Some(ask) = state.late.take() {
-            let answer = self.execute(state, ask);
-            let is_dead = state.processes[ask.process] == Process::IsDead;
-            state.seen.is_untold[ask.claim] |= answer == Answer::Granted && is_dead;
+        if let Some(poll) = state.late.take() {
+            let answer = self.execute(state, poll);
+            let is_dead = state.processes[poll.process] == Process::IsDead;
+            state.seen.is_undelivered[poll.claim] |= answer == Answer::Granted && is_dead;
         }
     }
 
-    /// Ends a request that was not granted, or whose grant nobody receives.
+    /// Ends a request that was not granted, or whose grant is not delivered.
     fn close(&self, state: &mut State, claim: usize, attempt: usize) {
         let is_last = !self.others_wait(state, claim, attempt);
         let request = &mut state.requests[claim][attempt];
         let is_unsure = request.is_unsure;
         request.phase = match request.phase {
-            Phase::Waiting if is_unsure && self.mistake == Some(Mistake::ParksFirst) => {
+            Phase::Waiting if is_unsure && self.mistake == Some(Mistake::SuspendsFirst) => {
                 let then_withdraws = true;
-                Phase::Parking { then_withdraws }
+                Phase::Suspending { then_withdraws }
             }
             Phase::Waiting if is_unsure => Phase::Withdrawing {
-                then_parks: is_last,
+                then_suspends: is_last,
             },
             Phase::Waiting if is_last => {
                 let then_withdraws = false;
-                Phase::Parking { then_withdraws }
+                Phase::Suspending { then_withdraws }
             }
             Phase::Waiting => Phase::Over,
-            Phase::Answering => Phase::Withdrawing { then_parks: false },
-            phase @ (Phase::Withdrawing { .. } | Phase::Parking { .. } | Phase::Over) => phase,
+            Phase::Answering => Phase::Withdrawing {
+                then_suspends: false,
+            },
+            phase @ (Phase::Withdrawing { .. } | Phase::Suspending { .. } | Phase::Over) => phase,
         };
     }
 
-    /// Whether the process has another request that waits for the same claim: then the place is that one's.
+    /// Whether another request of the same claim waits on the process: then the place belongs to that one.
     fn others_wait(&self, state: &State, claim: usize, attempt: usize) -> bool {
         let process = state.requests[claim][attempt].process;
         state.requests[claim][1 - attempt].is_waiting_at(process)
@@ -228,26 +231,29 @@ impl Scenario {
 
     fn withdraw(&self, state: &mut State, claim: usize, attempt: usize) {
         let request = &mut state.requests[claim][attempt];
-        request.phase = if request.phase == (Phase::Withdrawing { then_parks: true }) {
+        request.phase = if request.phase
+            == (Phase::Withdrawing {
+                then_suspends: true,
+            }) {
             let then_withdraws = false;
-            Phase::Parking { then_withdraws }
+            Phase::Suspending { then_withdraws }
         } else {
             Phase::Over
         };
         state.store.withdraw(claim, attempt, self.mistake);
     }
 
-    fn park(&self, state: &mut State, claim: usize, attempt: usize) {
+    fn suspend(&self, state: &mut State, claim: usize, attempt: usize) {
         let request = &mut state.requests[claim][attempt];
         let process = request.process;
         request.phase = match request.phase {
-            Phase::Parking { then_withdraws } if then_withdraws => {
-                Phase::Withdrawing { then_parks: false }
-            }
+            Phase::Suspending { then_withdraws } if then_withdraws => Phase::Withdrawing {
+                then_suspends: false,
+            },
             Phase::Over | Phase::Waiting | Phase::Answering => return,
-            Phase::Parking { .. } | Phase::Withdrawing { .. } => Phase::Over,
+            Phase::Suspending { .. } | Phase::Withdrawing { .. } => Phase::Over,
         };
-        state.store.park(claim, process, self.mistake);
+        state.store.suspend(claim, process, self.mistake);
         self.call(state, claim, process);
         if state.is_there(claim, attempt) {
             self.go_away(state, claim);
@@ -268,7 +274,7 @@ impl Scenario {
                     continue;
                 }
                 request.phase = Phase::Over;
-                state.seen.is_untold[claim] |= state.store.leases[claim].is_some();
+                state.seen.is_undelivered[claim] |= state.store.leases[claim].is_some();
                 if state.is_there(claim, attempt) {
                     self.go_away(state, claim);
                 }
@@ -277,7 +283,7 @@ impl Scenario {
     }
 }
 
-/// Writes the answer to a grant, if the lease is still alive.
+/// Writes the response for a grant, if the lease is still alive.
 fn report(state: &mut State, claim: usize, attempt: usize) {
     state.requests[claim][attempt].phase = Phase::Over;
     state.clients[claim] = match state.store.leases[claim] {

@@ -1,16 +1,17 @@
-//! Rules about scripts: the header says what goes in and out, the first statements name it, and fences stay numbers.
+//! Rules for scripts: the header lists inputs and results, the first statements name the inputs, and fences stay
+//! numbers.
 
 use std::ops::Range;
 
 use super::File;
 
-/// What comes between the fixed names of a header and those that are there once more for each lock.
+/// The separator in a header between the fixed names and those that are repeated for each lock.
 const FOR_EACH_LOCK: &str = "for each lock:";
 
-/// What comes before the names of what is left out if nobody asks for it. What continues the script reads it.
+/// The marker in a header before names that may be left out. A script that continues this one reads them.
 const AT_THE_END: &str = "at the end:";
 
-/// What a header says.
+/// A parsed header.
 struct Header<'a> {
     keys: Input<'a>,
     arguments: Input<'a>,
@@ -26,9 +27,9 @@ struct Input<'a> {
 }
 
 /// A script begins with its purpose, `-- KEYS:`, `-- ARGV:` and `-- Returns:`, and its first statements name exactly
-/// the keys and arguments of the header. What is there for each lock is read later: by a number that is computed, or by
-/// that of the first lock. An include begins with its purpose and touches neither. What continues a script reads what is
-/// there for each lock.
+/// the keys and arguments of the header. Inputs for each lock are read later: by a computed index, or by that of the
+/// first lock. An include begins with its purpose and reads neither. A continuation of a script reads the inputs for
+/// each lock.
 pub(super) fn header(file: &File) -> Vec<String> {
     if !is_script(file) {
         return Vec::new();
@@ -91,7 +92,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// The numbers of what the first lock has, and of what follows if it is the only one.
+    /// The indices of the first lock's inputs, and of what follows if it is the only lock.
     fn of_first_lock(&self) -> Range<usize> {
         let first = self.fixed.len() + 1;
         first..first + self.for_each_lock.len() + self.at_the_end.len()
@@ -139,7 +140,7 @@ fn compare(header: &Header<'_>) -> Vec<String> {
     again.collect()
 }
 
-/// What is read by a plain number other than those of the first lock.
+/// Inputs that are read by a literal index other than those of the first lock.
 fn read_again<'a>(
     code: &'a str,
     input: &'a str,
@@ -159,7 +160,7 @@ fn destructuring(input: &str, names: &[&str]) -> String {
     format!("local {} = {}", names.join(", "), values.join(", "))
 }
 
-/// Whether Redis runs it. Those for wrk have neither keys nor fences.
+/// Whether it is a Redis script. Scripts for wrk have neither keys nor fences.
 fn is_script(file: &File) -> bool {
     file.has_extension("lua") && file.is_under("src")
 }
@@ -179,7 +180,7 @@ pub(super) fn fence_as_text(file: &File) -> Vec<String> {
     .collect()
 }
 
-/// What a script publishes is a hint; a user without the right to the channel must not find its work half done.
+/// A published message is a hint; a missing right to the channel must not abort a script in the middle.
 pub(super) fn publish_that_fails(file: &File) -> Vec<String> {
     if !is_script(file) {
         return Vec::new();

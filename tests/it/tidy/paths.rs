@@ -1,20 +1,20 @@
-//! Who may know whom: four rooms, one direction, found in the paths that a file uses.
+//! Dependencies between layers: four layers, one direction, checked by the paths that a file uses.
 
 use super::File;
 use super::rules::without_tests;
 
 /// A part of the source and the paths that it must not use.
 struct Boundary {
-    /// Files whose path begins so.
+    /// Files whose path begins with this.
     within: &'static str,
-    /// Of those, files whose path begins so are free.
+    /// Exceptions: files whose path begins with one of these.
     except: &'static [&'static str],
     /// Paths that begin with one of these are refused.
     refuses: &'static [&'static str],
 }
 
 const BOUNDARIES: [Boundary; 5] = [
-    // No I/O, no runtime, no wire format, and no room above.
+    // No I/O, no runtime, no wire format, and no layer above.
     Boundary {
         within: "src/domain",
         except: &[],
@@ -64,14 +64,14 @@ const BOUNDARIES: [Boundary; 5] = [
     },
 ];
 
-/// The rooms are chosen by a URL: HTTP knows none of the stores.
+/// A URL selects the store: HTTP knows none of them.
 const HTTP: Boundary = Boundary {
     within: "src/http",
     except: &[],
     refuses: &["crate::store::redis", "crate::store::memory"],
 };
 
-/// No file uses what its room must not know.
+/// No file uses a path that its layer must not know.
 pub(super) fn forbidden(file: &File) -> Vec<String> {
     if !file.has_extension("rs") || !file.is_under("src/") {
         return Vec::new();
@@ -83,7 +83,7 @@ pub(super) fn forbidden(file: &File) -> Vec<String> {
         .filter(|boundary| file.is_under(boundary.within))
         .filter(|boundary| !boundary.except.iter().any(|free| file.is_under(free)))
         .flat_map(|boundary| boundary.refuses)
-        // A module of one's own may have the name of a crate: its paths begin here.
+        // An own module may have the name of a crate; then the path is not that of the crate.
         .filter(|refused| !file.text.contains(&format!("mod {refused};")))
         .filter(|refused| used.iter().any(|path| is_within(path, refused)))
         .map(|refused| format!("uses {refused}"))
@@ -98,7 +98,7 @@ fn is_within(path: &str, module: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
-/// Every path in the code: those of `use` in full, and those that are written out where they are used.
+/// Every path in the code: those of `use` declarations in full, and qualified paths in expressions.
 fn used_paths(text: &str) -> Vec<String> {
     let code: String = text
         .lines()
@@ -125,7 +125,7 @@ fn used_paths(text: &str) -> Vec<String> {
     paths
 }
 
-/// Writes a `use` tree out as the paths that it stands for.
+/// Expands a `use` tree into its paths.
 fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
     let Some((head, group)) = tree.split_once('{') else {
         paths.push(format!("{prefix}{tree}"));

@@ -1,4 +1,4 @@
-//! Rules about single lines, lengths and dependencies.
+//! Rules for single lines, lengths and dependencies.
 
 use super::File;
 
@@ -46,8 +46,8 @@ pub(super) fn too_long(file: &File) -> Vec<String> {
     wrong
 }
 
-/// How many lines the function has that begins in this line, if one does. The code is formatted, so it ends with the
-/// first closing brace of the same indentation.
+/// The number of lines of the function that begins on this line, if one does. The code is formatted, so the function
+/// ends at the first closing brace with the same indentation.
 fn function_length(line: &str, rest: &[&str]) -> Option<usize> {
     let code = line.trim_start();
     let mut words = code.split_whitespace();
@@ -66,7 +66,7 @@ fn function_length(line: &str, rest: &[&str]) -> Option<usize> {
     Some(1 + rest.iter().position(|line| *line == end)?)
 }
 
-/// Nothing is ignored, to be done, or printed for debugging.
+/// No ignored tests, to-do markers or debug prints.
 pub(super) fn unfinished(file: &File) -> Vec<String> {
     if !file.has_extension("rs") {
         return Vec::new();
@@ -84,7 +84,7 @@ pub(super) fn unfinished(file: &File) -> Vec<String> {
     found.map(|what| format!("{what} is left in it")).collect()
 }
 
-/// Paths like those of the machine where something was written.
+/// No paths of a developer's machine.
 pub(super) fn machine_paths(file: &File) -> Vec<String> {
     let directories = ["work", "root", "farm"].map(|directory| format!("/{directory}/"));
     let lines = file.text.lines().enumerate();
@@ -94,7 +94,7 @@ pub(super) fn machine_paths(file: &File) -> Vec<String> {
         .collect()
 }
 
-/// Whether an absolute path begins so; within a longer path or a URL it is something else.
+/// Whether the line has an absolute path that begins with this; within a longer path or a URL it does not count.
 fn names_path(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -102,7 +102,7 @@ fn names_path(line: &str, path: &str) -> bool {
     })
 }
 
-/// A comment stands above every dependency or above the group that it is in.
+/// Every dependency, or its group, has a comment above it.
 pub(super) fn dependencies(file: &File) -> Vec<String> {
     if file.path != "Cargo.toml" {
         return Vec::new();

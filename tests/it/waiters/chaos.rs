@@ -1,5 +1,5 @@
-//! Everything at once: clients that write, read and take permits, of several locks in any order, on several processes,
-//! some of them impatient.
+//! A mixed load: clients that write, read and take permits, on several locks in any order, on several processes, some
+//! of them with short waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,28 +18,28 @@ const PROCESSES: usize = 3;
 const CLIENTS: usize = 30;
 const LIMIT: u64 = 3;
 const HOLD_MAX: Duration = Duration::from_millis(5);
-/// Long enough to look three times meanwhile.
+/// Long enough for three views meanwhile.
 const PAIR_HOLD_MAX: Duration = Duration::from_millis(30);
-/// How long a patient claim waits at most before it counts as starved: many times what all others need for a turn.
+/// A claim that waits longer than this counts as starved: many times what all others need for a turn.
 const STARVED: Duration = Duration::from_secs(5);
-/// Files are read and written, pumps have permits and are sometimes repaired by somebody alone, and a pair is always
-/// taken together.
+/// Files are read and written, pumps have permits and are sometimes locked exclusively, and a pair is always acquired
+/// together.
 const FILES: [&str; 4] = ["file/1", "file/2", "file/3", "file/4"];
 const PUMPS: [&str; 2] = ["pump/1", "pump/2"];
 const PAIR: [&str; 2] = ["pair/a", "pair/b"];
 
-/// How somebody wants to hold.
+/// The mode of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wants {
-    /// To be alone.
+    /// Exclusively.
     Alone,
-    /// To read together with others.
+    /// Shared, without a limit.
     Reading,
-    /// So many permits.
+    /// Shared, with this number of permits.
     Permits(u64),
 }
 
-/// Who is inside, as the clients know it: they enter after they were told of the grant and leave before they release.
+/// The holders as the clients know them: they enter after they received the grant and leave before they release.
 #[derive(Default)]
 struct Judge {
     inside: Mutex<BTreeMap<&'static str, Vec<Wants>>>,
@@ -80,7 +80,7 @@ impl Judge {
     }
 }
 
-/// The permits that are taken; somebody alone takes them all.
+/// The permits that are taken; an exclusive holder takes all of them.
 fn taken(inside: &[Wants]) -> u64 {
     let each = inside.iter().map(|other| match other {
         Wants::Alone => LIMIT,
@@ -90,7 +90,7 @@ fn taken(inside: &[Wants]) -> u64 {
     each.sum()
 }
 
-/// One claim: which locks, in the order in which they are written, and how.
+/// One claim: its locks, in the order of the request, and its mode.
 struct Plan {
     names: Vec<&'static str>,
     wants: Wants,
@@ -135,7 +135,7 @@ impl Plan {
     }
 }
 
-/// Waits as long as it takes, and works.
+/// Waits until it is granted, and works.
 async fn patient(client: &mut Client, plan: &Plan, judge: &Judge) {
     let body = plan.body(&client.token.clone(), "10m", Duration::from_secs(60));
     let asked = Instant::now();
@@ -146,7 +146,7 @@ async fn patient(client: &mut Client, plan: &Plan, judge: &Judge) {
     work(client, plan, &answer.json(), judge).await;
 }
 
-/// Waits a moment. What it was not granted it does not hold, not even a part.
+/// Waits for a moment. If it is refused, it must hold none of the locks.
 async fn hasty(client: &mut Client, plan: &Plan, judge: &Judge) {
     let wait = random_duration(Duration::from_millis(30)) + Duration::from_millis(1);
     let body = plan.body(&client.token.clone(), "10m", wait);
@@ -157,8 +157,8 @@ async fn hasty(client: &mut Client, plan: &Plan, judge: &Judge) {
     }
     let problem = answer.json();
     if problem["code"] == "store_unavailable" {
-        // On a busy machine the store may not have answered a wait of moments. What may have come of it is given back, or
-        // the locks would not be free in the end.
+        // On a busy machine the store may not have replied within a short wait. The claim is released in case it was
+        // granted, or the locks would not be free at the end.
         assert_eq!(problem["outcome"], "unknown", "{problem}");
         return;
     }
@@ -172,7 +172,7 @@ async fn hasty(client: &mut Client, plan: &Plan, judge: &Judge) {
     assert_eq!(left.expect("it is answered").status, 204);
 }
 
-/// Hangs up in the middle. Its lease is short: should the grant be written just then, it lasts as long as it lasts.
+/// Disconnects during the wait. Its lease is short, because a grant that is written just then stays until it expires.
 async fn fleeting(client: &mut Client, plan: &Plan, judge: &Judge) {
     let body = plan.body(&client.token.clone(), "100ms", Duration::from_secs(60));
     let asked = client.ask_at("POST", "/locks", &body);
@@ -182,7 +182,7 @@ async fn fleeting(client: &mut Client, plan: &Plan, judge: &Judge) {
             let released = client.ask_at("DELETE", "/locks", &plan.names_body()).await;
             let released = released.expect("it is answered").status;
             let answer = answer.expect("it is answered");
-            // On a busy machine the lease may be over before it can be told.
+            // On a busy machine the lease may expire before it can be reported.
             assert!(matches!(answer.status, 201 | 503), "{}", answer.json());
             assert!(matches!(released, 204 | 412), "{released}");
         }
@@ -192,7 +192,7 @@ async fn fleeting(client: &mut Client, plan: &Plan, judge: &Judge) {
     }
 }
 
-/// Holds for a moment what was granted, which is all that was asked for, and releases it.
+/// Checks that all locks were granted, holds them for a moment, and releases them.
 async fn work(client: &mut Client, plan: &Plan, granted: &Value, judge: &Judge) {
     let locks = granted["locks"].as_array().expect("the locks");
     let names = locks.iter().map(|lock| lock["name"].as_str());
@@ -225,7 +225,8 @@ async fn holders(client: &mut Client, name: &str) -> Vec<(String, u64)> {
     facts.collect()
 }
 
-/// Whoever holds one of the pair before and after we look at the other one must hold that, too. Returns how often.
+/// A claim that holds one lock of the pair before and after a view of the other must hold that one too. Returns how
+/// often this was checked.
 async fn watch_the_pair(mut client: Client, end: Instant) -> usize {
     let mut seen = 0;
     while Instant::now() < end {

@@ -1,4 +1,5 @@
-//! A client with one claim, which goes on elsewhere when its process stops or dies, as the guide to waiting says.
+//! A client with one claim, which moves to another process when its process stops or crashes, as the guide to waiting
+//! says.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +14,7 @@ use super::pace::Turn;
 /// How long a client waits before it tries another process.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Where the processes are. It changes when one is started again.
+/// The addresses of the processes. They change when a process is restarted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Addresses(Arc<RwLock<Vec<SocketAddr>>>);
 
@@ -35,7 +36,7 @@ impl Addresses {
 /// A client with a token.
 pub(super) struct Client {
     addresses: Addresses,
-    /// Which process it speaks to.
+    /// The process that it uses.
     process: usize,
     connection: Option<Connection>,
     pub(super) token: String,
@@ -65,19 +66,19 @@ impl Client {
         Ok(self.connection.insert(connection))
     }
 
-    /// Speaks to the next process from now on.
+    /// Uses the next process from now on.
     pub(super) fn move_on(&mut self) {
         self.process += 1;
         self.connection = None;
     }
 
-    /// One request with the token, and its answer.
+    /// Sends one request with the token.
     pub(super) async fn ask(&mut self, method: &str, body: &str) -> io::Result<Answer> {
         let path = self.path.clone();
         self.ask_at(method, &path, body).await
     }
 
-    /// One request with the token for another path, and its answer.
+    /// Sends one request with the token to another path.
     pub(super) async fn ask_at(
         &mut self,
         method: &str,
@@ -98,7 +99,7 @@ impl Client {
         answer
     }
 
-    /// Posts the token until the lock is granted. Returns the fencing token and when it was told.
+    /// Posts the token until the lock is granted. Returns the fencing token and when the response arrived.
     pub(super) async fn granted(&mut self, fields: &str) -> (u64, Instant) {
         loop {
             match self.ask("POST", fields).await {
@@ -115,7 +116,7 @@ impl Client {
         }
     }
 
-    /// Releases until it is answered. Returns when it was.
+    /// Retries the release until it gets a response. Returns when it arrived.
     pub(super) async fn release(&mut self) -> Instant {
         loop {
             match self.ask("DELETE", "").await {
@@ -140,13 +141,13 @@ impl Client {
         }
     }
 
-    /// How many wait for the lock.
+    /// The number of waiters.
     pub(super) async fn queue_length(&mut self) -> io::Result<u64> {
         let lock = self.ask("GET", "").await?.json();
         Ok(lock["queue_length"].as_u64().expect("a number"))
     }
 
-    /// Asks again and again until so many wait. The answer itself is the pause in between.
+    /// Polls until the queue has this length. The requests themselves take long enough to need no pause.
     pub(super) async fn until_queued(&mut self, length: usize) {
         let give_up = Instant::now() + crate::support::PATIENCE;
         loop {

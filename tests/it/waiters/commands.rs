@@ -1,4 +1,4 @@
-//! What a hand-over costs Redis, however many wait.
+//! The cost of a hand-over in Redis, for few and for many waiters.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use super::fleet::Fleet;
 
 const PROCESSES: usize = 3;
 const HAND_OVERS: usize = 200;
-/// Release and claim are two. The rest is for looking after the queue now and then.
+/// Release and claim are two commands. The rest is for the polls.
 const COMMANDS_MAX: f64 = 4.0;
 
-/// What scripts do for it: a release and a claim take 25, and now and then somebody looks after the queue.
+/// The commands within scripts: a release and a claim take 25, the rest is for the polls.
 const STEPS_MAX: f64 = 32.0;
 
-/// What a Redis does, as it reports itself: what clients send, and the steps that scripts take.
+/// The activity of a Redis by `MONITOR`: the commands of clients, and those within scripts.
 struct Monitor {
     lines: Lines<BufReader<TcpStream>>,
-    /// Another connection, to put marks into the report.
+    /// Another connection, to put marks into the output.
     marks: TcpStream,
 }
 
@@ -37,7 +37,7 @@ impl Monitor {
         Self { lines, marks }
     }
 
-    /// What was sent since this was asked last: how often each command. And how many steps scripts took.
+    /// The counts since the last call: each command of clients, and all commands within scripts.
     async fn take(&mut self) -> (BTreeMap<String, usize>, usize) {
         let mark = uuid::Uuid::new_v4().to_string();
         let echo = format!("ECHO {mark}\r\n");
@@ -63,8 +63,8 @@ impl Monitor {
     }
 }
 
-/// Commands and steps for each hand-over while so many wait. The queue empties by what is measured, and is then filled
-/// again.
+/// Commands of clients and within scripts per hand-over, with this many waiters. The measured hand-overs empty the
+/// queue, which is then filled again.
 async fn commands_with(waiters: usize) -> (f64, f64) {
     let fleet = Fleet::start(PROCESSES).await;
     let lock = format!("commands/{waiters}");
@@ -82,7 +82,7 @@ async fn commands_with(waiters: usize) -> (f64, f64) {
             let tx = tx.clone();
             clients.spawn(async move {
                 client.granted(LASTING).await;
-                // Nobody takes those who wait at the end.
+                // Fails for the clients that still wait at the end, which is fine.
                 let _ = tx.send(client).await;
             });
         }
@@ -98,7 +98,7 @@ async fn commands_with(waiters: usize) -> (f64, f64) {
             *sent.entry(command).or_insert(0) += count;
         }
         clients.abort_all();
-        // Whoever hangs up in the moment of a grant may count as told.
+        // A grant to a client that disconnects at that moment may count as delivered.
         watcher.until_queued(0).await;
         holder.release().await;
         fleet.becomes_empty(crate::support::PATIENCE).await;
@@ -115,7 +115,7 @@ async fn a_hand_over_costs_few_commands_and_no_more_when_many_wait() {
     let (many, many_steps) = commands_with(1_000).await;
     assert!(few <= COMMANDS_MAX, "{few} with 10 waiters");
     assert!(many <= COMMANDS_MAX, "{many} with 1,000 waiters");
-    // Looking after the queue depends on how long it takes, so the two differ by a little.
+    // The number of polls depends on the duration, so the two differ a little.
     assert!(many < few + 0.5, "{many} with 1,000 waiters, {few} with 10");
     for steps in [few_steps, many_steps] {
         assert!(steps <= STEPS_MAX, "{steps} steps");

@@ -1,4 +1,4 @@
-//! Many waits of all lengths, on locks that are handed over meanwhile.
+//! Many waits of various lengths, on locks that are handed over meanwhile.
 
 use std::time::Duration;
 
@@ -13,24 +13,25 @@ use super::{LASTING, bound, random, random_duration, size};
 
 const PROCESSES: usize = 3;
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// They come within so long.
+/// The time within which all clients arrive.
 const ARRIVE_WITHIN: Duration = Duration::from_secs(5);
-/// So many for one lock. Every other lock is held to the end, the rest is released after a while and then handed over.
+/// The number of waiters per lock. Every other lock is held to the end; the others are released after a while and then
+/// handed over.
 const WAITERS_EACH: usize = 20;
 const HOLD_MAX: Duration = Duration::from_millis(300);
-/// How late an answer may be.
+/// How late a response may be.
 const LATE_MAX: Duration = Duration::from_millis(250);
 
-/// What a wait came to.
+/// The outcome of a wait.
 enum Came {
     Granted,
-    /// Who was told that the time is up.
+    /// The client, after a timeout.
     TimedOut(Client),
-    /// A wait of moments, on a machine so busy that the store had not answered even once.
+    /// A short wait, on a machine so busy that the store did not reply even once.
     Unclear,
 }
 
-/// Waits once. Returns by how much later than the wait the answer came.
+/// Waits once. Returns how late the response was after the end of the wait.
 async fn wait_once(mut client: Client) -> (Duration, Came) {
     sleep(random_duration(ARRIVE_WITHIN)).await;
     let wait = random_duration(WAIT_MAX) + Duration::from_millis(1);
@@ -41,19 +42,19 @@ async fn wait_once(mut client: Client) -> (Duration, Came) {
     let late = answer.at.saturating_duration_since(asked + wait);
     if answer.grants() {
         sleep(random_duration(HOLD_MAX)).await;
-        // Were there a second answer to the request, it would be taken for that of this one.
+        // If there were a second response to the first request, it would be read as the response to this one.
         client.release().await;
         return (late, Came::Granted);
     }
     let problem = answer.json();
     if problem["code"] == "store_unavailable" {
-        // What may have come of it is given back all the same, or the lock would not be free in the end.
+        // Released in case it was granted, or the lock would not be free at the end.
         return (late, Came::Unclear);
     }
     assert_eq!(problem["code"], "wait_timeout", "{problem}");
     assert_eq!(problem["token"], client.token.as_str());
     assert_holds_nothing(&mut client).await;
-    // Some leave the queue, and the places of the others are forgotten after a while.
+    // Some leave the queue; the places of the others end after a while.
     if random(2) == 0 {
         let left = client.ask("DELETE", "").await.expect("it is answered");
         assert_eq!(left.status, 204, "{}", left.json());
@@ -61,7 +62,7 @@ async fn wait_once(mut client: Client) -> (Duration, Came) {
     (late, Came::TimedOut(client))
 }
 
-/// Whoever was told that the time is up holds nothing, and never will unless it asks again.
+/// A client whose wait timed out must not hold the lock, neither now nor later.
 async fn assert_holds_nothing(client: &mut Client) {
     let renewal = client.ask("PUT", "").await.expect("it is answered");
     let is_refused = matches!(renewal.status, 409 | 412);
@@ -84,7 +85,7 @@ async fn hold(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_wait_is_answered_once_and_in_time_and_nobody_is_granted_afterwards() {
+async fn every_wait_gets_one_response_in_time_and_no_grant_afterwards() {
     let fleet = Fleet::start(PROCESSES).await;
     let waiters = size(1_000, 10_000);
     let locks = waiters / WAITERS_EACH;
@@ -119,7 +120,7 @@ async fn every_wait_is_answered_once_and_in_time_and_nobody_is_granted_afterward
     assert!(granted > waiters / 10, "only {granted} were granted");
     let count = timed_out.len();
     assert!(count > waiters / 10, "only {count} timed out");
-    assert!(unclear <= waiters / 100, "{unclear} were told nothing");
+    assert!(unclear <= waiters / 100, "{unclear} got no outcome");
     for client in &mut timed_out {
         assert_holds_nothing(client).await;
     }

@@ -1,4 +1,4 @@
-//! A process is told to stop while hundreds wait on it.
+//! A process is stopped while hundreds of clients wait on it.
 
 use std::time::Duration;
 
@@ -14,23 +14,24 @@ use super::pace::{Spread, Turn, Turns};
 use super::{LASTING, bound};
 
 const LOCK: &str = "draining/line";
-/// So many wait on the process that stops, and one of so many on another one.
+/// The number of waiters on the process that stops; for every `ONE_ELSEWHERE_OF` of them, one more waits on another
+/// process.
 const WAITERS: usize = 500;
 const ONE_ELSEWHERE_OF: usize = 10;
 const HOLD: Duration = Duration::from_millis(1);
-/// How soon all are answered once the process was told to stop.
+/// How soon after the stop signal all waiters must have a response.
 const AT_ONCE: Duration = Duration::from_millis(500);
 
-/// Waits to be told that the process stops. Then goes on elsewhere once it is let, and takes its turn.
+/// Waits for the response that the process stops. When its gate opens, it moves to another process and takes its turn.
 async fn moved(
     mut client: Client,
     number: usize,
-    told: oneshot::Sender<Instant>,
+    answered: oneshot::Sender<Instant>,
     go: oneshot::Receiver<()>,
 ) -> Turn {
     let answer = client.ask("POST", LASTING).await.expect("it is answered");
     assert_told_to_move(&answer, &client.token);
-    told.send(answer.at).expect("the test waits for it");
+    answered.send(answer.at).expect("the test waits for it");
     go.await.expect("the test lets it");
     client.move_on();
     client.take_turn(number, LASTING, HOLD).await
@@ -42,7 +43,7 @@ fn assert_told_to_move(answer: &Answer, token: &str) {
     assert_eq!(problem["code"], "draining");
     assert_eq!(problem["token"], token);
     assert!(problem["place_kept_ms"].as_u64() > Some(0), "{problem}");
-    // A busy process leaves the position out rather than keeping the client waiting for it.
+    // A busy process leaves the position out rather than delay the response.
     assert_ne!(problem["position"], 0, "{problem}");
 }
 
@@ -53,28 +54,33 @@ async fn five_hundred_waiters_of_a_process_that_stops_go_on_elsewhere_in_their_o
     let mut watcher = fleet.client(2, LOCK);
     holder.granted(LASTING).await;
     let mut clients = JoinSet::new();
-    let (mut told, mut gates) = (Vec::new(), Vec::new());
+    let (mut responses, mut gates) = (Vec::new(), Vec::new());
     let all = WAITERS + WAITERS / ONE_ELSEWHERE_OF;
     for number in 0..all {
         if number % (ONE_ELSEWHERE_OF + 1) == 0 {
             let mut client = fleet.client(1, LOCK);
             clients.spawn(async move { client.take_turn(number, LASTING, HOLD).await });
         } else {
-            let ((tell, was_told), (gate, go)) = (oneshot::channel(), oneshot::channel());
+            let ((tell, response), (gate, go)) = (oneshot::channel(), oneshot::channel());
             clients.spawn(moved(fleet.client(0, LOCK), number, tell, go));
-            told.push(was_told);
+            responses.push(response);
             gates.push(gate);
         }
         watcher.until_queued(number + 1).await;
     }
     let stopped = Instant::now();
     fleet.signal(0, Signal::SIGTERM);
-    let answered = futures_util::future::join_all(told).await.into_iter();
-    let answered: Spread = answered.map(|at| at.expect("told") - stopped).collect();
-    println!("{WAITERS} waiters told to go elsewhere after SIGTERM: {answered}");
-    assert!(answered.max() <= bound(AT_ONCE), "told late: {answered}");
+    let answered = futures_util::future::join_all(responses).await.into_iter();
+    let answered: Spread = answered
+        .map(|at| at.expect("a response") - stopped)
+        .collect();
+    println!("{WAITERS} waiters sent elsewhere after SIGTERM: {answered}");
+    assert!(
+        answered.max() <= bound(AT_ONCE),
+        "late responses: {answered}"
+    );
     watcher.until_queued(all - WAITERS).await;
-    // They come back in any order.
+    // They come back in another order.
     for gate in gates.into_iter().rev() {
         gate.send(()).expect("it waits for it");
     }

@@ -1,4 +1,4 @@
-//! Several processes of Leasehold on one Redis.
+//! Several Leasehold processes on one Redis.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::process::Serving;
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::{TURN, eventually_within};
 
-/// For how long places are kept, where a test does not need it otherwise. It is brief, so that a test can see the end.
+/// How long places are kept, unless a test sets it. It is short, so that a test can wait for the end.
 const PLACE_KEPT: &str = "2s";
 
-/// No survey disturbs the counting of commands, nothing is written to the log for each of thousands of refusals, and a crowd
-/// on a busy machine is not told that the store is slow.
+/// No periodic check disturbs the counting of commands, thousands of refusals are not logged, and operations do not
+/// time out under load on a busy machine.
 const ARGUMENTS: [&str; 14] = [
     "--operation-timeout",
     "10s",
@@ -32,7 +32,7 @@ const ARGUMENTS: [&str; 14] = [
     "15000",
 ];
 
-/// Processes that share a Redis, and the Redis.
+/// Processes with the Redis that they share.
 pub(super) struct Fleet {
     processes: Vec<Serving>,
     stores: Vec<String>,
@@ -42,23 +42,23 @@ pub(super) struct Fleet {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// Where a Redis is, as processes are told.
+/// The store URL of a Redis.
 pub(super) fn store_of(redis: &RedisServer) -> String {
     format!("redis://{}", redis.address())
 }
 
 impl Fleet {
-    /// So many processes.
+    /// Starts `count` processes.
     pub(super) async fn start(count: usize) -> Self {
         Self::start_keeping(PLACE_KEPT, count).await
     }
 
-    /// So many processes, which keep places for so long.
+    /// Starts `count` processes, which keep places for `place_kept`.
     pub(super) async fn start_keeping(place_kept: &'static str, count: usize) -> Self {
         Self::start_at(place_kept, async |redis| vec![store_of(redis); count]).await
     }
 
-    /// One process for each store that is named once Redis is there.
+    /// Starts one process for each store URL that `stores` returns for the started Redis.
     pub(super) async fn start_with(stores: impl AsyncFnOnce(&RedisServer) -> Vec<String>) -> Self {
         Self::start_at(PLACE_KEPT, stores).await
     }
@@ -104,7 +104,7 @@ impl Fleet {
         Client::new(&self.addresses, process, lock)
     }
 
-    /// Where a process is, for clients that know better than ours.
+    /// The URL of a process, for other HTTP clients.
     pub(super) fn url(&self, process: usize) -> &str {
         &self.processes[process].url
     }
@@ -113,7 +113,7 @@ impl Fleet {
         self.processes[process].signal(signal);
     }
 
-    /// Ends a process as a crash does. Returns the name under which its waiters stood in Redis.
+    /// Kills a process, as in a crash. Returns the name of its queues in Redis.
     pub(super) async fn kill(&mut self, process: usize) -> String {
         let before = self.names().await;
         self.signal(process, Signal::SIGKILL);
@@ -130,12 +130,12 @@ impl Fleet {
         .await
     }
 
-    /// Starts a process again that was killed.
+    /// Restarts a killed process.
     pub(super) fn restart(&mut self, process: usize) {
         self.processes[process] = self.launch(process);
     }
 
-    /// The names of all living processes in Redis, which are also those of their wake-up channels.
+    /// The names of all running processes in Redis, which are also those of their wake-up channels.
     async fn names(&self) -> Vec<String> {
         let answer = self
             .redis
@@ -146,22 +146,22 @@ impl Fleet {
         names.flatten().map(str::to_owned).collect()
     }
 
-    /// What there is in Redis of leases.
+    /// The keys of leases in Redis.
     pub(super) async fn leases(&self) -> Vec<String> {
         self.keys("lh:1:{*}:[lhs]:*").await
     }
 
-    /// What there is in Redis of queues.
+    /// The keys of queues in Redis.
     pub(super) async fn queues(&self) -> Vec<String> {
         self.keys("lh:1:{*}:[qw]:*").await
     }
 
-    /// What there is in Redis of waiters, also of those whose places are kept.
+    /// The keys of tickets in Redis, including those of kept places.
     async fn tickets(&self) -> Vec<String> {
         self.keys("lh:1:{*}:t:*").await
     }
 
-    /// Whether anything in Redis still says that clients of this process stand in the queue of the lock.
+    /// Whether Redis still has waiters of this process in the queue of the lock.
     pub(super) async fn has_waiters_of(&self, process: &str, lock: &str) -> bool {
         let keys = self.queues().await;
         if keys.iter().any(|key| key.contains(process)) {
@@ -181,13 +181,13 @@ impl Fleet {
             .collect()
     }
 
-    /// Waits until nobody holds anything and nobody waits.
+    /// Waits until there are no leases and no queues.
     pub(super) async fn becomes_free(&self, within: Duration) {
         let mut client = self.client(0, "");
         eventually_within(within, "no lock is held or waited for", async || {
             match client.ask_at("GET", "/locks", "").await {
                 Ok(answer) => answer.json()["locks"].as_array()?.is_empty().then_some(()),
-                // This process has ended.
+                // The process has ended.
                 Err(_) => {
                     client.move_on();
                     None
@@ -201,7 +201,7 @@ impl Fleet {
         .await;
     }
 
-    /// Waits until, beyond that, nobody has a place any more.
+    /// Waits until there are no kept places either.
     pub(super) async fn becomes_empty(&self, within: Duration) {
         self.becomes_free(within).await;
         eventually_within(within, "nothing is left of waiters", async || {
@@ -210,7 +210,7 @@ impl Fleet {
         .await;
     }
 
-    /// One of the figures of a process.
+    /// The value of one metric of a process.
     pub(super) async fn figure(&self, process: usize, name: &str) -> f64 {
         let mut client = self.client(process, "");
         let answer = client

@@ -1,4 +1,4 @@
-//! Clients that hang up: before their request was read, while they wait, and after they were granted.
+//! Clients that disconnect: before their request was read, while they wait, and after they were granted.
 
 use std::time::Duration;
 
@@ -13,20 +13,21 @@ use crate::support::eventually;
 
 const PROCESSES: usize = 3;
 const LOCKS: usize = 25;
-/// They come within so long.
+/// The time within which all clients arrive.
 const ARRIVE_WITHIN: Duration = Duration::from_secs(3);
 const PATIENCE_MAX: Duration = Duration::from_millis(400);
-/// Short, because a lease that was delivered to somebody who is gone lasts as long as it lasts.
+/// Short, because a lease that was delivered to a disconnected client stays until it expires.
 const BRIEF: &str = "ttl=300ms&wait=5m";
-/// By how much memory may differ after the second round: what an allocator keeps, and no more for more clients.
+/// How much the memory may differ after the second round: what the allocator keeps, independent of the number of
+/// clients.
 const GROWTH_BYTES_MAX: f64 = 8.0 * 1024.0 * 1024.0;
 
-/// What became of a client. Counted, so that the test knows what it tried.
+/// The end of a client. The test counts them, to know that all kinds occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
-    /// It hung up without an answer.
+    /// It disconnected without a response.
     Unanswered,
-    /// It was granted the lock and then hung up.
+    /// It was granted the lock and then disconnected.
     Holding,
     /// It was granted the lock and released it.
     Done,
@@ -43,13 +44,13 @@ async fn come_and_go(mut client: Client) -> Left {
     if random(2) == 0 {
         return Left::Holding;
     }
-    // Late after such a short lease, or not.
+    // The short lease may have expired.
     let released = client.ask("DELETE", "").await.expect("it is answered");
     assert!(matches!(released.status, 204 | 412), "{}", released.status);
     Left::Done
 }
 
-/// Sends a part of a request and is gone.
+/// Sends a part of a request and disconnects.
 async fn stammer(mut client: Client) {
     sleep(random_duration(ARRIVE_WITHIN)).await;
     let request = Request {
@@ -87,7 +88,7 @@ async fn round(fleet: &Fleet, clients: usize) {
     fleet.becomes_empty(Duration::from_secs(5)).await;
 }
 
-/// Waits until the process has no connections but the one that asks. Returns its memory in bytes.
+/// Waits until the process has only the connection of this client. Returns its memory in bytes.
 async fn settled(fleet: &Fleet, process: usize) -> f64 {
     eventually("it closed its connections", async || {
         let open = fleet.figure(process, "leasehold_open_connections").await;
@@ -109,7 +110,7 @@ async fn a_thousand_clients_that_hang_up_leave_nothing_behind() {
     round(&fleet, clients).await;
     let mut most = 0.0;
     for process in 0..PROCESSES {
-        // Those that are shared, the one for messages, and for a moment that of a survey.
+        // The pool, the pub/sub connection, and for a moment that of a periodic check.
         let metric = "leasehold_store_pool_max_connections";
         most += fleet.figure(process, metric).await + 2.0;
     }

@@ -1,5 +1,5 @@
-//! A client of HTTP/1.1 that is little more than its socket: thousands of them fit into one process, each says exactly
-//! when it was answered, and dropping one hangs up at once. The benchmark of hand-overs uses it too.
+//! A minimal HTTP/1.1 client: thousands of them fit into one process, each records exactly when its response arrived,
+//! and dropping one closes its connection at once. The benchmark of hand-overs uses it too.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,14 +8,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// How much is read at once; nearly every answer is smaller.
+/// The size of a read; nearly every response is smaller.
 const READ_BYTES: usize = 2048;
 
 /// A connection that carries one request at a time.
 pub(crate) struct Connection {
-    /// The socket, for those who write more than a request or read more than an answer.
+    /// The socket, for tests that write more than a request or read more than a response.
     pub(crate) stream: TcpStream,
-    /// What has arrived and was not taken yet.
+    /// Received bytes that were not consumed yet.
     pub(crate) received: Vec<u8>,
 }
 
@@ -32,14 +32,14 @@ pub(crate) struct Request<'a> {
     pub(crate) body: &'a str,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// The status.
     pub(crate) status: u16,
     /// The body.
     pub(crate) body: Vec<u8>,
-    /// When the last byte was there.
+    /// When the last byte arrived.
     pub(crate) at: Instant,
 }
 
@@ -52,7 +52,7 @@ impl Connection {
         Ok(Self { stream, received })
     }
 
-    /// Sends a request and waits for the answer.
+    /// Sends a request and waits for the response.
     pub(crate) async fn ask(&mut self, request: Request<'_>) -> io::Result<Answer> {
         self.send(request).await?;
         self.answer().await
@@ -76,7 +76,7 @@ impl Connection {
         self.stream.write_all(text.as_bytes()).await
     }
 
-    /// Waits for the answer to the request that was sent last.
+    /// Waits for the response to the last request.
     pub(crate) async fn answer(&mut self) -> io::Result<Answer> {
         let (status, body_starts, ends) = loop {
             if let Some(head) = head(&self.received)? {
@@ -108,13 +108,13 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// Whether it says that the lock is held by whom it was sent to.
+    /// Whether it grants the lock.
     pub(crate) fn grants(&self) -> bool {
         matches!(self.status, 200 | 201)
     }
 }
 
-/// The status, where the body starts and where it ends, once the whole head is there.
+/// The status, the start and the end of the body, once the whole head has arrived.
 fn head(received: &[u8]) -> io::Result<Option<(u16, usize, usize)>> {
     let Some(end) = received.windows(4).position(|four| four == b"\r\n\r\n") else {
         return Ok(None);

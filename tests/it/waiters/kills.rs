@@ -1,4 +1,4 @@
-//! A process is killed with all who wait on it.
+//! A process is killed, with all of its waiters.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use super::{LASTING, bound, size};
 use crate::support::eventually_within;
 
 const PROCESSES: usize = 3;
-/// How much later the others are granted the lock, all in all.
+/// How much later, in total, the other waiters are granted the lock.
 const LOST_MAX: Duration = Duration::from_millis(1500);
-/// How long something may be left of the dead.
+/// How long Redis may keep records of the killed process.
 const LEFT_MAX: Duration = Duration::from_secs(10);
 const HOLD: Duration = Duration::from_millis(1);
 
-/// One process is killed while a client of another one holds the lock and its own clients are next. Every other one of
-/// those is lost with it, the rest come back elsewhere. Returns the turns of all who were left.
+/// Kills a process while a client of another one holds the lock and its own clients are next in the queue. Half of
+/// those are lost with it, the rest move to other processes. Returns the turns of all remaining clients.
 async fn kill_one_of(fleet: &mut Fleet, victim: usize, waiters: usize) -> Turns {
     let lock = "kills/chain";
     let mut holder = fleet.client(victim + 1, lock);
@@ -52,7 +52,7 @@ async fn kill_one_of(fleet: &mut Fleet, victim: usize, waiters: usize) -> Turns 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_process_costs_those_who_wait_elsewhere_a_second_and_a_half_at_most() {
+async fn a_killed_process_delays_the_waiters_of_others_by_at_most_a_second_and_a_half() {
     let mut fleet = Fleet::start(PROCESSES).await;
     let waiters = size(60, 300);
     for round in 0..size(5, 100) {
@@ -83,7 +83,7 @@ async fn nothing_is_left_of_the_waiters_of_a_killed_process() {
         clients.spawn(async move { client.take_turn(number, LASTING, HOLD).await });
         watchers[0].until_queued(number + 1).await;
     }
-    // The connections stay open for as long as the process lives, and nobody comes back.
+    // The connections stay open until the process ends, and no client comes back.
     let killed = Instant::now();
     let name = fleet.kill(0).await;
     dead.abort_all();

@@ -1,4 +1,4 @@
-//! Messages are lost, again and again.
+//! Pub/sub messages are lost repeatedly.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use super::pace::Turns;
 use super::{LASTING, bound, random_duration, size};
 
 const PROCESSES: usize = 3;
-/// How often every connection that hears messages is cut.
+/// How often every pub/sub connection is cut.
 const CUT_EVERY: Duration = Duration::from_millis(200);
-/// How late a hand-over may be without its message.
+/// How late a hand-over may be if its message is lost.
 const LATE_MAX: Duration = Duration::from_millis(1200);
-/// Turns are up to so long, so that hand-overs and cuts meet in all ways.
+/// The longest turn. Turns vary, so that hand-overs and cuts coincide in all ways.
 const HOLD_MAX: Duration = Duration::from_millis(100);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_messages_everybody_is_granted_and_a_little_late_at_most() {
+async fn without_messages_all_waiters_are_granted_slightly_late() {
     let fleet = Fleet::start(PROCESSES).await;
     let (lock, waiters) = ("messages/cut", size(60, 600));
     let mut holder = fleet.client(0, lock);

@@ -1,4 +1,4 @@
-//! First come, first served, whichever process they come to.
+//! First come, first served, over several processes.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const WAITERS: usize = 1_000;
 const PROCESSES: usize = 3;
 const HOLD: Duration = Duration::from_millis(1);
 
-/// Each comes to stand before the next one asks, so the order in which they came is known.
+/// Each claim is enqueued before the next one is sent, so the order of arrival is known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_waiters_on_three_processes_are_granted_in_the_order_in_which_they_came() {
     let fleet = Fleet::start(PROCESSES).await;
@@ -36,15 +36,15 @@ async fn a_thousand_waiters_on_three_processes_are_granted_in_the_order_in_which
     let hand_overs = turns.hand_overs();
     println!("{WAITERS} waiters on {PROCESSES} processes: hand-over {hand_overs}");
     assert_eq!(turns.inversions(), 0, "granted before an earlier one");
-    // Nobody was ever away, so nobody may have been passed over.
+    // No client was ever disconnected, so none may have been skipped.
     assert_eq!(reposts.iter().sum::<usize>(), 0, "posted again");
     fleet.becomes_empty(Duration::from_secs(10)).await;
 }
 
-/// A client that comes back elsewhere leaves a connection behind that its former process takes for alive. Those who wait
+/// A client that moves leaves a connection behind that its former process still considers alive. The other waiters
 /// there keep their turns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_moves_costs_nobody_of_its_former_process_the_turn() {
+async fn a_client_that_moves_costs_no_other_client_its_turn() {
     const LOCK: &str = "order/moved";
     let fleet = Fleet::start(2).await;
     let mut first = fleet.client(0, LOCK);
@@ -61,7 +61,7 @@ async fn a_client_that_moves_costs_nobody_of_its_former_process_the_turn() {
         watcher.until_queued(number + 1).await;
     }
     waiters.spawn(async move { moved.take_turn(0, LASTING, HOLD).await });
-    // Several looks of the process that the client has left: all that time nobody may get lost.
+    // Several polls of the process that the client has left: no waiter may lose its place in this time.
     let end = Instant::now() + Duration::from_secs(5);
     while Instant::now() < end {
         assert_eq!(watcher.queue_length().await.expect("it lives"), 3);

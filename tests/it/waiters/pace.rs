@@ -1,4 +1,4 @@
-//! What is measured of hand-overs: their order, and how long each took.
+//! Measurements of hand-overs: their order, and how long each took.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use tokio::time::Instant;
 /// One client's time with the lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
-    /// Which client it was, in the order in which they came to stand.
+    /// The number of the client, in the order of arrival.
     pub(super) number: usize,
     /// Its fencing token.
     pub(super) fence: u64,
-    /// When it was told.
+    /// When the grant arrived.
     pub(super) granted: Instant,
-    /// When it was told that the lock is released.
+    /// When the response to the release arrived.
     pub(super) released: Instant,
 }
 
@@ -28,13 +28,13 @@ impl Turns {
         Self(turns)
     }
 
-    /// How many were granted before somebody who had come earlier.
+    /// The number of grants before an earlier claim.
     pub(super) fn inversions(&self) -> usize {
         let pairs = self.0.windows(2);
         pairs.filter(|pair| pair[0].number > pair[1].number).count()
     }
 
-    /// How long each hand-over took, from the answer of a release to the next answer of a grant.
+    /// How long each hand-over took, from the response to a release to the response with the next grant.
     pub(super) fn hand_overs(&self) -> Spread {
         let pairs = self.0.windows(2);
         pairs
@@ -43,12 +43,12 @@ impl Turns {
     }
 }
 
-/// Durations in order.
+/// Sorted durations.
 #[derive(Debug)]
 pub(super) struct Spread(Vec<Duration>);
 
 impl Spread {
-    /// The duration that so many of a thousand do not exceed.
+    /// The quantile for this share in thousandths.
     pub(super) fn at(&self, per_mille: usize) -> Duration {
         let last = self.0.len().saturating_sub(1);
         self.0
@@ -61,7 +61,7 @@ impl Spread {
         self.at(1000)
     }
 
-    /// What all of them take beyond the usual, together. What is not even twice as long is usual.
+    /// The total excess over the usual duration. Less than twice as long counts as usual.
     pub(super) fn lost(&self) -> Duration {
         let usual = self.at(500);
         let slow = self.0.iter().filter(|duration| **duration > usual * 2);

@@ -1,4 +1,4 @@
-//! A process stands still between the grant and the answer, and goes on when the lease is over.
+//! A process is paused between the grant and its response, and continues when the lease has ended.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use super::{LASTING, size};
 use crate::support::eventually;
 use crate::support::proxy::Proxy;
 
-/// The process whose answers from Redis are delayed, and the one that sees what happens meanwhile.
+/// The process whose replies from Redis are delayed, and the one that observes the state meanwhile.
 const PAUSED: usize = 0;
 const WATCHING: usize = 1;
-/// Long enough to stop the process while the answer is on its way; well within the deadline of an operation.
+/// Long enough to pause the process while the reply is in flight; well within the operation timeout.
 const DELAY: Duration = Duration::from_millis(600);
 const OWNER: &str = "paused";
 
-/// Who holds the lock, with which fencing token.
+/// The holder of the lock, with its fencing token.
 async fn holder(watcher: &mut Client) -> Option<(String, u64)> {
     let lock = watcher.ask("GET", "").await.ok()?.json();
     let holder = lock["holders"].get(0)?;
@@ -26,25 +26,25 @@ async fn holder(watcher: &mut Client) -> Option<(String, u64)> {
     Some((owner, holder["fencing_token"].as_u64()?))
 }
 
-/// The lease that the process did not tell in time is over. Whatever it says now must be true now.
-async fn assert_says_what_is_so(answer: &Answer, lost: u64, client: &mut Client) {
-    let told = answer.json();
+/// The lease that the process did not report in time has ended. Its response must match the current state.
+async fn assert_matches_the_current_state(answer: &Answer, lost: u64, client: &mut Client) {
+    let body = answer.json();
     if !answer.grants() {
-        assert!(matches!(answer.status, 409 | 423 | 503), "{told}");
+        assert!(matches!(answer.status, 409 | 423 | 503), "{body}");
         return;
     }
-    assert!(told["expires_in_ms"].as_u64() > Some(0), "{told}");
-    assert!(told["fencing_token"].as_u64() > Some(lost), "{told}");
+    assert!(body["expires_in_ms"].as_u64() > Some(0), "{body}");
+    assert!(body["fencing_token"].as_u64() > Some(lost), "{body}");
     let renewed = client.ask("PUT", "").await.expect("it is answered");
     assert_eq!(
         renewed.status,
         200,
-        "told of {told}, but {}",
+        "reported {body}, but {}",
         renewed.json()
     );
 }
 
-/// One client asks through the process that stands still; with a `wait` while somebody else holds the lock.
+/// One client acquires through the paused process; with a `wait`, while another client holds the lock.
 async fn pause_once(fleet: &Fleet, proxy: &Proxy, lock: &str, fields: &str, waits: bool) {
     let mut watcher = fleet.client(WATCHING, lock);
     let mut first = fleet.client(WATCHING, lock);
@@ -81,13 +81,13 @@ async fn pause_once(fleet: &Fleet, proxy: &Proxy, lock: &str, fields: &str, wait
         answer.status,
         answer.json()["code"]
     );
-    assert_says_what_is_so(&answer, lost, &mut client).await;
+    assert_matches_the_current_state(&answer, lost, &mut client).await;
     let left = client.ask("DELETE", "").await.expect("it is answered");
     assert!(matches!(left.status, 204 | 412), "{}", left.json());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_granted_before_a_pause_and_is_over_after_it_is_never_told() {
+async fn a_grant_that_expires_during_a_pause_is_never_reported() {
     let mut proxy = None;
     let fleet = Fleet::start_with(async |redis| {
         let passing = proxy.insert(Proxy::start(redis.address()).await);

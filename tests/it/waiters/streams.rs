@@ -1,4 +1,4 @@
-//! A client that holds a lock by a stream loses its connection, and goes on with its token at another process.
+//! A client that holds a lock with a stream loses its connection, and continues with its token at another process.
 
 use std::time::Duration;
 
@@ -6,26 +6,26 @@ use axum::body::Body;
 use axum::http::Response;
 
 use super::fleet::Fleet;
-use crate::api::support::Told;
+use crate::api::support::EventStream;
 use crate::support::eventually;
 
 const LOCK: &str = "streams/leader";
 const TOKEN: &str = "6f3c1d9e-0b1a-4b52-9c7e-2f8f5d0a4e11";
-/// No lease of this length ends by itself here.
+/// A TTL longer than any test.
 const TTL: &str = "ttl=10m";
 
-/// A stream that holds the lock through one of the processes.
-async fn stream(fleet: &Fleet, process: usize) -> Told {
+/// A stream that holds the lock on one of the processes.
+async fn stream(fleet: &Fleet, process: usize) -> EventStream {
     let url = format!("{}/locks/{LOCK}?{TTL}", fleet.url(process));
     let request = reqwest::Client::new()
         .post(url)
         .header("accept", "text/event-stream")
         .header("lock-token", TOKEN);
     let response = request.send().await.expect("an answer");
-    Told::of(Response::from(response).map(Body::new))
+    EventStream::of(Response::from(response).map(Body::new))
 }
 
-/// Waits until a process has nothing more to do for streams whose clients are gone.
+/// Waits until a process has finished the clean-up for disconnected streams.
 async fn forgets_streams(fleet: &Fleet, process: usize) {
     eventually("no stream is left", async || {
         let open = fleet

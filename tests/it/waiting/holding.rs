@@ -311,28 +311,6 @@ async fn a_stream_that_takes_over_and_closes_at_once_releases_the_lock() {
     assert_idle(&service, &claim).await;
 }
 
-/// Its client knows nothing of the takeover, and may be at work by what an earlier request told it.
-#[tokio::test(start_paused = true)]
-async fn a_stream_that_closes_before_it_has_received_the_lease_leaves_it_as_it_was() {
-    let (service, _) = Staged::service();
-    let claim = brief();
-    takes(&service, &claim).await;
-    drop(service.hold(Arc::clone(&claim), None));
-    settle().await;
-    let state = view(&service, &claim).await.state;
-    assert!(matches!(state, LockState::Held(_)), "{state:?}");
-
-    let mut former = service.hold(Arc::clone(&claim), None);
-    acquired(&mut former).await;
-    drop(service.hold(Arc::clone(&claim), None));
-    settle().await;
-    let state = view(&service, &claim).await.state;
-    assert!(matches!(state, LockState::Held(_)), "{state:?}");
-    drop(former);
-    settle().await;
-    assert_idle(&service, &claim).await;
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_request_of_another_kind_takes_the_lease_from_its_stream() {
     for min_hold in [None, Some(Duration::from_millis(1))] {

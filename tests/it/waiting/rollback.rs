@@ -8,6 +8,7 @@ use leasehold::domain::{Claim, LockState};
 use leasehold::service::{HoldEvent, LockService};
 use tokio::time::sleep;
 
+use super::holding::{acquired, brief};
 use super::staged::Staged;
 use super::{LONG_WAIT, Waiting, assert_idle, held, rivals, settle, takes, view};
 use crate::support::fixture::{LONG, claim, rival, ttl};
@@ -152,4 +153,24 @@ async fn a_disconnected_claim_leaves_the_queue_when_the_store_is_back() {
         super::releases(&service, &holder).await;
         behind.granted().await;
     }
+}
+
+/// Its client knows nothing of the takeover, and may be at work by what an earlier request told it.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_closes_before_it_has_received_the_lease_leaves_it_as_it_was() {
+    let (service, _) = Staged::service();
+    let claim = brief();
+    takes(&service, &claim).await;
+    drop(service.hold(Arc::clone(&claim), None));
+    settle().await;
+    assert!(is_held(&service, &claim).await);
+
+    let mut former = service.hold(Arc::clone(&claim), None);
+    acquired(&mut former).await;
+    drop(service.hold(Arc::clone(&claim), None));
+    settle().await;
+    assert!(is_held(&service, &claim).await);
+    drop(former);
+    settle().await;
+    assert_idle(&service, &claim).await;
 }

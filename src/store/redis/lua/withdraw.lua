@@ -1,5 +1,4 @@
--- Ends the lease that an attempt may roll back, or gives it back to the attempt before, and keeps the attempt from being
--- granted if its request arrives late.
+-- Rolls back what an attempt received, and keeps the attempt from being granted if its request arrives late.
 -- KEYS: for each lock: lock_key, ended
 -- ARGV: attempt, is_close, channel, for each lock: claim
 -- Returns: attempt, how many leases were ended

@@ -1,4 +1,4 @@
-//! An answer as a whole, and as text in which everything that differs from run to run is checked and then named.
+//! A complete response, and its text with placeholders for everything that differs from run to run.
 
 use std::fmt::Write;
 
@@ -42,7 +42,7 @@ impl Answer {
             .unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 
-    /// The code of a problem, with everything checked that all problems have in common.
+    /// The code of a problem; checks the members that all problems have.
     #[track_caller]
     pub(crate) fn code(&self) -> String {
         let body = self.json();
@@ -60,7 +60,7 @@ impl Answer {
         code
     }
 
-    /// The status and the code, to be compared in a table.
+    /// The status and the code, for comparison in a table.
     #[track_caller]
     pub(crate) fn refusal(&self) -> (u16, String) {
         (self.status, self.code())
@@ -71,7 +71,7 @@ impl Answer {
         self.json()["detail"].as_str().expect("a detail").to_owned()
     }
 
-    /// Status, headers and body, fit for a snapshot.
+    /// Status, headers and body, for a snapshot.
     pub(crate) fn shape(&self) -> String {
         let mut text = format!("{}\n", self.status);
         let mut names: Vec<_> = self.headers.keys().map(|name| name.as_str()).collect();
@@ -134,7 +134,7 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("text")
 }
 
-/// RFC 3339, UTC, exactly three digits of a second.
+/// RFC 3339, UTC, exactly three fractional digits.
 fn moment(text: &str) -> &'static str {
     humantime::parse_rfc3339(text).expect("a time of RFC 3339");
     assert_eq!(text.len(), "2026-01-01T00:00:00.000Z".len(), "{text}");

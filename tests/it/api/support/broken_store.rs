@@ -1,4 +1,4 @@
-//! A store that answers every request with the same error, or waits for leases that it may have forgotten.
+//! A store that fails every operation with the same error, or that is recovering from a possible loss of leases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,15 +23,15 @@ const FIRST: Position = Position {
 #[derive(Debug)]
 pub(crate) struct BrokenStore {
     pub(crate) error: Option<StoreError>,
-    /// It answers no acquire and no listing at all.
+    /// Whether it never answers an acquire or a listing.
     pub(crate) is_silent: bool,
-    /// It gives up an eviction after so many.
+    /// After how many holders it stops an eviction.
     pub(crate) evicted: Option<u64>,
     pub(crate) health: StoreHealth,
 }
 
 impl BrokenStore {
-    /// A store that fails so.
+    /// A store that fails with this error.
     pub(crate) fn failing(error: StoreError) -> Self {
         Self {
             error: Some(error),
@@ -41,8 +41,7 @@ impl BrokenStore {
         }
     }
 
-    /// A store that makes new grants wait, and lets claims stand in the queue of a free lock; only acquiring may be asked of
-    /// it.
+    /// A store that delays new grants, and lets claims wait in the queue of a free lock. It implements only acquire.
     pub(crate) fn recovering() -> Self {
         Self {
             error: None,
@@ -52,7 +51,7 @@ impl BrokenStore {
         }
     }
 
-    /// A store that gives up an eviction after so many.
+    /// A store that stops an eviction after `count` holders.
     pub(crate) fn evicting(count: u64) -> Self {
         Self {
             evicted: Some(count),
@@ -60,7 +59,7 @@ impl BrokenStore {
         }
     }
 
-    /// A store that answers no acquire and no listing, and fails so otherwise.
+    /// A store that never answers an acquire or a listing, and fails every other operation with this error.
     pub(crate) fn silent(error: StoreError) -> Self {
         Self {
             is_silent: true,
@@ -68,7 +67,7 @@ impl BrokenStore {
         }
     }
 
-    /// A store that is not asked, only looked at.
+    /// A store with this health, which gets no operations.
     pub(crate) fn in_health(health: StoreHealth) -> Self {
         Self {
             error: None,
@@ -160,11 +159,8 @@ impl LockStore for BrokenStore {
         let Some(total) = self.evicted else {
             return self.fail();
         };
-        let told = Vec::new();
-        let holders = Holders {
-            listed: told,
-            total,
-        };
+        let listed = Vec::new();
+        let holders = Holders { listed, total };
         let evicted = Evicted {
             holders,
             is_complete: false,

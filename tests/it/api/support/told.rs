@@ -7,10 +7,10 @@ use axum::http::{HeaderMap, Response};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-/// The stream of an answer. Dropped, the client has hung up.
-pub(crate) struct Told {
+/// The event stream of a response. Dropping it disconnects the client.
+pub(crate) struct EventStream {
     pub(crate) headers: HeaderMap,
-    /// Lines that are comments, for the most part to show that the connection lives.
+    /// The number of comments, which are mostly keep-alives.
     pub(crate) comments: usize,
     body: Body,
     text: String,
@@ -25,7 +25,7 @@ pub(crate) struct Event {
     pub(crate) data: Value,
 }
 
-impl Told {
+impl EventStream {
     #[track_caller]
     pub(crate) fn of(response: Response<Body>) -> Self {
         let (parts, body) = response.into_parts();
@@ -42,7 +42,7 @@ impl Told {
         }
     }
 
-    /// The next event; none at the end of the stream.
+    /// The next event; `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         while self.events.is_empty() {
             let frame = self.body.frame().await?.expect("the stream never fails");
@@ -70,10 +70,10 @@ impl Told {
 }
 
 impl Event {
-    /// What is written up to an empty line; none if it is a comment.
+    /// Parses the lines up to an empty one; `None` for a comment.
     pub(crate) fn read(block: &str) -> Option<Self> {
         let field = |name: &str| {
-            // Either letter ends a line, as in a browser.
+            // Either character ends a line, as in a browser.
             let lines = block.split(['\n', '\r']);
             let lines = lines.filter_map(|line| line.split_once(": "));
             let mut values = lines.filter(|(field, _)| *field == name);

@@ -1,8 +1,8 @@
-//! A history in which all is well, written by hand.
+//! A valid history, written by hand.
 
 use super::super::record::{
     Action, Answer, Claim, Effect, End, History, Lease, Micros, Mode, Outage, Refusal, Request,
-    SECOND, Told, View, Watch,
+    SECOND, View, Watch, WatchEntry,
 };
 
 pub(super) const MS: Micros = 1_000;
@@ -70,7 +70,7 @@ pub(super) fn view(name: &str, sent: Micros, holders: &[(&str, u64)], queue: &[&
 }
 
 impl History {
-    /// Adds a request with one answer, a millisecond after the given moment of arrival.
+    /// Adds a request with one answer, which ends a millisecond after it arrived.
     pub(super) fn ask(
         &mut self,
         claim: usize,
@@ -92,7 +92,7 @@ impl History {
         self.requests.len() - 1
     }
 
-    /// The request of a claim that has this number.
+    /// The request of a claim with this number.
     pub(super) fn request(&mut self, claim: usize, number: usize) -> &mut Request {
         let own = self.requests.iter_mut();
         let mut own = own.filter(|request| request.claim == Some(claim));
@@ -113,8 +113,8 @@ impl History {
     }
 }
 
-/// Ann holds and renews; Ben waits by a stream, Cid after him by a long poll. Dee and Eva share with permits; Fay takes two
-/// locks at once.
+/// Ann holds and renews; Ben waits with a stream, Cid after him with a normal request. Dee and Eva share with permits;
+/// Fay acquires two locks at once.
 pub(super) fn valid() -> History {
     const WAIT: Action = Action::Acquire { wait: 9 * SECOND };
     const NOW: Action = Action::Acquire { wait: 0 };
@@ -165,7 +165,7 @@ pub(super) fn valid() -> History {
     history
 }
 
-/// What an observer saw and a watcher was told.
+/// The views of an observer and the events of a watcher.
 fn look(history: &mut History) {
     history.views = vec![
         view("a", 1_500 * MS, &[("ann", 100)], &["ben", "cid"]),
@@ -183,14 +183,14 @@ fn look(history: &mut History) {
         ("p", 100),
         ("q", 150),
     ];
-    let acquired = |(name, fence): &(&str, u64)| Told::Acquired {
+    let acquired = |(name, fence): &(&str, u64)| WatchEntry::Acquired {
         name: (*name).to_owned(),
         fence: *fence,
     };
-    let mut told = vec![(0, Told::Opened { resumed: false })];
-    told.extend(grants.iter().map(|grant| (2_600 * MS, acquired(grant))));
-    told.push((20 * SECOND, Told::Closed));
-    history.watches = vec![Watch { told }];
+    let mut entries = vec![(0, WatchEntry::Opened { resumed: false })];
+    entries.extend(grants.iter().map(|grant| (2_600 * MS, acquired(grant))));
+    entries.push((20 * SECOND, WatchEntry::Closed));
+    history.watches = vec![Watch { entries }];
 }
 
 pub(super) fn outage(effect: Effect, from: Micros, until: Micros) -> Outage {

@@ -1,4 +1,4 @@
-//! The way between one process and Redis.
+//! Faults of the network between one process and Redis.
 
 use tokio::time::sleep;
 
@@ -38,7 +38,7 @@ impl Nemesis<'_> {
             }
             _ => {
                 proxy.hold_back();
-                // So short that the process has not given up when the connection is replaced.
+                // Short enough that the process has not given up when the connection is replaced.
                 sleep(lasts / 4).await;
                 proxy.deliver_late(late);
                 sleep(late + lasts / 4).await;
@@ -55,7 +55,7 @@ impl Nemesis<'_> {
     }
 }
 
-/// What can be counted of a fault: what has happened so far, or the connections that are about to be cut.
+/// The count for a fault: the effects so far, or the connections that are about to be cut.
 fn observed(fault: Fault, proxy: &Proxy) -> u64 {
     let count = match fault {
         Fault::Cut => proxy.open(),

@@ -1,4 +1,4 @@
-//! Processes that are killed or stand still.
+//! Processes that are killed or paused.
 
 use nix::sys::signal::Signal;
 use tokio::time::sleep;
@@ -37,7 +37,7 @@ impl Nemesis<'_> {
         }
     }
 
-    /// Redis is lost with all that it knows, and a process with it: killed, or paused until the others have gone on.
+    /// Redis loses all of its data, and a process is lost with it: killed, or paused until the others have continued.
     pub(super) async fn lose_both(&mut self) -> Struck {
         let process = self.any_process();
         let (redis_away, process_away) = (
@@ -65,7 +65,7 @@ impl Nemesis<'_> {
         } else {
             self.fleet.processes[process].signal(Signal::SIGCONT);
         }
-        // The process was away for longer than the store was.
+        // The process was unavailable for longer than the store.
         self.recorder.outage(super::Outage {
             fault: "lose-both: the process",
             process: Some(process),

@@ -1,4 +1,4 @@
-//! Redis: killed, emptied, replaced, at another time, full, or without its scripts and subscribers.
+//! Faults of Redis: killed, emptied, replaced, with another time, full, or without its scripts and subscribers.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl Nemesis<'_> {
         let from = self.recorder.now();
         self.store().redis.pause();
         let began = Instant::now();
-        // A connection is still accepted by the system, but nothing answers.
+        // The system still accepts connections, but Redis does not reply.
         let is_silent = timeout(away, self.store().redis.command(&["PING"]))
             .await
             .is_err();
@@ -63,9 +63,9 @@ impl Nemesis<'_> {
         self.struck(from, Effect::Loss, u64::try_from(size).unwrap_or(0))
     }
 
-    /// What the replica lacks is lost: everything since its link was cut.
+    /// Promotes a replica: everything since its link was cut is lost.
     pub(super) async fn replaced(&mut self) -> Struck {
-        // After a moment a single lease is missing, which a single process knows of.
+        // After a short lag only a single lease is missing, which a single process knows.
         let is_brief = self.chance.percent(50);
         let lag = if is_brief {
             self.chance.millis(5, 60)
@@ -119,7 +119,7 @@ impl Nemesis<'_> {
         self.struck(from, Effect::Slower, u64::from(observed))
     }
 
-    /// Steps the clock. Says by how much the time of Redis really moved.
+    /// Steps the clock. Returns by how much the time of Redis really changed.
     async fn step(&self, by: i64) -> i64 {
         let (before, began) = (self.time().await, self.recorder.now());
         let clock = self.store().clock.as_ref().expect("Redis has such a clock");

@@ -1,11 +1,11 @@
-//! Who held a lock at the same time, and who got it while it was closed.
+//! Claims that held a lock at the same time, or got it while it was closed.
 
 use std::collections::BTreeMap;
 
 use super::super::record::{Action, Answer, Micros, Mode};
 use super::{Evidence, Rule, Violation, conflicts, lasting, story};
 
-/// A lease in its certain time.
+/// A lease, in the time in which it certainly lasted.
 #[derive(Clone, Copy)]
 struct Holding {
     grant: usize,
@@ -62,7 +62,7 @@ fn overlaps(evidence: &Evidence<'_>, name: &str, holdings: &[Holding], found: &m
     }
 }
 
-/// Why two may not hold at once.
+/// The rule by which two claims may not hold at once.
 fn wrong(one: Holding, other: Holding) -> Option<Rule> {
     if conflicts(one.mode, other.mode) {
         return Some(Rule::Overlap);
@@ -71,7 +71,7 @@ fn wrong(one: Holding, other: Holding) -> Option<Rule> {
     (limits[0] != limits[1]).then_some(Rule::DifferingLimits)
 }
 
-/// Whether one more takes more permits than there are.
+/// Whether one more holder exceeds the limit.
 fn too_many<'a>(others: impl Iterator<Item = &'a Holding>, holding: Holding) -> Option<Rule> {
     let limit = u64::from(limit(holding.mode)?);
     let mut taken: BTreeMap<usize, u64> = BTreeMap::new();
@@ -90,8 +90,8 @@ fn limit(mode: Mode) -> Option<u32> {
     }
 }
 
-/// Nobody else gets a lock before the `min_hold` of a released lease or the `lock_delay` of an expired one is over. Only
-/// leases that exclude each other are looked at: among shared ones it is the permits that stay taken.
+/// No other claim gets a lock before the `min_hold` of a released lease or the `lock_delay` of an expired one is over.
+/// This checks only leases that exclude each other: for shared ones, the permits stay taken instead.
 fn cooling(evidence: &Evidence<'_>, index: usize, grants: &[usize], found: &mut Vec<Violation>) {
     let grant = &evidence.grants[index];
     let terms = &evidence.history.claims[grant.claim];
@@ -103,12 +103,12 @@ fn cooling(evidence: &Evidence<'_>, index: usize, grants: &[usize], found: &mut 
         let others = &evidence.history.claims[other.claim];
         if other.claim == grant.claim
             || other.fence <= grant.fence
-            || other.told >= closed_until
-            || other.asked < evicted_by
+            || other.reported >= closed_until
+            || other.requested < evicted_by
             || !conflicts(terms.mode, others.mode)
-            // A clock that jumps, or data that are lost, end what they end.
-            || evidence.has_clock_step(grant.asked, other.told, false)
-            || evidence.has_loss(grant.asked, other.told)
+            // A clock step or a loss of data may end the cool-down.
+            || evidence.has_clock_step(grant.requested, other.reported, false)
+            || evidence.has_loss(grant.requested, other.reported)
         {
             continue;
         }
@@ -118,11 +118,11 @@ fn cooling(evidence: &Evidence<'_>, index: usize, grants: &[usize], found: &mut 
             story(evidence, grant.claim),
             story(evidence, other.claim)
         );
-        found.push(Violation::new(Rule::Cooling, other.told, what));
+        found.push(Violation::new(Rule::Cooling, other.reported, what));
     }
 }
 
-/// Until when the lock of a lease is certainly closed, and from when others have to keep to it.
+/// Until when the lock of a lease is certainly closed, and from when this applies to others.
 fn closed(evidence: &Evidence<'_>, index: usize) -> Option<(Micros, Micros)> {
     let grant = &evidence.grants[index];
     let terms = &evidence.history.claims[grant.claim];
@@ -135,7 +135,7 @@ fn closed(evidence: &Evidence<'_>, index: usize) -> Option<(Micros, Micros)> {
         .requests
         .iter()
         .filter(|request| request.action == Action::Evict && request.names[0] == grant.name);
-    let mut evictions = evictions.filter(|request| request.ended() >= grant.asked);
+    let mut evictions = evictions.filter(|request| request.ended() >= grant.requested);
     let mut requests = evidence.requests_of(grant.claim);
     let may_be_released = requests.any(|request| {
         request.action == Action::Release || matches!(request.action, Action::Hold { .. })
@@ -149,7 +149,9 @@ fn closed(evidence: &Evidence<'_>, index: usize) -> Option<(Micros, Micros)> {
             _ => None,
         },
         Some(_) => None,
-        None if terms.min_hold > 0 && may_be_released => Some((grant.asked + terms.min_hold, 0)),
+        None if terms.min_hold > 0 && may_be_released => {
+            Some((grant.requested + terms.min_hold, 0))
+        }
         None if terms.lock_delay > 0 && !may_be_released => {
             let last = grant.lasting.iter().map(|lasting| lasting.until).max()?;
             Some((last + terms.lock_delay, 0))

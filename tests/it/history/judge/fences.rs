@@ -1,4 +1,4 @@
-//! The order of fences. Nothing is exempt here: no fault takes this promise away.
+//! The order of fences. There are no exemptions: this guarantee holds under every fault.
 
 use std::collections::BTreeMap;
 
@@ -19,27 +19,27 @@ fn shared(evidence: &Evidence<'_>, name: &str, grants: &[usize], found: &mut Vec
         if first != grant.claim {
             let stories = [first, grant.claim].map(|claim| story(evidence, claim));
             let what = format!("{name}, fence {}:{}", grant.fence, stories.concat());
-            found.push(Violation::new(Rule::SharedFence, grant.told, what));
+            found.push(Violation::new(Rule::SharedFence, grant.reported, what));
         }
     }
 }
 
-/// A grant that was told before another one was asked for has the smaller fence.
+/// A grant that was reported before another one was requested has the smaller fence.
 fn order(evidence: &Evidence<'_>, name: &str, grants: &[usize], found: &mut Vec<Violation>) {
     let all: Vec<_> = grants
         .iter()
         .map(|index| &evidence.grants[*index])
         .collect();
-    let mut by_told = all.clone();
-    by_told.sort_unstable_by_key(|grant| grant.told);
-    let mut by_asked = all;
-    by_asked.sort_unstable_by_key(|grant| grant.asked);
-    let mut told = by_told.into_iter().peekable();
+    let mut by_report = all.clone();
+    by_report.sort_unstable_by_key(|grant| grant.reported);
+    let mut by_request = all;
+    by_request.sort_unstable_by_key(|grant| grant.requested);
+    let mut reported = by_report.into_iter().peekable();
     let mut largest: Option<(u64, usize, Micros)> = None;
-    for grant in by_asked {
-        while let Some(before) = told.next_if(|before| before.told < grant.asked) {
+    for grant in by_request {
+        while let Some(before) = reported.next_if(|before| before.reported < grant.requested) {
             if largest.is_none_or(|(fence, ..)| before.fence > fence) {
-                largest = Some((before.fence, before.claim, before.told));
+                largest = Some((before.fence, before.claim, before.reported));
             }
         }
         if let Some((fence, claim, _)) = largest
@@ -51,7 +51,7 @@ fn order(evidence: &Evidence<'_>, name: &str, grants: &[usize], found: &mut Vec<
                 grant.fence,
                 stories.concat()
             );
-            found.push(Violation::new(Rule::FenceOrder, grant.told, what));
+            found.push(Violation::new(Rule::FenceOrder, grant.reported, what));
         }
     }
 }

@@ -1,32 +1,32 @@
-//! Which leases there were, and in which time each of them certainly lasted, as its holder could know.
+//! The leases, and the time in which each of them certainly lasted, as its holder could know.
 //!
-//! A report of a lease speaks for the time from its arrival until what it said is over, counted from the request or
-//! from what is known of the time of writing. It is shortened by everything that may have ended the lease: a release, an
-//! eviction, a stream that was closed, a clock of Redis that jumped forward.
+//! A report of a lease covers the time from its arrival to the reported end, counted from the request or from the
+//! earliest possible time of writing. It is cut short by everything that may have ended the lease: a release, an
+//! eviction, a closed stream, a forward step of the Redis clock.
 
 use std::collections::BTreeMap;
 
 use super::super::record::{Action, Answer, End, Micros, Mode, Request};
 use super::Evidence;
 
-/// A stream is written to by a process that had to be scheduled, and read by one that had to be, too. Nobody counts a
-/// lease from the arrival of an event without allowing for that.
+/// Writing and reading an event both include scheduling delays. The end of a lease that is counted from the arrival of
+/// an event must allow for that.
 const EVENT_UNDER_WAY: Micros = 50_000;
 
-/// A broken stream is noticed by its client a moment after the process may have noticed it.
+/// The process may detect a broken stream this long before the client does.
 const BREAK_NOTICED: Micros = 50_000;
 
-/// A lease that somebody was told of.
+/// A lease that was reported to a client.
 #[derive(Clone, Debug)]
 pub(super) struct Grant<'a> {
     pub(super) claim: usize,
     pub(super) name: &'a str,
     pub(super) fence: u64,
-    /// The lease did not begin before.
-    pub(super) asked: Micros,
+    /// The lease did not begin before this.
+    pub(super) requested: Micros,
     /// The lease had begun by then.
-    pub(super) told: Micros,
-    /// It did not last longer, by what anybody was told: a report that was late says less than what the store knows.
+    pub(super) reported: Micros,
+    /// The lease did not last longer than this, by all reports. A late report understates what the store knows.
     pub(super) latest_end: Micros,
     /// The times in which it certainly lasted.
     pub(super) lasting: Vec<Lasting>,
@@ -35,24 +35,24 @@ pub(super) struct Grant<'a> {
 /// A time in which a lease certainly lasted, by one report.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lasting {
-    /// The number of the request that was told.
+    /// The number of the request with the report.
     pub(super) request: usize,
     pub(super) mode: Mode,
     pub(super) from: Micros,
-    /// Until then nothing could have ended it.
+    /// Nothing could have ended the lease before this.
     pub(super) until: Micros,
-    /// The same, or when its holder was told that it is lost.
+    /// The same, or when its holder learned that it is lost.
     pub(super) known_until: Micros,
 }
 
-/// One report: what was said in one arrival about one lock.
+/// One report: the part of one arrival about one lock.
 struct Report<'a> {
     request: usize,
     name: &'a str,
     fence: u64,
     is_new: bool,
     at: Micros,
-    /// Counted from here, the lease lasts so long.
+    /// The time from which the reported rest of the lease is counted.
     base: Micros,
     expires_in: Micros,
 }
@@ -119,7 +119,7 @@ fn reports<'a>(evidence: &Evidence<'a>, claim: usize) -> Vec<Report<'a>> {
     reports
 }
 
-/// Whether the client waited for another answer just then, and read its stream only afterwards.
+/// Whether the client was waiting for another response at this time, and read its stream only afterwards.
 fn was_busy(evidence: &Evidence<'_>, claim: usize, index: usize, at: Micros) -> bool {
     evidence.by_claim[claim].iter().any(|other| {
         let request = &evidence.history.requests[*other];
@@ -128,8 +128,8 @@ fn was_busy(evidence: &Evidence<'_>, claim: usize, index: usize, at: Micros) -> 
     })
 }
 
-/// When an event of a stream was written, at the earliest: just now, or after the event before it if the process stood
-/// still meanwhile.
+/// The earliest time at which an event of a stream was written: just before its arrival, or after the previous event if
+/// the process was paused meanwhile.
 fn written(evidence: &Evidence<'_>, request: &Request, before: Micros, at: Micros) -> Micros {
     let mut outages = evidence.history.outages.iter();
     let stood_still = outages.any(|outage| outage.strikes(request.process, before, at));
@@ -152,8 +152,8 @@ fn grant<'a>(
         claim,
         name: first.name,
         fence: first.fence,
-        asked: made_by.map_or(first_ask, |report| requests[report.request].sent),
-        told: reports.iter().map(|report| report.at).min().unwrap_or(0),
+        requested: made_by.map_or(first_ask, |report| requests[report.request].sent),
+        reported: reports.iter().map(|report| report.at).min().unwrap_or(0),
         latest_end: reports
             .iter()
             .map(|report| report.at + report.expires_in.max(evidence.history.claims[claim].lease))
@@ -172,23 +172,23 @@ fn lasting(
     report: &Report<'_>,
     evictions: &[&Request],
 ) -> Lasting {
-    let asked = &evidence.history.requests[report.request];
-    let (mode, stepped_down) = mode(evidence, claim, asked);
-    let mut until = end(evidence, report, asked.sent).min(stepped_down);
+    let reporting = &evidence.history.requests[report.request];
+    let (mode, stepped_down) = mode(evidence, claim, reporting);
+    let mut until = end(evidence, report, reporting.sent).min(stepped_down);
     let mut known_until = Micros::MAX;
     let own = evidence.requests_of(claim);
     let own = own.filter(|request| request.names.iter().any(|name| name == report.name));
     for other in own {
-        until = until.min(ending(other, asked));
+        until = until.min(ending(other, reporting));
         if let Some((at, refusal)) = other.refusal()
             && refusal.is_loss()
-            && at >= asked.sent
+            && at >= reporting.sent
         {
             known_until = known_until.min(at);
         }
     }
     for eviction in evictions {
-        until = until.min(ending(eviction, asked));
+        until = until.min(ending(eviction, reporting));
     }
     Lasting {
         request: report.request,
@@ -199,8 +199,8 @@ fn lasting(
     }
 }
 
-/// How the lease was held by this report, and when it may have stepped down from holding alone.
-fn mode(evidence: &Evidence<'_>, claim: usize, asked: &Request) -> (Mode, Micros) {
+/// The mode of the lease by this report, and when it may have been downgraded from exclusive.
+fn mode(evidence: &Evidence<'_>, claim: usize, reporting: &Request) -> (Mode, Micros) {
     const READ: Mode = Mode::Shared {
         limit: None,
         permits: 1,
@@ -210,36 +210,36 @@ fn mode(evidence: &Evidence<'_>, claim: usize, asked: &Request) -> (Mode, Micros
     let down =
         requests.find(|request| request.action == Action::StepDown && request.refusal().is_none());
     match down {
-        Some(down) if asked.sent >= down.sent => (READ, Micros::MAX),
+        Some(down) if reporting.sent >= down.sent => (READ, Micros::MAX),
         Some(down) => (mode, down.sent),
         None => (mode, Micros::MAX),
     }
 }
 
-/// When a request may have ended the lease that another one was told of; never, if it cannot have.
-fn ending(other: &Request, asked: &Request) -> Micros {
+/// When a request may have ended the lease that another one reported; never, if it cannot have.
+fn ending(other: &Request, reporting: &Request) -> Micros {
     let is_without_effect = match other.last() {
         Some(Answer::Refused(refusal)) => refusal.is_without_effect,
         _ => false,
     };
     match other.action {
         Action::Release | Action::Evict => {
-            // It has had its effect by the time of its answer, if that is definite.
+            // If its answer is definite, it took effect before that.
             let is_definite = match other.last() {
                 Some(Answer::Refused(refusal)) => refusal.status < 500,
                 Some(_) => true,
                 None => false,
             };
             let done = other.first_arrival().filter(|_| is_definite);
-            if is_without_effect || asked.sent > done.unwrap_or(Micros::MAX) {
+            if is_without_effect || reporting.sent > done.unwrap_or(Micros::MAX) {
                 return Micros::MAX;
             }
             other.sent
         }
         Action::Hold { .. } => {
-            // A stream that something of the same claim took over cannot give the lease back any more.
-            let is_same = std::ptr::eq(other, asked);
-            let was_taken_over = other.first_arrival().is_some_and(|at| at < asked.sent);
+            // A stream cannot release a lease that a later request of the same claim has taken over.
+            let is_same = std::ptr::eq(other, reporting);
+            let was_taken_over = other.first_arrival().is_some_and(|at| at < reporting.sent);
             let was_refused = other.refusal().is_some() && !other.is_granted();
             if !is_same && (was_taken_over || was_refused) {
                 return Micros::MAX;
@@ -256,12 +256,12 @@ fn ending(other: &Request, asked: &Request) -> Micros {
 
 /// When the lease of a report ends by its own time.
 ///
-/// The clock of Redis is the one by which leases end: what a jump forward takes from them is physics, and documented. It
-/// takes exactly its own length, and only from leases that were granted before it.
+/// Leases end by the Redis clock, so a forward step shortens them, as documented: by exactly its own length, and only
+/// leases that were granted before it.
 fn end(evidence: &Evidence<'_>, report: &Report<'_>, sent: Micros) -> Micros {
     let signed = |at: Micros| i64::try_from(at).unwrap_or(i64::MAX / 4);
     let by_itself = signed(report.base) + signed(report.expires_in);
-    // A step forward counts from when it may have been, one back from when it was.
+    // A forward step counts from its earliest possible time, a backward step from its latest.
     let mut steps: Vec<(i64, i64)> = evidence
         .history
         .clock_steps

@@ -1,21 +1,21 @@
-//! What becomes of single claims: leases that are lost, that come back, that are told of too late, in parts, or to
-//! nobody.
+//! Rules for single claims: leases that are lost, that come back, or that are reported too late, in part, or to no
+//! client.
 
 use std::collections::BTreeMap;
 
 use super::super::record::{Action, Answer, End, Micros, Request, SECOND, View};
 use super::{Evidence, Grant, Rule, SETTLING, Violation, shown, story};
 
-/// For how long an ended claim is certainly remembered: the minute of the promise, less what a request takes.
+/// How long a tombstone is certainly kept: the guaranteed minute, minus the duration of a request.
 const REMEMBERED: Micros = 55 * SECOND;
 
-/// How long it may take until something is rolled back, when no fault is about.
+/// How long a rollback may take when no fault is active.
 const ROLLBACK: Micros = 2 * SECOND;
 
-/// A request that was held back on its way comes three seconds late at the most.
+/// Commands that are held back arrive at most three seconds late.
 const UNDER_WAY: Micros = 4 * SECOND;
 
-/// How long after the last moment of a lease its renewal has to fail.
+/// How long after the end of a lease its renewal must fail.
 const OVER: Micros = SECOND / 5;
 
 pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
@@ -54,21 +54,21 @@ fn dead_and_partial(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Viola
             if leases.iter().any(|lease| lease.expires_in == 0) {
                 found.push(Violation::new(Rule::DeadGrant, *at, shown(request)));
             }
-            let mut told: Vec<_> = leases.iter().map(|lease| &lease.name).collect();
+            let mut reported: Vec<_> = leases.iter().map(|lease| &lease.name).collect();
             let mut wanted: Vec<_> = request.names.iter().collect();
-            told.sort_unstable();
+            reported.sort_unstable();
             wanted.sort_unstable();
-            if told != wanted {
+            if reported != wanted {
                 found.push(Violation::new(Rule::PartialGrant, *at, shown(request)));
             }
         }
     }
 }
 
-/// A claim that ended is not granted again, and a lease that is over cannot be renewed.
+/// An ended claim is not granted again, and an ended lease cannot be renewed.
 fn resurrected(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Violation>) {
     let is_exempt = |from: Micros, until: Micros| {
-        // Who lost its data or jumped ahead by more than a minute remembers nothing; a lease whose clock went back is longer.
+        // After a loss of data or a long forward step the store has no tombstones; a backward step makes leases longer.
         evidence.has_loss(from, until) || evidence.has_clock_step(from, until, false)
     };
     let mut first_granted = Micros::MAX;
@@ -108,10 +108,10 @@ fn resurrected(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Violation>
             match answer {
                 Answer::Granted { leases, .. } => {
                     first_granted = first_granted.min(*at);
-                    // What is told counts from before the store was asked; the store counts from when it did it.
+                    // A report counts from before the store operation, the store from the operation itself.
                     let full = evidence.history.claims[claim].lease;
-                    let told = leases.iter().map(|lease| lease.expires_in.max(full)).max();
-                    let end = told.map(|told| at + told);
+                    let reported = leases.iter().map(|lease| lease.expires_in.max(full)).max();
+                    let end = reported.map(|reported| at + reported);
                     lasts_until = lasts_until.map(|until| until.max(end.unwrap_or(0)));
                 }
                 Answer::Freed
@@ -123,7 +123,7 @@ fn resurrected(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Violation>
                 Answer::Freed | Answer::Refused(_) | Answer::Queued | Answer::Evicted(_) => {}
             }
         }
-        // A lease that may have been renewed without anybody being told lasts for who knows how long.
+        // A lease that may have been renewed without a report lasts for an unknown time.
         let may_extend = request.asks() || is_renewal;
         let is_open = match request.last() {
             None | Some(Answer::Queued) => true,
@@ -145,12 +145,12 @@ fn twice(
 ) {
     for ((claim, _), grants) in grants {
         let mut grants = grants.clone();
-        grants.sort_unstable_by_key(|grant| grant.told);
+        grants.sort_unstable_by_key(|grant| grant.reported);
         for pair in grants.windows(2) {
-            let (from, until) = (pair[0].asked, pair[1].told);
+            let (from, until) = (pair[0].requested, pair[1].reported);
             let is_exempt =
                 evidence.has_loss(from, until) || evidence.has_clock_step(from, until, true);
-            if pair[1].asked < pair[0].latest_end + REMEMBERED && !is_exempt {
+            if pair[1].requested < pair[0].latest_end + REMEMBERED && !is_exempt {
                 let what = format!("two leases of one claim{}", story(evidence, *claim));
                 found.push(Violation::new(Rule::Resurrection, until, what));
             }
@@ -158,16 +158,16 @@ fn twice(
     }
 }
 
-/// Leases that certainly last are not refused to their claim. One refusal speaks for all locks of a request, so it is wrong
-/// only if none of them may be lost.
+/// A claim is not refused while its leases certainly last. A refusal covers all locks of a request, so it is wrong only
+/// if none of them may be lost.
 fn refused_early(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Violation>) {
     for request in evidence.requests_of(claim) {
         let Some((at, refusal)) = request.refusal() else {
             continue;
         };
-        // A stream goes by what it knows itself, and says so when it says so; any other request looks at the store.
+        // A stream reports a loss by its own knowledge, at the time of the event; any other request asks the store.
         let is_stream = matches!(request.action, Action::Hold { .. }) && request.is_granted();
-        let asked = if is_stream { at } else { request.sent };
+        let since = if is_stream { at } else { request.sent };
         let lasts = |name: &String| {
             let grants = evidence.by_name.get(name.as_str()).into_iter().flatten();
             let own = grants.map(|grant| &evidence.grants[*grant]);
@@ -175,11 +175,11 @@ fn refused_early(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Violatio
                 .filter(|grant| grant.claim == claim)
                 .flat_map(|grant| &grant.lasting);
             lasting.any(|lasting| {
-                let told = &evidence.history.requests[lasting.request];
-                lasting.from < asked
+                let reported = &evidence.history.requests[lasting.request];
+                lasting.from < since
                     && at < lasting.until
-                    && (!is_stream || std::ptr::eq(told, request))
-                    && !evidence.has_loss(told.sent, at)
+                    && (!is_stream || std::ptr::eq(reported, request))
+                    && !evidence.has_loss(reported.sent, at)
             })
         };
         if refusal.is_loss() && request.names.iter().all(lasts) {
@@ -190,7 +190,7 @@ fn refused_early(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Violatio
     }
 }
 
-/// A lease that certainly lasts is seen by everybody.
+/// A lease that certainly lasts is in every view of the lock.
 fn seen_without(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
     for (name, grants) in &evidence.by_name {
         let mut views: Vec<_> = evidence.history.views.iter().collect();
@@ -221,7 +221,7 @@ fn seen_without(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
     }
 }
 
-/// Nobody holds for a claim that was refused for good, or whose only stream was closed.
+/// A lock is not held for a claim that was finally refused, or whose only stream was closed.
 fn unowned(
     evidence: &Evidence<'_>,
     view: &View,
@@ -268,7 +268,7 @@ fn unowned(
     }
 }
 
-/// From when on a lease that nobody owns should have been rolled back, whatever happened to the processes of its claim.
+/// When a lease without an owner must have been rolled back, whatever happened to the processes of its claim.
 fn quiet_since(evidence: &Evidence<'_>, claim: usize, over: Micros, view: &View) -> Micros {
     let requests = || evidence.requests_of(claim);
     let first = requests().map(|request| request.sent).min().unwrap_or(0);
@@ -281,7 +281,7 @@ fn quiet_since(evidence: &Evidence<'_>, claim: usize, over: Micros, view: &View)
         if !processes.any(|process| outage.strikes(process, first, view.at)) {
             continue;
         }
-        // A process that was killed rolls nothing back: then the lease runs out.
+        // A killed process rolls nothing back: the lease expires instead.
         if outage.ends_process {
             return Micros::MAX / 2;
         }
@@ -290,7 +290,7 @@ fn quiet_since(evidence: &Evidence<'_>, claim: usize, over: Micros, view: &View)
     quiet
 }
 
-/// Whoever holds one of several locks before and after another one of them is looked at holds that one, too.
+/// A claim on several locks that holds one of them before and after a view of another one must hold that one too.
 fn pairs(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
     for three in evidence.history.views.windows(3) {
         let [before, meanwhile, after] = three else {
@@ -309,7 +309,7 @@ fn pairs(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
             let wants_both = terms.names.contains(&meanwhile.name);
             let holds = |view: &View| view.holders.iter().any(|(other, _)| other == owner);
             let still = after.holders.contains(&(owner.clone(), *fence));
-            // A lease that had run out lives again on those of its locks that nobody has got since.
+            // After a backward step, an expired lease lasts again on those of its locks that were not granted since.
             let lately = before.sent.saturating_sub(terms.lease + SETTLING);
             let lives_again = evidence.has_clock_step(lately, after.at, false);
             if wants_both

@@ -1,50 +1,50 @@
-//! The order of waiters, and free locks that nobody is given.
+//! The order of waiters, and free locks that are not granted.
 
 use std::collections::BTreeMap;
 
 use super::super::record::{Action, Answer, Effect, End, Micros, Mode, SECOND, View};
 use super::{Counts, Evidence, Grant, Rule, SETTLING, Violation, story};
 
-/// A free lock is granted to somebody who waits within this time.
+/// A free lock is granted to a waiter within this time.
 const GHOST: Micros = 2 * SECOND;
 
-/// A claim that moves is certainly where it moved to after this time, if no fault is about.
+/// After this time, a claim that moves to another process has certainly arrived there, if no fault is active.
 const ARRIVAL: Micros = SECOND;
 
-/// For so long a store that has lost its data may not know of a place again.
+/// How long a place may be missing in a store that has lost its data.
 const FORGOTTEN: Micros = 3 * SECOND;
 
-/// A wait that is about to end may have ended already for the process.
+/// A wait that is about to end may have ended already on the process.
 const NEARLY_OVER: Micros = SECOND / 2;
 
-/// A refusal that is on its way: whoever gets it later may have been out of the queue before.
+/// How long a refusal may be in flight: the claim may have left the queue that much earlier.
 const REFUSAL_UNDER_WAY: Micros = 2 * SECOND;
 
-/// A place that is kept for a while is not tried to the last second.
+/// A margin before the end of a kept place.
 const PLACE_MARGIN: Micros = SECOND;
 
-/// The grace after lost data is the longest lease that may be alive and at least an interval between two looks and a
-/// second; then come two operations that may take long.
+/// The grace after a loss is the longest lease that may be alive, and at least a poll interval and a second; then
+/// follow two operations that may take long.
 const GRACE_BESIDE: Micros = 8 * SECOND;
 
 /// A claim that waited.
 struct Waiter {
     claim: usize,
-    /// It was certainly in the queue by then.
+    /// It was certainly in the queue from this time on.
     queued: Micros,
-    /// When it was there, at which process, and from when it was certainly heard of.
+    /// When its requests were connected, at which process, and from when it was certainly known there.
     attached: Vec<Attachment>,
-    /// It may have left the queue by then.
+    /// It may have left the queue at this time.
     left: Micros,
 }
 
 struct Attachment {
     process: usize,
     from: Micros,
-    /// From then on the process certainly knew.
+    /// From this time on the process certainly knew of it.
     sure: Micros,
     until: Micros,
-    /// It was refused then, for another reason than the end of its wait.
+    /// When it was refused for another reason than the end of its wait.
     refused: Option<Micros>,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>, counts:
     }
 }
 
-/// The claims that certainly stood in the queue of a lock.
+/// The claims that were certainly in the queue of a lock.
 fn waiters(evidence: &Evidence<'_>, name: &str, views: &[&View]) -> Vec<Waiter> {
     let mut heads: BTreeMap<usize, Micros> = BTreeMap::new();
     for view in views {
@@ -101,7 +101,7 @@ fn waiter(evidence: &Evidence<'_>, claim: usize, seen: Option<Micros>) -> Option
         if !request.asks() {
             continue;
         }
-        let told = request
+        let reported = request
             .arrivals
             .iter()
             .find_map(|(at, answer)| match answer {
@@ -109,12 +109,12 @@ fn waiter(evidence: &Evidence<'_>, claim: usize, seen: Option<Micros>) -> Option
                 Answer::Refused(refusal) if refusal.has_place => Some(*at),
                 _ => None,
             });
-        queued = [queued, told].into_iter().flatten().min();
+        queued = [queued, reported].into_iter().flatten().min();
         let refusal = request.refusal();
         attached.push(Attachment {
             process: request.process,
             from: request.sent,
-            sure: told.unwrap_or(Micros::MAX).min(request.sent + ARRIVAL),
+            sure: reported.unwrap_or(Micros::MAX).min(request.sent + ARRIVAL),
             until: request
                 .ended()
                 .min(request.deadline().saturating_sub(NEARLY_OVER))
@@ -135,7 +135,7 @@ fn waiter(evidence: &Evidence<'_>, claim: usize, seen: Option<Micros>) -> Option
     })
 }
 
-/// Nobody who came later is granted while an earlier one stands there.
+/// A later claim is not granted while an earlier one waits.
 fn order(
     evidence: &Evidence<'_>,
     grant: &Grant<'_>,
@@ -159,16 +159,17 @@ fn order(
         let own = own.filter(|own| own.claim == waiter.claim);
         let granted = own.map(|own| own.fence).min();
         if granted.is_some_and(|fence| fence < grant.fence) {
-            // The wait of the earlier one went on when the later one came.
-            let told = evidence.requests_of(waiter.claim);
-            let told = told.filter(|request| request.is_granted());
-            let told = told
+            // The earlier one was still waiting when the later one arrived.
+            let reported = evidence.requests_of(waiter.claim);
+            let reported = reported.filter(|request| request.is_granted());
+            let reported = reported
                 .filter_map(|request| request.arrivals.last())
                 .map(|(at, _)| *at);
-            counts.ordered_pairs += usize::from(told.min().is_some_and(|told| told > came));
+            counts.ordered_pairs +=
+                usize::from(reported.min().is_some_and(|reported| reported > came));
             continue;
         }
-        if was_there(evidence, waiter, from, grant.told) {
+        if was_there(evidence, waiter, from, grant.reported) {
             let stories = [waiter.claim, grant.claim].map(|claim| story(evidence, claim));
             let what = format!(
                 "{}: the first was queued by {:.3}, the second was granted {} between {:.3} and {:.3}:{}",
@@ -176,30 +177,30 @@ fn order(
                 waiter.queued as f64 / 1e6,
                 grant.fence,
                 from as f64 / 1e6,
-                grant.told as f64 / 1e6,
+                grant.reported as f64 / 1e6,
                 stories.concat()
             );
-            found.push(Violation::new(Rule::Fifo, grant.told, what));
+            found.push(Violation::new(Rule::Fifo, grant.reported, what));
         }
     }
 }
 
-/// The lease did not begin before this: neither before it was asked for, nor before an exclusive one with a smaller
-/// fence was about to be released.
+/// The earliest beginning of the lease: not before it was requested, nor before the release of an exclusive one with a
+/// smaller fence.
 fn begun(evidence: &Evidence<'_>, grant: &Grant<'_>, grants: &[usize]) -> Micros {
     let earlier = grants.iter().map(|index| &evidence.grants[*index]);
     let earlier =
-        earlier.filter(|earlier| earlier.fence < grant.fence && earlier.told < grant.told);
+        earlier.filter(|earlier| earlier.fence < grant.fence && earlier.reported < grant.reported);
     let ends = earlier.flat_map(|earlier| {
         let exclusive = earlier.lasting.iter();
         let exclusive = exclusive.filter(|lasting| lasting.mode == Mode::Exclusive);
-        let ends = exclusive.map(|lasting| lasting.known_until.min(grant.told));
-        ends.chain([earlier.asked])
+        let ends = exclusive.map(|lasting| lasting.known_until.min(grant.reported));
+        ends.chain([earlier.requested])
     });
-    ends.max().unwrap_or(0).max(grant.asked)
+    ends.max().unwrap_or(0).max(grant.requested)
 }
 
-/// Whether a waiter certainly stood in the queue all this time, with somebody there for it at a process that could work.
+/// Whether a waiter was certainly in the queue all this time, with a request connected to a working process.
 fn was_there(evidence: &Evidence<'_>, waiter: &Waiter, from: Micros, until: Micros) -> bool {
     if waiter.left <= until {
         return false;
@@ -213,7 +214,7 @@ fn was_there(evidence: &Evidence<'_>, waiter: &Waiter, from: Micros, until: Micr
     {
         return false;
     }
-    // A client that has asked again, elsewhere, waits by its last request alone.
+    // A client that has repeated its request on another process waits only with the last one.
     let covers = |one: &&Attachment| {
         let was_superseded = |later: &Attachment| {
             later.process != one.process && one.from < later.from && later.from <= until
@@ -226,8 +227,8 @@ fn was_there(evidence: &Evidence<'_>, waiter: &Waiter, from: Micros, until: Micr
     waiter.attached.iter().any(|one| covers(&one)) && kept_its_place(evidence, waiter, from)
 }
 
-/// Whether something struck this process and not all of them. What strikes all of them is no excuse: the order of those
-/// who wait survives any outage of the store.
+/// Whether a fault affected this process and not all of them. A fault that affects all is no exemption: the order of
+/// waiters survives any outage of the store.
 fn own_outage(evidence: &Evidence<'_>, process: usize, from: Micros, until: Micros) -> bool {
     let mut outages = evidence.history.outages.iter();
     outages.any(|outage| {
@@ -237,7 +238,7 @@ fn own_outage(evidence: &Evidence<'_>, process: usize, from: Micros, until: Micr
     })
 }
 
-/// Whether it was never away for so long, since it was queued, that its place could be forgotten.
+/// Whether it was never disconnected for long enough, since it was queued, to lose its place.
 fn kept_its_place(evidence: &Evidence<'_>, waiter: &Waiter, until: Micros) -> bool {
     let kept = evidence
         .history
@@ -250,7 +251,7 @@ fn kept_its_place(evidence: &Evidence<'_>, waiter: &Waiter, until: Micros) -> bo
         if one.from > until {
             break;
         }
-        // The process that it left may not have told the store yet that it had forgotten the place.
+        // The process that it left may not have reported to the store yet that it dropped the place.
         let moved = process.replace(one.process) != Some(one.process);
         let lately = (one.from.saturating_sub(FORGOTTEN), one.from + ARRIVAL);
         let is_forgotten = evidence.has_loss(lately.0, lately.1)
@@ -259,7 +260,7 @@ fn kept_its_place(evidence: &Evidence<'_>, waiter: &Waiter, until: Micros) -> bo
             return false;
         }
         if one.from > there_until {
-            // What nobody is there for can be lost with the store, or with the process that was to keep it.
+            // A place without a connected request can be lost with the store, or with the process that keeps it.
             let away = (there_until, one.from);
             let mut outages = evidence.history.outages.iter();
             let is_struck = outages.any(|outage| {
@@ -271,13 +272,13 @@ fn kept_its_place(evidence: &Evidence<'_>, waiter: &Waiter, until: Micros) -> bo
                 return false;
             }
         }
-        // A process that was killed or cut off while the claim was with it has forgotten it, or could not say so.
+        // A process that was killed or cut off in this time has lost the claim, or could not report it.
         there_until = there_until.max(one.until);
     }
     true
 }
 
-/// Runs of views in which a lock is free and waited for, and nobody is granted it.
+/// Runs of views in which a lock is free and has waiters, and is not granted.
 fn ghosts(evidence: &Evidence<'_>, name: &str, views: &[&View], found: &mut Vec<Violation>) {
     let grants = evidence.by_name.get(name).map_or(&[][..], Vec::as_slice);
     let mut since: Option<&View> = None;
@@ -287,7 +288,9 @@ fn ghosts(evidence: &Evidence<'_>, name: &str, views: &[&View], found: &mut Vec<
         let granted = since.is_some_and(|first| {
             let mut grants = grants.iter().map(|index| &evidence.grants[*index]);
             grants.any(|grant| {
-                grant.told >= first.sent && grant.asked <= view.at && grant.told <= view.at + SECOND
+                grant.reported >= first.sent
+                    && grant.requested <= view.at
+                    && grant.reported <= view.at + SECOND
             })
         });
         if !waits || granted || is_excused(evidence, view) {
@@ -296,13 +299,10 @@ fn ghosts(evidence: &Evidence<'_>, name: &str, views: &[&View], found: &mut Vec<
             continue;
         }
         let first = *since.get_or_insert(view);
-        if view.sent > first.at + GHOST
-            && !is_reported
-            && somebody_waits(evidence, name, first, view)
-        {
+        if view.sent > first.at + GHOST && !is_reported && has_waiter(evidence, name, first, view) {
             is_reported = true;
             let head = view.head.as_deref().unwrap_or_default();
-            let told = evidence
+            let reported = evidence
                 .claim_of
                 .get(head)
                 .map(|claim| story(evidence, *claim));
@@ -311,14 +311,14 @@ fn ghosts(evidence: &Evidence<'_>, name: &str, views: &[&View], found: &mut Vec<
                 first.at as f64 / 1e6,
                 view.sent as f64 / 1e6,
                 view.queue_length,
-                told.unwrap_or_default()
+                reported.unwrap_or_default()
             );
             found.push(Violation::new(Rule::Ghost, view.sent, what));
         }
     }
 }
 
-/// A claim on several locks may keep a free one for itself while it waits for another.
+/// A claim on several locks may reserve a free one while it waits for another.
 fn head_is_there(evidence: &Evidence<'_>, view: &View) -> bool {
     let head = view
         .head
@@ -327,8 +327,8 @@ fn head_is_there(evidence: &Evidence<'_>, view: &View) -> bool {
     head.is_some_and(|claim| evidence.history.claims[*claim].names.len() == 1)
 }
 
-/// Whether somebody was there all the time who could have had the lock.
-fn somebody_waits(evidence: &Evidence<'_>, name: &str, first: &View, last: &View) -> bool {
+/// Whether a claim that could have been granted the lock waited all the time.
+fn has_waiter(evidence: &Evidence<'_>, name: &str, first: &View, last: &View) -> bool {
     let mut requests = evidence.history.requests.iter();
     requests.any(|request| {
         request.asks()
@@ -339,7 +339,7 @@ fn somebody_waits(evidence: &Evidence<'_>, name: &str, first: &View, last: &View
     })
 }
 
-/// While a store is away or waits for what it may have forgotten, nothing is granted, and that is right.
+/// While a store is unavailable or in its grace, nothing is granted, as it should be.
 fn is_excused(evidence: &Evidence<'_>, view: &View) -> bool {
     let outages = &evidence.history.outages;
     let is_near = |from: Micros, until: Micros| from <= view.at && view.sent <= until;
@@ -350,7 +350,7 @@ fn is_excused(evidence: &Evidence<'_>, view: &View) -> bool {
         };
         is_near(outage.from, settled)
     }) || evidence.history.clock_steps.iter().any(|step| {
-        // A clock that was set forward has ended leases early, which is waited out as a loss of them is.
+        // A forward step has ended leases early, which leads to a grace as after a loss.
         let settled = match step.by > 0 {
             true => grace_end(evidence, step.before, step.after),
             false => step.after + SETTLING,
@@ -359,12 +359,18 @@ fn is_excused(evidence: &Evidence<'_>, view: &View) -> bool {
     })
 }
 
-/// When the grace after a loss of data is over at the latest: every lease that was told of has ended.
+/// The latest end of the grace after a loss of data: every reported lease has ended.
 pub(super) fn grace_end(evidence: &Evidence<'_>, from: Micros, until: Micros) -> Micros {
-    let told = evidence.grants.iter().filter(|grant| grant.told <= until);
-    let longest = told.map(|grant| grant.latest_end).max().unwrap_or(from);
-    let lasting = evidence.grants.iter().filter(|grant| grant.told <= until);
-    let ttl = lasting.map(|grant| grant.latest_end - grant.told.min(grant.latest_end));
+    let reported = evidence
+        .grants
+        .iter()
+        .filter(|grant| grant.reported <= until);
+    let longest = reported.map(|grant| grant.latest_end).max().unwrap_or(from);
+    let lasting = evidence
+        .grants
+        .iter()
+        .filter(|grant| grant.reported <= until);
+    let ttl = lasting.map(|grant| grant.latest_end - grant.reported.min(grant.latest_end));
     let ttl = ttl.max().unwrap_or(0);
     longest.max(until + ttl) + GRACE_BESIDE
 }

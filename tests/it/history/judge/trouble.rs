@@ -1,13 +1,13 @@
-//! Answers that come too late, and failures that no fault explains.
+//! Late responses, and failures that no fault explains.
 
 use super::super::record::{Action, Answer, Effect, End, Micros, Outage, Refusal, Request, SECOND};
 use super::queues::grace_end;
 use super::{Evidence, Rule, SETTLING, Violation, shown, story};
 
-/// An operation of the store may take so long before its outcome is called unknown.
+/// The operation timeout, after which an outcome is reported as unknown.
 const OPERATION: Micros = 2 * SECOND;
 
-/// What the service refuses in the ordinary course of things.
+/// Refusals that are normal without any fault.
 const ORDINARY: [&str; 15] = [
     "lock_held",
     "lock_cooling",
@@ -33,18 +33,18 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
             if let Answer::Refused(refusal) = answer
                 && is_wrong(evidence, request, *at, refusal)
             {
-                let told = request
+                let reported = request
                     .claim
                     .map_or_else(|| shown(request), |claim| story(evidence, claim));
-                let what = format!("{} {}: {told}", refusal.status, refusal.code);
+                let what = format!("{} {}: {reported}", refusal.status, refusal.code);
                 found.push(Violation::new(Rule::WrongFailure, *at, what));
             }
         }
     }
 }
 
-/// A wait ends with its deadline. Pauses and outages of its process make it later by themselves and by an operation that
-/// was under way.
+/// A wait ends at its deadline. Pauses and outages of its process delay it by their own length and that of an operation
+/// in flight.
 fn late(evidence: &Evidence<'_>, request: &Request, found: &mut Vec<Violation>) {
     let is_answer = |answer: &Answer| matches!(answer, Answer::Granted { .. } | Answer::Refused(_));
     let answered = match request.action {
@@ -71,7 +71,7 @@ fn late(evidence: &Evidence<'_>, request: &Request, found: &mut Vec<Violation>) 
         };
         until.strikes(request.process, request.sent, at)
     });
-    // Requests without a wait may take as long as an operation of the store.
+    // Requests without a wait may take as long as a store operation.
     let waits = request.deadline() > request.sent;
     let allowed = if waits { 0 } else { OPERATION };
     if !is_struck && at > request.deadline() + allowed + evidence.history.bounds.late {
@@ -79,18 +79,17 @@ fn late(evidence: &Evidence<'_>, request: &Request, found: &mut Vec<Violation>) 
     }
 }
 
-/// Whether the lease that a renewal is about had ended by then, as far as the claim was told. Its max_hold may not let it last
-/// any longer.
+/// Whether the lease of a renewal had ended by then, as far as its claim knew. Its `max_hold` may not allow more.
 fn is_over(evidence: &Evidence<'_>, renewal: &Request, at: Micros) -> bool {
     let Some(claim) = renewal.claim else {
         return false;
     };
-    let told = evidence
+    let reported = evidence
         .requests_of(claim)
         .flat_map(|request| &request.arrivals);
-    let ends = told.filter_map(|(told, answer)| match answer {
-        Answer::Granted { leases, .. } if *told < at => {
-            leases.iter().map(|lease| told + lease.expires_in).max()
+    let ends = reported.filter_map(|(reported, answer)| match answer {
+        Answer::Granted { leases, .. } if *reported < at => {
+            leases.iter().map(|lease| reported + lease.expires_in).max()
         }
         _ => None,
     });
@@ -105,7 +104,7 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
     match refusal.code.as_str() {
         "store_unavailable" => {
             let is_release = request.action == Action::Release;
-            // A lease that is over before it can be told of is not told of: its outcome is called unknown.
+            // A lease that ends before it can be reported has an unknown outcome.
             let lease = request
                 .claim
                 .map(|claim| evidence.history.claims[claim].lease);
@@ -115,7 +114,7 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
             if request.action == Action::Renew && is_over(evidence, request, at) {
                 return false;
             }
-            // What was granted while processes tell each other of a step of the clock is of unclear outcome.
+            // A grant while the processes notify each other of a clock step has an unknown outcome.
             let is_at_a_step =
                 evidence.has_clock_step(request.sent.saturating_sub(SETTLING), at, false)
                     && !is_release;

@@ -1,42 +1,42 @@
-//! Which steps may be tried at a moment. Whatever is left out has no meaning, or none that anybody could rely on.
+//! The steps that are allowed in a state. The others have no defined meaning.
 
 use super::{LOCKS, Model, Step};
 
 impl Model {
     pub(in super::super) fn allows(&self, step: &Step) -> bool {
         match step {
-            // A claim does not wait for other locks than it waited for before, nor on two processes. While it waits,
-            // who does not wait finds out nothing that only ends the waiting.
-            Step::Acquire { ask, stands_on } => {
-                let place = |lock: usize| self.locks[lock].ticket_of(ask.token);
+            // A claim does not wait for other locks than before, nor on two processes. While it waits, a request that
+            // does not wait must not be one that would only end the waiting.
+            Step::Acquire { spec, waits_on } => {
+                let place = |lock: usize| self.locks[lock].ticket_of(spec.token);
                 let waits_for = |sequence: u64| -> Vec<usize> {
                     let locks = (0..LOCKS).filter(|&lock| place(lock) == Some(sequence));
                     locks.collect()
                 };
-                let mut places = ask.locks.iter().filter_map(|&lock| place(lock));
-                let is_one_claim = places.all(|place| waits_for(place) == ask.locks);
+                let mut places = spec.locks.iter().filter_map(|&lock| place(lock));
+                let is_one_claim = places.all(|place| waits_for(place) == spec.locks);
                 is_one_claim
-                    && self.requests.get(&ask.token).is_none_or(|request| {
-                        !self.stands(request)
-                            || match stands_on {
+                    && self.requests.get(&spec.token).is_none_or(|request| {
+                        !self.is_waiting(request)
+                            || match waits_on {
                                 Some(process) => *process == request.process,
-                                None => !ask
+                                None => !spec
                                     .locks
                                     .iter()
-                                    .any(|&lock| self.locks[lock].disagrees(ask.mode)),
-                            } && request.ask.locks == ask.locks
+                                    .any(|&lock| self.locks[lock].disagrees(spec.mode)),
+                            } && request.spec.locks == spec.locks
                     })
             }
-            // While it holds one of them, it is the question whether that is a repetition.
-            Step::Look { token } => self.requests.get(token).is_some_and(|request| {
+            // While it holds one of them, it is unclear whether this is a repetition.
+            Step::Poll { token } => self.requests.get(token).is_some_and(|request| {
                 let holds = |lock: &usize| self.locks[*lock].lease_of(*token).is_some();
-                !request.ask.locks.iter().any(holds)
+                !request.spec.locks.iter().any(holds)
             }),
-            Step::Park { token, .. } => self
+            Step::Suspend { token, .. } => self
                 .requests
                 .get(token)
-                .is_some_and(|request| self.stands(request)),
-            // What it does to a claim that waits or has ended is nobody's business.
+                .is_some_and(|request| self.is_waiting(request)),
+            // Its effect on a claim that waits or has ended is not specified.
             Step::Withdraw {
                 token, takes_first, ..
             } => self
@@ -47,7 +47,7 @@ impl Model {
                         !lock.ended.contains_key(token) && lock.ticket_of(*token).is_none()
                     })
                 }),
-            // A claim leaves all the queues that it waits in together.
+            // A claim leaves all of its queues together.
             Step::Release { locks, token, .. } => {
                 let place = |lock: usize| self.locks[lock].ticket_of(*token);
                 let mut left = locks.iter().filter_map(|&lock| place(lock));

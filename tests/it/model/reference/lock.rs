@@ -1,10 +1,10 @@
-//! The meaning of one lock: who has it, what keeps it closed, who waits, and who is remembered.
+//! The model of one lock: its holders, what keeps it closed, its queue, and its tombstones.
 
 use std::collections::BTreeMap;
 
-use super::{Ask, Part, Terms, What, Why};
+use super::{ClaimSpec, Part, Terms, What, Why};
 
-/// How a lock is held. Without a limit, any number hold together.
+/// How a lock is held. Without a limit, any number of claims hold together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Mode {
     Alone,
@@ -14,9 +14,9 @@ pub(in super::super) enum Mode {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lock {
     leases: Vec<Lease>,
-    /// What ended leases keep taken, and until when.
+    /// The permits that ended leases keep taken, and until when.
     closed: Vec<(u64, Mode)>,
-    /// How long the last lease was held, if it ran out.
+    /// How long the last lease was held, if it expired.
     expired_after: Option<u64>,
     pub(super) ended: BTreeMap<usize, Ended>,
     /// By sequence.
@@ -31,9 +31,9 @@ pub(super) struct Lease {
     terms: Terms,
     acquired: u64,
     until: u64,
-    /// The attempt that may roll it back, and whether it took the lease over.
+    /// The attempt that may roll the lease back, and whether it took the lease over.
     rollback: Option<(u64, bool)>,
-    /// Leases of one grant have one.
+    /// Shared by the leases of one grant.
     text: u64,
 }
 
@@ -47,14 +47,14 @@ pub(super) struct Ended {
 pub(super) struct Ticket {
     pub(super) token: usize,
     pub(super) mode: Mode,
-    /// Of one that nobody stands on.
+    /// Set if no request is connected for the place.
     pub(super) kept_until: Option<u64>,
-    /// That of the lease to come.
+    /// The text of the future lease.
     pub(super) text: u64,
 }
 
 impl Mode {
-    /// A number for each.
+    /// A number for each mode.
     pub(in super::super) fn number(self) -> u64 {
         match self {
             Self::Alone => 0,
@@ -64,15 +64,15 @@ impl Mode {
 }
 
 impl Lease {
-    pub(super) fn new(ask: &Ask, attempt: u64, text: u64, now: u64) -> Self {
-        let ceiling = ask.terms.max_hold.unwrap_or(u64::MAX);
+    pub(super) fn new(spec: &ClaimSpec, attempt: u64, text: u64, now: u64) -> Self {
+        let ceiling = spec.terms.max_hold.unwrap_or(u64::MAX);
         Self {
-            token: ask.token,
-            depth: ask.depth,
-            mode: ask.mode,
-            terms: ask.terms,
+            token: spec.token,
+            depth: spec.depth,
+            mode: spec.mode,
+            terms: spec.terms,
             acquired: now,
-            until: now + ask.terms.ttl.min(ceiling),
+            until: now + spec.terms.ttl.min(ceiling),
             rollback: Some((attempt, false)),
             text,
         }
@@ -94,7 +94,7 @@ impl Lock {
         Some(lease)
     }
 
-    /// Where a claim waits or has waited.
+    /// The place of a claim that waits or has waited.
     pub(super) fn ticket_of(&self, token: usize) -> Option<u64> {
         let found = self.queue.iter().find(|(_, ticket)| ticket.token == token);
         found.map(|(&sequence, _)| sequence)
@@ -105,40 +105,38 @@ impl Lock {
         tickets.any(|ticket| ticket.token == token && ticket.mode != mode)
     }
 
-    fn standing(&self) -> impl Iterator<Item = (u64, &Ticket)> {
-        let standing = self
+    fn queued(&self) -> impl Iterator<Item = (u64, &Ticket)> {
+        let queued = self
             .queue
             .iter()
             .filter(|(_, ticket)| ticket.kept_until.is_none());
-        standing.map(|(&sequence, ticket)| (sequence, ticket))
+        queued.map(|(&sequence, ticket)| (sequence, ticket))
     }
 
     pub(super) fn first(&self) -> Option<u64> {
-        self.standing().next().map(|(sequence, _)| sequence)
+        self.queued().next().map(|(sequence, _)| sequence)
     }
 
     pub(super) fn length(&self) -> u64 {
-        self.standing().count() as u64
+        self.queued().count() as u64
     }
 
     pub(super) fn before(&self, sequence: u64) -> u64 {
-        self.standing()
-            .filter(|(other, _)| *other < sequence)
-            .count() as u64
+        self.queued().filter(|(other, _)| *other < sequence).count() as u64
     }
 
-    /// Nobody stands on a claim's place any more; it is kept for a while.
+    /// The claim's request is gone; its place is kept until `kept_until`.
     pub(super) fn step_out(&mut self, token: usize, kept_until: u64) {
-        let standing = self
+        let queued = self
             .queue
             .values_mut()
             .filter(|ticket| ticket.kept_until.is_none());
-        for ticket in standing.filter(|ticket| ticket.token == token) {
+        for ticket in queued.filter(|ticket| ticket.token == token) {
             ticket.kept_until = Some(kept_until);
         }
     }
 
-    /// Whether those who hold agreed on another limit.
+    /// Whether the holders have another limit.
     pub(super) fn disagrees(&self, mode: Mode) -> bool {
         self.leases.iter().any(|lease| match (lease.mode, mode) {
             (
@@ -151,7 +149,7 @@ impl Lock {
         })
     }
 
-    /// Whether nothing but the queue is in the way.
+    /// Whether the lock could be granted, not considering the queue.
     pub(super) fn admits(&self, mode: Mode, now: u64) -> bool {
         let leases = self.leases.iter().map(|lease| lease.mode);
         let closed = self.closed.iter().filter(|(until, _)| *until > now);
@@ -213,7 +211,7 @@ impl Lock {
 
     pub(super) fn view(&self, now: u64) -> Vec<Part> {
         let mut seen = self.state(now);
-        let head = self.standing().next();
+        let head = self.queued().next();
         let head = head.map(|(_, ticket)| [ticket.token as u64, ticket.mode.number()]);
         let counts: Vec<_> = std::iter::once(self.length())
             .chain(head.into_iter().flatten())
@@ -235,27 +233,27 @@ impl Lock {
         seen
     }
 
-    /// How much of the lock is kept.
+    /// The amount that is stored for the lock.
     pub(super) fn count(&self, now: u64) -> usize {
         let closed = self.closed.iter().filter(|(until, _)| *until > now);
         let count = self.leases.len() + closed.count() + self.queue.len();
-        // That a lease ran out is remembered in the place of that lease.
+        // The record of an expired lease takes the place of that lease.
         count.max(usize::from(self.expired_after.is_some()))
     }
 
-    /// Whose texts are kept.
+    /// The texts that are stored.
     pub(super) fn texts(&self) -> impl Iterator<Item = (u64, usize)> {
         let leases = self.leases.iter().map(|lease| (lease.text, lease.token));
         let tickets = self.queue.values();
         leases.chain(tickets.map(|ticket| (ticket.text, ticket.token)))
     }
 
-    /// An attempt is told of the lease. Says whether the claim holds deeper now.
-    pub(super) fn deepen(&mut self, ask: &Ask, attempt: u64) -> bool {
-        let lease = self.lease_to_change(ask.token).expect("it holds");
-        lease.rollback = ask.takes_over.then_some((attempt, true));
-        let is_deeper = ask.depth > lease.depth;
-        lease.depth = lease.depth.max(ask.depth);
+    /// Reports the lease to an attempt. Returns whether the hold count increased.
+    pub(super) fn deepen(&mut self, spec: &ClaimSpec, attempt: u64) -> bool {
+        let lease = self.lease_to_change(spec.token).expect("it holds");
+        lease.rollback = spec.takes_over.then_some((attempt, true));
+        let is_deeper = spec.depth > lease.depth;
+        lease.depth = lease.depth.max(spec.depth);
         is_deeper
     }
 
@@ -332,7 +330,7 @@ impl Lock {
         }
     }
 
-    /// It is `now`: what has run out ends, and places that were kept long enough are forgotten.
+    /// Advances the time to `now`: leases expire, and places that were kept long enough are dropped.
     pub(super) fn pass(&mut self, now: u64) {
         self.queue
             .retain(|_, ticket| ticket.kept_until.is_none_or(|until| until > now));

@@ -1,25 +1,25 @@
-//! The words of histories: what a step asks for, and what it is answered.
+//! The types of histories: steps and answers.
 
 use super::Mode;
 
 /// One step of a history. Locks and tokens are indices.
 #[derive(Clone, Debug)]
 pub(in super::super) enum Step {
-    /// A new request for a claim. Where it comes to stand if it does is said by the process.
+    /// A new request for a claim. It waits on the given process, if any.
     Acquire {
-        ask: Ask,
-        stands_on: Option<usize>,
+        spec: ClaimSpec,
+        waits_on: Option<usize>,
     },
-    /// The request that brought the token into the queue asks again, from its place.
-    Look {
+    /// The waiting request of the token polls again, from its place.
+    Poll {
         token: usize,
     },
-    /// That request is over; its place is kept.
-    Park {
+    /// That request ends; its place is kept.
+    Suspend {
         token: usize,
         keep: u64,
     },
-    /// Rolls back the first or the last of the token's attempts: nobody was told, or its stream was closed.
+    /// Rolls back the first or the last of the token's attempts: it was not delivered, or its stream was closed.
     Withdraw {
         token: usize,
         takes_first: bool,
@@ -39,15 +39,15 @@ pub(in super::super) enum Step {
     Evict {
         lock: usize,
     },
-    /// Time passes, and all who wait look again, in their order.
+    /// Time passes, and all waiters poll again, in their order.
     Pass {
         ticks: u64,
     },
 }
 
-/// What a claim asks for.
+/// The request of a claim.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Ask {
+pub(in super::super) struct ClaimSpec {
     pub(in super::super) locks: Vec<usize>,
     pub(in super::super) token: usize,
     pub(in super::super) depth: u64,
@@ -57,7 +57,7 @@ pub(in super::super) struct Ask {
     pub(in super::super) terms: Terms,
 }
 
-/// The durations that a claim asks for, in ticks.
+/// The durations of a claim, in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Terms {
     pub(in super::super) ttl: u64,
@@ -69,7 +69,7 @@ pub(in super::super) struct Terms {
 /// An answer or a view.
 pub(in super::super) type Seen = Vec<Part>;
 
-/// What an answer says of one lock: in numbers, and in durations.
+/// The part of an answer about one lock: numbers and durations.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct Part {
     pub(in super::super) lock: usize,
@@ -102,7 +102,7 @@ pub(in super::super) enum What {
     Repeated,
     NotHolder(Why),
     Evicted,
-    Parked,
+    Suspended,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,7 +130,7 @@ impl What {
 }
 
 impl Part {
-    /// The same of another lock.
+    /// The same for another lock.
     pub(super) fn at(self, lock: usize) -> Self {
         Self { lock, ..self }
     }

@@ -1,4 +1,4 @@
-//! The store's answers in the model's words, and a look at every fencing token on the way.
+//! Translates the store's answers into the model's types, and checks every fencing token.
 
 use std::time::Duration;
 
@@ -56,8 +56,8 @@ impl<P: Place> Run<P> {
         }
     }
 
-    pub(super) fn seen_parked(&self, claim: &Claim, parked: &Suspended) -> Seen {
-        vec![self.seen_position(What::Parked, claim, parked.position)]
+    pub(super) fn seen_suspended(&self, claim: &Claim, suspended: &Suspended) -> Seen {
+        vec![self.seen_position(What::Suspended, claim, suspended.position)]
     }
 
     pub(super) fn seen_renewed(&self, claim: &Claim, answer: Renewed) -> Seen {
@@ -117,12 +117,12 @@ impl<P: Place> Run<P> {
                 vec![What::Cooling.of(lock, &[], &[Self::ticks(free_in)])]
             }
             LockState::Held(holders) => {
-                let told = holders.listed.iter();
-                let told = told.map(|holder| Self::seen_holder(What::Holder, lock, holder, &[]));
-                let mut told: Vec<_> = told.collect();
-                told.sort();
-                told.insert(0, What::Held.of(lock, &[holders.total], &[]));
-                told
+                let seen = holders.listed.iter();
+                let seen = seen.map(|holder| Self::seen_holder(What::Holder, lock, holder, &[]));
+                let mut seen: Vec<_> = seen.collect();
+                seen.sort();
+                seen.insert(0, What::Held.of(lock, &[holders.total], &[]));
+                seen
             }
         };
         let head = view.queue.head.iter().flat_map(|head| {
@@ -148,7 +148,7 @@ impl<P: Place> Run<P> {
         let first = self.lock(&claim.names[0]);
         match claim.names.len() {
             1 => what.of(first, &counts, &[]),
-            // Which of several queues is the longest is a matter of taste.
+            // For several queues, the choice of the longest one is not specified.
             _ => what.bare(first),
         }
     }
@@ -159,7 +159,7 @@ impl<P: Place> Run<P> {
         parts.collect()
     }
 
-    /// A lease that was granted before has the fencing token that it was granted with.
+    /// A lease keeps the fencing token of its grant.
     fn seen_own(
         &self,
         what: What,
@@ -204,7 +204,7 @@ impl<P: Place> Run<P> {
     }
 }
 
-/// A mode in the store's words.
+/// The store's type for a mode.
 pub(super) fn mode(mode: Mode) -> domain::Mode {
     match mode {
         Mode::Alone => domain::Mode::Exclusive,
@@ -214,7 +214,7 @@ pub(super) fn mode(mode: Mode) -> domain::Mode {
     }
 }
 
-/// The model's number of a mode in the store's words.
+/// The model's number for a mode of the store.
 fn number(mode: domain::Mode) -> u64 {
     let mode = match mode {
         domain::Mode::Exclusive => Mode::Alone,

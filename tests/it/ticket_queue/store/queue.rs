@@ -1,6 +1,6 @@
-//! Who is the first in the queue, and what he is offered.
+//! The head of the queue, and its reservation.
 
-use super::{Ask, First, Lease, OFFER, Offer, Store, TTL};
+use super::{First, Lease, Poll, RESERVATION_TTL, Reservation, Store, TTL};
 use crate::ticket_queue::Mistake;
 
 impl Store {
@@ -11,26 +11,26 @@ impl Store {
         mistake: Option<Mistake>,
     ) -> bool {
         let barges = mistake == Some(Mistake::NewcomersBarge) && sequence.is_none();
-        let is_for_all = mistake == Some(Mistake::OffersToAll);
+        let is_for_all = mistake == Some(Mistake::NoReservation);
         if !self.is_waited_for || barges || is_for_all {
             return true;
         }
         if self.lapsed() == Some(process) {
-            // It was taken for dead and is not.
-            self.offer = None;
+            // The process was considered dead, but is alive.
+            self.reservation = None;
             self.index(process);
         }
         let first = self.first_waiter();
         first.is_none_or(|first| sequence.is_some_and(|sequence| first.sequence >= sequence))
     }
 
-    /// Whether no lease keeps a claim out.
+    /// Whether no lease conflicts with the claim.
     pub(super) fn admits(&self, shared: bool) -> bool {
         let mut leases = self.leases.iter().flatten();
         leases.all(|lease| lease.shared && shared)
     }
 
-    /// The first waiter of a process that is alive and did not let an offer lapse.
+    /// The head waiter: the first one on a process that is alive and did not let a reservation lapse.
     pub(super) fn first_waiter(&mut self) -> Option<First> {
         loop {
             let processes = self.queue.iter().enumerate();
@@ -46,7 +46,7 @@ impl Store {
             };
             if self.lapsed() == Some(process) {
                 self.queue[process] = None;
-                self.offer = None;
+                self.reservation = None;
                 self.was_passed_over[process] = true;
                 continue;
             }
@@ -58,13 +58,13 @@ impl Store {
                     shared: ticket.shared,
                 });
             }
-            self.lines[process].sequences[claim] = None;
+            self.process_queues[process].sequences[claim] = None;
             self.index(process);
         }
     }
 
-    /// Offers the lock to the first waiter if the lock admits it, once.
-    pub(super) fn offer(&mut self, mistake: Option<Mistake>) {
+    /// Reserves the lock for the head waiter if the leases permit it, once.
+    pub(super) fn reserve(&mut self, mistake: Option<Mistake>) {
         if !self.is_waited_for {
             return;
         }
@@ -72,19 +72,19 @@ impl Store {
             return;
         };
         if !self.admits(first.shared) {
-            // An earlier offer has come to nothing.
-            self.offer = None;
+            // An earlier reservation was not claimed.
+            self.reservation = None;
             return;
         }
         if self
-            .offer
-            .is_some_and(|offer| offer.process == first.process)
+            .reservation
+            .is_some_and(|reservation| reservation.process == first.process)
         {
             return;
         }
-        self.offer = Some(Offer {
+        self.reservation = Some(Reservation {
             process: first.process,
-            time_left: OFFER,
+            time_left: RESERVATION_TTL,
         });
         self.messages[first.process] = true;
         if mistake == Some(Mistake::HandsTheLockOver) {
@@ -92,7 +92,7 @@ impl Store {
         }
     }
 
-    /// Grants the lock to a waiter that has not asked.
+    /// Grants the lock to a waiter without a poll.
     fn hand_over(&mut self, first: &First) {
         self.tickets[first.claim] = None;
         self.leave(first.process, first.claim);
@@ -104,52 +104,58 @@ impl Store {
     }
 
     pub(super) fn lapsed(&self) -> Option<usize> {
-        let offer = self.offer.filter(|offer| offer.time_left == 0);
-        offer.map(|offer| offer.process)
+        let reservation = self
+            .reservation
+            .filter(|reservation| reservation.time_left == 0);
+        reservation.map(|reservation| reservation.process)
     }
 
     pub(super) fn first_of(&self, process: usize) -> Option<(u8, usize)> {
-        let waiters = self.lines[process].sequences.iter().enumerate();
-        let standing = waiters.filter_map(|(claim, sequence)| Some(((*sequence)?, claim)));
-        standing.min()
+        let waiters = self.process_queues[process].sequences.iter().enumerate();
+        let waiting = waiters.filter_map(|(claim, sequence)| Some(((*sequence)?, claim)));
+        waiting.min()
     }
 
-    /// Puts right where a process stands in the queue.
+    /// Updates the place of a process in the queue.
     pub(super) fn index(&mut self, process: usize) {
         self.queue[process] = self.first_of(process).map(|(sequence, _)| sequence);
     }
 
-    /// Takes a claim out of the waiters of a process. What the process was offered was offered to the first of them.
+    /// Removes a claim from the waiters of a process. A reservation of the process is that of its first waiter.
     pub(super) fn leave(&mut self, process: usize, claim: usize) -> bool {
-        let is_offered = self.offer.is_some_and(|offer| offer.process == process);
-        if is_offered
+        let is_reserved = self
+            .reservation
+            .is_some_and(|reservation| reservation.process == process);
+        if is_reserved
             && self
                 .first_of(process)
                 .is_some_and(|(_, first)| first == claim)
         {
-            self.offer = None;
+            self.reservation = None;
         }
-        let was_there = self.lines[process].sequences[claim].take().is_some();
+        let was_there = self.process_queues[process].sequences[claim]
+            .take()
+            .is_some();
         if was_there {
             self.index(process);
         }
         was_there
     }
 
-    /// Takes a claim out of the line where it stood, if that is another process's. Says whether it is.
-    pub(super) fn take_along(&mut self, ask: Ask) -> bool {
-        let ticket = self.tickets[ask.claim];
-        let elsewhere = ticket.filter(|ticket| ticket.process != ask.process);
+    /// Removes a claim from the queue of another process, if it waited there. Returns whether it did.
+    pub(super) fn take_over(&mut self, poll: Poll) -> bool {
+        let ticket = self.tickets[poll.claim];
+        let elsewhere = ticket.filter(|ticket| ticket.process != poll.process);
         if let Some(ticket) = elsewhere {
-            self.leave(ticket.process, ask.claim);
-            // Who has no place yet has come later, as far as anybody can know.
-            self.is_lost[ticket.process][ask.claim] |= ask.sequence.is_none();
+            self.leave(ticket.process, poll.claim);
+            // A request without a known place counts as a later one.
+            self.is_lost[ticket.process][poll.claim] |= poll.sequence.is_none();
         }
         elsewhere.is_some()
     }
 
     pub(super) fn forget_queue(&mut self) {
         self.is_waited_for = false;
-        self.offer = None;
+        self.reservation = None;
     }
 }

@@ -1,6 +1,6 @@
-//! What the properties ask of the store, and what it may forget without their noticing.
+//! Queries of the properties, and details that the store may drop without affecting them.
 
-use super::{Ask, Store};
+use super::{Poll, Store};
 use crate::ticket_queue::Mistake;
 use crate::ticket_queue::scenario::ATTEMPTS;
 
@@ -9,7 +9,7 @@ impl Store {
         self.tickets[claim].map(|ticket| ticket.sequence)
     }
 
-    /// Whether a claim that stands in this line would be granted the lock if it asked now.
+    /// Whether a claim in the queue of this process would be granted the lock if it polled now.
     pub(in crate::ticket_queue) fn would_grant(
         mut self,
         claim: usize,
@@ -17,20 +17,20 @@ impl Store {
         shared: bool,
         mistake: Option<Mistake>,
     ) -> bool {
-        let sequence = self.lines[process].sequences[claim];
+        let sequence = self.process_queues[process].sequences[claim];
         sequence.is_some() && self.admits(shared) && self.is_first(process, sequence, mistake)
     }
 
-    /// Whether the lock is open and waited for, and was offered to nobody.
-    pub(in crate::ticket_queue) fn is_kept_secret(mut self) -> bool {
+    /// Whether the lock is open and has waiters, but no reservation.
+    pub(in crate::ticket_queue) fn is_unreserved(mut self) -> bool {
         self.is_waited_for
-            && self.offer.is_none()
+            && self.reservation.is_none()
             && self
                 .first_waiter()
                 .is_some_and(|first| self.admits(first.shared))
     }
 
-    /// Whether nobody may overtake a claim that stands here.
+    /// Whether no later claim may be granted before this one.
     pub(in crate::ticket_queue) fn waits_for(&self, process: usize, claim: usize) -> bool {
         let is_passed_over = self.was_passed_over[process] || self.lapsed() == Some(process);
         !is_passed_over && !self.is_lost[process][claim]
@@ -40,7 +40,7 @@ impl Store {
         self.was_passed_over.contains(&true)
     }
 
-    /// Forgets what only matters to a claim that will ask again.
+    /// Drops details that matter only to a claim that polls again.
     pub(in crate::ticket_queue) fn forget_marks(&mut self, claim: usize) {
         self.has_ended[claim] = false;
         self.was_withdrawn[claim] = [false; ATTEMPTS];
@@ -49,14 +49,14 @@ impl Store {
         }
     }
 
-    /// Whether an ask would change nothing, now and later.
-    pub(in crate::ticket_queue) fn refuses(&self, ask: &Ask) -> bool {
-        let is_granted = self.leases[ask.claim].is_some();
-        let is_refused = self.has_ended[ask.claim] || self.was_withdrawn[ask.claim][ask.attempt];
+    /// Whether a poll would change nothing, now and later.
+    pub(in crate::ticket_queue) fn refuses(&self, poll: &Poll) -> bool {
+        let is_granted = self.leases[poll.claim].is_some();
+        let is_refused = self.has_ended[poll.claim] || self.was_withdrawn[poll.claim][poll.attempt];
         is_refused && !is_granted
     }
 
-    /// Makes the sequence numbers small, here and `elsewhere`: only their order matters.
+    /// Renumbers the sequence numbers, here and `elsewhere`, to small ones: only their order matters.
     pub(in crate::ticket_queue) fn close_ranks<'a>(&'a mut self, mut elsewhere: Vec<&'a mut u8>) {
         let largest = &mut self.last_sequence;
         let tickets = self
@@ -64,13 +64,13 @@ impl Store {
             .iter_mut()
             .flatten()
             .map(|ticket| &mut ticket.sequence);
-        let lines = self
-            .lines
+        let process_queues = self
+            .process_queues
             .iter_mut()
-            .flat_map(|line| &mut line.sequences)
+            .flat_map(|queue| &mut queue.sequences)
             .flatten();
         let queue = self.queue.iter_mut().flatten();
-        elsewhere.extend(tickets.chain(lines).chain(queue));
+        elsewhere.extend(tickets.chain(process_queues).chain(queue));
         let in_use = elsewhere
             .iter()
             .fold(0u32, |in_use, sequence| in_use | 1 << **sequence);
