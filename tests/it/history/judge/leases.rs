@@ -124,7 +124,7 @@ fn was_busy(evidence: &Evidence<'_>, claim: usize, index: usize, at: Micros) -> 
     evidence.by_claim[claim].iter().any(|other| {
         let request = &evidence.history.requests[*other];
         let answered = request.first_arrival().unwrap_or(Micros::MAX);
-        *other != index && request.sent < at && answered + EVENT_UNDER_WAY > at
+        *other != index && request.sent < at && answered.saturating_add(EVENT_UNDER_WAY) > at
     })
 }
 

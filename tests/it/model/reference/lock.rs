@@ -31,10 +31,20 @@ pub(super) struct Lease {
     terms: Terms,
     acquired: u64,
     until: u64,
-    /// The attempt that may roll the lease back, and whether it took the lease over.
-    rollback: Option<(u64, bool)>,
+    is_of_stream: bool,
+    /// Who has received the lease, in turn.
+    received: Vec<Receiver>,
     /// Shared by the leases of one grant.
     text: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receiver {
+    Attempt(u64),
+    /// An attempt whose stream was closed, or whose grant was undone, after another attempt had received the lease.
+    Closed,
+    /// A request after which no attempt so far may roll the lease back.
+    Independent,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +83,8 @@ impl Lease {
             terms: spec.terms,
             acquired: now,
             until: now + spec.terms.ttl.min(ceiling),
-            rollback: Some((attempt, false)),
+            is_of_stream: spec.takes_over,
+            received: vec![Receiver::Attempt(attempt)],
             text,
         }
     }
@@ -90,7 +101,7 @@ impl Lock {
 
     fn lease_to_change(&mut self, token: usize) -> Option<&mut Lease> {
         let lease = self.leases.iter_mut().find(|lease| lease.token == token)?;
-        lease.rollback = None;
+        lease.received.push(Receiver::Independent);
         Some(lease)
     }
 
@@ -250,8 +261,14 @@ impl Lock {
 
     /// Reports the lease to an attempt. Returns whether the hold count increased.
     pub(super) fn deepen(&mut self, spec: &ClaimSpec, attempt: u64) -> bool {
-        let lease = self.lease_to_change(spec.token).expect("it holds");
-        lease.rollback = spec.takes_over.then_some((attempt, true));
+        let mut leases = self.leases.iter_mut();
+        let lease = leases.find(|lease| lease.token == spec.token);
+        let lease = lease.expect("it holds");
+        lease.is_of_stream |= spec.takes_over;
+        lease.received.push(match lease.is_of_stream {
+            true => Receiver::Attempt(attempt),
+            false => Receiver::Independent,
+        });
         let is_deeper = spec.depth > lease.depth;
         lease.depth = lease.depth.max(spec.depth);
         is_deeper
@@ -316,14 +333,27 @@ impl Lock {
     }
 
     pub(super) fn withdraw(&mut self, token: usize, attempt: u64, is_closed: bool, now: u64) {
-        let Some(lease) = self.lease_of(token).cloned() else {
+        let mut leases = self.leases.iter_mut();
+        let Some(lease) = leases.find(|lease| lease.token == token) else {
             return;
         };
-        if let Some((by, was_in_use)) = lease.rollback
-            && by == attempt
-        {
+        let received = &mut lease.received;
+        let Some(turn) = received
+            .iter()
+            .position(|by| *by == Receiver::Attempt(attempt))
+        else {
+            return;
+        };
+        let (is_grant, is_last) = (turn == 0, turn + 1 == received.len());
+        let goes_back = !is_closed && !is_grant;
+        if goes_back && !(is_last && received[turn - 1] == Receiver::Closed) {
+            received.remove(turn);
+        } else if !is_last {
+            received[turn] = Receiver::Closed;
+        } else {
+            let lease = lease.clone();
             self.leases.retain(|lease| lease.token != token);
-            if was_in_use || is_closed {
+            if is_closed || !is_grant {
                 let keep = lease.acquired + lease.terms.min_hold.unwrap_or(0);
                 self.close(keep, lease.mode, now);
             }
