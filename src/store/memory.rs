@@ -9,6 +9,7 @@ mod lease_record;
 mod leases;
 mod lock;
 mod notifications;
+mod receivers;
 mod table;
 mod text;
 mod tombstones;

@@ -102,7 +102,7 @@ impl Table {
         claim.names.iter().any(|name| {
             let leases = self.locks.get(name).map(|lock| &lock.leases);
             let record = leases.and_then(|leases| leases.get(claim.token));
-            record.is_some_and(|record| record.may_be_withdrawn_by(attempt))
+            record.is_some_and(|record| record.receivers.may_be_withdrawn_by(attempt))
         })
     }
 
@@ -110,7 +110,7 @@ impl Table {
     fn is_of_stream(&self, claim: &Claim) -> bool {
         let first = self.locks.get(&claim.names[0]);
         let record = first.and_then(|lock| lock.leases.get(claim.token));
-        record.is_some_and(|record| record.is_of_stream)
+        record.is_some_and(|record| record.receivers.is_of_stream())
     }
 
     /// A lock for which the claim already waits, but with other parameters.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::clock::StoreTime;
+use super::receivers::Receivers;
 use super::text::Text;
 use crate::domain::{
     Attempt, Claim, Fence, HoldCount, Holder, Lease, Mode, Owner, RenewOptions, Rollback,
@@ -16,11 +17,7 @@ pub(super) struct LeaseRecord {
     pub(super) token: Token,
     pub(super) mode: Mode,
     pub(super) fence: Fence,
-    rollback_right: RollbackState,
-    /// The earlier states that the lease goes back to, attempt by attempt, when an attempt that received it is undone.
-    turns: Vec<RollbackState>,
-    /// Whether a stream holds the lease, or has held it.
-    pub(super) is_of_stream: bool,
+    pub(super) receivers: Receivers,
     pub(super) acquired: Instant,
     pub(super) until: Instant,
     pub(super) hold_count: HoldCount,
@@ -29,28 +26,6 @@ pub(super) struct LeaseRecord {
     min_hold: Option<Duration>,
     lock_delay: Option<Duration>,
     text: Text,
-}
-
-/// Which attempt may roll a lease back.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum RollbackState {
-    /// None: the lease was replayed to a request that does not roll it back.
-    Nobody,
-    /// The attempt that made the grant, because no other has received it.
-    Grantee(Attempt),
-    /// The last attempt that received the lease, of a claim that a stream holds or has held.
-    Successor(Attempt),
-    /// An attempt whose stream was closed before the one after it.
-    Closed,
-}
-
-/// The most earlier attempts that are remembered of a lease.
-const TURNS_MAX: usize = 32;
-
-impl RollbackState {
-    fn is_of(self, attempt: Attempt) -> bool {
-        [Self::Grantee(attempt), Self::Successor(attempt)].contains(&self)
-    }
 }
 
 impl LeaseRecord {
@@ -65,9 +40,7 @@ impl LeaseRecord {
             token: claim.token,
             mode: claim.mode,
             fence,
-            rollback_right: RollbackState::Grantee(attempt),
-            turns: Vec::new(),
-            is_of_stream: claim.takes_over,
+            receivers: Receivers::grantee(attempt, claim.takes_over),
             acquired: now.instant,
             until: now.instant,
             hold_count: claim.hold_count,
@@ -84,90 +57,29 @@ impl LeaseRecord {
     /// Replays the grant to an attempt of the same claim, and raises the hold count if requested. Returns whether it
     /// did.
     pub(super) fn replay(&mut self, claim: &Claim, attempt: Attempt) -> bool {
-        self.is_of_stream |= claim.takes_over;
-        if !self.is_received_by(attempt) {
-            self.pass_rollback_right(attempt);
-        }
+        self.receivers.pass_to(attempt, claim.takes_over);
         let is_deeper = claim.hold_count > self.hold_count;
         self.hold_count = self.hold_count.max(claim.hold_count);
         is_deeper
     }
 
-    /// Whether the attempt has received the lease, unless it was undone since.
-    fn is_received_by(&self, attempt: Attempt) -> bool {
-        let mut turns = self.turns.iter().chain([&self.rollback_right]);
-        turns.any(|turn| turn.is_of(attempt))
-    }
-
-    fn pass_rollback_right(&mut self, attempt: Attempt) {
-        if !self.is_of_stream {
-            self.rollback_right = RollbackState::Nobody;
-            return;
-        }
-        let before = std::mem::replace(&mut self.rollback_right, RollbackState::Successor(attempt));
-        if self.turns.len() == TURNS_MAX {
-            self.turns.remove(1);
-        }
-        self.turns.push(before);
-    }
-
-    /// Takes the right to roll back from an attempt whose stream was closed, or that no client has received. The lease goes
-    /// back to the attempt before if there is one whose stream may be open. Returns whether the lease is to end.
-    pub(super) fn end_turn(&mut self, attempt: Attempt, rollback: Rollback) -> bool {
-        if self.rollback_right.is_of(attempt) {
-            let before = match rollback {
-                Rollback::Close => None,
-                Rollback::Undo => self.turns.pop(),
-            };
-            return match before {
-                None | Some(RollbackState::Closed) => true,
-                Some(before) => {
-                    self.rollback_right = before;
-                    false
-                }
-            };
-        }
-        if let Some(turn) = self.turns.iter().position(|turn| turn.is_of(attempt)) {
-            match (rollback, self.turns[turn]) {
-                (Rollback::Close, _) | (_, RollbackState::Grantee(_)) => {
-                    self.turns[turn] = RollbackState::Closed;
-                }
-                (Rollback::Undo, _) => drop(self.turns.remove(turn)),
-            }
-        }
-        false
-    }
-
     /// Lowers the hold count. The request's answer carries the lease, so no attempt may roll it back any more.
     pub(super) fn step_back(&mut self, depth: HoldCount) {
-        self.rollback_right = RollbackState::Nobody;
+        self.receivers.make_independent();
         self.hold_count = self.hold_count.min(depth);
-    }
-
-    /// Whether this attempt may roll the lease back.
-    pub(super) fn may_be_withdrawn_by(&self, attempt: Attempt) -> bool {
-        self.rollback_right.is_of(attempt)
-    }
-
-    /// The attempt that made the grant, if no other request has received the lease.
-    pub(super) fn unacknowledged(&self) -> Option<Attempt> {
-        match self.rollback_right {
-            RollbackState::Grantee(attempt) => Some(attempt),
-            RollbackState::Nobody | RollbackState::Successor(_) | RollbackState::Closed => None,
-        }
     }
 
     /// How long the lock stays taken after a rollback.
     pub(super) fn kept_after_rollback(&self, rollback: Rollback, now: StoreTime) -> Instant {
-        match (rollback, self.rollback_right) {
-            (Rollback::Undo, RollbackState::Grantee(_)) => now.instant,
+        match (rollback, self.receivers.unacknowledged()) {
+            (Rollback::Undo, Some(_)) => now.instant,
             (Rollback::Undo | Rollback::Close, _) => self.kept_after_release(),
         }
     }
 
     pub(super) fn renew(&mut self, change: RenewOptions, now: StoreTime) {
         match change.rollback_right {
-            RollbackRight::Never => self.rollback_right = RollbackState::Nobody,
+            RollbackRight::Never => self.receivers.make_independent(),
             RollbackRight::AsBefore => {}
         }
         self.ttl = change.ttl.unwrap_or(self.ttl);

@@ -65,6 +65,7 @@ impl Tombstones {
             reason: NotHolder::Expired,
             until: record.until + TOMBSTONE_TTL,
             unacknowledged: record
+                .receivers
                 .unacknowledged()
                 .map(|attempt| (attempt, record.fence)),
         };

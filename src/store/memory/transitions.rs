@@ -100,7 +100,7 @@ impl Table {
         let record = lock.end(token, kept, now)?;
         self.notifications
             .event(EventKind::Released, name, &record, now);
-        if record.is_of_stream {
+        if record.receivers.is_of_stream() {
             self.notifications.released(name, token);
         }
         self.tombstones
@@ -245,6 +245,7 @@ fn roll_back(
     let record = lock.leases.get_mut(token)?;
     let kept = record.kept_after_rollback(rollback, now);
     record
+        .receivers
         .end_turn(attempt, rollback)
         .then(|| lock.end(token, kept, now))?
 }

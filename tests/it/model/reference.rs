@@ -4,6 +4,7 @@
 
 mod allowed;
 mod lock;
+mod receivers;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};

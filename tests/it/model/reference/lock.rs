@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::receivers::{self, Receiver};
 use super::{ClaimSpec, Part, Terms, What, Why};
 
 /// How a lock is held. Without a limit, any number of claims hold together.
@@ -36,15 +37,6 @@ pub(super) struct Lease {
     received: Vec<Receiver>,
     /// Shared by the leases of one grant.
     text: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Receiver {
-    Attempt(u64),
-    /// An attempt whose stream was closed, or whose grant was undone, after another attempt had received the lease.
-    Closed,
-    /// A request after which no attempt so far may roll the lease back.
-    Independent,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -337,26 +329,14 @@ impl Lock {
         let Some(lease) = leases.find(|lease| lease.token == token) else {
             return;
         };
-        let received = &mut lease.received;
-        let Some(turn) = received
-            .iter()
-            .position(|by| *by == Receiver::Attempt(attempt))
-        else {
+        let Some(was_in_use) = receivers::roll_back(&mut lease.received, attempt, is_closed) else {
             return;
         };
-        let (is_grant, is_last) = (turn == 0, turn + 1 == received.len());
-        let goes_back = !is_closed && !is_grant;
-        if goes_back && !(is_last && received[turn - 1] == Receiver::Closed) {
-            received.remove(turn);
-        } else if !is_last {
-            received[turn] = Receiver::Closed;
-        } else {
-            let lease = lease.clone();
-            self.leases.retain(|lease| lease.token != token);
-            if is_closed || !is_grant {
-                let keep = lease.acquired + lease.terms.min_hold.unwrap_or(0);
-                self.close(keep, lease.mode, now);
-            }
+        let lease = lease.clone();
+        self.leases.retain(|lease| lease.token != token);
+        if was_in_use {
+            let keep = lease.acquired + lease.terms.min_hold.unwrap_or(0);
+            self.close(keep, lease.mode, now);
         }
     }
 
