@@ -135,7 +135,7 @@ on_every_store! {
         a_shared_grant_withdrawn_after_it_ran_out_keeps_no_permits
         a_renewed_grant_that_ran_out_cannot_be_withdrawn
         a_grant_that_was_replayed_to_a_second_attempt_stays
-        a_grant_that_a_second_attempt_deepened_stays
+        a_grant_that_a_second_attempt_deepened_stays_until_that_is_undone_too
         a_grant_that_was_renewed_stays
         a_grant_that_was_stepped_back_stays
         a_grant_replayed_to_the_same_attempt_can_still_be_withdrawn
@@ -162,6 +162,8 @@ on_every_store! {
         a_grant_and_a_takeover_that_are_both_undone_leave_no_lease
         a_takeover_that_is_undone_leaves_a_lease_independent
         a_plain_request_that_is_undone_leaves_the_lease_to_its_stream
+        a_renewal_keeps_the_lease_though_the_takeovers_before_it_are_undone
+        plain_requests_that_are_all_undone_leave_no_lease
         a_grant_that_is_undone_closes_nothing;
     inspect:
         a_lock_without_claims_is_free

@@ -87,8 +87,8 @@ async fn a_lease_that_stepped_down_is_kept_as_one_that_always_was_shared() {
     let fixture = Fixture::redis().await;
     let alone = owned_by(&at_depth(&claim(), 2), "pod-1");
     fixture.granted(&in_mode(&alone, READ)).await;
-    // After a replay, no attempt may roll it back.
-    fixture.acquire(&in_mode(&alone, READ)).await;
+    // After a renewal, no attempt may roll it back.
+    fixture.renew(&in_mode(&alone, READ)).await;
     let expected = [
         fields(&fixture, "lh:1:*:h:*").await,
         fields(&fixture, "lh:1:*:l:*").await,

@@ -110,7 +110,7 @@ impl Table {
     fn is_of_stream(&self, claim: &Claim) -> bool {
         let first = self.locks.get(&claim.names[0]);
         let record = first.and_then(|lock| lock.leases.get(claim.token));
-        record.is_some_and(|record| record.receivers.is_of_stream())
+        record.is_some_and(|record| record.is_of_stream)
     }
 
     /// A lock for which the claim already waits, but with other parameters.

@@ -18,6 +18,8 @@ pub(super) struct LeaseRecord {
     pub(super) mode: Mode,
     pub(super) fence: Fence,
     pub(super) receivers: Receivers,
+    /// Whether a stream holds the lease, or has held it.
+    pub(super) is_of_stream: bool,
     pub(super) acquired: Instant,
     pub(super) until: Instant,
     pub(super) hold_count: HoldCount,
@@ -40,7 +42,8 @@ impl LeaseRecord {
             token: claim.token,
             mode: claim.mode,
             fence,
-            receivers: Receivers::grantee(attempt, claim.takes_over),
+            receivers: Receivers::Grantee(attempt),
+            is_of_stream: claim.takes_over,
             acquired: now.instant,
             until: now.instant,
             hold_count: claim.hold_count,
@@ -57,7 +60,8 @@ impl LeaseRecord {
     /// Replays the grant to an attempt of the same claim, and raises the hold count if requested. Returns whether it
     /// did.
     pub(super) fn replay(&mut self, claim: &Claim, attempt: Attempt) -> bool {
-        self.receivers.pass_to(attempt, claim.takes_over);
+        self.receivers.pass_to(attempt);
+        self.is_of_stream |= claim.takes_over;
         let is_deeper = claim.hold_count > self.hold_count;
         self.hold_count = self.hold_count.max(claim.hold_count);
         is_deeper
@@ -65,7 +69,7 @@ impl LeaseRecord {
 
     /// Lowers the hold count. The request's answer carries the lease, so no attempt may roll it back any more.
     pub(super) fn step_back(&mut self, depth: HoldCount) {
-        self.receivers.make_independent();
+        self.receivers = Receivers::Independent;
         self.hold_count = self.hold_count.min(depth);
     }
 
@@ -79,7 +83,7 @@ impl LeaseRecord {
 
     pub(super) fn renew(&mut self, change: RenewOptions, now: StoreTime) {
         match change.rollback_right {
-            RollbackRight::Never => self.receivers.make_independent(),
+            RollbackRight::Never => self.receivers = Receivers::Independent,
             RollbackRight::AsBefore => {}
         }
         self.ttl = change.ttl.unwrap_or(self.ttl);

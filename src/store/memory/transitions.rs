@@ -100,7 +100,7 @@ impl Table {
         let record = lock.end(token, kept, now)?;
         self.notifications
             .event(EventKind::Released, name, &record, now);
-        if record.receivers.is_of_stream() {
+        if record.is_of_stream {
             self.notifications.released(name, token);
         }
         self.tombstones

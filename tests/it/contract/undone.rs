@@ -104,6 +104,47 @@ pub(super) async fn a_plain_request_that_is_undone_leaves_the_lease_to_its_strea
     }
 }
 
+/// It was told that the lease lasts, whatever is undone before it.
+pub(super) async fn a_renewal_keeps_the_lease_though_the_takeovers_before_it_are_undone(
+    fixture: &Fixture,
+) {
+    for claim in of_every_kind(None) {
+        let first = granted(fixture, &claim).await;
+        let second = taken_over(fixture, &claim).await;
+        let third = taken_over(fixture, &claim).await;
+        fixture.close(&claim, first).await;
+        fixture.renew(&claim).await;
+        fixture.withdraw(&claim, third).await;
+        fixture.withdraw(&claim, second).await;
+        assert_holds(fixture, &claim).await;
+        fixture.release_all(&claim).await;
+        assert_free(fixture, &claim).await;
+    }
+}
+
+pub(super) async fn plain_requests_that_are_all_undone_leave_no_lease(fixture: &Fixture) {
+    for claim in of_every_kind(None) {
+        let plain = Claim {
+            takes_over: false,
+            ..claim
+        };
+        for undoes_grant_first in [true, false] {
+            let mut attempts = vec![granted(fixture, &plain).await];
+            for _ in 0..2 {
+                attempts.push(taken_over(fixture, &plain).await);
+            }
+            if !undoes_grant_first {
+                attempts.reverse();
+            }
+            for attempt in attempts {
+                assert_holds(fixture, &plain).await;
+                fixture.withdraw(&plain, attempt).await;
+            }
+            assert_free(fixture, &plain).await;
+        }
+    }
+}
+
 pub(super) async fn a_grant_that_is_undone_closes_nothing(fixture: &Fixture) {
     for claim in of_every_kind(Some(LONG)) {
         let attempt = granted(fixture, &claim).await;

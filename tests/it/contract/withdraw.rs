@@ -141,17 +141,19 @@ pub(super) async fn a_grant_that_was_replayed_to_a_second_attempt_stays(fixture:
     fixture.renewed(&claim, None).await;
 }
 
-pub(super) async fn a_grant_that_a_second_attempt_deepened_stays(fixture: &Fixture) {
+pub(super) async fn a_grant_that_a_second_attempt_deepened_stays_until_that_is_undone_too(
+    fixture: &Fixture,
+) {
     let claim = claim();
     let first = granted_to(fixture, &claim).await;
     let second = Attempt::random();
     let answer = fixture.attempt(&at_depth(&claim, 2), second).await;
     assert!(matches!(answer, Ok(Acquired::Reentered(_))), "{answer:?}");
     fixture.withdraw(&claim, first).await;
-    // The second attempt cannot roll back what it was not granted either.
+    let holder = fixture.holder(lock_of(&claim)).await;
+    assert_eq!(holder.hold_count.get(), 2);
     fixture.withdraw(&claim, second).await;
-    let lease = fixture.renewed(&claim, None).await.lease;
-    assert_eq!(lease.holder.hold_count.get(), 2);
+    assert_eq!(fixture.state(lock_of(&claim)).await, LockState::Free);
 }
 
 pub(super) async fn a_grant_that_was_renewed_stays(fixture: &Fixture) {

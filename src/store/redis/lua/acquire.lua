@@ -57,19 +57,11 @@ if #ARGV <= 5 and not has_stood then
         -- A lease that ends later than its TTL from now was written before the clock was set back.
         if until_ms > now_ms and until_ms - now_ms <= lasts_ms then
             local is_mine = string.sub(record, 10, 25) == string.sub(record_head, 10, 25)
-            local attempt, granted_to = string.sub(record_head, 1, 8), string.sub(record, 1, 8)
             if not is_mine and not ARGV[5] then
-                return attempt .. '4' .. struct.pack('>I6', now_ms) .. record
-            elseif is_mine and granted_to ~= attempt then
-                local nobody = '\0\0\0\0\0\0\0\0'
-                if granted_to ~= nobody then
-                    -- From now on no attempt may roll the grant back. PEXPIRE is allowed when memory is full, and a
-                    -- script that has written may keep writing.
-                    record = nobody .. string.sub(record, 9)
-                    call('PEXPIRE', lock_key, until_ms + 60000 - now_ms)
-                    call('SET', lock_key, record, 'KEEPTTL')
-                end
-                return attempt .. '3' .. struct.pack('>I6', now_ms) .. record
+                return string.sub(record_head, 1, 8) .. '4' .. struct.pack('>I6', now_ms) .. record
+            elseif is_mine and string.sub(record, 1, 8) == '\0\0\0\0\0\0\0\0' then
+                -- No attempt may roll the lease back, and this one receives what a renewal has kept.
+                return string.sub(record_head, 1, 8) .. '3' .. struct.pack('>I6', now_ms) .. record
             end
         end
     end

@@ -42,8 +42,8 @@ for number = 1, count do
     end
     local may_undo
     if lock.record then
-        may_undo, lock.turns, lock.repeated, lock.min_hold_ms, lock.lock_delay_ms =
-            unpack(redis.call('HMGET', lock.record, 'r', 'j', 'z', 'i', 'd'))
+        may_undo, lock.turns, lock.is_of_stream, lock.repeated, lock.min_hold_ms, lock.lock_delay_ms =
+            unpack(redis.call('HMGET', lock.record, 'r', 'j', 'b', 'z', 'i', 'd'))
     end
     if may_undo == attempt and string.sub(lock.turns or attempt, 1, 8) == attempt then
         -- The first answer to this same attempt was lost; repeat it.
@@ -60,8 +60,8 @@ for number = 1, count do
     end
 end
 
--- Replays the lease to the attempt: from now on only this attempt may roll it back, and none if no stream is involved. A
--- late repeat of an attempt that already had the lease changes nothing.
+-- Replays the lease to the attempt: from now on only this attempt may roll it back. A late repeat of an attempt that
+-- already had the lease changes nothing.
 local function pass_rollback_right(lock)
     local turns = lock.turns
     if turns and string.find(turns, attempt, 1, true) then
@@ -70,13 +70,14 @@ local function pass_rollback_right(lock)
     local before = redis.call('HGET', lock.record, 'r')
     -- HDEL first: it is allowed when memory is full, and a script that has written may keep writing.
     redis.call('HDEL', lock.record, 'r')
-    if takes_over == '1' or turns then
-        turns = before and (turns or before) or (turns or '') .. NOBODY
-        turns = turns .. attempt
-        if #turns > 8 * TURNS_MAX then
-            turns = string.sub(turns, 1, 8) .. string.sub(turns, 8 - 8 * TURNS_MAX)
-        end
-        redis.call('HSET', lock.record, 'r', attempt, 'j', turns)
+    turns = before and (turns or before) or (turns or '') .. NOBODY
+    turns = turns .. attempt
+    if #turns > 8 * TURNS_MAX then
+        turns = string.sub(turns, 1, 8) .. string.sub(turns, 8 - 8 * TURNS_MAX)
+    end
+    redis.call('HSET', lock.record, 'r', attempt, 'j', turns)
+    if takes_over == '1' then
+        redis.call('HSET', lock.record, 'b', '1')
     end
 end
 
@@ -88,7 +89,7 @@ if held == count then
             return { attempt, has_limit ~= '' and limit == '' and 12 or 11, number }
         end
         local has_had_turn = lock.turns and string.find(lock.turns, attempt, 1, true)
-        local is_of_streams = takes_over == '1' or lock.turns
+        local is_of_streams = takes_over == '1' or lock.is_of_stream
         if was_acknowledged and is_of_streams and wait and wait.takes_over == '0' and not has_had_turn then
             return { attempt, 17 }
         end

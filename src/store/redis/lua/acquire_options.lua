@@ -38,7 +38,11 @@ local function new_lease(claim, granted_text)
     if lock_delay_ms ~= '' then set('d', lock_delay_ms) end
     if owner ~= '' then set('o', owner) end
     if metadata ~= '' then set('m', metadata) end
-    if takes_over == '1' then set('j', attempt) end
+    if takes_over == '1' then
+        -- A late repeat of the grant must not pass for a takeover.
+        set('j', attempt)
+        set('b', '1')
+    end
     if is_repeat then set('z', attempt) end
     return fields, until_ms, keep_ms(now_ms, now_ms, until_ms, min_hold_ms)
 end

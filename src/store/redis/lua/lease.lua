@@ -2,10 +2,10 @@
 --
 -- A lock is a hash. Held exclusively it is the holder's record: h claim digest, r attempt that may roll the lease back,
 -- f fencing token, a acquired (ms), u end of the lease (ms), t TTL (ms), n hold count if not 1, o owner, m metadata, i
--- min_hold (ms), x latest end (ms), d lock_delay (ms), y present once its expiry was published. A lease that a stream
--- holds or has held has j, the attempts that received it in turn, first that of the grant: if one of them is undone, the
--- lease goes back to the one before. In place of an attempt there may be CLOSED, or NOBODY where a renewal or a step back
--- made the lease independent. A lease that repeated requests have changed has z, the last of those requests: an earlier try of theirs
+-- min_hold (ms), x latest end (ms), d lock_delay (ms), y present once its expiry was published, b present
+-- if a stream holds or has held it. A lease that several attempts have received has j, those attempts in turn, first that
+-- of the grant: if one of them is undone, the lease goes back to the one before. In place of an attempt there may be
+-- CLOSED, or NOBODY where a renewal or a step back left no attempt that may roll it back. A lease that repeated requests have changed has z, the last of those requests: an earlier try of theirs
 -- that arrives now changes nothing.
 -- A shared lock has s, the common limit (0 for none), and k, the permits taken; each holder has a record of its own
 -- (with the same fields, and s and k of its own) and an entry in the set of holders: digest and permits, scored by the

@@ -31,7 +31,7 @@ if #KEYS == 2 and #ARGV == 1 then
         end
     elseif not record then
         -- MGET returns nil for a hash.
-        record = call('HMGET', lock_key, 'h', 'u', 'a', 'i', 'w', 'j')
+        record = call('HMGET', lock_key, 'h', 'u', 'a', 'i', 'w', 'b')
         local is_held = record[1] == string.sub(caller, 9, 24) and tonumber(record[2]) > now_ms and not record[4]
             and now_ms >= tonumber(record[3]) and not record[6]
         local request, held = string.sub(caller, 1, 8), is_held and struct.pack('>I6', now_ms - record[3])

@@ -11,7 +11,7 @@ if not_after and now_us > tonumber(not_after) then
 end
 
 local function free(lock, ended)
-    local lease = redis.call('HMGET', lock.record, 'a', 'i', 'k', 'f', 'j')
+    local lease = redis.call('HMGET', lock.record, 'a', 'i', 'k', 'f', 'b')
     local is_of_stream = lease[5] and 1 or 0
     local acquired_ms = tonumber(lease[1])
     -- Both count from the grant, which lies in the future if the clock was set back since.

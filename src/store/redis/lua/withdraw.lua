@@ -18,14 +18,12 @@ end
 
 -- Takes an attempt that no client has received out of the turns of a lease: the lease goes back to the attempt before,
 -- whose stream may be open. The grant itself has none before it.
-local function undo_turn(record, turns, from)
+local function undo_turn(record, turns, from, has_right)
     -- HDEL first: it is allowed when memory is full, and a script that has written may keep writing.
-    local is_last = from + 8 > #turns
-    redis.call('HDEL', record, is_last and 'r' or '')
+    redis.call('HDEL', record, has_right and 'r' or '')
     local before = string.sub(turns, from - 8, from - 1)
-    turns = string.sub(turns, 1, from - 1) .. string.sub(turns, from + 8)
-    redis.call('HSET', record, 'j', turns)
-    if is_last and before ~= NOBODY then
+    redis.call('HSET', record, 'j', string.sub(turns, 1, from - 1) .. string.sub(turns, from + 8))
+    if has_right and before ~= NOBODY then
         redis.call('HSET', record, 'r', before)
     end
 end
@@ -33,21 +31,21 @@ end
 -- Whether the lease is to end, now that the attempt is undone or its stream is closed.
 local function end_turn(record)
     local lease = redis.call('HMGET', record, 'r', 'j')
-    local is_its_own, turns = lease[1] == attempt, lease[2] or lease[1] or ''
+    local has_right, turns = lease[1] == attempt, lease[2] or lease[1] or ''
     local from = turn_of(turns)
     if not from then
         return false
     end
     local is_granted_to = from == 1
-    if is_close == '0' and not is_granted_to and not (is_its_own and string.sub(turns, from - 8, from - 1) == CLOSED) then
-        undo_turn(record, turns, from)
+    if is_close == '0' and not is_granted_to and not (has_right and string.sub(turns, from - 8, from - 1) == CLOSED) then
+        undo_turn(record, turns, from, has_right)
         return false
     end
-    if not is_its_own then
+    if not has_right then
         redis.call('HDEL', record, '')
         redis.call('HSET', record, 'j', string.sub(turns, 1, from - 1) .. CLOSED .. string.sub(turns, from + 8))
     end
-    return is_its_own
+    return has_right
 end
 
 -- Ends a lease. If undone, it closes nothing, even if it expired before any other request received it. A lease that

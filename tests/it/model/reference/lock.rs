@@ -32,7 +32,6 @@ pub(super) struct Lease {
     terms: Terms,
     acquired: u64,
     until: u64,
-    is_of_stream: bool,
     /// Who has received the lease, in turn.
     received: Vec<Receiver>,
     /// Shared by the leases of one grant.
@@ -75,7 +74,6 @@ impl Lease {
             terms: spec.terms,
             acquired: now,
             until: now + spec.terms.ttl.min(ceiling),
-            is_of_stream: spec.takes_over,
             received: vec![Receiver::Attempt(attempt)],
             text,
         }
@@ -256,11 +254,7 @@ impl Lock {
         let mut leases = self.leases.iter_mut();
         let lease = leases.find(|lease| lease.token == spec.token);
         let lease = lease.expect("it holds");
-        lease.is_of_stream |= spec.takes_over;
-        lease.received.push(match lease.is_of_stream {
-            true => Receiver::Attempt(attempt),
-            false => Receiver::Independent,
-        });
+        lease.received.push(Receiver::Attempt(attempt));
         let is_deeper = spec.depth > lease.depth;
         lease.depth = lease.depth.max(spec.depth);
         is_deeper
