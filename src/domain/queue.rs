@@ -11,6 +11,8 @@ pub struct QueueRequest {
     pub place: Option<Ticket>,
     /// How much longer the request waits.
     pub wait: Duration,
+    /// How long after it was sent the request may still be executed: then its client has been answered.
+    pub execute_within: Duration,
     /// How long the place is kept after the request stops waiting.
     pub place_kept: Duration,
     /// The longest interval between this process's polls of the queue. A free lock is kept three times as long for a

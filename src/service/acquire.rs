@@ -41,20 +41,21 @@ impl Request {
         entered.inspect_err(|queue_full| self.inner.metrics.queue_full(queue_full))
     }
 
-    /// Sends one acquire to the store. Returns when it was sent, and the reply. The store
-    /// re-enters nothing after the deadline.
+    /// Sends one acquire to the store. Returns when it was sent, and the reply.
     pub(super) async fn try_acquire(
         self,
-        queue_request: Option<QueueRequest>,
-        deadline: Instant,
+        mut queue_request: Option<QueueRequest>,
     ) -> (Instant, Result<Acquired, StoreError>) {
-        let mut sent = Instant::now();
+        let (mut sent, deadline) = self.inner.start();
         let mut permit = None;
-        if queue_request.is_some() && self.claim.names.len() > 1 {
+        if let Some(request) = &mut queue_request
+            && self.claim.names.len() > 1
+        {
             permit = match self.inner.admit_several(&self.claim, deadline).await {
                 Ok(permit) => permit,
                 Err(error) => return (sent, Err(error)),
             };
+            request.execute_within = request.execute_within.saturating_sub(sent.elapsed());
             sent = Instant::now();
         }
         let store = &self.inner.store;
@@ -71,8 +72,7 @@ impl Request {
         self,
         queue_full: Option<QueueFull>,
     ) -> Result<AcquireAnswer, StoreError> {
-        let (_, deadline) = self.inner.start();
-        let (sent, answer) = self.clone().try_acquire(None, deadline).await;
+        let (sent, answer) = self.clone().try_acquire(None).await;
         let answer = match (answer, queue_full) {
             (Ok(Acquired::Blocked(_) | Acquired::Recovering { .. }), Some(queue_full)) => {
                 Ok(AcquireAnswer {

@@ -57,6 +57,11 @@ pub(super) fn released(released: Released, sent: Instant) -> Result<Released, St
     })
 }
 
+/// Whether a lease has expired before it can be reported, counted as by [`remaining`].
+pub(super) fn is_over(lease: &Lease, sent: Instant) -> bool {
+    lease.holder.expires_in < sent.elapsed() + LEFT_MIN
+}
+
 /// Counts the remaining time from before the request was sent, by this machine's monotonic clock. The store applied the
 /// request after that, so the lease ends no earlier than reported. `None` if it has expired, or has less than
 /// [`LEFT_MIN`] left, which would be reported as zero.

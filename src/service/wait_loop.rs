@@ -16,6 +16,7 @@ use super::answer::AcquireAnswer;
 use super::hold::{EventSender, HoldEvent};
 use super::jitter;
 use super::local_waiters::{LocalWaiters, QueueAnswer, QueuePlace};
+use super::remaining;
 use super::waiter::Waiter;
 use crate::domain::{Acquired, Attempt, Position, QueueRequest, Rollback, Ticket, Waiting};
 use crate::store::StoreError;
@@ -102,7 +103,7 @@ impl WaitLoop {
         loop {
             match self.poll_store().await {
                 PollResult::Answered(sent, answer) => {
-                    let answer = if self.may_have_expired_unseen(&answer) {
+                    let answer = if self.has_expired_unseen(sent, &answer) {
                         match self.start_new_attempt().await {
                             Ok(()) => continue,
                             Err(error) => Err(error),
@@ -132,11 +133,8 @@ impl WaitLoop {
         self.poll_at = None;
         // A re-entry cannot be rolled back. A poll that may re-enter must be too late before the client gets its answer.
         let may_reenter = queue_request.takes_over;
-        let deadline = self.poll_deadline();
-        let poll = self
-            .request
-            .clone()
-            .try_acquire(Some(queue_request), deadline);
+        let too_late_at = Instant::now() + queue_request.execute_within;
+        let poll = self.request.clone().try_acquire(Some(queue_request));
         let mut in_flight: PendingAnswer = Box::pin(poll);
         tokio::select! {
             biased;
@@ -148,7 +146,7 @@ impl WaitLoop {
             },
         }
         let interrupted_at = match may_reenter {
-            true => deadline,
+            true => too_late_at,
             false => Instant::now() + IN_FLIGHT_MAX,
         };
         match tokio::time::timeout_at(interrupted_at, &mut in_flight).await {
@@ -157,17 +155,18 @@ impl WaitLoop {
         }
     }
 
-    /// When the store must have answered a poll that is sent now.
-    fn poll_deadline(&self) -> Instant {
-        let (_, deadline) = self.request.inner.start();
-        let interrupted_at = self.limit.map(|limit| limit + IN_FLIGHT_MAX);
-        interrupted_at.map_or(deadline, |at| at.min(deadline))
-    }
-
-    /// Whether the claim may have ended because this request was granted, the answer was lost, and the lease expired.
-    fn may_have_expired_unseen(&self, answer: &Result<Acquired, StoreError>) -> bool {
-        let ran_out = matches!(answer, Ok(Acquired::Ended(lost)) if lost.reason.ran_out());
-        ran_out && self.has_ambiguous_attempt && !self.waiter.is_disconnected()
+    /// Whether this request was granted a lease that expired before the grant could be reported, because the answer was
+    /// late or was lost.
+    fn has_expired_unseen(&self, sent: Instant, answer: &Result<Acquired, StoreError>) -> bool {
+        let has_expired = match answer {
+            Ok(Acquired::Granted(grants)) => {
+                let mut leases = grants.iter().map(|grant| &grant.lease);
+                leases.any(|lease| remaining::is_over(lease, sent))
+            }
+            Ok(Acquired::Ended(lost)) => self.has_ambiguous_attempt && lost.reason.ran_out(),
+            Ok(_) | Err(_) => false,
+        };
+        has_expired && !self.waiter.is_disconnected()
     }
 
     /// Rolls back this request's attempt and continues with a new one, as if it had never been granted. The store
@@ -205,6 +204,9 @@ impl WaitLoop {
         QueueRequest {
             place: self.ticket,
             wait: remaining.unwrap_or(ticket_ttl).min(ticket_ttl),
+            execute_within: remaining.map_or(inner.operation_timeout, |remaining| {
+                inner.operation_timeout.min(remaining + IN_FLIGHT_MAX)
+            }),
             place_kept: inner.waiting.place_kept,
             poll_interval: inner.queues.poll_interval(),
             waiters_max: inner.waiting.waiters_per_lock_max,

@@ -97,7 +97,11 @@ impl WaitLoop {
         let is_last = self.leave().is_last;
         let answer = if let Some(failure) = self.failure.take() {
             self.clean_up(None, is_last);
-            Err(failure)
+            // An earlier poll may have been granted, whatever the last one was.
+            Err(match self.has_ambiguous_attempt {
+                true => StoreError::unknown(failure.fault(), failure.detail()),
+                false => failure,
+            })
         } else {
             let not_granted = match reason {
                 StopReason::Disconnected => {

@@ -31,6 +31,13 @@ enum MayGrant {
     PastNobody = 2,
 }
 
+/// When the client of a request that was sent at `sent_at` is answered at the latest.
+fn too_late_at(request: Option<&QueueRequest>, sent_at: Instant, deadline: Instant) -> Instant {
+    request.map_or(deadline, |request| {
+        deadline.min(sent_at + request.execute_within)
+    })
+}
+
 impl RedisStore {
     pub(super) async fn acquire(
         &self,
@@ -47,12 +54,13 @@ impl RedisStore {
         }
         self.recovery.renew_if_long_away();
         let sent_at = Instant::now();
+        let too_late_at = too_late_at(request, sent_at, deadline);
         let digests = digests(&claim.names, claim.token);
         let mut is_unsure = false;
         for _ in 0..LOSSES_MAX {
             // Built once there is a connection: opening it may be what reveals that the data were lost.
             let command = |is_repeat| {
-                let mut command = self.acquire_call(claim, &digests, attempt, request, deadline);
+                let mut command = self.acquire_call(claim, &digests, attempt, request, too_late_at);
                 // Only a claim with a hold count above 1 can change a lease that it already has.
                 if (is_repeat || is_unsure) && claim.hold_count > HoldCount::ONE {
                     command.arg("1");
@@ -131,7 +139,7 @@ impl RedisStore {
         digests: &[ClaimDigest],
         attempt: Attempt,
         request: Option<&QueueRequest>,
-        deadline: Instant,
+        too_late_at: Instant,
     ) -> Cmd {
         let mut command = evalsha(&scripts::ACQUIRE, 4 * digests.len());
         for (name, digest) in claim.names.iter().zip(digests) {
@@ -144,7 +152,7 @@ impl RedisStore {
         let lasts = claim.ttl.get();
         command
             .arg(millis(lasts + TOMBSTONE_TTL))
-            .arg(self.recovery.not_after_us(deadline));
+            .arg(self.recovery.not_after_us(too_late_at));
         for (name, digest) in claim.names.iter().zip(digests) {
             command
                 .arg(record::head(attempt, digest, &claim.owner))

@@ -380,6 +380,7 @@ async fn a_wait_continues_although_the_store_considers_it_over() {
             until: Some(leasehold::domain::Timestamp::from_unix_ms(0)),
         }),
         wait: WAIT,
+        execute_within: WAIT,
         place_kept: WAIT,
         poll_interval: WAIT,
         waiters_max: 10,

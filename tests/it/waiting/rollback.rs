@@ -6,12 +6,13 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use leasehold::domain::{Claim, LockState};
 use leasehold::service::{HoldEvent, LockService};
+use leasehold::store::StoreError;
 use tokio::time::sleep;
 
 use super::holding::{acquired, brief};
-use super::staged::Staged;
-use super::{LONG_WAIT, Waiting, assert_idle, held, rivals, settle, takes, view};
-use crate::support::fixture::{LONG, claim, rival, ttl};
+use super::staged::{Fate, Staged};
+use super::{LONG_WAIT, Waiting, assert_idle, held, releases, rivals, settle, takes, view};
+use crate::support::fixture::{LONG, SHORT, claim, for_short, rival, ttl};
 
 /// The longest time until a retry, after the store is back.
 const SOON: Duration = Duration::from_millis(1_010);
@@ -173,4 +174,36 @@ async fn a_stream_that_closes_before_it_has_received_the_lease_leaves_it_as_it_w
     drop(former);
     settle().await;
     assert_idle(&service, &claim).await;
+}
+
+/// The last poll did nothing, but an earlier one may have been granted.
+#[tokio::test(start_paused = true)]
+async fn a_wait_whose_grant_may_have_been_lost_ends_with_an_unknown_outcome() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(rival(&holder));
+    let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    store.next([Fate::Lost]);
+    releases(&service, &holder).await;
+    settle().await;
+    store.goes_down(true);
+    let answer = waiting.answer().await;
+    assert!(
+        matches!(answer, Err(StoreError::Unknown { .. })),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_whose_grant_was_over_when_the_answer_came_waits_on_in_its_place() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let claim = Arc::new(for_short(&rival(&holder)));
+    let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let next = Arc::new(rival(&holder));
+    let next = Waiting::standing(&service, &next, LONG_WAIT).await;
+    store.next([Fate::Late(SHORT * 2)]);
+    releases(&service, &holder).await;
+    waiting.granted().await;
+    assert!(!next.answer.is_finished());
 }
