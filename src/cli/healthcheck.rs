@@ -23,13 +23,9 @@ pub(super) enum Unhealthy {
     TimedOut { url: Uri, timeout: Duration },
     #[error("{url} cannot be reached: {error}")]
     Unreachable { url: Uri, error: io::Error },
-    #[error("{url} answered {status}{failed}")]
-    Refused {
-        url: Uri,
-        status: String,
-        /// The failed checks, after a colon; empty if the answer has none.
-        failed: String,
-    },
+    /// The text is the status, and the failed checks if the answer has any.
+    #[error("{url} answered {text}")]
+    Refused { url: Uri, text: String },
 }
 
 pub(super) fn command() -> Command {
@@ -74,13 +70,8 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
         Ok(Err(error)) => Err(Unhealthy::Unreachable { url, error }.into()),
         Ok(Ok((status, _))) if status.starts_with('2') => Ok(print("healthy\n")),
         Ok(Ok((status, body))) => {
-            let failed = failed_checks(&body);
-            Err(Unhealthy::Refused {
-                url,
-                status,
-                failed,
-            }
-            .into())
+            let text = status + &failed_checks(&body);
+            Err(Unhealthy::Refused { url, text }.into())
         }
     }
 }
