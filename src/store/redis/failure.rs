@@ -85,7 +85,7 @@ impl Failure {
             Fault::Timeout => "it did not answer in time",
             Fault::Io if mentions("refused") => "the connection was refused",
             Fault::Io if mentions("lookup") => "its host name cannot be resolved",
-            // The client library writes it in lower or upper case, depending on its version.
+            // The client library writes "parse error" or "Parse error", depending on where it notices.
             Fault::Io if mentions("arse error") => {
                 "it does not answer like a Redis server; check host and port in the store's URL"
             }
