@@ -5,6 +5,7 @@ mod config;
 mod exit;
 mod flags;
 mod healthcheck;
+mod hints;
 mod key_files;
 mod openapi;
 mod serve;
@@ -66,7 +67,8 @@ pub fn run(
 ) -> ExitCode {
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
-        Err(stop) => {
+        Err(mut stop) => {
+            hints::add_to(&mut stop);
             // Help and version end up here too, and go to stdout. A closed pipe is not an error worth reporting.
             let _ = stop.print();
             return match stop.use_stderr() {

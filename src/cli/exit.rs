@@ -54,10 +54,12 @@ impl Exit {
                 "The server could not start, for example because the port is in use; or `healthcheck` found that the \
                  server is not ready."
             }
-            Self::Misused => "Unknown command or flag, or an invalid value for a flag.",
+            Self::Misused => {
+                "Unknown command or flag, a flag without its value, or an invalid value for `--url` or `--timeout`."
+            }
             Self::Misconfigured => {
-                "A setting is invalid, or a file that it names cannot be read; or the store is reachable but configured \
-                 in a way that would lose leases."
+                "A setting is invalid, also if a flag sets it, or a file that it names cannot be read; or the store is \
+                 reachable but configured in a way that would lose leases."
             }
             Self::Stopped(Stop::HangUp) => {
                 "A second signal, SIGHUP, ended the server during the drain."

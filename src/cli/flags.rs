@@ -53,7 +53,7 @@ pub(super) fn secrets_help() -> String {
 
 /// Secrets have no flag. `store` is the exception: its URL often contains no password, and it is the first thing to
 /// set.
-fn has_flag(key: &SettingKey) -> bool {
+pub(super) fn has_flag(key: &SettingKey) -> bool {
     !key.is_secret() || key.name == "store"
 }
 

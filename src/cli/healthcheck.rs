@@ -1,5 +1,5 @@
 //! `leasehold healthcheck`: asks a running server whether it is ready, for images that have neither curl nor a shell.
-//! It implements just enough HTTP/1.1 to read a status line.
+//! It implements just enough HTTP/1.1 to read a status line, and the failed checks of a short answer.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command};
 use hyper::Uri;
+use serde_json::Value;
 use tokio::net::TcpStream;
 
 use super::{CliError, Environment, Exit, flags, print};
 use crate::config::Config;
 use crate::domain::duration;
 
-const STATUS_LINE_BYTES_MAX: usize = 1024;
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// Why the server is considered unhealthy.
 #[derive(Debug, thiserror::Error)]
@@ -22,8 +23,9 @@ pub(super) enum Unhealthy {
     TimedOut { url: Uri, timeout: Duration },
     #[error("{url} cannot be reached: {error}")]
     Unreachable { url: Uri, error: io::Error },
-    #[error("{url} answered {status}")]
-    Refused { url: Uri, status: String },
+    /// The text is the status, and the failed checks if the answer has any.
+    #[error("{url} answered {text}")]
+    Refused { url: Uri, text: String },
 }
 
 pub(super) fn command() -> Command {
@@ -62,12 +64,15 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
         url: url.clone(),
         error,
     })?;
-    let status = runtime.block_on(async { tokio::time::timeout(timeout, status_of(&url)).await });
-    match status {
+    let answer = runtime.block_on(async { tokio::time::timeout(timeout, answer_of(&url)).await });
+    match answer {
         Err(_) => Err(Unhealthy::TimedOut { url, timeout }.into()),
         Ok(Err(error)) => Err(Unhealthy::Unreachable { url, error }.into()),
-        Ok(Ok(status)) if status.starts_with('2') => Ok(print("healthy\n")),
-        Ok(Ok(status)) => Err(Unhealthy::Refused { url, status }.into()),
+        Ok(Ok((status, _))) if status.starts_with('2') => Ok(print("healthy\n")),
+        Ok(Ok((status, body))) => {
+            let text = status + &failed_checks(&body);
+            Err(Unhealthy::Refused { url, text }.into())
+        }
     }
 }
 
@@ -98,24 +103,50 @@ fn readiness_of(listen: SocketAddr) -> Uri {
         .expect("an address and a path make a URL")
 }
 
-/// Sends a GET and returns its status, such as `200 OK`.
-async fn status_of(url: &Uri) -> io::Result<String> {
+/// Sends a GET and returns the status, such as `200 OK`, and the body as far as it arrived.
+async fn answer_of(url: &Uri) -> io::Result<(String, String)> {
     let host = url
         .host()
         .expect("the URL was checked to have one")
         .trim_matches(['[', ']']);
     let stream = TcpStream::connect((host, url.port_u16().unwrap_or(80))).await?;
-    let path = url.path_and_query().map_or("/", |path| path.as_str());
+    let path = match url.path_and_query() {
+        // The answer then has the reason.
+        Some(path) if path == "/readyz" => "/readyz?verbose",
+        Some(path) => path.as_str(),
+        None => "/",
+    };
     let authority = url.authority().map_or(host, |authority| authority.as_str());
     let request = format!("GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
     send(&stream, request.as_bytes()).await?;
-    let line = receive_line(&stream).await?;
-    let status = line
-        .strip_prefix("HTTP/1.1 ")
-        .or_else(|| line.strip_prefix("HTTP/1.0 "));
-    status
-        .map(str::to_owned)
+    let answer = receive(&stream).await?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let line = head.lines().next().unwrap_or_default();
+    status_in(line)
+        .map(|status| (status.trim_end().to_owned(), body.to_owned()))
         .ok_or_else(|| io::Error::other("the answer is not HTTP"))
+}
+
+fn status_in(line: &str) -> Option<&str> {
+    line.strip_prefix("HTTP/1.1 ")
+        .or_else(|| line.strip_prefix("HTTP/1.0 "))
+}
+
+/// The names and findings of the failed checks in the body of `/readyz?verbose`, after a colon.
+fn failed_checks(body: &str) -> String {
+    let body: Value = serde_json::from_str(body).unwrap_or_default();
+    let checks = body["checks"].as_array().map_or(&[][..], Vec::as_slice);
+    let failed = checks.iter().filter(|check| check["ok"] == false);
+    let failed: Vec<String> = failed
+        .filter_map(|check| {
+            let (name, detail) = (check["name"].as_str()?, check["detail"].as_str()?);
+            Some(format!("{name}: {detail}"))
+        })
+        .collect();
+    match failed.is_empty() {
+        true => String::new(),
+        false => format!(": {}", failed.join("; ")),
+    }
 }
 
 async fn send(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
@@ -130,22 +161,41 @@ async fn send(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-async fn receive_line(stream: &TcpStream) -> io::Result<String> {
-    let mut line = Vec::new();
-    let mut buffer = [0; STATUS_LINE_BYTES_MAX];
-    loop {
+/// Reads until the answer is whole or longer than that of any probe, or the server closes the connection.
+async fn receive(stream: &TcpStream) -> io::Result<String> {
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    while answer.len() < ANSWER_BYTES_MAX && !is_whole(&answer) {
         stream.readable().await?;
         match stream.try_read(&mut buffer) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(read) => line.extend_from_slice(&buffer[..read]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Ok(0) => break,
+            Ok(read) => answer.extend_from_slice(&buffer[..read]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // A server may reset the connection after its answer.
+            Err(_) if !answer.is_empty() => break,
             Err(error) => return Err(error),
         }
-        if let Some(end) = line.iter().position(|byte| *byte == b'\n') {
-            return Ok(String::from_utf8_lossy(&line[..end]).trim_end().to_owned());
-        }
-        if line.len() > STATUS_LINE_BYTES_MAX {
-            return Err(io::Error::other("the answer is not HTTP"));
-        }
     }
+    if answer.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// Whether nothing more is needed: the body matters only after a refusal.
+fn is_whole(answer: &[u8]) -> bool {
+    let answer = String::from_utf8_lossy(answer);
+    let Some((head, body)) = answer.split_once("\r\n\r\n") else {
+        return false;
+    };
+    let mut lines = head.lines();
+    let is_success = lines
+        .next()
+        .is_some_and(|line| status_in(line).is_some_and(|status| status.starts_with('2')));
+    let length = lines.find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        let length = value.trim().parse::<usize>().ok();
+        length.filter(|_| name.eq_ignore_ascii_case("content-length"))
+    });
+    is_success || length.is_some_and(|length| body.len() >= length)
 }

@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Origin};
 use super::keys::{self, Kind, SettingKey};
+use super::synonyms::key_meant_by;
 
 const PREFIX: &str = "LEASEHOLD_";
 const FILE_VARIABLE: &str = "LEASEHOLD_CONFIG";
@@ -107,8 +108,12 @@ fn environment(variables: &[(OsString, OsString)]) -> Result<Vec<Setting>, Confi
             let variables: Vec<String> = keys::all().iter().map(SettingKey::variable).collect();
             // Without the prefix: since all names share it, it would make every name look similar.
             let rests = variables.iter().map(|variable| &variable[PREFIX.len()..]);
-            let nearest = keys::did_you_mean(&name[PREFIX.len()..], rests)
-                .map(|rest| format!("{PREFIX}{rest}"));
+            let nearest = key_meant_by(&name[PREFIX.len()..])
+                .map(SettingKey::variable)
+                .or_else(|| {
+                    keys::did_you_mean(&name[PREFIX.len()..], rests)
+                        .map(|rest| format!("{PREFIX}{rest}"))
+                });
             return Err(ConfigError::Unknown {
                 origin,
                 what: "variable",
@@ -217,8 +222,9 @@ fn collect(
 fn nearest_key(dotted: &str) -> Option<&'static str> {
     let last = |name: &str| name.rsplit('.').next().map(str::to_owned);
     let names = || keys::all().iter().map(|key| key.name.as_str());
-    names()
-        .find(|name| last(name) == last(dotted))
+    let meant = key_meant_by(dotted).map(|key| key.name.as_str());
+    meant
+        .or_else(|| names().find(|name| last(name) == last(dotted)))
         .or_else(|| keys::did_you_mean(dotted, names()))
 }
 

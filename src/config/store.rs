@@ -91,6 +91,14 @@ pub(super) fn redacted(url: &str) -> String {
 }
 
 fn redis(rest: &str) -> Result<(RedisAddress, Credentials), String> {
+    // A password may contain an unescaped `@`, so the credentials end at the last one.
+    let user_info = rest.rsplit_once('@').map_or("", |(user_info, _)| user_info);
+    if user_info.contains(['?', '#']) {
+        return Err(
+            "`#` and `?` in a password are written %23 and %3F; or set redis.password_file instead"
+                .to_owned(),
+        );
+    }
     if rest.contains(['?', '#']) {
         return Err(
             "a redis:// URL takes no parameters; settings of Redis are keys of their own"

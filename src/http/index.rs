@@ -25,10 +25,16 @@ pub(super) struct Index {
     docs: &'static str,
     /// The OpenAPI document.
     openapi: &'static str,
-    /// What each problem means.
+    /// What each problem means; append a code for one problem.
     problems: &'static str,
+    /// Whether the process runs.
+    livez: &'static str,
     /// Whether the process can serve.
     readyz: &'static str,
+    /// The same.
+    healthz: &'static str,
+    /// The build.
+    build: &'static str,
     /// Metrics for Prometheus.
     metrics: &'static str,
 }
@@ -56,7 +62,10 @@ pub(super) async fn index(State(app): State<App>) -> Response {
         docs: Route::Docs.template(),
         openapi: Route::OpenApi.template(),
         problems: Route::Problems.template(),
+        livez: Route::Livez.template(),
         readyz: Route::Readyz.template(),
+        healthz: Route::Healthz.template(),
+        build: Route::Version.template(),
         metrics: Route::Metrics.template(),
     };
     json(StatusCode::OK, "application/json", &index)

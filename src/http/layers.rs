@@ -196,7 +196,11 @@ fn over(app: &App, limit: Limit) -> Problem {
 fn rendered(problem: &Problem, request_facts: &RequestFacts, response: &mut Response) -> Response {
     // Keep the router's Allow header, but not its Content-Length, which is that of the empty body.
     let allow = response.headers_mut().remove(ALLOW);
-    let mut rendered = problem.render(request_facts.requester.request_id.as_str());
+    let id = request_facts.requester.request_id.as_str();
+    let mut rendered = match &allow {
+        Some(allow) => problem.clone().allowing(allow).render(id),
+        None => problem.render(id),
+    };
     let headers = rendered.headers_mut();
     headers.extend(allow.map(|allow| (ALLOW, allow)));
     if request_facts.method == Method::HEAD {

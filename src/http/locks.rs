@@ -139,7 +139,7 @@ fn same_token(earlier: Option<Token>, token: Token) -> Result<Token, Problem> {
 }
 
 /// The token as a header value, marked as sensitive, so that header logs and HTTP/2 header compression leave it out.
-fn secret(token: Token) -> HeaderValue {
+pub(super) fn secret(token: Token) -> HeaderValue {
     let mut buffer = uuid::Uuid::encode_buffer();
     let text = token.expose().hyphenated().encode_lower(&mut buffer);
     let mut value = HeaderValue::from_str(text).expect("a UUID is printable ASCII");

@@ -20,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::extract::echo;
 use super::layers::Waited;
+use super::locks::{LOCK_TOKEN, secret};
 use super::wire::{HolderView, json, millis};
 use crate::domain::{
     Conflict, Holders, InvalidField, InvalidName, InvalidToken, LockName, NotHeld, Token, duration,
@@ -87,7 +88,10 @@ impl Problem {
     }
 
     pub(super) fn not_found() -> Self {
-        Self::new(Code::NotFound, "no route has this path; / lists the routes")
+        Self::new(
+            Code::NotFound,
+            "no route has this path; `GET /` lists the routes",
+        )
     }
 
     /// The same on the address for probes and metrics.
@@ -101,8 +105,15 @@ impl Problem {
     pub(super) fn method_not_allowed() -> Self {
         Self::new(
             Code::MethodNotAllowed,
-            "this path does not support this method; the Allow header lists the supported ones",
+            "this path does not support this method",
         )
+    }
+
+    /// Lists the supported methods, from the `Allow` header, which only the router knows.
+    pub(super) fn allowing(mut self, allow: &HeaderValue) -> Self {
+        let methods = allow.to_str().unwrap_or_default().replace(',', ", ");
+        self.0.detail = format!("{}, only {methods}", self.0.detail).into();
+        self
     }
 
     pub(super) fn malformed(detail: impl Into<Cow<'static, str>>) -> Self {
@@ -219,6 +230,10 @@ impl Problem {
             let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }
+        // Also outside the body, which `curl -f` discards.
+        if let Some(token) = self.0.extras.token {
+            response.headers_mut().insert(LOCK_TOKEN, secret(token));
+        }
         if self.0.code == Code::Unauthorized {
             let scheme = HeaderValue::from_static("Bearer");
             response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
@@ -323,7 +338,7 @@ fn what_failed(fault: Fault) -> &'static str {
         Fault::Timeout => "the store did not answer in time",
         Fault::Io => "the store could not be reached, or the connection broke",
         Fault::Auth => {
-            "the store refuses the credentials of the service, or a permission is missing"
+            "the store refuses the user, the password, the database number or a command of the service; see /readyz?verbose"
         }
         Fault::ReadOnly => {
             "the store accepts no writes: it is a replica, lacks replicas, or cannot write to its disk"

@@ -10,6 +10,7 @@ mod commands;
 mod decode;
 mod events;
 mod failure;
+mod health;
 mod info;
 mod keys;
 mod listing;
@@ -40,12 +41,11 @@ use crate::domain::{
     Acquired, AnswerRoom, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName,
     LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
 };
+use health::{CheckFailure, HealthCheck};
 use pool::{Failure, Pool};
 use pubsub::PubSub;
 use recovery::{FleetState, Recovery};
 
-/// The log message when the store does not answer, or refuses to.
-const CANNOT_BE_USED: &str = "the store cannot be used";
 /// How long a health check may take.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -60,35 +60,6 @@ pub struct RedisStore {
     last_health: Mutex<HealthCheck>,
     /// The pace of listings and counts.
     pace: Pace,
-}
-
-/// The results of the last health check, except those that `recovery` keeps.
-#[derive(Default)]
-struct HealthCheck {
-    /// Whether the last check reached the store; none before the first.
-    last_check: Option<Result<(), LoggedFindings>>,
-    /// The topics whose findings were not fine.
-    not_fine: Vec<&'static str>,
-    held_locks: Option<u64>,
-    next_count: Option<Instant>,
-}
-
-/// Why a check did not reach the store.
-#[derive(Clone, PartialEq, Eq)]
-struct LoggedFindings {
-    /// For everybody who can query the readiness of the process.
-    explanation: String,
-    /// For the log.
-    detail: String,
-}
-
-impl From<Failure> for LoggedFindings {
-    fn from(failure: Failure) -> Self {
-        Self {
-            explanation: failure.explanation(),
-            detail: failure.detail,
-        }
-    }
 }
 
 impl RedisStore {
@@ -210,7 +181,7 @@ impl RedisStore {
     }
 
     /// Checks the store once. The error says why that was not possible.
-    async fn check(&self) -> Result<(), LoggedFindings> {
+    async fn check(&self) -> Result<(), CheckFailure> {
         let deadline = Instant::now() + CHECK_TIMEOUT;
         // The address may lead to another Redis than before, which existing connections do not notice.
         if let Ok(mut connection) = self.pool.connect(deadline).await {
@@ -250,30 +221,13 @@ impl RedisStore {
         Some((refusal, findings, clock_offset_ms))
     }
 
-    /// Logs what has changed since the last check, but does not repeat every few seconds what has not.
-    fn log_changes(&self, check: &Result<(), LoggedFindings>) {
+    fn log_changes(&self, check: &Result<(), CheckFailure>) {
         let findings = self.findings().map(|(_, findings, _)| findings);
-        let findings = findings.unwrap_or_default();
         let mut last_health = self
             .last_health
             .lock()
             .expect("nobody panics while holding it");
-        let before = last_health.last_check.replace(check.clone());
-        match check {
-            _ if before.as_ref() == Some(check) => {}
-            Ok(()) => tracing::info!("the store answers"),
-            Err(trouble) => tracing::warn!(reason = trouble.detail, "{CANNOT_BE_USED}"),
-        }
-        let not_fine: Vec<_> = findings
-            .into_iter()
-            .filter(|finding| !finding.is_fine)
-            .collect();
-        for finding in &not_fine {
-            if !last_health.not_fine.contains(&finding.topic) {
-                tracing::warn!(topic = finding.topic, "{}", finding.detail);
-            }
-        }
-        last_health.not_fine = not_fine.iter().map(|finding| finding.topic).collect();
+        last_health.log_changes(self.pool.address(), check, findings);
     }
 }
 

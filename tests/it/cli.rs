@@ -89,6 +89,24 @@ fn misuse_exits_64_with_a_suggestion() {
 }
 
 #[test]
+fn misuse_with_a_name_of_another_program_suggests_ours() {
+    for (arguments, suggestion) in [
+        (&["--redis-url", "redis://a"][..], "'--store'"),
+        (&["serve", "--port", "80"], "'--listen'"),
+        (&["--verbose"], "'--log-level'"),
+        (&["start"], "'serve'"),
+        (&["run"], "'serve'"),
+        (&["--redis-grace-on-empty-start", "true"], "'--flag=true'"),
+        (&["--store", "memory:", "serve"], "'leasehold serve --flag'"),
+    ] {
+        let misused = output(arguments);
+        assert_eq!(misused.status.code(), Some(64), "{arguments:?}");
+        let error = stderr(&misused);
+        assert!(error.contains(suggestion), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
 fn misconfiguration_exits_78_with_one_line() {
     for command in [
         &["serve"][..],
@@ -169,6 +187,24 @@ fn the_error_for_a_taken_port_has_a_remedy() {
     );
 }
 
+/// The port is taken, so the process ends once it has checked its store.
+#[test]
+fn the_log_names_the_store_that_cannot_be_used_without_its_password() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    let store = "redis://bob:s3cret@127.0.0.1:1/0";
+    let log = stdout(&output(&["--listen", &listen, "--store", store]));
+    let line = log.lines().find(|line| line.contains("cannot be used"));
+    let line = line.unwrap_or_else(|| panic!("{log}"));
+    for part in [
+        "\"address\":\"redis://127.0.0.1:1/0\"",
+        "the connection was refused; the service repeats its checks, and is not ready until one succeeds",
+    ] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    assert!(!log.contains("s3cret"), "{log}");
+}
+
 #[test]
 fn the_error_for_a_taken_second_port_names_its_own_flag() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -221,6 +257,8 @@ fn a_url_without_a_path_asks_whether_the_server_is_ready() {
         assert_eq!(unhealthy.status.code(), Some(1));
         let error = stderr(&unhealthy);
         assert!(error.contains("/readyz answered 503"), "{error}");
+        let reason = "store: no operation has succeeded yet: the connection was refused";
+        assert!(error.contains(reason), "{error}");
     }
 }
 

@@ -44,6 +44,7 @@ fn every_shell_block_does_what_it_says() {
         "lock_held",
         "\"evicted\":[",
         "making the report",
+        "event: acquired\ndata: {\"name\":\"acct/3\"",
     ] {
         assert!(stdout.contains(expected), "no {expected} in:\n{stdout}");
     }

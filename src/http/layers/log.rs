@@ -54,7 +54,7 @@ pub(super) fn request(app: &App, request: &RequestFacts, response: &ResponseFact
     } else if is_slow {
         line.info("The request was slow.");
     } else {
-        line.info("The request was response.");
+        line.info("The request was answered.");
     }
 }
 
@@ -115,7 +115,7 @@ impl LogLine<'_> {
     }
 
     fn warn(&self) {
-        event!(warn, self, "The request could not be response.");
+        event!(warn, self, "The request could not be answered.");
     }
 
     fn error(&self) {

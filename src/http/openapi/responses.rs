@@ -71,11 +71,19 @@ pub(super) fn header(description: &str) -> Header {
 
 /// The token in the header of a grant.
 pub(super) fn token_header() -> Header {
+    uuid_header("The token, a secret that proves the claim.")
+}
+
+/// The token in the header of a refusal.
+fn claim_token_header() -> Header {
+    uuid_header("The token of the claim, if the body has it: send it with the next request.")
+}
+
+fn uuid_header(description: &str) -> Header {
     let uuid = SchemaFormat::KnownFormat(KnownFormat::Uuid);
     let schema = ObjectBuilder::new()
         .schema_type(Type::String)
         .format(Some(uuid));
-    let description = "The token, a secret that proves the claim.";
     HeaderBuilder::new()
         .schema(Some(schema))
         .description(Some(description))
@@ -134,6 +142,10 @@ fn refusal(codes: &[Code]) -> Response {
     if matches!(status, 423 | 429 | 503) {
         let seconds = number_header("When to try again, in seconds.");
         response = response.header("Retry-After", seconds);
+    }
+    let have_token = [Code::WaitTimeout, Code::Draining, Code::Recovering];
+    if codes.iter().any(|code| have_token.contains(code)) {
+        response = response.header("Lock-Token", claim_token_header());
     }
     response.build()
 }

@@ -176,8 +176,8 @@ impl Problem {
                 (refusal, name)
             }
             Mismatch::Upgrade { name } => {
-                let detail =
-                    "the claim shares the lock and cannot become exclusive; release it first";
+                let detail = "the claim shares the lock and cannot become exclusive; release it first, or send mode=shared again if \
+                              you meant the same claim";
                 (Self::new(Code::UpgradeUnsupported, detail), name)
             }
             Mismatch::Claim { name } => {

@@ -14,20 +14,23 @@ pub(super) struct Failure {
     pub(super) detail: String,
 }
 
+/// Part of the text of the client library's error if Redis refused to select the database.
+const NO_DATABASE: &str = "switch database";
 /// Part of the text of an error that a command inside a script caused.
 const AMID_SCRIPT: &str = ", on @user_script";
 
 impl Failure {
     pub(super) fn of(error: &RedisError) -> Self {
         let detail = error.to_string();
+        let is_without_database = detail.contains(NO_DATABASE);
         let failure = |fault, may_be_done, is_worth_retrying| Self {
             fault,
             may_be_done,
             is_worth_retrying,
             detail,
         };
-        // The client library treats it as a broken connection.
-        if error.kind() == redis::ErrorKind::AuthenticationFailed {
+        // The client library treats the first as a broken connection. Both happen before any command.
+        if error.kind() == redis::ErrorKind::AuthenticationFailed || is_without_database {
             return failure(Fault::Auth, false, false);
         }
         if error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error() {
@@ -81,19 +84,23 @@ impl Failure {
         let why = match self.fault {
             Fault::Timeout => "it did not answer in time",
             Fault::Io if mentions("refused") => "the connection was refused",
-            Fault::Io if mentions("lookup") => "its name has no address",
+            Fault::Io if mentions("lookup") => "its host name cannot be resolved",
+            // The client library writes "parse error" or "Parse error", depending on where it notices.
+            Fault::Io if mentions("arse error") => {
+                "it does not answer like a Redis server; check host and port in the store's URL"
+            }
             Fault::Io => "there is no connection, or it broke",
             Fault::Auth if mentions("NOAUTH") => {
                 "it asks for a password; set redis.password or redis.password_file"
+            }
+            Fault::Auth if mentions(NO_DATABASE) => {
+                "it has no database of the number in the store's URL, or the user may not use it"
             }
             Fault::Auth => return self.missing_right(),
             Fault::ReadOnly => "it takes no writes",
             Fault::Busy => "it is starting, or busy with a script",
             Fault::Full | Fault::Limit => "it has no room for more data",
             Fault::Refused => "it would lose leases",
-            Fault::Corrupt if mentions("switch database") => {
-                "it has no database of the number in the store's URL, or the user may not use it"
-            }
             Fault::Corrupt => "its answer made no sense; the log has it",
         };
         why.to_owned()
@@ -160,6 +167,17 @@ mod tests {
             assert!(explanation.contains(explained), "{explanation}");
             assert!(!explanation.contains("User u"), "{explanation}");
         }
+    }
+
+    #[test]
+    fn a_server_that_is_no_redis_is_recognised() {
+        let error = redis::parse_redis_value(b"HTTP/1.1 400 Bad Request\r\n");
+        let failure = Failure::of(&error.expect_err("not an answer of Redis"));
+        let explanation = failure.explanation();
+        assert!(
+            explanation.contains("not answer like a Redis server"),
+            "{explanation}"
+        );
     }
 
     const AMID: &str = " script: 857d37fb3188c44cc298349349dd303b80cdd270, on @user_script:1.";

@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub(super) use super::failure::Failure;
 use super::recovery::Recovery;
 use super::scripts::Script;
-use crate::config::{RedisAddress, RedisConfig};
+use crate::config::{RedisAddress, RedisConfig, StoreUrl};
 use crate::store::{Fault, PoolHealth};
 
 /// The shared connections: one pool per runtime.
@@ -37,6 +37,8 @@ pub(super) struct Pool {
     swept: AtomicU64,
     /// The most connections of each pool.
     size: u32,
+    /// Without credentials, for the log.
+    address: String,
 }
 
 const UNPOISONED: &str = "nobody panics while holding it";
@@ -73,6 +75,7 @@ impl Pool {
             swept: AtomicU64::new(0),
             manager: Manager::new(address, config, recovery)?,
             size: u32::try_from(config.connections).unwrap_or(u32::MAX),
+            address: StoreUrl::Redis(address.clone()).to_string(),
         })
     }
 
@@ -153,6 +156,11 @@ impl Pool {
     /// Opens connections that the pool does not keep.
     pub(super) fn client(&self) -> Client {
         self.manager.client.clone()
+    }
+
+    /// The URL of the store, without credentials.
+    pub(super) fn address(&self) -> &str {
+        &self.address
     }
 
     pub(super) fn connect_timeout(&self) -> Duration {

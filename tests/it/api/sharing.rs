@@ -70,6 +70,8 @@ async fn a_claim_stays_what_it_was_made_as() {
     for request in [post("/locks/a"), put("/locks/a?mode=exclusive")] {
         let refused = api.send(request.token(&token)).await;
         assert_eq!(refused.refusal(), (409, "upgrade_unsupported".to_owned()));
+        let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains("send mode=shared again"), "{detail}");
     }
     let same = api
         .send(put("/locks/a?mode=shared&limit=4").token(&token))

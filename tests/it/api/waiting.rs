@@ -33,6 +33,7 @@ async fn a_wait_that_times_out_reports_the_position_and_how_long_the_place_is_ke
     assert_eq!(refused.refusal(), (423, "wait_timeout".to_owned()));
     let problem = refused.json();
     assert_eq!(problem["token"], A);
+    assert_eq!(refused.header("lock-token"), A);
     assert_eq!(problem["position"], 2);
     assert_eq!(problem["place_kept_ms"], 10_000);
     assert_eq!(refused.header("retry-after"), "0");

@@ -4,11 +4,44 @@ use super::{complaint, from_environment, from_file};
 
 #[test]
 fn what_all_variables_begin_with_makes_none_likely() {
-    for name in ["LEASEHOLD_TTL", "LEASEHOLD_PORT", "LEASEHOLD_HOME"] {
+    for name in ["LEASEHOLD_SHARDS", "LEASEHOLD_HOME"] {
         let error = complaint(from_environment(&[(name, "1")]));
         assert!(!error.contains("did you mean"), "{error}");
         assert!(error.contains("lists every key"), "{error}");
     }
+}
+
+#[test]
+fn names_from_other_programs_lead_to_the_key() {
+    for (name, meant) in [
+        ("LEASEHOLD_REDIS_URL", "\"LEASEHOLD_STORE\""),
+        ("LEASEHOLD_PORT", "\"LEASEHOLD_LISTEN\""),
+        ("LEASEHOLD_LOG", "\"LEASEHOLD_LOG_LEVEL\""),
+        ("LEASEHOLD_TTL_DEFAULT", "\"LEASEHOLD_LEASE_TTL_DEFAULT\""),
+        ("LEASEHOLD_TTL", "\"LEASEHOLD_LEASE_TTL_DEFAULT\""),
+    ] {
+        let error = complaint(from_environment(&[(name, "1")]));
+        assert!(error.contains(&format!("did you mean {meant}?")), "{error}");
+    }
+    for (file, meant) in [
+        ("[redis]\nurl = \"redis://a\"\n", "\"store\""),
+        ("port = 1\n", "\"listen\""),
+        ("log = \"info\"\n", "\"log.level\""),
+    ] {
+        let error = complaint(from_file(file));
+        assert!(error.contains(&format!("did you mean {meant}?")), "{error}");
+    }
+}
+
+#[test]
+fn a_character_that_ends_a_url_is_explained_where_a_password_has_it() {
+    let store = ("LEASEHOLD_STORE", "redis://user:s3#cret@cache:6379");
+    let error = complaint(from_environment(&[store]));
+    assert!(
+        error.contains("%23") && error.contains("redis.password_file"),
+        "{error}"
+    );
+    assert!(!error.contains("cret"), "{error}");
 }
 
 #[test]

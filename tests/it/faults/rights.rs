@@ -196,7 +196,8 @@ async fn the_reason_for_an_unavailable_redis_is_reported() {
     assert_eq!(fault, Some(Fault::Auth), "{why}");
     assert!(why.contains("may not run info"), "{why}");
     grant(&server, "+info").await;
-    let (_, why) = trouble(&config(), 9_999).await;
+    let (fault, why) = trouble(&config(), 9_999).await;
+    assert_eq!(fault, Some(Fault::Auth), "{why}");
     assert!(why.contains("database"), "{why}");
     server
         .command(&["CONFIG", "SET", "requirepass", "secret"])
