@@ -2,7 +2,12 @@
 //! can read Redis too.
 
 use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::Path;
+
+/// The longest file of a secret. A URL of a store is the longest thing in such a file.
+const FILE_BYTES_MAX: u64 = 4096;
 
 /// A secret; `Debug` and `Display` print `***`.
 #[derive(Clone, PartialEq, Eq)]
@@ -32,15 +37,27 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Reads a secret from its file; one newline at its end is not part of it.
+/// Reads a secret from its file; one newline at its end is not part of it. Only regular files are read, because key files
+/// are read again while the service runs: a pipe or a device could block that, or go on without end.
 ///
 /// # Errors
 ///
 /// One line that says what is wrong with the file.
 pub(super) fn read(path: &Path) -> Result<String, String> {
     let shown = path.display();
-    let mut contents = std::fs::read_to_string(path)
-        .map_err(|error| format!("{shown}: cannot be read: {error}"))?;
+    let unreadable = |error: io::Error| format!("{shown}: cannot be read: {error}");
+    // Before it is opened, because opening a pipe waits for its other end.
+    if !fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(format!("{shown}: is not a regular file"));
+    }
+    let mut contents = String::new();
+    let mut bounded = File::open(path)
+        .map_err(unreadable)?
+        .take(FILE_BYTES_MAX + 1);
+    bounded.read_to_string(&mut contents).map_err(unreadable)?;
+    if contents.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("{shown}: has more than {FILE_BYTES_MAX} bytes"));
+    }
     trim_newline(&mut contents);
     if contents.is_empty() {
         return Err(format!("{shown}: is empty; write the secret into it"));

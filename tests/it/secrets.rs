@@ -96,8 +96,20 @@ fn keys_are_reread_from_their_files_if_they_are_valid() {
             "{problem}"
         );
     }
+    std::fs::write(api.path(), "k".repeat(5_000)).unwrap();
+    let problem = keys.reread().unwrap_err();
+    assert!(problem.contains("has more than 4096 bytes"), "{problem}");
     drop(api);
     assert!(keys.reread().unwrap_err().contains("cannot be read"));
+}
+
+/// A pipe would keep whoever reads it waiting, and a device can be endless.
+#[test]
+fn a_secret_is_read_from_a_regular_file_only() {
+    for path in ["/dev/zero", "/"] {
+        let error = complaint(from_environment(&[("LEASEHOLD_API_KEY_FILE", path)]));
+        assert!(error.contains("is not a regular file"), "{error}");
+    }
 }
 
 #[test]
