@@ -189,43 +189,38 @@ async fn a_change_of_the_hold_count_that_arrives_after_its_deadline_changes_noth
     assert_eq!(network.beside.depth(&held).await, 3);
 }
 
-/// Its answer comes when the wait is over, which is long before the store has had its time.
-#[tokio::test]
-async fn a_re_entry_that_arrives_after_the_end_of_its_wait_changes_nothing() {
-    let network = Network::start().await;
+/// A re-entry that waits for so long is answered while its command is held back, and changes nothing afterwards.
+async fn assert_nothing_re_entered(
+    network: &Network,
+    wait: Duration,
+    meanwhile: impl Future<Output = ()>,
+) {
     network.behind.surveys.abort();
     let held = lasting(claim());
     network.beside.granted(&held).await;
     let twice = at_depth(&held, 2);
-    unclear(
-        &network,
-        network
-            .behind
-            .acquire_within(&twice, OPERATION_TIMEOUT / 10),
-    )
-    .await;
+    let request = unclear(network, network.behind.acquire_within(&twice, wait));
+    tokio::join!(request, meanwhile);
     network.beside.keeps(&held).await;
-    arrives(&network).await;
+    arrives(network).await;
     assert_eq!(network.beside.depth(&held).await, 1);
+}
+
+/// Its answer comes when the wait is over, which is long before the deadline of the store.
+#[tokio::test]
+async fn a_re_entry_that_arrives_after_the_end_of_its_wait_changes_nothing() {
+    let network = Network::start().await;
+    assert_nothing_re_entered(&network, OPERATION_TIMEOUT / 10, async {}).await;
 }
 
 #[tokio::test]
 async fn a_re_entry_that_arrives_after_the_answer_of_a_process_that_stops_changes_nothing() {
     let network = Network::start().await;
-    network.behind.surveys.abort();
-    let held = lasting(claim());
-    network.beside.granted(&held).await;
-    let twice = at_depth(&held, 2);
     let stops = async {
         tokio::time::sleep(OPERATION_TIMEOUT / 10).await;
         network.behind.service.drain();
     };
-    let request =
-        async { unclear(&network, network.behind.acquire_within(&twice, FOR_EVER)).await };
-    tokio::join!(request, stops);
-    network.beside.keeps(&held).await;
-    arrives(&network).await;
-    assert_eq!(network.beside.depth(&held).await, 1);
+    assert_nothing_re_entered(&network, FOR_EVER, stops).await;
 }
 
 /// The connection broke and there was no other one, so the request could only wait for its deadline.

@@ -1,4 +1,4 @@
-//! A complete response, and its text with placeholders for everything that differs from run to run.
+//! A complete response, and its text without what differs from run to run.
 
 use std::fmt::Write;
 
