@@ -1,14 +1,17 @@
 //! Building blocks of limits: amounts that may be in use at once, per peer and in total, and counters of refusals. All
 //! limits are listed here because they share one metric; where each one is enforced is not known here.
 
+mod gate;
+mod slot;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use metrics::Counter;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
-use tokio::time::{Instant, timeout_at};
 
 use crate::telemetry::Metrics;
+pub use gate::{Gate, Passed};
+pub use slot::Slot;
 
 /// An amount that may be in use at once. Clones share it.
 #[derive(Clone, Debug)]
@@ -91,107 +94,6 @@ fn fits(used: usize, amount: usize, max: usize) -> bool {
 impl Drop for Taken {
     fn drop(&mut self) {
         self.budget.0.used.fetch_sub(self.amount, Ordering::Relaxed);
-    }
-}
-
-/// A budget of concurrent operations. Callers queue until there is capacity. Clones share it.
-#[derive(Clone, Debug)]
-pub struct Gate {
-    free: Arc<Semaphore>,
-    max: u32,
-}
-
-/// Permits of a gate, held until dropped.
-#[derive(Debug)]
-pub struct Passed(#[expect(dead_code, reason = "it is held, not read")] OwnedSemaphorePermit);
-
-impl Gate {
-    /// A gate with `max` permits.
-    #[must_use]
-    pub fn new(max: usize) -> Self {
-        let max = max.min(Semaphore::MAX_PERMITS);
-        Self {
-            free: Arc::new(Semaphore::new(max)),
-            max: u32::try_from(max).unwrap_or(u32::MAX),
-        }
-    }
-
-    /// Waits for `counts` permits, at most all of the gate's. Returns `None` at the deadline.
-    ///
-    /// # Cancel safety
-    /// A dropped future holds no permits.
-    pub async fn pass(&self, counts: usize, deadline: Instant) -> Option<Passed> {
-        let counts = u32::try_from(counts).map_or(self.max, |counts| counts.min(self.max));
-        match Arc::clone(&self.free).try_acquire_many_owned(counts) {
-            Ok(permit) => return Some(Passed(permit)),
-            Err(TryAcquireError::NoPermits | TryAcquireError::Closed) => {}
-        }
-        let permit = Arc::clone(&self.free).acquire_many_owned(counts);
-        timeout_at(deadline, permit).await.ok()?.ok().map(Passed)
-    }
-}
-
-/// The capacity that one operation occupies until it ends or releases it. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub struct Slot(Option<Arc<Mutex<Option<SlotPermits>>>>);
-
-#[derive(Debug)]
-#[expect(dead_code, reason = "it is held, not read")]
-struct SlotPermits {
-    of_all: Passed,
-    of_peer: Option<Passed>,
-    /// Keeps the peer's limits alive while they are in use, even after its last connection has closed.
-    peer: Option<Arc<PeerLimits>>,
-}
-
-impl Slot {
-    /// Takes `counts` permits of the peer's gate, then of the common gate. In this order, an operation that waits for
-    /// its own peer's gate holds nothing that other peers need.
-    ///
-    /// # Errors
-    /// The limit that was still reached at the deadline.
-    ///
-    /// # Cancel safety
-    /// A dropped future has taken nothing.
-    pub async fn take(
-        of_all: (&Gate, Limit),
-        of_peer: Option<(&Arc<PeerLimits>, &Gate, Limit)>,
-        counts: usize,
-        deadline: Instant,
-    ) -> Result<Self, Limit> {
-        let (all, limit_of_all) = of_all;
-        let (peer, of_peer) = match of_peer {
-            Some((peer, gate, limit)) => (
-                Some(Arc::clone(peer)),
-                Some(gate.pass(counts, deadline).await.ok_or(limit)?),
-            ),
-            None => (None, None),
-        };
-        let of_all = all.pass(counts, deadline).await.ok_or(limit_of_all)?;
-        let permits = SlotPermits {
-            of_all,
-            of_peer,
-            peer,
-        };
-        Ok(Self(Some(Arc::new(Mutex::new(Some(permits))))))
-    }
-
-    /// The peer of the operation, until the slot is released.
-    #[must_use]
-    pub fn peer(&self) -> Option<Arc<PeerLimits>> {
-        let permits = self.0.as_ref()?;
-        let permits = permits.lock().unwrap_or_else(PoisonError::into_inner);
-        permits.as_ref()?.peer.clone()
-    }
-
-    /// Releases the capacity before the operation ends, because it has begun to wait.
-    pub fn release(&self) {
-        if let Some(permits) = &self.0 {
-            permits
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
-        }
     }
 }
 

@@ -12,6 +12,7 @@ mod expiry_schedule;
 mod held;
 mod hold;
 mod jitter;
+mod listed_holders;
 mod local_waiters;
 pub mod metrics;
 mod remaining;
@@ -36,8 +37,8 @@ use crate::domain::{
     Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView, Released, RenewOptions,
     Renewed, Token,
 };
-use crate::limits::{Gate, Passed, Slot};
-use crate::store::{Deadlines, Fault, ListQuery, LockStore, StoreError, StoreHealth};
+use crate::limits::{Gate, Slot};
+use crate::store::{Deadlines, ListQuery, LockStore, StoreError, StoreHealth};
 use acquire::Request;
 pub use answer::{AcquireAnswer, AcquireOutcome, NotGranted, QueueFull};
 use detached::Detached;
@@ -45,6 +46,7 @@ use events::EventLog;
 pub use events::Happened;
 use held::HeldByStreams;
 pub use hold::{Hold, HoldEvent};
+use listed_holders::ListedHolders;
 use local_waiters::LocalWaiters;
 use metrics::LockMetrics;
 use store_listener::StoreListener;
@@ -56,8 +58,6 @@ pub use watch::{Scope, Watch, WatchEvent};
 /// A listing or an eviction may take very many steps, so it has the time of this many operations.
 const LONG_TIMEOUTS: u32 = 25;
 
-/// How many locks the polls in flight may have in total, of claims that wait for several locks.
-const SEVERAL_AT_ONCE: usize = 256;
 /// How many rollbacks may be in flight at once.
 const ROLLBACKS_AT_ONCE: usize = 256;
 
@@ -78,9 +78,7 @@ struct ServiceShared {
     background: TaskTracker,
     draining: CancellationToken,
     queues: Arc<LocalWaiters>,
-    /// Limits the polls of claims that wait for several locks. Nothing else bounds them, and a poll for n locks keeps
-    /// the store busy n times as long as one for a single lock.
-    several: Gate,
+    listed_holders: ListedHolders,
     /// Limits rollbacks: thousands of streams may close at once.
     rollbacks: Gate,
     events: Arc<EventLog>,
@@ -118,7 +116,7 @@ impl LockService {
                 background: TaskTracker::new(),
                 draining: CancellationToken::new(),
                 queues,
-                several: Gate::new(SEVERAL_AT_ONCE),
+                listed_holders: ListedHolders::default(),
                 rollbacks: Gate::new(ROLLBACKS_AT_ONCE),
                 events,
                 held,
@@ -129,11 +127,18 @@ impl LockService {
     }
 
     /// The same service for one operation. The operation keeps the slot until it has completed, even if its caller
-    /// disconnects, and until an undelivered grant is rolled back. A claim that begins to wait releases the slot.
+    /// disconnects, and until an undelivered grant is rolled back. A waiting claim has it only while it polls, and while
+    /// it enters or leaves the queue.
     #[must_use]
     pub fn within(&self, slot: Slot) -> Self {
         let inner = Arc::clone(&self.inner);
         Self { inner, slot }
+    }
+
+    /// How many holders an answer about these locks is expected to list. The store is busy with such answers for longer.
+    #[must_use]
+    pub fn expected_holders(&self, names: &[LockName]) -> usize {
+        self.inner.listed_holders.expected(names)
     }
 
     /// Grants the claim its locks, queues it for up to `wait`, or returns what blocks it.
@@ -361,27 +366,14 @@ impl ServiceShared {
         (now, Deadlines { step, end })
     }
 
-    /// Waits until a waiting claim on several locks may poll. `None` for a claim on one lock, which has no limit.
-    async fn admit_several(
-        &self,
-        claim: &Claim,
-        deadline: Instant,
-    ) -> Result<Option<Passed>, StoreError> {
-        let locks = claim.names.len();
-        if locks == 1 {
-            return Ok(None);
-        }
-        let permit = self.several.pass(locks, deadline).await;
-        let detail = "other claims that wait for several locks had to be asked for first";
-        let error = || StoreError::unavailable(Fault::Timeout, detail);
-        permit.map(Some).ok_or_else(error)
-    }
-
     /// The state of a lock, and when the request was sent.
     async fn inspect(&self, name: &LockName) -> (Instant, Result<LockView, StoreError>) {
         let (sent, deadline) = self.start();
         let answer = self.store.inspect(name, deadline).await;
         self.metrics.inspect(sent.elapsed(), &answer);
+        answer
+            .iter()
+            .for_each(|view| self.listed_holders.view(view));
         (sent, answer)
     }
 

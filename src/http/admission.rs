@@ -2,6 +2,7 @@
 //! limit of their own that nothing else can use up; so do listings (a small one, since they read all locks) and event
 //! streams. An admitted operation keeps its slot until it is over.
 
+use std::slice;
 use std::time::Duration;
 
 use axum::http::Extensions;
@@ -9,17 +10,22 @@ use tokio::time::Instant;
 
 use super::app::{App, HttpSettings};
 use super::problem::Problem;
+use crate::domain::LockName;
 use crate::limits::{Gate, Limit, Slot};
 use crate::server::Peer;
 use crate::service::LockService;
 
 /// The kind of an operation, which determines its limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Operation<'a> {
     /// Inspects one lock.
-    Inspect,
-    /// Acquires this many locks.
-    Acquire(usize),
+    Inspect(&'a LockName),
+    /// Acquires these locks.
+    Acquire {
+        names: &'a [LockName],
+        /// Whether the claim may enter their queues.
+        waits: bool,
+    },
     /// Lists locks.
     List,
     /// Streams events until the client disconnects. It never waits for a slot.
@@ -28,14 +34,30 @@ pub(super) enum Operation {
     Keep(usize),
 }
 
-impl Operation {
-    /// How many operations on one lock it counts as. An operation on several locks blocks the store for all others
-    /// until it is done: a refused acquire of 64 locks for 3.6 ms, a renewal for 1.8 ms, with 100 holders each.
-    fn weight(self) -> usize {
-        const FOR_EACH_OF_SEVERAL: usize = 4;
+/// What an operation on several locks weighs, for each of them: it blocks the store for all others until it is done. A
+/// refused acquire of 64 locks does so for 3.6 ms, a renewal for 1.8 ms, with 100 holders each.
+const WEIGHT_OF_EACH: usize = 4;
+/// What an acquire weighs that may enter a queue: that, and leaving it, takes the store longer than a refusal.
+const WEIGHT_OF_WAIT: usize = 4;
+/// An answer that lists this many holders takes the store longer by about one refusal.
+const HOLDERS_OF_WEIGHT: usize = 4;
+
+impl Operation<'_> {
+    /// How long the store is busy with it, as a multiple of the shortest operations.
+    fn weight(self, service: &LockService) -> usize {
+        let listed = |names| service.expected_holders(names) / HOLDERS_OF_WEIGHT;
         match self {
-            Self::Inspect | Self::List | Self::Watch | Self::Acquire(1) | Self::Keep(1) => 1,
-            Self::Acquire(locks) | Self::Keep(locks) => FOR_EACH_OF_SEVERAL * locks,
+            Self::List | Self::Watch | Self::Keep(1) => 1,
+            Self::Inspect(name) => 1 + listed(slice::from_ref(name)),
+            Self::Acquire { names, waits } => {
+                let least = match (names.len(), waits) {
+                    (1, false) => 1,
+                    (1, true) => WEIGHT_OF_WAIT,
+                    (several, _) => WEIGHT_OF_EACH * several,
+                };
+                least + listed(names)
+            }
+            Self::Keep(several) => WEIGHT_OF_EACH * several,
         }
     }
 }
@@ -70,7 +92,7 @@ impl App {
     /// No slot was free in time.
     pub(super) async fn admit(
         &self,
-        operation: Operation,
+        operation: Operation<'_>,
         extensions: &Extensions,
     ) -> Result<LockService, Problem> {
         let slot = self.slot(operation, extensions).await?;
@@ -83,20 +105,21 @@ impl App {
     /// No slot was free in time.
     pub(super) async fn slot(
         &self,
-        operation: Operation,
+        operation: Operation<'_>,
         extensions: &Extensions,
     ) -> Result<Slot, Problem> {
         let admission = self.admission();
         let peer = extensions.get().and_then(Peer::limits);
         let timeout = match operation {
             Operation::Watch => Duration::ZERO,
-            Operation::Inspect | Operation::Acquire(_) | Operation::List | Operation::Keep(_) => {
-                admission.timeout
-            }
+            Operation::Inspect(_)
+            | Operation::Acquire { .. }
+            | Operation::List
+            | Operation::Keep(_) => admission.timeout,
         };
         let deadline = Instant::now() + timeout;
         let (of_all, of_peer) = match operation {
-            Operation::Inspect | Operation::Acquire(_) => (
+            Operation::Inspect(_) | Operation::Acquire { .. } => (
                 (&admission.operations, Limit::Operations),
                 peer.map(|peer| (peer, &peer.operations, Limit::OperationsPerPeer)),
             ),
@@ -113,7 +136,7 @@ impl App {
                 peer.map(|peer| (peer, &peer.renewals, Limit::RenewalsPerPeer)),
             ),
         };
-        let slot = Slot::take(of_all, of_peer, operation.weight(), deadline).await;
+        let slot = Slot::take(of_all, of_peer, operation.weight(self.service()), deadline).await;
         slot.map_err(|limit| {
             self.refusals().count(limit);
             Problem::over_limit(limit)

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::peers::{PeerCounts, TotalCount};
 use super::problem::{Code, Problem};
+use crate::config::LogRequests;
 
 /// The lines of one kind that are written within a minute. After them, a line is written each time its number is a power
 /// of two. It carries that number, which shows how many lines were left out.
@@ -14,6 +15,8 @@ const LOGGED_EACH: u32 = 5;
 pub(super) enum Frequent {
     /// Refusals that any client can cause, with or without a key.
     PeerRefusal(IpAddr),
+    /// Other refusals of what a client asks for: a lock that is held, a field that is wrong.
+    ClientError(IpAddr),
     /// While the store is unavailable, all requests fail.
     StoreFailure,
     /// While the store is slow, all requests are slow.
@@ -21,8 +24,9 @@ pub(super) enum Frequent {
 }
 
 impl Frequent {
-    /// The kind of a line about this problem of this peer; none if such lines are always written.
-    pub(super) fn of(problem: &Problem, peer: IpAddr) -> Option<Self> {
+    /// The kind of a line about this problem of this peer; none if such lines are always written, as those about client
+    /// errors are where every request has a line.
+    pub(super) fn of(problem: &Problem, peer: IpAddr, mode: LogRequests) -> Option<Self> {
         if let Some(reason) = problem.access_refusal() {
             return reason.needs_no_key().then_some(Self::PeerRefusal(peer));
         }
@@ -31,7 +35,11 @@ impl Frequent {
         if matches!(code, Code::RateLimited | Code::Overloaded) {
             return Some(Self::PeerRefusal(peer));
         }
-        matches!(code, Code::StoreUnavailable | Code::Recovering).then_some(Self::StoreFailure)
+        if matches!(code, Code::StoreUnavailable | Code::Recovering) {
+            return Some(Self::StoreFailure);
+        }
+        let is_client_error = code.facts().status.is_client_error();
+        (is_client_error && mode == LogRequests::Failed).then_some(Self::ClientError(peer))
     }
 }
 
@@ -39,6 +47,7 @@ impl Frequent {
 #[derive(Debug, Default)]
 pub(super) struct LogSample {
     peer_refusals: PeerCounts,
+    client_errors: PeerCounts,
     store_failures: TotalCount,
     slow_requests: TotalCount,
 }
@@ -47,6 +56,7 @@ pub(super) struct LogSample {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LineNumber {
     pub(super) peer_refusals: Option<u32>,
+    pub(super) client_errors: Option<u32>,
     pub(super) store_failures: Option<u32>,
     pub(super) slow_requests: Option<u32>,
 }
@@ -60,6 +70,10 @@ impl LogSample {
             Some(Frequent::PeerRefusal(peer)) => (
                 &mut number.peer_refusals,
                 self.peer_refusals.count(peer).count,
+            ),
+            Some(Frequent::ClientError(peer)) => (
+                &mut number.client_errors,
+                self.client_errors.count(peer).count,
             ),
             Some(Frequent::StoreFailure) => {
                 (&mut number.store_failures, self.store_failures.count())

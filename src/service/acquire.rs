@@ -19,7 +19,7 @@ pub(super) struct Request {
     pub(super) claim: Arc<Claim>,
     pub(super) attempt: Attempt,
     pub(super) began: Instant,
-    /// Held until the request waits, or until its outcome is delivered or rolled back.
+    /// Held until the outcome is delivered or rolled back, but not while the request waits.
     pub(super) slot: Slot,
 }
 
@@ -37,33 +37,27 @@ impl Request {
     /// Registers the request as a waiter, or returns the limit that refuses it.
     pub(super) fn enter(&self) -> Result<Arc<Waiter>, QueueFull> {
         let peer = self.slot.peer();
-        let entered = self.inner.queues.enter(&self.claim, peer.as_deref());
+        let entered = self
+            .inner
+            .queues
+            .enter(&self.claim, peer.map(|peer| &**peer));
         entered.inspect_err(|queue_full| self.inner.metrics.queue_full(queue_full))
     }
 
     /// Sends one acquire to the store. Returns when it was sent, and the reply.
     pub(super) async fn try_acquire(
         self,
-        mut queue_request: Option<QueueRequest>,
+        queue_request: Option<QueueRequest>,
     ) -> (Instant, Result<Acquired, StoreError>) {
-        let (mut sent, deadline) = self.inner.start();
-        let mut permit = None;
-        if let Some(request) = &mut queue_request
-            && self.claim.names.len() > 1
-        {
-            permit = match self.inner.admit_several(&self.claim, deadline).await {
-                Ok(permit) => permit,
-                Err(error) => return (sent, Err(error)),
-            };
-            request.execute_within = request.execute_within.saturating_sub(sent.elapsed());
-            sent = Instant::now();
-        }
+        let (sent, deadline) = self.inner.start();
         let store = &self.inner.store;
         let answer = store
             .acquire(&self.claim, self.attempt, queue_request.as_ref(), deadline)
             .await;
-        drop(permit);
         self.inner.metrics.store_acquire(sent.elapsed(), &answer);
+        if let Ok(acquired) = &answer {
+            self.inner.listed_holders.acquired(&self.claim, acquired);
+        }
         (sent, answer)
     }
 

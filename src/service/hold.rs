@@ -18,15 +18,15 @@ use super::wait_loop::WaitLoop;
 use super::waiter::DisconnectGuard;
 use super::{ServiceShared, UnclaimedLease, remaining};
 use crate::domain::{Claim, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight};
-use crate::limits::{PeerLimits, Slot};
+use crate::limits::Slot;
 use crate::store::{Fault, StoreError};
 
 /// The first pause before a failed renewal is retried; doubled each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 
-/// How many permits of the peer's gate a renewal by a stream takes, because thousands of streams may renew at once. A
-/// renewal by request takes one per lock.
-const RENEWAL_COUNTS: usize = 8;
+/// How many permits of the peer's gate a renewal by a stream takes, and a release when it closes, because thousands of
+/// streams may renew or close at once. A renewal by request takes one per lock.
+pub(super) const STREAM_WEIGHT: usize = 8;
 
 /// An item of a [`Hold`].
 #[derive(Debug)]
@@ -119,8 +119,6 @@ enum StreamEnd {
 /// The task that waits for a claim and holds it.
 struct HoldTask {
     request: Request,
-    /// The peer that listens; renewals count against its limit.
-    peer: Option<Arc<PeerLimits>>,
     held: HeldByStream,
     events: EventSender,
 }
@@ -163,7 +161,6 @@ impl ServiceShared {
         let task = HoldTask {
             // Registered before the acquire, so that no end of the lease is missed.
             held: self.held.register(claim.names.clone(), claim.token),
-            peer: slot.peer(),
             request: Request::new(self, claim, slot),
             events: EventSender(sender),
         };
@@ -171,10 +168,9 @@ impl ServiceShared {
         self.in_background(async move {
             let _open = inner.metrics.open_stream("hold");
             let end = task.run(wait).await;
-            let Request { claim, attempt, .. } = task.request;
             drop(task.held);
             if let StreamEnd::Closed { ttl } = end {
-                inner.release_on_close(&claim, attempt, ttl).await;
+                task.request.release_on_close(ttl).await;
             }
         });
         Hold {
@@ -225,6 +221,7 @@ impl HoldTask {
         }
         // From here on the stream releases the lock when it closes.
         undelivered.delivered();
+        self.request.slot.release();
         self.keep(until, ttl).await
     }
 
@@ -303,10 +300,10 @@ impl HoldTask {
         let (_, deadline) = inner.start();
         let deadline = deadline.min(until);
         // Thousands of streams with short leases are cheap for a client, so the service limits their renewals.
-        let _permit = match &self.peer {
+        let _permit = match self.request.slot.peer() {
             Some(peer) => Some(
                 peer.renewals
-                    .pass(RENEWAL_COUNTS, deadline)
+                    .pass(STREAM_WEIGHT, deadline)
                     .await
                     .ok_or_else(|| {
                         StoreError::unavailable(

@@ -11,7 +11,9 @@ use tokio::time::Instant;
 
 use super::ServiceShared;
 use super::acquire::Request;
-use crate::domain::{Attempt, Claim, Rollback, Suspended};
+use super::hold::STREAM_WEIGHT;
+use crate::domain::{Claim, Rollback, Suspended};
+use crate::limits::Passed;
 use crate::store::StoreError;
 
 /// The first pause between retries; doubled up to [`PAUSE_MAX`].
@@ -24,53 +26,77 @@ impl Request {
     pub(super) fn withdraw_in_background(self, ttl: Duration) {
         let inner = Arc::clone(&self.inner);
         inner.in_background(async move {
-            let (claim, attempt) = (&self.claim, self.attempt);
-            let undo = self.inner.roll_back(claim, attempt, Rollback::Undo, ttl);
-            undo.await;
+            self.roll_back(Rollback::Undo, ttl).await;
             drop(self.slot);
         });
+    }
+
+    /// Rolls back what this request was granted, with retries.
+    pub(super) async fn withdraw(&self) {
+        self.roll_back(Rollback::Undo, self.claim.ttl.get()).await;
+    }
+
+    /// Releases what the closed stream of this request held, unless a later request with the same token has received
+    /// the lease. `ttl` is the TTL that the stream reported last, which may differ from the claim's.
+    pub(super) async fn release_on_close(&self, ttl: Duration) {
+        self.roll_back(Rollback::Close, ttl).await;
+        self.inner.queues.recheck(self.claim.token);
+    }
+
+    /// Ends what this request may roll back, with retries until `ttl` is over: by then the lease has expired.
+    async fn roll_back(&self, rollback: Rollback, ttl: Duration) {
+        let inner = &self.inner;
+        let give_up_at = Instant::now() + ttl + inner.operation_timeout;
+        let withdrawn = retry_until(give_up_at, || async {
+            let (_, deadline) = inner.start();
+            let Some(_permits) = self.admit_rollback(rollback, deadline).await else {
+                return false;
+            };
+            let (claim, sent) = (&self.claim, Instant::now());
+            let withdrawn = inner
+                .store
+                .withdraw(claim, self.attempt, rollback, deadline);
+            let answer = withdrawn.await;
+            inner.metrics.withdraw(sent.elapsed(), &answer);
+            answer.is_ok()
+        })
+        .await;
+        inner.metrics.withdrawn(withdrawn);
+    }
+
+    /// Waits until the rollback may be sent. What streams release when they close counts in their peer's share, as
+    /// their renewals do; the rollback of a grant is within the slot of its request.
+    async fn admit_rollback(
+        &self,
+        rollback: Rollback,
+        deadline: Instant,
+    ) -> Option<(Option<Passed>, Passed)> {
+        let of_peer = match (rollback, self.slot.peer()) {
+            (Rollback::Close, Some(peer)) => {
+                Some(peer.renewals.pass(STREAM_WEIGHT, deadline).await?)
+            }
+            (Rollback::Close, None) | (Rollback::Undo, _) => None,
+        };
+        Some((of_peer, self.inner.rollbacks.pass(1, deadline).await?))
     }
 }
 
 impl ServiceShared {
-    /// Rolls back what `attempt` was granted, with retries.
-    pub(super) async fn withdraw(&self, claim: &Claim, attempt: Attempt) {
-        self.roll_back(claim, attempt, Rollback::Undo, claim.ttl.get())
-            .await;
-    }
-
-    /// Ends what `attempt` may roll back, with retries until `ttl` is over: by then the lease has expired.
-    async fn roll_back(&self, claim: &Claim, attempt: Attempt, rollback: Rollback, ttl: Duration) {
-        let give_up_at = Instant::now() + ttl + self.operation_timeout;
-        let withdrawn = retry_until(give_up_at, || async {
-            let (_, deadline) = self.start();
-            let Some(_permit) = self.rollbacks.pass(1, deadline).await else {
-                return false;
-            };
-            let sent = Instant::now();
-            let withdrawn = self.store.withdraw(claim, attempt, rollback, deadline);
-            let answer = withdrawn.await;
-            self.metrics.withdraw(sent.elapsed(), &answer);
-            answer.is_ok()
-        })
-        .await;
-        self.metrics.withdrawn(withdrawn);
-    }
-
     /// Leaves the queue and keeps the place.
     pub(super) async fn suspend(
         &self,
         claim: &Claim,
         deadline: Instant,
     ) -> Result<Suspended, StoreError> {
-        let permit = self.admit_several(claim, deadline).await?;
         let sent = Instant::now();
         let suspended = self
             .store
             .suspend(claim, self.waiting.place_kept, deadline)
             .await;
-        drop(permit);
         self.metrics.suspend(sent.elapsed(), &suspended);
+        if let Ok(Suspended { blocked_by, .. }) = &suspended {
+            self.listed_holders.conflicts(blocked_by);
+        }
         // A newer request for the same claim was removed from the queue too, and must enqueue again.
         self.queues.recheck(claim.token);
         suspended
@@ -84,13 +110,6 @@ impl ServiceShared {
             self.suspend(claim, deadline).await.is_ok()
         })
         .await;
-    }
-
-    /// Releases what a closed stream held, unless a later request with the same token has received the lease. `ttl` is
-    /// the TTL that the stream reported last, which may differ from the claim's.
-    pub(super) async fn release_on_close(&self, claim: &Claim, attempt: Attempt, ttl: Duration) {
-        self.roll_back(claim, attempt, Rollback::Close, ttl).await;
-        self.queues.recheck(claim.token);
     }
 
     pub(super) fn in_background(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {

@@ -62,12 +62,6 @@ enum PollResult {
 type PendingAnswer =
     futures_util::future::BoxFuture<'static, (Instant, Result<Acquired, StoreError>)>;
 
-/// What the waiter does next.
-enum NextStep {
-    Poll,
-    Stop(StopReason),
-}
-
 impl WaitLoop {
     pub(super) fn new(request: Request, waiter: Arc<Waiter>, wait: Option<Duration>) -> Self {
         Self {
@@ -101,31 +95,49 @@ impl WaitLoop {
     /// [`DisconnectGuard`](super::waiter::DisconnectGuard).
     pub(super) async fn run(mut self) -> Result<AcquireAnswer, StoreError> {
         loop {
-            match self.poll_store().await {
-                PollResult::Answered(sent, answer) => {
-                    let answer = if self.has_expired_unseen(sent, &answer) {
-                        match self.start_new_attempt().await {
-                            Ok(()) => continue,
-                            Err(error) => Err(error),
-                        }
-                    } else {
-                        answer
-                    };
-                    if let Some(end) = self.on_answer(sent, answer) {
-                        return end;
-                    }
-                    // A waiter needs no slot, unless it is only about to leave the queue.
-                    if !self.waiter.is_disconnected() {
-                        self.request.slot.release();
-                    }
-                }
-                PollResult::Interrupted(in_flight) => return Err(self.abandon(in_flight)),
+            if self.is_admitted().await
+                && let Some(end) = self.poll().await
+            {
+                return end;
             }
-            match self.next_step().await {
-                NextStep::Poll => {}
-                NextStep::Stop(reason) => return Box::pin(self.stop(reason)).await,
+            if let Some(reason) = self.next_poll().await {
+                return Box::pin(self.stop(reason)).await;
             }
         }
+    }
+
+    /// Waits until the store may be polled. Returns whether that was before the end of the wait.
+    async fn is_admitted(&self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.request.slot.retake() => true,
+            _ = self.stopped() => false,
+        }
+    }
+
+    /// Polls once. `None` if the wait continues.
+    async fn poll(&mut self) -> Option<Result<AcquireAnswer, StoreError>> {
+        let (sent, answer) = match self.poll_store().await {
+            PollResult::Answered(sent, answer) => (sent, answer),
+            PollResult::Interrupted(in_flight) => return Some(Err(self.abandon(in_flight))),
+        };
+        let answer = if self.has_expired_unseen(sent, &answer) {
+            match self.start_new_attempt().await {
+                Ok(()) => {
+                    self.poll_at = Some(sent);
+                    return None;
+                }
+                Err(error) => Err(error),
+            }
+        } else {
+            answer
+        };
+        let end = self.on_answer(sent, answer);
+        // A waiter needs no slot, unless it is only about to leave the queue.
+        if end.is_none() && !self.waiter.is_disconnected() {
+            self.request.slot.release();
+        }
+        end
     }
 
     async fn poll_store(&mut self) -> PollResult {
@@ -333,11 +345,11 @@ impl WaitLoop {
         self.failure = Some(error);
     }
 
-    /// Sleeps until the next poll or the end of the wait.
-    async fn next_step(&mut self) -> NextStep {
+    /// Sleeps until the next poll, or returns why the wait ends before it.
+    async fn next_poll(&mut self) -> Option<StopReason> {
         loop {
             if let Some(reason) = self.stop_reason() {
-                return NextStep::Stop(reason);
+                return Some(reason);
             }
             let now = Instant::now();
             let own = [self.poll_at, self.refresh_at].into_iter().flatten();
@@ -348,7 +360,7 @@ impl WaitLoop {
                 .chain(own)
                 .min();
             if poll_at.is_some_and(|at| at <= now) {
-                return NextStep::Poll;
+                return None;
             }
             self.sleep(poll_at.into_iter().chain(self.limit).min())
                 .await;

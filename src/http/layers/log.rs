@@ -59,16 +59,15 @@ pub(super) fn request(app: &App, request: &RequestFacts, response: &ResponseFact
 }
 
 /// The kind of a line that can come in any number; none if such lines are always written. On a service with keys, bad
-/// requests to open routes count, too, because clients without a key can send them.
+/// requests to open routes count as refusals without a key, because clients without one can send them.
 fn frequent(app: &App, request: &RequestFacts, response: &ResponseFacts<'_>) -> Option<Frequent> {
-    let peer = request.requester.ip();
-    let of_problem = response
-        .problem
-        .and_then(|problem| Frequent::of(problem, peer));
-    let asks_for_keys = matches!(app.settings().access, Access::Keys(..));
+    let (settings, peer) = (app.settings(), request.requester.ip());
+    let asks_for_keys = matches!(settings.access, Access::Keys(..));
     let is_open = request.route.is_none_or(Route::shows_no_lock);
-    let is_anybodys = asks_for_keys && is_open && response.status.is_client_error();
-    of_problem.or(is_anybodys.then_some(Frequent::PeerRefusal(peer)))
+    if asks_for_keys && is_open && response.status.is_client_error() {
+        return Some(Frequent::PeerRefusal(peer));
+    }
+    Frequent::of(response.problem?, peer, settings.request_log.mode)
 }
 
 struct LogLine<'a> {
@@ -100,6 +99,7 @@ macro_rules! event {
             wait_ms =
                 (!response.waited.is_zero()).then(|| response.waited.as_micros() as f64 / 1_000.0),
             peer_refusals = number.peer_refusals,
+            client_errors = number.client_errors,
             store_failures = number.store_failures,
             slow_requests = number.slow_requests,
             cause = problem.and_then(|problem| problem.cause()),

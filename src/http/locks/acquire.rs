@@ -110,12 +110,15 @@ async fn respond(
         route_form,
         version,
     } = format;
-    let operation = Operation::Acquire(acquire_request.claim.names.len());
+    let wait = acquire_request.wait.unwrap_or_default();
+    let operation = Operation::Acquire {
+        names: &acquire_request.claim.names,
+        waits: !wait.is_zero(),
+    };
     let service = app.admit(operation, &extensions).await?;
     drop(extensions);
     let claim = Arc::new(acquire_request.claim);
     let was_draining = app.is_draining();
-    let wait = acquire_request.wait.unwrap_or_default();
     let answer = service.acquire(Arc::clone(&claim), wait).await;
     let AcquireAnswer {
         outcome,

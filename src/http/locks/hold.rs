@@ -46,13 +46,13 @@ pub(super) async fn hold(
         app: app.clone(),
     };
     // Cancellation safety: dropped here or later, the stream releases the lock or leaves the queue.
-    let slot = app.slot(Operation::Acquire(1), &extensions).await?;
-    let service = app.service().within(slot.clone());
+    let operation = Operation::Acquire {
+        names: &claim.names,
+        waits: true,
+    };
+    let service = app.admit(operation, &extensions).await?;
     let mut events = Box::pin(service.hold(Arc::clone(&claim), acquire_request.wait));
     let first = events.next().await;
-    // From here on it waits or holds, and needs no slot. Dropped before, it keeps the slot until it has released the
-    // lock.
-    slot.release();
     let first = match first {
         Some(HoldEvent::Refused(refused)) => return Err(encoder.refusal(refused)),
         Some(HoldEvent::Draining) | None => {
@@ -142,6 +142,7 @@ impl EventEncoder {
                 lock.name = %self.name,
                 outcome = problem.code().as_str(),
                 peer_refusals = number.peer_refusals,
+                client_errors = number.client_errors,
                 store_failures = number.store_failures,
                 cause = problem.cause(),
                 "The stream of a claim ended."
@@ -152,10 +153,11 @@ impl EventEncoder {
 
     /// The number of the line about this, if there is one.
     fn line_number(&self, problem: &Problem) -> Option<LineNumber> {
-        if self.app.settings().request_log.mode == LogRequests::Off {
+        let mode = self.app.settings().request_log.mode;
+        if mode == LogRequests::Off {
             return None;
         }
-        let frequent = Frequent::of(problem, self.requester.ip());
+        let frequent = Frequent::of(problem, self.requester.ip(), mode);
         self.app.log_sample().number(frequent)
     }
 }

@@ -25,7 +25,7 @@ pub(in crate::http) async fn inspect(
         return events::of_lock(&app, name, request).await;
     }
     let extensions = extract::into_extensions(request);
-    let service = app.admit(Operation::Inspect, &extensions).await?;
+    let service = app.admit(Operation::Inspect(&name), &extensions).await?;
     let view = service.inspect(&name).await?;
     Ok(json(
         StatusCode::OK,

@@ -148,7 +148,11 @@ impl WaitLoop {
         if let (StopReason::TimedOut, Some(limit)) = (reason, self.limit) {
             by = by.min(limit + LATE_MAX);
         }
-        match timeout_at(by, inner.suspend(&self.request.claim, by)).await {
+        let suspend = async {
+            self.request.slot.retake().await;
+            inner.suspend(&self.request.claim, by).await
+        };
+        match timeout_at(by, suspend).await {
             Ok(Ok(Suspended {
                 position,
                 blocked_by,
@@ -165,24 +169,27 @@ impl WaitLoop {
     }
 
     /// Rolls back in the background what the store may have done, or may still do, and leaves the queue if `is_last`.
+    /// The waiter keeps its places until then, so that such tasks cannot pile up.
     fn clean_up(&self, in_flight: Option<PendingAnswer>, is_last: bool) {
         let request = self.request.clone();
         let is_ambiguous = self.has_ambiguous_attempt || in_flight.is_some();
-        let inner = Arc::clone(&request.inner);
+        if !is_ambiguous && !is_last {
+            return;
+        }
+        let (inner, waiter) = (Arc::clone(&request.inner), Arc::clone(&self.waiter));
         inner.in_background(async move {
             if let Some(in_flight) = in_flight {
                 // Whatever the outcome, it is rolled back below.
                 let _ = in_flight.await;
             }
+            request.slot.retake().await;
             if is_ambiguous {
-                request
-                    .inner
-                    .withdraw(&request.claim, request.attempt)
-                    .await;
+                request.withdraw().await;
             }
             if is_last {
                 request.inner.suspend_until_done(&request.claim).await;
             }
+            drop(waiter);
         });
     }
 

@@ -25,7 +25,7 @@ impl Unread {
     fn start() -> Self {
         let arguments = ["--listen", "127.0.0.1:0", "--log-format", "json"];
         let mut child = leasehold(&arguments)
-            .args(["--log-buffer-bytes-max", "8192"])
+            .args(["--log-buffer-bytes-max", "8192", "--log-requests", "all"])
             .args(["--server-drain-delay", "0s"])
             .stdout(Stdio::piped())
             .spawn()
@@ -115,5 +115,7 @@ async fn a_log_that_is_read_again_says_how_many_lines_are_missing() {
     });
     // Too late, the server is killed with the end of the test, and with it the reading ends.
     let told = tokio::time::timeout(PATIENCE, told).await;
-    assert_eq!(told.expect("told in time").unwrap(), dropped);
+    let told = told.expect("told in time").unwrap();
+    // The line about the request for the number may be missing, too.
+    assert!((dropped..=dropped + 1).contains(&told), "{told}");
 }

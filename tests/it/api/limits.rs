@@ -99,6 +99,18 @@ async fn an_acquire_of_several_locks_counts_four_times_for_each() {
     assert_eq!(reading.refusal(), asked, "there is room for one");
 }
 
+/// Entering a queue and leaving it again takes longer than a refusal.
+#[tokio::test]
+async fn an_acquire_that_waits_counts_four_times() {
+    let api = api_with(5);
+    let _stuck = stuck_in(&api, post("/locks/a?wait=30s")).await;
+    let refused = api.send(post("/locks/b?wait=30s")).await;
+    assert_eq!(refused.refusal(), (503, "overloaded".to_owned()));
+    let reading = api.send(get("/locks/b")).await;
+    let asked = (503, "store_unavailable".to_owned());
+    assert_eq!(reading.refusal(), asked, "there is room for one");
+}
+
 #[tokio::test]
 async fn an_unfinished_eviction_reports_how_many_holders_it_evicted() {
     let api = Api::on(Arc::new(BrokenStore::evicting(41)), |_| {});

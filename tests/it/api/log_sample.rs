@@ -55,6 +55,21 @@ async fn many_requests_without_a_key_have_few_lines() {
     }
 }
 
+/// A client with a key can be refused thousands of times in a second. Where every request has a line, these have, too.
+#[tokio::test]
+async fn many_claims_of_a_held_lock_have_few_lines_unless_all_have_one() {
+    let (log, _guard) = Log::capture();
+    for (mode, lines) in [(LogRequests::Failed, 9), (LogRequests::All, 9 + 101)] {
+        let api = Api::with(|settings| settings.request_log.mode = mode);
+        assert_eq!(api.send(from_peer(post("/locks/a"))).await.status, 201);
+        for _ in 0..100 {
+            assert_eq!(api.send(from_peer(post("/locks/a"))).await.status, 423);
+        }
+        assert_eq!(log.requests().len(), lines, "{}", log.text());
+    }
+    assert_eq!(log.requests()[8].1["client_errors"], 64);
+}
+
 /// The script of a page can send very many.
 #[tokio::test]
 async fn what_a_page_of_another_site_sends_has_few_lines() {

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::domain::Claim;
+use leasehold::limits::{Gate, Limit, Slot};
 use leasehold::service::{AcquireOutcome, LockService, QueueFull};
-use tokio::time::sleep;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
 
 use super::staged::{Fate, Staged};
 use super::{LONG_WAIT, Waiting, rivals, settle, takes};
@@ -37,23 +39,30 @@ async fn claims_on_many_locks_poll_proportionally_less_often() {
     assert!((200..=1_250).contains(&locks_a_second), "{locks_a_second}");
 }
 
-/// Nothing else bounds the polls of waiting claims, or how many begin to wait at the same time.
+/// Each of them counts for all of its locks.
 #[tokio::test(start_paused = true)]
 async fn only_a_few_claims_on_very_many_locks_poll_at_a_time() {
     const TAKES: Duration = Duration::from_millis(100);
+    let gate = Gate::new(4 * 256);
     let (service, store) = Staged::service();
     let wanting = wanting(&service, 64).await;
     store.next([Fate::Late(TAKES); 20]);
-    let waiting: Vec<_> = rivals(&wanting, 20)
-        .iter()
-        .map(|claim| Waiting::on(&service, claim, LONG_WAIT))
-        .collect();
+    let mut waiting = Vec::new();
+    for claim in rivals(&wanting, 20) {
+        let (service, gate) = (service.clone(), gate.clone());
+        waiting.push(tokio::spawn(async move {
+            let deadline = Instant::now() + LONG_WAIT;
+            let slot = Slot::take((&gate, Limit::Operations), None, 256, deadline);
+            let service = service.within(slot.await.expect("in time"));
+            service.acquire(claim, LONG_WAIT).await
+        }));
+    }
     for round in 1..=5 {
         settle().await;
         assert_eq!(store.polls(), 4 * round, "256 locks at a time");
         sleep(TAKES - Duration::from_millis(1)).await;
     }
-    drop(waiting);
+    waiting.iter().for_each(JoinHandle::abort);
 }
 
 #[tokio::test(start_paused = true)]

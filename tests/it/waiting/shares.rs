@@ -1,31 +1,137 @@
-//! Limits on the renewals that the streams of one peer may have in flight.
+//! What waiting claims and streams do in the store is within the limits of their peers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use leasehold::domain::NotHolder;
-use leasehold::limits::{Budget, Gate, Limit, PeerLimits, Slot};
-use leasehold::service::HoldEvent;
+use leasehold::domain::{Mode, NotHolder, Share};
+use leasehold::limits::{Budget, Gate, Limit, Passed, PeerLimits, Slot};
+use leasehold::service::{AcquireOutcome, HoldEvent, QueueFull};
 use tokio::time::{Instant, sleep};
 
-use super::LONG_WAIT;
 use super::holding::{acquired, brief};
 use super::staged::Staged;
+use super::{LONG_WAIT, Waiting, held, releases, rivals, settle, takes, view};
+use crate::support::fixture::{claim, lock_of, rival};
+
+/// A slot for one operation of one peer.
+async fn slot_of(peer: &Arc<PeerLimits>) -> Slot {
+    let of_peer = Some((peer, &peer.operations, Limit::OperationsPerPeer));
+    let all = Gate::new(100);
+    let slot = Slot::take((&all, Limit::Operations), of_peer, 1, Instant::now());
+    slot.await.expect("there is room")
+}
+
+/// Occupies the gate with another operation.
+async fn occupied(gate: &Gate) -> Passed {
+    let passed = gate.pass(1, Instant::now()).await;
+    passed.expect("nothing else is in flight")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_claim_takes_its_turn_to_poll() {
+    let (service, store) = Staged::service();
+    let peer = Arc::new(with_one_of_each());
+    let holder = held(&service).await;
+    let within = service.within(slot_of(&peer).await);
+    let waiting = Waiting::standing(&within, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let another = occupied(&peer.operations).await;
+    let polls = store.polls();
+    releases(&service, &holder).await;
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(store.polls(), polls, "another operation is in flight");
+    drop(another);
+    waiting.granted().await;
+}
+
+/// What it still has to do does not pile up behind claims that come and go.
+#[tokio::test(start_paused = true)]
+async fn a_claim_keeps_its_places_until_it_has_left_the_queue() {
+    let (service, store) = Staged::service_with(|config| config.waiters_max = 1);
+    let peer = Arc::new(with_one_of_each());
+    let holder = held(&service).await;
+    let [first, second] = &rivals(&holder, 2)[..] else {
+        unreachable!("two rivals");
+    };
+    let within = service.within(slot_of(&peer).await);
+    let waiting = Waiting::standing(&within, first, Duration::from_secs(1)).await;
+    let another = occupied(&peer.operations).await;
+    let not_granted = waiting.timed_out().await;
+    assert_eq!(not_granted.position, None, "the store was not asked");
+    assert_eq!(store.cleanups().len(), 0);
+    let refused = Waiting::on(&service, second, LONG_WAIT).outcome().await;
+    let full = AcquireOutcome::TooManyWaiters(QueueFull::Process { waiters: 1 });
+    assert_eq!(refused, full);
+    drop(another);
+    settle().await;
+    assert_eq!(view(&service, &holder).await.queue.length, 0);
+    let _second = Waiting::standing(&service, second, LONG_WAIT).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_closes_releases_within_the_limit_of_its_peer() {
+    let (service, store) = Staged::service();
+    let peer = Arc::new(with_one_of_each());
+    let claim = brief();
+    let within = service.within(slot_of(&peer).await);
+    let mut hold = within.hold(Arc::clone(&claim), None);
+    acquired(&mut hold).await;
+    let another = occupied(&peer.renewals).await;
+    drop(hold);
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(store.cleanups().len(), 0);
+    drop(another);
+    settle().await;
+    assert_eq!(store.cleanups(), ["withdraw"]);
+    takes(&service, &Arc::new(rival(&claim))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_holds_occupies_no_slot() {
+    let (service, _) = Staged::service();
+    let peer = Arc::new(with_one_of_each());
+    let within = service.within(slot_of(&peer).await);
+    let mut hold = within.hold(brief(), None);
+    acquired(&mut hold).await;
+    settle().await;
+    occupied(&peer.operations).await;
+}
+
+/// The store is busy with a long answer for as long as with many short ones.
+#[tokio::test(start_paused = true)]
+async fn the_next_answer_is_expected_to_list_as_many_holders() {
+    let (service, _) = Staged::service();
+    let claim = claim();
+    for holder in rivals(&claim, 3) {
+        let mut holder = Arc::unwrap_or_clone(holder);
+        holder.mode = Mode::Shared(Share::READ);
+        takes(&service, &Arc::new(holder)).await;
+    }
+    let lock = lock_of(&claim).clone();
+    let names = std::slice::from_ref(&lock);
+    assert_eq!(service.expected_holders(names), 0);
+    let refused = service.acquire(Arc::new(claim), Duration::ZERO).await;
+    assert!(matches!(
+        refused.unwrap().outcome,
+        AcquireOutcome::Blocked(_)
+    ));
+    assert_eq!(service.expected_holders(names), 3);
+    service.evict(lock.clone(), String::new()).await.unwrap();
+    for expected in [1, 0] {
+        service.inspect(&lock).await.unwrap();
+        assert_eq!(service.expected_holders(names), expected);
+    }
+}
 
 /// The streams of one peer share its limit of renewals in flight, even if it has thousands.
 #[tokio::test(start_paused = true)]
 async fn a_stream_renews_within_the_limit_of_its_peer() {
     let (service, _) = Staged::service();
-    let (all, peer) = (Gate::new(1), Arc::new(with_one_renewal()));
-    let of_peer = Some((&peer, &peer.operations, Limit::OperationsPerPeer));
-    let deadline = Instant::now() + Duration::from_secs(1);
-    let slot = Slot::take((&all, Limit::Operations), of_peer, 1, deadline);
-    let claim = brief();
-    let within = service.within(slot.await.unwrap());
-    let mut hold = within.hold(Arc::clone(&claim), None);
+    let peer = Arc::new(with_one_of_each());
+    let within = service.within(slot_of(&peer).await);
+    let mut hold = within.hold(brief(), None);
     acquired(&mut hold).await;
-    let another = peer.renewals.pass(1, deadline).await.unwrap();
+    let another = occupied(&peer.renewals).await;
     sleep(Duration::from_millis(1_500)).await;
     assert!(hold.next().now_or_never().is_none(), "it has no permit");
     drop(another);
@@ -41,7 +147,7 @@ async fn a_stream_renews_within_the_limit_of_its_peer() {
     );
 }
 
-fn with_one_renewal() -> PeerLimits {
+fn with_one_of_each() -> PeerLimits {
     PeerLimits {
         connections: Budget::new(1),
         http2_connections: Budget::new(1),
