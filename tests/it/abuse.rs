@@ -17,6 +17,7 @@ mod listings;
 mod many_locks;
 mod operations;
 mod process;
+mod store_time;
 mod unread;
 mod unread_log;
 
