@@ -315,6 +315,7 @@ on_every_store! {
         the_earliest_claim_on_one_of_the_locks_is_first_there
         a_list_of_one_lock_waits_as_the_claim_on_that_lock
         the_position_of_a_claim_is_that_in_its_longest_queue
+        a_suspended_claim_gets_what_blocked_it_while_it_waited
         claims_on_the_same_locks_take_turns_whatever_their_order
         a_ring_of_claims_does_not_deadlock
         a_claim_leaves_all_its_queues_by_release

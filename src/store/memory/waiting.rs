@@ -128,11 +128,10 @@ impl Table {
 
     /// The claim's position in the queue in which it is furthest from the head.
     fn position(&self, claim: &Claim) -> Option<Position> {
-        claim
-            .names
-            .iter()
-            .filter_map(|name| self.queue(name)?.position(claim.token))
-            .max_by_key(|position| position.position)
+        let names = claim.names.iter();
+        let positions = names.filter_map(|name| self.queue(name)?.position(claim.token));
+        // The first of equal ones, as in Redis.
+        positions.rev().max_by_key(|position| position.position)
     }
 
     pub(super) fn suspend(&mut self, claim: &Claim, keep: Duration, now: StoreTime) -> Suspended {

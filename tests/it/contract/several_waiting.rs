@@ -8,7 +8,7 @@ use super::several::{blocked_by, claim_on_fresh};
 use super::waiting::unfair;
 use crate::support::fixture::{
     Fixture, LONG, SHORT, Waiter, assert_behind_waiters, claim_on, claim_on_all, for_short,
-    fresh_name, leases_granted, lost, names, rival,
+    fresh_name, leases_granted, lost, names, only, rival,
 };
 
 /// A claim on two locks that waits because another claim holds the second.
@@ -117,6 +117,25 @@ pub(super) async fn the_position_of_a_claim_is_that_in_its_longest_queue(fixture
     let suspended = fixture.park(&both.claim, LONG).await;
     assert_eq!(suspended.position, Some(third));
     assert_eq!(suspended.blocked_by.len(), 2);
+}
+
+/// A free lock that was reserved for the claim does not block it, and the claim counts in the queues that it leaves.
+pub(super) async fn a_suspended_claim_gets_what_blocked_it_while_it_waited(fixture: &Fixture) {
+    let (claim, [held, free]) = claim_on_fresh();
+    fixture.granted(&claim_on(&held)).await;
+    let both = fixture.waiting(&claim).await;
+    fixture.waiting(&claim_on(&free)).await;
+    let suspended = fixture.park(&both.claim, LONG).await;
+    let first_of_one = Position {
+        position: 1,
+        queue_length: 1,
+    };
+    assert_eq!(suspended.position, Some(first_of_one));
+    let conflict = only(suspended.blocked_by);
+    assert_eq!((conflict.name, conflict.queue_length), (held, 1));
+    let again = fixture.park(&both.claim, LONG).await;
+    assert_eq!(again.position, None);
+    assert_eq!(only(again.blocked_by).queue_length, 0);
 }
 
 pub(super) async fn claims_on_the_same_locks_take_turns_whatever_their_order(fixture: &Fixture) {
