@@ -1,12 +1,16 @@
 //! `leasehold healthcheck`: asks a running server whether it is ready, for images that have neither curl nor a shell.
-//! It implements just enough HTTP/1.1 to read a status line, and the failed checks of a short answer.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command};
-use hyper::Uri;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::HOST;
+use hyper::{Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
@@ -68,9 +72,9 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
     match answer {
         Err(_) => Err(Unhealthy::TimedOut { url, timeout }.into()),
         Ok(Err(error)) => Err(Unhealthy::Unreachable { url, error }.into()),
-        Ok(Ok((status, _))) if status.starts_with('2') => Ok(print("healthy\n")),
+        Ok(Ok((status, _))) if status.is_success() => Ok(print("healthy\n")),
         Ok(Ok((status, body))) => {
-            let text = status + &failed_checks(&body);
+            let text = status.to_string() + &failed_checks(&body);
             Err(Unhealthy::Refused { url, text }.into())
         }
     }
@@ -103,8 +107,8 @@ fn readiness_of(listen: SocketAddr) -> Uri {
         .expect("an address and a path make a URL")
 }
 
-/// Sends a GET and returns the status, such as `200 OK`, and the body as far as it arrived.
-async fn answer_of(url: &Uri) -> io::Result<(String, String)> {
+/// Sends a GET and returns the status, and the body as far as it arrived.
+async fn answer_of(url: &Uri) -> io::Result<(StatusCode, Bytes)> {
     let host = url
         .host()
         .expect("the URL was checked to have one")
@@ -117,24 +121,36 @@ async fn answer_of(url: &Uri) -> io::Result<(String, String)> {
         None => "/",
     };
     let authority = url.authority().map_or(host, |authority| authority.as_str());
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
-    send(&stream, request.as_bytes()).await?;
-    let answer = receive(&stream).await?;
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let line = head.lines().next().unwrap_or_default();
-    status_in(line)
-        .map(|status| (status.trim_end().to_owned(), body.to_owned()))
-        .ok_or_else(|| io::Error::other("the answer is not HTTP"))
+    let request = Request::get(path).header(HOST, authority);
+    let request = request
+        .body(Empty::<Bytes>::new())
+        .map_err(io::Error::other)?;
+    exchange(stream, request).await.map_err(io::Error::other)
 }
 
-fn status_in(line: &str) -> Option<&str> {
-    line.strip_prefix("HTTP/1.1 ")
-        .or_else(|| line.strip_prefix("HTTP/1.0 "))
+async fn exchange(
+    stream: TcpStream,
+    request: Request<Empty<Bytes>>,
+) -> hyper::Result<(StatusCode, Bytes)> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let response = sender.send_request(request).await?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
+        .collect()
+        .await;
+    connection.abort();
+    // The status says enough if the rest does not come.
+    Ok((
+        status,
+        body.map(http_body_util::Collected::to_bytes)
+            .unwrap_or_default(),
+    ))
 }
 
 /// The names and findings of the failed checks in the body of `/readyz?verbose`, after a colon.
-fn failed_checks(body: &str) -> String {
-    let body: Value = serde_json::from_str(body).unwrap_or_default();
+fn failed_checks(body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let checks = body["checks"].as_array().map_or(&[][..], Vec::as_slice);
     let failed = checks.iter().filter(|check| check["ok"] == false);
     let failed: Vec<String> = failed
@@ -147,55 +163,4 @@ fn failed_checks(body: &str) -> String {
         true => String::new(),
         false => format!(": {}", failed.join("; ")),
     }
-}
-
-async fn send(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        stream.writable().await?;
-        match stream.try_write(bytes) {
-            Ok(written) => bytes = &bytes[written..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Reads until the answer is whole or longer than that of any probe, or the server closes the connection.
-async fn receive(stream: &TcpStream) -> io::Result<String> {
-    let mut answer = Vec::new();
-    let mut buffer = [0; 4096];
-    while answer.len() < ANSWER_BYTES_MAX && !is_whole(&answer) {
-        stream.readable().await?;
-        match stream.try_read(&mut buffer) {
-            Ok(0) => break,
-            Ok(read) => answer.extend_from_slice(&buffer[..read]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // A server may reset the connection after its answer.
-            Err(_) if !answer.is_empty() => break,
-            Err(error) => return Err(error),
-        }
-    }
-    if answer.is_empty() {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(String::from_utf8_lossy(&answer).into_owned())
-}
-
-/// Whether nothing more is needed: the body matters only after a refusal.
-fn is_whole(answer: &[u8]) -> bool {
-    let answer = String::from_utf8_lossy(answer);
-    let Some((head, body)) = answer.split_once("\r\n\r\n") else {
-        return false;
-    };
-    let mut lines = head.lines();
-    let is_success = lines
-        .next()
-        .is_some_and(|line| status_in(line).is_some_and(|status| status.starts_with('2')));
-    let length = lines.find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        let length = value.trim().parse::<usize>().ok();
-        length.filter(|_| name.eq_ignore_ascii_case("content-length"))
-    });
-    is_success || length.is_some_and(|length| body.len() >= length)
 }
