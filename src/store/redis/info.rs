@@ -21,6 +21,7 @@ pub(super) struct ServerInfo {
     pub(super) promoted_from: String,
     version: String,
     role: String,
+    is_loading: bool,
     maxmemory_policy: String,
     is_append_only: bool,
     /// `always`, `everysec` or `no`; none if the command is forbidden, as on many managed services.
@@ -35,6 +36,8 @@ pub(super) struct ServerInfo {
 }
 
 impl ServerInfo {
+    /// Checks a Redis. Fails while it loads its data: it reports then that it has no append-only file. By the next
+    /// command it may have loaded them, and would count as one that has not kept them.
     pub(super) async fn read(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
         let info: String = redis::cmd("INFO").query_async(connection).await?;
         let config: RedisResult<HashMap<String, String>> = redis::cmd("CONFIG")
@@ -47,7 +50,12 @@ impl ServerInfo {
             Err(error) if error.is_unrecoverable_error() => return Err(error),
             Err(_) => HashMap::new(),
         };
-        Ok(Self::parse(&info, &config))
+        let server = Self::parse(&info, &config);
+        if server.is_primary() && server.is_loading {
+            let kind = redis::ErrorKind::Server(redis::ServerErrorKind::BusyLoading);
+            return Err((kind, "it is loading its data").into());
+        }
+        Ok(server)
     }
 
     fn parse(info: &str, config: &HashMap<String, String>) -> Self {
@@ -65,6 +73,7 @@ impl ServerInfo {
             promoted_from: text("master_replid2").trim_matches('0').to_owned(),
             version: text("redis_version"),
             role: text("role"),
+            is_loading: text("loading") == "1",
             maxmemory_policy: text("maxmemory_policy"),
             is_append_only: text("aof_enabled") == "1",
             appendfsync: config.get("appendfsync").cloned(),

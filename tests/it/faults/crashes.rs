@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use leasehold::config::RedisConfig;
 use leasehold::domain::{Claim, LockName, NotHolder, Renewed};
 use leasehold::service::AcquireOutcome;
 use tokio::task::JoinSet;
@@ -12,7 +13,8 @@ use tokio::time::Instant;
 
 use super::{Replica, durable_redis, forgetful_redis, lasting};
 use crate::support::fixture::{claim, claim_on, fresh_name, lock_of, not_holder, only, rival, ttl};
-use crate::support::stores::CONNECTIONS_IN_ALL;
+use crate::support::proxy::Proxy;
+use crate::support::stores::{self, CONNECTIONS_IN_ALL};
 use crate::support::{eventually, eventually_within};
 
 const CLIENTS: usize = 50;
@@ -121,6 +123,36 @@ async fn a_durable_redis_may_be_killed_under_load_and_no_grant_is_wrong() {
     for name in names.iter() {
         replica.becomes_free(&claim_on(name)).await;
     }
+}
+
+/// While Redis loads its append-only file, it reports that it has none.
+#[tokio::test]
+async fn a_durable_redis_that_is_loading_its_data_has_lost_none() {
+    let mut server = durable_redis().await;
+    let proxy = Proxy::start(server.address()).await;
+    let config = RedisConfig {
+        connect_timeout: Duration::from_secs(4),
+        ..stores::redis_config()
+    };
+    let store = stores::redis_store(&proxy.database(0), &config).await;
+    let replica = Replica::on(store.expect("it answers"));
+    replica.granted(&lasting(claim())).await;
+    // Enough to load for seconds.
+    let fill = "for i = 1, 300000 do redis.call('SET', 'filler', i) end";
+    server.command(&["EVAL", fill, "0"]).await;
+    server.kill();
+    // A process that connects reads the configuration first, and asks for the state of the data half a second later.
+    proxy.delay_replies(Duration::from_millis(500));
+    server.restart_loading().await;
+    eventually("the process has read the configuration", async || {
+        let commands = server.info_section("commandstats").await;
+        commands.contains("cmdstat_config").then_some(())
+    })
+    .await;
+    server.load_the_rest().await;
+    proxy.delay_replies(Duration::ZERO);
+    // If anything counted as lost, grants would wait for the lease that lasts.
+    replica.granted_not_before(&claim(), Instant::now()).await;
 }
 
 #[tokio::test]

@@ -228,6 +228,25 @@ fn a_dead_grant_a_late_one_and_a_failure_without_a_reason_are_rejected() {
 }
 
 #[test]
+fn new_grants_that_wait_for_leases_although_nothing_was_lost_are_rejected() {
+    let history = |effect: Effect| {
+        let mut history = valid();
+        history.outages.push(outage(effect, 1_600, 1_900));
+        history.claims.push(claim("gus", &["b"], Mode::Exclusive));
+        let waits = refused(503, "recovering");
+        history.ask(6, Action::Acquire { wait: 0 }, 8_000, 8_010, waits);
+        history
+    };
+    let is_rejected = |effect: Effect| {
+        let (found, _) = judge(&history(effect));
+        let mut rules = found.iter().map(|violation| violation.rule);
+        rules.any(|rule| rule == Rule::WrongFailure)
+    };
+    assert!(is_rejected(Effect::Away), "its data were kept");
+    assert!(!is_rejected(Effect::Loss), "its data were lost");
+}
+
+#[test]
 fn a_clock_that_jumps_ends_what_it_ends_and_no_more() {
     let history = |by: i64| {
         let mut history = valid();

@@ -50,6 +50,8 @@ pub(crate) struct RedisOptions {
     pub(crate) databases: u16,
     /// Whether the test can move its clock.
     pub(crate) has_movable_clock: bool,
+    /// Whether it loads its data slowly.
+    pub(crate) loads_slowly: bool,
     /// The environment, for a preloaded library.
     pub(crate) environment: Vec<(&'static str, String)>,
 }
@@ -61,6 +63,7 @@ impl Default for RedisOptions {
             eviction_policy: "noeviction",
             databases: 16,
             has_movable_clock: false,
+            loads_slowly: false,
             environment: Vec::new(),
         }
     }
@@ -81,6 +84,8 @@ impl RedisOptions {
             Persistence::AofEverySecond => ("yes", "everysec"),
             Persistence::AofAlways => ("yes", "always"),
         };
+        // Redis sleeps for a microsecond after about every fifth command.
+        let load_delay = if self.loads_slowly { "-5" } else { "0" };
         [
             ("port", port.to_string()),
             ("bind", "127.0.0.1".to_owned()),
@@ -92,6 +97,7 @@ impl RedisOptions {
             ("repl-diskless-sync-delay", "0".to_owned()),
             ("maxmemory-policy", self.eviction_policy.to_owned()),
             ("databases", self.databases.to_string()),
+            ("key-load-delay", load_delay.to_owned()),
         ]
         .into_iter()
         .flat_map(|(option, value)| [format!("--{option}"), value])
@@ -135,6 +141,25 @@ impl RedisServer {
             "redis-server did not start again on port {}",
             self.port
         );
+    }
+
+    /// The same, but Redis loads its data slowly, and refuses most commands meanwhile. Returns as soon as it answers.
+    pub(crate) async fn restart_loading(&mut self) {
+        assert!(self.process.is_none(), "kill it before restarting it");
+        self.options.loads_slowly = true;
+        self.launch();
+        let is_loading = |error: redis::RedisError| error.code() == Some("LOADING");
+        let give_up = Instant::now() + START_TIMEOUT;
+        while !self.try_command(0, &["PING"]).await.is_err_and(is_loading) {
+            assert!(Instant::now() < give_up, "it does not load its data");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Ends a slow load: Redis loads the rest of its data at once.
+    pub(crate) async fn load_the_rest(&self) {
+        self.command(&["CONFIG", "SET", "key-load-delay", "0"])
+            .await;
     }
 
     /// The options for the next start of a killed Redis.
@@ -290,7 +315,7 @@ impl RedisServer {
         command.query_async(&mut connection).await
     }
 
-    async fn try_start(&mut self) -> bool {
+    fn launch(&mut self) -> String {
         let directory = self.directory.path().to_str().expect("a path in UTF-8");
         let clock_offset = self.options.has_movable_clock.then(|| self.clock_offset());
         if clock_offset.as_ref().is_some_and(|file| !file.exists()) {
@@ -299,8 +324,13 @@ impl RedisServer {
         let arguments = self.options.arguments(self.port, directory);
         let environment = &self.options.environment;
         let process = Process::start(&arguments, clock_offset.as_deref(), environment);
-        let own = process.pid().to_string();
+        let pid = process.pid().to_string();
         self.process = Some(process);
+        pid
+    }
+
+    async fn try_start(&mut self) -> bool {
+        let own = self.launch();
         let give_up = Instant::now() + START_TIMEOUT;
         while Instant::now() < give_up {
             // While Redis loads its data it answers with an error. Another process may also answer on this port.

@@ -134,10 +134,12 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
             });
             !is_after_a_step
                 && !outages.any(|outage| match outage.effect {
-                    Effect::Away | Effect::Loss => {
+                    Effect::Loss => {
                         let over = grace_end(evidence, outage.from, outage.until);
                         strikes_until(outage, over, request, at)
                     }
+                    // Claims wait until all processes have had time to report their waiters, but for no lease.
+                    Effect::Away => strikes_until(outage, outage.until + SETTLING, request, at),
                     Effect::Full | Effect::Slower => false,
                 })
         }
