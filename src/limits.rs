@@ -97,6 +97,9 @@ impl Drop for Taken {
     }
 }
 
+/// The share of one request in the limits on requests. Clones share it; it is in use until all are dropped.
+pub type RequestPermit = Arc<[Taken; 2]>;
+
 /// What one peer may use at once, over all of its connections.
 #[derive(Debug)]
 pub struct PeerLimits {

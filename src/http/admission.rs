@@ -30,8 +30,10 @@ pub(super) enum Operation<'a> {
     List,
     /// Streams events until the client disconnects. It never waits for a slot.
     Watch,
-    /// Renews, releases or evicts this many leases: a client that cannot do so loses a lock, or blocks it for others.
+    /// Renews or releases this many leases: a client that cannot do so loses a lock, or blocks it for others.
     Keep(usize),
+    /// Evicts the holders of one lock.
+    Evict,
 }
 
 /// What an operation on several locks weighs, for each of them: it blocks the store for all others until it is done. A
@@ -39,6 +41,8 @@ pub(super) enum Operation<'a> {
 const WEIGHT_OF_EACH: usize = 4;
 /// What an acquire weighs that may enter a queue: that, and leaving it, takes the store longer than a refusal.
 const WEIGHT_OF_WAIT: usize = 4;
+/// What an eviction weighs, of several steps.
+const WEIGHT_OF_EVICTION: usize = 4;
 /// An answer that lists this many holders takes the store longer by about one refusal.
 const HOLDERS_OF_WEIGHT: usize = 4;
 
@@ -58,6 +62,7 @@ impl Operation<'_> {
                 least + listed(names)
             }
             Self::Keep(several) => WEIGHT_OF_EACH * several,
+            Self::Evict => WEIGHT_OF_EVICTION,
         }
     }
 }
@@ -109,13 +114,16 @@ impl App {
         extensions: &Extensions,
     ) -> Result<Slot, Problem> {
         let admission = self.admission();
-        let peer = extensions.get().and_then(Peer::limits);
+        let peer: Option<&Peer> = extensions.get();
+        let request = peer.and_then(Peer::request).cloned();
+        let peer = peer.and_then(Peer::limits);
         let timeout = match operation {
             Operation::Watch => Duration::ZERO,
             Operation::Inspect(_)
             | Operation::Acquire { .. }
             | Operation::List
-            | Operation::Keep(_) => admission.timeout,
+            | Operation::Keep(_)
+            | Operation::Evict => admission.timeout,
         };
         let deadline = Instant::now() + timeout;
         let (of_all, of_peer) = match operation {
@@ -131,12 +139,19 @@ impl App {
                 (&admission.event_streams, Limit::EventStreams),
                 peer.map(|peer| (peer, &peer.event_streams, Limit::EventStreamsPerPeer)),
             ),
-            Operation::Keep(_) => (
+            Operation::Keep(_) | Operation::Evict => (
                 (&admission.renewals, Limit::Renewals),
                 peer.map(|peer| (peer, &peer.renewals, Limit::RenewalsPerPeer)),
             ),
         };
-        let slot = Slot::take(of_all, of_peer, operation.weight(self.service()), deadline).await;
+        let slot = Slot::take(
+            of_all,
+            of_peer,
+            request,
+            operation.weight(self.service()),
+            deadline,
+        )
+        .await;
         slot.map_err(|limit| {
             self.refusals().count(limit);
             Problem::over_limit(limit)

@@ -27,12 +27,10 @@ impl Frequent {
     /// The kind of a line about this problem of this peer; none if such lines are always written, as those about client
     /// errors are where every request has a line.
     pub(super) fn of(problem: &Problem, peer: IpAddr, mode: LogRequests) -> Option<Self> {
-        if let Some(reason) = problem.access_refusal() {
-            return reason.needs_no_key().then_some(Self::PeerRefusal(peer));
-        }
         let code = problem.code();
         // Limits are checked before keys.
-        if matches!(code, Code::RateLimited | Code::Overloaded) {
+        let is_over_limit = matches!(code, Code::RateLimited | Code::Overloaded);
+        if is_over_limit || problem.access_refusal().is_some() {
             return Some(Self::PeerRefusal(peer));
         }
         if matches!(code, Code::StoreUnavailable | Code::Recovering) {

@@ -43,8 +43,11 @@ impl Gate {
         permits.ok().map(Passed)
     }
 
-    /// `None` never, because the semaphore is never closed.
-    pub(super) async fn pass_at_last(&self, weight: usize) -> Option<Passed> {
+    /// Waits for `weight` permits without a deadline. Never returns `None`, because the semaphore is never closed.
+    ///
+    /// # Cancel safety
+    /// A dropped future holds no permits.
+    pub async fn pass_at_last(&self, weight: usize) -> Option<Passed> {
         let permits = Arc::clone(&self.free).acquire_many_owned(self.permits(weight));
         permits.await.ok().map(Passed)
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-use super::{Gate, Limit, Passed, PeerLimits};
+use super::{Gate, Limit, Passed, PeerLimits, RequestPermit};
 
 /// The capacity that one request occupies in the store. It releases it while it waits, and takes it again for each
 /// further operation. Clones share it.
@@ -17,6 +17,8 @@ struct SlotShared {
     of_peer: Option<Gate>,
     /// Keeps the peer's limits alive while they are in use, even after its last connection has closed.
     peer: Option<Arc<PeerLimits>>,
+    /// The request counts until all that it began in the store has ended, though its client may be gone.
+    _request: Option<RequestPermit>,
     weight: usize,
     permits: Mutex<Option<SlotPermits>>,
 }
@@ -40,6 +42,7 @@ impl Slot {
     pub async fn take(
         of_all: (&Gate, Limit),
         of_peer: Option<(&Arc<PeerLimits>, &Gate, Limit)>,
+        request: Option<RequestPermit>,
         weight: usize,
         deadline: Instant,
     ) -> Result<Self, Limit> {
@@ -54,6 +57,7 @@ impl Slot {
             of_all: of_all.0.clone(),
             of_peer: of_peer.map(|(_, gate, _)| gate.clone()),
             peer: of_peer.map(|(peer, ..)| Arc::clone(peer)),
+            _request: request,
             weight,
             permits: Mutex::new(Some(permits)),
         }))))
@@ -77,23 +81,36 @@ impl Slot {
     /// # Cancel safety
     /// A dropped future has taken nothing.
     pub async fn retake(&self) {
-        let Some(slot) = &self.0 else {
-            return;
-        };
-        if slot.permits().is_some() {
-            return;
+        if let Some(slot) = &self.0 {
+            slot.retake(slot.of_peer.as_ref()).await;
         }
-        let of_peer = match &slot.of_peer {
-            Some(gate) => gate.pass_at_last(slot.weight).await,
-            None => None,
-        };
-        if let Some(of_all) = slot.of_all.pass_at_last(slot.weight).await {
-            *slot.permits() = Some(SlotPermits { of_all, of_peer });
+    }
+
+    /// The same, whatever else the peer does: for operations that others wait for.
+    ///
+    /// # Cancel safety
+    /// A dropped future has taken nothing.
+    pub async fn retake_before_peer(&self) {
+        if let Some(slot) = &self.0 {
+            slot.retake(None).await;
         }
     }
 }
 
 impl SlotShared {
+    async fn retake(&self, of_peer: Option<&Gate>) {
+        if self.permits().is_some() {
+            return;
+        }
+        let of_peer = match of_peer {
+            Some(gate) => gate.pass_at_last(self.weight).await,
+            None => None,
+        };
+        if let Some(of_all) = self.of_all.pass_at_last(self.weight).await {
+            *self.permits() = Some(SlotPermits { of_all, of_peer });
+        }
+    }
+
     fn permits(&self) -> MutexGuard<'_, Option<SlotPermits>> {
         self.permits.lock().unwrap_or_else(PoisonError::into_inner)
     }

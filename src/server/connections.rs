@@ -246,12 +246,13 @@ impl Protocol {
         let mut request =
             request.map(|body| Body::new(RequestBody::new(body, Arc::clone(activity))));
         let extensions = request.extensions_mut();
-        extensions.insert(peer.clone());
-        let taken = peer.begin_request(&self.requests).map_err(|limit| {
+        let permit = peer.begin_request(&self.requests).map_err(|limit| {
             self.refusals.count(limit);
             extensions.insert(OverLimit(limit));
         });
-        let under_way = UnderWay::new(activity, taken.ok());
+        let permit = permit.ok();
+        extensions.insert(peer.in_request(permit.clone()));
+        let under_way = UnderWay::new(activity, permit);
         // Not an async block: what is moved into one and awaited there takes its room twice.
         Either::Right(app.call(request).map_ok(move |response| {
             response.map(|body| AnswerBody::new(body, under_way, streams::delivery()))

@@ -15,7 +15,7 @@ use futures_util::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
 
 use super::activity::Activity;
-use crate::limits::Taken;
+use crate::limits::RequestPermit;
 
 /// What is given to a stream of HTTP/2 at once, which is the size of its frames.
 const PIECE_BYTES: usize = 16 * 1024;
@@ -74,15 +74,15 @@ impl Drop for Piece {
 /// A request counts as under way for as long as this lives, which its answer has.
 pub(super) struct UnderWay {
     activity: Arc<Activity>,
-    _taken: Option<[Taken; 2]>,
+    _request: Option<RequestPermit>,
 }
 
 impl UnderWay {
-    pub(super) fn new(activity: &Arc<Activity>, taken: Option<[Taken; 2]>) -> Self {
+    pub(super) fn new(activity: &Arc<Activity>, request: Option<RequestPermit>) -> Self {
         activity.begin();
         Self {
             activity: Arc::clone(activity),
-            _taken: taken,
+            _request: request,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::user_timeout::UserTimeout;
 use crate::config::{AddressBlock, ServerConfig, half};
-use crate::limits::{Budget, Gate, Limit, PeerLimits, Taken};
+use crate::limits::{Budget, Gate, Limit, PeerLimits, RequestPermit, Taken};
 
 /// A peer with fewer connections than this may use the reserved ones; the same number holds for requests.
 const FEW: usize = 4;
@@ -20,6 +20,7 @@ pub struct Peer {
     is_trusted_proxy: bool,
     limits: Arc<PeerLimits>,
     user_timeout: UserTimeout,
+    request: Option<RequestPermit>,
 }
 
 impl Peer {
@@ -31,6 +32,7 @@ impl Peer {
             is_trusted_proxy: false,
             limits: Shares::unlimited().limits(),
             user_timeout: UserTimeout::default(),
+            request: None,
         }
     }
 
@@ -67,6 +69,20 @@ impl Peer {
         &self.user_timeout
     }
 
+    /// The share of this request in the limits on requests. Whoever goes on after the client is gone keeps it.
+    #[must_use]
+    pub fn request(&self) -> Option<&RequestPermit> {
+        self.request.as_ref()
+    }
+
+    /// The same peer, in a request.
+    pub(super) fn in_request(&self, request: Option<RequestPermit>) -> Self {
+        Self {
+            request,
+            ..self.clone()
+        }
+    }
+
     fn uses_few(&self, of: &Budget) -> bool {
         of.used() < FEW
     }
@@ -85,7 +101,7 @@ impl Peer {
 
     /// Counts a request of the peer, or returns the limit that is reached. A peer with few other requests may exceed
     /// the limit for all peers, so that probes always get a response.
-    pub(super) fn begin_request(&self, all: &Budget) -> Result<[Taken; 2], Limit> {
+    pub(super) fn begin_request(&self, all: &Budget) -> Result<RequestPermit, Limit> {
         let own = &self.limits.requests;
         let is_small = self.uses_few(own);
         let taken = match own.take(1) {
@@ -94,8 +110,8 @@ impl Peer {
             None => return Err(Limit::RequestsPerPeer),
         };
         match all.take(1) {
-            Some(one) => Ok([taken, one]),
-            None if is_small => Ok([taken, all.take_anyway(1)]),
+            Some(one) => Ok(Arc::new([taken, one])),
+            None if is_small => Ok(Arc::new([taken, all.take_anyway(1)])),
             None => Err(Limit::Requests),
         }
     }
@@ -195,6 +211,7 @@ impl Peers {
             is_trusted_proxy: self.trusted_proxies.iter().any(|block| block.contains(ip)),
             limits: self.limits_of(ip),
             user_timeout: UserTimeout::default(),
+            request: None,
         };
         let own = &peer.limits.connections;
         if is_reserve && !peer.uses_few(own) {

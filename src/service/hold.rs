@@ -24,9 +24,9 @@ use crate::store::{Fault, StoreError};
 /// The first pause before a failed renewal is retried; doubled each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 
-/// How many permits of the peer's gate a renewal by a stream takes, and a release when it closes, because thousands of
-/// streams may renew or close at once. A renewal by request takes one per lock.
-pub(super) const STREAM_WEIGHT: usize = 8;
+/// How many permits of the peer's gate a renewal by a stream takes, because thousands of streams may renew at once. A
+/// renewal by request takes one per lock.
+const RENEWAL_WEIGHT: usize = 8;
 
 /// An item of a [`Hold`].
 #[derive(Debug)]
@@ -303,7 +303,7 @@ impl HoldTask {
         let _permit = match self.request.slot.peer() {
             Some(peer) => Some(
                 peer.renewals
-                    .pass(STREAM_WEIGHT, deadline)
+                    .pass(RENEWAL_WEIGHT, deadline)
                     .await
                     .ok_or_else(|| {
                         StoreError::unavailable(
@@ -314,7 +314,8 @@ impl HoldTask {
             ),
             None => None,
         };
-        let sent = Instant::now();
+        let (sent, deadline) = inner.start();
+        let deadline = deadline.min(until);
         let answer = inner
             .store
             .renew(&claim.names, claim.token, change, deadline)

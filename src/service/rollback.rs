@@ -11,7 +11,6 @@ use tokio::time::Instant;
 
 use super::ServiceShared;
 use super::acquire::Request;
-use super::hold::STREAM_WEIGHT;
 use crate::domain::{Claim, Rollback, Suspended};
 use crate::limits::Passed;
 use crate::store::StoreError;
@@ -19,6 +18,8 @@ use crate::store::StoreError;
 /// The first pause between retries; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How many permits of the peer's gate for renewals the release of a closed stream takes.
+const CLOSE_WEIGHT: usize = 2;
 
 impl Request {
     /// Rolls back what this request was granted or took over, which lasts for `ttl`. Keeps the slot until done, so that
@@ -48,14 +49,10 @@ impl Request {
         let inner = &self.inner;
         let give_up_at = Instant::now() + ttl + inner.operation_timeout;
         let withdrawn = retry_until(give_up_at, || async {
-            let (_, deadline) = inner.start();
-            let Some(_permits) = self.admit_rollback(rollback, deadline).await else {
-                return false;
-            };
-            let (claim, sent) = (&self.claim, Instant::now());
-            let withdrawn = inner
-                .store
-                .withdraw(claim, self.attempt, rollback, deadline);
+            let _permits = self.admit_rollback(rollback).await;
+            let (sent, deadline) = inner.start();
+            let store = &inner.store;
+            let withdrawn = store.withdraw(&self.claim, self.attempt, rollback, deadline);
             let answer = withdrawn.await;
             inner.metrics.withdraw(sent.elapsed(), &answer);
             answer.is_ok()
@@ -66,18 +63,12 @@ impl Request {
 
     /// Waits until the rollback may be sent. What streams release when they close counts in their peer's share, as
     /// their renewals do; the rollback of a grant is within the slot of its request.
-    async fn admit_rollback(
-        &self,
-        rollback: Rollback,
-        deadline: Instant,
-    ) -> Option<(Option<Passed>, Passed)> {
+    async fn admit_rollback(&self, rollback: Rollback) -> [Option<Passed>; 2] {
         let of_peer = match (rollback, self.slot.peer()) {
-            (Rollback::Close, Some(peer)) => {
-                Some(peer.renewals.pass(STREAM_WEIGHT, deadline).await?)
-            }
+            (Rollback::Close, Some(peer)) => peer.renewals.pass_at_last(CLOSE_WEIGHT).await,
             (Rollback::Close, None) | (Rollback::Undo, _) => None,
         };
-        Some((of_peer, self.inner.rollbacks.pass(1, deadline).await?))
+        [of_peer, self.inner.rollbacks.pass_at_last(1).await]
     }
 }
 

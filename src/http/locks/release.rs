@@ -141,7 +141,7 @@ async fn evict(
         return Err(Problem::field("hold_count", problem));
     }
     fields.finish(&RELEASE_FIELDS)?;
-    let service = app.admit(Operation::Keep(1), &extensions).await?;
+    let service = app.admit(Operation::Evict, &extensions).await?;
     let evicted = service.evict(name.clone(), reason.clone()).await?;
     let requester = Requester::find(&extensions);
     tracing::info!(

@@ -31,14 +31,6 @@ impl AccessRefusal {
         Self::UnknownHost,
     ];
 
-    /// Whether clients without a key can cause this refusal, as often as they like.
-    pub(in crate::http) fn needs_no_key(self) -> bool {
-        match self {
-            Self::Unauthorized | Self::RateLimited | Self::CrossSite | Self::UnknownHost => true,
-            Self::Role => false,
-        }
-    }
-
     /// The label in the metrics.
     pub(in crate::http) fn label(self) -> &'static str {
         match self {

@@ -47,8 +47,9 @@ impl ServerInfo {
             .await;
         let config = match config {
             Ok(config) => config,
-            Err(error) if error.is_unrecoverable_error() => return Err(error),
-            Err(_) => HashMap::new(),
+            // Many managed services forbid the command, or do not have it.
+            Err(error) if matches!(error.code(), Some("NOPERM" | "ERR")) => HashMap::new(),
+            Err(error) => return Err(error),
         };
         let server = Self::parse(&info, &config);
         if server.is_primary() && server.is_loading {

@@ -7,8 +7,9 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::{Attacked, size};
-use crate::support::http2::Http2;
+use super::{Attacked, MIB, ask, size};
+use crate::support::eventually_within;
+use crate::support::http2::{DATA, Http2};
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::waiters::http1::{Connection, Request};
 
@@ -111,5 +112,50 @@ async fn streams_that_wait_and_close_leave_the_store_to_others() {
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     bystander.noticed_nothing().await;
+    attacked.gives_memory_back().await;
+}
+
+/// Each leaves a release behind. They once took 1.3 GiB, while their leases lived on.
+#[tokio::test]
+async fn streams_that_close_once_they_hold_do_not_pile_up() {
+    let redis = RedisServer::start(RedisOptions::forgetful()).await;
+    let attacked = attacked(&redis).await;
+    let bystander = attacked.bystander().await;
+    let before = attacked.memory();
+    let end = Instant::now() + Duration::from_secs(size(3, 10) as u64);
+    let mut clients = JoinSet::new();
+    for number in 0..size(4, 18) {
+        let address = attacked.address;
+        clients.spawn(async move {
+            let mut client = Http2::open(address, WINDOW).await.unwrap();
+            client.widen(0, WINDOW).await.unwrap();
+            let (mut asked, mut held) = (0, 0);
+            while Instant::now() < end {
+                while asked < held + IN_FLIGHT / 2 {
+                    let path = format!("/locks/{number}-{asked}?ttl=1h");
+                    let asking = client.ask_for("text/event-stream", "POST", &path, "");
+                    asking.await.unwrap();
+                    asked += 1;
+                }
+                let frame = client.next().await.unwrap();
+                if frame.kind == DATA && !frame.ends_stream() {
+                    client.reset(frame.stream).await.unwrap();
+                }
+                held += usize::from(frame.kind == DATA);
+            }
+            held
+        });
+    }
+    let held: usize = clients.join_all().await.into_iter().sum();
+    assert!(held > 100, "hardly an attack");
+    let grown = attacked.memory().saturating_sub(before) / MIB;
+    assert!(grown < 96, "{grown} MiB after {held} streams");
+    bystander.noticed_nothing().await;
+    eventually_within(Duration::from_secs(30), "the locks are free", async || {
+        let (_, locks) = ask(attacked.address, "GET", "/locks", "").await.ok()?;
+        let locks: serde_json::Value = serde_json::from_str(&locks).ok()?;
+        locks["locks"].as_array()?.is_empty().then_some(())
+    })
+    .await;
     attacked.gives_memory_back().await;
 }

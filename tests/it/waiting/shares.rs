@@ -5,20 +5,29 @@ use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use leasehold::domain::{Mode, NotHolder, Share};
-use leasehold::limits::{Budget, Gate, Limit, Passed, PeerLimits, Slot};
+use leasehold::limits::{Budget, Gate, Limit, Passed, PeerLimits, RequestPermit, Slot};
 use leasehold::service::{AcquireOutcome, HoldEvent, QueueFull};
 use tokio::time::{Instant, sleep};
 
 use super::holding::{acquired, brief};
 use super::staged::Staged;
-use super::{LONG_WAIT, Waiting, held, releases, rivals, settle, takes, view};
-use crate::support::fixture::{claim, lock_of, rival};
+use super::{LONG_WAIT, Waiting, assert_at_once, held, releases, rivals, settle, takes, view};
+use crate::support::fixture::{claim, claim_on_all, fresh_name, lock_of, names, rival};
 
 /// A slot for one operation of one peer.
 async fn slot_of(peer: &Arc<PeerLimits>) -> Slot {
+    slot_within(&Gate::new(100), peer, None).await
+}
+
+async fn slot_within(all: &Gate, peer: &Arc<PeerLimits>, request: Option<RequestPermit>) -> Slot {
     let of_peer = Some((peer, &peer.operations, Limit::OperationsPerPeer));
-    let all = Gate::new(100);
-    let slot = Slot::take((&all, Limit::Operations), of_peer, 1, Instant::now());
+    let slot = Slot::take(
+        (all, Limit::Operations),
+        of_peer,
+        request,
+        1,
+        Instant::now(),
+    );
     slot.await.expect("there is room")
 }
 
@@ -28,14 +37,33 @@ async fn occupied(gate: &Gate) -> Passed {
     passed.expect("nothing else is in flight")
 }
 
+/// Waiters of other peers and other processes wait for it.
 #[tokio::test(start_paused = true)]
-async fn a_waiting_claim_takes_its_turn_to_poll() {
-    let (service, store) = Staged::service();
+async fn a_waiting_claim_polls_whatever_else_its_peer_does() {
+    let (service, _) = Staged::service();
     let peer = Arc::new(with_one_of_each());
     let holder = held(&service).await;
     let within = service.within(slot_of(&peer).await);
     let waiting = Waiting::standing(&within, &Arc::new(rival(&holder)), LONG_WAIT).await;
-    let another = occupied(&peer.operations).await;
+    let _another = occupied(&peer.operations).await;
+    let released = Instant::now();
+    releases(&service, &holder).await;
+    waiting.granted().await;
+    assert_at_once(released);
+}
+
+/// Such a poll keeps the store busy for long, so the peer does not matter, but all that is in flight does.
+#[tokio::test(start_paused = true)]
+async fn a_waiting_claim_on_several_locks_takes_its_turn_to_poll() {
+    let (service, store) = Staged::service();
+    let (all, peer) = (Gate::new(1), Arc::new(with_one_of_each()));
+    let locks = names(&[fresh_name(), fresh_name()]);
+    let holder = Arc::new(claim_on_all(locks));
+    takes(&service, &holder).await;
+    let within = service.within(slot_within(&all, &peer, None).await);
+    let waiting = Waiting::standing(&within, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let _another_of_peer = occupied(&peer.operations).await;
+    let another = occupied(&all).await;
     let polls = store.polls();
     releases(&service, &holder).await;
     sleep(Duration::from_millis(500)).await;
@@ -68,21 +96,27 @@ async fn a_claim_keeps_its_places_until_it_has_left_the_queue() {
     let _second = Waiting::standing(&service, second, LONG_WAIT).await;
 }
 
+/// Until then its request counts, so that streams that come and go do not pile up.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_closes_releases_within_the_limit_of_its_peer() {
     let (service, store) = Staged::service();
     let peer = Arc::new(with_one_of_each());
     let claim = brief();
-    let within = service.within(slot_of(&peer).await);
+    let requests = Budget::new(10);
+    let permit = [(); 2].map(|()| requests.take(1).expect("there is room"));
+    let slot = slot_within(&Gate::new(1), &peer, Some(Arc::new(permit))).await;
+    let within = service.within(slot);
     let mut hold = within.hold(Arc::clone(&claim), None);
     acquired(&mut hold).await;
     let another = occupied(&peer.renewals).await;
-    drop(hold);
+    drop((hold, within));
     sleep(Duration::from_millis(500)).await;
     assert_eq!(store.cleanups().len(), 0);
+    assert_eq!(requests.used(), 2);
     drop(another);
     settle().await;
     assert_eq!(store.cleanups(), ["withdraw"]);
+    assert_eq!(requests.used(), 0);
     takes(&service, &Arc::new(rival(&claim))).await;
 }
 
