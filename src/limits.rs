@@ -123,6 +123,8 @@ pub struct PeerLimits {
     pub places: Budget,
     /// Renewals and releases.
     pub renewals: Gate,
+    /// Releases of closed streams. As many as renewals, which they must not delay.
+    pub closings: Gate,
 }
 
 /// Every limit whose refusals are counted.

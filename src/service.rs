@@ -271,7 +271,8 @@ impl LockService {
     /// # Cancel safety
     /// Dropping the stream, at any point, releases the lock or removes the claim from the queue.
     pub fn hold(&self, claim: Arc<Claim>, wait: Option<Duration>) -> Hold {
-        self.inner.hold(claim, wait, self.slot.clone())
+        let request = Request::new(&self.inner, claim, self.slot.clone());
+        self.inner.hold(request, wait)
     }
 
     /// Events of locks from now on, or since the event `after`. The stream has every event that begins after this

@@ -17,6 +17,8 @@ pub(super) enum Frequent {
     PeerRefusal(IpAddr),
     /// Other refusals of what a client asks for: a lock that is held, a field that is wrong.
     ClientError(IpAddr),
+    /// Evictions by clients without a key, on a service that has none.
+    Eviction(IpAddr),
     /// While the store is unavailable, all requests fail.
     StoreFailure,
     /// While the store is slow, all requests are slow.
@@ -46,6 +48,7 @@ impl Frequent {
 pub(super) struct LogSample {
     peer_refusals: PeerCounts,
     client_errors: PeerCounts,
+    evictions: PeerCounts,
     store_failures: TotalCount,
     slow_requests: TotalCount,
 }
@@ -55,6 +58,7 @@ pub(super) struct LogSample {
 pub(super) struct LineNumber {
     pub(super) peer_refusals: Option<u32>,
     pub(super) client_errors: Option<u32>,
+    pub(super) evictions: Option<u32>,
     pub(super) store_failures: Option<u32>,
     pub(super) slow_requests: Option<u32>,
 }
@@ -73,6 +77,9 @@ impl LogSample {
                 &mut number.client_errors,
                 self.client_errors.count(peer).count,
             ),
+            Some(Frequent::Eviction(peer)) => {
+                (&mut number.evictions, self.evictions.count(peer).count)
+            }
             Some(Frequent::StoreFailure) => {
                 (&mut number.store_failures, self.store_failures.count())
             }

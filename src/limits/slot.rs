@@ -19,6 +19,7 @@ struct SlotShared {
     peer: Option<Arc<PeerLimits>>,
     /// The request counts until all that it began in the store has ended, though its client may be gone.
     _request: Option<RequestPermit>,
+    asked_at: Instant,
     weight: usize,
     permits: Mutex<Option<SlotPermits>>,
 }
@@ -46,6 +47,7 @@ impl Slot {
         weight: usize,
         deadline: Instant,
     ) -> Result<Self, Limit> {
+        let asked_at = Instant::now();
         let permits = SlotPermits {
             of_peer: match of_peer {
                 Some((_, gate, limit)) => Some(gate.pass(weight, deadline).await.ok_or(limit)?),
@@ -58,6 +60,7 @@ impl Slot {
             of_peer: of_peer.map(|(_, gate, _)| gate.clone()),
             peer: of_peer.map(|(peer, ..)| Arc::clone(peer)),
             _request: request,
+            asked_at,
             weight,
             permits: Mutex::new(Some(permits)),
         }))))
@@ -67,6 +70,12 @@ impl Slot {
     #[must_use]
     pub fn peer(&self) -> Option<&Arc<PeerLimits>> {
         self.0.as_ref()?.peer.as_ref()
+    }
+
+    /// When the request began to wait for the slot.
+    #[must_use]
+    pub fn asked_at(&self) -> Option<Instant> {
+        Some(self.0.as_ref()?.asked_at)
     }
 
     /// Releases the capacity while the request waits.

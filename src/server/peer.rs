@@ -158,6 +158,7 @@ impl Shares {
             event_streams: Gate::new(self.event_streams),
             places: Budget::new(usize::MAX),
             renewals: Gate::new(self.renewals),
+            closings: Gate::new(self.renewals),
         })
     }
 }

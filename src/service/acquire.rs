@@ -29,7 +29,8 @@ impl Request {
             inner: Arc::clone(inner),
             claim,
             attempt: Attempt::random(),
-            began: Instant::now(),
+            // The client's wait includes the time until there was a slot.
+            began: slot.asked_at().unwrap_or_else(Instant::now),
             slot,
         }
     }

@@ -18,7 +18,6 @@ use super::wait_loop::WaitLoop;
 use super::waiter::DisconnectGuard;
 use super::{ServiceShared, UnclaimedLease, remaining};
 use crate::domain::{Claim, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight};
-use crate::limits::Slot;
 use crate::store::{Fault, StoreError};
 
 /// The first pause before a failed renewal is retried; doubled each time.
@@ -146,22 +145,17 @@ impl EventSender {
 }
 
 impl ServiceShared {
-    pub(super) fn hold(
-        self: &Arc<Self>,
-        claim: Arc<Claim>,
-        wait: Option<Duration>,
-        slot: Slot,
-    ) -> Hold {
+    pub(super) fn hold(self: &Arc<Self>, request: Request, wait: Option<Duration>) -> Hold {
         // One event at a time: without a reader, the lease is not renewed.
         let (sender, events) = mpsc::channel(1);
         let claim = Arc::new(Claim {
             takes_over: true,
-            ..Arc::unwrap_or_clone(claim)
+            ..Arc::unwrap_or_clone(request.claim)
         });
         let task = HoldTask {
             // Registered before the acquire, so that no end of the lease is missed.
             held: self.held.register(claim.names.clone(), claim.token),
-            request: Request::new(self, claim, slot),
+            request: Request { claim, ..request },
             events: EventSender(sender),
         };
         let inner = Arc::clone(self);

@@ -17,7 +17,7 @@ use super::QueueFull;
 use super::jitter;
 use super::waiter::{Places, Waiter};
 use crate::config::half;
-use crate::domain::{Claim, LockName, Token};
+use crate::domain::{Claim, ClaimDigest, LockName, Token};
 use crate::limits::{Budget, PeerLimits};
 pub(super) use deferred_notify::DeferredNotify;
 use lock_queue::LockQueue;
@@ -250,6 +250,20 @@ impl LocalWaiters {
         for waiter in state.attached.get(&token).into_iter().flatten() {
             waiter.recheck(now);
             wakes.add(waiter);
+        }
+    }
+
+    /// The claim left the lock's queue by a request elsewhere: its waiters poll now.
+    pub(super) fn recheck_claim(&self, name: &LockName, claim: ClaimDigest) {
+        let now = Instant::now();
+        let mut wakes = DeferredNotify::default();
+        let state = self.lock();
+        let waiters = state.queues.get(name).map(|queue| queue.waiters.values());
+        for waiter in waiters.into_iter().flatten() {
+            if waiter.digest_on(name) == Some(claim) {
+                waiter.recheck(now);
+                wakes.add(waiter);
+            }
         }
     }
 

@@ -18,8 +18,6 @@ use crate::store::StoreError;
 /// The first pause between retries; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How many permits of the peer's gate for renewals the release of a closed stream takes.
-const CLOSE_WEIGHT: usize = 2;
 
 impl Request {
     /// Rolls back what this request was granted or took over, which lasts for `ttl`. Keeps the slot until done, so that
@@ -61,11 +59,11 @@ impl Request {
         inner.metrics.withdrawn(withdrawn);
     }
 
-    /// Waits until the rollback may be sent. What streams release when they close counts in their peer's share, as
-    /// their renewals do; the rollback of a grant is within the slot of its request.
+    /// Waits until the rollback may be sent. What streams release when they close counts in their peer's share; the
+    /// rollback of a grant is within the slot of its request.
     async fn admit_rollback(&self, rollback: Rollback) -> [Option<Passed>; 2] {
         let of_peer = match (rollback, self.slot.peer()) {
-            (Rollback::Close, Some(peer)) => peer.renewals.pass_at_last(CLOSE_WEIGHT).await,
+            (Rollback::Close, Some(peer)) => peer.closings.pass_at_last(1).await,
             (Rollback::Close, None) | (Rollback::Undo, _) => None,
         };
         [of_peer, self.inner.rollbacks.pass_at_last(1).await]

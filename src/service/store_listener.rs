@@ -21,6 +21,10 @@ impl Listener for StoreListener {
         self.queues.reserved(name).defer();
     }
 
+    fn dequeued(&self, name: &LockName, claim: ClaimDigest) {
+        self.queues.recheck_claim(name, claim);
+    }
+
     fn evicted(&self, name: &LockName) {
         self.held.evicted(name);
     }

@@ -108,8 +108,8 @@ impl WaitLoop {
 
     /// Waits until the store may be polled. Returns whether that was before the end of the wait.
     async fn is_admitted(&self) -> bool {
+        // Few poll at a time, at a pace, and a poll may be for a lock that is reserved for this process.
         if self.request.claim.names.len() == 1 {
-            // Few poll at a time, at a pace, and a poll may be for a lock that is reserved for this process.
             return true;
         }
         tokio::select! {
@@ -188,19 +188,13 @@ impl WaitLoop {
     /// Rolls back this request's attempt and continues with a new one, as if it had never been granted. The store
     /// refuses late polls of the old attempt. A claim that ended for another reason is reported as ended again.
     async fn start_new_attempt(&mut self) -> Result<(), StoreError> {
-        let Request {
-            inner,
-            claim,
-            attempt,
-            ..
-        } = &mut self.request;
-        let (_, deadline) = inner.start();
+        let request = &mut self.request;
+        let (_, deadline) = request.inner.start();
         let deadline = self.limit.map_or(deadline, |limit| limit.min(deadline));
-        let withdrawn = inner
-            .store
-            .withdraw(claim, *attempt, Rollback::Undo, deadline);
-        withdrawn.await?;
-        *attempt = Attempt::random();
+        let (store, attempt) = (&request.inner.store, request.attempt);
+        let undo = store.withdraw(&request.claim, attempt, Rollback::Undo, deadline);
+        undo.await?;
+        request.attempt = Attempt::random();
         self.has_ambiguous_attempt = false;
         Ok(())
     }

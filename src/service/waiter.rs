@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::domain::Claim;
+use crate::domain::{Claim, ClaimDigest, LockName};
 use crate::limits::Taken;
 
 /// One request that waits or is arriving.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) claim: Arc<Claim>,
+    /// What stores keep of the claim, for each of its locks.
+    digests: Box<[ClaimDigest]>,
     /// Unique in the process; later waiters have larger numbers.
     pub(super) number: u64,
     /// Stores one wake-up for a busy waiter. One is enough, because the waiter then checks everything.
@@ -40,7 +42,9 @@ pub(super) struct DisconnectGuard(pub(super) Arc<Waiter>);
 
 impl Waiter {
     pub(super) fn new(claim: Arc<Claim>, number: u64, places: Places) -> Self {
+        let digest = |name| claim.token.digest(name);
         Self {
+            digests: claim.names.iter().map(digest).collect(),
             claim,
             number,
             wake: Notify::new(),
@@ -49,6 +53,12 @@ impl Waiter {
             poll_at: Mutex::default(),
             places,
         }
+    }
+
+    /// What stores keep of the claim on this lock.
+    pub(super) fn digest_on(&self, name: &LockName) -> Option<ClaimDigest> {
+        let index = self.claim.names.iter().position(|own| own == name)?;
+        Some(self.digests[index])
     }
 
     /// Wakes the waiter to check its state.

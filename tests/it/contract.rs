@@ -5,6 +5,7 @@
 
 mod acquiring;
 mod bounds;
+mod elsewhere;
 mod events;
 mod eviction;
 mod expiry;

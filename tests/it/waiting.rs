@@ -5,6 +5,7 @@ mod endings;
 mod holding;
 mod many_locks;
 mod queueing;
+mod repeated;
 mod rollback;
 mod shares;
 mod staged;

@@ -10,13 +10,14 @@ use axum::response::Response;
 use super::grant::{GrantAnswer, GrantKind};
 use super::{HeaderToken, RouteForm, lock_name, lock_names, names_missing};
 use crate::domain::{
-    HoldCount, InvalidField, Lease, LockName, LockNames, NotHeld, Owner, Released, Token,
+    Evicted, HoldCount, InvalidField, Lease, LockName, LockNames, NotHeld, Owner, Released, Token,
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::auth::Role;
 use crate::http::extract::{Fields, UnreadRequest};
 use crate::http::layers::Requester;
+use crate::http::log_sample::Frequent;
 use crate::http::problem::Problem;
 use crate::http::wire::{EvictedBody, HolderView, json};
 
@@ -143,18 +144,16 @@ async fn evict(
     fields.finish(&RELEASE_FIELDS)?;
     let service = app.admit(Operation::Evict, &extensions).await?;
     let evicted = service.evict(name.clone(), reason.clone()).await?;
-    let requester = Requester::find(&extensions);
-    tracing::info!(
-        request_id = requester.request_id.as_str(),
-        peer = requester.address().map(tracing::field::display),
-        role = role.map(Role::label),
-        lock.name = %name,
-        outcome = "evicted",
-        holders = evicted.holders.total,
-        is_complete = evicted.is_complete,
-        reason,
-        "The lock was taken from its holders."
-    );
+    if evicted.holders.total > 0 {
+        log_eviction(
+            app,
+            &Requester::find(&extensions),
+            role,
+            &name,
+            &evicted,
+            &reason,
+        );
+    }
     if !evicted.is_complete {
         return Err(Problem::eviction_unfinished(name, &evicted.holders));
     }
@@ -164,6 +163,33 @@ async fn evict(
         evicted_total,
     };
     Ok(json(StatusCode::OK, "application/json", &body))
+}
+
+/// Writes the line that says who took the lock away. Where nobody needs a key, anybody can cause any number of them.
+fn log_eviction(
+    app: &App,
+    requester: &Requester,
+    role: Option<Role>,
+    name: &LockName,
+    evicted: &Evicted,
+    reason: &str,
+) {
+    let frequent = role.is_none().then(|| Frequent::Eviction(requester.ip()));
+    let Some(number) = app.log_sample().number(frequent) else {
+        return;
+    };
+    tracing::info!(
+        request_id = requester.request_id.as_str(),
+        peer = requester.address().map(tracing::field::display),
+        role = role.map(Role::label),
+        lock.name = %name,
+        outcome = "evicted",
+        holders = evicted.holders.total,
+        is_complete = evicted.is_complete,
+        reason,
+        evictions = number.evictions,
+        "The lock was taken from its holders."
+    );
 }
 
 /// A reason is free text with the restrictions of an owner, because it is shown and logged too.

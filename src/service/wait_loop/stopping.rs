@@ -63,7 +63,6 @@ impl WaitLoop {
             // A poll whose answer was lost may still arrive, and must not be granted then.
             self.clean_up(None, is_last);
         }
-        self.queues().recheck(self.waiter.claim.token);
         self.count(&answer);
         wakes.defer();
         answer
@@ -202,7 +201,12 @@ impl WaitLoop {
 
     fn leave(&mut self) -> Departure {
         self.has_left = true;
-        self.queues().leave(&self.waiter, self.queue_place)
+        let departure = self.queues().leave(&self.waiter, self.queue_place);
+        if !departure.is_last {
+            // The store's ticket of the claim has the time limit of this request.
+            self.queues().recheck(self.waiter.claim.token);
+        }
+        departure
     }
 
     fn count(&self, answer: &Result<AcquireAnswer, StoreError>) {

@@ -269,6 +269,12 @@ impl PubSub {
     }
 }
 
+/// Reads a claim and its lock.
+fn claim_on(payload: &[u8]) -> Option<(LockName, ClaimDigest)> {
+    let (claim, name) = payload.split_first_chunk()?;
+    Some((LockName::parse(name).ok()?, ClaimDigest(*claim)))
+}
+
 /// Marks a wait for `is_sure`. If the wait ends early, it records a gap.
 struct Unsure<'a>(&'a watch::Sender<EventDelivery>);
 
@@ -285,6 +291,8 @@ impl PubSubShared {
         if channel == self.wake {
             if let Ok(name) = LockName::parse(payload) {
                 listener.reserved(&name);
+            } else if let Some((name, claim)) = payload.strip_prefix(b"\0").and_then(claim_on) {
+                listener.dequeued(&name, claim);
             }
         } else if channel == self.events {
             // Until all processes know that this one wants events again, delivery may have gaps; `events_lost` covers
@@ -300,10 +308,8 @@ impl PubSubShared {
                 listener.evicted(&name);
             }
         } else if channel == self.releases {
-            if let Some((claim, name)) = payload.split_first_chunk()
-                && let Ok(name) = LockName::parse(name)
-            {
-                listener.released(&name, ClaimDigest(*claim));
+            if let Some((name, claim)) = claim_on(payload) {
+                listener.released(&name, claim);
             }
         } else if channel == self.watch {
             self.demand.announced();

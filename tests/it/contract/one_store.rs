@@ -50,11 +50,14 @@ mod redis_alone {
             a_kept_place_is_found_on_another_process
             a_place_on_a_process_that_ended_is_found_on_another
             a_claim_that_waits_on_two_processes_is_granted_once
-            a_claim_leaves_the_queue_by_release_on_any_process
             a_newcomer_on_another_process_does_not_overtake
             events_of_one_process_reach_all
             an_eviction_is_notified_on_all
             the_release_of_a_stream_is_notified_on_all;
+        elsewhere:
+            a_process_is_notified_that_its_claim_waits_elsewhere
+            a_process_is_notified_that_its_claim_holds_elsewhere
+            a_claim_leaves_the_queue_by_release_on_any_process;
         undone:
             a_takeover_that_is_undone_gives_the_lease_back_to_another_process;
         taking_over:

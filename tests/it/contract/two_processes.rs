@@ -8,8 +8,8 @@ use leasehold::store::RESERVATION_TTL;
 
 use crate::support::eventually;
 use crate::support::fixture::{
-    Fixture, LONG, SHORT, Waiter, assert_behind_waiters, claim, ended, leases_granted, lock_of,
-    only, reader, rival,
+    Fixture, LONG, SHORT, Waiter, assert_behind_waiters, claim, leases_granted, lock_of, only,
+    reader, rival,
 };
 
 /// The poll interval in tests of processes that stop polling.
@@ -19,7 +19,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const LIVENESS_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Another process; both are subscribed.
-async fn subscribed(fixture: &Fixture) -> Fixture {
+pub(super) async fn subscribed(fixture: &Fixture) -> Fixture {
     let another = fixture.another_process().await;
     fixture.listens().await;
     another.listens().await;
@@ -305,22 +305,6 @@ pub(super) async fn a_claim_that_waits_on_two_processes_is_granted_once(fixture:
     another.freed(&here.claim).await;
     assert_eq!(another.queue(lock_of(&holding)).await.length, 1);
     fixture.served(&mut next).await;
-}
-
-pub(super) async fn a_claim_leaves_the_queue_by_release_on_any_process(fixture: &Fixture) {
-    let another = subscribed(fixture).await;
-    let holding = claim();
-    fixture.granted(&holding).await;
-    let mut leaving = fixture.waiting(&rival(&holding)).await;
-    let mut next = another.waiting(&rival(&holding)).await;
-    assert_eq!(another.release(&leaving.claim).await, Released::LeftQueue);
-    // Its process is notified, so that the request ends before its next regular poll.
-    assert_eq!(fixture.offers_of(lock_of(&holding)).await, 1);
-    let released = ended(&leaving.claim, NotHolder::Released);
-    assert_eq!(fixture.ask(&mut leaving).await, released);
-    assert_eq!(another.queue(lock_of(&holding)).await.length, 1);
-    fixture.freed(&holding).await;
-    another.served(&mut next).await;
 }
 
 pub(super) async fn a_newcomer_on_another_process_does_not_overtake(fixture: &Fixture) {

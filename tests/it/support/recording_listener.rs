@@ -16,6 +16,7 @@ pub(crate) struct RecordingListener {
 struct Recorded {
     reservations: Vec<LockName>,
     evictions: Vec<LockName>,
+    dequeued: Vec<(LockName, ClaimDigest)>,
     releases: Vec<(LockName, ClaimDigest)>,
     events: Vec<LockEvent>,
     missed: usize,
@@ -31,6 +32,14 @@ impl RecordingListener {
             .iter()
             .filter(|reserved| *reserved == name)
             .count()
+    }
+
+    /// How often it was notified that the claim was taken out of the lock's queue elsewhere.
+    pub(crate) fn dequeued_of(&self, name: &LockName, claim: ClaimDigest) -> usize {
+        let recorded = self.recorded();
+        let dequeued = recorded.dequeued.iter();
+        let of_claim = dequeued.filter(|(of, by)| of == name && *by == claim);
+        of_claim.count()
     }
 
     /// How often an eviction of the lock was notified.
@@ -81,6 +90,10 @@ impl RecordingListener {
 impl Listener for RecordingListener {
     fn reserved(&self, name: &LockName) {
         self.recorded().reservations.push(name.clone());
+    }
+
+    fn dequeued(&self, name: &LockName, claim: ClaimDigest) {
+        self.recorded().dequeued.push((name.clone(), claim));
     }
 
     fn evicted(&self, name: &LockName) {

@@ -72,6 +72,25 @@ async fn a_waiting_claim_on_several_locks_takes_its_turn_to_poll() {
     waiting.granted().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_time_until_there_is_a_slot_counts_as_waiting() {
+    let (service, _) = Staged::service();
+    let gate = Gate::new(1);
+    let holder = held(&service).await;
+    let another = occupied(&gate).await;
+    let deadline = Instant::now() + LONG_WAIT;
+    let slot = Slot::take((&gate, Limit::Operations), None, None, 1, deadline);
+    let (slot, ()) = tokio::join!(slot, async {
+        sleep(Duration::from_millis(1_500)).await;
+        drop(another);
+    });
+    let admitted = Instant::now();
+    let within = service.within(slot.expect("in time"));
+    let waiting = Waiting::on(&within, &Arc::new(rival(&holder)), Duration::from_secs(1));
+    waiting.timed_out().await;
+    assert_at_once(admitted);
+}
+
 /// What it still has to do does not pile up behind claims that come and go.
 #[tokio::test(start_paused = true)]
 async fn a_claim_keeps_its_places_until_it_has_left_the_queue() {
@@ -108,7 +127,7 @@ async fn a_stream_that_closes_releases_within_the_limit_of_its_peer() {
     let within = service.within(slot);
     let mut hold = within.hold(Arc::clone(&claim), None);
     acquired(&mut hold).await;
-    let another = occupied(&peer.renewals).await;
+    let another = occupied(&peer.closings).await;
     drop((hold, within));
     sleep(Duration::from_millis(500)).await;
     assert_eq!(store.cleanups().len(), 0);
@@ -193,5 +212,6 @@ fn with_one_of_each() -> PeerLimits {
         event_streams: Gate::new(1),
         places: Budget::new(1),
         renewals: Gate::new(1),
+        closings: Gate::new(1),
     }
 }

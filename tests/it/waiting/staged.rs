@@ -175,6 +175,13 @@ impl Listener for Messages {
         }
     }
 
+    fn dequeued(&self, name: &LockName, claim: ClaimDigest) {
+        let listener = self.listener.lock().unwrap();
+        if let (false, Some(listener)) = (self.are_lost.load(Ordering::Relaxed), &*listener) {
+            listener.dequeued(name, claim);
+        }
+    }
+
     fn evicted(&self, name: &LockName) {
         let listener = self.listener.lock().unwrap();
         if let (false, Some(listener)) = (self.are_lost.load(Ordering::Relaxed), &*listener) {

@@ -38,7 +38,8 @@ for _, lock in ipairs(locks) do
     end
     if lock.ticket then
         redis.call('DEL', ticket_key(lock, lock.claim))
-        leave(lock, lock.ticket.process, lock.claim)
+        local remove = wait and wait.process == lock.ticket.process and leave or leave_elsewhere
+        remove(lock, lock.ticket.process, lock.claim)
     end
     if lock.last then
         if wait then

@@ -93,7 +93,7 @@ if wait and (first_block or may_grant == '0') then
         local line = process_queue_key(lock, wait.process)
         local is_elsewhere = lock.ticket and lock.ticket.process ~= wait.process
         if is_elsewhere then
-            leave(lock, lock.ticket.process, lock.claim)
+            leave_elsewhere(lock, lock.ticket.process, lock.claim)
         end
         local attempts = attempts_with(lock.ticket, attempt)
         redis.call('SET', ticket_key(lock, lock.claim), string.format('%s %s %s %s %s %s %s',

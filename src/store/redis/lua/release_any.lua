@@ -53,11 +53,7 @@ end
 local function leave_queue(lock, ended, ticket)
     redis.call('DEL', ticket_key(lock, lock.claim))
     redis.call('SET', ended, RELEASED, 'PX', TOMBSTONE_MS)
-    if leave(lock, ticket.process, lock.claim) then
-        -- A request that waits there for this claim learns that it has ended.
-        local _, name = split_key(lock)
-        redis.pcall('PUBLISH', 'lh:1:wake:' .. ticket.process, name)
-    end
+    leave_elsewhere(lock, ticket.process, lock.claim)
     reserve(lock, now_ms)
     return { 3 }
 end

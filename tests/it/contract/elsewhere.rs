@@ -1,0 +1,63 @@
+//! Contract tests of claims that wait at one process, and wait, hold or end at another.
+
+use leasehold::domain::{Acquired, Claim, NotHolder, Released};
+
+use super::two_processes::subscribed;
+use crate::support::fixture::{Fixture, LONG, claim, ended, lock_of, rival};
+
+/// A request that is not the head would learn it only at its turn, and could not take the place back before.
+pub(super) async fn a_process_is_notified_that_its_claim_waits_elsewhere(fixture: &Fixture) {
+    let another = subscribed(fixture).await;
+    let holding = claim();
+    fixture.granted(&holding).await;
+    let mut first = fixture.waiting(&rival(&holding)).await;
+    let mut older = fixture.waiting(&rival(&holding)).await;
+    let mut last = another.waiting(&rival(&holding)).await;
+    let mut newer = older.again();
+    another.waits(&mut newer).await;
+    assert_eq!(dequeued_of(fixture, &older.claim).await, 1);
+    assert_eq!(fixture.ask(&mut older).await, Acquired::Superseded);
+    another.park(&newer.claim, LONG).await;
+    fixture.waits(&mut older).await;
+    assert_eq!(
+        dequeued_of(&another, &older.claim).await,
+        0,
+        "it has left by itself"
+    );
+    assert_eq!(fixture.queue(lock_of(&holding)).await.length, 3);
+    fixture.freed(&holding).await;
+    fixture.served(&mut first).await;
+    fixture.served(&mut older).await;
+    another.served(&mut last).await;
+}
+
+pub(super) async fn a_process_is_notified_that_its_claim_holds_elsewhere(fixture: &Fixture) {
+    let another = subscribed(fixture).await;
+    let holding = claim();
+    fixture.granted(&holding).await;
+    let waiter = fixture.waiting(&rival(&holding)).await;
+    fixture.freed(&holding).await;
+    another.granted(&waiter.claim).await;
+    assert_eq!(dequeued_of(fixture, &waiter.claim).await, 1);
+}
+
+async fn dequeued_of(process: &Fixture, claim: &Claim) -> usize {
+    let digest = claim.token.digest(lock_of(claim));
+    process.received().await.dequeued_of(lock_of(claim), digest)
+}
+
+pub(super) async fn a_claim_leaves_the_queue_by_release_on_any_process(fixture: &Fixture) {
+    let another = subscribed(fixture).await;
+    let holding = claim();
+    fixture.granted(&holding).await;
+    let mut leaving = fixture.waiting(&rival(&holding)).await;
+    let mut next = another.waiting(&rival(&holding)).await;
+    assert_eq!(another.release(&leaving.claim).await, Released::LeftQueue);
+    // Its process is notified, so that the request ends before its next regular poll.
+    assert_eq!(dequeued_of(fixture, &leaving.claim).await, 1);
+    let released = ended(&leaving.claim, NotHolder::Released);
+    assert_eq!(fixture.ask(&mut leaving).await, released);
+    assert_eq!(another.queue(lock_of(&holding)).await.length, 1);
+    fixture.freed(&holding).await;
+    another.served(&mut next).await;
+}

@@ -1,0 +1,54 @@
+//! Claims that are posted again while an earlier request of them waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::staged::Staged;
+use super::{LONG_WAIT, Waiting, held, releases, rivals, settle, view};
+use crate::support::fixture::lock_of;
+
+/// Otherwise it would learn only at its turn that the claim waits, holds or has ended elsewhere.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_polls_when_its_claim_left_the_queue_by_a_request_elsewhere() {
+    let (service, store) = Staged::service();
+    let holder = held(&service).await;
+    let mut waiting = Vec::new();
+    for claim in rivals(&holder, 3) {
+        waiting.push(Waiting::standing(&service, &claim, LONG_WAIT).await);
+    }
+    let (name, middle) = (lock_of(&holder), &waiting[1].claim);
+    let polls = |waiting: &[Waiting]| -> Vec<_> {
+        let claims = waiting.iter().map(|waiting| &waiting.claim);
+        claims.map(|claim| store.polls_of(claim)).collect()
+    };
+    assert_eq!(polls(&waiting), [1, 1, 1]);
+    store.listener().dequeued(name, middle.token.digest(name));
+    settle().await;
+    assert_eq!(polls(&waiting), [1, 2, 1]);
+}
+
+/// The ticket of the claim has the time limit of its latest request.
+#[tokio::test(start_paused = true)]
+async fn an_earlier_request_keeps_its_place_when_a_later_one_has_timed_out() {
+    let (service, _) = Staged::service();
+    let holder = held(&service).await;
+    let [first, second, third] = &rivals(&holder, 3)[..] else {
+        unreachable!("three rivals");
+    };
+    let first = Waiting::standing(&service, first, LONG_WAIT).await;
+    let earlier = Waiting::standing(&service, second, LONG_WAIT).await;
+    let third = Waiting::standing(&service, third, LONG_WAIT).await;
+    let later = Waiting::standing(&service, second, Duration::from_millis(100)).await;
+    later.timed_out().await;
+    // Longer than the place of a claim without a request is kept.
+    sleep(Duration::from_secs(15)).await;
+    assert_eq!(view(&service, &holder).await.queue.length, 3);
+    releases(&service, &holder).await;
+    for next in [first, earlier, third] {
+        let claim = Arc::clone(&next.claim);
+        next.granted().await;
+        releases(&service, &claim).await;
+    }
+}
