@@ -1,9 +1,9 @@
 //! The public text of a claim: kept once for all of its locks, and counted for as long as it is kept.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::domain::{Claim, Metadata, Owner};
-use crate::limits::{Budget, Taken};
 
 /// This many bytes count as much as a lease.
 const BYTES_PER_COUNT: usize = 256;
@@ -19,8 +19,30 @@ pub(super) enum Text {
 pub(super) struct Whole {
     owner: Owner,
     metadata: Option<Metadata>,
-    #[expect(dead_code, reason = "it is held, not read")]
-    taken: Taken,
+    counts: usize,
+    total: TextTotal,
+}
+
+/// How much of `locks_max` all texts use together. Clones share it.
+#[derive(Clone, Default)]
+pub(super) struct TextTotal(Arc<AtomicUsize>);
+
+impl TextTotal {
+    pub(super) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        self.total.0.fetch_sub(self.counts, Ordering::Relaxed);
+    }
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Self::Owner(Owner::default())
+    }
 }
 
 impl Text {
@@ -31,12 +53,22 @@ impl Text {
     }
 
     /// The text of a claim, counted from now on.
-    pub(super) fn whole(claim: &Claim, counted: &Budget) -> Self {
+    pub(super) fn whole(claim: &Claim, total: &TextTotal) -> Self {
+        let counts = counts(claim);
+        total.0.fetch_add(counts, Ordering::Relaxed);
         Self::Whole(Arc::new(Whole {
             owner: claim.owner.clone(),
             metadata: claim.metadata.clone(),
-            taken: counted.take_anyway(counts(claim)),
+            counts,
+            total: total.clone(),
         }))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Owner(owner) => owner.as_str().is_empty(),
+            Self::Whole(_) => false,
+        }
     }
 
     /// Whether it equals the claim's text.
