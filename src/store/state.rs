@@ -5,6 +5,7 @@
 //! answer goes out, and what is written before. Of a token only the [digest](ClaimDigest) is kept, as in Redis.
 
 mod acquire;
+mod claim;
 mod effects;
 mod lease;
 mod leases;
@@ -12,29 +13,28 @@ mod listing;
 mod lock;
 mod locks;
 mod name_index;
-mod receivers;
-mod slab;
 mod table;
-mod text;
-mod time;
+#[cfg(test)]
+mod tests;
 mod tombstones;
 mod transitions;
 mod wait_queue;
 mod waiting;
 
 use std::fmt;
-use std::ops::Deref;
+use std::num::NonZeroU64;
+use std::ops::Add;
 use std::time::Duration;
 
 use super::{ListQuery, StoreError};
 use crate::domain::{
-    Acquired, Attempt, Claim, ClaimDigest, HoldCount, Holder, LockName, LockNames, LockView,
-    QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
+    Acquired, Attempt, ClaimDigest, HoldCount, Holder, LockName, LockView, QueueRequest, Released,
+    RenewOptions, Renewed, Rollback, Suspended, Timestamp, Token,
 };
+pub use claim::{ClaimKey, ClaimKeys, KeyedClaim};
 pub use effects::{Notification, Row};
 pub use listing::ListingProgress;
 use table::Table;
-pub use time::StoreTime;
 
 /// How many due entries one operation clears away beside its own work. An operation on one lock creates fewer, so they
 /// do not pile up; what operations on many locks leave behind is cleared by [`State::sweep`].
@@ -43,79 +43,49 @@ const SWEPT_PER_OPERATION: usize = 4;
 /// How many due entries one step of [`State::sweep`] clears away.
 const SWEPT_PER_STEP: usize = 256;
 
-/// The key of a claim on one lock.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ClaimKey {
-    /// The lock.
-    pub name: LockName,
-    /// The claim.
-    pub claim: ClaimDigest,
-}
+/// A time on the store's clock, in microseconds since 1970. The clock must never go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoreTime(NonZeroU64);
 
-impl ClaimKey {
-    fn new(name: &LockName, claim: ClaimDigest) -> Self {
-        let name = name.clone();
-        Self { name, claim }
-    }
-
-    fn of(name: &LockName, token: Token) -> Self {
-        Self::new(name, token.digest(name))
-    }
-}
-
-/// The keys of a claim on all of its locks, in the order of names.
-#[derive(Clone, Debug)]
-pub struct ClaimKeys(Keys);
-
-#[derive(Clone, Debug)]
-enum Keys {
-    One([ClaimKey; 1]),
-    Several(Box<[ClaimKey]>),
-}
-
-impl ClaimKeys {
-    /// The keys of the claims of a token.
+impl StoreTime {
+    /// Takes microseconds since 1970. The first of them counts as the second, so that an optional time takes no more
+    /// memory than a time.
     #[must_use]
-    pub fn of(names: &LockNames, token: Token) -> Self {
-        Self(match &names[..] {
-            [name] => Keys::One([ClaimKey::of(name, token)]),
-            names => Keys::Several(names.iter().map(|name| ClaimKey::of(name, token)).collect()),
-        })
+    pub fn from_unix_us(unix_us: u64) -> Self {
+        Self(NonZeroU64::new(unix_us).unwrap_or(NonZeroU64::MIN))
     }
-}
 
-impl Deref for ClaimKeys {
-    type Target = [ClaimKey];
-
-    fn deref(&self) -> &[ClaimKey] {
-        match &self.0 {
-            Keys::One(key) => key,
-            Keys::Several(keys) => keys,
-        }
-    }
-}
-
-/// A claim with its keys.
-#[derive(Debug)]
-pub struct KeyedClaim<'a> {
-    claim: &'a Claim,
-    keys: ClaimKeys,
-}
-
-impl<'a> KeyedClaim<'a> {
-    /// Derives the keys of a claim.
+    /// Takes the time since 1970.
     #[must_use]
-    pub fn new(claim: &'a Claim) -> Self {
-        let keys = ClaimKeys::of(&claim.names, claim.token);
-        Self { claim, keys }
+    pub fn at(since_1970: Duration) -> Self {
+        Self::from_unix_us(micros(since_1970))
+    }
+
+    /// Microseconds since 1970.
+    #[must_use]
+    pub fn unix_us(self) -> u64 {
+        self.0.get()
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.unix_us().saturating_sub(earlier.unix_us()))
+    }
+
+    fn timestamp(self) -> Timestamp {
+        Timestamp::from_unix_ms(self.unix_us() / 1_000)
+    }
+
+    fn plus_us(self, us: u64) -> Self {
+        Self(self.0.saturating_add(us))
     }
 }
 
-impl Deref for KeyedClaim<'_> {
-    type Target = Claim;
+impl Add<Duration> for StoreTime {
+    type Output = Self;
 
-    fn deref(&self) -> &Claim {
-        self.claim
+    fn add(self, duration: Duration) -> Self {
+        self.plus_us(micros(duration))
     }
 }
 
@@ -276,4 +246,12 @@ impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("State")
     }
+}
+
+/// The duration in microseconds.
+fn micros(duration: Duration) -> u64 {
+    duration
+        .as_secs()
+        .saturating_mul(1_000_000)
+        .saturating_add(u64::from(duration.subsec_micros()))
 }

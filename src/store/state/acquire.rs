@@ -1,10 +1,10 @@
 //! Acquiring locks: the state of the claim, its conflicts, the grant, or a ticket in the queues.
 
+use super::StoreTime;
 use super::effects::Row;
 use super::lease::LeaseRecord;
 use super::lock::Obstruction;
 use super::table::Table;
-use super::time::StoreTime;
 use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
     Acquired, Attempt, EventKind, Fence, Grant, Lease, LockName, Mismatch, Mode, NotHeld,

@@ -3,8 +3,8 @@
 //! Delivering and writing is up to whoever runs the state machine.
 
 use super::ClaimKey;
+use super::StoreTime;
 use super::lease::LeaseRecord;
-use super::time::StoreTime;
 use crate::domain::{Bucket, ClaimDigest, EventKind, Fence, LockEvent, LockName, Owner};
 
 /// A notification for [`Listener`](crate::store::Listener), which has a method for each.

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::StoreTime;
 use super::lease::{LeaseRecord, permits};
-use super::time::StoreTime;
 use crate::domain::{AnswerRoom, ClaimDigest, Holders, Mode};
 
 /// All leases on one lock.

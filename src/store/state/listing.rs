@@ -1,7 +1,7 @@
 //! Listings: one page at a time, in steps that visit a bounded number of locks.
 
+use super::StoreTime;
 use super::table::Table;
-use super::time::StoreTime;
 use crate::domain::{Listing, LockName, PageRoom};
 use crate::store::ListQuery;
 

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::StoreTime;
 use super::effects::Effects;
 use super::lease::{LeaseRecord, permits};
 use super::leases::Leases;
-use super::time::StoreTime;
 use super::wait_queue::WaitQueue;
+#[cfg(test)]
+use super::{claim::ClaimKey, effects::Row};
 use crate::domain::{
     AnswerRoom, ClaimDigest, EventKind, Fence, LockName, LockState, LockView, Mode, Queue,
 };
@@ -39,6 +41,7 @@ struct Details {
 }
 
 /// The last exclusive lease, if it expired and the lock has not been granted since.
+#[derive(Debug)]
 pub(super) struct LastExpired {
     pub(super) claim: ClaimDigest,
     pub(super) until: StoreTime,
@@ -271,6 +274,28 @@ impl Lock {
 
     pub(super) fn queue_length(&self) -> u64 {
         self.queue().map_or(0, WaitQueue::length)
+    }
+
+    /// The rows of the lock with their present values.
+    #[cfg(test)]
+    pub(super) fn rows(&self) -> Vec<(Row, String)> {
+        let key = |claim| ClaimKey::new(&self.name, claim);
+        let leases = self.leases.claims().into_iter().map(|claim| {
+            let record = self.leases.get(claim);
+            (Row::Lease(key(claim)), format!("{record:?}"))
+        });
+        let mut rows: Vec<_> = leases.collect();
+        if let Some(details) = self.details.as_deref() {
+            rows.extend(details.cooldowns.iter().map(|((until, fence), mode)| {
+                let row = Row::Cooldown(self.name.clone(), *fence);
+                (row, format!("{until:?} {mode:?}"))
+            }));
+            let expired = details.last_expired.iter();
+            rows.extend(expired.map(|it| (Row::LastExpired(self.name.clone()), format!("{it:?}"))));
+            let tickets = details.queue.iter().flat_map(|queue| queue.tickets());
+            rows.extend(tickets.map(|(claim, it)| (Row::Ticket(key(claim)), it)));
+        }
+        rows
     }
 
     /// Whether a listing includes the lock.

@@ -1,18 +1,21 @@
-//! The order of names: slots sorted by the names of their locks, at a few bytes for each. It grows in small chunks, so no
-//! step is delayed by copying all of it.
+//! The order of names: slots sorted by the names of their locks, at a few bytes for each. It grows and shrinks in small
+//! chunks, so no step is delayed by copying all of it.
 
-use super::slab::Slot;
+use std::cmp::Ordering;
+
+use super::locks::Slot;
+use crate::domain::LockName;
 
 /// The most slots in a chunk.
 const CHUNK_MAX: usize = 256;
 /// A chunk with fewer slots is merged with the one after it, if both fit well into one.
 const CHUNK_MIN: usize = CHUNK_MAX / 4;
 
-/// Slots in the order of names. Where a slot's name is kept is the caller's affair.
+/// Slots in the order of names. The names themselves are kept by the caller.
 #[derive(Default)]
 pub(super) struct NameIndex {
     /// Sorted within and among each other; none is empty.
-    chunks: Vec<Vec<Slot>>,
+    chunks: Vec<Chunk>,
 }
 
 /// A place in the order.
@@ -22,31 +25,44 @@ pub(super) struct Place {
     index: usize,
 }
 
+struct Chunk {
+    /// The first name.
+    first: LockName,
+    /// How many bytes at their beginning all names of the chunk have in common, or fewer.
+    common: usize,
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    /// The bytes of the name after those in common. They nearly always decide a comparison, which spares a look at the
+    /// name: with millions of locks it is far away in memory.
+    bytes: u32,
+    slot: Slot,
+}
+
 impl NameIndex {
     /// Where the name is, or where it would have to be inserted.
     pub(super) fn search<'a>(
         &self,
         name: &str,
-        name_of: impl Fn(Slot) -> &'a str,
+        name_of: impl Fn(Slot) -> &'a LockName,
     ) -> Result<Place, Place> {
-        let after = self
-            .chunks
-            .partition_point(|chunk| name_of(chunk[0]) <= name);
-        let chunk = after.saturating_sub(1);
-        let Some(slots) = self.chunks.get(chunk) else {
-            return Err(Place { chunk, index: 0 });
+        let is_before = |chunk: &Chunk| chunk.first.as_str() <= name;
+        let chunk = self.chunks.partition_point(is_before).saturating_sub(1);
+        let found = match self.chunks.get(chunk) {
+            Some(entries) => entries.search(name, name_of),
+            None => Err(0),
         };
-        match slots.binary_search_by(|slot| name_of(*slot).cmp(name)) {
-            Ok(index) => Ok(Place { chunk, index }),
-            Err(index) => Err(Place { chunk, index }),
-        }
+        found
+            .map(|index| Place { chunk, index })
+            .map_err(|index| Place { chunk, index })
     }
 
     /// The slot at a place, or the next one in the order if the place is behind its chunk.
     pub(super) fn at(&self, place: Place) -> Option<Slot> {
-        let slot = self.chunks.get(place.chunk)?.get(place.index);
-        let next = || self.chunks.get(place.chunk + 1)?.first();
-        slot.or_else(next).copied()
+        let entry = self.chunks.get(place.chunk)?.entries.get(place.index);
+        let next = || self.chunks.get(place.chunk + 1)?.entries.first();
+        entry.or_else(next).map(|entry| entry.slot)
     }
 
     /// The slot after a place that has one.
@@ -58,76 +74,176 @@ impl NameIndex {
     }
 
     /// Inserts a slot where [`search`](Self::search) has not found its name.
-    pub(super) fn insert(&mut self, place: Place, slot: Slot) {
+    pub(super) fn insert<'a>(
+        &mut self,
+        place: Place,
+        slot: Slot,
+        name_of: impl Fn(Slot) -> &'a LockName,
+    ) {
         let Some(chunk) = self.chunks.get_mut(place.chunk) else {
-            self.chunks.push(vec![slot]);
+            let entries = vec![Entry { bytes: 0, slot }];
+            self.chunks.extend(Chunk::of(entries, name_of));
             return;
         };
-        chunk.insert(place.index, slot);
-        if chunk.len() > CHUNK_MAX {
+        chunk.insert(place.index, slot, &name_of);
+        if chunk.entries.len() > CHUNK_MAX {
             // Names often arrive in their order. Then the chunk before stays full.
-            let at = match place.index + 1 == chunk.len() {
+            let at = match place.index + 1 == chunk.entries.len() {
                 true => CHUNK_MAX,
                 false => CHUNK_MAX / 2,
             };
-            let rest = chunk.split_off(at);
-            chunk.shrink_to_fit();
-            self.chunks.insert(place.chunk + 1, rest);
+            let rest = chunk.entries.split_off(at);
+            chunk.entries.shrink_to_fit();
+            chunk.compare_anew(&name_of);
+            let rest = Chunk::of(rest, name_of);
+            self.chunks.splice(place.chunk + 1..place.chunk + 1, rest);
         }
     }
 
     /// Removes the slot at a place where [`search`](Self::search) has found it.
-    pub(super) fn remove(&mut self, place: Place) {
+    pub(super) fn remove<'a>(&mut self, place: Place, name_of: impl Fn(Slot) -> &'a LockName) {
         let Some(chunk) = self.chunks.get_mut(place.chunk) else {
             return;
         };
-        chunk.remove(place.index);
-        let length = chunk.len();
-        let next = self.chunks.get(place.chunk + 1).map_or(0, Vec::len);
-        if length == 0 {
+        chunk.entries.remove(place.index);
+        let Some(first) = chunk.entries.first() else {
             self.chunks.remove(place.chunk);
-        } else if length < CHUNK_MIN && next > 0 && length + next <= CHUNK_MAX - CHUNK_MIN {
+            return;
+        };
+        if place.index == 0 {
+            chunk.first = name_of(first.slot).clone();
+        }
+        let length = chunk.entries.len();
+        let next = self.chunks.get(place.chunk + 1);
+        let next = next.map_or(usize::MAX, |next| next.entries.len());
+        if length < CHUNK_MIN && next <= CHUNK_MAX - 2 * CHUNK_MIN {
             let rest = self.chunks.remove(place.chunk + 1);
-            self.chunks[place.chunk].extend(rest);
+            let chunk = &mut self.chunks[place.chunk];
+            chunk.entries.extend(rest.entries);
+            chunk.compare_anew(name_of);
+        }
+    }
+}
+
+impl Chunk {
+    /// A chunk of these entries in their order; none if there are none.
+    fn of<'a>(entries: Vec<Entry>, name_of: impl Fn(Slot) -> &'a LockName) -> Option<Self> {
+        let first = name_of(entries.first()?.slot).clone();
+        let mut chunk = Self {
+            first,
+            common: 0,
+            entries,
+        };
+        chunk.compare_anew(name_of);
+        Some(chunk)
+    }
+
+    fn search<'a>(
+        &self,
+        name: &str,
+        name_of: impl Fn(Slot) -> &'a LockName,
+    ) -> Result<usize, usize> {
+        let common = &self.first.as_str().as_bytes()[..self.common];
+        let bytes = name.as_bytes();
+        match bytes[..bytes.len().min(self.common)].cmp(common) {
+            Ordering::Less => return Err(0),
+            Ordering::Greater => return Err(self.entries.len()),
+            Ordering::Equal => {}
+        }
+        let bytes = bytes_after(name, self.common);
+        self.entries.binary_search_by(|entry| {
+            let by_name = || name_of(entry.slot).as_str().cmp(name);
+            entry.bytes.cmp(&bytes).then_with(by_name)
+        })
+    }
+
+    fn insert<'a>(&mut self, index: usize, slot: Slot, name_of: &impl Fn(Slot) -> &'a LockName) {
+        let name = name_of(slot);
+        let common = common_bytes(self.first.as_str(), name.as_str()).min(self.common);
+        if index == 0 {
+            self.first = name.clone();
+        }
+        let bytes = bytes_after(name.as_str(), common);
+        self.entries.insert(index, Entry { bytes, slot });
+        if common < self.common {
+            self.set_common(common, name_of);
+        }
+    }
+
+    /// Finds out what the names have in common now.
+    fn compare_anew<'a>(&mut self, name_of: impl Fn(Slot) -> &'a LockName) {
+        // The order of names puts the most different ones at the ends.
+        let last = self.entries.last().map(|entry| name_of(entry.slot));
+        let common = last.map_or(0, |last| common_bytes(self.first.as_str(), last.as_str()));
+        self.set_common(common, &name_of);
+    }
+
+    fn set_common<'a>(&mut self, common: usize, name_of: &impl Fn(Slot) -> &'a LockName) {
+        self.common = common;
+        for entry in &mut self.entries {
+            entry.bytes = bytes_after(name_of(entry.slot).as_str(), common);
+        }
+    }
+}
+
+fn common_bytes(one: &str, other: &str) -> usize {
+    let pairs = one.bytes().zip(other.bytes());
+    pairs.take_while(|(one, other)| one == other).count()
+}
+
+/// Four bytes of a name, as a number that sorts like them. A name that ends earlier sorts before longer ones.
+fn bytes_after(name: &str, common: usize) -> u32 {
+    let rest = name.as_bytes().get(common..).unwrap_or_default();
+    match rest.first_chunk() {
+        Some(bytes) => u32::from_be_bytes(*bytes),
+        None => {
+            let mut bytes = [0; size_of::<u32>()];
+            bytes[..rest.len()].copy_from_slice(rest);
+            u32::from_be_bytes(bytes)
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::slab::Slab;
+    use super::super::locks::Slab;
     use super::*;
 
     struct Names {
-        slab: Slab<String>,
+        slab: Slab<LockName>,
         index: NameIndex,
     }
 
     impl Names {
         fn search(&self, name: &str) -> Result<Place, Place> {
-            self.index
-                .search(name, |slot| self.slab.get(slot).expect("it is there"))
+            self.index.search(name, |slot| name_of(&self.slab, slot))
         }
 
         fn insert(&mut self, name: &str) {
             let place = self.search(name).err().expect("the name is new");
-            let slot = self.slab.insert(name.to_owned());
-            self.index.insert(place, slot);
+            let name = LockName::parse(name.as_bytes()).expect("a name");
+            let slot = self.slab.insert(name);
+            self.index
+                .insert(place, slot, |slot| name_of(&self.slab, slot));
         }
 
         fn remove(&mut self, name: &str) {
             let place = self.search(name).ok().expect("the name is there");
             let slot = self.index.at(place).expect("it is there");
-            self.index.remove(place);
+            self.index.remove(place, |slot| name_of(&self.slab, slot));
             self.slab.remove(slot);
         }
 
         fn in_order(&self) -> Vec<&str> {
-            let slots = self.index.chunks.iter().flatten();
-            slots
-                .map(|slot| self.slab.get(*slot).expect("it is there").as_str())
+            let entries = self.index.chunks.iter().flat_map(|chunk| &chunk.entries);
+            entries
+                .map(|entry| name_of(&self.slab, entry.slot).as_str())
                 .collect()
         }
+    }
+
+    fn name_of(slab: &Slab<LockName>, slot: Slot) -> &LockName {
+        slab.get(slot).expect("it is there")
     }
 
     /// Visits the numbers to `count` in an order without a pattern.
@@ -147,7 +263,8 @@ mod tests {
         let mut place = names.search("").err();
         for name in &all {
             let next = place.and_then(|place| names.index.at(place));
-            assert_eq!(next.and_then(|slot| names.slab.get(slot)), Some(name));
+            let next = next.and_then(|slot| names.slab.get(slot));
+            assert_eq!(next.map(LockName::as_str), Some(name.as_str()));
             place = names.search(&format!("{name}!")).err();
         }
         shuffled(5_000)

@@ -4,12 +4,12 @@
 //! it touched; [`Table::finish_step`] then brings their reservations and due times up to date.
 
 use super::KeyedClaim;
+use super::StoreTime;
+use super::claim::{Text, TextTotal};
 use super::effects::Effects;
 use super::lock::{Lock, Obstruction};
 use super::locks::Locks;
-use super::slab::Slot;
-use super::text::{Text, TextTotal};
-use super::time::StoreTime;
+use super::locks::Slot;
 use super::tombstones::Tombstones;
 use super::wait_queue::WaitQueue;
 use crate::domain::{Bucket, LockName, LockState, LockView, Queue};

@@ -1,27 +1,34 @@
 //! Tombstones of claims that ended a short while ago.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 
+use super::StoreTime;
 use super::effects::{Effects, Row};
 use super::lease::LeaseRecord;
-use super::time::StoreTime;
 use crate::domain::{Attempt, ClaimDigest, Fence, NotHolder};
 use crate::store::TOMBSTONE_TTL;
+
+/// A list of this capacity is not worth shrinking.
+const CAPACITY_MIN: usize = 1_024;
 
 /// The tombstones of the last minute, limited to the latest `max`. The digest of a claim includes the name of its lock.
 pub(super) struct Tombstones {
     max: usize,
     tombstones: BTreeMap<ClaimDigest, Tombstone>,
-    /// Exactly one entry for each tombstone.
-    expiries: BTreeSet<(StoreTime, ClaimDigest)>,
+    /// When tombstones expire, in the order in which they were made; and those of tombstones that were replaced or
+    /// withdrawn. Only an expiry that was noticed late can be out of order, and then waits for the ones before it.
+    expiries: VecDeque<(StoreTime, ClaimDigest)>,
 }
 
+#[derive(Debug)]
 struct Tombstone {
     until: StoreTime,
     end: End,
 }
 
 /// How a claim ended.
+#[derive(Debug)]
 pub(super) enum End {
     Released,
     Evicted {
@@ -41,8 +48,16 @@ impl Tombstones {
         Self {
             max,
             tombstones: BTreeMap::new(),
-            expiries: BTreeSet::new(),
+            expiries: VecDeque::new(),
         }
+    }
+
+    /// All tombstones.
+    #[cfg(test)]
+    pub(super) fn rows(&self) -> impl Iterator<Item = (Row, String)> {
+        let describe =
+            |(claim, it): (&ClaimDigest, &Tombstone)| (Row::Tombstone(*claim), format!("{it:?}"));
+        self.tombstones.iter().map(describe)
     }
 
     /// How the claim ended, if it has ended.
@@ -60,16 +75,9 @@ impl Tombstones {
     ) {
         effects.changed(|| Row::Tombstone(claim));
         let until = since + TOMBSTONE_TTL;
-        if let Some(before) = self.tombstones.insert(claim, Tombstone { until, end }) {
-            self.expiries.remove(&(before.until, claim));
-        }
-        self.expiries.insert((until, claim));
-        if self.tombstones.len() > self.max
-            && let Some((_, first)) = self.expiries.pop_first()
-        {
-            self.tombstones.remove(&first);
-            effects.changed(|| Row::Tombstone(first));
-        }
+        self.tombstones.insert(claim, Tombstone { until, end });
+        self.expiries.push_back((until, claim));
+        while self.tombstones.len() > self.max && self.remove_first(effects) {}
     }
 
     /// Records an expired lease. Its grant can still be withdrawn if only the attempt that made it has received it.
@@ -111,7 +119,6 @@ impl Tombstones {
         if by != attempt {
             return None;
         }
-        self.expiries.remove(&(tombstone.until, claim));
         self.tombstones.remove(&claim);
         effects.changed(|| Row::Tombstone(claim));
         Some(fence)
@@ -119,13 +126,25 @@ impl Tombstones {
 
     /// Drops one expired tombstone. Returns whether there was one.
     pub(super) fn forget(&mut self, now: StoreTime, effects: &mut Effects) -> bool {
-        let Some(first) = self.expiries.first().filter(|(until, _)| *until <= now) else {
+        let first = self.expiries.front();
+        first.is_some_and(|(until, _)| *until <= now) && self.remove_first(effects)
+    }
+
+    /// Drops the first tombstone, unless it was replaced or withdrawn. Returns whether there was one.
+    fn remove_first(&mut self, effects: &mut Effects) -> bool {
+        let Some((until, claim)) = self.expiries.pop_front() else {
             return false;
         };
-        let (_, claim) = *first;
-        self.expiries.pop_first();
-        self.tombstones.remove(&claim);
-        effects.changed(|| Row::Tombstone(claim));
+        if let Entry::Occupied(tombstone) = self.tombstones.entry(claim)
+            && tombstone.get().until == until
+        {
+            tombstone.remove();
+            effects.changed(|| Row::Tombstone(claim));
+        }
+        let (length, capacity) = (self.expiries.len(), self.expiries.capacity());
+        if capacity > CAPACITY_MIN && length < capacity / 4 {
+            self.expiries.shrink_to(capacity / 2);
+        }
         true
     }
 }

@@ -1,11 +1,12 @@
 //! Operations on granted claims: renew, release, evict and withdraw.
 
+use super::StoreTime;
 use super::acquire::mismatch;
 use super::effects::Effects;
 use super::lease::LeaseRecord;
 use super::lock::Lock;
+use super::locks::Slot;
 use super::table::Table;
-use super::time::StoreTime;
 use super::tombstones::End;
 use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
@@ -20,9 +21,6 @@ impl Table {
         change: RenewOptions,
         now: StoreTime,
     ) -> Renewed {
-        for key in keys {
-            self.find(&key.name, now);
-        }
         let not_held: Vec<NotHeld> = keys
             .iter()
             .filter_map(|key| self.not_held(key, now))
@@ -82,20 +80,20 @@ impl Table {
     ) -> Vec<Released> {
         keys.iter()
             .map(|key| {
-                self.find(&key.name, now);
-                match depth {
-                    None => self.free(key, now),
-                    Some(depth) => self.step_back(key, depth, now),
-                }
+                let slot = self.find(&key.name, now);
+                slot.and_then(|slot| match depth {
+                    None => self.free(slot, key, now),
+                    Some(depth) => self.step_back(slot, key, depth, now),
+                })
                 .or_else(|| self.leave_queue(keys, key, token, now))
                 .unwrap_or_else(|| Released::by_other(self.why_not(key, now)))
             })
             .collect()
     }
 
-    fn free(&mut self, key: &ClaimKey, now: StoreTime) -> Option<Released> {
+    fn free(&mut self, slot: Slot, key: &ClaimKey, now: StoreTime) -> Option<Released> {
         let effects = &mut self.effects;
-        let (slot, lock) = self.locks.get_mut(&key.name)?;
+        let lock = &mut self.locks[slot];
         let kept = lock.leases.get(key.claim)?.kept_after_release();
         let record = lock.end(key.claim, kept, now, effects)?;
         effects.event(EventKind::Released, &key.name, &record, now);
@@ -110,9 +108,14 @@ impl Table {
         })
     }
 
-    fn step_back(&mut self, key: &ClaimKey, depth: HoldCount, now: StoreTime) -> Option<Released> {
-        let (_, lock) = self.locks.get_mut(&key.name)?;
-        let record = lock.leases.get_mut(key.claim)?;
+    fn step_back(
+        &mut self,
+        slot: Slot,
+        key: &ClaimKey,
+        depth: HoldCount,
+        now: StoreTime,
+    ) -> Option<Released> {
+        let record = self.locks[slot].leases.get_mut(key.claim)?;
         record.step_back(depth);
         self.effects.lease_changed(&key.name, key.claim);
         Some(Released::SteppedBack(record.lease(now)))
@@ -212,8 +215,9 @@ impl Table {
         }
     }
 
-    fn not_held(&self, key: &ClaimKey, now: StoreTime) -> Option<NotHeld> {
-        let is_held = self.lease(key).is_some();
+    fn not_held(&mut self, key: &ClaimKey, now: StoreTime) -> Option<NotHeld> {
+        let lock = self.find(&key.name, now).map(|slot| &self.locks[slot]);
+        let is_held = lock.is_some_and(|lock| lock.leases.get(key.claim).is_some());
         (!is_held).then(|| NotHeld {
             name: key.name.clone(),
             reason: self.why_not(key, now),

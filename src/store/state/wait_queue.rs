@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::text::Text;
-use super::time::StoreTime;
+use super::StoreTime;
+use super::claim::Text;
 use crate::domain::{Claim, ClaimDigest, HeadWaiter, LockNames, Mode, Position, Queue, Timestamp};
 use crate::store::{LAST_CALL, RESERVATION_TTL};
 
@@ -22,6 +22,7 @@ pub(super) struct WaitQueue {
 }
 
 /// The ticket of a waiting claim.
+#[derive(Debug)]
 pub(super) struct QueueEntry {
     pub(super) sequence: u64,
     /// All locks of the claim.
@@ -82,6 +83,16 @@ impl WaitQueue {
     /// How many tickets there are, with or without a waiting request.
     pub(super) fn ticket_count(&self) -> usize {
         self.tickets.len()
+    }
+
+    /// All tickets, and whether they have a waiting request.
+    #[cfg(test)]
+    pub(super) fn tickets(&self) -> Vec<(ClaimDigest, String)> {
+        let describe = |(claim, ticket): (&ClaimDigest, &QueueEntry)| {
+            let waits = self.index(*claim).is_some();
+            (*claim, format!("{ticket:?} {waits}"))
+        };
+        self.tickets.iter().map(describe).collect()
     }
 
     /// How many claims have a waiting request.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::KeyedClaim;
+use super::StoreTime;
 use super::lock::Obstruction;
 use super::table::Table;
-use super::time::StoreTime;
 use super::wait_queue::QueueEntry;
 use crate::domain::{
     Acquired, AnswerRoom, Conflict, ConflictKind, LockName, LockState, Position, QueueRequest,

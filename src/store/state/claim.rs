@@ -1,21 +1,100 @@
-//! The public text of a claim: kept once for all of its locks, and counted for as long as it is kept.
+//! A claim as the state machine keeps it: by its keys, and with its public text, which is counted. Tokens are not kept.
 
+use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::domain::{Claim, Metadata, Owner};
+use crate::domain::{Claim, ClaimDigest, LockName, LockNames, Metadata, Owner, Token};
 
 /// This many bytes count as much as a lease.
 const BYTES_PER_COUNT: usize = 256;
 
-/// Owner and metadata of a claim. Cloning is cheap, and clones count once.
-#[derive(Clone)]
+/// The key of a claim on one lock.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ClaimKey {
+    /// The lock.
+    pub name: LockName,
+    /// The claim.
+    pub claim: ClaimDigest,
+}
+
+impl ClaimKey {
+    pub(super) fn new(name: &LockName, claim: ClaimDigest) -> Self {
+        let name = name.clone();
+        Self { name, claim }
+    }
+
+    fn of(name: &LockName, token: Token) -> Self {
+        Self::new(name, token.digest(name))
+    }
+}
+
+/// The keys of a claim on all of its locks, in the order of names.
+#[derive(Clone, Debug)]
+pub struct ClaimKeys(Keys);
+
+#[derive(Clone, Debug)]
+enum Keys {
+    One([ClaimKey; 1]),
+    Several(Box<[ClaimKey]>),
+}
+
+impl ClaimKeys {
+    /// The keys of the claims of a token.
+    #[must_use]
+    pub fn of(names: &LockNames, token: Token) -> Self {
+        Self(match &names[..] {
+            [name] => Keys::One([ClaimKey::of(name, token)]),
+            names => Keys::Several(names.iter().map(|name| ClaimKey::of(name, token)).collect()),
+        })
+    }
+}
+
+impl Deref for ClaimKeys {
+    type Target = [ClaimKey];
+
+    fn deref(&self) -> &[ClaimKey] {
+        match &self.0 {
+            Keys::One(key) => key,
+            Keys::Several(keys) => keys,
+        }
+    }
+}
+
+/// A claim with its keys.
+#[derive(Debug)]
+pub struct KeyedClaim<'a> {
+    claim: &'a Claim,
+    pub(super) keys: ClaimKeys,
+}
+
+impl<'a> KeyedClaim<'a> {
+    /// Derives the keys of a claim.
+    #[must_use]
+    pub fn new(claim: &'a Claim) -> Self {
+        let keys = ClaimKeys::of(&claim.names, claim.token);
+        Self { claim, keys }
+    }
+}
+
+impl Deref for KeyedClaim<'_> {
+    type Target = Claim;
+
+    fn deref(&self) -> &Claim {
+        self.claim
+    }
+}
+
+/// Owner and metadata of a claim: kept once for all of its locks, and counted for as long as they are kept. Cloning is cheap, and clones count once.
+#[derive(Clone, Debug)]
 pub(super) enum Text {
     /// Just an owner, too short to count. Most claims have no more, and there may be millions of them.
     Owner(Owner),
     Whole(Arc<Whole>),
 }
 
+#[derive(Debug)]
 pub(super) struct Whole {
     owner: Owner,
     metadata: Option<Metadata>,
@@ -30,6 +109,12 @@ pub(super) struct TextTotal(Arc<AtomicUsize>);
 impl TextTotal {
     pub(super) fn get(&self) -> usize {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for TextTotal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TextTotal")
     }
 }
 
