@@ -11,7 +11,7 @@ use crate::domain::{Claim, ClaimDigest, LockName, LockNames, Metadata, Owner, To
 const BYTES_PER_COUNT: usize = 256;
 
 /// The key of a claim on one lock.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimKey {
     /// The lock.
     pub name: LockName,

@@ -22,7 +22,7 @@ pub enum Notification {
 
 /// The key of a row: the smallest part of the state that a durable store writes or deletes at once. Reservations are
 /// not among them: they end with the process whose waiters they are for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Row {
     /// A lease, with its options and the attempts that received it.
     Lease(ClaimKey),

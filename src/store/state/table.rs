@@ -18,6 +18,9 @@ use crate::store::{Fault, StoreError};
 /// How many due locks are swept before a claim is refused for lack of room.
 const SWEPT_WHEN_FULL: usize = 256;
 
+/// How many leases on one lock are swept at once.
+const SWEPT_PER_LOCK: usize = 8;
+
 /// Locks, tombstones and fencing counters.
 pub(super) struct Table {
     pub(super) locks: Locks,
@@ -145,7 +148,7 @@ impl Table {
         for _ in 0..most {
             let due = self.locks.first_due(now);
             if let Some(slot) = due {
-                self.expire_due(slot, now);
+                self.expire_some(slot, now, SWEPT_PER_LOCK);
             }
             if !self.tombstones.forget(now, &mut self.effects) && due.is_none() {
                 return false;
@@ -158,20 +161,27 @@ impl Table {
     /// turns out to be free.
     pub(super) fn find(&mut self, name: &LockName, now: StoreTime) -> Option<Slot> {
         let slot = self.locks.find(name)?;
-        self.expire_due(slot, now).then_some(slot)
+        self.expire_some(slot, now, usize::MAX).then_some(slot)
     }
 
-    /// Brings a lock up to date: ends everything that has expired. Returns whether it still has an entry.
-    fn expire_due(&mut self, slot: Slot, now: StoreTime) -> bool {
+    /// Ends what has expired on a lock, but at most so many leases. Returns whether the lock still has an entry.
+    fn expire_some(&mut self, slot: Slot, now: StoreTime, most: usize) -> bool {
         let lock = &mut self.locks[slot];
         if lock.scheduled.is_none_or(|at| at > now) {
             return true;
         }
-        while let Some(record) = lock.expire_one(now, &mut self.effects) {
+        let mut left = most;
+        while left > 0
+            && let Some(record) = lock.expire_one(now, &mut self.effects)
+        {
             self.tombstones.remember_expired(&record, &mut self.effects);
+            left -= 1;
         }
         lock.advance(now, &mut self.effects);
-        debug_assert!(lock.due().is_none_or(|at| at > now), "nothing stays due");
+        debug_assert!(
+            left == 0 || lock.due().is_none_or(|at| at > now),
+            "nothing stays due"
+        );
         self.locks.unschedule(slot);
         let exists = self.reschedule(slot);
         if exists {

@@ -1,8 +1,8 @@
-//! Random histories: every change is among the changed rows, whatever comes when, and the same steps at the same times
-//! have the same effects. What operations mean is tested by the contract of all stores.
+//! Tests of what a step returns beside its answer, and of how much it does. What operations mean is tested by the contract
+//! of all stores.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -166,9 +166,9 @@ fn run(state: &mut State, now: StoreTime, step: &Step) -> (String, Vec<Row>) {
 }
 
 /// All rows with their values.
-fn rows(state: &State) -> HashMap<Row, String> {
+fn rows(state: &State) -> BTreeMap<Row, String> {
     let table = &state.0;
-    let mut rows: HashMap<_, _> = table.tombstones.rows().collect();
+    let mut rows: BTreeMap<_, _> = table.tombstones.rows().collect();
     for name in ["a", "b", "c"] {
         let name = LockName::parse(name.as_bytes()).expect("a name");
         let fence = table.fences[name.bucket().index()];
@@ -183,7 +183,7 @@ fn rows(state: &State) -> HashMap<Row, String> {
 }
 
 /// The rows that differ.
-fn difference(mut before: HashMap<Row, String>, after: HashMap<Row, String>) -> Vec<Row> {
+fn difference(mut before: BTreeMap<Row, String>, after: BTreeMap<Row, String>) -> Vec<Row> {
     let mut changed = Vec::new();
     for (row, value) in after {
         match before.entry(row) {
@@ -196,9 +196,51 @@ fn difference(mut before: HashMap<Row, String>, after: HashMap<Row, String>) -> 
     changed
 }
 
+/// A plain claim for a second.
+fn claim(name: &str, mode: Mode) -> Claim {
+    Claim {
+        names: LockName::parse(name.as_bytes()).expect("a name").into(),
+        token: Token::random(),
+        mode,
+        fair: true,
+        ttl: Ttl::from_store(Duration::from_secs(1)),
+        hold_count: HoldCount::ONE,
+        owner: Owner::default(),
+        metadata: None,
+        min_hold: None,
+        max_hold: None,
+        lock_delay: None,
+        takes_over: false,
+    }
+}
+
+/// Otherwise an operation on some lock would have to wait until all permits of another were swept.
+#[test]
+fn a_step_sweeps_few_of_the_leases_that_expired_together() {
+    const HOLDERS: usize = 1_000;
+    let mut state = State::new(HOLDERS);
+    let now = StoreTime::at(Duration::from_secs(1_000_000));
+    for _ in 0..HOLDERS {
+        let claim = claim("shared", mode(None));
+        let granted = state.acquire(now, &KeyedClaim::new(&claim), Attempt(1), None);
+        assert!(matches!(granted.answer, Ok(Acquired::Granted(_))));
+    }
+    assert_eq!(state.count_kept(), HOLDERS);
+    let late = now + Duration::from_secs(2);
+    let other = LockName::parse(b"other").expect("a name");
+    state.inspect(late, &other);
+    assert!(state.count_kept() > HOLDERS - 100);
+    // An operation on the lock itself finds none of them.
+    let claim = claim("shared", Mode::Exclusive);
+    let granted = state.acquire(late, &KeyedClaim::new(&claim), Attempt(1), None);
+    assert!(matches!(granted.answer, Ok(Acquired::Granted(_))));
+    assert_eq!(state.count_kept(), 1);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
+    /// Whatever comes when. And the same steps at the same times have the same effects.
     #[test]
     fn every_change_is_among_the_changed_rows(steps in steps()) {
         let (mut state, mut other) = (State::new(12), State::new(12));
