@@ -177,7 +177,7 @@ fn memory_renew(mut rig: Rig) -> Rig {
     rig
 }
 
-#[library_benchmark(config = at_most(33_500))]
+#[library_benchmark(config = at_most(33_000))]
 #[bench::one(Rig::memory().held())]
 fn memory_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
