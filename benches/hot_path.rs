@@ -2,6 +2,9 @@
 //! machine, where times do not. The limits here are a ratchet: a change that needs more fails, one that needs less by
 //! more than noise lowers them.
 //!
+//! Every request hashes its token, which counts 3,400 instructions here: valgrind has no SHA instructions. Where there are
+//! some, it takes less than 60 ns.
+//!
 //! `scripts/hot-path` installs valgrind and the harness's runner, and runs it. Client, service and runtime are one thread, which is counted as a whole; Redis is a process of
 //! its own, which is not.
 
@@ -174,7 +177,7 @@ fn memory_renew(mut rig: Rig) -> Rig {
     rig
 }
 
-#[library_benchmark(config = at_most(30_500))]
+#[library_benchmark(config = at_most(33_000))]
 #[bench::one(Rig::memory().held())]
 fn memory_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");

@@ -6,6 +6,7 @@
 pub mod memory;
 mod pace;
 pub mod redis;
+pub mod state;
 
 use std::fmt;
 use std::sync::Arc;

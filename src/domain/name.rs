@@ -89,7 +89,7 @@ impl fmt::Debug for LockName {
 }
 
 /// One of the 1,024 groups of locks that share a fencing counter (and, in Redis, a hash slot).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bucket(u16);
 
 impl Bucket {

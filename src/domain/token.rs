@@ -59,7 +59,7 @@ impl fmt::Debug for Token {
 
 /// The first half of the SHA-256 of a token and its lock's name. Half a digest is still infeasible to invert, and two
 /// claims collide as rarely as two random UUIDs. It halves what Redis keeps of each ended claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimDigest(pub [u8; Self::LEN]);
 
 impl ClaimDigest {

@@ -1,24 +1,10 @@
-//! The embedded store: the reference implementation of the contract, in one process, on its monotonic clock.
+//! The embedded store in memory: runs the [state machine](super::state) on this process's monotonic clock.
 //!
-//! Nothing here survives the process and nothing here waits. Each method is one atomic step of the table, at one
-//! moment; its notifications are delivered after the step. The clock is tokio's, so tests can stop it.
-
-mod acquire;
-mod clock;
-mod lease_record;
-mod leases;
-mod lock;
-mod notifications;
-mod receivers;
-mod table;
-mod text;
-mod tombstones;
-mod transitions;
-mod wait_queue;
-mod waiting;
+//! Nothing here survives the process and nothing here waits. Each method is one step, at one moment; its notifications
+//! are delivered after the step. The clock is tokio's, so tests can stop it. What an operation means is not known here.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
@@ -26,6 +12,9 @@ use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::pace::Pace;
+use super::state::{
+    Applied, ClaimKeys, KeyedClaim, ListingProgress, Notification, State, StoreTime,
+};
 use super::{
     Deadlines, Finding, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
 };
@@ -33,22 +22,13 @@ use crate::domain::{
     Acquired, AnswerRoom, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName,
     LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
 };
-use clock::{Clock, StoreTime};
-use table::{ListingProgress, Table};
-
-/// How many due entries one operation clears away beside its own work. An operation on one lock creates fewer, so they
-/// do not pile up; what operations on many locks leave behind is cleared by `refresh_health`.
-const SWEPT_PER_OPERATION: usize = 4;
-
-/// How many due entries one step of `refresh_health` clears away.
-const SWEPT_PER_STEP: usize = 256;
 
 /// How many holders one step of an eviction evicts.
 const EVICTED_PER_STEP: usize = 256;
 
 /// Leases and queues in this process's memory.
 pub struct MemoryStore {
-    table: Mutex<Table>,
+    state: Mutex<Guarded>,
     /// Held while notifications are delivered, so that they arrive in the order in which they happened.
     delivering: Mutex<()>,
     listener: OnceLock<Arc<dyn Listener>>,
@@ -57,12 +37,21 @@ pub struct MemoryStore {
     pace: Pace,
 }
 
+/// The state, and the notifications of its steps that are not delivered yet.
+struct Guarded {
+    state: State,
+    pending: Vec<Notification>,
+}
+
 impl MemoryStore {
     /// An empty store that keeps at most `locks_max` leases and tickets at a time, counted as the configuration says.
     #[must_use]
     pub fn new(locks_max: usize) -> Self {
         Self {
-            table: Mutex::new(Table::new(locks_max)),
+            state: Mutex::new(Guarded {
+                state: State::new(locks_max),
+                pending: Vec::new(),
+            }),
             delivering: Mutex::new(()),
             listener: OnceLock::new(),
             clock: Clock::start(),
@@ -73,41 +62,47 @@ impl MemoryStore {
     /// How much of `locks_max` is used. Expired entries count until an operation or `refresh_health` finds them.
     #[must_use]
     pub fn count_kept(&self) -> usize {
-        self.table().count()
+        self.guarded().state.count_kept()
     }
 
-    /// Runs one atomic step at one moment, then delivers its notifications.
-    fn step<T>(&self, step: impl FnOnce(&mut Table, StoreTime) -> T) -> T {
-        let mut table = self.table();
+    /// Runs one step, then delivers its notifications.
+    fn step<T>(&self, step: impl FnOnce(&mut State, StoreTime) -> Applied<'_, T>) -> T {
+        let mut guarded = self.guarded();
         // The clock is read under the lock, so that the order of steps is the order of their moments.
         let now = self.clock.now();
-        table.sweep(now, SWEPT_PER_OPERATION);
-        let answer = step(&mut table, now);
-        table.finish_step(now);
-        let is_empty = table.notifications.is_empty();
-        drop(table);
-        if !is_empty {
+        let Guarded { state, pending } = &mut *guarded;
+        let applied = step(state, now);
+        let is_silent = applied.notifications.is_empty();
+        pending.extend(applied.notifications);
+        let answer = applied.answer;
+        drop(guarded);
+        if !is_silent {
             self.deliver();
         }
         answer
     }
 
-    /// Delivers pending notifications to the listener without holding the table.
+    /// Delivers pending notifications to the listener without holding the state.
     fn deliver(&self) {
         let delivering = self.delivering.lock();
-        let notifications = self.table().notifications.take();
+        let notifications = std::mem::take(&mut self.guarded().pending);
         if let Some(listener) = self.listener.get() {
             for notification in notifications {
-                notification.deliver(listener.as_ref());
+                match notification {
+                    Notification::Reserved(name) => listener.reserved(&name),
+                    Notification::Evicted(name) => listener.evicted(&name),
+                    Notification::Released(key) => listener.released(&key.name, key.claim),
+                    Notification::Event(event) => listener.event(event),
+                }
             }
         }
         drop(delivering);
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table
+    fn guarded(&self) -> MutexGuard<'_, Guarded> {
+        self.state
             .lock()
-            .expect("no step panics while it holds the table")
+            .expect("no step panics while it holds the state")
     }
 
     async fn evict(
@@ -118,14 +113,14 @@ impl MemoryStore {
     ) -> Result<Evicted, StoreError> {
         let mut room = AnswerRoom::for_locks(1);
         let mut holders = Holders::none();
-        let tokens = self.step(|table, now| table.begin_eviction(name, now));
+        let claims = self.step(|state, now| state.begin_eviction(now, name));
         let mut is_complete = true;
-        for tokens in tokens.chunks(EVICTED_PER_STEP) {
+        for claims in claims.chunks(EVICTED_PER_STEP) {
             if Instant::now() > deadlines.end {
                 is_complete = false;
                 break;
             }
-            let evicted = self.step(|table, now| table.evict_some(name, tokens, reason, now));
+            let evicted = self.step(|state, now| state.evict(now, name, claims, reason));
             holders.total += evicted.len() as u64;
             let left = AnswerRoom::HOLDERS_MAX - holders.listed.len();
             holders
@@ -141,21 +136,14 @@ impl MemoryStore {
 
     async fn list(&self, query: &ListQuery, deadlines: Deadlines) -> Result<Listing, StoreError> {
         let mut page = ListingProgress::new(query);
-        while !page.is_over {
+        while !page.is_over() {
             let step = async {
-                self.step(|table, now| table.list_some(query, &mut page, now));
+                self.step(|state, now| state.list(now, query, &mut page));
                 Ok(((), None))
             };
             self.pace.step(deadlines.end, step).await?;
         }
-        Ok(page.listing)
-    }
-
-    fn at_once<'a, T: Send + 'a>(
-        &self,
-        step: impl FnOnce(&mut Table, StoreTime) -> Result<T, StoreError>,
-    ) -> StoreFuture<'a, T> {
-        ready(self.step(step)).boxed()
+        Ok(page.into_listing())
     }
 }
 
@@ -173,7 +161,8 @@ impl LockStore for MemoryStore {
         request: Option<&'a QueueRequest>,
         _: Instant,
     ) -> StoreFuture<'a, Acquired> {
-        self.at_once(|table, now| table.acquire(claim, attempt, request, now))
+        let claim = KeyedClaim::new(claim);
+        ready(self.step(|state, now| state.acquire(now, &claim, attempt, request))).boxed()
     }
 
     fn suspend<'a>(
@@ -182,7 +171,8 @@ impl LockStore for MemoryStore {
         keep: Duration,
         _: Instant,
     ) -> StoreFuture<'a, Suspended> {
-        self.at_once(|table, now| Ok(table.suspend(claim, keep, now)))
+        let claim = KeyedClaim::new(claim);
+        ready(Ok(self.step(|state, now| state.suspend(now, &claim, keep)))).boxed()
     }
 
     fn withdraw<'a>(
@@ -192,10 +182,9 @@ impl LockStore for MemoryStore {
         rollback: Rollback,
         _: Instant,
     ) -> StoreFuture<'a, ()> {
-        self.at_once(|table, now| {
-            table.withdraw(claim, attempt, rollback, now);
-            Ok(())
-        })
+        let claim = KeyedClaim::new(claim);
+        self.step(|state, now| state.withdraw(now, &claim, attempt, rollback));
+        ready(Ok(())).boxed()
     }
 
     fn renew<'a>(
@@ -205,7 +194,8 @@ impl LockStore for MemoryStore {
         change: RenewOptions,
         _: Instant,
     ) -> StoreFuture<'a, Renewed> {
-        self.at_once(|table, now| Ok(table.renew(names, token, change, now)))
+        let keys = ClaimKeys::of(names, token);
+        ready(Ok(self.step(|state, now| state.renew(now, &keys, change)))).boxed()
     }
 
     fn release<'a>(
@@ -215,7 +205,9 @@ impl LockStore for MemoryStore {
         hold_count: Option<HoldCount>,
         _: Instant,
     ) -> StoreFuture<'a, Vec<Released>> {
-        self.at_once(|table, now| Ok(table.release(names, token, hold_count, now)))
+        let keys = ClaimKeys::of(names, token);
+        let released = self.step(|state, now| state.release(now, &keys, token, hold_count));
+        ready(Ok(released)).boxed()
     }
 
     fn evict<'a>(
@@ -228,7 +220,7 @@ impl LockStore for MemoryStore {
     }
 
     fn inspect<'a>(&'a self, name: &'a LockName, _: Instant) -> StoreFuture<'a, LockView> {
-        self.at_once(|table, now| Ok(table.inspect(name, now)))
+        ready(Ok(self.step(|state, now| state.inspect(now, name)))).boxed()
     }
 
     fn list<'a>(&'a self, query: &'a ListQuery, deadlines: Deadlines) -> StoreFuture<'a, Listing> {
@@ -238,14 +230,14 @@ impl LockStore for MemoryStore {
     fn refresh_health(&self) -> BoxFuture<'_, ()> {
         // Small steps, so that other requests and connections get their turn while millions of entries are due.
         async {
-            while self.step(|table, now| table.sweep(now, SWEPT_PER_STEP)) {
+            while self.step(State::sweep) {
                 yield_now().await;
             }
         }
         .boxed()
     }
 
-    /// The table keeps a count, so there is nothing to do.
+    /// The state keeps a count, so there is nothing to do.
     fn sweep(&self) -> BoxFuture<'_, ()> {
         ready(()).boxed()
     }
@@ -254,7 +246,7 @@ impl LockStore for MemoryStore {
         StoreHealth {
             contacted: true,
             up: true,
-            held_locks: Some(self.step(|table, _| table.held())),
+            held_locks: Some(self.step(State::held)),
             clock_offset_ms: Some(0),
             findings: vec![Finding {
                 topic: "durability",
@@ -271,7 +263,29 @@ impl LockStore for MemoryStore {
     }
 
     fn set_event_delivery(&self, wanted: bool) -> BoxFuture<'_, ()> {
-        self.step(|table, _| table.notifications.wants_events = wanted);
+        self.step(|state, now| state.set_event_delivery(now, wanted));
         ready(()).boxed()
+    }
+}
+
+/// Wall time that never jumps: read once at the start, then advanced by tokio's monotonic clock.
+struct Clock {
+    started: Instant,
+    since_1970: Duration,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self {
+            started: Instant::now(),
+            // A clock before 1970 counts as 1970, which is harmless: fencing tokens start anew with each process.
+            since_1970: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default(),
+        }
+    }
+
+    fn now(&self) -> StoreTime {
+        StoreTime::at(self.since_1970 + self.started.elapsed())
     }
 }

@@ -274,6 +274,8 @@ async fn a_refusal_and_an_eviction_are_logged_with_their_sender() {
     });
     api.send(from_peer(post("/locks/a")).header("x-request-id", "job-7"))
         .await;
+    let held = post("/locks/a").header("authorization", "Bearer s3cret");
+    assert_eq!(api.send(held).await.status, 201);
     let evict = from_peer(delete("/locks/a?force=true&reason=stuck"))
         .header("x-request-id", "job-8")
         .header("authorization", "Bearer s3cret");

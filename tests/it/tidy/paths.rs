@@ -13,7 +13,7 @@ struct Boundary {
     refuses: &'static [&'static str],
 }
 
-const BOUNDARIES: [Boundary; 5] = [
+const BOUNDARIES: [Boundary; 6] = [
     // No I/O, no runtime, no wire format, and no layer above.
     Boundary {
         within: "src/domain",
@@ -51,6 +51,27 @@ const BOUNDARIES: [Boundary; 5] = [
         within: "src/store",
         except: &[],
         refuses: &["axum", "hyper", "crate::service", "crate::http"],
+    },
+    // A pure function of the state, an operation and the time.
+    Boundary {
+        within: "src/store/state",
+        except: &[],
+        refuses: &[
+            "tokio",
+            "futures_util",
+            "uuid",
+            "std::time::Instant",
+            "std::time::SystemTime",
+            "std::fs",
+            "std::net",
+            "std::thread",
+            "std::collections::HashMap",
+            "crate::config",
+            "crate::limits",
+            "crate::telemetry",
+            "crate::store::memory",
+            "crate::store::redis",
+        ],
     },
     Boundary {
         within: "src/",
@@ -173,6 +194,8 @@ mod tests {
                 "use crate::store::{LockStore, redis::RedisStore};",
             ),
             ("src/store/memory.rs", "use crate::service::LockService;"),
+            ("src/store/state.rs", "use std::time::{Duration, Instant};"),
+            ("src/store/state/locks.rs", "use tokio::time::Instant;"),
             ("src/cli/serve.rs", "use axum::Router;"),
             ("src/telemetry.rs", "#[derive(redis::ToRedisArgs)]"),
             (

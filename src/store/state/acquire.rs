@@ -1,11 +1,13 @@
 //! Acquiring locks: the state of the claim, its conflicts, the grant, or a ticket in the queues.
 
-use super::clock::StoreTime;
-use super::lease_record::LeaseRecord;
+use super::StoreTime;
+use super::effects::Row;
+use super::lease::LeaseRecord;
 use super::lock::Obstruction;
 use super::table::Table;
+use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
-    Acquired, Attempt, Claim, EventKind, Fence, Grant, Lease, LockName, Mismatch, Mode, NotHeld,
+    Acquired, Attempt, EventKind, Fence, Grant, Lease, LockName, Mismatch, Mode, NotHeld,
     QueueRequest,
 };
 use crate::store::{Fault, StoreError};
@@ -13,19 +15,19 @@ use crate::store::{Fault, StoreError};
 impl Table {
     pub(super) fn acquire(
         &mut self,
-        claim: &Claim,
+        claim: &KeyedClaim<'_>,
         attempt: Attempt,
         request: Option<&QueueRequest>,
         now: StoreTime,
     ) -> Result<Acquired, StoreError> {
-        for name in claim.names.iter() {
-            self.expire_due(name, now);
+        let mut is_known = false;
+        for key in claim.keys.iter() {
+            is_known |= self.find(&key.name, now).is_some();
         }
         if let Some(ended) = self.ended(claim, now) {
             return Ok(ended);
         }
-        let is_known = |name: &LockName| self.locks.contains_key(name);
-        if request.is_none() && !claim.names.iter().any(is_known) {
+        if request.is_none() && !is_known {
             // Fast path, taken by most claims: no lock has an entry, so none is held, waited for or closed.
             return self.grant(claim, attempt, now);
         }
@@ -56,10 +58,10 @@ impl Table {
     }
 
     /// The answer if the claim has ended before on one of its locks.
-    fn ended(&self, claim: &Claim, now: StoreTime) -> Option<Acquired> {
-        claim.names.iter().find_map(|name| {
-            let reason = self.tombstones.get(name, claim.token, now)?;
-            let name = name.clone();
+    fn ended(&self, claim: &KeyedClaim<'_>, now: StoreTime) -> Option<Acquired> {
+        claim.keys.iter().find_map(|key| {
+            let reason = self.tombstones.get(key.claim, now)?;
+            let name = key.name.clone();
             Some(Acquired::Ended(NotHeld { name, reason }))
         })
     }
@@ -67,22 +69,19 @@ impl Table {
     /// The answers that depend only on the current state of the claim.
     fn known(
         &mut self,
-        claim: &Claim,
+        claim: &KeyedClaim<'_>,
         attempt: Attempt,
         request: Option<&QueueRequest>,
         now: StoreTime,
     ) -> Option<Acquired> {
         let may_not = request.is_some_and(|request| !request.takes_over);
         let leaves_alone = may_not && (claim.takes_over || self.is_of_stream(claim));
-        let mut not_held = claim
-            .names
-            .iter()
-            .filter(|name| !self.is_held_by(claim, name));
+        let mut not_held = claim.keys.iter().filter(|key| self.lease(key).is_none());
         match not_held.next() {
             None if leaves_alone && !self.is_by(claim, attempt) => Some(Acquired::Superseded),
             None => Some(self.replay(claim, attempt, now)),
             Some(first) if not_held.count() + 1 < claim.names.len() => {
-                let name = first.clone();
+                let name = first.name.clone();
                 Some(Acquired::Mismatched(Mismatch::Claim { name }))
             }
             Some(_) => self
@@ -91,56 +90,52 @@ impl Table {
         }
     }
 
-    fn is_held_by(&self, claim: &Claim, name: &LockName) -> bool {
-        self.locks
-            .get(name)
-            .is_some_and(|lock| lock.leases.get(claim.token).is_some())
+    /// The lease of a claim, if it holds the lock.
+    pub(super) fn lease(&self, key: &ClaimKey) -> Option<&LeaseRecord> {
+        self.locks.get(&key.name)?.leases.get(key.claim)
     }
 
     /// Whether this attempt is the one that may roll the claim's lease back.
-    fn is_by(&self, claim: &Claim, attempt: Attempt) -> bool {
-        claim.names.iter().any(|name| {
-            let leases = self.locks.get(name).map(|lock| &lock.leases);
-            let record = leases.and_then(|leases| leases.get(claim.token));
-            record.is_some_and(|record| record.receivers.may_be_withdrawn_by(attempt))
+    fn is_by(&self, claim: &KeyedClaim<'_>, attempt: Attempt) -> bool {
+        claim.keys.iter().any(|key| {
+            self.lease(key)
+                .is_some_and(|record| record.receivers.may_be_withdrawn_by(attempt))
         })
     }
 
     /// Whether a stream made or took over the claim's lease.
-    fn is_of_stream(&self, claim: &Claim) -> bool {
-        let first = self.locks.get(&claim.names[0]);
-        let record = first.and_then(|lock| lock.leases.get(claim.token));
-        record.is_some_and(|record| record.is_of_stream)
+    fn is_of_stream(&self, claim: &KeyedClaim<'_>) -> bool {
+        self.lease(&claim.keys[0])
+            .is_some_and(LeaseRecord::is_of_stream)
     }
 
     /// A lock for which the claim already waits, but with other parameters.
-    fn other_ticket(&self, claim: &Claim) -> Option<LockName> {
-        let waits_otherwise = |name: &&LockName| {
-            let ticket = self.queue(name).and_then(|queue| queue.ticket(claim.token));
+    fn other_ticket(&self, claim: &KeyedClaim<'_>) -> Option<LockName> {
+        let waits_otherwise = |key: &&ClaimKey| {
+            let queue = self.queue(&key.name);
+            let ticket = queue.and_then(|queue| queue.ticket(key.claim));
             ticket.is_some_and(|ticket| !ticket.is_of(claim))
         };
-        claim.names.iter().find(waits_otherwise).cloned()
+        let key = claim.keys.iter().find(waits_otherwise)?;
+        Some(key.name.clone())
     }
 
     /// Answers a claim that already holds all of its locks.
-    fn replay(&mut self, claim: &Claim, attempt: Attempt, now: StoreTime) -> Acquired {
-        for name in claim.names.iter() {
-            let held = self
-                .locks
-                .get(name)
-                .and_then(|lock| lock.leases.get(claim.token));
-            let mismatch = match held.map(|record| record.mode) {
-                Some(mode) if mode != claim.mode => mismatch(mode, claim.mode, name),
+    fn replay(&mut self, claim: &KeyedClaim<'_>, attempt: Attempt, now: StoreTime) -> Acquired {
+        for key in claim.keys.iter() {
+            let mismatch = match self.lease(key).map(LeaseRecord::mode) {
+                Some(mode) if mode != claim.mode => mismatch(mode, claim.mode, &key.name),
                 Some(_) | None => continue,
             };
             return Acquired::Mismatched(mismatch);
         }
         let mut is_deeper = false;
         let mut leases: Vec<Lease> = Vec::with_capacity(claim.names.len());
-        for name in claim.names.iter() {
-            let lock = self.locks.get_mut(name);
-            if let Some(record) = lock.and_then(|lock| lock.leases.get_mut(claim.token)) {
+        for key in claim.keys.iter() {
+            let lock = self.locks.get_mut(&key.name);
+            if let Some(record) = lock.and_then(|(_, lock)| lock.leases.get_mut(key.claim)) {
                 is_deeper |= record.replay(claim, attempt);
+                self.effects.lease_changed(&key.name, key.claim);
                 leases.push(record.lease(now));
             }
         }
@@ -150,7 +145,7 @@ impl Table {
         }
     }
 
-    fn other_limit(&self, claim: &Claim) -> Option<Mismatch> {
+    fn other_limit(&self, claim: &KeyedClaim<'_>) -> Option<Mismatch> {
         claim.names.iter().find_map(
             |name| match self.locks.get(name)?.obstruction(claim.mode)? {
                 Obstruction::OtherLimit(in_force) => Some(Mismatch::Limit {
@@ -165,7 +160,7 @@ impl Table {
     /// What keeps one of its locks from a claim.
     pub(super) fn obstruction(
         &self,
-        claim: &Claim,
+        claim: &KeyedClaim<'_>,
         sequence: Option<u64>,
         name: &LockName,
     ) -> Option<Obstruction> {
@@ -177,38 +172,51 @@ impl Table {
 
     fn grant(
         &mut self,
-        claim: &Claim,
+        claim: &KeyedClaim<'_>,
         attempt: Attempt,
         now: StoreTime,
     ) -> Result<Acquired, StoreError> {
         let text = self.make_room(claim, now)?;
         let fences = self.next_fences(claim, now)?;
-        let mut grants = Vec::with_capacity(fences.len());
-        for (name, fence) in claim.names.iter().zip(fences) {
-            self.fences[name.bucket().index()] = fence.get();
-            let lock = self.locks.entry(name.clone()).or_default();
-            if let Some(queue) = &mut lock.queue {
-                queue.remove(claim.token);
-            }
-            let before = lock.last_expired.take();
-            let record = LeaseRecord::new(claim, text.clone(), attempt, fence, now);
-            grants.push(Grant {
-                lease: record.lease(now),
-                after_expiry: before.as_ref().map(|expired| expired.held_for),
-            });
-            self.notifications
-                .event(EventKind::Acquired, name, &record, now);
-            lock.admit(record);
-            if let Some(before) = before {
-                self.tombstones.lose(name, before.token);
-            }
-            self.touch(name);
+        let mut grants = Vec::with_capacity(claim.keys.len());
+        for (key, fence) in claim.keys.iter().zip(fences) {
+            let record = LeaseRecord::new(claim, key.claim, text.clone(), attempt, fence, now);
+            grants.push(self.grant_one(key, record, now));
         }
         Ok(Acquired::Granted(grants))
     }
 
+    fn grant_one(&mut self, key: &ClaimKey, record: LeaseRecord, now: StoreTime) -> Grant {
+        let (name, effects) = (&key.name, &mut self.effects);
+        let bucket = name.bucket();
+        self.fences[bucket.index()] = record.fence.get();
+        effects.changed(|| Row::Fence(bucket));
+        let slot = self.locks.find_or_insert(name);
+        let lock = &mut self.locks[slot];
+        let ticket = lock.queue_mut().and_then(|queue| queue.remove(key.claim));
+        if ticket.is_some() {
+            effects.ticket_changed(name, key.claim);
+        }
+        let before = lock.take_last_expired_if(|_| true, effects);
+        let grant = Grant {
+            lease: record.lease(now),
+            after_expiry: before.as_ref().map(|expired| expired.held_for),
+        };
+        effects.event(EventKind::Acquired, name, &record, now);
+        lock.admit(record, effects);
+        if let Some(before) = before {
+            self.tombstones.lose(before.claim, effects);
+        }
+        self.touch(slot);
+        grant
+    }
+
     /// The next fencing token for each lock of the claim. Locks of one bucket share a counter.
-    fn next_fences(&self, claim: &Claim, now: StoreTime) -> Result<Vec<Fence>, StoreError> {
+    fn next_fences(
+        &self,
+        claim: &KeyedClaim<'_>,
+        now: StoreTime,
+    ) -> Result<Vec<Fence>, StoreError> {
         let mut fences: Vec<Fence> = Vec::with_capacity(claim.names.len());
         for (number, name) in claim.names.iter().enumerate() {
             let bucket = name.bucket();
@@ -217,7 +225,7 @@ impl Table {
                 .rposition(|other| other.bucket() == bucket)
                 .map(|index| fences[index].get());
             let last = before.unwrap_or(self.fences[bucket.index()]);
-            let fence = Fence::after(last, now.unix_us).ok_or_else(|| {
+            let fence = Fence::after(last, now.unix_us()).ok_or_else(|| {
                 StoreError::unavailable(Fault::Corrupt, "the fencing counter is used up")
             })?;
             fences.push(fence);

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use super::clock::StoreTime;
+use super::KeyedClaim;
+use super::StoreTime;
 use super::lock::Obstruction;
 use super::table::Table;
-use super::wait_queue::{QueueEntry, WaitQueue};
+use super::wait_queue::QueueEntry;
 use crate::domain::{
-    Acquired, AnswerRoom, Claim, Conflict, ConflictKind, LockName, LockState, Position,
-    QueueRequest, Suspended, Ticket, Waiting,
+    Acquired, AnswerRoom, Conflict, ConflictKind, LockName, LockState, Position, QueueRequest,
+    Suspended, Ticket, Waiting,
 };
 use crate::store::StoreError;
 
@@ -20,40 +21,41 @@ impl Table {
     }
 
     /// Removes the claim from the waiters. Its ticket expires as planned before.
-    pub(super) fn leave(&mut self, claim: &Claim) {
-        for name in claim.names.iter() {
-            if let Some(queue) = self.queue_mut(name) {
-                queue.leave(claim.token);
-                self.touch(name);
+    pub(super) fn leave(&mut self, claim: &KeyedClaim<'_>) {
+        for key in claim.keys.iter() {
+            if let Some(queue) = self.queue_mut(&key.name) {
+                queue.leave(key.claim);
+                self.effects.ticket_changed(&key.name, key.claim);
             }
         }
     }
 
     /// Notes that the polling process is alive.
-    pub(super) fn note_alive(&mut self, claim: &Claim) {
+    pub(super) fn note_alive(&mut self, claim: &KeyedClaim<'_>) {
         for name in claim.names.iter() {
             if let Some(queue) = self.queue_mut(name) {
                 queue.note_alive();
-                self.touch(name);
             }
         }
     }
 
     /// The sequence number of the claim's ticket, if it has one.
-    pub(super) fn sequence(&self, claim: &Claim, request: Option<&QueueRequest>) -> Option<u64> {
+    pub(super) fn sequence(
+        &self,
+        claim: &KeyedClaim<'_>,
+        request: Option<&QueueRequest>,
+    ) -> Option<u64> {
         let ticket = request.and_then(|request| request.place);
         ticket.map(|ticket| ticket.sequence).or_else(|| {
-            claim
-                .names
-                .iter()
-                .find_map(|name| Some(self.queue(name)?.ticket(claim.token)?.sequence))
+            let mut keys = claim.keys.iter();
+            keys.find_map(|key| Some(self.queue(&key.name)?.ticket(key.claim)?.sequence))
         })
     }
 
     /// Enqueues a claim that cannot be granted, or keeps it queued.
     pub(super) fn enqueue(
         &mut self,
-        claim: &Claim,
+        claim: &KeyedClaim<'_>,
         request: &QueueRequest,
         sequence: Option<u64>,
         now: StoreTime,
@@ -66,22 +68,22 @@ impl Table {
         let text = self.make_room(claim, now)?;
         // One counter for all queues: a claim has the same sequence number in all of its queues, so no two claims wait
         // for each other.
-        let place = sequence.unwrap_or_else(|| now.unix_us.max(self.last_sequence + 1));
+        let place = sequence.unwrap_or_else(|| now.unix_us().max(self.last_sequence + 1));
         self.last_sequence = self.last_sequence.max(place);
         let restored = request.place.is_some() && !self.queued(claim);
-        for name in claim.names.iter() {
-            let until = now.instant + request.remembered();
+        for key in claim.keys.iter() {
+            let until = now + request.remembered();
             let ticket = QueueEntry::new(claim, text.clone(), place, until);
-            let lock = self.locks.entry(name.clone()).or_default();
-            lock.queue
-                .get_or_insert_with(|| Box::new(WaitQueue::new()))
-                .enqueue(claim.token, ticket);
+            let slot = self.locks.find_or_insert(&key.name);
+            let queue = self.locks[slot].queue_or_new();
+            queue.enqueue(key.claim, ticket);
+            self.effects.ticket_changed(&key.name, key.claim);
             if sequence.is_none() {
-                self.notifications.queued(name, &claim.owner, now);
+                self.effects.queued(&key.name, &claim.owner, now);
             }
-            self.touch(name);
+            self.touch(slot);
         }
-        let until = now.timestamp_of(now.instant + request.wait);
+        let until = (now + request.wait).timestamp();
         Ok(Acquired::Waiting(Waiting {
             place: Ticket {
                 sequence: place,
@@ -97,7 +99,7 @@ impl Table {
         }))
     }
 
-    fn too_many_waiters(&self, claim: &Claim, request: &QueueRequest) -> Option<Acquired> {
+    fn too_many_waiters(&self, claim: &KeyedClaim<'_>, request: &QueueRequest) -> Option<Acquired> {
         claim.names.iter().find_map(|name| {
             let queue_length = self.queue(name)?.length();
             (queue_length >= u64::from(request.waiters_max)).then(|| Acquired::TooManyWaiters {
@@ -108,14 +110,20 @@ impl Table {
     }
 
     /// Whether the claim is waiting in all of its queues.
-    fn queued(&self, claim: &Claim) -> bool {
-        let is_queued = |queue: &WaitQueue| queue.position(claim.token).is_some();
-        let mut names = claim.names.iter();
-        names.all(|name| self.queue(name).is_some_and(is_queued))
+    fn queued(&self, claim: &KeyedClaim<'_>) -> bool {
+        claim.keys.iter().all(|key| {
+            let queue = self.queue(&key.name);
+            queue.is_some_and(|queue| queue.position(key.claim).is_some())
+        })
     }
 
     /// When the next obstacle of the claim expires.
-    fn recheck_in(&self, claim: &Claim, sequence: u64, now: StoreTime) -> Option<Duration> {
+    fn recheck_in(
+        &self,
+        claim: &KeyedClaim<'_>,
+        sequence: u64,
+        now: StoreTime,
+    ) -> Option<Duration> {
         let next_expiry = |name: &LockName| match self.obstruction(claim, Some(sequence), name)? {
             Obstruction::Taken | Obstruction::OtherLimit(_) => {
                 self.locks.get(name)?.next_change_at()
@@ -123,29 +131,34 @@ impl Table {
             Obstruction::Waiters => self.queue(name)?.reserved_until(),
         };
         let next = claim.names.iter().filter_map(next_expiry).min()?;
-        Some(next.saturating_duration_since(now.instant))
+        Some(next.since(now))
     }
 
     /// The claim's position in the queue in which it is furthest from the head.
-    fn position(&self, claim: &Claim) -> Option<Position> {
-        let names = claim.names.iter();
-        let positions = names.filter_map(|name| self.queue(name)?.position(claim.token));
+    fn position(&self, claim: &KeyedClaim<'_>) -> Option<Position> {
+        let keys = claim.keys.iter();
+        let positions = keys.filter_map(|key| self.queue(&key.name)?.position(key.claim));
         // The first of equal ones, as in Redis.
         positions.rev().max_by_key(|position| position.position)
     }
 
-    pub(super) fn suspend(&mut self, claim: &Claim, keep: Duration, now: StoreTime) -> Suspended {
+    pub(super) fn suspend(
+        &mut self,
+        claim: &KeyedClaim<'_>,
+        keep: Duration,
+        now: StoreTime,
+    ) -> Suspended {
         for name in claim.names.iter() {
-            self.expire_due(name, now);
+            self.find(name, now);
         }
         let position = self.position(claim);
         let blocked_by = self.conflicts(claim, self.sequence(claim, None), now);
-        for name in claim.names.iter() {
-            if let Some(queue) = self.queue_mut(name)
-                && queue.position(claim.token).is_some()
+        for key in claim.keys.iter() {
+            if let Some(queue) = self.queue_mut(&key.name)
+                && queue.position(key.claim).is_some()
             {
-                queue.suspend(claim.token, now.instant + keep);
-                self.touch(name);
+                queue.suspend(key.claim, now + keep);
+                self.effects.ticket_changed(&key.name, key.claim);
             }
         }
         Suspended {
@@ -157,7 +170,7 @@ impl Table {
     /// All conflicts of the claim.
     pub(super) fn conflicts(
         &self,
-        claim: &Claim,
+        claim: &KeyedClaim<'_>,
         sequence: Option<u64>,
         now: StoreTime,
     ) -> Vec<Conflict> {

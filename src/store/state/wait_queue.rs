@@ -1,13 +1,10 @@
 //! The queue of one lock. Whether the lock admits a waiter is not known here.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tokio::time::Instant;
-
-use super::clock::StoreTime;
-use super::leases::shrink;
-use super::text::Text;
-use crate::domain::{Claim, HeadWaiter, LockNames, Mode, Position, Queue, Timestamp, Token};
+use super::StoreTime;
+use super::claim::Text;
+use crate::domain::{Claim, ClaimDigest, HeadWaiter, LockNames, Mode, Position, Queue, Timestamp};
 use crate::store::{LAST_CALL, RESERVATION_TTL};
 
 /// The queue of one lock. All waiters belong to this one process.
@@ -16,15 +13,16 @@ pub(super) struct WaitQueue {
     ///
     /// Claims arrive at the back and mostly leave at the front. One that leaves in the middle moves a few kilobytes; in
     /// return, a position is found by binary search.
-    waiters: VecDeque<(u64, Token)>,
+    waiters: VecDeque<(u64, ClaimDigest)>,
     /// The tickets of all claims whose place is kept, with or without a waiting request.
-    tickets: HashMap<Token, QueueEntry>,
+    tickets: BTreeMap<ClaimDigest, QueueEntry>,
     /// Exactly one entry for each ticket.
-    expiries: BTreeSet<(Instant, Token)>,
+    expiries: BTreeSet<(StoreTime, ClaimDigest)>,
     reservation: Reservation,
 }
 
 /// The ticket of a waiting claim.
+#[derive(Debug)]
 pub(super) struct QueueEntry {
     pub(super) sequence: u64,
     /// All locks of the claim.
@@ -33,7 +31,7 @@ pub(super) struct QueueEntry {
     /// The text of the lease to come, whose room is already counted.
     pub(super) text: Text,
     /// When the ticket expires.
-    until: Instant,
+    until: StoreTime,
 }
 
 /// Whether the lock is reserved for this process.
@@ -43,7 +41,7 @@ enum Reservation {
     /// For the waiter with this sequence number.
     Made {
         sequence: u64,
-        until: Instant,
+        until: StoreTime,
         is_last_call: bool,
     },
     /// The process did not claim its reservation, and is passed over until it polls.
@@ -51,7 +49,7 @@ enum Reservation {
 }
 
 impl QueueEntry {
-    pub(super) fn new(claim: &Claim, text: Text, sequence: u64, until: Instant) -> Self {
+    pub(super) fn new(claim: &Claim, text: Text, sequence: u64, until: StoreTime) -> Self {
         Self {
             sequence,
             names: claim.names.clone(),
@@ -71,7 +69,7 @@ impl WaitQueue {
     pub(super) fn new() -> Self {
         Self {
             waiters: VecDeque::new(),
-            tickets: HashMap::new(),
+            tickets: BTreeMap::new(),
             expiries: BTreeSet::new(),
             reservation: Reservation::None,
         }
@@ -87,13 +85,23 @@ impl WaitQueue {
         self.tickets.len()
     }
 
+    /// All tickets, and whether they have a waiting request.
+    #[cfg(test)]
+    pub(super) fn tickets(&self) -> Vec<(ClaimDigest, String)> {
+        let describe = |(claim, ticket): (&ClaimDigest, &QueueEntry)| {
+            let waits = self.index(*claim).is_some();
+            (*claim, format!("{ticket:?} {waits}"))
+        };
+        self.tickets.iter().map(describe).collect()
+    }
+
     /// How many claims have a waiting request.
     pub(super) fn length(&self) -> u64 {
         self.waiters.len() as u64
     }
 
-    pub(super) fn ticket(&self, token: Token) -> Option<&QueueEntry> {
-        self.tickets.get(&token)
+    pub(super) fn ticket(&self, claim: ClaimDigest) -> Option<&QueueEntry> {
+        self.tickets.get(&claim)
     }
 
     /// The head waiter, unless its process is passed over.
@@ -105,8 +113,8 @@ impl WaitQueue {
     }
 
     fn head(&self) -> Option<&QueueEntry> {
-        let (_, token) = self.waiters.front()?;
-        Some(&self.tickets[token])
+        let (_, claim) = self.waiters.front()?;
+        Some(&self.tickets[claim])
     }
 
     /// Whether no waiter precedes a claim with this sequence number, or one without.
@@ -116,7 +124,7 @@ impl WaitQueue {
     }
 
     /// Until when the lock is reserved for the head waiter.
-    pub(super) fn reserved_until(&self) -> Option<Instant> {
+    pub(super) fn reserved_until(&self) -> Option<StoreTime> {
         match self.reservation {
             Reservation::Made { until, .. } => Some(until),
             Reservation::None | Reservation::Unclaimed => None,
@@ -137,16 +145,16 @@ impl WaitQueue {
     }
 
     /// The position of a claim in the queue.
-    pub(super) fn position(&self, token: Token) -> Option<Position> {
+    pub(super) fn position(&self, claim: ClaimDigest) -> Option<Position> {
         Some(Position {
-            position: self.index(token)? as u64 + 1,
+            position: self.index(claim)? as u64 + 1,
             queue_length: self.length(),
         })
     }
 
-    fn index(&self, token: Token) -> Option<usize> {
-        let sequence = self.tickets.get(&token)?.sequence;
-        self.waiters.binary_search(&(sequence, token)).ok()
+    fn index(&self, claim: ClaimDigest) -> Option<usize> {
+        let sequence = self.tickets.get(&claim)?.sequence;
+        self.waiters.binary_search(&(sequence, claim)).ok()
     }
 
     /// A poll shows that the process is alive, so it is no longer passed over.
@@ -157,38 +165,38 @@ impl WaitQueue {
     }
 
     /// Enqueues a claim, keeps it queued, or puts it back into its place.
-    pub(super) fn enqueue(&mut self, token: Token, ticket: QueueEntry) {
+    pub(super) fn enqueue(&mut self, claim: ClaimDigest, ticket: QueueEntry) {
         let is_there = self
             .tickets
-            .get(&token)
+            .get(&claim)
             .is_some_and(|before| before.sequence == ticket.sequence)
-            && self.index(token).is_some();
+            && self.index(claim).is_some();
         if !is_there {
-            self.remove(token);
-            let place = (ticket.sequence, token);
+            self.remove(claim);
+            let place = (ticket.sequence, claim);
             let index = self.waiters.partition_point(|other| *other < place);
             self.waiters.insert(index, place);
         }
         let until = ticket.until;
-        if let Some(before) = self.tickets.insert(token, ticket) {
-            self.expiries.remove(&(before.until, token));
+        if let Some(before) = self.tickets.insert(claim, ticket) {
+            self.expiries.remove(&(before.until, claim));
         }
-        self.expiries.insert((until, token));
+        self.expiries.insert((until, claim));
     }
 
     /// Removes a claim from the waiters; its ticket is kept until the given moment.
-    pub(super) fn suspend(&mut self, token: Token, until: Instant) {
-        self.leave(token);
-        if let Some(ticket) = self.tickets.get_mut(&token) {
-            self.expiries.remove(&(ticket.until, token));
-            self.expiries.insert((until, token));
+    pub(super) fn suspend(&mut self, claim: ClaimDigest, until: StoreTime) {
+        self.leave(claim);
+        if let Some(ticket) = self.tickets.get_mut(&claim) {
+            self.expiries.remove(&(ticket.until, claim));
+            self.expiries.insert((until, claim));
             ticket.until = until;
         }
     }
 
     /// Removes a claim from the waiters; its ticket expires as planned before.
-    pub(super) fn leave(&mut self, token: Token) {
-        if let Some(index) = self.index(token) {
+    pub(super) fn leave(&mut self, claim: ClaimDigest) {
+        if let Some(index) = self.index(claim) {
             self.waiters.remove(index);
         }
         // A reservation ends if its waiter has left; one for another waiter stays.
@@ -199,11 +207,10 @@ impl WaitQueue {
     }
 
     /// Removes a claim with its ticket.
-    pub(super) fn remove(&mut self, token: Token) -> Option<QueueEntry> {
-        self.leave(token);
-        let ticket = self.tickets.remove(&token)?;
-        self.expiries.remove(&(ticket.until, token));
-        shrink(&mut self.tickets);
+    pub(super) fn remove(&mut self, claim: ClaimDigest) -> Option<QueueEntry> {
+        self.leave(claim);
+        let ticket = self.tickets.remove(&claim)?;
+        self.expiries.remove(&(ticket.until, claim));
         if self.waiters.len() < self.waiters.capacity() / 4 {
             self.waiters.shrink_to(self.waiters.len() * 2);
         }
@@ -221,7 +228,7 @@ impl WaitQueue {
         if !something {
             self.reservation = Reservation::None;
         } else if !is_notified {
-            let until = now.instant + RESERVATION_TTL;
+            let until = now + RESERVATION_TTL;
             self.reservation = Reservation::Made {
                 sequence,
                 until,
@@ -231,33 +238,34 @@ impl WaitQueue {
         something && !is_notified
     }
 
-    /// Processes everything that is due.
-    pub(super) fn advance(&mut self, now: StoreTime) {
+    /// Processes everything that is due. Calls `expired` with each claim whose ticket has expired.
+    pub(super) fn advance(&mut self, now: StoreTime, mut expired: impl FnMut(ClaimDigest)) {
         if let Reservation::Made {
             sequence,
             until,
             is_last_call,
         } = self.reservation
-            && until <= now.instant
+            && until <= now
         {
             self.reservation = match is_last_call {
                 true => Reservation::Unclaimed,
                 false => Reservation::Made {
                     sequence,
-                    until: now.instant + LAST_CALL,
+                    until: now + LAST_CALL,
                     is_last_call: true,
                 },
             };
         }
-        while let Some(&(until, token)) = self.expiries.first()
-            && until <= now.instant
+        while let Some(&(until, claim)) = self.expiries.first()
+            && until <= now
         {
-            self.remove(token);
+            self.remove(claim);
+            expired(claim);
         }
     }
 
     /// When something is due.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(super) fn due(&self) -> Option<StoreTime> {
         let expiries = self.expiries.first().map(|(until, _)| *until);
         [expiries, self.reserved_until()]
             .into_iter()

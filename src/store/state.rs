@@ -1,0 +1,257 @@
+//! The embedded store's state machine: a pure function of the state, an operation and the time.
+//!
+//! Nothing here does I/O, reads a clock, draws random numbers or knows a runtime. Each method of [`State`] is one atomic
+//! step. It returns the answer, the notifications to deliver and the rows that changed; whoever runs it decides when an
+//! answer goes out, and what is written before. Of a token only the [digest](ClaimDigest) is kept, as in Redis.
+
+mod acquire;
+mod claim;
+mod effects;
+mod lease;
+mod leases;
+mod listing;
+mod lock;
+mod locks;
+mod name_index;
+mod table;
+#[cfg(test)]
+mod tests;
+mod tombstones;
+mod transitions;
+mod wait_queue;
+mod waiting;
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::ops::Add;
+use std::time::Duration;
+
+use super::{ListQuery, StoreError};
+use crate::domain::{
+    Acquired, Attempt, ClaimDigest, HoldCount, Holder, LockName, LockView, QueueRequest, Released,
+    RenewOptions, Renewed, Rollback, Suspended, Timestamp, Token,
+};
+pub use claim::{ClaimKey, ClaimKeys, KeyedClaim};
+pub use effects::{Notification, Row};
+pub use listing::ListingProgress;
+use table::Table;
+
+/// How many due entries one operation clears away beside its own work. An operation on one lock creates fewer, so they
+/// do not pile up; what operations on many locks leave behind is cleared by [`State::sweep`].
+const SWEPT_PER_OPERATION: usize = 4;
+
+/// How many due entries one step of [`State::sweep`] clears away.
+const SWEPT_PER_STEP: usize = 256;
+
+/// A time on the store's clock, in microseconds since 1970. The clock must never go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoreTime(NonZeroU64);
+
+impl StoreTime {
+    /// Takes microseconds since 1970. The first of them counts as the second, so that an optional time takes no more
+    /// memory than a time.
+    #[must_use]
+    pub fn from_unix_us(unix_us: u64) -> Self {
+        Self(NonZeroU64::new(unix_us).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// Takes the time since 1970.
+    #[must_use]
+    pub fn at(since_1970: Duration) -> Self {
+        Self::from_unix_us(micros(since_1970))
+    }
+
+    /// Microseconds since 1970.
+    #[must_use]
+    pub fn unix_us(self) -> u64 {
+        self.0.get()
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.unix_us().saturating_sub(earlier.unix_us()))
+    }
+
+    fn timestamp(self) -> Timestamp {
+        Timestamp::from_unix_ms(self.unix_us() / 1_000)
+    }
+
+    fn plus_us(self, us: u64) -> Self {
+        Self(self.0.saturating_add(us))
+    }
+}
+
+impl Add<Duration> for StoreTime {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        self.plus_us(micros(duration))
+    }
+}
+
+/// What a step did.
+#[derive(Debug)]
+pub struct Applied<'a, T> {
+    /// The answer.
+    pub answer: T,
+    /// What to deliver, in this order and after the notifications of all earlier steps.
+    pub notifications: Vec<Notification>,
+    /// The rows that changed or went, if [`State::list_changed_rows`] is on; a row may be there twice.
+    pub changed: &'a [Row],
+}
+
+/// Leases, queues and tombstones of all locks.
+pub struct State(Table);
+
+impl State {
+    /// An empty state that keeps at most `locks_max` leases and tickets at a time, counted as the configuration says.
+    #[must_use]
+    pub fn new(locks_max: usize) -> Self {
+        Self(Table::new(locks_max))
+    }
+
+    /// How much of `locks_max` is used. Expired entries count until an operation or a sweep finds them.
+    #[must_use]
+    pub fn count_kept(&self) -> usize {
+        self.0.count()
+    }
+
+    /// Sets whether steps return the rows that they changed. While they do not, this costs nothing.
+    pub fn list_changed_rows(&mut self, wanted: bool) {
+        self.0.effects.lists_rows = wanted;
+    }
+
+    fn step<T>(
+        &mut self,
+        now: StoreTime,
+        operation: impl FnOnce(&mut Table) -> T,
+    ) -> Applied<'_, T> {
+        let table = &mut self.0;
+        table.effects.clear();
+        table.sweep(now, SWEPT_PER_OPERATION);
+        let answer = operation(table);
+        table.finish_step(now);
+        Applied {
+            answer,
+            notifications: table.effects.take_notifications(),
+            changed: table.effects.rows(),
+        }
+    }
+
+    /// Sets whether steps return events.
+    pub fn set_event_delivery(&mut self, now: StoreTime, wanted: bool) -> Applied<'_, ()> {
+        self.step(now, |table| table.effects.wants_events = wanted)
+    }
+
+    /// How many locks are held; an expired one counts until an operation or a sweep finds it.
+    pub fn held(&mut self, now: StoreTime) -> Applied<'_, u64> {
+        self.step(now, |table| table.held())
+    }
+
+    /// Grants its locks to the claim, enqueues it, or returns what is in the way.
+    pub fn acquire(
+        &mut self,
+        now: StoreTime,
+        claim: &KeyedClaim<'_>,
+        attempt: Attempt,
+        request: Option<&QueueRequest>,
+    ) -> Applied<'_, Result<Acquired, StoreError>> {
+        self.step(now, |table| table.acquire(claim, attempt, request, now))
+    }
+
+    /// Removes a waiting claim from the waiters and keeps its place.
+    pub fn suspend(
+        &mut self,
+        now: StoreTime,
+        claim: &KeyedClaim<'_>,
+        keep: Duration,
+    ) -> Applied<'_, Suspended> {
+        self.step(now, |table| table.suspend(claim, keep, now))
+    }
+
+    /// Rolls back what the attempt was granted or took over.
+    pub fn withdraw(
+        &mut self,
+        now: StoreTime,
+        claim: &KeyedClaim<'_>,
+        attempt: Attempt,
+        rollback: Rollback,
+    ) -> Applied<'_, ()> {
+        self.step(now, |table| table.withdraw(claim, attempt, rollback, now))
+    }
+
+    /// Extends the leases on all of these locks, or on none.
+    pub fn renew(
+        &mut self,
+        now: StoreTime,
+        keys: &ClaimKeys,
+        change: RenewOptions,
+    ) -> Applied<'_, Renewed> {
+        self.step(now, |table| table.renew(keys, change, now))
+    }
+
+    /// Ends the claim on each of these locks, or lowers its hold count. The keys are those of the token.
+    pub fn release(
+        &mut self,
+        now: StoreTime,
+        keys: &ClaimKeys,
+        token: Token,
+        hold_count: Option<HoldCount>,
+    ) -> Applied<'_, Vec<Released>> {
+        self.step(now, |table| table.release(keys, token, hold_count, now))
+    }
+
+    /// The holders of the lock, to be evicted in steps.
+    pub fn begin_eviction(
+        &mut self,
+        now: StoreTime,
+        name: &LockName,
+    ) -> Applied<'_, Vec<ClaimDigest>> {
+        self.step(now, |table| table.begin_eviction(name, now))
+    }
+
+    /// One step of an eviction: evicts those of these claims that hold the lock.
+    pub fn evict(
+        &mut self,
+        now: StoreTime,
+        name: &LockName,
+        claims: &[ClaimDigest],
+        reason: &str,
+    ) -> Applied<'_, Vec<Holder>> {
+        self.step(now, |table| table.evict_some(name, claims, reason, now))
+    }
+
+    /// The state of the lock.
+    pub fn inspect(&mut self, now: StoreTime, name: &LockName) -> Applied<'_, LockView> {
+        self.step(now, |table| table.inspect(name, now))
+    }
+
+    /// One step of a listing.
+    pub fn list(
+        &mut self,
+        now: StoreTime,
+        query: &ListQuery,
+        page: &mut ListingProgress,
+    ) -> Applied<'_, ()> {
+        self.step(now, |table| table.list_some(query, page, now))
+    }
+
+    /// Clears away a bounded number of due entries. Returns whether there may be more.
+    pub fn sweep(&mut self, now: StoreTime) -> Applied<'_, bool> {
+        self.step(now, |table| table.sweep(now, SWEPT_PER_STEP))
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("State")
+    }
+}
+
+/// The duration in microseconds.
+fn micros(duration: Duration) -> u64 {
+    duration
+        .as_secs()
+        .saturating_mul(1_000_000)
+        .saturating_add(u64::from(duration.subsec_micros()))
+}

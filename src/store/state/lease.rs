@@ -1,0 +1,325 @@
+//! One claim's lease on one lock, with the options of its grant and the attempts that received it. Other leases on the
+//! lock are not known here.
+//!
+//! A lease passes from attempt to attempt. If one of them is undone, because no client received its answer, the lease goes
+//! back to the attempt before.
+
+use std::time::Duration;
+
+use super::claim::Text;
+use super::{StoreTime, micros};
+use crate::domain::{
+    Attempt, Claim, ClaimDigest, Fence, HoldCount, Holder, Lease, Mode, Owner, RenewOptions,
+    Rollback, RollbackRight, Ttl,
+};
+
+/// The most attempts that are remembered of one lease.
+const TURNS_MAX: usize = 32;
+
+/// A lease. There may be millions of them, most of them plain.
+#[derive(Debug)]
+pub(super) struct LeaseRecord {
+    pub(super) claim: ClaimDigest,
+    pub(super) fence: Fence,
+    pub(super) acquired: StoreTime,
+    pub(super) until: StoreTime,
+    ttl_us: u64,
+    pub(super) receivers: Receivers,
+    /// None for a plain lease: an exclusive one, held once, whose claim had no option but its TTL.
+    options: Option<Box<LeaseOptions>>,
+}
+
+/// What a plain lease does not have.
+#[derive(Debug)]
+struct LeaseOptions {
+    mode: Mode,
+    hold_count: HoldCount,
+    /// Whether a stream holds the lease, or has held it.
+    is_of_stream: bool,
+    ceiling: Option<StoreTime>,
+    min_hold: Duration,
+    lock_delay: Duration,
+    text: Text,
+}
+
+impl Default for LeaseOptions {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Exclusive,
+            hold_count: HoldCount::ONE,
+            is_of_stream: false,
+            ceiling: None,
+            min_hold: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            text: Text::default(),
+        }
+    }
+}
+
+impl LeaseOptions {
+    /// The options of a claim, unless it is plain.
+    fn of(claim: &Claim, text: Text, now: StoreTime) -> Option<Box<Self>> {
+        let is_plain = claim.mode == Mode::Exclusive
+            && claim.hold_count == HoldCount::ONE
+            && !claim.takes_over
+            && claim.max_hold.is_none()
+            && claim.min_hold.is_none()
+            && claim.lock_delay.is_none()
+            && text.is_empty();
+        (!is_plain).then(|| {
+            Box::new(Self {
+                mode: claim.mode,
+                hold_count: claim.hold_count,
+                is_of_stream: claim.takes_over,
+                ceiling: claim.max_hold.map(|max_hold| now + max_hold),
+                min_hold: claim.min_hold.unwrap_or_default(),
+                lock_delay: claim.lock_delay.unwrap_or_default(),
+                text,
+            })
+        })
+    }
+}
+
+impl LeaseRecord {
+    pub(super) fn new(
+        claim: &Claim,
+        digest: ClaimDigest,
+        text: Text,
+        attempt: Attempt,
+        fence: Fence,
+        now: StoreTime,
+    ) -> Self {
+        let mut record = Self {
+            claim: digest,
+            fence,
+            acquired: now,
+            until: now,
+            ttl_us: micros(claim.ttl.get()),
+            receivers: Receivers::Grantee(attempt),
+            options: LeaseOptions::of(claim, text, now),
+        };
+        record.extend(now);
+        record
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        let options = self.options.as_ref();
+        options.map_or(Mode::Exclusive, |options| options.mode)
+    }
+
+    /// Whether a stream holds the lease, or has held it.
+    pub(super) fn is_of_stream(&self) -> bool {
+        let options = self.options.as_ref();
+        options.is_some_and(|options| options.is_of_stream)
+    }
+
+    fn hold_count(&self) -> HoldCount {
+        let options = self.options.as_ref();
+        options.map_or(HoldCount::ONE, |options| options.hold_count)
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        let options = self.options.as_ref();
+        options.map_or_else(Owner::default, |options| options.text.owner().clone())
+    }
+
+    fn options_mut(&mut self) -> &mut LeaseOptions {
+        self.options.get_or_insert_default()
+    }
+
+    /// Replays the grant to an attempt of the same claim, and raises the hold count if requested. Returns whether it
+    /// did.
+    pub(super) fn replay(&mut self, claim: &Claim, attempt: Attempt) -> bool {
+        self.receivers.pass_to(attempt);
+        if claim.takes_over {
+            self.options_mut().is_of_stream = true;
+        }
+        let is_deeper = claim.hold_count > self.hold_count();
+        if is_deeper {
+            self.options_mut().hold_count = claim.hold_count;
+        }
+        is_deeper
+    }
+
+    /// Lowers the hold count. The request's answer carries the lease, so no attempt may roll it back any more.
+    pub(super) fn step_back(&mut self, depth: HoldCount) {
+        self.receivers = Receivers::Independent;
+        if let Some(options) = &mut self.options {
+            options.hold_count = options.hold_count.min(depth);
+        }
+    }
+
+    pub(super) fn renew(&mut self, change: RenewOptions, now: StoreTime) {
+        match change.rollback_right {
+            RollbackRight::Never => self.receivers = Receivers::Independent,
+            RollbackRight::AsBefore => {}
+        }
+        if let Some(mode) = change.mode.filter(|mode| *mode != self.mode()) {
+            self.options_mut().mode = mode;
+        }
+        if let Some(ttl) = change.ttl {
+            self.ttl_us = micros(ttl.get());
+        }
+        self.extend(now);
+    }
+
+    fn extend(&mut self, now: StoreTime) {
+        let until = now.plus_us(self.ttl_us);
+        let ceiling = self.options.as_ref().and_then(|options| options.ceiling);
+        self.until = ceiling.map_or(until, |ceiling| until.min(ceiling));
+    }
+
+    /// How long the lock stays taken after the expiry: `lock_delay` counts from the end of the lease, `min_hold` from
+    /// the grant.
+    pub(super) fn kept_after_expiry(&self) -> StoreTime {
+        let delayed = self.until + self.lock_delay();
+        delayed.max(self.kept_after_release())
+    }
+
+    /// The same after a release.
+    pub(super) fn kept_after_release(&self) -> StoreTime {
+        let options = self.options.as_ref();
+        self.acquired + options.map_or(Duration::ZERO, |options| options.min_hold)
+    }
+
+    /// The same after an eviction.
+    pub(super) fn kept_after_eviction(&self, now: StoreTime) -> StoreTime {
+        now + self.lock_delay()
+    }
+
+    /// The same after a rollback.
+    pub(super) fn kept_after_rollback(&self, rollback: Rollback, now: StoreTime) -> StoreTime {
+        match (rollback, self.receivers.unacknowledged()) {
+            (Rollback::Undo, Some(_)) => now,
+            (Rollback::Undo | Rollback::Close, _) => self.kept_after_release(),
+        }
+    }
+
+    fn lock_delay(&self) -> Duration {
+        let options = self.options.as_ref();
+        options.map_or(Duration::ZERO, |options| options.lock_delay)
+    }
+
+    pub(super) fn lease(&self, now: StoreTime) -> Lease {
+        Lease {
+            holder: self.holder(now),
+            ttl: Ttl::from_store(Duration::from_micros(self.ttl_us)),
+        }
+    }
+
+    pub(super) fn holder(&self, now: StoreTime) -> Holder {
+        let text = self.options.as_ref().map(|options| &options.text);
+        Holder {
+            owner: self.owner(),
+            metadata: text.and_then(Text::metadata).cloned(),
+            mode: self.mode(),
+            fence: self.fence,
+            hold_count: self.hold_count(),
+            acquired_at: self.acquired.timestamp(),
+            expires_at: self.until.timestamp(),
+            expires_in: self.until.since(now),
+        }
+    }
+}
+
+/// The attempts that received a lease, and which of them may roll it back.
+#[derive(Debug)]
+pub(super) enum Receivers {
+    /// Only the attempt that made the grant, which may roll it back.
+    Grantee(Attempt),
+    /// A request after which no earlier attempt may roll the lease back.
+    Independent,
+    /// Several attempts in turn. The last one may roll the lease back.
+    InTurn(Box<Turns>),
+}
+
+#[derive(Debug)]
+pub(super) struct Turns(Vec<Turn>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Attempt(Attempt),
+    /// An attempt whose stream was closed, or whose grant was undone, before the one after it.
+    Closed,
+    Independent,
+}
+
+impl Receivers {
+    /// Whether this attempt may roll the lease back.
+    pub(super) fn may_be_withdrawn_by(&self, attempt: Attempt) -> bool {
+        match self {
+            Self::Grantee(grantee) => *grantee == attempt,
+            Self::Independent => false,
+            Self::InTurn(turns) => turns.0.last() == Some(&Turn::Attempt(attempt)),
+        }
+    }
+
+    /// The attempt that made the grant, if no other request has received the lease.
+    pub(super) fn unacknowledged(&self) -> Option<Attempt> {
+        match self {
+            Self::Grantee(attempt) => Some(*attempt),
+            Self::Independent => None,
+            Self::InTurn(turns) => match turns.0[..] {
+                [Turn::Attempt(attempt)] => Some(attempt),
+                _ => None,
+            },
+        }
+    }
+
+    /// Passes the lease to an attempt, unless it has received the lease before.
+    pub(super) fn pass_to(&mut self, attempt: Attempt) {
+        let before = match self {
+            Self::InTurn(turns) => return turns.pass_to(attempt),
+            Self::Grantee(grantee) if *grantee == attempt => return,
+            Self::Grantee(grantee) => Turn::Attempt(*grantee),
+            Self::Independent => Turn::Independent,
+        };
+        let turns = vec![before, Turn::Attempt(attempt)];
+        *self = Self::InTurn(Box::new(Turns(turns)));
+    }
+
+    /// Ends the turn of an attempt whose stream was closed, or that is undone. Returns whether the lease is to end.
+    pub(super) fn end_turn(&mut self, attempt: Attempt, rollback: Rollback) -> bool {
+        match self {
+            Self::InTurn(turns) => turns.end(attempt, rollback),
+            Self::Grantee(_) | Self::Independent => self.may_be_withdrawn_by(attempt),
+        }
+    }
+}
+
+impl Turns {
+    fn pass_to(&mut self, attempt: Attempt) {
+        let turn = Turn::Attempt(attempt);
+        if self.0.contains(&turn) {
+            return;
+        }
+        if self.0.len() == TURNS_MAX {
+            self.0.remove(1);
+        }
+        self.0.push(turn);
+    }
+
+    fn end(&mut self, attempt: Attempt, rollback: Rollback) -> bool {
+        let mut turns = self.0.iter();
+        let Some(index) = turns.position(|turn| *turn == Turn::Attempt(attempt)) else {
+            return false;
+        };
+        let is_last = index + 1 == self.0.len();
+        // A grant has no attempt before it that the lease could go back to.
+        let is_undone = rollback == Rollback::Undo && index > 0;
+        if is_undone && !(is_last && self.0[index - 1] == Turn::Closed) {
+            self.0.remove(index);
+            return false;
+        }
+        self.0[index] = Turn::Closed;
+        is_last
+    }
+}
+
+/// How many permits a lease takes; an exclusive one needs no counting.
+pub(super) fn permits(mode: Mode) -> u64 {
+    match mode {
+        Mode::Exclusive => 0,
+        Mode::Shared(share) => u64::from(share.permits()),
+    }
+}

@@ -1,0 +1,259 @@
+//! The whole state, and what all operations have in common: to bring locks up to date, to make room, to finish a step.
+//!
+//! A step first expires what is due on each of its locks, so that it sees the present state. It records the locks that
+//! it touched; [`Table::finish_step`] then brings their reservations and due times up to date.
+
+use super::KeyedClaim;
+use super::StoreTime;
+use super::claim::{Text, TextTotal};
+use super::effects::Effects;
+use super::lock::{Lock, Obstruction};
+use super::locks::Locks;
+use super::locks::Slot;
+use super::tombstones::Tombstones;
+use super::wait_queue::WaitQueue;
+use crate::domain::{Bucket, LockName, LockState, LockView, Queue};
+use crate::store::{Fault, StoreError};
+
+/// How many due locks are swept before a claim is refused for lack of room.
+const SWEPT_WHEN_FULL: usize = 256;
+
+/// How many leases on one lock are swept at once.
+const SWEPT_PER_LOCK: usize = 8;
+
+/// Locks, tombstones and fencing counters.
+pub(super) struct Table {
+    pub(super) locks: Locks,
+    pub(super) tombstones: Tombstones,
+    pub(super) effects: Effects,
+    /// The last fencing token of each bucket.
+    pub(super) fences: Box<[u64]>,
+    /// The last sequence number in any queue.
+    pub(super) last_sequence: u64,
+    /// Locks that have changed in this step.
+    touched: Vec<Slot>,
+    held: u64,
+    /// How much of `locks_max` all locks use.
+    counted: usize,
+    /// How much the texts of claims use.
+    counted_texts: TextTotal,
+    locks_max: usize,
+}
+
+impl Table {
+    pub(super) fn new(locks_max: usize) -> Self {
+        Self {
+            locks: Locks::new(),
+            tombstones: Tombstones::at_most(locks_max),
+            effects: Effects::default(),
+            fences: vec![0; Bucket::COUNT].into_boxed_slice(),
+            last_sequence: 0,
+            touched: Vec::new(),
+            held: 0,
+            counted: 0,
+            counted_texts: TextTotal::default(),
+            locks_max,
+        }
+    }
+
+    /// How many locks are held; an expired one counts until an operation or a sweep finds it.
+    pub(super) fn held(&self) -> u64 {
+        self.held
+    }
+
+    pub(super) fn inspect(&mut self, name: &LockName, now: StoreTime) -> LockView {
+        match self.find(name, now) {
+            Some(slot) => self.locks[slot].view(now),
+            None => LockView {
+                name: name.clone(),
+                state: LockState::Free,
+                queue: Queue::default(),
+            },
+        }
+    }
+
+    /// The queue of a lock, if a claim waits there or has its place kept.
+    pub(super) fn queue(&self, name: &LockName) -> Option<&WaitQueue> {
+        self.locks.get(name)?.queue()
+    }
+
+    /// The same for changes.
+    pub(super) fn queue_mut(&mut self, name: &LockName) -> Option<&mut WaitQueue> {
+        let (slot, lock) = self.locks.get_mut(name)?;
+        let queue = lock.queue_mut()?;
+        self.touched.push(slot);
+        Some(queue)
+    }
+
+    /// How much of `locks_max` is used.
+    pub(super) fn count(&self) -> usize {
+        self.counted + self.counted_texts.get()
+    }
+
+    /// Returns the claim's text if there is room for the claim to hold its locks, or to wait for them. A waiting claim
+    /// already has the room that it needs to hold.
+    pub(super) fn make_room(
+        &mut self,
+        claim: &KeyedClaim<'_>,
+        now: StoreTime,
+    ) -> Result<Text, StoreError> {
+        let text = self.text(claim);
+        if self.has_room(claim) {
+            return Ok(text);
+        }
+        // Expired entries may still take room when many became due at once.
+        self.sweep(now, SWEPT_WHEN_FULL);
+        if self.has_room(claim) {
+            return Ok(text);
+        }
+        let detail = format!("memory.locks_max = {} is reached", self.locks_max);
+        Err(StoreError::unavailable(Fault::Limit, detail))
+    }
+
+    /// The text that the claim waits with, if it is unchanged, or a new one, which counts at once.
+    fn text(&self, claim: &KeyedClaim<'_>) -> Text {
+        let waits_with = || {
+            let mut keys = claim.keys.iter();
+            keys.find_map(|key| {
+                let ticket = self.queue(&key.name)?.ticket(key.claim)?;
+                ticket.text.is_of(claim).then(|| ticket.text.clone())
+            })
+        };
+        Text::of_owner_alone(claim)
+            .or_else(waits_with)
+            .unwrap_or_else(|| Text::whole(claim, &self.counted_texts))
+    }
+
+    /// Whether there is room for the locks of a claim whose text is already counted.
+    fn has_room(&self, claim: &KeyedClaim<'_>) -> bool {
+        let count = self.count();
+        if count + claim.keys.len() <= self.locks_max {
+            return true;
+        }
+        let more = claim
+            .keys
+            .iter()
+            .map(|key| match self.locks.get(&key.name) {
+                Some(lock) => {
+                    let ticket = lock.queue().and_then(|queue| queue.ticket(key.claim));
+                    lock.count_with(usize::from(ticket.is_none())) - lock.count()
+                }
+                None => 1,
+            });
+        count + more.sum::<usize>() <= self.locks_max
+    }
+
+    /// Clears away at most `most` due entries. Returns whether there may be more.
+    pub(super) fn sweep(&mut self, now: StoreTime, most: usize) -> bool {
+        for _ in 0..most {
+            let due = self.locks.first_due(now);
+            if let Some(slot) = due {
+                self.expire_some(slot, now, SWEPT_PER_LOCK);
+            }
+            if !self.tombstones.forget(now, &mut self.effects) && due.is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Finds a lock and brings it up to date. Its slot is not used otherwise before the end of the step, unless the lock
+    /// turns out to be free.
+    pub(super) fn find(&mut self, name: &LockName, now: StoreTime) -> Option<Slot> {
+        let slot = self.locks.find(name)?;
+        self.expire_some(slot, now, usize::MAX).then_some(slot)
+    }
+
+    /// Ends what has expired on a lock, but at most so many leases. Returns whether the lock still has an entry.
+    fn expire_some(&mut self, slot: Slot, now: StoreTime, most: usize) -> bool {
+        let lock = &mut self.locks[slot];
+        if lock.scheduled.is_none_or(|at| at > now) {
+            return true;
+        }
+        let mut left = most;
+        while left > 0
+            && let Some(record) = lock.expire_one(now, &mut self.effects)
+        {
+            self.tombstones.remember_expired(&record, &mut self.effects);
+            left -= 1;
+        }
+        lock.advance(now, &mut self.effects);
+        debug_assert!(
+            left == 0 || lock.due().is_none_or(|at| at > now),
+            "nothing stays due"
+        );
+        self.locks.unschedule(slot);
+        let exists = self.reschedule(slot);
+        if exists {
+            self.touched.push(slot);
+        }
+        exists
+    }
+
+    /// Records that this step has changed something about the lock.
+    pub(super) fn touch(&mut self, slot: Slot) {
+        self.touched.push(slot);
+    }
+
+    /// Ends a step: reserves locks that opened, updates the due times, and drops entries of free locks.
+    pub(super) fn finish_step(&mut self, now: StoreTime) {
+        while let Some(slot) = self.touched.pop() {
+            // A lock may be touched several times, and its entry dropped at the first.
+            let is_there = self.locks.at_mut(slot).is_some();
+            if is_there && self.reschedule(slot) && self.locks[slot].queue().is_some() {
+                self.reserve(slot, now);
+                self.reschedule(slot);
+            }
+        }
+    }
+
+    /// Reserves the lock for the head waiter if a poll of it would now end its wait.
+    fn reserve(&mut self, slot: Slot, now: StoreTime) {
+        let first = self.locks[slot].queue().and_then(WaitQueue::first);
+        let Some(first) = first else {
+            return;
+        };
+        let (sequence, mode, names) = (first.sequence, first.mode, first.names.clone());
+        let is_answered = names.iter().all(|name| {
+            let Some(slot) = self.find(name, now) else {
+                return true;
+            };
+            let lock: &Lock = &self.locks[slot];
+            // A mismatch ends the wait too, and makes room for the rest of the queue.
+            let admits = lock.obstruction(mode) != Some(Obstruction::Taken);
+            admits && lock.is_turn_of(Some(sequence))
+        });
+        let Some(lock) = self.locks.at_mut(slot) else {
+            return;
+        };
+        let queue = lock.queue_mut();
+        if queue.is_some_and(|queue| queue.reserve(is_answered, now)) {
+            self.effects.reserved(&lock.name);
+        }
+    }
+
+    /// Updates counts and due time of one lock, and drops the entry of a free one. Returns whether it stays.
+    fn reschedule(&mut self, slot: Slot) -> bool {
+        let lock = &mut self.locks[slot];
+        lock.shrink();
+        let is_held = !lock.leases.is_empty();
+        if is_held != lock.is_counted {
+            lock.is_counted = is_held;
+            self.held = self.held + u64::from(is_held) - u64::from(!is_held);
+        }
+        let due = lock.due();
+        let count = if due.is_some() { lock.count() } else { 0 };
+        let before = std::mem::replace(&mut lock.counted, saturated(count));
+        self.counted = self.counted + count - before as usize;
+        match due {
+            Some(due) => self.locks.schedule(slot, due),
+            None => self.locks.remove(slot),
+        }
+        due.is_some()
+    }
+}
+
+/// No lock counts more than memory has room for.
+fn saturated(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

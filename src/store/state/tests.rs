@@ -1,0 +1,268 @@
+//! Tests of what a step returns beside its answer, and of how much it does. What operations mean is tested by the contract
+//! of all stores.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+use crate::domain::{Claim, LockNames, Metadata, Mode, Owner, Share, Ttl};
+
+/// One step, and how long after the one before.
+#[derive(Clone, Debug)]
+struct Step {
+    after_ms: u64,
+    claim: Claim,
+    attempt: Attempt,
+    operation: Operation,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Acquire,
+    Wait,
+    Suspend,
+    Renew(Option<Mode>),
+    Release(Option<HoldCount>),
+    Withdraw(Rollback),
+    Evict,
+    Inspect,
+    Sweep,
+}
+
+fn mode(limit: Option<u64>) -> Mode {
+    Mode::Shared(Share::new(limit, 1).expect("one permit"))
+}
+
+fn claims() -> impl Strategy<Value = Claim> {
+    let modes = select(vec![
+        Mode::Exclusive,
+        mode(None),
+        mode(Some(2)),
+        mode(Some(3)),
+    ]);
+    let optional = |ms: u64| prop::option::weighted(0.2, Just(Duration::from_millis(ms)));
+    let texts = prop::option::weighted(0.3, Just(r#"{"of":"a test"}"#));
+    let times = (
+        select(vec![100, 5_000]),
+        optional(300),
+        optional(8_000),
+        optional(500),
+    );
+    (
+        1_u8..8,
+        1_u8..5,
+        modes,
+        times,
+        texts,
+        1_u64..3,
+        any::<[bool; 2]>(),
+    )
+        .prop_map(
+            |(mask, token, mode, times, text, depth, [fair, takes_over])| {
+                let (ttl_ms, min_hold, max_hold, lock_delay) = times;
+                let names = ["a", "b", "c"].into_iter().enumerate();
+                let names = names.filter(|(bit, _)| mask & (1 << bit) != 0);
+                let names =
+                    names.map(|(_, name)| LockName::parse(name.as_bytes()).expect("a name"));
+                let token = format!("00000000-0000-4000-8000-00000000000{token}");
+                Claim {
+                    names: LockNames::several(names.collect()).expect("at least one"),
+                    token: Token::parse(&token).expect("a UUID"),
+                    mode,
+                    fair,
+                    ttl: Ttl::from_store(Duration::from_millis(ttl_ms)),
+                    hold_count: HoldCount::new(depth).expect("a small one"),
+                    owner: Owner::from_store(text.map_or("", |_| "pod-1")),
+                    metadata: text.and_then(|text| Metadata::from_json_object(text).ok()),
+                    min_hold,
+                    max_hold,
+                    lock_delay,
+                    takes_over,
+                }
+            },
+        )
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let operations = prop_oneof![
+        6 => Just(Operation::Acquire),
+        6 => Just(Operation::Wait),
+        1 => Just(Operation::Suspend),
+        2 => Just(Operation::Renew(None)),
+        1 => Just(Operation::Renew(Some(mode(None)))),
+        3 => Just(Operation::Release(None)),
+        1 => Just(Operation::Release(Some(HoldCount::ONE))),
+        2 => Just(Operation::Withdraw(Rollback::Undo)),
+        1 => Just(Operation::Withdraw(Rollback::Close)),
+        1 => Just(Operation::Evict),
+        1 => Just(Operation::Inspect),
+        1 => Just(Operation::Sweep),
+    ];
+    let after_ms = select(vec![0, 0, 0, 1, 50, 120, 700, 3_000, 61_000]);
+    let step = (after_ms, claims(), 0_u64..3, operations);
+    let step = step.prop_map(|(after_ms, claim, attempt, operation)| Step {
+        after_ms,
+        claim,
+        attempt: Attempt(attempt),
+        operation,
+    });
+    prop::collection::vec(step, 1..60)
+}
+
+/// How the request of a step waits.
+fn request(claim: &Claim) -> QueueRequest {
+    QueueRequest {
+        place: None,
+        wait: Duration::from_secs(2),
+        execute_within: Duration::from_secs(1),
+        place_kept: Duration::from_secs(1),
+        poll_interval: Duration::from_secs(1),
+        waiters_max: 3,
+        tells_position: true,
+        is_head: false,
+        takes_over: claim.takes_over,
+    }
+}
+
+/// What a step returned, as text, and the rows that it listed.
+fn run(state: &mut State, now: StoreTime, step: &Step) -> (String, Vec<Row>) {
+    fn told<T: fmt::Debug>(applied: Applied<'_, T>) -> (String, Vec<Row>) {
+        let (answer, notifications) = (applied.answer, applied.notifications);
+        (
+            format!("{answer:?} {notifications:?}"),
+            applied.changed.to_vec(),
+        )
+    }
+    let claim = &KeyedClaim::new(&step.claim);
+    let (keys, attempt) = (&claim.keys, step.attempt);
+    let request = request(claim);
+    match step.operation {
+        Operation::Acquire => told(state.acquire(now, claim, attempt, None)),
+        Operation::Wait => told(state.acquire(now, claim, attempt, Some(&request))),
+        Operation::Suspend => told(state.suspend(now, claim, Duration::from_secs(1))),
+        Operation::Renew(mode) => {
+            let change = RenewOptions {
+                mode,
+                ..RenewOptions::default()
+            };
+            told(state.renew(now, keys, change))
+        }
+        Operation::Release(depth) => told(state.release(now, keys, claim.token, depth)),
+        Operation::Withdraw(rollback) => told(state.withdraw(now, claim, attempt, rollback)),
+        Operation::Evict => {
+            let name = &keys[0].name;
+            let holders = state.begin_eviction(now, name);
+            let (mut changed, holders) = (holders.changed.to_vec(), holders.answer);
+            let (told, rest) = told(state.evict(now, name, &holders, "stuck"));
+            changed.extend(rest);
+            (told, changed)
+        }
+        Operation::Inspect => told(state.inspect(now, &keys[0].name)),
+        Operation::Sweep => told(state.sweep(now)),
+    }
+}
+
+/// All rows with their values.
+fn rows(state: &State) -> BTreeMap<Row, String> {
+    let table = &state.0;
+    let mut rows: BTreeMap<_, _> = table.tombstones.rows().collect();
+    for name in ["a", "b", "c"] {
+        let name = LockName::parse(name.as_bytes()).expect("a name");
+        let fence = table.fences[name.bucket().index()];
+        rows.insert(Row::Fence(name.bucket()), fence.to_string());
+    }
+    let mut after = None;
+    while let Some(lock) = table.locks.next("", after) {
+        rows.extend(lock.rows());
+        after = Some(&lock.name);
+    }
+    rows
+}
+
+/// The rows that differ.
+fn difference(mut before: BTreeMap<Row, String>, after: BTreeMap<Row, String>) -> Vec<Row> {
+    let mut changed = Vec::new();
+    for (row, value) in after {
+        match before.entry(row) {
+            Entry::Occupied(same) if *same.get() == value => drop(same.remove()),
+            Entry::Occupied(other) => changed.push(other.key().clone()),
+            Entry::Vacant(new) => changed.push(new.into_key()),
+        }
+    }
+    changed.extend(before.into_keys());
+    changed
+}
+
+/// A plain claim for a second.
+fn claim(name: &str, mode: Mode) -> Claim {
+    Claim {
+        names: LockName::parse(name.as_bytes()).expect("a name").into(),
+        token: Token::random(),
+        mode,
+        fair: true,
+        ttl: Ttl::from_store(Duration::from_secs(1)),
+        hold_count: HoldCount::ONE,
+        owner: Owner::default(),
+        metadata: None,
+        min_hold: None,
+        max_hold: None,
+        lock_delay: None,
+        takes_over: false,
+    }
+}
+
+/// Otherwise an operation on some lock would have to wait until all permits of another were swept.
+#[test]
+fn a_step_sweeps_few_of_the_leases_that_expired_together() {
+    const HOLDERS: usize = 1_000;
+    let mut state = State::new(HOLDERS);
+    let now = StoreTime::at(Duration::from_secs(1_000_000));
+    for _ in 0..HOLDERS {
+        let claim = claim("shared", mode(None));
+        let granted = state.acquire(now, &KeyedClaim::new(&claim), Attempt(1), None);
+        assert!(matches!(granted.answer, Ok(Acquired::Granted(_))));
+    }
+    assert_eq!(state.count_kept(), HOLDERS);
+    let late = now + Duration::from_secs(2);
+    let other = LockName::parse(b"other").expect("a name");
+    state.inspect(late, &other);
+    assert!(state.count_kept() > HOLDERS - 100);
+    // An operation on the lock itself finds none of them.
+    let claim = claim("shared", Mode::Exclusive);
+    let granted = state.acquire(late, &KeyedClaim::new(&claim), Attempt(1), None);
+    assert!(matches!(granted.answer, Ok(Acquired::Granted(_))));
+    assert_eq!(state.count_kept(), 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever comes when. And the same steps at the same times have the same effects.
+    #[test]
+    fn every_change_is_among_the_changed_rows(steps in steps()) {
+        let (mut state, mut other) = (State::new(12), State::new(12));
+        state.list_changed_rows(true);
+        let mut now = StoreTime::at(Duration::from_secs(1_000_000));
+        for state in [&mut state, &mut other] {
+            state.set_event_delivery(now, true);
+        }
+        for step in &steps {
+            now = now + Duration::from_millis(step.after_ms);
+            let before = rows(&state);
+            let (answer, listed) = run(&mut state, now, step);
+            for row in difference(before, rows(&state)) {
+                prop_assert!(listed.contains(&row), "{row:?} is not listed by {step:?}");
+            }
+            let (same, unlisted) = run(&mut other, now, step);
+            prop_assert_eq!(answer, same);
+            prop_assert_eq!(unlisted, Vec::new());
+        }
+        let end = now + Duration::from_secs(200);
+        while state.sweep(end).answer {}
+        prop_assert_eq!(state.count_kept(), 0);
+        prop_assert!(state.0.tombstones.rows().next().is_none());
+    }
+}

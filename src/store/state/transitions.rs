@@ -1,0 +1,248 @@
+//! Operations on granted claims: renew, release, evict and withdraw.
+
+use super::StoreTime;
+use super::acquire::mismatch;
+use super::effects::Effects;
+use super::lease::LeaseRecord;
+use super::lock::Lock;
+use super::locks::Slot;
+use super::table::Table;
+use super::tombstones::End;
+use super::{ClaimKey, KeyedClaim};
+use crate::domain::{
+    Attempt, ClaimDigest, EventKind, HoldCount, Holder, LockName, Mismatch, Mode, NotHeld,
+    NotHolder, Released, RenewOptions, Renewal, Renewed, Rollback, Token,
+};
+
+impl Table {
+    pub(super) fn renew(
+        &mut self,
+        keys: &[ClaimKey],
+        change: RenewOptions,
+        now: StoreTime,
+    ) -> Renewed {
+        let not_held: Vec<NotHeld> = keys
+            .iter()
+            .filter_map(|key| self.not_held(key, now))
+            .collect();
+        if !not_held.is_empty() {
+            return Renewed::NotHolder(not_held);
+        }
+        let mismatch = keys
+            .iter()
+            .find_map(|key| self.forbidden(key, change.mode?));
+        if let Some(mismatch) = mismatch {
+            return Renewed::Contradicts(mismatch);
+        }
+        Renewed::Extended(
+            keys.iter()
+                .filter_map(|key| self.renew_one(key, change, now))
+                .collect(),
+        )
+    }
+
+    /// The mismatch if the claim's lease may not change to this mode.
+    fn forbidden(&self, key: &ClaimKey, requested: Mode) -> Option<Mismatch> {
+        let held = self.lease(key)?.mode();
+        let is_allowed = held == requested || held == Mode::Exclusive;
+        (!is_allowed).then(|| mismatch(held, requested, &key.name))
+    }
+
+    fn renew_one(
+        &mut self,
+        key: &ClaimKey,
+        change: RenewOptions,
+        now: StoreTime,
+    ) -> Option<Renewal> {
+        let (slot, lock) = self.locks.get_mut(&key.name)?;
+        let remaining_before = lock.leases.get(key.claim)?.until.since(now);
+        lock.leases
+            .change(key.claim, |record| record.renew(change, now));
+        let record = lock.leases.get(key.claim)?;
+        let lease = record.lease(now);
+        self.effects.lease_changed(&key.name, key.claim);
+        self.effects
+            .event(EventKind::Renewed, &key.name, record, now);
+        self.touch(slot);
+        Some(Renewal {
+            lease,
+            remaining_before,
+        })
+    }
+
+    /// Releases the claims of a token. A claim that waits may wait for more locks than are named here.
+    pub(super) fn release(
+        &mut self,
+        keys: &[ClaimKey],
+        token: Token,
+        depth: Option<HoldCount>,
+        now: StoreTime,
+    ) -> Vec<Released> {
+        keys.iter()
+            .map(|key| {
+                let slot = self.find(&key.name, now);
+                slot.and_then(|slot| match depth {
+                    None => self.free(slot, key, now),
+                    Some(depth) => self.step_back(slot, key, depth, now),
+                })
+                .or_else(|| self.leave_queue(keys, key, token, now))
+                .unwrap_or_else(|| Released::by_other(self.why_not(key, now)))
+            })
+            .collect()
+    }
+
+    fn free(&mut self, slot: Slot, key: &ClaimKey, now: StoreTime) -> Option<Released> {
+        let effects = &mut self.effects;
+        let lock = &mut self.locks[slot];
+        let kept = lock.leases.get(key.claim)?.kept_after_release();
+        let record = lock.end(key.claim, kept, now, effects)?;
+        effects.event(EventKind::Released, &key.name, &record, now);
+        if record.is_of_stream() {
+            effects.released(key);
+        }
+        self.tombstones
+            .remember(key.claim, End::Released, now, effects);
+        self.touch(slot);
+        Some(Released::Freed {
+            held_for: now.since(record.acquired),
+        })
+    }
+
+    fn step_back(
+        &mut self,
+        slot: Slot,
+        key: &ClaimKey,
+        depth: HoldCount,
+        now: StoreTime,
+    ) -> Option<Released> {
+        let record = self.locks[slot].leases.get_mut(key.claim)?;
+        record.step_back(depth);
+        self.effects.lease_changed(&key.name, key.claim);
+        Some(Released::SteppedBack(record.lease(now)))
+    }
+
+    /// A claim that is released on one of its locks can never be granted, so it leaves all of its queues; the locks in
+    /// `named` are released on their own.
+    fn leave_queue(
+        &mut self,
+        named: &[ClaimKey],
+        key: &ClaimKey,
+        token: Token,
+        now: StoreTime,
+    ) -> Option<Released> {
+        let ticket = self.queue_mut(&key.name)?.remove(key.claim)?;
+        self.effects.ticket_changed(&key.name, key.claim);
+        let is_named = |name: &LockName| named.iter().any(|key| key.name == *name);
+        for other in ticket.names.iter().filter(|other| !is_named(other)) {
+            let claim = token.digest(other);
+            if let Some(queue) = self.queue_mut(other) {
+                queue.remove(claim);
+                self.effects.ticket_changed(other, claim);
+            }
+        }
+        self.tombstones
+            .remember(key.claim, End::Released, now, &mut self.effects);
+        Some(Released::LeftQueue)
+    }
+
+    /// The holders of the lock, to be evicted in steps. Claims granted between two steps are not among them.
+    pub(super) fn begin_eviction(&mut self, name: &LockName, now: StoreTime) -> Vec<ClaimDigest> {
+        let slot = self.find(name, now);
+        slot.map_or_else(Vec::new, |slot| self.locks[slot].leases.claims())
+    }
+
+    /// One step of an eviction: evicts some of the holders.
+    pub(super) fn evict_some(
+        &mut self,
+        name: &LockName,
+        claims: &[ClaimDigest],
+        reason: &str,
+        now: StoreTime,
+    ) -> Vec<Holder> {
+        let Some(slot) = self.find(name, now) else {
+            return Vec::new();
+        };
+        let effects = &mut self.effects;
+        let lock = &mut self.locks[slot];
+        let mut evicted = Vec::new();
+        for claim in claims {
+            let held = lock.leases.get(*claim);
+            let Some(kept) = held.map(|record| record.kept_after_eviction(now)) else {
+                continue;
+            };
+            if let Some(record) = lock.end(*claim, kept, now, effects) {
+                let reason = reason.into();
+                self.tombstones
+                    .remember(*claim, End::Evicted { reason }, now, effects);
+                effects.event(EventKind::Evicted, name, &record, now);
+                evicted.push(record.holder(now));
+            }
+        }
+        if !evicted.is_empty() {
+            effects.evicted(name);
+        }
+        self.touch(slot);
+        evicted
+    }
+
+    /// A request cannot arrive after its withdrawal here: both are steps of one process, in sequence.
+    pub(super) fn withdraw(
+        &mut self,
+        claim: &KeyedClaim<'_>,
+        attempt: Attempt,
+        rollback: Rollback,
+        now: StoreTime,
+    ) {
+        for key in claim.keys.iter() {
+            let slot = self.find(&key.name, now);
+            let effects = &mut self.effects;
+            let expired = match rollback {
+                Rollback::Undo => self.tombstones.withdraw(key.claim, attempt, effects),
+                Rollback::Close => None,
+            };
+            let Some(slot) = slot else {
+                continue;
+            };
+            let lock = &mut self.locks[slot];
+            if let Some(fence) = expired {
+                lock.end_cooldown(fence, effects);
+                lock.take_last_expired_if(|expired| expired.claim == key.claim, effects);
+            }
+            if let Some(record) = roll_back(lock, key.claim, attempt, rollback, now, effects) {
+                effects.event(EventKind::Released, &key.name, &record, now);
+            }
+            self.touch(slot);
+        }
+    }
+
+    fn not_held(&mut self, key: &ClaimKey, now: StoreTime) -> Option<NotHeld> {
+        let lock = self.find(&key.name, now).map(|slot| &self.locks[slot]);
+        let is_held = lock.is_some_and(|lock| lock.leases.get(key.claim).is_some());
+        (!is_held).then(|| NotHeld {
+            name: key.name.clone(),
+            reason: self.why_not(key, now),
+        })
+    }
+
+    /// Why a token does not hold the lock.
+    fn why_not(&self, key: &ClaimKey, now: StoreTime) -> NotHolder {
+        let ended = self.tombstones.get(key.claim, now);
+        ended.unwrap_or(NotHolder::Unknown)
+    }
+}
+
+/// Ends a lease if this attempt may roll it back and no attempt before it holds.
+fn roll_back(
+    lock: &mut Lock,
+    claim: ClaimDigest,
+    attempt: Attempt,
+    rollback: Rollback,
+    now: StoreTime,
+    effects: &mut Effects,
+) -> Option<LeaseRecord> {
+    let record = lock.leases.get_mut(claim)?;
+    let kept = record.kept_after_rollback(rollback, now);
+    let ends = record.receivers.end_turn(attempt, rollback);
+    effects.lease_changed(&lock.name, claim);
+    ends.then(|| lock.end(claim, kept, now, effects))?
+}
