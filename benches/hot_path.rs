@@ -5,8 +5,8 @@
 //! Every request hashes its token, which counts 3,400 instructions here: valgrind has no SHA instructions. Where there are
 //! some, it takes less than 60 ns.
 //!
-//! `scripts/hot-path` installs valgrind and the harness's runner, and runs it. Client, service and runtime are one thread, which is counted as a whole; Redis is a process of
-//! its own, which is not.
+//! `scripts/hot-path` installs valgrind and the harness's runner, and runs it. Client, service and runtime are one thread,
+//! which is counted as a whole; Redis is a process of its own, which is not.
 
 #![allow(
     clippy::unwrap_used,
