@@ -24,6 +24,8 @@ use stopping::StopReason;
 
 /// How long a poll that is in flight when the wait ends may still take.
 const IN_FLIGHT_MAX: Duration = Duration::from_millis(100);
+/// How soon a waiter polls again whose claim waits elsewhere now; doubled up to the interval of progress.
+const SUPERSEDED_PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The minimum lifetime of a ticket in the store; a longer wait refreshes its ticket.
 const TICKET_TTL_MIN: Duration = Duration::from_secs(60);
 
@@ -289,13 +291,16 @@ impl WaitLoop {
     }
 
     /// The claim waits or holds by another request at another process now. As a rule that is a retry of the client. If it was
-    /// an earlier request that arrived late and whose client is gone, it ends, and this one gets its place back: so it
-    /// polls now and then. Meanwhile it blocks no other waiter.
+    /// an earlier request that arrived late and whose client is gone, it ends within milliseconds, and this one gets its
+    /// place back: so it polls soon, and then less and less often. Meanwhile it blocks no other waiter.
     fn on_superseded(&mut self, sent: Instant) {
         self.queues().dequeue_early(&self.waiter, self.queue_place);
         self.queue_place = QueuePlace::Superseded;
         self.refresh_at = None;
-        self.poll_at = Some(sent + jitter::about(self.queues().progress_interval()));
+        let most = self.queues().progress_interval();
+        let pause = self.pause.map_or(SUPERSEDED_PAUSE_MIN, |pause| pause * 2);
+        self.poll_at = Some(sent + jitter::about(pause.min(most)));
+        self.pause = Some(pause.min(most));
         self.failure = None;
         // A late poll could enqueue the claim here again after it has stopped waiting elsewhere.
         self.has_ambiguous_attempt = true;

@@ -155,7 +155,7 @@ async fn a_stream_that_holds_occupies_no_slot() {
 async fn the_next_answer_is_expected_to_list_as_many_holders() {
     let (service, _) = Staged::service();
     let claim = claim();
-    for holder in rivals(&claim, 3) {
+    for holder in rivals(&claim, 8) {
         let mut holder = Arc::unwrap_or_clone(holder);
         holder.mode = Mode::Shared(Share::READ);
         takes(&service, &Arc::new(holder)).await;
@@ -168,9 +168,9 @@ async fn the_next_answer_is_expected_to_list_as_many_holders() {
         refused.unwrap().outcome,
         AcquireOutcome::Blocked(_)
     ));
-    assert_eq!(service.expected_holders(names), 3);
+    assert_eq!(service.expected_holders(names), 8);
     service.evict(lock.clone(), String::new()).await.unwrap();
-    for expected in [1, 0] {
+    for expected in [4, 2, 1, 0] {
         service.inspect(&lock).await.unwrap();
         assert_eq!(service.expected_holders(names), expected);
     }
