@@ -3,7 +3,8 @@
 //! more than noise lowers them.
 //!
 //! Every request hashes its token, which counts 3,400 instructions here: valgrind has no SHA instructions. Where there are
-//! some, it takes less than 60 ns.
+//! some, it takes less than 60 ns. Its permit, which is kept after the client has gone until the store is done, counts
+//! about 200.
 //!
 //! `scripts/hot-path` installs valgrind and the harness's runner, and runs it. Client, service and runtime are one thread,
 //! which is counted as a whole; Redis is a process of its own, which is not.
@@ -198,7 +199,7 @@ fn redis_renew(mut rig: Rig) -> Rig {
     rig
 }
 
-#[library_benchmark(config = at_most(45_500))]
+#[library_benchmark(config = at_most(46_000))]
 #[bench::one(Rig::redis().held())]
 fn redis_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
