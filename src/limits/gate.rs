@@ -34,7 +34,9 @@ impl Gate {
     pub async fn pass(&self, weight: usize, deadline: Instant) -> Option<Passed> {
         match self.try_pass(weight) {
             Some(passed) => Some(passed),
-            None => timeout_at(deadline, self.pass_at_last(weight)).await.ok()?,
+            None => timeout_at(deadline, self.pass_without_deadline(weight))
+                .await
+                .ok()?,
         }
     }
 
@@ -47,7 +49,7 @@ impl Gate {
     ///
     /// # Cancel safety
     /// A dropped future holds no permits.
-    pub async fn pass_at_last(&self, weight: usize) -> Option<Passed> {
+    pub async fn pass_without_deadline(&self, weight: usize) -> Option<Passed> {
         let permits = Arc::clone(&self.free).acquire_many_owned(self.permits(weight));
         permits.await.ok().map(Passed)
     }

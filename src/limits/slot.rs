@@ -112,10 +112,10 @@ impl SlotShared {
             return;
         }
         let of_peer = match of_peer {
-            Some(gate) => gate.pass_at_last(self.weight).await,
+            Some(gate) => gate.pass_without_deadline(self.weight).await,
             None => None,
         };
-        if let Some(of_all) = self.of_all.pass_at_last(self.weight).await {
+        if let Some(of_all) = self.of_all.pass_without_deadline(self.weight).await {
             *self.permits() = Some(SlotPermits { of_all, of_peer });
         }
     }

@@ -63,10 +63,10 @@ impl Request {
     /// rollback of a grant is within the slot of its request.
     async fn admit_rollback(&self, rollback: Rollback) -> [Option<Passed>; 2] {
         let of_peer = match (rollback, self.slot.peer()) {
-            (Rollback::Close, Some(peer)) => peer.closings.pass_at_last(1).await,
+            (Rollback::Close, Some(peer)) => peer.closings.pass_without_deadline(1).await,
             (Rollback::Close, None) | (Rollback::Undo, _) => None,
         };
-        [of_peer, self.inner.rollbacks.pass_at_last(1).await]
+        [of_peer, self.inner.rollbacks.pass_without_deadline(1).await]
     }
 }
 

@@ -32,10 +32,10 @@ impl ClaimKey {
 
 /// The keys of a claim on all of its locks, in the order of names.
 #[derive(Clone, Debug)]
-pub struct ClaimKeys(Keys);
+pub struct ClaimKeys(KeyList);
 
 #[derive(Clone, Debug)]
-enum Keys {
+enum KeyList {
     One([ClaimKey; 1]),
     Several(Box<[ClaimKey]>),
 }
@@ -45,8 +45,8 @@ impl ClaimKeys {
     #[must_use]
     pub fn of(names: &LockNames, token: Token) -> Self {
         Self(match &names[..] {
-            [name] => Keys::One([ClaimKey::of(name, token)]),
-            names => Keys::Several(names.iter().map(|name| ClaimKey::of(name, token)).collect()),
+            [name] => KeyList::One([ClaimKey::of(name, token)]),
+            names => KeyList::Several(names.iter().map(|name| ClaimKey::of(name, token)).collect()),
         })
     }
 }
@@ -56,8 +56,8 @@ impl Deref for ClaimKeys {
 
     fn deref(&self) -> &[ClaimKey] {
         match &self.0 {
-            Keys::One(key) => key,
-            Keys::Several(keys) => keys,
+            KeyList::One(key) => key,
+            KeyList::Several(keys) => keys,
         }
     }
 }

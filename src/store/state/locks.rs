@@ -18,9 +18,9 @@ pub(super) struct Locks {
     entries: Slab<Lock>,
     names: NameIndex,
     /// When the state machine looks at a lock again: one entry per lock, never later than the lock is due.
-    due: BTreeSet<(StoreTime, Slot)>,
+    due: BTreeSet<(StoreTime, SlabKey)>,
     /// The lock that was found last, and its place among the names: a step looks its lock up several times.
-    found: Cell<Option<(Slot, Place)>>,
+    found: Cell<Option<(SlabKey, Place)>>,
 }
 
 impl Locks {
@@ -34,7 +34,7 @@ impl Locks {
     }
 
     /// The slot of a lock, if it has an entry.
-    pub(super) fn find(&self, name: &LockName) -> Option<Slot> {
+    pub(super) fn find(&self, name: &LockName) -> Option<SlabKey> {
         if let Some((slot, _)) = self.found.get()
             && self[slot].name == *name
         {
@@ -53,18 +53,18 @@ impl Locks {
     }
 
     /// The slot and the entry of a lock, if it has one.
-    pub(super) fn get_mut(&mut self, name: &LockName) -> Option<(Slot, &mut Lock)> {
+    pub(super) fn get_mut(&mut self, name: &LockName) -> Option<(SlabKey, &mut Lock)> {
         let slot = self.find(name)?;
         Some((slot, &mut self[slot]))
     }
 
     /// The entry in a slot, unless it has been removed.
-    pub(super) fn at_mut(&mut self, slot: Slot) -> Option<&mut Lock> {
+    pub(super) fn at_mut(&mut self, slot: SlabKey) -> Option<&mut Lock> {
         self.entries.get_mut(slot)
     }
 
     /// The slot of a lock, whose entry is made if there is none.
-    pub(super) fn find_or_insert(&mut self, name: &LockName) -> Slot {
+    pub(super) fn find_or_insert(&mut self, name: &LockName) -> SlabKey {
         let found = self.names.search(name.as_str(), name_in(&self.entries));
         match found {
             Ok(place) => self.names.at(place),
@@ -78,7 +78,7 @@ impl Locks {
         .expect("the search has found it")
     }
 
-    pub(super) fn remove(&mut self, slot: Slot) {
+    pub(super) fn remove(&mut self, slot: SlabKey) {
         self.unschedule(slot);
         let name_of = name_in(&self.entries);
         let place = match self.found.take() {
@@ -105,7 +105,7 @@ impl Locks {
 
     /// Plans to look at a lock when it is due. A renewal makes it due later; the earlier time stays planned, which costs
     /// less than to move it each time.
-    pub(super) fn schedule(&mut self, slot: Slot, due: StoreTime) {
+    pub(super) fn schedule(&mut self, slot: SlabKey, due: StoreTime) {
         let scheduled = self[slot].scheduled;
         if scheduled.is_none_or(|at| due < at) {
             self.unschedule(slot);
@@ -114,51 +114,51 @@ impl Locks {
         }
     }
 
-    pub(super) fn unschedule(&mut self, slot: Slot) {
+    pub(super) fn unschedule(&mut self, slot: SlabKey) {
         if let Some(at) = self[slot].scheduled.take() {
             self.due.remove(&(at, slot));
         }
     }
 
     /// A lock to look at now.
-    pub(super) fn first_due(&self, now: StoreTime) -> Option<Slot> {
+    pub(super) fn first_due(&self, now: StoreTime) -> Option<SlabKey> {
         let (at, slot) = self.due.first()?;
         (*at <= now).then_some(*slot)
     }
 }
 
 /// The names of the entries, for the index.
-fn name_in<'a>(entries: &'a Slab<Lock>) -> impl Fn(Slot) -> &'a LockName + Copy {
+fn name_in<'a>(entries: &'a Slab<Lock>) -> impl Fn(SlabKey) -> &'a LockName + Copy {
     |slot| &entries.get(slot).expect("the lock has an entry").name
 }
 
-impl Index<Slot> for Locks {
+impl Index<SlabKey> for Locks {
     type Output = Lock;
 
-    fn index(&self, slot: Slot) -> &Lock {
+    fn index(&self, slot: SlabKey) -> &Lock {
         self.entries.get(slot).expect("the lock has an entry")
     }
 }
 
-impl IndexMut<Slot> for Locks {
-    fn index_mut(&mut self, slot: Slot) -> &mut Lock {
+impl IndexMut<SlabKey> for Locks {
+    fn index_mut(&mut self, slot: SlabKey) -> &mut Lock {
         self.entries.get_mut(slot).expect("the lock has an entry")
     }
 }
 
 /// The number of a slot. It may be used again once its value is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Slot(u32);
+pub(super) struct SlabKey(u32);
 
 /// Values at numbered slots, without an allocation for each. It grows and shrinks in small chunks, so no step is delayed
 /// by copying all values.
 pub(super) struct Slab<T> {
-    chunks: Vec<Chunk<T>>,
+    chunks: Vec<SlabChunk<T>>,
     /// The chunks that have a vacant slot. The first is filled first, so that the last become empty.
     vacant: BTreeSet<u32>,
 }
 
-struct Chunk<T> {
+struct SlabChunk<T> {
     /// Empty while no slot is used, unless the chunk is the next to be filled.
     slots: Box<[Option<T>]>,
     /// A bit for each slot that is used.
@@ -173,17 +173,17 @@ impl<T> Slab<T> {
         }
     }
 
-    pub(super) fn get(&self, slot: Slot) -> Option<&T> {
+    pub(super) fn get(&self, slot: SlabKey) -> Option<&T> {
         let chunk = self.chunks.get((slot.0 / CHUNK) as usize)?;
         chunk.slots.get((slot.0 % CHUNK) as usize)?.as_ref()
     }
 
-    pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, slot: SlabKey) -> Option<&mut T> {
         let chunk = self.chunks.get_mut((slot.0 / CHUNK) as usize)?;
         chunk.slots.get_mut((slot.0 % CHUNK) as usize)?.as_mut()
     }
 
-    pub(super) fn insert(&mut self, value: T) -> Slot {
+    pub(super) fn insert(&mut self, value: T) -> SlabKey {
         let number = match self.vacant.first() {
             Some(number) => *number,
             None => self.add_chunk(),
@@ -198,12 +198,12 @@ impl<T> Slab<T> {
         if chunk.used == u64::MAX {
             self.vacant.remove(&number);
         }
-        Slot(number * CHUNK + index)
+        SlabKey(number * CHUNK + index)
     }
 
     fn add_chunk(&mut self) -> u32 {
         let number = u32::try_from(self.chunks.len()).expect("memory ends before 2^32 slots");
-        self.chunks.push(Chunk {
+        self.chunks.push(SlabChunk {
             slots: Box::default(),
             used: 0,
         });
@@ -211,7 +211,7 @@ impl<T> Slab<T> {
         number
     }
 
-    pub(super) fn remove(&mut self, slot: Slot) -> Option<T> {
+    pub(super) fn remove(&mut self, slot: SlabKey) -> Option<T> {
         let number = slot.0 / CHUNK;
         let chunk = self.chunks.get_mut(number as usize)?;
         let index = slot.0 % CHUNK;

@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-use super::locks::Slot;
+use super::locks::SlabKey;
 use crate::domain::LockName;
 
 /// The most slots in a chunk.
@@ -15,7 +15,7 @@ const CHUNK_MIN: usize = CHUNK_MAX / 4;
 #[derive(Default)]
 pub(super) struct NameIndex {
     /// Sorted within and among each other; none is empty.
-    chunks: Vec<Chunk>,
+    chunks: Vec<NameChunk>,
 }
 
 /// A place in the order.
@@ -25,7 +25,7 @@ pub(super) struct Place {
     index: usize,
 }
 
-struct Chunk {
+struct NameChunk {
     /// The first name.
     first: LockName,
     /// How many bytes at their beginning all names of the chunk have in common, or fewer.
@@ -37,7 +37,7 @@ struct Entry {
     /// The bytes of the name after those in common. They nearly always decide a comparison, which spares a look at the
     /// name: with millions of locks it is far away in memory.
     bytes: u32,
-    slot: Slot,
+    slot: SlabKey,
 }
 
 impl NameIndex {
@@ -45,9 +45,9 @@ impl NameIndex {
     pub(super) fn search<'a>(
         &self,
         name: &str,
-        name_of: impl Fn(Slot) -> &'a LockName,
+        name_of: impl Fn(SlabKey) -> &'a LockName,
     ) -> Result<Place, Place> {
-        let is_before = |chunk: &Chunk| chunk.first.as_str() <= name;
+        let is_before = |chunk: &NameChunk| chunk.first.as_str() <= name;
         let chunk = self.chunks.partition_point(is_before).saturating_sub(1);
         let found = match self.chunks.get(chunk) {
             Some(entries) => entries.search(name, name_of),
@@ -59,14 +59,14 @@ impl NameIndex {
     }
 
     /// The slot at a place, or the next one in the order if the place is behind its chunk.
-    pub(super) fn at(&self, place: Place) -> Option<Slot> {
+    pub(super) fn at(&self, place: Place) -> Option<SlabKey> {
         let entry = self.chunks.get(place.chunk)?.entries.get(place.index);
         let next = || self.chunks.get(place.chunk + 1)?.entries.first();
         entry.or_else(next).map(|entry| entry.slot)
     }
 
     /// The slot after a place that has one.
-    pub(super) fn after(&self, place: Place) -> Option<Slot> {
+    pub(super) fn after(&self, place: Place) -> Option<SlabKey> {
         self.at(Place {
             index: place.index + 1,
             ..place
@@ -77,12 +77,12 @@ impl NameIndex {
     pub(super) fn insert<'a>(
         &mut self,
         place: Place,
-        slot: Slot,
-        name_of: impl Fn(Slot) -> &'a LockName,
+        slot: SlabKey,
+        name_of: impl Fn(SlabKey) -> &'a LockName,
     ) {
         let Some(chunk) = self.chunks.get_mut(place.chunk) else {
             let entries = vec![Entry { bytes: 0, slot }];
-            self.chunks.extend(Chunk::of(entries, name_of));
+            self.chunks.extend(NameChunk::of(entries, name_of));
             return;
         };
         chunk.insert(place.index, slot, &name_of);
@@ -95,13 +95,13 @@ impl NameIndex {
             let rest = chunk.entries.split_off(at);
             chunk.entries.shrink_to_fit();
             chunk.compare_anew(&name_of);
-            let rest = Chunk::of(rest, name_of);
+            let rest = NameChunk::of(rest, name_of);
             self.chunks.splice(place.chunk + 1..place.chunk + 1, rest);
         }
     }
 
     /// Removes the slot at a place where [`search`](Self::search) has found it.
-    pub(super) fn remove<'a>(&mut self, place: Place, name_of: impl Fn(Slot) -> &'a LockName) {
+    pub(super) fn remove<'a>(&mut self, place: Place, name_of: impl Fn(SlabKey) -> &'a LockName) {
         let Some(chunk) = self.chunks.get_mut(place.chunk) else {
             return;
         };
@@ -125,9 +125,9 @@ impl NameIndex {
     }
 }
 
-impl Chunk {
+impl NameChunk {
     /// A chunk of these entries in their order; none if there are none.
-    fn of<'a>(entries: Vec<Entry>, name_of: impl Fn(Slot) -> &'a LockName) -> Option<Self> {
+    fn of<'a>(entries: Vec<Entry>, name_of: impl Fn(SlabKey) -> &'a LockName) -> Option<Self> {
         let first = name_of(entries.first()?.slot).clone();
         let mut chunk = Self {
             first,
@@ -141,7 +141,7 @@ impl Chunk {
     fn search<'a>(
         &self,
         name: &str,
-        name_of: impl Fn(Slot) -> &'a LockName,
+        name_of: impl Fn(SlabKey) -> &'a LockName,
     ) -> Result<usize, usize> {
         let common = &self.first.as_str().as_bytes()[..self.common];
         let bytes = name.as_bytes();
@@ -157,7 +157,12 @@ impl Chunk {
         })
     }
 
-    fn insert<'a>(&mut self, index: usize, slot: Slot, name_of: &impl Fn(Slot) -> &'a LockName) {
+    fn insert<'a>(
+        &mut self,
+        index: usize,
+        slot: SlabKey,
+        name_of: &impl Fn(SlabKey) -> &'a LockName,
+    ) {
         let name = name_of(slot);
         let common = common_bytes(self.first.as_str(), name.as_str()).min(self.common);
         if index == 0 {
@@ -171,14 +176,14 @@ impl Chunk {
     }
 
     /// Finds out what the names have in common now.
-    fn compare_anew<'a>(&mut self, name_of: impl Fn(Slot) -> &'a LockName) {
+    fn compare_anew<'a>(&mut self, name_of: impl Fn(SlabKey) -> &'a LockName) {
         // The order of names puts the most different ones at the ends.
         let last = self.entries.last().map(|entry| name_of(entry.slot));
         let common = last.map_or(0, |last| common_bytes(self.first.as_str(), last.as_str()));
         self.set_common(common, &name_of);
     }
 
-    fn set_common<'a>(&mut self, common: usize, name_of: &impl Fn(Slot) -> &'a LockName) {
+    fn set_common<'a>(&mut self, common: usize, name_of: &impl Fn(SlabKey) -> &'a LockName) {
         self.common = common;
         for entry in &mut self.entries {
             entry.bytes = bytes_after(name_of(entry.slot).as_str(), common);
@@ -209,12 +214,12 @@ mod tests {
     use super::super::locks::Slab;
     use super::*;
 
-    struct Names {
+    struct NamedSlab {
         slab: Slab<LockName>,
         index: NameIndex,
     }
 
-    impl Names {
+    impl NamedSlab {
         fn search(&self, name: &str) -> Result<Place, Place> {
             self.index.search(name, |slot| name_of(&self.slab, slot))
         }
@@ -242,7 +247,7 @@ mod tests {
         }
     }
 
-    fn name_of(slab: &Slab<LockName>, slot: Slot) -> &LockName {
+    fn name_of(slab: &Slab<LockName>, slot: SlabKey) -> &LockName {
         slab.get(slot).expect("it is there")
     }
 
@@ -253,7 +258,7 @@ mod tests {
 
     #[test]
     fn names_are_in_order_whatever_was_inserted_and_removed() {
-        let mut names = Names {
+        let mut names = NamedSlab {
             slab: Slab::new(),
             index: NameIndex::default(),
         };
@@ -280,7 +285,7 @@ mod tests {
 
     #[test]
     fn names_that_arrive_in_order_fill_their_chunks() {
-        let mut names = Names {
+        let mut names = NamedSlab {
             slab: Slab::new(),
             index: NameIndex::default(),
         };

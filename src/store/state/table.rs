@@ -9,7 +9,7 @@ use super::claim::{Text, TextTotal};
 use super::effects::Effects;
 use super::lock::{Lock, Obstruction};
 use super::locks::Locks;
-use super::locks::Slot;
+use super::locks::SlabKey;
 use super::tombstones::Tombstones;
 use super::wait_queue::WaitQueue;
 use crate::domain::{Bucket, LockName, LockState, LockView, Queue};
@@ -31,7 +31,7 @@ pub(super) struct Table {
     /// The last sequence number in any queue.
     pub(super) last_sequence: u64,
     /// Locks that have changed in this step.
-    touched: Vec<Slot>,
+    touched: Vec<SlabKey>,
     held: u64,
     /// How much of `locks_max` all locks use.
     counted: usize,
@@ -159,13 +159,13 @@ impl Table {
 
     /// Finds a lock and brings it up to date. Its slot is not used otherwise before the end of the step, unless the lock
     /// turns out to be free.
-    pub(super) fn find(&mut self, name: &LockName, now: StoreTime) -> Option<Slot> {
+    pub(super) fn find(&mut self, name: &LockName, now: StoreTime) -> Option<SlabKey> {
         let slot = self.locks.find(name)?;
         self.expire_some(slot, now, usize::MAX).then_some(slot)
     }
 
     /// Ends what has expired on a lock, but at most so many leases. Returns whether the lock still has an entry.
-    fn expire_some(&mut self, slot: Slot, now: StoreTime, most: usize) -> bool {
+    fn expire_some(&mut self, slot: SlabKey, now: StoreTime, most: usize) -> bool {
         let lock = &mut self.locks[slot];
         if lock.scheduled.is_none_or(|at| at > now) {
             return true;
@@ -191,7 +191,7 @@ impl Table {
     }
 
     /// Records that this step has changed something about the lock.
-    pub(super) fn touch(&mut self, slot: Slot) {
+    pub(super) fn touch(&mut self, slot: SlabKey) {
         self.touched.push(slot);
     }
 
@@ -208,7 +208,7 @@ impl Table {
     }
 
     /// Reserves the lock for the head waiter if a poll of it would now end its wait.
-    fn reserve(&mut self, slot: Slot, now: StoreTime) {
+    fn reserve(&mut self, slot: SlabKey, now: StoreTime) {
         let first = self.locks[slot].queue().and_then(WaitQueue::first);
         let Some(first) = first else {
             return;
@@ -233,7 +233,7 @@ impl Table {
     }
 
     /// Updates counts and due time of one lock, and drops the entry of a free one. Returns whether it stays.
-    fn reschedule(&mut self, slot: Slot) -> bool {
+    fn reschedule(&mut self, slot: SlabKey) -> bool {
         let lock = &mut self.locks[slot];
         lock.shrink();
         let is_held = !lock.leases.is_empty();

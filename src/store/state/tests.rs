@@ -16,11 +16,11 @@ struct Step {
     after_ms: u64,
     claim: Claim,
     attempt: Attempt,
-    operation: Operation,
+    operation: TestStep,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Operation {
+enum TestStep {
     Acquire,
     Wait,
     Suspend,
@@ -88,18 +88,18 @@ fn claims() -> impl Strategy<Value = Claim> {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let operations = prop_oneof![
-        6 => Just(Operation::Acquire),
-        6 => Just(Operation::Wait),
-        1 => Just(Operation::Suspend),
-        2 => Just(Operation::Renew(None)),
-        1 => Just(Operation::Renew(Some(mode(None)))),
-        3 => Just(Operation::Release(None)),
-        1 => Just(Operation::Release(Some(HoldCount::ONE))),
-        2 => Just(Operation::Withdraw(Rollback::Undo)),
-        1 => Just(Operation::Withdraw(Rollback::Close)),
-        1 => Just(Operation::Evict),
-        1 => Just(Operation::Inspect),
-        1 => Just(Operation::Sweep),
+        6 => Just(TestStep::Acquire),
+        6 => Just(TestStep::Wait),
+        1 => Just(TestStep::Suspend),
+        2 => Just(TestStep::Renew(None)),
+        1 => Just(TestStep::Renew(Some(mode(None)))),
+        3 => Just(TestStep::Release(None)),
+        1 => Just(TestStep::Release(Some(HoldCount::ONE))),
+        2 => Just(TestStep::Withdraw(Rollback::Undo)),
+        1 => Just(TestStep::Withdraw(Rollback::Close)),
+        1 => Just(TestStep::Evict),
+        1 => Just(TestStep::Inspect),
+        1 => Just(TestStep::Sweep),
     ];
     let after_ms = select(vec![0, 0, 0, 1, 50, 120, 700, 3_000, 61_000]);
     let step = (after_ms, claims(), 0_u64..3, operations);
@@ -140,19 +140,19 @@ fn run(state: &mut State, now: StoreTime, step: &Step) -> (String, Vec<Row>) {
     let (keys, attempt) = (&claim.keys, step.attempt);
     let request = request(claim);
     match step.operation {
-        Operation::Acquire => told(state.acquire(now, claim, attempt, None)),
-        Operation::Wait => told(state.acquire(now, claim, attempt, Some(&request))),
-        Operation::Suspend => told(state.suspend(now, claim, Duration::from_secs(1))),
-        Operation::Renew(mode) => {
+        TestStep::Acquire => told(state.acquire(now, claim, attempt, None)),
+        TestStep::Wait => told(state.acquire(now, claim, attempt, Some(&request))),
+        TestStep::Suspend => told(state.suspend(now, claim, Duration::from_secs(1))),
+        TestStep::Renew(mode) => {
             let change = RenewOptions {
                 mode,
                 ..RenewOptions::default()
             };
             told(state.renew(now, keys, change))
         }
-        Operation::Release(depth) => told(state.release(now, keys, claim.token, depth)),
-        Operation::Withdraw(rollback) => told(state.withdraw(now, claim, attempt, rollback)),
-        Operation::Evict => {
+        TestStep::Release(depth) => told(state.release(now, keys, claim.token, depth)),
+        TestStep::Withdraw(rollback) => told(state.withdraw(now, claim, attempt, rollback)),
+        TestStep::Evict => {
             let name = &keys[0].name;
             let holders = state.begin_eviction(now, name);
             let (mut changed, holders) = (holders.changed.to_vec(), holders.answer);
@@ -160,8 +160,8 @@ fn run(state: &mut State, now: StoreTime, step: &Step) -> (String, Vec<Row>) {
             changed.extend(rest);
             (told, changed)
         }
-        Operation::Inspect => told(state.inspect(now, &keys[0].name)),
-        Operation::Sweep => told(state.sweep(now)),
+        TestStep::Inspect => told(state.inspect(now, &keys[0].name)),
+        TestStep::Sweep => told(state.sweep(now)),
     }
 }
 

@@ -5,7 +5,7 @@ use super::acquire::mismatch;
 use super::effects::Effects;
 use super::lease::LeaseRecord;
 use super::lock::Lock;
-use super::locks::Slot;
+use super::locks::SlabKey;
 use super::table::Table;
 use super::tombstones::End;
 use super::{ClaimKey, KeyedClaim};
@@ -91,7 +91,7 @@ impl Table {
             .collect()
     }
 
-    fn free(&mut self, slot: Slot, key: &ClaimKey, now: StoreTime) -> Option<Released> {
+    fn free(&mut self, slot: SlabKey, key: &ClaimKey, now: StoreTime) -> Option<Released> {
         let effects = &mut self.effects;
         let lock = &mut self.locks[slot];
         let kept = lock.leases.get(key.claim)?.kept_after_release();
@@ -110,7 +110,7 @@ impl Table {
 
     fn step_back(
         &mut self,
-        slot: Slot,
+        slot: SlabKey,
         key: &ClaimKey,
         depth: HoldCount,
         now: StoreTime,
