@@ -9,6 +9,8 @@ use super::{Mode, Owner, Timestamp};
 pub struct QueueRequest {
     /// The ticket from the store's last answer; none for a request that is not queued yet.
     pub place: Option<Ticket>,
+    /// How long ago the client made the request. The place stays with a request of the same claim that was made later.
+    pub age: Duration,
     /// How much longer the request waits.
     pub wait: Duration,
     /// How long after it was sent the request may still be executed: then its client has been answered.

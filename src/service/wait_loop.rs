@@ -215,6 +215,7 @@ impl WaitLoop {
         let inner = &self.request.inner;
         QueueRequest {
             place: self.ticket,
+            age: now.saturating_duration_since(self.request.began),
             wait: remaining.unwrap_or(ticket_ttl).min(ticket_ttl),
             execute_within: remaining.map_or(inner.operation_timeout, |remaining| {
                 inner.operation_timeout.min(remaining + IN_FLIGHT_MAX)
@@ -290,9 +291,8 @@ impl WaitLoop {
         self.report_position(waiting.position);
     }
 
-    /// The claim waits or holds by another request at another process now. As a rule that is a retry of the client. If it was
-    /// an earlier request that arrived late and whose client is gone, it ends within milliseconds, and this one gets its
-    /// place back: so it polls soon, and then less and less often. Meanwhile it blocks no other waiter.
+    /// The claim waits or holds by another request at another process now, as a rule a retry of the client. If that one
+    /// soon ends, this one gets its place back: so it polls soon, and then less often. It blocks no other waiter.
     fn on_superseded(&mut self, sent: Instant) {
         self.queues().dequeue_early(&self.waiter, self.queue_place);
         self.queue_place = QueuePlace::Superseded;

@@ -133,7 +133,7 @@ impl RedisStore {
             let listed_max = AnswerRoom::HOLDERS_MAX - holders.listed.len();
             let command = |_| {
                 let mut command = pool::call(script, &[&lock, &mark], request);
-                command.arg(self.recovery.not_after_us(deadline));
+                command.arg(self.recovery.time.not_after_us(deadline));
                 command.arg(reason).arg(cursor);
                 command.arg(self.messages.evictions_channel());
                 command.arg(self.messages.channel());

@@ -38,7 +38,7 @@ impl RedisStore {
             for name in names.iter() {
                 command.arg(keys::lock(name));
             }
-            command.arg(self.recovery.not_after_us(deadline));
+            command.arg(self.recovery.time.not_after_us(deadline));
             add_callers(&mut command, request, &digests, "");
             let channel = self.messages.channel();
             let is_short = is_short && channel.is_empty() && !is_repeat;
@@ -87,7 +87,7 @@ impl RedisStore {
                 }
                 (Some(depth), channel) => {
                     command.arg(depth.get()).arg(channel);
-                    command.arg(self.recovery.not_after_us(deadline));
+                    command.arg(self.recovery.time.not_after_us(deadline));
                     if is_repeat {
                         command.arg("1");
                     }

@@ -54,13 +54,13 @@ impl RedisStore {
         }
         self.recovery.renew_if_long_away();
         let sent_at = Instant::now();
-        let too_late_at = too_late_at(request, sent_at, deadline);
+        let times = [sent_at, deadline];
         let digests = digests(&claim.names, claim.token);
         let mut is_unsure = false;
         for _ in 0..LOSSES_MAX {
             // Built once there is a connection: opening it may be what reveals that the data were lost.
             let command = |is_repeat| {
-                let mut command = self.acquire_call(claim, &digests, attempt, request, too_late_at);
+                let mut command = self.acquire_call(claim, &digests, attempt, request, times);
                 // Only a claim with a hold count above 1 can change a lease that it already has.
                 if (is_repeat || is_unsure) && claim.hold_count > HoldCount::ONE {
                     command.arg("1");
@@ -72,7 +72,7 @@ impl RedisStore {
             is_unsure |= has_lost_tries;
             let acquired = match reply {
                 AcquireReply::Answer(acquired, closed_for) => {
-                    self.report_acquired(acquired, claim, closed_for, epoch, [sent_at, deadline])
+                    self.report_acquired(acquired, claim, closed_for, epoch, times)
                         .await?
                 }
                 AcquireReply::Recovering => Acquired::Recovering {
@@ -139,8 +139,9 @@ impl RedisStore {
         digests: &[ClaimDigest],
         attempt: Attempt,
         request: Option<&QueueRequest>,
-        too_late_at: Instant,
+        [sent_at, deadline]: [Instant; 2],
     ) -> Cmd {
+        let too_late_at = too_late_at(request, sent_at, deadline);
         let mut command = evalsha(&scripts::ACQUIRE, 4 * digests.len());
         for (name, digest) in claim.names.iter().zip(digests) {
             command
@@ -152,7 +153,7 @@ impl RedisStore {
         let lasts = claim.ttl.get();
         command
             .arg(millis(lasts + TOMBSTONE_TTL))
-            .arg(self.recovery.not_after_us(too_late_at));
+            .arg(self.recovery.time.not_after_us(too_late_at));
         for (name, digest) in claim.names.iter().zip(digests) {
             command
                 .arg(record::head(attempt, digest, &claim.owner))
@@ -166,7 +167,7 @@ impl RedisStore {
         let channel = self.messages.channel();
         let is_plain = may_grant == MayGrant::All && channel.is_empty() && is_plain(claim);
         match request {
-            Some(request) => command.arg(self.add_queue_request(request)),
+            Some(request) => command.arg(self.add_queue_request(request, sent_at)),
             None if is_plain => return command,
             None => command.arg(""),
         };
@@ -193,7 +194,7 @@ impl RedisStore {
     }
 
     /// The queue request as `acquire.lua` reads it.
-    fn add_queue_request(&self, request: &QueueRequest) -> String {
+    fn add_queue_request(&self, request: &QueueRequest, sent_at: Instant) -> String {
         let (sequence, until) = request.place.map_or_else(Default::default, |place| {
             let until_ms = place.until.map(|until| {
                 let until_ms = until.unix_ms();
@@ -202,8 +203,10 @@ impl RedisStore {
             let until = until_ms.map(|until_ms| until_ms.to_string());
             (place.sequence.to_string(), until.unwrap_or_default())
         });
+        let (asked_earliest_us, asked_latest_us) =
+            self.recovery.time.bounds_before(sent_at, request.age);
         format!(
-            "{} {} {} {} {} {} {} {} {sequence} {until}",
+            "{} {} {} {} {} {} {} {} {asked_earliest_us} {asked_latest_us} {sequence} {until}",
             self.messages.process(),
             millis(request.remembered()),
             millis(request.liveness_timeout() + OUTAGE),

@@ -8,10 +8,10 @@
 //! the whole fleet: see `lua/recovery.lua`.
 
 mod clock;
-mod deadline;
 mod fleet;
 mod longest_ttl;
 mod outage;
+mod redis_time;
 mod reply;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,9 +29,9 @@ use super::{keys, pool, scripts};
 use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
 use crate::store::Finding;
-use deadline::RedisDeadline;
 pub(super) use fleet::FleetState;
 use outage::Outage;
+use redis_time::RedisTime;
 use reply::RecoveryReply;
 
 const UNPOISONED: &str = "nobody panics while holding it";
@@ -43,7 +43,7 @@ const EXCHANGES_MAX: usize = 5;
 pub(super) struct Recovery {
     messages: Arc<PubSub>,
     fleet: Arc<FleetState>,
-    deadline: RedisDeadline,
+    pub(super) time: RedisTime,
     outage: Outage,
     accepted_policy: Option<String>,
     grace_on_empty_start: Duration,
@@ -82,7 +82,7 @@ impl Recovery {
         Self {
             messages,
             fleet,
-            deadline: RedisDeadline::new(),
+            time: RedisTime::new(),
             outage: Outage::new(),
             accepted_policy: config.accept_eviction_policy.clone(),
             grace_on_empty_start: wait.unwrap_or_default(),
@@ -196,7 +196,7 @@ impl Recovery {
             .fleet
             .clock
             .observe(answer.now_us, sent_at, answered_at);
-        self.deadline.observe(answer.now_us, sent_at, answered_at);
+        self.time.observe(answer.now_us, sent_at, answered_at);
         if is_new_epoch {
             self.begin_epoch(answer, known.data_epoch.is_some(), answered_at);
             known.revision = 0;
@@ -313,11 +313,6 @@ impl Recovery {
     /// Whether Redis's clock was set forward, if it shows this time now.
     pub(super) fn is_ahead(&self, redis_us: u64) -> bool {
         redis_us > self.fleet.clock.latest_us(Instant::now())
-    }
-
-    /// The latest time of Redis at which a request with this deadline may be executed.
-    pub(super) fn not_after_us(&self, deadline: Instant) -> u64 {
-        self.deadline.not_after_us(deadline)
     }
 
     /// By how much Redis's clock was set since the first contact, in milliseconds.

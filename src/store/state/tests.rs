@@ -116,6 +116,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn request(claim: &Claim) -> QueueRequest {
     QueueRequest {
         place: None,
+        age: Duration::ZERO,
         wait: Duration::from_secs(2),
         execute_within: Duration::from_secs(1),
         place_kept: Duration::from_secs(1),

@@ -3,7 +3,7 @@
 use leasehold::domain::{Acquired, Claim, NotHolder, Released};
 
 use super::two_processes::subscribed;
-use crate::support::fixture::{Fixture, LONG, claim, ended, lock_of, rival};
+use crate::support::fixture::{Fixture, LONG, SHORT, Waiter, claim, ended, lock_of, rival};
 
 /// A request that is not the head would learn it only at its turn, and could not take the place back before.
 pub(super) async fn a_process_is_notified_that_its_claim_waits_elsewhere(fixture: &Fixture) {
@@ -60,4 +60,41 @@ pub(super) async fn a_claim_leaves_the_queue_by_release_on_any_process(fixture: 
     assert_eq!(another.queue(lock_of(&holding)).await.length, 1);
     fixture.freed(&holding).await;
     another.served(&mut next).await;
+}
+
+/// The first try of an abandoned request may reach the store after the request that replaced it, whether or not the
+/// request has waited before.
+pub(super) async fn a_first_try_that_is_late_does_not_take_the_place(fixture: &Fixture) {
+    let another = subscribed(fixture).await;
+    let holding = claim();
+    fixture.granted(&holding).await;
+    let moving = fixture.waiting(&rival(&holding)).await;
+    let mut moved = moving.again();
+    another.waits(&mut moved).await;
+    // Each process knows the time of Redis but for the duration of an answer.
+    let late = || moving.again().with(|stand| stand.age = SHORT);
+    let mut unseen = late();
+    assert_eq!(fixture.ask(&mut unseen).await, Acquired::Superseded);
+    let mut seen = late();
+    seen.attempt = moving.attempt;
+    assert_eq!(fixture.ask(&mut seen).await, Acquired::Superseded);
+    another.waits(&mut moved).await;
+    fixture.freed(&holding).await;
+    another.served(&mut moved).await;
+}
+
+/// The time of the latest request of a process counts, whichever of them polls.
+pub(super) async fn a_poll_of_an_earlier_request_makes_its_claim_no_older(fixture: &Fixture) {
+    let another = subscribed(fixture).await;
+    let holding = claim();
+    fixture.granted(&holding).await;
+    let mut first = Waiter::new(rival(&holding)).with(|stand| stand.age = LONG);
+    another.waits(&mut first).await;
+    let mut latest = first.again();
+    another.waits(&mut latest).await;
+    another.waits(&mut first).await;
+    let mut late = first.again().with(|stand| stand.age = SHORT);
+    assert_eq!(fixture.ask(&mut late).await, Acquired::Superseded);
+    fixture.freed(&holding).await;
+    another.served(&mut latest).await;
 }

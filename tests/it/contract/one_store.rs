@@ -43,7 +43,6 @@ mod redis_alone {
             a_silent_process_is_passed_over_with_all_its_waiters
             a_process_that_was_silent_keeps_its_turn
             a_waiter_that_moved_leaves_the_others_of_its_process_in_turn
-            a_first_try_that_is_late_does_not_take_the_place_back
             the_head_of_a_process_removes_abandoned_places_before_it
             a_process_that_ended_is_passed_over_with_all_its_waiters
             one_waiter_that_polls_keeps_its_process_alive
@@ -57,6 +56,8 @@ mod redis_alone {
         elsewhere:
             a_process_is_notified_that_its_claim_waits_elsewhere
             a_process_is_notified_that_its_claim_holds_elsewhere
+            a_first_try_that_is_late_does_not_take_the_place
+            a_poll_of_an_earlier_request_makes_its_claim_no_older
             a_claim_leaves_the_queue_by_release_on_any_process;
         undone:
             a_takeover_that_is_undone_gives_the_lease_back_to_another_process;

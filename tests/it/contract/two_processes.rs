@@ -173,20 +173,6 @@ pub(super) async fn a_waiter_that_moved_leaves_the_others_of_its_process_in_turn
     another.served(&mut third).await;
 }
 
-/// The first try of the abandoned request may reach the store after the request that replaced it.
-pub(super) async fn a_first_try_that_is_late_does_not_take_the_place_back(fixture: &Fixture) {
-    let another = subscribed(fixture).await;
-    let holding = claim();
-    fixture.granted(&holding).await;
-    let moving = fixture.waiting(&rival(&holding)).await;
-    let (mut moved, mut late) = (moving.again(), moving.again());
-    another.waits(&mut moved).await;
-    late.attempt = moving.attempt;
-    assert_eq!(fixture.ask(&mut late).await, Acquired::Superseded);
-    fixture.freed(&holding).await;
-    another.served(&mut moved).await;
-}
-
 /// A late message can leave a place without a request in the queue. It must not cost the others a turn.
 pub(super) async fn the_head_of_a_process_removes_abandoned_places_before_it(fixture: &Fixture) {
     let holding = claim();

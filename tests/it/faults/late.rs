@@ -83,20 +83,37 @@ async fn a_waiter_keeps_its_place_though_an_earlier_request_of_its_client_arrive
             .await
             .is_err()
     );
-    let goes_on = async {
+    let is_queued = async |length| {
         eventually("the retry waits", async || {
             let view = network.beside.service.inspect(lock_of(&holding)).await;
-            (view.expect("it is well").queue.length == 1).then_some(())
+            (view.expect("it is well").queue.length == length).then_some(())
         })
         .await;
-        // The first request has the place for a second, and the retry polls meanwhile.
+    };
+    let next = async {
+        is_queued(1).await;
+        let next = lasting(rival(&holding));
+        network.beside.acquire_within(&next, FOR_EVER).await
+    };
+    let goes_on = async {
+        is_queued(2).await;
+        // The late request cannot leave the queue for a second, if it has joined it.
         network.proxy.delay_replies(Duration::from_secs(1));
         network.proxy.stall(false);
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
         network.beside.release(&holding).await.expect("it is well");
+        std::future::pending::<()>().await;
     };
-    let retry = tokio::time::timeout(PATIENCE, network.beside.acquire_within(&waiting, FOR_EVER));
-    let (granted, ()) = tokio::join!(retry, goes_on);
+    let retry = network.beside.acquire_within(&waiting, FOR_EVER);
+    let first = async {
+        tokio::select! {
+            biased;
+            granted = retry => granted,
+            granted = next => panic!("overtaken: {granted:?}"),
+            () = goes_on => unreachable!("it does not end"),
+        }
+    };
+    let granted = tokio::time::timeout(PATIENCE, first).await;
     assert!(
         matches!(granted, Ok(Ok(AcquireOutcome::Granted(_)))),
         "{granted:?}"

@@ -379,6 +379,7 @@ async fn a_wait_continues_although_the_store_considers_it_over() {
             sequence: 1,
             until: Some(leasehold::domain::Timestamp::from_unix_ms(0)),
         }),
+        age: Duration::ZERO,
         wait: WAIT,
         execute_within: WAIT,
         place_kept: WAIT,

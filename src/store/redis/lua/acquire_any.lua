@@ -4,8 +4,8 @@ share_answer_room(count)
 local wait
 if queue_request ~= '' then
     wait = {}
-    wait.process, wait.keep_ms, wait.liveness_ms, wait.wait_ms, wait.waiters_max, wait.wants_position, wait.is_head, wait.takes_over, wait.sequence, wait.until_ms =
-        string.match(queue_request, '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) (%d) (%d*) (%d*)$')
+    wait.process, wait.keep_ms, wait.liveness_ms, wait.wait_ms, wait.waiters_max, wait.wants_position, wait.is_head, wait.takes_over, wait.asked_earliest_us, wait.asked_latest_us, wait.sequence, wait.until_ms =
+        string.match(queue_request, '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) (%d) (%d+) (%d+) (%d*) (%d*)$')
 end
 
 -- The process polls, so its set of waiters stays alive.

@@ -26,9 +26,9 @@ if wait and wait.until_ms ~= '' and now_ms > tonumber(wait.until_ms) then
 end
 for _, lock in ipairs(wait and locks or {}) do
     -- The client has retried elsewhere and waits there: this request must not take the place back, and neither may a
-    -- late first try of it.
+    -- first try that arrives late.
     local process = lock.ticket and lock.ticket.process
-    local is_former = wait.sequence ~= '' or lock.ticket and stood_before(lock.ticket, attempt)
+    local is_former = wait.sequence ~= '' or lock.ticket and is_outdated(lock.ticket, tonumber(wait.asked_latest_us), now_us)
     if process and process ~= wait.process and is_former
         and redis.call('ZSCORE', process_queue_key(lock, process), lock.claim) then
         return { attempt, 17 }
@@ -95,9 +95,13 @@ if wait and (first_block or may_grant == '0') then
         if is_elsewhere then
             leave_elsewhere(lock, lock.ticket.process, lock.claim)
         end
-        local attempts = attempts_with(lock.ticket, attempt)
+        local asked_us = wait.asked_earliest_us
+        if lock.ticket and not is_elsewhere and is_outdated(lock.ticket, tonumber(asked_us), now_us) then
+            -- A later request of this process waits, too.
+            asked_us = string.format('%.0f', lock.ticket.asked_us)
+        end
         redis.call('SET', ticket_key(lock, lock.claim), string.format('%s %s %s %s %s %s %s',
-            sequence_text, limit == '' and '-' or limit, permits, count, wait.process, attempts, owner), 'PX', wait.keep_ms)
+            sequence_text, limit == '' and '-' or limit, permits, count, wait.process, asked_us, owner), 'PX', wait.keep_ms)
         if redis.call('ZADD', line, sequence_text, lock.claim) == 1 and wait.sequence ~= '' and not is_elsewhere then
             was_lost = 1
         end

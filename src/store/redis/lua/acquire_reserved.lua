@@ -3,17 +3,17 @@
 local _, _, record_head, last_fence_seen, queue_request = unpack(ARGV)
 local process, liveness_ms, sequence, waits_until_ms
 if #ARGV == 5 and has_stood then
-    process, liveness_ms, sequence, waits_until_ms = string.match(queue_request, '^(%x+) %d+ (%d+) %d+ %d+ %d %d %d (%d+) (%d+)$')
+    process, liveness_ms, sequence, waits_until_ms = string.match(queue_request, '^(%x+) %d+ (%d+) %d+ %d+ %d %d %d %d+ %d+ (%d+) (%d+)$')
 end
 if sequence and tonumber(waits_until_ms) >= now_ms then
     local lock_key, fence, ended, ticket = unpack(KEYS)
     local claim, owner = string.sub(record_head, 10, 25), string.sub(record_head, 26)
     -- MGET returns nil for a hash, and a lock with waiters is a hash.
     local known = call('MGET', lock_key, ended, ticket, fence)
-    -- Between the process and the owner, the ticket lists the attempts that waited there.
+    -- Between the process and the owner, the ticket has the time of the request.
     local begins = sequence .. ' - 1 1 ' .. process .. ' '
     local stands = known[3] and string.sub(known[3], 1, #begins) == begins
-        and string.match(known[3], '^%x+ (.*)$', #begins + 1) == owner
+        and string.match(known[3], '^%d+ (.*)$', #begins + 1) == owner
     local last = known[4]
     -- Strings of 16 digits compare like their numbers.
     local fence_follows = last and #last == 16 and last < granted_text and last >= last_fence_seen

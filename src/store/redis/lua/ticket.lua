@@ -6,8 +6,8 @@
 -- alone proves nothing, because the store may have been unavailable itself; silence only lets the set expire in the
 -- end.
 -- A ticket is what is known of a claim while it waits and for a while after: sequence number, limit (- for an exclusive
--- claim), permits, how many locks the claim has, the process where it waits or waited, the attempts that waited there,
--- owner.
+-- claim), permits, how many locks the claim has, the process where it waits or waited, the earliest time (us) at which
+-- the client can have made the request there, owner.
 -- The lock itself has w, the last sequence number given, as long as there may be waiters; and while it is reserved for
 -- a process, p the process, v the end (ms) of the reservation, and g its length.
 -- A reservation that is found expired gets a last call first: if the store or the whole machine stalled, the process
@@ -18,9 +18,6 @@ local RESERVATION_MS, LAST_CALL_MS = 700, 300
 local OUTAGE_MS = 6000
 -- How many dead processes and departed waiters one script passes over.
 local PASSED_OVER_MAX = 16
-
--- How many successive attempts a ticket remembers.
-local ATTEMPTS_MAX = 4
 
 local function queue_key(lock)
     local slot, name = split_key(lock)
@@ -42,38 +39,16 @@ local function ticket_of(lock, claim)
     if not ticket then
         return nil
     end
-    local sequence, limit, permits, count, process, attempts, owner =
-        string.match(ticket, '^(%d+) (%S+) (%d+) (%d+) (%x+) (%x+) (.*)$')
+    local sequence, limit, permits, count, process, asked_us, owner =
+        string.match(ticket, '^(%d+) (%S+) (%d+) (%d+) (%x+) (%d+) (.*)$')
     return {
         sequence = tonumber(sequence), limit = limit == '-' and '' or limit, permits = tonumber(permits),
-        count = tonumber(count), process = process, attempts = attempts, owner = owner,
+        count = tonumber(count), process = process, asked_us = tonumber(asked_us), owner = owner,
     }
 end
 
-local function to_hex(attempt)
-    return (string.gsub(attempt, '.', function(byte)
-        return string.format('%02x', string.byte(byte))
-    end))
-end
-
--- The attempts to write into a ticket: the current one, then those before it.
-local function attempts_with(ticket, attempt)
-    local attempts = to_hex(attempt)
-    for before in string.gmatch(ticket and ticket.attempts or '', string.rep('%x', 16)) do
-        if string.sub(attempts, 1, 16) ~= before and #attempts < 16 * ATTEMPTS_MAX then
-            attempts = attempts .. before
-        end
-    end
-    return attempts
-end
-
--- Whether another attempt of the same claim has replaced this one.
-local function stood_before(ticket, attempt)
-    local attempts = to_hex(attempt)
-    for before in string.gmatch(string.sub(ticket.attempts, 17), string.rep('%x', 16)) do
-        if before == attempts then
-            return true
-        end
-    end
-    return false
+-- Whether a request was surely made before the one whose process has the ticket, or a later one of that process.
+-- A time in the future was noted before the clock was set back, and proves nothing.
+local function is_outdated(ticket, asked_latest_us, now_us)
+    return ticket.asked_us <= now_us and asked_latest_us < ticket.asked_us
 end

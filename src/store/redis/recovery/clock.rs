@@ -5,7 +5,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
@@ -161,14 +161,15 @@ pub(super) fn offset_ms(redis_us: u64) -> i64 {
 }
 
 pub(super) fn micros_between(earlier: Instant, later: Instant) -> u64 {
-    let passed = later.saturating_duration_since(earlier);
-    u64::try_from(passed.as_micros()).unwrap_or(u64::MAX)
+    micros(later.saturating_duration_since(earlier))
+}
+
+pub(super) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const MILLI: Duration = Duration::from_millis(1);

@@ -1,14 +1,16 @@
-//! When it is too late in Redis to execute a request: its client has received an unknown outcome, and may have retried
-//! since.
+//! What Redis's clock shows at a moment of ours: so a script knows whether it comes too late, and which of two requests
+//! was made first.
 //!
-//! A late command must do nothing, so its deadline uses the earliest that Redis's clock may show then. `clock` detects
-//! steps of the clock; it must not report false ones, so its bounds are wider.
+//! A command that arrives after its client has received an unknown outcome must do nothing, so its deadline uses the
+//! earliest that Redis's clock may show then. `clock` detects steps of the clock; it must not report false ones, so its
+//! bounds are wider.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::clock::{DRIFT, micros_between};
+use super::clock::{DRIFT, micros, micros_between};
 
 /// By how much before its deadline a request may count as late, because Redis's time was not read lately, or the answer
 /// took long.
@@ -16,7 +18,7 @@ const EARLY_MAX_US: u64 = 50_000;
 
 /// Bounds of Redis's clock, as narrow as the fastest answers permit.
 #[derive(Debug)]
-pub(super) struct RedisDeadline {
+pub(in crate::store::redis) struct RedisTime {
     base: Instant,
     /// The earliest and the latest of Redis's time at `base`, in microseconds.
     earliest_us: AtomicU64,
@@ -25,7 +27,7 @@ pub(super) struct RedisDeadline {
     sampled_us: AtomicU64,
 }
 
-impl RedisDeadline {
+impl RedisTime {
     pub(super) fn new() -> Self {
         Self {
             base: Instant::now(),
@@ -52,10 +54,18 @@ impl RedisDeadline {
     }
 
     /// The latest time of Redis at which a request may be executed whose response is due by `deadline`.
-    pub(super) fn not_after_us(&self, deadline: Instant) -> u64 {
+    pub(in crate::store::redis) fn not_after_us(&self, deadline: Instant) -> u64 {
         let at_us = self.micros(deadline);
         let (earliest_us, latest_us) = self.bounds(at_us);
         at_us + earliest_us.max(latest_us.saturating_sub(EARLY_MAX_US))
+    }
+
+    /// The earliest and the latest time of Redis that long before a moment, in microseconds.
+    pub(in crate::store::redis) fn bounds_before(&self, at: Instant, age: Duration) -> (u64, u64) {
+        let (at_us, age_us) = (self.micros(at), micros(age));
+        let (earliest_us, latest_us) = self.bounds(at_us);
+        let before = |bound_us: u64| (bound_us + at_us).saturating_sub(age_us);
+        (before(earliest_us), before(latest_us))
     }
 
     /// Redis's time at `base`, allowing for drift between the clocks.
@@ -73,23 +83,21 @@ impl RedisDeadline {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const MILLI: Duration = Duration::from_millis(1);
     const NOON_US: u64 = 1_795_219_506_257_721;
 
     /// Redis's clock shows noon at the start, and is read once, which takes a millisecond.
-    fn known() -> (RedisDeadline, Instant) {
-        let known = RedisDeadline::new();
+    fn known() -> (RedisTime, Instant) {
+        let known = RedisTime::new();
         let start = known.base;
         known.observe(NOON_US + 500, start, start + MILLI);
         (known, start)
     }
 
     /// By how many milliseconds too soon a request counts as late. A negative number would be a window.
-    fn early_ms(known: &RedisDeadline, deadline: Instant, shows_us: u64) -> i64 {
+    fn early_ms(known: &RedisTime, deadline: Instant, shows_us: u64) -> i64 {
         (shows_us.cast_signed() - known.not_after_us(deadline).cast_signed()) / 1_000
     }
 
@@ -120,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_slow_first_answer_makes_little_late_before_its_deadline() {
-        let known = RedisDeadline::new();
+        let known = RedisTime::new();
         let (start, answered_at) = (known.base, known.base + MILLI * 1_000);
         for redis_us in [NOON_US, NOON_US + 1_000_000] {
             known.observe(redis_us, start, answered_at);
