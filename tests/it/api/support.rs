@@ -1,7 +1,6 @@
 //! A service on an embedded store, a builder for requests, and responses as text for comparison.
 
 mod answer;
-mod broken_store;
 mod told;
 
 use std::sync::Arc;
@@ -15,7 +14,6 @@ use leasehold::domain::Bounds;
 use leasehold::http::{Access, App, BUCKETS, HttpSettings, RequestLog, RequestScope, router};
 use leasehold::server::shutdown::Draining;
 use leasehold::service::LockService;
-use leasehold::service::metrics::LockMetrics;
 use leasehold::store::LockStore;
 use leasehold::store::memory::MemoryStore;
 use leasehold::telemetry::{Build, Metrics};
@@ -23,11 +21,10 @@ use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
 pub(crate) use answer::Answer;
-pub(crate) use broken_store::BrokenStore;
 pub(crate) use told::{Event, EventStream};
 
 use crate::support::eventually;
-use crate::support::stores::waiting_config;
+use crate::support::stores::{OPERATION_TIMEOUT, service_with, waiting_config};
 
 /// The API of a new service.
 pub(crate) struct Api {
@@ -62,8 +59,7 @@ impl Api {
 
     fn made(store: Arc<dyn LockStore>, waiting: WaitingConfig, settings: HttpSettings) -> Self {
         let metrics = Arc::new(Metrics::with_buckets(&[BUCKETS]));
-        let timeout = Duration::from_secs(2);
-        let service = LockService::new(store, timeout, waiting, LockMetrics::new(&metrics));
+        let service = service_with(store, OPERATION_TIMEOUT, waiting, &metrics);
         let draining = Draining::new();
         let app = App::new(service.clone(), metrics, draining.clone(), settings);
         Self {

@@ -64,6 +64,15 @@ pub(crate) fn service(store: Arc<dyn LockStore>) -> LockService {
 
 /// A service over a store, with another timeout of operations.
 pub(crate) fn service_within(timeout: Duration, store: Arc<dyn LockStore>) -> LockService {
-    let metrics = LockMetrics::new(&Metrics::default());
-    LockService::new(store, timeout, waiting_config(), metrics)
+    service_with(store, timeout, waiting_config(), &Metrics::default())
+}
+
+/// A service over a store. All services of the tests that run in the process of the tests are constructed here.
+pub(crate) fn service_with(
+    store: Arc<dyn LockStore>,
+    timeout: Duration,
+    waiting: WaitingConfig,
+    metrics: &Metrics,
+) -> LockService {
+    LockService::new(store, timeout, waiting, LockMetrics::new(metrics))
 }
