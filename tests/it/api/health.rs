@@ -54,7 +54,7 @@ async fn it_is_alive_whatever_the_store_does_and_not_ready_while_it_drains() {
     assert_eq!(api.send(get("/livez")).await.text(), r#"{"status":"ok"}"#);
     let api = Api::new();
     assert_eq!(api.send(get("/readyz")).await.text(), r#"{"status":"ok"}"#);
-    api.draining.begin();
+    api.stop();
     for path in ["/readyz", "/healthz"] {
         let answer = api.send(get(path)).await;
         assert_eq!(

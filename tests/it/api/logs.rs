@@ -252,7 +252,7 @@ async fn an_invalid_name_is_not_logged() {
 async fn a_probe_that_fails_is_not_logged_as_fine() {
     let (log, _guard) = Log::capture();
     let api = Api::new();
-    api.draining.begin();
+    api.stop();
     api.send(get("/readyz")).await;
     let (level, fields) = &log.requests()[0];
     assert_eq!(

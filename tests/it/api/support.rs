@@ -12,7 +12,6 @@ use axum::http::{HeaderName, HeaderValue, Method, Request};
 use leasehold::config::{LogRequests, WaitingConfig};
 use leasehold::domain::Bounds;
 use leasehold::http::{Access, App, BUCKETS, HttpSettings, RequestLog, RequestScope, router};
-use leasehold::server::shutdown::Draining;
 use leasehold::service::LockService;
 use leasehold::store::LockStore;
 use leasehold::store::memory::MemoryStore;
@@ -29,7 +28,6 @@ use crate::support::stores::{OPERATION_TIMEOUT, service_with, waiting_config};
 /// The API of a new service.
 pub(crate) struct Api {
     pub(crate) router: RequestScope,
-    pub(crate) draining: Draining,
     service: LockService,
 }
 
@@ -60,18 +58,15 @@ impl Api {
     fn made(store: Arc<dyn LockStore>, waiting: WaitingConfig, settings: HttpSettings) -> Self {
         let metrics = Arc::new(Metrics::with_buckets(&[BUCKETS]));
         let service = service_with(store, OPERATION_TIMEOUT, waiting, &metrics);
-        let draining = Draining::new();
-        let app = App::new(service.clone(), metrics, draining.clone(), settings);
+        let app = App::new(service.clone(), metrics, settings);
         Self {
             router: router(app),
-            draining,
             service,
         }
     }
 
     /// The effect of a stop signal.
     pub(crate) fn stop(&self) {
-        self.draining.begin();
         self.service.drain();
     }
 

@@ -9,6 +9,7 @@ use leasehold::service::metrics::LockMetrics;
 use leasehold::store::redis::RedisStore;
 use leasehold::store::{LockStore, StoreError};
 use leasehold::telemetry::Metrics;
+use tokio_util::sync::CancellationToken;
 
 /// The timeout of one store operation in the tests of faults, long enough for a busy machine.
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -74,5 +75,6 @@ pub(crate) fn service_with(
     waiting: WaitingConfig,
     metrics: &Metrics,
 ) -> LockService {
-    LockService::new(store, timeout, waiting, LockMetrics::new(metrics))
+    let (metrics, draining) = (LockMetrics::new(metrics), CancellationToken::new());
+    LockService::new(store, timeout, waiting, metrics, draining)
 }
