@@ -151,7 +151,7 @@ fn run(state: &mut State, now: StoreTime, step: &Step) -> (String, Vec<Row>) {
             };
             told(state.renew(now, keys, change))
         }
-        TestStep::Release(depth) => told(state.release(now, keys, claim.token, depth)),
+        TestStep::Release(depth) => told(state.release(now, keys, depth)),
         TestStep::Withdraw(rollback) => told(state.withdraw(now, claim, attempt, rollback)),
         TestStep::Evict => {
             let name = &keys[0].name;
