@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::domain::{Claim, LockNames, Metadata, Mode, Owner, Share, Ttl};
+use crate::domain::{Claim, LockNames, Metadata, Mode, Owner, Share, Token, Ttl};
 
 /// One step, and how long after the one before.
 #[derive(Clone, Debug)]
