@@ -346,7 +346,10 @@ fn is_excused(evidence: &Evidence<'_>, view: &View) -> bool {
     outages.iter().any(|outage| {
         let settled = match outage.effect {
             Effect::Loss => grace_end(evidence, outage.from, outage.until),
-            Effect::Away | Effect::Full | Effect::Slower => outage.until + SETTLING,
+            Effect::Away => outage.until + SETTLING,
+            Effect::Full => outage.until + GHOST,
+            // Waiters poll, whatever messages are lost.
+            Effect::Slower => outage.from,
         };
         is_near(outage.from, settled)
     }) || evidence.history.clock_steps.iter().any(|step| {
