@@ -129,7 +129,7 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
                     }
                     // A release works when memory is full.
                     Effect::Full => !is_release && strikes_until(outage, outage.until, request, at),
-                    Effect::Slower => false,
+                    Effect::Slower | Effect::Stall => false,
                 })
         }
         "recovering" => {
@@ -144,7 +144,7 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
                     }
                     // Claims wait until all processes have had time to report their waiters, but for no lease.
                     Effect::Away => strikes_until(outage, outage.until + SETTLING, request, at),
-                    Effect::Full | Effect::Slower => false,
+                    Effect::Full | Effect::Slower | Effect::Stall => false,
                 })
         }
         _ => false,
