@@ -88,7 +88,7 @@ async fn claimed_after_setting(fixture: &Fixture, holding: &Claim, counter: u64)
     fixture.freed(holding).await;
     let set = ["SET", &counter_of(holding), &counter.to_string()];
     redis.server.command_in(redis.database, &set).await;
-    fixture.ask(&mut waiter).await
+    fixture.poll(&mut waiter).await
 }
 
 #[tokio::test]
