@@ -175,8 +175,8 @@ pub trait Listener: Send + Sync + fmt::Debug {
     /// The lock is reserved for the first of this process's waiters.
     fn reserved(&self, name: &LockName);
 
-    /// A request elsewhere took a claim of this process out of the lock's queue. A request that waits for the claim here
-    /// should poll: the claim waits or holds elsewhere now, or has ended.
+    /// Another request took a claim that waits at this process out of the lock's queue. A request that waits for the
+    /// claim here should poll: the claim waits or holds elsewhere now, or has ended.
     fn dequeued(&self, name: &LockName, claim: ClaimDigest);
 
     /// Some process evicted the lock's holders. Those that hold leases for clients should check what is left of them.

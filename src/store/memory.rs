@@ -90,6 +90,7 @@ impl MemoryStore {
             for notification in notifications {
                 match notification {
                     Notification::Reserved(name) => listener.reserved(&name),
+                    Notification::Dequeued(key) => listener.dequeued(&key.name, key.claim),
                     Notification::Evicted(name) => listener.evicted(&name),
                     Notification::Released(key) => listener.released(&key.name, key.claim),
                     Notification::Event(event) => listener.event(event),
@@ -206,7 +207,7 @@ impl LockStore for MemoryStore {
         _: Instant,
     ) -> StoreFuture<'a, Vec<Released>> {
         let keys = ClaimKeys::of(names, token);
-        let released = self.step(|state, now| state.release(now, &keys, token, hold_count));
+        let released = self.step(|state, now| state.release(now, &keys, hold_count));
         ready(Ok(released)).boxed()
     }
 

@@ -29,7 +29,7 @@ use std::time::Duration;
 use super::{ListQuery, StoreError};
 use crate::domain::{
     Acquired, Attempt, ClaimDigest, HoldCount, Holder, LockName, LockView, QueueRequest, Released,
-    RenewOptions, Renewed, Rollback, Suspended, Timestamp, Token,
+    RenewOptions, Renewed, Rollback, Suspended, Timestamp,
 };
 pub use claim::{ClaimKey, ClaimKeys, KeyedClaim};
 pub use effects::{Notification, Row};
@@ -195,10 +195,9 @@ impl State {
         &mut self,
         now: StoreTime,
         keys: &ClaimKeys,
-        token: Token,
         hold_count: Option<HoldCount>,
     ) -> Applied<'_, Vec<Released>> {
-        self.step(now, |table| table.release(keys, token, hold_count, now))
+        self.step(now, |table| table.release(keys, hold_count, now))
     }
 
     /// The holders of the lock, to be evicted in steps.

@@ -320,6 +320,8 @@ on_every_store! {
         claims_on_the_same_locks_take_turns_whatever_their_order
         a_ring_of_claims_does_not_deadlock
         a_claim_leaves_all_its_queues_by_release
+        a_refused_claim_on_several_locks_leaves_the_place_of_another_claim_alone
+        a_kept_claim_that_is_released_on_one_lock_is_kept_on_the_others
         a_claim_that_left_one_queue_leaves_all_at_its_next_poll
         places_in_all_queues_are_kept
         a_claim_waits_for_a_lease_to_run_out

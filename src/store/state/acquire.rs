@@ -25,6 +25,9 @@ impl Table {
             is_known |= self.find(&key.name, now).is_some();
         }
         if let Some(ended) = self.ended(claim, now) {
+            if request.is_some() && self.other_ticket(claim).is_none() {
+                self.leave(claim);
+            }
             return Ok(ended);
         }
         if request.is_none() && !is_known {

@@ -12,6 +12,8 @@ use crate::domain::{Bucket, ClaimDigest, EventKind, Fence, LockEvent, LockName, 
 pub enum Notification {
     /// The lock is reserved for the head waiter.
     Reserved(LockName),
+    /// A request released a claim that waits.
+    Dequeued(ClaimKey),
     /// Holders of the lock were evicted.
     Evicted(LockName),
     /// A request released a lease that a stream may hold.
@@ -94,6 +96,11 @@ impl Effects {
 
     pub(super) fn evicted(&mut self, name: &LockName) {
         self.notifications.push(Notification::Evicted(name.clone()));
+    }
+
+    /// A request released a claim that waits.
+    pub(super) fn dequeued(&mut self, key: &ClaimKey) {
+        self.notifications.push(Notification::Dequeued(key.clone()));
     }
 
     /// A request released a lease that a stream may hold.

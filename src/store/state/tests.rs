@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::domain::{Claim, LockNames, Metadata, Mode, Owner, Share, Ttl};
+use crate::domain::{Claim, LockNames, Metadata, Mode, Owner, Share, Token, Ttl};
 
 /// One step, and how long after the one before.
 #[derive(Clone, Debug)]
@@ -151,7 +151,7 @@ fn run(state: &mut State, now: StoreTime, step: &Step) -> (String, Vec<Row>) {
             };
             told(state.renew(now, keys, change))
         }
-        TestStep::Release(depth) => told(state.release(now, keys, claim.token, depth)),
+        TestStep::Release(depth) => told(state.release(now, keys, depth)),
         TestStep::Withdraw(rollback) => told(state.withdraw(now, claim, attempt, rollback)),
         TestStep::Evict => {
             let name = &keys[0].name;

@@ -11,7 +11,7 @@ use super::tombstones::End;
 use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
     Attempt, ClaimDigest, EventKind, HoldCount, Holder, LockName, Mismatch, Mode, NotHeld,
-    NotHolder, Released, RenewOptions, Renewal, Renewed, Rollback, Token,
+    NotHolder, Released, RenewOptions, Renewal, Renewed, Rollback,
 };
 
 impl Table {
@@ -74,7 +74,6 @@ impl Table {
     pub(super) fn release(
         &mut self,
         keys: &[ClaimKey],
-        token: Token,
         depth: Option<HoldCount>,
         now: StoreTime,
     ) -> Vec<Released> {
@@ -85,7 +84,7 @@ impl Table {
                     None => self.free(slot, key, now),
                     Some(depth) => self.step_back(slot, key, depth, now),
                 })
-                .or_else(|| self.leave_queue(keys, key, token, now))
+                .or_else(|| self.leave_queue(key, now))
                 .unwrap_or_else(|| Released::by_other(self.why_not(key, now)))
             })
             .collect()
@@ -121,25 +120,11 @@ impl Table {
         Some(Released::SteppedBack(record.lease(now)))
     }
 
-    /// A claim that is released on one of its locks can never be granted, so it leaves all of its queues; the locks in
-    /// `named` are released on their own.
-    fn leave_queue(
-        &mut self,
-        named: &[ClaimKey],
-        key: &ClaimKey,
-        token: Token,
-        now: StoreTime,
-    ) -> Option<Released> {
-        let ticket = self.queue_mut(&key.name)?.remove(key.claim)?;
+    /// Ends a claim that waits. It cannot be granted any more, so its request leaves the other queues at its next poll.
+    fn leave_queue(&mut self, key: &ClaimKey, now: StoreTime) -> Option<Released> {
+        self.queue_mut(&key.name)?.remove(key.claim)?;
         self.effects.ticket_changed(&key.name, key.claim);
-        let is_named = |name: &LockName| named.iter().any(|key| key.name == *name);
-        for other in ticket.names.iter().filter(|other| !is_named(other)) {
-            let claim = token.digest(other);
-            if let Some(queue) = self.queue_mut(other) {
-                queue.remove(claim);
-                self.effects.ticket_changed(other, claim);
-            }
-        }
+        self.effects.dequeued(key);
         self.tombstones
             .remember(key.claim, End::Released, now, &mut self.effects);
         Some(Released::LeftQueue)

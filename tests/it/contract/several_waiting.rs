@@ -1,14 +1,15 @@
 //! Contract tests of waiting for several locks at once: one place in each queue, all in one order, so no deadlocks.
 
 use leasehold::domain::{
-    Acquired, Claim, ConflictKind, LockName, Mismatch, NotHolder, Position, Queue, Released,
+    Acquired, Claim, ConflictKind, LockName, LockNames, Mismatch, NotHolder, Position, Queue,
+    Released,
 };
 
 use super::several::{blocked_by, claim_on_fresh};
 use super::waiting::unfair;
 use crate::support::fixture::{
-    Fixture, LONG, SHORT, Waiter, assert_behind_waiters, claim_on, claim_on_all, for_short,
-    fresh_name, leases_granted, lost, names, only, rival,
+    Fixture, LONG, SHORT, Waiter, assert_behind_waiters, claim, claim_on, claim_on_all, for_short,
+    fresh_name, leases_granted, lock_of, lost, names, only, rival,
 };
 
 /// A claim on two locks that waits because another claim holds the second.
@@ -204,17 +205,62 @@ pub(super) async fn a_claim_leaves_all_its_queues_by_release(fixture: &Fixture) 
 }
 
 pub(super) async fn a_claim_that_left_one_queue_leaves_all_at_its_next_poll(fixture: &Fixture) {
+    fixture.listens().await;
     let (_, mut leaving, [free, held]) = waits_for_the_second(fixture).await;
     let part = Claim {
         names: free.clone().into(),
         ..leaving.claim.clone()
     };
     assert_eq!(fixture.release(&part).await, Released::LeftQueue);
+    let digest = leaving.claim.token.digest(&free);
+    assert_eq!(fixture.received().await.dequeued_of(&free, digest), 1);
     let ended = Acquired::Ended(lost(&free, NotHolder::Released));
     assert_eq!(fixture.ask(&mut leaving).await, ended);
     for name in [&free, &held] {
         assert_eq!(fixture.queue(name).await, Queue::default());
     }
+}
+
+/// A request that the store refuses for good ends its own wait, not that of another claim with its token.
+pub(super) async fn a_refused_claim_on_several_locks_leaves_the_place_of_another_claim_alone(
+    fixture: &Fixture,
+) {
+    let holding = claim();
+    fixture.granted(&holding).await;
+    let mut waiting = fixture.waiting(&rival(&holding)).await;
+    let ended = fresh_name();
+    let part = |names: LockNames| Claim {
+        names,
+        ..waiting.claim.clone()
+    };
+    let has_ended = part(ended.clone().into());
+    fixture.granted(&has_ended).await;
+    fixture.freed(&has_ended).await;
+    let both = names([&ended, lock_of(&holding)]);
+    let mut refused = Waiter::new(part(both));
+    let answer = Acquired::Ended(lost(&ended, NotHolder::Released));
+    assert_eq!(fixture.ask(&mut refused).await, answer);
+    assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
+    fixture.freed(&holding).await;
+    fixture.served(&mut waiting).await;
+}
+
+pub(super) async fn a_kept_claim_that_is_released_on_one_lock_is_kept_on_the_others(
+    fixture: &Fixture,
+) {
+    let (_, suspended, [free, held]) = waits_for_the_second(fixture).await;
+    fixture.park(&suspended.claim, LONG).await;
+    let on = |name: &LockName| Claim {
+        names: name.clone().into(),
+        ..suspended.claim.clone()
+    };
+    assert_eq!(fixture.release(&on(&free)).await, Released::LeftQueue);
+    assert_eq!(fixture.release(&on(&free)).await, Released::Repeated);
+    let ended = Acquired::Ended(lost(&free, NotHolder::Released));
+    assert_eq!(fixture.ask(&mut suspended.again()).await, ended);
+    let part = fixture.acquire(&on(&held)).await;
+    assert!(matches!(part, Acquired::Mismatched(_)), "{part:?}");
+    assert_eq!(fixture.release(&on(&held)).await, Released::LeftQueue);
 }
 
 pub(super) async fn places_in_all_queues_are_kept(fixture: &Fixture) {

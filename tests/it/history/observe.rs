@@ -194,7 +194,7 @@ pub(super) async fn pulse(stage: Stage) {
                 process: None,
                 from: stage.recorder.at(before),
                 until: stage.recorder.now(),
-                effect: Effect::Slower,
+                effect: Effect::Stall,
                 ends_process: false,
             });
         }

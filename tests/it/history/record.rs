@@ -216,6 +216,8 @@ pub(super) enum Effect {
     Full,
     /// Everything works, a little slower.
     Slower,
+    /// The whole machine stood still, and the clients with it.
+    Stall,
 }
 
 /// The clock of Redis was changed by this many microseconds between the two moments.

@@ -14,9 +14,23 @@ local function is_alive(lock)
     redis.call('PEXPIRE', queue_key(lock), math.max(TOMBSTONE_MS, tonumber(wait.liveness_ms)))
 end
 
--- An answer that ends the claim's wait, wherever it is queued.
+-- Whether the claim has a place on exactly these locks: then it has the same sequence number on all of them.
+local function is_queued()
+    local sequence
+    for number = 1, count do
+        local ticket = ticket_of(read(KEYS[number * 4 - 3], now_ms), claim_on(number))
+        if not ticket or ticket.count ~= count or sequence and sequence ~= ticket.sequence then
+            return false
+        end
+        sequence = ticket.sequence
+    end
+    return true
+end
+
+-- An answer that ends the claim's wait, wherever it is queued. A claim on other locks with the same token waits on.
 local function for_good(...)
-    for number = 1, wait and count or 0 do
+    local leaves = wait and (wait.sequence ~= '' or is_queued())
+    for number = 1, leaves and count or 0 do
         local lock = locks[number] or read(KEYS[number * 4 - 3], now_ms)
         if lock.last and leave(lock, wait.process, claim_on(number)) then
             reserve(lock, now_ms)

@@ -7,6 +7,10 @@ use super::{Evidence, Rule, SETTLING, Violation, shown, story};
 /// The operation timeout, after which an outcome is reported as unknown.
 const OPERATION: Micros = 2 * SECOND;
 
+/// How long after an outage a request may still fail: the processes connect again, and then an operation may run out of
+/// time.
+const RECONNECTING: Micros = SECOND + OPERATION;
+
 /// Refusals that are normal without any fault.
 const ORDINARY: [&str; 15] = [
     "lock_held",
@@ -66,7 +70,7 @@ fn late(evidence: &Evidence<'_>, request: &Request, found: &mut Vec<Violation>) 
     let mut outages = evidence.history.outages.iter();
     let is_struck = outages.any(|outage| {
         let until = Outage {
-            until: outage.until + SETTLING,
+            until: outage.until + OPERATION,
             ..outage.clone()
         };
         until.strikes(request.process, request.sent, at)
@@ -121,11 +125,11 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
             !is_at_a_step
                 && !outages.any(|outage| match outage.effect {
                     Effect::Away | Effect::Loss => {
-                        strikes_until(outage, outage.until + SETTLING, request, at)
+                        strikes_until(outage, outage.until + RECONNECTING, request, at)
                     }
                     // A release works when memory is full.
                     Effect::Full => !is_release && strikes_until(outage, outage.until, request, at),
-                    Effect::Slower => false,
+                    Effect::Slower | Effect::Stall => false,
                 })
         }
         "recovering" => {
@@ -140,7 +144,7 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
                     }
                     // Claims wait until all processes have had time to report their waiters, but for no lease.
                     Effect::Away => strikes_until(outage, outage.until + SETTLING, request, at),
-                    Effect::Full | Effect::Slower => false,
+                    Effect::Full | Effect::Slower | Effect::Stall => false,
                 })
         }
         _ => false,
