@@ -7,6 +7,7 @@
 mod call;
 mod changes;
 mod commands;
+mod constants;
 mod decode;
 mod events;
 mod failure;

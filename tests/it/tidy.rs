@@ -97,6 +97,11 @@ fn no_script_turns_a_fence_into_text_and_loses_digits() {
 }
 
 #[test]
+fn no_script_types_a_constant_again() {
+    assert_none(lua::constant_typed_again);
+}
+
+#[test]
 fn no_script_fails_because_it_may_not_publish() {
     assert_none(lua::publish_that_fails);
 }

@@ -9,15 +9,12 @@ use super::call::LOSSES_MAX;
 use super::decode::{self, AcquireReply};
 use super::pool::{self, Connection, evalsha};
 use super::scripts::{self, Reply, Script};
-use super::{RedisStore, keys, record};
+use super::{RedisStore, constants, keys, record};
 use crate::domain::{
     Acquired, Attempt, Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, QueueRequest,
     Rollback, Suspended, Token,
 };
-use crate::store::{Fault, StoreError, TOMBSTONE_TTL};
-
-/// How long the store may be unavailable without forgetting the waiters; `ticket.lua` has the same value.
-const OUTAGE: Duration = Duration::from_secs(6);
+use crate::store::{Fault, StoreError};
 
 /// What the script may do for a claim without a conflict.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -152,7 +149,7 @@ impl RedisStore {
         }
         let lasts = claim.ttl.get();
         command
-            .arg(millis(lasts + TOMBSTONE_TTL))
+            .arg(millis(lasts) + constants::TOMBSTONE_MS)
             .arg(self.recovery.time.not_after_us(too_late_at));
         for (name, digest) in claim.names.iter().zip(digests) {
             command
@@ -209,7 +206,7 @@ impl RedisStore {
             "{} {} {} {} {} {} {} {} {asked_earliest_us} {asked_latest_us} {sequence} {until}",
             self.messages.process(),
             millis(request.remembered()),
-            millis(request.liveness_timeout() + OUTAGE),
+            millis(request.liveness_timeout()) + constants::OUTAGE_MS,
             millis(request.wait),
             request.waiters_max,
             u8::from(request.tells_position),

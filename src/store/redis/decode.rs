@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::constants as lua;
 use super::record::Packed;
 use super::scripts::{InTime, Malformed, Reply};
 use crate::domain::{
@@ -50,37 +51,39 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
     }
     let mut closed_for = None;
     let acquired = match reply.number()? {
-        1 => granted(reply, claim)?,
-        2 => Acquired::Reentered(leases(reply, &mut closed_for)?),
-        3 => Acquired::Replayed(leases(reply, &mut closed_for)?),
-        4 => {
+        lua::GRANTED => granted(reply, claim)?,
+        lua::REENTERED => Acquired::Reentered(leases(reply, &mut closed_for)?),
+        lua::REPLAYED => Acquired::Replayed(leases(reply, &mut closed_for)?),
+        lua::BLOCKED => {
             let now_ms = reply.number()?;
             Acquired::Blocked(conflicts(reply, &claim.names, now_ms)?)
         }
-        5 => Acquired::Waiting(waiting(reply)?),
-        6 => Acquired::Ended(NotHeld {
+        lua::WAITING => Acquired::Waiting(waiting(reply)?),
+        lua::ENDED => Acquired::Ended(NotHeld {
             name: name(&mut reply, &claim.names)?,
             reason: mark(&reply.text()?)?,
         }),
-        7 => return Ok(AcquireReply::Recovering),
-        8 => return Ok(AcquireReply::CounterRegressed),
-        9 => return Ok(AcquireReply::Exhausted),
-        10 => return Ok(AcquireReply::Withdrawn),
-        code @ (11 | 12) => Acquired::Mismatched(mismatch(code, &mut reply, &claim.names)?),
-        13 => Acquired::Mismatched(Mismatch::Limit {
+        lua::RECOVERING => return Ok(AcquireReply::Recovering),
+        lua::COUNTER_REGRESSED => return Ok(AcquireReply::CounterRegressed),
+        lua::FENCES_EXHAUSTED => return Ok(AcquireReply::Exhausted),
+        lua::WITHDRAWN => return Ok(AcquireReply::Withdrawn),
+        code @ (lua::CLAIM_MISMATCH | lua::HOLDS_SHARED) => {
+            Acquired::Mismatched(mismatch(code, &mut reply, &claim.names)?)
+        }
+        lua::LIMIT_MISMATCH => Acquired::Mismatched(Mismatch::Limit {
             name: name(&mut reply, &claim.names)?,
             in_force: limit(reply.number()?)?,
         }),
-        14 => Acquired::TooManyWaiters {
+        lua::TOO_MANY_WAITERS => Acquired::TooManyWaiters {
             name: name(&mut reply, &claim.names)?,
             queue_length: reply.number()?,
         },
-        15 => Acquired::WaitExpired,
-        16 => {
+        lua::WAIT_EXPIRED => Acquired::WaitExpired,
+        lua::TOO_LATE => {
             let redis_us = reply.number()?;
             return Ok(AcquireReply::Late { redis_us });
         }
-        17 => Acquired::Superseded,
+        lua::SUPERSEDED => Acquired::Superseded,
         _ => return Err(Malformed),
     };
     Ok(AcquireReply::Answer(acquired, closed_for))
@@ -101,7 +104,7 @@ pub(super) fn renewed(
     }
     let mut closed_for = None;
     let renewed = match reply.number()? {
-        1 => {
+        lua::EXTENDED => {
             let now_ms = reply.number()?;
             let renewals = names.iter().map(|_| {
                 let remaining_before = reply.millis()?;
@@ -114,7 +117,7 @@ pub(super) fn renewed(
             });
             Renewed::Extended(renewals.collect::<Result<_, _>>()?)
         }
-        0 => {
+        lua::NOT_HELD => {
             let mut not_held = Vec::new();
             while !reply.is_read() {
                 let name = name(&mut reply, names)?;
@@ -123,7 +126,7 @@ pub(super) fn renewed(
             }
             Renewed::NotHolder(not_held)
         }
-        16 => {
+        lua::TOO_LATE => {
             let redis_us = reply.number()?;
             return Ok(InTime::Late { redis_us });
         }
@@ -140,7 +143,7 @@ pub(super) fn released(
         let held_for = Duration::from_millis(packed.millis(0)?);
         return Ok(InTime::Done(ReleaseReply {
             released: vec![Released::Freed { held_for }],
-            may_be_reserved: packed.code() == Some(b'2'),
+            may_be_reserved: packed.code() == Some(lua::FREED_FOR_CALLER),
             may_be_of_stream: false,
             closed_for: None,
         }));
@@ -153,17 +156,17 @@ pub(super) fn released(
     let each = names.iter().map(|_| {
         let mut item = reply.list()?;
         match item.number()? {
-            1 => {
+            lua::FREED => {
                 let held_for = item.millis()?;
                 is_of_stream |= item.number()? == 1;
                 Ok(Released::Freed { held_for })
             }
-            2 => {
+            lua::STEPPED_BACK => {
                 closed_for = closed_for.max(Some(item.millis()?));
                 Ok(Released::SteppedBack(lease(item.list()?, now)?))
             }
-            3 => Ok(Released::LeftQueue),
-            0 => Ok(Released::by_other(mark(&item.text()?)?)),
+            lua::LEFT_QUEUE => Ok(Released::LeftQueue),
+            lua::NOT_HELD => Ok(Released::by_other(mark(&item.text()?)?)),
             _ => Err(Malformed),
         }
     });
@@ -189,12 +192,12 @@ pub(super) fn suspended(mut reply: Reply, names: &LockNames) -> Result<Suspended
 /// Decodes the answer of the fast path.
 fn acquired_packed(packed: &Packed, claim: &Claim) -> Result<Acquired, Malformed> {
     match packed.code() {
-        Some(b'1') => Ok(Acquired::Granted(vec![Grant {
+        Some(lua::GRANTED) => Ok(Acquired::Granted(vec![Grant {
             lease: packed.granted()?,
             after_expiry: None,
         }])),
-        Some(b'3') => Ok(Acquired::Replayed(vec![packed.lease(1)?])),
-        Some(b'4') => Ok(Acquired::Blocked(vec![Conflict {
+        Some(lua::REPLAYED) => Ok(Acquired::Replayed(vec![packed.lease(1)?])),
+        Some(lua::BLOCKED) => Ok(Acquired::Blocked(vec![Conflict {
             name: claim.names.first().cloned().ok_or(Malformed)?,
             by: ConflictKind::Holders(packed.lease(1)?.holder.into()),
             queue_length: 0,
@@ -272,12 +275,12 @@ fn conflicts(mut reply: Reply, names: &LockNames, now_ms: u64) -> Result<Vec<Con
 }
 
 pub(super) fn state(mut reply: Reply, now_ms: u64) -> Result<LockState, Malformed> {
-    match reply.text()?.as_str() {
-        "f" => Ok(LockState::Free),
-        "c" => Ok(LockState::Cooling {
+    match *reply.text()?.as_bytes() {
+        [lua::FREE] => Ok(LockState::Free),
+        [lua::COOLING] => Ok(LockState::Cooling {
             free_in: reply.millis()?,
         }),
-        "h" => {
+        [lua::HELD] => {
             let total = reply.number()?;
             let mut listed = Vec::new();
             let mut leases = reply.list()?;
@@ -293,8 +296,8 @@ pub(super) fn state(mut reply: Reply, now_ms: u64) -> Result<LockState, Malforme
 fn mismatch(code: u64, reply: &mut Reply, names: &LockNames) -> Result<Mismatch, Malformed> {
     let name = name(reply, names)?;
     match code {
-        11 => Ok(Mismatch::Claim { name }),
-        12 => Ok(Mismatch::Upgrade { name }),
+        lua::CLAIM_MISMATCH => Ok(Mismatch::Claim { name }),
+        lua::HOLDS_SHARED => Ok(Mismatch::Upgrade { name }),
         _ => Err(Malformed),
     }
 }
@@ -365,12 +368,12 @@ fn limit(number: u64) -> Result<Option<u32>, Malformed> {
 }
 
 fn mark(mark: &str) -> Result<NotHolder, Malformed> {
-    match mark.as_bytes().first() {
-        Some(b'1') => Ok(NotHolder::Released),
-        Some(b'2') => Ok(NotHolder::Expired),
-        Some(b'3') => Ok(NotHolder::Lost),
-        Some(b'u') => Ok(NotHolder::Unknown),
-        Some(b'v') => Ok(NotHolder::Evicted {
+    match *mark.as_bytes().first().ok_or(Malformed)? {
+        lua::MARK_RELEASED => Ok(NotHolder::Released),
+        lua::MARK_EXPIRED => Ok(NotHolder::Expired),
+        lua::MARK_LOST => Ok(NotHolder::Lost),
+        lua::MARK_UNKNOWN => Ok(NotHolder::Unknown),
+        lua::MARK_EVICTED => Ok(NotHolder::Evicted {
             reason: mark[1..].to_owned(),
         }),
         _ => Err(Malformed),

@@ -8,6 +8,24 @@
 use super::record;
 use crate::domain::{Bucket, ClaimDigest, LockName};
 
+/// The prefix of all keys and channels.
+macro_rules! prefix {
+    () => {
+        "lh:1:"
+    };
+}
+pub(super) use prefix;
+
+/// The channel that notifies a process of its reservations, before its id.
+pub(super) const WAKE_CHANNEL: &str = concat!(prefix!(), "wake:");
+
+/// The channel that notifies the processes that hold leases for their clients when such a lease is released, before the
+/// number of the database.
+pub(super) const RELEASES_CHANNEL: &str = concat!(prefix!(), "releases:");
+
+/// The channel on which scripts announce that the clock of Redis was set back, from any database.
+pub(super) const CLOCK_CHANNEL: &str = concat!(prefix!(), "clock");
+
 /// The lock's record: a hash.
 pub(super) fn lock(name: &LockName) -> String {
     of_bucket(name.bucket(), "l:", name.as_str())
@@ -39,37 +57,43 @@ fn of_claim(name: &LockName, kind: &str, claim: &ClaimDigest) -> Vec<u8> {
 }
 
 fn of_bucket(bucket: Bucket, kind: &str, rest: &str) -> String {
-    ["lh:1:{", &bucket.index().to_string(), "}:", kind, rest].concat()
+    [
+        prefix!(),
+        "{",
+        &bucket.index().to_string(),
+        "}:",
+        kind,
+        rest,
+    ]
+    .concat()
 }
 
-/// The channel that notifies a process of its reservations. `queue.lua` builds the same.
 pub(super) fn wake_channel(process: &str) -> String {
-    format!("lh:1:wake:{process}")
+    format!("{WAKE_CHANNEL}{process}")
 }
 
 /// The channel for events. Channels span all databases, so the name includes the database number.
 pub(super) fn events_channel(database: u32) -> String {
-    format!("lh:1:events:{database}")
+    format!(concat!(prefix!(), "events:{}"), database)
 }
 
 /// The channel that notifies of evictions the processes that hold leases for their clients.
 pub(super) fn evictions_channel(database: u32) -> String {
-    format!("lh:1:evictions:{database}")
+    format!(concat!(prefix!(), "evictions:{}"), database)
 }
 
-/// The channel that notifies the same processes when such a lease is released. `release_any.lua` builds the same.
 pub(super) fn releases_channel(database: u32) -> String {
-    format!("lh:1:releases:{database}")
+    format!("{RELEASES_CHANNEL}{database}")
 }
 
 /// The channel on which processes announce that they want events.
 pub(super) fn watch_channel(database: u32) -> String {
-    format!("lh:1:watch:{database}")
+    format!(concat!(prefix!(), "watch:{}"), database)
 }
 
 /// A SCAN pattern that matches the records of all locks with this name prefix.
 pub(super) fn lock_pattern(name_prefix: &str) -> String {
-    let mut pattern = "lh:1:{*}:l:".to_owned();
+    let mut pattern = concat!(prefix!(), "{*}:l:").to_owned();
     for letter in name_prefix.chars() {
         if matches!(letter, '*' | '?' | '[' | ']' | '^' | '\\') {
             pattern.push('\\');
@@ -82,29 +106,25 @@ pub(super) fn lock_pattern(name_prefix: &str) -> String {
 
 /// The lock's name in the key of its record.
 pub(super) fn name_of(key: &[u8]) -> Option<LockName> {
-    let rest = key.strip_prefix(b"lh:1:{")?;
+    let rest = key.strip_prefix(concat!(prefix!(), "{").as_bytes())?;
     let tag_end = rest.iter().position(|&byte| byte == b'}')?;
     LockName::parse(rest[tag_end..].strip_prefix(b"}:l:")?).ok()
 }
 
 /// The channel on which processes announce losses and longest TTLs.
 pub(super) fn recovery_channel(database: u32) -> String {
-    format!("lh:1:recovery:{database}")
+    format!(concat!(prefix!(), "recovery:{}"), database)
 }
-
-/// The channel on which scripts announce that the clock of Redis was set back, from any database. `step_back.lua`
-/// builds the same.
-pub(super) const CLOCK_CHANNEL: &str = "lh:1:clock";
 
 /// The history of the data. `lua/recovery.lua` describes its fields, and also builds the fencing counters of all
 /// buckets.
-pub(super) const NODE: &str = "lh:1:{0}:node";
+pub(super) const NODE: &str = concat!(prefix!(), "{0}:node");
 
 /// The longest TTL in use, in milliseconds.
-pub(super) const LONGEST_TTL: &str = "lh:1:{0}:ttl";
+pub(super) const LONGEST_TTL: &str = concat!(prefix!(), "{0}:ttl");
 
 /// Exists while new grants must wait, on all processes.
-pub(super) const GRACE: &str = "lh:1:{0}:grace";
+pub(super) const GRACE: &str = concat!(prefix!(), "{0}:grace");
 
 #[cfg(test)]
 mod tests {

@@ -339,7 +339,7 @@ async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisRes
 
 fn by_text(script: &Script, command: &Cmd) -> Cmd {
     let mut by_text = redis::cmd("EVAL");
-    by_text.arg(script.source);
+    by_text.arg(&script.source);
     for argument in command.args_iter().skip(2) {
         if let redis::Arg::Simple(bytes) = argument {
             by_text.arg(bytes);

@@ -44,9 +44,10 @@ impl Packed {
         Self(bytes)
     }
 
-    /// The code of the answer. After code `1`, the rest is the granted lease.
-    pub(super) fn code(&self) -> Option<u8> {
-        self.0.first().copied()
+    /// The code of the answer, a digit. After the code of a grant, the rest is the granted lease.
+    pub(super) fn code(&self) -> Option<u64> {
+        let digit = self.0.first()?.checked_sub(b'0')?;
+        Some(u64::from(digit))
     }
 
     /// A number of milliseconds, by its index among the numbers after the code.

@@ -10,12 +10,21 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::constants;
 use super::record::Packed;
 
 /// A script and the SHA-1 under which Redis caches it.
 pub(super) struct Script {
-    pub(super) source: &'static str,
+    pub(super) source: String,
     pub(super) sha: String,
+}
+
+impl Script {
+    fn new(source: &str) -> Self {
+        let source = with_constants(source);
+        let sha = redis::Script::new(&source).get_hash().to_owned();
+        Self { source, sha }
+    }
 }
 
 /// The source of one part of a script: a file, or several that are included together, in the order in which they depend
@@ -39,31 +48,71 @@ macro_rules! part {
 }
 
 /// A script consists of its own file, the files that it includes, and those that continue it where its fast path ends.
-macro_rules! script {
-    ($name:ident: $($part:tt)+) => {
-        pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
-            let source = concat!($(part!($part)),+);
-            Script {
-                source,
-                sha: redis::Script::new(source).get_hash().to_owned(),
-            }
-        });
+macro_rules! scripts {
+    ($($name:ident: [$($part:tt)+],)+) => {
+        $(
+            pub(super) static $name: LazyLock<Script> =
+                LazyLock::new(|| Script::new(concat!($(part!($part)),+)));
+        )+
+
+        #[cfg(test)]
+        const SOURCES: &[&str] = &[$(concat!($(part!($part)),+)),+];
     };
 }
 
-script!(ACQUIRE: "acquire" "acquire_reserved" "clock" "acquire_options" lock queue "acquire_any" "acquire_queue" "acquire_grant");
-script!(SUSPEND: "clock" lock queue "suspend");
-script!(RENEW: "renew" "clock" "renew_alone" lock queue "renew_any");
-script!(RELEASE: "release" "clock" lock queue "release_any");
-script!(WITHDRAW: "clock" lock queue "withdraw");
-script!(EVICT: "clock" lock queue "evict");
-script!(INSPECT: "clock" lock queue "inspect");
-script!(SCAN: "clock" lock "scan");
-script!(PAGE: "clock" lock queue "page");
-script!(SHIFT: "clock" lock "shift");
-script!(SHIFT_HOLDERS: "clock" lock "shift_holders");
-script!(RECOVERY: "clock" "recovery");
-script!(ANNOUNCE: "announce");
+scripts! {
+    ACQUIRE: ["acquire" "acquire_reserved" "clock" "acquire_options" lock queue "acquire_any" "acquire_queue" "acquire_grant"],
+    SUSPEND: ["clock" lock queue "suspend"],
+    RENEW: ["renew" "clock" "renew_alone" lock queue "renew_any"],
+    RELEASE: ["release" "clock" lock queue "release_any"],
+    WITHDRAW: ["clock" lock queue "withdraw"],
+    EVICT: ["clock" lock queue "evict"],
+    INSPECT: ["clock" lock queue "inspect"],
+    SCAN: ["clock" lock "scan"],
+    PAGE: ["clock" lock queue "page"],
+    SHIFT: ["clock" lock "shift"],
+    SHIFT_HOLDERS: ["clock" lock "shift_holders"],
+    RECOVERY: ["clock" "recovery"],
+    ANNOUNCE: ["announce"],
+}
+
+/// A script with the values of its constants, and without its comments.
+fn with_constants(source: &str) -> String {
+    let mut script = String::with_capacity(source.len());
+    for piece in pieces(source) {
+        if piece.starts_with("--") {
+            continue;
+        }
+        match constants::literal(piece) {
+            Some(literal) => script.push_str(&literal),
+            None => script.push_str(piece),
+        }
+    }
+    script
+}
+
+/// The words, texts and comments of a script, and what is between them.
+fn pieces(mut rest: &str) -> impl Iterator<Item = &str> {
+    let is_of_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    std::iter::from_fn(move || {
+        let first = rest.chars().next()?;
+        let length = if rest.starts_with("--") {
+            rest.find('\n')
+        } else if first == '\'' {
+            // An escaped quote would end the text too early, so the scripts have none.
+            rest[1..].find('\'').map(|end| end + 2)
+        } else if is_of_word(first) {
+            rest.find(|letter| !is_of_word(letter))
+        } else {
+            let first_len = first.len_utf8();
+            let ends = |letter| is_of_word(letter) || "-'".contains(letter);
+            rest[first_len..].find(ends).map(|end| end + first_len)
+        };
+        let (piece, after) = rest.split_at(length.unwrap_or(rest.len()));
+        rest = after;
+        Some(piece)
+    })
+}
 
 /// How many bytes of the request the answer repeats.
 const REQUEST_LEN: usize = size_of::<u64>();
@@ -181,5 +230,45 @@ fn bytes_of(value: Value) -> Result<Vec<u8>, Malformed> {
         Ok(bytes)
     } else {
         Err(Malformed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_constant_name(piece: &str) -> bool {
+        let mut letters = piece.chars();
+        let is_upper = |letter: char| letter.is_ascii_uppercase() || "_0123456789".contains(letter);
+        letters.next().is_some_and(|it| it.is_ascii_uppercase()) && letters.all(is_upper)
+    }
+
+    fn used_constants() -> impl Iterator<Item = &'static str> {
+        let pieces = SOURCES.iter().flat_map(|source| pieces(source));
+        pieces.filter(|piece| is_constant_name(piece) && !["KEYS", "ARGV"].contains(piece))
+    }
+
+    #[test]
+    fn the_scripts_use_exactly_the_constants_that_exist() {
+        for name in used_constants() {
+            assert!(constants::literal(name).is_some(), "{name} has no value");
+        }
+        for name in constants::names() {
+            let is_used = used_constants().any(|used| used.trim_end_matches("_TEXT") == name);
+            assert!(is_used, "no script uses {name}");
+        }
+    }
+
+    #[test]
+    fn a_constant_is_replaced_by_its_value_except_in_texts_and_longer_names() {
+        let source = "local a = TOMBSTONE_MS_TEXT -- of TOMBSTONE_MS\nb(BUCKETS - 1, 'BUCKETS -- ', MY_BUCKETS)\n";
+        assert_eq!(
+            with_constants(source),
+            "local a = '60000' \nb(1024 - 1, 'BUCKETS -- ', MY_BUCKETS)\n"
+        );
+        for source in SOURCES {
+            assert_eq!(pieces(source).collect::<String>(), *source);
+            assert!(!source.contains("\\'") && !source.contains('"'));
+        }
     }
 }

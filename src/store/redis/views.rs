@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use super::decode::{lease, mode, state};
+use super::scripts::{InTime, Malformed, Reply};
+use crate::domain::{HeadWaiter, Holder, LockName, LockState, LockView, Owner, Queue, Timestamp};
+
 /// One step of an eviction.
 pub(super) struct Eviction {
     /// When it was done, on the clock of Redis.
@@ -32,10 +36,6 @@ pub(super) fn evicted(mut reply: Reply) -> Result<InTime<Eviction>, Malformed> {
         next,
     }))
 }
-
-use super::decode::{lease, mode, state};
-use super::scripts::{InTime, Malformed, Reply};
-use crate::domain::{HeadWaiter, Holder, LockName, LockState, LockView, Owner, Queue, Timestamp};
 
 /// One step of a scan.
 pub(super) struct Scanned {

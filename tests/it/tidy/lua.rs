@@ -180,6 +180,32 @@ pub(super) fn fence_as_text(file: &File) -> Vec<String> {
     .collect()
 }
 
+/// A time, a bound or a key is a constant, and all constants are in `src/store/redis/constants.rs`: a value that is
+/// written twice is changed once. Small numbers are lengths and offsets, and the two large ones convert units.
+pub(super) fn constant_typed_again(file: &File) -> Vec<String> {
+    if !is_script(file) {
+        return Vec::new();
+    }
+    let is_of_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let is_constant = |word: &str| {
+        let number = word.parse::<u64>().unwrap_or_default();
+        number >= 100 && ![1_000, 1_000_000].contains(&number)
+    };
+    let is_name =
+        |word: &str| word.len() > 1 && word.bytes().all(|it| it.is_ascii_uppercase() || it == b'_');
+    let lines = file.text.lines().enumerate();
+    let code = lines.map(|(number, line)| (number + 1, line.split("--").next().unwrap_or(line)));
+    code.filter(|(_, code)| {
+        let mut words = code.split(|letter| !is_of_word(letter));
+        let declared = code.trim_start().strip_prefix("local ").unwrap_or_default();
+        let declared = declared.split('=').next().unwrap_or_default();
+        let mut declared = declared.split(',').map(str::trim);
+        code.contains("'lh:") || words.any(is_constant) || declared.any(is_name)
+    })
+    .map(|(number, code)| format!("line {number}: {}", code.trim()))
+    .collect()
+}
+
 /// A published message is a hint; a missing right to the channel must not abort a script in the middle.
 pub(super) fn publish_that_fails(file: &File) -> Vec<String> {
     if !is_script(file) {
@@ -303,6 +329,27 @@ mod tests {
             "return fence",
         ] {
             assert_eq!(fence_as_text(&script(line)).len(), 0, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_constant_that_is_typed_again_is_refused() {
+        for line in [
+            "call('PEXPIRE', key, 60000)",
+            "call('PEXPIRE', key, '700')",
+            "local LAST_CALL_MS = other",
+            "local a, LISTED_MAX = 1, 2",
+            "call('PUBLISH', 'lh:1:wake:')",
+        ] {
+            assert_eq!(constant_typed_again(&script(line)).len(), 1, "{line}");
+        }
+        for line in [
+            "local now_us = time[1] * 1000000 + time[2]",
+            "call('PEXPIRE', key, TOMBSTONE_MS) -- 60000",
+            "struct.unpack('>I4I8I6', record, #record - 17)",
+            "local ttl_ms = kept_ms - TOMBSTONE_MS",
+        ] {
+            assert_eq!(constant_typed_again(&script(line)).len(), 0, "{line}");
         }
     }
 

@@ -22,7 +22,7 @@ local granted_text = time[1] .. (#time[2] == 6 and time[2] or string.sub('00000'
 -- The request arrived too late, or the clock was set forward and leases have ended early. Strings of 16 digits compare
 -- like their numbers.
 if granted_text > not_after then
-    return { string.sub(ARGV[3], 1, 8), 16, granted_text }
+    return { string.sub(ARGV[3], 1, 8), TOO_LATE, granted_text }
 end
 
 -- Fast path for most claims: a new claim without options, except perhaps to wait, on a lock of which nothing is known
@@ -33,7 +33,7 @@ if #ARGV <= 5 and not has_stood then
     local lock_key, fence, record_head = KEYS[1], KEYS[2], ARGV[3]
     local known = call('EXISTS', lock_key, KEYS[3], KEYS[4])
     if known == 0 then
-        local ttl_ms = kept_ms - 60000
+        local ttl_ms = kept_ms - TOMBSTONE_MS
         local record = record_head .. struct.pack('>I4I8I6', ttl_ms, now_us, now_ms + ttl_ms)
         -- The first write: when memory is full, it fails before anything is done.
         call('SET', lock_key, record, 'PX', kept_ms)
@@ -58,10 +58,10 @@ if #ARGV <= 5 and not has_stood then
         if until_ms > now_ms and until_ms - now_ms <= lasts_ms then
             local is_mine = string.sub(record, 10, 25) == string.sub(record_head, 10, 25)
             if not is_mine and not ARGV[5] then
-                return string.sub(record_head, 1, 8) .. '4' .. struct.pack('>I6', now_ms) .. record
-            elseif is_mine and string.sub(record, 1, 8) == '\0\0\0\0\0\0\0\0' then
+                return string.sub(record_head, 1, 8) .. BLOCKED_TEXT .. struct.pack('>I6', now_ms) .. record
+            elseif is_mine and string.sub(record, 1, 8) == NO_ATTEMPT then
                 -- No attempt may roll the lease back, and this one receives what a renewal has kept.
-                return string.sub(record_head, 1, 8) .. '3' .. struct.pack('>I6', now_ms) .. record
+                return string.sub(record_head, 1, 8) .. REPLAYED_TEXT .. struct.pack('>I6', now_ms) .. record
             end
         end
     end

@@ -51,8 +51,8 @@ for number = 1, count do
     if lock.holder == lock.claim or lock.limit then
         lock.record, how = record_of(lock, lock.claim, now_ms)
     end
-    if how == EXPIRED and not lock.record then
-        return for_good(6, number, how)
+    if how == MARK_EXPIRED and not lock.record then
+        return for_good(ENDED, number, how)
     end
     local may_undo
     if lock.record then
@@ -66,9 +66,9 @@ for number = 1, count do
         local mark = redis.call('GET', lock.ended)
         local has_ended = how_ended(mark)
         if has_ended then
-            return for_good(6, number, has_ended)
+            return for_good(ENDED, number, has_ended)
         elseif mark and string.find(mark, attempt, 2, true) then
-            return { attempt, 10 }
+            return { attempt, WITHDRAWN }
         end
         held = held + (lock.record and 1 or 0)
     end
@@ -84,7 +84,7 @@ local function pass_rollback_right(lock)
     local before = redis.call('HGET', lock.record, 'r')
     -- HDEL first: it is allowed when memory is full, and a script that has written may keep writing.
     redis.call('HDEL', lock.record, 'r')
-    turns = before and (turns or before) or (turns or '') .. NOBODY
+    turns = before and (turns or before) or (turns or '') .. NO_ATTEMPT
     turns = turns .. attempt
     if #turns > 8 * TURNS_MAX then
         turns = string.sub(turns, 1, 8) .. string.sub(turns, 8 - 8 * TURNS_MAX)
@@ -100,15 +100,15 @@ if held == count then
         lock.lease = lease_in(lock.record)
         local has_limit, has_permits = lock.lease[8] or '', lock.lease[9] or '1'
         if was_acknowledged and (has_limit ~= limit or has_permits ~= permits) then
-            return { attempt, has_limit ~= '' and limit == '' and 12 or 11, number }
+            return { attempt, has_limit ~= '' and limit == '' and HOLDS_SHARED or CLAIM_MISMATCH, number }
         end
         local has_had_turn = lock.turns and string.find(lock.turns, attempt, 1, true)
         local is_of_streams = takes_over == '1' or lock.is_of_stream
         if was_acknowledged and is_of_streams and wait and wait.takes_over == '0' and not has_had_turn then
-            return { attempt, 17 }
+            return { attempt, SUPERSEDED }
         end
     end
-    local answer = { attempt, was_acknowledged and 3 or 1, now_ms }
+    local answer = { attempt, was_acknowledged and REPLAYED or GRANTED, now_ms }
     answer[4] = was_acknowledged and 0 or nil
     for _, lock in ipairs(locks) do
         if not was_acknowledged then
@@ -120,7 +120,7 @@ if held == count then
             local was_done = is_done(lock.repeated, attempt)
             if not was_done and tonumber(hold_count) > tonumber(lock.lease[5] or 1) then
                 redis.call('HSET', lock.record, 'n', hold_count)
-                answer[2], lock.lease[5] = 2, hold_count
+                answer[2], lock.lease[5] = REENTERED, hold_count
             end
             if is_repeat and not was_done then
                 note_repeat(lock.record, lock.repeated, attempt)

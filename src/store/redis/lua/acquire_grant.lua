@@ -4,11 +4,11 @@ local counters = {}
 for _, lock in ipairs(locks) do
     local last = counters[lock.fence] or redis.call('GET', lock.fence)
     if not counters[lock.fence] and is_lost(last, lock.last_fence_seen) then
-        return { attempt, 8 }
+        return { attempt, COUNTER_REGRESSED }
     end
     lock.granted = math.max(math.abs(last) + 1, now_us)
     if lock.granted > FENCE_MAX then
-        return { attempt, 9 }
+        return { attempt, FENCES_EXHAUSTED }
     end
     counters[lock.fence] = lock.granted
 end
@@ -18,7 +18,7 @@ for fence, granted in pairs(counters) do
     redis.call('SET', fence, string.format('%.0f', granted))
 end
 
-local answer = { attempt, 1, now_ms }
+local answer = { attempt, GRANTED, now_ms }
 for _, lock in ipairs(locks) do
     local granted_text = string.format('%.0f', lock.granted)
     local held_before_ms = ''
@@ -27,7 +27,7 @@ for _, lock in ipairs(locks) do
         local remembered_ms = lock.until_ms + TOMBSTONE_MS - now_ms
         if remembered_ms > 0 then
             local before = lock.compact and { lock.attempt, false, lock.compact[1] } or redis.call('HMGET', lock.key, 'r', 'j', 'f')
-            mark_run_out(lock, lock.holder, LOST, unacknowledged_attempt(before[1], before[2]), before[3], 0, remembered_ms)
+            mark_run_out(lock, lock.holder, MARK_LOST, unacknowledged_attempt(before[1], before[2]), before[3], 0, remembered_ms)
         end
         if channel ~= '' then
             to_hash(lock)

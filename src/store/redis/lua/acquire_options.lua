@@ -8,8 +8,6 @@ if not may_grant then
     max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over = '', '', '', '', '', '0'
 end
 
-local FENCE_MAX = 9007199254740991
-
 -- Attempt and owner are the same for all locks.
 local function record_head(number, from, to)
     return string.sub(ARGV[1 + number * 2], from, to)
@@ -68,7 +66,7 @@ if #KEYS == 4 and limit == '' and channel == '' and may_grant == '1' then
             local fields, until_ms, kept_ms = new_lease(claim_on(1), granted_text)
             redis.call('HSET', lock_key, unpack(fields))
             redis.call('PEXPIRE', lock_key, kept_ms)
-            return { attempt, 1, now_ms, granted_text, now_ms, until_ms, '' }
+            return { attempt, GRANTED, now_ms, granted_text, now_ms, until_ms, '' }
         end
     end
 end

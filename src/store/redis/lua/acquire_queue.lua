@@ -4,34 +4,32 @@ local sequence = wait and tonumber(wait.sequence)
 local is_new, tickets = not sequence, 0
 for number, lock in ipairs(locks) do
     if held > 0 and not lock.record then
-        return { attempt, 11, number }
+        return { attempt, CLAIM_MISMATCH, number }
     end
     lock.ticket = ticket_of(lock, lock.claim)
     if lock.ticket then
         if lock.ticket.limit ~= limit or lock.ticket.permits ~= tonumber(permits) or lock.ticket.count ~= count then
-            return { attempt, 11, number }
+            return { attempt, CLAIM_MISMATCH, number }
         end
         sequence, is_new, tickets = sequence or lock.ticket.sequence, false, tickets + 1
     end
 end
 for number, lock in ipairs(locks) do
     if tickets > 0 and not lock.ticket and not (wait and wait.sequence ~= '') then
-        return { attempt, 11, number }
+        return { attempt, CLAIM_MISMATCH, number }
     end
 end
 local first_block, recheck_in_ms = nil, nil
 if wait and wait.until_ms ~= '' and now_ms > tonumber(wait.until_ms) then
     -- It must not be granted any more, but keeps its place: the clock may have been set forward.
-    return { attempt, 15 }
+    return { attempt, WAIT_EXPIRED }
 end
 for _, lock in ipairs(wait and locks or {}) do
     -- The client has retried elsewhere and waits there: this request must not take the place back, and neither may a
     -- first try that arrives late.
-    local process = lock.ticket and lock.ticket.process
     local is_former = wait.sequence ~= '' or lock.ticket and is_outdated(lock.ticket, tonumber(wait.asked_latest_us), now_us)
-    if process and process ~= wait.process and is_former
-        and redis.call('ZSCORE', process_queue_key(lock, process), lock.claim) then
-        return { attempt, 17 }
+    if lock.ticket and is_former and waits_elsewhere(lock, wait.process, now_ms) then
+        return { attempt, SUPERSEDED }
     end
 end
 -- This process has no waiter before this claim, so any entry before it is left over from a request that has ended.
@@ -46,8 +44,8 @@ for number, lock in ipairs(locks) do
         expire_holders(lock, now_us, now_ms, channel)
     end
     local what, left_ms = conflict(lock, limit, tonumber(permits), now_ms)
-    if what == 'l' then
-        return for_good(13, number, lock.limit)
+    if what == OTHER_LIMIT then
+        return for_good(LIMIT_MISMATCH, number, lock.limit)
     end
     lock.admits, lock.is_first = not what, true
     if lock.admits and lock.last then
@@ -59,7 +57,7 @@ for number, lock in ipairs(locks) do
         local first = first_waiter(lock, now_ms)
         lock.is_first = not first or sequence and first.sequence >= sequence
         if is_fair == '1' and not lock.is_first then
-            what, left_ms = 'w', lock.reserved_for and math.max(reservation_left_ms(lock, now_ms), 1)
+            what, left_ms = WAITED_FOR, lock.reserved_for and math.max(reservation_left_ms(lock, now_ms), 1)
         end
     end
     if what then
@@ -78,7 +76,7 @@ if wait and (first_block or may_grant == '0') then
         for number, lock in ipairs(locks) do
             local length = lock.last and lengths(lock) or 0
             if length >= tonumber(wait.waiters_max) then
-                return { attempt, 14, number, length }
+                return { attempt, TOO_MANY_WAITERS, number, length }
             end
             -- After a loss, earlier waiters return to their places. A clock that was set back may be behind these; the
             -- counter is not.
@@ -130,11 +128,11 @@ if wait and (first_block or may_grant == '0') then
             reserve(lock, now_ms)
         end
     end
-    return { attempt, 5, sequence_text, until_ms, recheck_in_ms or '', position, length, was_lost }
+    return { attempt, WAITING, sequence_text, until_ms, recheck_in_ms or '', position, length, was_lost }
 end
 
 if first_block then
-    local answer = { attempt, 4, now_ms }
+    local answer = { attempt, BLOCKED, now_ms }
     for number, lock in ipairs(locks) do
         if lock.is_blocking then
             if lock.admits then
@@ -146,5 +144,5 @@ if first_block then
     return answer
 end
 if may_grant == '0' then
-    return { attempt, 7 }
+    return { attempt, RECOVERING }
 end

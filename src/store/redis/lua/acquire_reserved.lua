@@ -18,7 +18,7 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
     -- Strings of 16 digits compare like their numbers.
     local fence_follows = last and #last == 16 and last < granted_text and last >= last_fence_seen
     if stands and fence_follows and not known[1] and not known[2] then
-        local slot, name = string.match(lock_key, '^(lh:1:{%d+}:)l:(.*)$')
+        local slot, name = string.match(lock_key, LOCK_KEY_PATTERN)
         local queue, line = slot .. 'q:' .. name, slot .. 'w:' .. process .. ':' .. name
         local state = call('HMGET', lock_key, 'w', 'h', 's', 'c')
         local is_free = state[1] and not (state[2] or state[3] or state[4])
@@ -36,10 +36,10 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
             else
                 call('ZREM', queue, process)
             end
-            local ttl_ms = kept_ms - 60000
+            local ttl_ms = kept_ms - TOMBSTONE_MS
             local record = record_head .. struct.pack('>I4I8I6', ttl_ms, now_us, now_ms + ttl_ms)
             -- Redis is slow at converting numbers to text.
-            local queue_ms = tonumber(liveness_ms) > 60000 and liveness_ms or '60000'
+            local queue_ms = tonumber(liveness_ms) > TOMBSTONE_MS and liveness_ms or TOMBSTONE_MS_TEXT
             if call('PEXPIRE', queue, queue_ms) == 0 then
                 -- No waiter is left.
                 call('SET', lock_key, record, 'PX', kept_ms)

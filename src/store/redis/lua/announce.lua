@@ -12,7 +12,7 @@ if tonumber(ttl_ms) > tonumber(redis.call('GET', longest_ttl) or 0) then
     -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
     redis.call('DEL', longest_ttl)
     -- For as long as the TTL counts as in use, see recovery.lua.
-    redis.call('SET', longest_ttl, ttl_ms, 'PX', ttl_ms + 3600000)
+    redis.call('SET', longest_ttl, ttl_ms, 'PX', ttl_ms + TTL_IN_USE_MS)
 end
 if channel ~= '' then
     -- Without the right to channels, the other processes learn it at their next check of the store.

@@ -3,8 +3,6 @@
 --
 -- Scripts with a fast path have already read the clock.
 
-local TOMBSTONE_MS = 60000
-
 -- The time, read once: two readings within a script may differ although key expiry is frozen.
 local function now()
     local time = redis.call('TIME')

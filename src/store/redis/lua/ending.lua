@@ -49,7 +49,7 @@ local function mark_run_out(lock, claim, how, attempt, fence, permits, keep_ms)
     local mark = how
     if attempt then
         local before = redis.call('GET', ended) or ''
-        local withdrawn = string.sub(before, 1, 1) == 'c' and string.sub(before, 2) or ''
+        local withdrawn = string.sub(before, 1, 1) == MARK_OPEN and string.sub(before, 2) or ''
         local lease = struct.pack('>I8I4', tonumber(fence), tonumber(permits))
         mark = how .. attempt .. lease .. withdrawn
     end
@@ -58,24 +58,24 @@ end
 
 -- The attempt that made a grant, if no other request has received it.
 local function unacknowledged_attempt(attempt, turns)
-    return attempt and attempt ~= NOBODY and string.sub(turns or attempt, 1, 8) == attempt and attempt
+    return attempt and attempt ~= NO_ATTEMPT and string.sub(turns or attempt, 1, 8) == attempt and attempt
 end
 
 -- How a claim ended, by its mark; nothing if it has not.
 local function how_ended(mark)
     local kind = mark and string.sub(mark, 1, 1)
-    if kind == 'v' then
+    if kind == MARK_EVICTED then
         return mark
     end
-    return kind ~= 'c' and kind
+    return kind ~= MARK_OPEN and kind
 end
 
--- Why a claim does not hold the lock: EXPIRED, or its mark, or u for unknown.
+-- Why a claim does not hold the lock: MARK_EXPIRED, or its mark, or MARK_UNKNOWN.
 local function why_not(how, ended)
-    if how == EXPIRED then
+    if how == MARK_EXPIRED then
         return how
     end
-    return how_ended(redis.call('GET', ended)) or 'u'
+    return how_ended(redis.call('GET', ended)) or MARK_UNKNOWN
 end
 
 -- How long a lock without a holder stays closed; 0 or less if it is open.

@@ -7,9 +7,6 @@ local lock_key, mark = KEYS[1], KEYS[2]
 local request, not_after, reason, cursor, evictions, channel, listed_max =
     ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
--- Approximate: Redis returns a small set whole, and a step may find a few more.
-local EVICTED_AT_ONCE = 100
-
 -- A request may be repeated because its first answer was lost, and the first try may arrive after the answer to the
 -- second. Only one of them evicts; the others return its answer. One that arrives after the client's deadline does
 -- nothing.
@@ -33,7 +30,7 @@ if cursor == '0' and lock.holder and lock.until_ms > now_ms then
     local claim, delay_ms = lock.holder, tonumber(lock.lock_delay_ms) or 0
     -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
     delete_lease(lock)
-    redis.call('SET', ended_key(lock, claim), 'v' .. reason, 'PX', TOMBSTONE_MS)
+    redis.call('SET', ended_key(lock, claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
     start_cooldown(lock, now_ms + delay_ms, now_ms)
 elseif lock.limit then
     -- A scan returns every entry that is present from its first step to its last, whatever is deleted or changes its
@@ -54,7 +51,7 @@ elseif lock.limit then
             end
             publish_event(channel, now_us, 'evicted', lock, record)
             redis.call('DEL', record)
-            redis.call('SET', ended_key(lock, claim), 'v' .. reason, 'PX', TOMBSTONE_MS)
+            redis.call('SET', ended_key(lock, claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
             return_permits(lock, member, now_ms + (tonumber(delay_ms) or 0), now_ms, fence)
         elseif until_ms then
             expire_holder(lock, member, now_us, now_ms, channel)

@@ -11,7 +11,7 @@ end
 -- Whether an entry among the holders is a cool-down. Most are not, so the first byte is compared before a string is
 -- cut.
 local function is_kept(member)
-    return string.byte(member) == 0 and string.sub(member, 1, 8) == NOBODY
+    return string.byte(member) == 0 and string.sub(member, 1, 8) == NO_ATTEMPT
 end
 
 -- Returns the permits of an ended lease: now, or at `open_ms` by a cool-down entry with the fencing token of that
@@ -71,7 +71,7 @@ local function expire_holder(lock, member, now_us, now_ms, channel)
         -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
         redis.call('DEL', record)
         if until_ms + TOMBSTONE_MS > now_ms then
-            mark_run_out(lock, claim, EXPIRED, unacknowledged_attempt(lease[6], lease[7]), lease[5],
+            mark_run_out(lock, claim, MARK_EXPIRED, unacknowledged_attempt(lease[6], lease[7]), lease[5],
                 string.sub(member, 17), until_ms + TOMBSTONE_MS - now_ms)
         end
         open_ms = closed_until(tonumber(lease[2]), until_ms, lease[3], lease[4])
@@ -89,11 +89,11 @@ local function expire_holders(lock, now_us, now_ms, channel)
     end_sharing_if_empty(lock)
 end
 
--- The record of a claim's lease if the claim holds, or why it does not: EXPIRED, or n for no record.
+-- The record of a claim's lease if the claim holds, or why it does not: MARK_EXPIRED, or n for no record.
 local function record_of(lock, claim, now_ms)
     if lock.holder == claim then
         if lock.until_ms <= now_ms then
-            return false, EXPIRED
+            return false, MARK_EXPIRED
         end
         to_hash(lock)
         return lock.key
@@ -101,7 +101,7 @@ local function record_of(lock, claim, now_ms)
     if lock.limit then
         local until_ms = shift_holder(lock, claim, now_ms)
         if until_ms then
-            return until_ms > now_ms and holder_key(lock, claim), EXPIRED
+            return until_ms > now_ms and holder_key(lock, claim), MARK_EXPIRED
         end
     end
     return false, 'n'

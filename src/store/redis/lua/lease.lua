@@ -5,7 +5,7 @@
 -- min_hold (ms), x latest end (ms), d lock_delay (ms), y present once its expiry was published, b present
 -- if a stream holds or has held it. A lease that several attempts have received has j, those attempts in turn, first that
 -- of the grant: if one of them is undone, the lease goes back to the one before. In place of an attempt there may be
--- CLOSED, or NOBODY where a renewal or a step back left no attempt that may roll it back. A lease that repeated requests have changed has z, the last of those requests: an earlier try of theirs
+-- CLOSED_ATTEMPT, or NO_ATTEMPT where a renewal or a step back left no attempt that may roll it back. A lease that repeated requests have changed has z, the last of those requests: an earlier try of theirs
 -- that arrives now changes nothing.
 -- A shared lock has s, the common limit (0 for none), and k, the permits taken; each holder has a record of its own
 -- (with the same fields, and s and k of its own) and an entry in the set of holders: digest and permits, scored by the
@@ -31,25 +31,8 @@
 --
 -- Keys that are not passed to a script share the hash slot of the lock that is.
 
--- How many expired holders one script removes.
-local REAPED_MAX = 500
-
--- The most holders that one answer lists, and the most bytes of their owners and metadata, over all of its locks.
-local LISTED_MAX, LISTED_BYTES_MAX = 100, 65536
--- The most entries of a lock that are searched for holders to list.
-local LOOKED_AT_MAX = 1000
 -- The most holders that the answer lists of each lock, and how many bytes it has left.
 local listed_of_lock_max, listed_bytes_left = LISTED_MAX, LISTED_BYTES_MAX
-
--- The most withdrawn attempts, attempts that held in turn, and repeated requests that are remembered of one claim. A
--- client that disconnects again and again must not make a key grow.
-local WITHDRAWN_MAX, TURNS_MAX, REPEATED_MAX = 32, 32, 32
-
--- The attempt of a lease that none may roll back any more, and of one whose stream was closed before its successor.
-local NOBODY, CLOSED = '\0\0\0\0\0\0\0\0', '\255\255\255\255\255\255\255\255'
-
--- Redis stores small integers once for all keys, so these marks take no memory of their own.
-local RELEASED, EXPIRED, LOST = '1', '2', '3'
 
 -- The lease in a compact record, in the order of `lease_in`, then its claim and attempt. Nothing if there is no compact
 -- record.
@@ -93,7 +76,7 @@ local function to_hash(lock)
     -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
     redis.call('DEL', lock.key)
     redis.call('HSET', lock.key, 'h', lock.holder, 'f', lease[1], 'a', lease[2], 'u', lease[3], 't', lease[4])
-    if lock.attempt ~= NOBODY then
+    if lock.attempt ~= NO_ATTEMPT then
         redis.call('HSET', lock.key, 'r', lock.attempt)
     end
     if lease[6] ~= '' then
@@ -106,7 +89,7 @@ end
 -- What precedes and follows the kind in the keys of a lock: its slot and its name.
 local function split_key(lock)
     if not lock.slot then
-        lock.slot, lock.name = string.match(lock.key, '^(lh:1:{%d+}:)l:(.*)$')
+        lock.slot, lock.name = string.match(lock.key, LOCK_KEY_PATTERN)
     end
     return lock.slot, lock.name
 end

@@ -88,7 +88,7 @@ local function reserve(lock, now_ms)
     end
     -- A waiter with another limit than the holders' is notified too, so that it gives way to the next.
     local what = conflict(lock, first.limit, first.permits, now_ms)
-    if what and what ~= 'l' then
+    if what and what ~= OTHER_LIMIT then
         -- The lock is taken, so an earlier reservation is void.
         if lock.reserved_for then
             withdraw_reservation(lock)
@@ -101,7 +101,20 @@ local function reserve(lock, now_ms)
     keep_for(lock, first.process, RESERVATION_MS, now_ms)
     local _, name = split_key(lock)
     -- Without the right to the channel, the waiter learns it at its next poll.
-    redis.pcall('PUBLISH', 'lh:1:wake:' .. first.process, name)
+    redis.pcall('PUBLISH', WAKE_CHANNEL .. first.process, name)
+end
+
+-- Whether the claim of the lock's ticket waits at another process that is not passed over.
+local function waits_elsewhere(lock, process, now_ms)
+    local other = lock.ticket.process
+    if other == process or not redis.call('ZSCORE', process_queue_key(lock, other), lock.claim) then
+        return false
+    end
+    if lock.reserved_for == other then
+        -- No other request may poll that finds it gone.
+        first_waiter(lock, now_ms)
+    end
+    return redis.call('ZSCORE', queue_key(lock), other)
 end
 
 -- The length of the queue, and how many waiters are before a sequence number.
@@ -137,6 +150,6 @@ end
 local function leave_elsewhere(lock, process, claim)
     if leave(lock, process, claim) then
         local _, name = split_key(lock)
-        redis.pcall('PUBLISH', 'lh:1:wake:' .. process, '\0' .. claim .. name)
+        redis.pcall('PUBLISH', WAKE_CHANNEL .. process, '\0' .. claim .. name)
     end
 end

@@ -15,15 +15,8 @@ local request, run_id, is_durable, promoted_from, known_epoch, known_revision, i
 -- there was no replica; revision, the number of checks of the data; and looked_ms, the time of the last one.
 -- The fencing counter of a bucket that was never used in an epoch is the negated epoch. So a counter that is missing,
 -- or that names another epoch, shows a loss to every script that grants.
-local BUCKETS = 1024
--- How long a TTL counts as in use after the last lease with it.
-local IN_USE_MS = 3600000
 -- If a process returns that could not reach Redis, and none has checked for AWAY_MS, all were cut off: Redis may have
--- forgotten the waiters, and grants nothing for HEARD_WITHIN_MS, so that they can poll. Else only that process was
--- cut off.
-local AWAY_MS, HEARD_WITHIN_MS = 3000, 3000
--- A smaller step of the clock is not worth a check of all locks.
-local STEP_MIN_MS = 500
+-- forgotten the waiters, and grants nothing for POLL_AGAIN_MS, so that they can poll. Else only that process was cut off.
 
 local now_us = now()
 local data = redis.call('HMGET', node, 'epoch', 'run_id', 'durable', 'revision', 'promoted_from', 'looked_ms')
@@ -67,7 +60,7 @@ if begins then
     epoch = string.format('%.0f', math.max(now_us, later_than + 1))
     local counters, missing = {}, {}
     for bucket = 1, BUCKETS do
-        counters[bucket] = string.format('lh:1:{%d}:f', bucket - 1)
+        counters[bucket] = string.format(FENCE_KEY_FORMAT, bucket - 1)
     end
     for bucket, last in ipairs(redis.call('MGET', unpack(counters))) do
         -- Even an existing counter may lack the last fences, and the clock may have been set back since.
@@ -89,9 +82,9 @@ if begins or data[2] ~= run_id or data[3] ~= is_durable or data[5] ~= promoted_f
 end
 local revision = math.max(tonumber(known_revision), tonumber(data[4] or 0)) + 1
 local now_ms = math.floor(now_us / 1000)
-local went_back = (tonumber(data[6]) or 0) > now_ms + STEP_MIN_MS and 1 or 0
+local went_back = (tonumber(data[6]) or 0) > now_ms + CLOCK_STEP_MIN_MS and 1 or 0
 if was_away == '1' and now_ms - (tonumber(data[6]) or 0) >= AWAY_MS then
-    wait_ms = math.max(wait_ms, HEARD_WITHIN_MS)
+    wait_ms = math.max(wait_ms, POLL_AGAIN_MS)
 end
 redis.pcall('HSET', node, 'revision', revision, 'looked_ms', now_ms)
 
@@ -115,7 +108,7 @@ if begins then
     used_ms = math.max(used_ms, known_ms, longest_ms)
 end
 if used_ms > 0 and used_ms >= longest_ms then
-    redis.pcall('SET', longest_ttl, used_ms, 'PX', used_ms + IN_USE_MS)
+    redis.pcall('SET', longest_ttl, used_ms, 'PX', used_ms + TTL_IN_USE_MS)
     longest_ms = used_ms
 end
 return { request, now_us, epoch, begins and 1 or 0, revision, longest_ms, left_ms, subscribers[2], subscribers[6], may_count, went_back }

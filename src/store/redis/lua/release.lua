@@ -5,7 +5,7 @@
 --   or has held it, else 0; 2 stepped back: ms that the lock stays taken or closed without further operations, the
 --   lease; 3 left the queue; 0 not the holder: mark; or request and now_us alone if a step back came too late, and
 --   nothing was done.
---   The fast path packs its answer: code 1, or 2 if the lock is reserved for the calling process, which gets no other
+--   The fast path packs its answer: code 1, or 4 if the lock is reserved for the calling process, which gets no other
 --   notification; ms that it was held
 local call = redis.call
 local time = call('TIME')
@@ -23,11 +23,10 @@ if #KEYS == 2 and #ARGV == 1 then
         if until_ms > now_ms then
             -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
             call('DEL', lock_key)
-            -- 1 is RELEASED of lease.lua, and 60000 is TOMBSTONE_MS of clock.lua.
-            call('SET', KEYS[2], '1', 'PX', '60000')
+            call('SET', KEYS[2], MARK_RELEASED, 'PX', TOMBSTONE_MS_TEXT)
             -- The clock may have been set back since the grant.
             local held_ms = now_ms - (granted_us - granted_us % 1000) / 1000
-            return string.sub(caller, 1, 8) .. '1' .. struct.pack('>I6', held_ms > 0 and held_ms or 0)
+            return string.sub(caller, 1, 8) .. FREED_TEXT .. struct.pack('>I6', held_ms > 0 and held_ms or 0)
         end
     elseif not record then
         -- MGET returns nil for a hash.
@@ -38,27 +37,27 @@ if #KEYS == 2 and #ARGV == 1 then
         local last = record[5]
         if is_held and not last then
             call('DEL', lock_key)
-            call('SET', KEYS[2], '1', 'PX', '60000')
-            return request .. '1' .. held
+            call('SET', KEYS[2], MARK_RELEASED, 'PX', TOMBSTONE_MS_TEXT)
+            return request .. FREED_TEXT .. held
         elseif is_held then
             -- ticket.lua describes the queue. The lock is reserved for the head waiter, as long as nothing in the queue
             -- needs repair.
-            local slot, name = string.match(lock_key, '^(lh:1:{%d+}:)l:(.*)$')
+            local slot, name = string.match(lock_key, LOCK_KEY_PATTERN)
             local head = call('ZRANGE', slot .. 'q:' .. name, 0, 0, 'WITHSCORES')
             local process = head[1]
             local first = process and call('ZRANGE', slot .. 'w:' .. process .. ':' .. name, 0, 0, 'WITHSCORES') or {}
             local ticket = first[1] and first[2] == head[2] and call('GET', slot .. 't:' .. first[1])
             if ticket and string.match(ticket, '^%d+ %S+ %d+ %d+ (%x+) ') == process then
                 call('DEL', lock_key)
-                call('SET', KEYS[2], '1', 'PX', '60000')
-                call('HSET', lock_key, 'w', last, 'p', process, 'v', now_ms + 700, 'g', '700')
-                call('PEXPIRE', lock_key, '60000')
+                call('SET', KEYS[2], MARK_RELEASED, 'PX', TOMBSTONE_MS_TEXT)
+                call('HSET', lock_key, 'w', last, 'p', process, 'v', now_ms + RESERVATION_MS, 'g', RESERVATION_MS_TEXT)
+                call('PEXPIRE', lock_key, TOMBSTONE_MS_TEXT)
                 if process == string.sub(caller, 25, 40) then
-                    return request .. '2' .. held
+                    return request .. FREED_FOR_CALLER_TEXT .. held
                 end
                 -- Without the right to the channel, the lock is released all the same.
-                redis.pcall('PUBLISH', 'lh:1:wake:' .. process, name)
-                return request .. '1' .. held
+                redis.pcall('PUBLISH', WAKE_CHANNEL .. process, name)
+                return request .. FREED_TEXT .. held
             end
         end
     end

@@ -27,14 +27,14 @@ local function free(lock, ended)
         return_permits(lock, lock.claim .. lease[3], open_ms, now_ms, lease[4])
         end_sharing_if_empty(lock)
     end
-    redis.call('SET', ended, RELEASED, 'PX', TOMBSTONE_MS)
+    redis.call('SET', ended, MARK_RELEASED, 'PX', TOMBSTONE_MS)
     if is_of_stream == 1 then
         -- The stream learns it at once. Without the right to channels, it learns it at its next renewal.
         local _, name = split_key(lock)
-        redis.pcall('PUBLISH', 'lh:1:releases:' .. caller(1, 41, -1), lock.claim .. name)
+        redis.pcall('PUBLISH', RELEASES_CHANNEL .. caller(1, 41, -1), lock.claim .. name)
     end
     reserve(lock, now_ms)
-    return { 1, held_ms, is_of_stream }
+    return { FREED, held_ms, is_of_stream }
 end
 
 local function step_back(lock)
@@ -47,15 +47,15 @@ local function step_back(lock)
     if is_repeat and not was_done then
         note_repeat(lock.record, record[2], request)
     end
-    return { 2, closed_until(record[3], record[4], record[5], record[6]) - now_ms, lease_in(lock.record) }
+    return { STEPPED_BACK, closed_until(record[3], record[4], record[5], record[6]) - now_ms, lease_in(lock.record) }
 end
 
 local function leave_queue(lock, ended, ticket)
     redis.call('DEL', ticket_key(lock, lock.claim))
-    redis.call('SET', ended, RELEASED, 'PX', TOMBSTONE_MS)
+    redis.call('SET', ended, MARK_RELEASED, 'PX', TOMBSTONE_MS)
     leave_elsewhere(lock, ticket.process, lock.claim)
     reserve(lock, now_ms)
-    return { 3 }
+    return { LEFT_QUEUE }
 end
 
 local answer = { request, now_ms }
@@ -69,8 +69,8 @@ for number = 1, #KEYS / 2 do
         came_to = hold_count == '' and free(lock, ended) or step_back(lock)
     else
         local mark = why_not(how, ended)
-        local ticket = mark == 'u' and ticket_of(lock, lock.claim)
-        came_to = ticket and leave_queue(lock, ended, ticket) or { 0, mark }
+        local ticket = mark == MARK_UNKNOWN and ticket_of(lock, lock.claim)
+        came_to = ticket and leave_queue(lock, ended, ticket) or { NOT_HELD, mark }
     end
     answer[#answer + 1] = came_to
 end

@@ -15,7 +15,7 @@ local now_ms = (now_us - now_us % 1000) / 1000
 
 -- The client has got an unknown outcome, and may have retried since.
 if now_us > tonumber(not_after) then
-    return { string.sub(ARGV[2], 1, 8), 16, now_us }
+    return { string.sub(ARGV[2], 1, 8), TOO_LATE, now_us }
 end
 
 -- Fast path: the claim holds the lock exclusively and keeps it so, no claim waits, and no process wants events. A
@@ -27,15 +27,15 @@ if #KEYS == 1 and #ARGV <= 3 then
         local had_ttl_ms, granted_us, until_ms = struct.unpack('>I4I8I6', record, #record - 17)
         if until_ms > now_ms then
             local ttl_ms = ARGV[3] or had_ttl_ms
-            local kept_ms = ttl_ms + 60000
+            local kept_ms = ttl_ms + TOMBSTONE_MS
             -- From now on no attempt may roll the grant back.
-            record = '\0\0\0\0\0\0\0\0' .. string.sub(record, 9, -19) .. struct.pack('>I4I8I6', ttl_ms, granted_us, now_ms + ttl_ms)
+            record = NO_ATTEMPT .. string.sub(record, 9, -19) .. struct.pack('>I4I8I6', ttl_ms, granted_us, now_ms + ttl_ms)
             -- PEXPIRE is allowed when memory is full, and a script that has written may keep writing.
             if redis.pcall('SET', lock_key, record, 'PX', kept_ms).err then
                 call('PEXPIRE', lock_key, kept_ms)
                 call('SET', lock_key, record, 'PX', kept_ms)
             end
-            return string.sub(caller, 1, 8) .. '1' .. struct.pack('>I6I6', now_ms, until_ms - now_ms) .. record
+            return string.sub(caller, 1, 8) .. EXTENDED_TEXT .. struct.pack('>I6I6', now_ms, until_ms - now_ms) .. record
         end
     end
 end

@@ -29,7 +29,7 @@ if #KEYS == 1 and mode == '' and channel == '' and not is_repeat and redis.call(
     if left_ms > 0 and left_ms <= tonumber(record[4]) and tonumber(record[3]) <= now_ms and not record[8] then
         local until_ms = extend(lock_key, record[3], ttl_ms == '' and record[4] or ttl_ms, record[5], record[6])
         local closed_ms = closed_until(record[3], until_ms, record[6], record[7]) - now_ms
-        return { request, 1, now_ms, left_ms, closed_ms, lease_in(lock_key) }
+        return { request, EXTENDED, now_ms, left_ms, closed_ms, lease_in(lock_key) }
     end
 end
 

@@ -1,5 +1,5 @@
 -- Continues renew_alone.lua where its fast path ends.
-local locks, lost = {}, { request, 0 }
+local locks, lost = {}, { request, NOT_HELD }
 for number, lock_key in ipairs(KEYS) do
     local lock = read(lock_key, now_ms)
     locks[number] = lock
@@ -17,11 +17,11 @@ end
 for number, lock in ipairs(locks) do
     local is_alone = lock.record == lock.key
     if mode == 'x' and not is_alone then
-        return { request, 12, number }
+        return { request, HOLDS_SHARED, number }
     elseif mode == 's' and not is_alone then
         local lease = redis.call('HMGET', lock.record, 's', 'k')
         if lease[1] ~= limit or lease[2] ~= permits then
-            return { request, 11, number }
+            return { request, CLAIM_MISMATCH, number }
         end
     end
 end
@@ -58,7 +58,7 @@ local function renew(lock, record)
     return until_ms
 end
 
-local answer = { request, 1, now_ms }
+local answer = { request, EXTENDED, now_ms }
 for _, lock in ipairs(locks) do
     local record = redis.call('HMGET', lock.record, 'u', 'a', 't', 'x', 'i', 'd', 'k', 'z')
     local had_until_ms = tonumber(record[1])

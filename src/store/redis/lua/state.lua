@@ -34,7 +34,7 @@ local function shared_by(lock, now_ms)
     local total, leases = sharers(lock, now_ms), {}
     -- For most locks the first few entries are enough. More are read while those are cool-down entries.
     local offset, step = 0, listed_of_lock_max
-    while total > 0 and offset < LOOKED_AT_MAX do
+    while total > 0 and offset < SEARCHED_MAX do
         local members = redis.call('ZRANGEBYSCORE', holders_key(lock), '(' .. now_ms, '+inf', 'LIMIT', offset, step)
         for _, member in ipairs(members) do
             if #leases < listed_of_lock_max and listed_bytes_left >= 0 and not is_kept(member) then
@@ -62,37 +62,37 @@ local function state(lock, now_ms)
         if listed_bytes_left >= 0 then
             add_listed(leases, lock.compact or lease_in(lock.key))
         end
-        return { 'h', 1, leases }
+        return { HELD, 1, leases }
     end
     local left_ms = closed_ms(lock, now_ms)
     if lock.limit then
         local total, leases = shared_by(lock, now_ms)
         if total > 0 then
-            return { 'h', total, leases }
+            return { HELD, total, leases }
         end
         left_ms = (tonumber(redis.call('ZRANGE', holders_key(lock), -1, -1, 'WITHSCORES')[2]) or 0) - now_ms
     end
-    return left_ms > 0 and { 'c', left_ms } or { 'f' }
+    return left_ms > 0 and { COOLING, left_ms } or { FREE }
 end
 
 -- What keeps a lock from a claim, and for how long at most without further operations: h holders, c it is closed, l
 -- another limit. Nothing if the lock admits it. `limit` is empty for an exclusive claim.
 local function conflict(lock, limit, permits, now_ms)
     if lock.holder and lock.until_ms > now_ms then
-        return 'h', lock.until_ms - now_ms
+        return HELD, lock.until_ms - now_ms
     end
     if not lock.limit then
         local left_ms = closed_ms(lock, now_ms)
-        return left_ms > 0 and 'c' or nil, left_ms
+        return left_ms > 0 and COOLING or nil, left_ms
     end
     if limit ~= '' and limit ~= lock.limit then
         -- A cool-down does not enforce its limit.
         local doing = state(lock, now_ms)
-        return doing[1] == 'h' and 'l' or 'c', doing[2]
+        return doing[1] == HELD and OTHER_LIMIT or COOLING, doing[2]
     end
     if limit == '' or limit ~= '0' and lock.taken + permits > tonumber(limit) then
         local first = redis.call('ZRANGE', holders_key(lock), 0, 0, 'WITHSCORES')
-        return 'h', math.max((tonumber(first[2]) or now_ms) - now_ms, 1)
+        return HELD, math.max((tonumber(first[2]) or now_ms) - now_ms, 1)
     end
     return nil
 end

@@ -7,7 +7,7 @@ local function tell_of_step(now_ms)
     if not is_step_told then
         is_step_told = true
         -- Without the right to the channel, they learn it at their next check of the store.
-        redis.pcall('PUBLISH', 'lh:1:clock', now_ms)
+        redis.pcall('PUBLISH', CLOCK_CHANNEL, now_ms)
     end
 end
 

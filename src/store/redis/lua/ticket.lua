@@ -10,14 +10,7 @@
 -- the client can have made the request there, owner.
 -- The lock itself has w, the last sequence number given, as long as there may be waiters; and while it is reserved for
 -- a process, p the process, v the end (ms) of the reservation, and g its length.
--- A reservation that is found expired gets a last call first: if the store or the whole machine stalled, the process
--- could not claim it, and its request may be the next to run.
-
-local RESERVATION_MS, LAST_CALL_MS = 700, 300
--- How much longer the set of a process lives than the process may take to poll: the store may be unavailable that long.
-local OUTAGE_MS = 6000
--- How many dead processes and departed waiters one script passes over.
-local PASSED_OVER_MAX = 16
+-- A reservation that is found expired gets a last call first.
 
 local function queue_key(lock)
     local slot, name = split_key(lock)

@@ -3,7 +3,7 @@
 -- A conflict: the number of the lock, its queue length, and its state. If the lock would admit the claim, earlier
 -- waiters are in its way.
 local function describe_conflict(lock, number, admits, now_ms)
-    return { number, lock.last and lengths(lock) or 0, admits and { 'f' } or state(lock, now_ms) }
+    return { number, lock.last and lengths(lock) or 0, admits and { FREE } or state(lock, now_ms) }
 end
 
 -- The public view of a lock: its state, its queue length, then of the head waiter: sequence, limit, permits, owner.

@@ -23,7 +23,7 @@ local function undo_turn(record, turns, from, has_right)
     redis.call('HDEL', record, has_right and 'r' or '')
     local before = string.sub(turns, from - 8, from - 1)
     redis.call('HSET', record, 'j', string.sub(turns, 1, from - 1) .. string.sub(turns, from + 8))
-    if has_right and before ~= NOBODY then
+    if has_right and before ~= NO_ATTEMPT then
         redis.call('HSET', record, 'r', before)
     end
 end
@@ -37,13 +37,13 @@ local function end_turn(record)
         return false
     end
     local is_granted_to = from == 1
-    if is_close == '0' and not is_granted_to and not (has_right and string.sub(turns, from - 8, from - 1) == CLOSED) then
+    if is_close == '0' and not is_granted_to and not (has_right and string.sub(turns, from - 8, from - 1) == CLOSED_ATTEMPT) then
         undo_turn(record, turns, from, has_right)
         return false
     end
     if not has_right then
         redis.call('HDEL', record, '')
-        redis.call('HSET', record, 'j', string.sub(turns, 1, from - 1) .. CLOSED .. string.sub(turns, from + 8))
+        redis.call('HSET', record, 'j', string.sub(turns, 1, from - 1) .. CLOSED_ATTEMPT .. string.sub(turns, from + 8))
     end
     return has_right
 end
@@ -83,7 +83,7 @@ local function forget_run_out(lock, mark)
         end_sharing_if_empty(lock)
         reserve(lock, now_ms)
     end
-    return 'c' .. string.sub(mark, 22)
+    return MARK_OPEN .. string.sub(mark, 22)
 end
 
 for number = 1, #KEYS / 2 do
@@ -97,13 +97,13 @@ for number = 1, #KEYS / 2 do
         roll_back(lock, record, claim)
     end
     -- One attempt may send several requests: a late one must not be granted what was rolled back.
-    local mark = redis.call('GET', ended) or 'c'
+    local mark = redis.call('GET', ended) or MARK_OPEN
     if is_close == '0' and string.find(mark, '^[23]') and string.sub(mark, 2, 9) == attempt then
         mark = forget_run_out(lock, mark)
     end
-    if string.sub(mark, 1, 1) == 'c' and not string.find(mark, attempt, 2, true) then
+    if string.sub(mark, 1, 1) == MARK_OPEN and not string.find(mark, attempt, 2, true) then
         local attempts = string.sub(mark, 2) .. attempt
-        redis.call('SET', ended, 'c' .. string.sub(attempts, -8 * WITHDRAWN_MAX), 'PX', TOMBSTONE_MS)
+        redis.call('SET', ended, MARK_OPEN .. string.sub(attempts, -8 * WITHDRAWN_MAX), 'PX', TOMBSTONE_MS)
     end
 end
 return { attempt, ended_count }
