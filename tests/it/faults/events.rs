@@ -59,7 +59,7 @@ async fn subscribers(server: &RedisServer) -> i64 {
 }
 
 /// Waits until Redis has counted enough checks for every process to have checked it several times.
-async fn several_surveys(server: &RedisServer) {
+async fn several_checks(server: &RedisServer) {
     let checks = async || {
         let line = server.info("commandstats", "cmdstat_config|get").await;
         let calls = line
@@ -95,7 +95,7 @@ async fn after_a_reset_all_processes_send_all_events() {
     .await;
     // A process that does not know of the watcher.
     let newcomer = Replica::open(&server.database(0)).await;
-    several_surveys(&server).await;
+    several_checks(&server).await;
     newcomer.checks.abort();
     proxy.refuse(false);
     while next(&mut watch).await != WatchEvent::Reset {}
@@ -138,7 +138,7 @@ async fn a_watcher_that_starts_while_cut_off_gets_a_reset() {
     proxy.cut();
     eventually("it is cut off", async || (proxy.open() == 0).then_some(())).await;
     let newcomer = Replica::open(&server.database(0)).await;
-    several_surveys(&server).await;
+    several_checks(&server).await;
     newcomer.checks.abort();
     store.set_event_delivery(true).await;
     assert_eq!(ear.missed_events(), 0);
