@@ -93,16 +93,16 @@ pub(super) async fn a_claim_whose_newer_process_ended_is_granted_by_the_older_re
     fixture.granted(&holding).await;
     let mut older = fixture.waiting(&rival(&holding)).await;
     let mut unseen = older.again().with(|stand| stand.age = SHORT);
-    ended.waits(&mut older.again()).await;
+    ended.still_waits(&mut older.again()).await;
     for older in [&mut older, &mut unseen] {
-        assert_eq!(fixture.ask(older).await, Acquired::Superseded);
+        assert_eq!(fixture.poll(older).await, Acquired::Superseded);
     }
     drop(ended);
     fixture.freed(&holding).await;
     fixture.outlast(RESERVATION_TTL).await;
-    assert_eq!(fixture.ask(&mut older).await, Acquired::Superseded);
+    assert_eq!(fixture.poll(&mut older).await, Acquired::Superseded);
     fixture.outlast(LAST_CALL).await;
-    fixture.served(&mut older).await;
+    fixture.granted_after_wait(&mut older).await;
 }
 
 /// The time of the latest request of a process counts, whichever of them polls.
