@@ -16,7 +16,7 @@ use super::backoff::{self, Backoff};
 use super::held::HeldByStream;
 use super::wait_loop::WaitLoop;
 use super::waiter::DisconnectGuard;
-use super::{ServiceShared, UnclaimedLease, remaining};
+use super::{ServiceShared, remaining};
 use crate::domain::{Claim, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight};
 use crate::store::{Fault, StoreError};
 
@@ -188,21 +188,29 @@ impl HoldTask {
                 Err(queue_full) => self.request.clone().acquire_now(Some(queue_full)).await,
             }
         };
-        let StreamGrant {
-            lease,
+        let AcquireAnswer {
+            outcome,
             waited,
-            replayed,
             unclaimed,
         } = match answer {
-            Ok(answer) => match granted(answer) {
-                Ok(granted) => granted,
-                Err(AcquireOutcome::Draining(_)) => {
-                    return self.send_last(HoldEvent::Draining).await;
-                }
-                Err(refused) => return self.send_last(HoldEvent::Refused(Ok(refused))).await,
-            },
+            Ok(answer) => answer,
             Err(error) => return self.send_last(HoldEvent::Refused(Err(error))).await,
         };
+        let (leases, replayed) = match outcome {
+            AcquireOutcome::Granted(leases) => (leases, false),
+            AcquireOutcome::Reentered(leases) | AcquireOutcome::Replayed(leases) => (leases, true),
+            AcquireOutcome::Draining(_) => return self.send_last(HoldEvent::Draining).await,
+            refused @ (AcquireOutcome::Blocked(_)
+            | AcquireOutcome::Mismatched(_)
+            | AcquireOutcome::TooManyWaiters(_)
+            | AcquireOutcome::TimedOut(_)
+            | AcquireOutcome::Ended(_)
+            | AcquireOutcome::Recovering { .. }) => {
+                return self.send_last(HoldEvent::Refused(Ok(refused))).await;
+            }
+        };
+        let lease = leases.into_iter().next();
+        let lease = lease.expect("a claim has at least one lock");
         let (until, ttl) = (Instant::now() + lease.holder.expires_in, lease.ttl.get());
         let acquired = HoldEvent::Acquired {
             lease,
@@ -334,39 +342,4 @@ impl HoldTask {
         self.events.send_until(until, event).await;
         StreamEnd::Over
     }
-}
-
-/// The lease of a stream, and the guard for its delivery.
-struct StreamGrant {
-    lease: Lease,
-    waited: Duration,
-    replayed: bool,
-    unclaimed: UnclaimedLease,
-}
-
-/// The first lease, or the outcome without one.
-fn granted(answer: AcquireAnswer) -> Result<StreamGrant, AcquireOutcome> {
-    let AcquireAnswer {
-        outcome,
-        waited,
-        unclaimed,
-    } = answer;
-    let (leases, replayed) = match outcome {
-        AcquireOutcome::Granted(leases) => (leases, false),
-        AcquireOutcome::Reentered(leases) | AcquireOutcome::Replayed(leases) => (leases, true),
-        refused @ (AcquireOutcome::Blocked(_)
-        | AcquireOutcome::Mismatched(_)
-        | AcquireOutcome::TooManyWaiters(_)
-        | AcquireOutcome::TimedOut(_)
-        | AcquireOutcome::Draining(_)
-        | AcquireOutcome::Ended(_)
-        | AcquireOutcome::Recovering { .. }) => return Err(refused),
-    };
-    let lease = leases.into_iter().next();
-    Ok(StreamGrant {
-        lease: lease.expect("a claim has at least one lock"),
-        waited,
-        replayed,
-        unclaimed,
-    })
 }

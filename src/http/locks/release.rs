@@ -99,7 +99,7 @@ fn respond(
         }
     }
     if !lost.is_empty() {
-        return Err(not_held(route_form, lost));
+        return Err(route_form.not_held(lost, "the others were released as requested"));
     }
     let (names, leases) = held;
     if leases.is_empty() {
@@ -114,16 +114,6 @@ fn respond(
         waited: Duration::ZERO,
     };
     Ok(grant.plain())
-}
-
-fn not_held(route_form: RouteForm, mut lost: Vec<NotHeld>) -> Problem {
-    match (route_form, lost.pop()) {
-        (RouteForm::Single, Some(lost)) => Problem::not_holder(lost).of_one_lock(),
-        (RouteForm::Single | RouteForm::Multi, last) => {
-            lost.extend(last);
-            Problem::lost(lost, "the others were released as requested")
-        }
-    }
 }
 
 /// Evicts all holders of the lock. A token is ignored, but must be valid if it is sent.

@@ -81,14 +81,8 @@ fn respond(
         Renewed::Mismatched(mismatch) => {
             return Err(route_form.adapt(Problem::mismatch(mismatch)));
         }
-        Renewed::NotHolder(mut lost) => {
-            return Err(match (route_form, lost.pop()) {
-                (RouteForm::Single, Some(lost)) => Problem::not_holder(lost).of_one_lock(),
-                (RouteForm::Single | RouteForm::Multi, last) => {
-                    lost.extend(last);
-                    Problem::lost(lost, "nothing was renewed")
-                }
-            });
+        Renewed::NotHolder(lost) => {
+            return Err(route_form.not_held(lost, "nothing was renewed"));
         }
     };
     // Not `collect`: it would reuse the allocation of `renewals` and shrink it, which costs more than a new one.
