@@ -26,7 +26,6 @@ use gungraun::{
 };
 use leasehold::config::{Config, Sources};
 use leasehold::http::{self, Access, App, HttpSettings};
-use leasehold::server::shutdown::Draining;
 use leasehold::server::{Server, Workers};
 use leasehold::service::LockService;
 use leasehold::service::metrics::{self, LockMetrics};
@@ -35,6 +34,7 @@ use redis_server::{RedisOptions, RedisServer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
+use tokio_util::sync::CancellationToken;
 
 /// The allocator of the binary is part of what is counted.
 #[global_allocator]
@@ -141,9 +141,10 @@ async fn serve(store: &str) -> TcpStream {
         config.operation_timeout,
         config.waiting.clone(),
         LockMetrics::new(&metrics),
+        CancellationToken::new(),
     );
     let settings = HttpSettings::new(&config, Access::open());
-    let app = App::new(service, metrics, Draining::new(), settings);
+    let app = App::new(service, metrics, settings);
     let server = Server::bind(&config.server, ([127, 0, 0, 1], 0).into());
     let server = server.unwrap();
     let address = server.local_addr();

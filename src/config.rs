@@ -15,7 +15,7 @@ mod secret;
 mod server;
 mod settings;
 mod store;
-mod synonyms;
+mod suggestion;
 mod waiting;
 
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ pub use secret::Secret;
 pub use server::{ServerConfig, half};
 pub use settings::Settings;
 pub use store::{RedisAddress, StoreUrl};
-pub use synonyms::key_meant_by;
+pub use suggestion::{did_you_mean, key_meant_by};
 pub use waiting::WaitingConfig;
 
 /// The whole configuration, validated.

@@ -89,12 +89,15 @@ struct ServiceShared {
 
 impl LockService {
     /// Creates a service and registers it as the store's listener. `operation_timeout` limits each store operation.
+    /// When `draining` is cancelled, every wait and every stream ends at once, so that their clients move to another
+    /// process early. Places in queues and leases are kept.
     #[must_use]
     pub fn new(
         store: Arc<dyn LockStore>,
         operation_timeout: Duration,
         waiting: WaitingConfig,
         metrics: LockMetrics,
+        draining: CancellationToken,
     ) -> Self {
         let queues = Arc::new(LocalWaiters::new(
             waiting.poll_interval,
@@ -114,7 +117,7 @@ impl LockService {
                 waiting,
                 metrics,
                 background: TaskTracker::new(),
-                draining: CancellationToken::new(),
+                draining,
                 queues,
                 listed_holders: ListedHolders::default(),
                 rollbacks: Gate::new(ROLLBACKS_AT_ONCE),
@@ -284,9 +287,15 @@ impl LockService {
         self.inner.watch(scope, after).await
     }
 
-    /// Begins the shutdown: from now on every wait and every stream ends at once. Places in queues and leases are kept.
+    /// Begins draining, as a stop signal does.
     pub fn drain(&self) {
         self.inner.draining.cancel();
+    }
+
+    /// Whether the process is about to stop.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.inner.draining.is_cancelled()
     }
 
     /// The last known health of the store. Does no I/O.
@@ -334,10 +343,8 @@ impl LockService {
     /// Waits until all background tasks have ended, or `grace` is over.
     pub async fn shut_down(&self, grace: Duration) {
         self.inner.background.close();
-        if tokio::time::timeout(grace, self.inner.background.wait())
-            .await
-            .is_err()
-        {
+        let finished = tokio::time::timeout(grace, self.inner.background.wait()).await;
+        if finished.is_err() {
             tracing::warn!(
                 unfinished = self.inner.background.len(),
                 "the store did not answer in time; leases that may be orphaned end with their TTL"

@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use thiserror::Error;
 use tokio::time::Instant;
 
@@ -33,7 +33,7 @@ pub const RESERVATION_TTL: Duration = Duration::from_millis(700);
 pub const LAST_CALL: Duration = Duration::from_millis(300);
 
 /// What a store method returns.
-pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+pub type StoreResult<T> = Result<T, StoreError>;
 
 /// A place where leases are kept.
 ///
@@ -76,86 +76,87 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 /// # Cancel safety
 /// Dropping a future leaves the outcome unknown. A caller that may drop one must be ready to
 /// [`withdraw`](Self::withdraw).
+#[async_trait]
 pub trait LockStore: Send + Sync + fmt::Debug {
     /// Grants its locks to the claim if nothing is in the way, or returns why not.
     ///
     /// With a `request`, a claim that cannot be granted is enqueued, or keeps its place. Each poll of the same request
     /// repeats the `attempt` and carries the last ticket that it was given.
-    fn acquire<'a>(
-        &'a self,
-        claim: &'a Claim,
+    async fn acquire(
+        &self,
+        claim: &Claim,
         attempt: Attempt,
-        request: Option<&'a QueueRequest>,
+        request: Option<&QueueRequest>,
         deadline: Instant,
-    ) -> StoreFuture<'a, Acquired>;
+    ) -> StoreResult<Acquired>;
 
     /// Removes a waiting claim from the queue of this process and keeps its place for `keep`: a request within that
     /// time, on any process, continues from there. Meanwhile it does not hold up the queue. Changes nothing for a claim
     /// that does not wait.
-    fn suspend<'a>(
-        &'a self,
-        claim: &'a Claim,
+    async fn suspend(
+        &self,
+        claim: &Claim,
         keep: Duration,
         deadline: Instant,
-    ) -> StoreFuture<'a, Suspended>;
+    ) -> StoreResult<Suspended>;
 
     /// Ends the leases that `attempt` was granted or took over. Keeps the attempt from being granted or queued if its
     /// request arrives late; the store remembers this for the last attempts of a claim, at least 32.
     ///
     /// A grant that was replayed to a later attempt of the same claim stays. The claim does not count as ended: its
     /// token may be used again.
-    fn withdraw<'a>(
-        &'a self,
-        claim: &'a Claim,
+    async fn withdraw(
+        &self,
+        claim: &Claim,
         attempt: Attempt,
         rollback: Rollback,
         deadline: Instant,
-    ) -> StoreFuture<'a, ()>;
+    ) -> StoreResult<()>;
 
     /// Extends the leases on all of these locks, or on none. Never creates a lease.
-    fn renew<'a>(
-        &'a self,
-        names: &'a LockNames,
+    async fn renew(
+        &self,
+        names: &LockNames,
         token: Token,
         change: RenewOptions,
         deadline: Instant,
-    ) -> StoreFuture<'a, Renewed>;
+    ) -> StoreResult<Renewed>;
 
     /// Ends the claim on each of these locks, or lowers its hold count to `hold_count`, if given and if it is larger. A
     /// waiting claim leaves the queue. The answer has one entry per name: locks that the token does not hold do not
     /// keep the others from being released.
-    fn release<'a>(
-        &'a self,
-        names: &'a LockNames,
+    async fn release(
+        &self,
+        names: &LockNames,
         token: Token,
         hold_count: Option<HoldCount>,
         deadline: Instant,
-    ) -> StoreFuture<'a, Vec<Released>>;
+    ) -> StoreResult<Vec<Released>>;
 
     /// Takes the lock away from its holders, in as many steps as time permits, and returns them. Their later requests
     /// get `reason`.
-    fn evict<'a>(
-        &'a self,
-        name: &'a LockName,
-        reason: &'a str,
+    async fn evict(
+        &self,
+        name: &LockName,
+        reason: &str,
         deadlines: Deadlines,
-    ) -> StoreFuture<'a, Evicted>;
+    ) -> StoreResult<Evicted>;
 
     /// The state of the lock.
-    fn inspect<'a>(&'a self, name: &'a LockName, deadline: Instant) -> StoreFuture<'a, LockView>;
+    async fn inspect(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView>;
 
     /// One page of the locks that are held or waited for, in the order of names: no lock twice, and no lock missing
     /// that stays held or waited for throughout. All listings of a process together take a small share of the store's
     /// time, in small steps.
-    fn list<'a>(&'a self, query: &'a ListQuery, deadlines: Deadlines) -> StoreFuture<'a, Listing>;
+    async fn list(&self, query: &ListQuery, deadlines: Deadlines) -> StoreResult<Listing>;
 
     /// Checks the state of the store itself and drops entries that are due. Called every few seconds.
-    fn refresh_health(&self) -> BoxFuture<'_, ()>;
+    async fn refresh_health(&self);
 
     /// Does the work that visits every lock, if it is due: counts the held ones, and repairs the effects of a clock
     /// that was set back. Called as often as [`refresh_health`](Self::refresh_health) but apart from it, because
     /// visiting millions of locks takes long.
-    fn sweep(&self) -> BoxFuture<'_, ()>;
+    async fn sweep(&self);
 
     /// The result of the last [`refresh_health`](Self::refresh_health). Does no I/O.
     fn health(&self) -> StoreHealth;
@@ -166,7 +167,7 @@ pub trait LockStore: Send + Sync + fmt::Debug {
     /// Sets whether this process receives events. While no process does, none are published. The future completes when
     /// every event from now on will be delivered, or when the store cannot ensure that; in that case
     /// [`Listener::events_lost`] follows as soon as it can.
-    fn set_event_delivery(&self, wanted: bool) -> BoxFuture<'_, ()>;
+    async fn set_event_delivery(&self, wanted: bool);
 }
 
 /// Receives a store's notifications. Called in the middle of the store's own work, so implementations must not wait or

@@ -6,11 +6,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::{CliError, Exit, key_files};
 use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
 use crate::http::{self, Access, App, Failures, KeyRing, KnownHosts};
 use crate::limits::Refusals;
-use crate::server::shutdown::{self, Draining, StopSignals};
+use crate::server::shutdown::{self, StopSignals};
 use crate::server::{Drained, Server, Workers, descriptors};
 use crate::service::metrics::LockMetrics;
 use crate::service::{self, LockService};
@@ -62,14 +64,18 @@ fn run_until_stopped(config: &Config, log: &LogWriter) -> Result<Exit, ServeErro
 /// Serves until the drain after the first signal has finished, or until a second signal.
 async fn until_stopped(config: &Config, log: &LogWriter) -> Result<Exit, ServeError> {
     let signals = StopSignals::listen()?;
-    let draining = Draining::new();
+    let draining = CancellationToken::new();
     tokio::select! {
         served = serve(config, log, draining.clone()) => served.map(|()| Exit::Done),
         second = signals.announce(draining) => Ok(Exit::Stopped(second)),
     }
 }
 
-async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(), ServeError> {
+async fn serve(
+    config: &Config,
+    log: &LogWriter,
+    draining: CancellationToken,
+) -> Result<(), ServeError> {
     let metrics = Arc::new(Metrics::with_buckets(&buckets()));
     count_dropped_lines(&metrics, log.clone());
     let store = store::open(config).await?;
@@ -78,6 +84,7 @@ async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(
         config.operation_timeout,
         config.waiting.clone(),
         LockMetrics::new(&metrics),
+        draining.clone(),
     );
     let server_config = fitted(config)?;
     let refusals = Refusals::new(&metrics);
@@ -98,7 +105,6 @@ async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(
         config,
         access.clone(),
         service.clone(),
-        draining.clone(),
         Arc::clone(&metrics),
     );
     let workers = Workers::start().map_err(ServeError::System)?;
@@ -109,11 +115,10 @@ async fn serve(config: &Config, log: &LogWriter, draining: Draining) -> Result<(
         drained = server.run(
             http::router(app),
             workers.clone(),
-            shutdown::announced(draining.clone(), config.server.drain_delay),
+            shutdown::announced(draining, config.server.drain_delay),
         ) => drained,
         never = upkeep(&metrics) => match never {},
         never = service.survey(config.redis.survey_interval) => match never {},
-        never = drain(&service, &draining) => match never {},
         never = follow_keys(config, &access, &metrics) => match never {},
         never = serve_admin => match never {},
     };
@@ -210,15 +215,9 @@ fn buckets() -> Vec<(&'static str, &'static [f64])> {
 }
 
 /// The one place that connects service and HTTP.
-fn app(
-    config: &Config,
-    access: Access,
-    service: LockService,
-    draining: Draining,
-    metrics: Arc<Metrics>,
-) -> App {
+fn app(config: &Config, access: Access, service: LockService, metrics: Arc<Metrics>) -> App {
     let settings = http::HttpSettings::new(config, access);
-    App::new(service, metrics, draining, settings)
+    App::new(service, metrics, settings)
 }
 
 /// The access rules, as `http` expects them.
@@ -249,13 +248,6 @@ async fn upkeep(metrics: &Metrics) -> Infallible {
         interval.tick().await;
         metrics.upkeep();
     }
-}
-
-/// Ends every wait and every stream as soon as draining begins, so that their clients move to another process early.
-async fn drain(service: &LockService, draining: &Draining) -> Infallible {
-    draining.begun().await;
-    service.drain();
-    std::future::pending().await
 }
 
 /// Announces the open port: as a short banner on a terminal, as one log line otherwise.

@@ -86,17 +86,6 @@ pub fn find(name: &str) -> Option<&'static SettingKey> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// The candidate most similar to the text, if any is similar enough.
-pub fn did_you_mean<'a>(text: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // Below this similarity a suggestion would confuse rather than help.
-    const SIMILARITY_MIN: f64 = 0.8;
-    candidates
-        .map(|candidate| (strsim::jaro_winkler(text, candidate), candidate))
-        .filter(|(similarity, _)| *similarity >= SIMILARITY_MIN)
-        .max_by(|(left, _), (right, _)| left.total_cmp(right))
-        .map(|(_, candidate)| candidate)
-}
-
 /// Parses line by line, because it needs the order and the comments, and a TOML parser keeps neither.
 fn scan(text: &str) -> Vec<SettingKey> {
     let mut keys = Vec::new();

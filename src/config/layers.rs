@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Origin};
 use super::keys::{self, Kind, SettingKey};
-use super::synonyms::key_meant_by;
+use super::suggestion::{did_you_mean, nearest_key};
 
 const PREFIX: &str = "LEASEHOLD_";
 const FILE_VARIABLE: &str = "LEASEHOLD_CONFIG";
@@ -105,15 +105,8 @@ fn environment(variables: &[(OsString, OsString)]) -> Result<Vec<Setting>, Confi
         }
         let origin = Origin::Environment(name.to_owned());
         let Some(key) = keys::all().iter().find(|key| key.variable() == name) else {
-            let variables: Vec<String> = keys::all().iter().map(SettingKey::variable).collect();
             // Without the prefix: since all names share it, it would make every name look similar.
-            let rests = variables.iter().map(|variable| &variable[PREFIX.len()..]);
-            let nearest = key_meant_by(&name[PREFIX.len()..])
-                .map(SettingKey::variable)
-                .or_else(|| {
-                    keys::did_you_mean(&name[PREFIX.len()..], rests)
-                        .map(|rest| format!("{PREFIX}{rest}"))
-                });
+            let nearest = nearest_key(&name[PREFIX.len()..]).map(SettingKey::variable);
             return Err(ConfigError::Unknown {
                 origin,
                 what: "variable",
@@ -185,8 +178,8 @@ fn collect(
         let origin_here = origin(name.span().start);
         if let Some(section) = value.get_ref().as_table().filter(|_| prefix.is_empty()) {
             let Some(_) = keys::all().iter().find(|key| key.section() == dotted) else {
-                let nearest =
-                    keys::did_you_mean(&dotted, keys::all().iter().map(SettingKey::section));
+                let sections = keys::all().iter().map(SettingKey::section);
+                let nearest = did_you_mean(&dotted, sections.filter(|section| !section.is_empty()));
                 let nearest = nearest.map(str::to_owned);
                 return Err(ConfigError::Unknown {
                     origin: origin_here,
@@ -199,7 +192,7 @@ fn collect(
             continue;
         }
         let Some(key) = keys::find(&dotted) else {
-            let nearest = nearest_key(&dotted).map(str::to_owned);
+            let nearest = nearest_key(&dotted).map(|key| key.name.clone());
             return Err(ConfigError::Unknown {
                 origin: origin_here,
                 what: "key",
@@ -216,16 +209,6 @@ fn collect(
         });
     }
     Ok(())
-}
-
-/// A key in the wrong section, or in none, is recognised by the last part of its name.
-fn nearest_key(dotted: &str) -> Option<&'static str> {
-    let last = |name: &str| name.rsplit('.').next().map(str::to_owned);
-    let names = || keys::all().iter().map(|key| key.name.as_str());
-    let meant = key_meant_by(dotted).map(|key| key.name.as_str());
-    meant
-        .or_else(|| names().find(|name| last(name) == last(dotted)))
-        .or_else(|| keys::did_you_mean(dotted, names()))
 }
 
 /// The value as it would be written on the command line, so that one parser serves all layers.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::error::ConfigError;
-use super::keys;
 use super::settings::Settings;
+use super::suggestion::did_you_mean;
 
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
@@ -93,7 +93,7 @@ fn level(settings: &Settings) -> Result<String, ConfigError> {
             continue;
         }
         let Some((target, _)) = directive.split_once('=') else {
-            let hint = keys::did_you_mean(directive, LEVELS.into_iter())
+            let hint = did_you_mean(directive, LEVELS.into_iter())
                 .map_or_else(String::new, |level| format!("did you mean {level}? "));
             return Err(invalid(format!(
                 "\"{directive}\" is not a level; {hint}levels are {}; set one for a module as in info,leasehold::store=debug",
@@ -103,7 +103,7 @@ fn level(settings: &Settings) -> Result<String, ConfigError> {
         let module = target.strip_prefix("leasehold::").unwrap_or(MODULES[0]);
         let module = module.split([':', '[']).next().unwrap_or(module);
         if !MODULES.contains(&module) {
-            let hint = keys::did_you_mean(module, MODULES.into_iter())
+            let hint = did_you_mean(module, MODULES.into_iter())
                 .map_or_else(String::new, |module| {
                     format!("did you mean leasehold::{module}? ")
                 });

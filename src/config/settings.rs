@@ -10,6 +10,7 @@ use super::keys::{self, SettingKey};
 use super::layers::{self, Setting, Sources};
 use super::secret::{self, Secret};
 use super::store;
+use super::suggestion::did_you_mean;
 use crate::domain::duration;
 
 /// One effective setting for each key. `Display` prints them as TOML with their origins and without secrets.
@@ -107,7 +108,7 @@ impl Settings {
         let chosen = choices.iter().find(|(word, _)| *word == text);
         chosen.map(|(_, value)| *value).ok_or_else(|| {
             let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-            let nearest = keys::did_you_mean(text, words.iter().copied());
+            let nearest = did_you_mean(text, words.iter().copied());
             let hint = nearest.map_or_else(String::new, |word| format!("; did you mean {word}?"));
             self.invalid(
                 name,

@@ -11,7 +11,6 @@ use super::metrics::HttpMetrics;
 use crate::config::{Config, LogRequests, StoreUrl};
 use crate::domain::Bounds;
 use crate::limits::{Budget, Refusals};
-use crate::server::shutdown::Draining;
 use crate::service::LockService;
 use crate::telemetry::{self, Build, Metrics};
 
@@ -26,7 +25,6 @@ struct AppShared {
     service: LockService,
     metrics: Arc<Metrics>,
     http_metrics: HttpMetrics,
-    draining: Draining,
     settings: HttpSettings,
     log_sample: LogSample,
     refusals: Refusals,
@@ -117,14 +115,9 @@ impl HttpSettings {
 }
 
 impl App {
-    /// Builds the shared state. `draining` begins when the process receives a stop signal.
+    /// Builds the shared state.
     #[must_use]
-    pub fn new(
-        service: LockService,
-        metrics: Arc<Metrics>,
-        draining: Draining,
-        settings: HttpSettings,
-    ) -> Self {
+    pub fn new(service: LockService, metrics: Arc<Metrics>, settings: HttpSettings) -> Self {
         let http_metrics = HttpMetrics::new(Arc::clone(&metrics));
         let admission = Admission::new(&settings);
         Self {
@@ -136,7 +129,6 @@ impl App {
                 service,
                 metrics,
                 http_metrics,
-                draining,
                 settings,
                 log_sample: LogSample::default(),
             }),
@@ -179,9 +171,5 @@ impl App {
     /// The bytes of large responses in flight.
     pub(super) fn answer_bytes(&self) -> &Budget {
         &self.inner.answer_bytes
-    }
-
-    pub(super) fn is_draining(&self) -> bool {
-        self.inner.draining.has_begun()
     }
 }

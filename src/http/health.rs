@@ -70,7 +70,7 @@ pub(super) async fn readyz(State(app): State<App>, request: Request) -> Result<R
         Some(_) => return Err(Problem::field("verbose", "must be true or false")),
     };
     fields.finish(&["verbose"])?;
-    let (is_draining, store) = (app.is_draining(), app.service().store_health());
+    let (is_draining, store) = (app.service().is_draining(), app.service().store_health());
     let is_ready = !is_draining && store.contacted && store.refused.is_none();
     let (code, status) = match is_ready {
         true => (StatusCode::OK, Status::Ok),

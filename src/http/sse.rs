@@ -1,5 +1,8 @@
 //! Server-sent events: their encoding, and a response body that lasts until its stream ends or its client disconnects.
 //! Which events are sent is decided elsewhere.
+//!
+//! `axum::response::sse` encodes an event once for each stream and cannot send a text that streams share, which is why
+//! it is not used here.
 
 use std::convert::Infallible;
 use std::pin::Pin;

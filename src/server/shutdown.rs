@@ -1,4 +1,4 @@
-//! Stop signals, and the draining flag that readiness reads.
+//! Stop signals, and the token that is cancelled when draining begins: readiness fails, waits and streams end.
 //!
 //! SIGHUP stops the process like SIGTERM. There is no configuration to reload, and without a handler the closing of a
 //! terminal would end the process without a drain. Under `nohup`, which sets the signal to ignored, it stays ignored.
@@ -8,51 +8,11 @@ use std::io;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// Supervisors such as `timeout` signal a process and then its group, so one stop request may arrive twice. Signals
 /// within this window count as one; a deliberate second signal comes later.
 const DUPLICATE_SIGNAL_WINDOW: Duration = Duration::from_millis(100);
-
-/// Whether the process is about to stop. Clones share one flag, which is set once and never cleared.
-#[derive(Debug, Clone)]
-pub struct Draining(watch::Sender<bool>);
-
-impl Draining {
-    /// A process that is not stopping.
-    pub fn new() -> Self {
-        Self(watch::Sender::new(false))
-    }
-
-    /// Begins draining: readiness fails from here on, and tasks that wait on [`begun`](Self::begun) continue.
-    pub fn begin(&self) {
-        self.0.send_replace(true);
-    }
-
-    /// Whether draining has begun.
-    pub fn has_begun(&self) -> bool {
-        *self.0.borrow()
-    }
-
-    /// Waits until draining begins.
-    ///
-    /// # Cancel safety
-    ///
-    /// Nothing is lost when this is dropped; another call sees the same state.
-    pub async fn begun(&self) {
-        let mut receiver = self.0.subscribe();
-        receiver
-            .wait_for(|begun| *begun)
-            .await
-            .expect("the sender lives in self");
-    }
-}
-
-impl Default for Draining {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 /// A signal that asks the process to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,10 +70,10 @@ impl StopSignals {
     }
 
     /// Begins draining at the first signal, and completes with the second one, which asks to stop at once.
-    pub async fn announce(mut self, draining: Draining) -> Stop {
+    pub async fn announce(mut self, draining: CancellationToken) -> Stop {
         let first = self.next().await;
         tracing::info!(signal = ?first, "stopping; another signal ends the process at once");
-        draining.begin();
+        draining.cancel();
         let duplicates = async {
             loop {
                 self.next().await;
@@ -144,7 +104,7 @@ fn is_ignored(kind: SignalKind) -> bool {
 
 /// Completes `delay` after draining has begun. During the delay, load balancers notice that readiness fails, and
 /// requests that they still send are served.
-pub async fn announced(draining: Draining, delay: Duration) {
-    draining.begun().await;
+pub async fn announced(draining: CancellationToken, delay: Duration) {
+    draining.cancelled().await;
     tokio::time::sleep(delay).await;
 }

@@ -6,8 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, ready};
+use async_trait::async_trait;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
@@ -15,9 +14,7 @@ use super::pace::Pace;
 use super::state::{
     Applied, ClaimKeys, KeyedClaim, ListingProgress, Notification, State, StoreTime,
 };
-use super::{
-    Deadlines, Finding, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
-};
+use super::{Deadlines, Finding, ListQuery, Listener, LockStore, StoreHealth, StoreResult};
 use crate::domain::{
     Acquired, AnswerRoom, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName,
     LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
@@ -105,13 +102,73 @@ impl MemoryStore {
             .lock()
             .expect("no step panics while it holds the state")
     }
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MemoryStore")
+    }
+}
+
+#[async_trait]
+impl LockStore for MemoryStore {
+    async fn acquire(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        request: Option<&QueueRequest>,
+        _: Instant,
+    ) -> StoreResult<Acquired> {
+        let claim = KeyedClaim::new(claim);
+        self.step(|state, now| state.acquire(now, &claim, attempt, request))
+    }
+
+    async fn suspend(&self, claim: &Claim, keep: Duration, _: Instant) -> StoreResult<Suspended> {
+        let claim = KeyedClaim::new(claim);
+        Ok(self.step(|state, now| state.suspend(now, &claim, keep)))
+    }
+
+    async fn withdraw(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        rollback: Rollback,
+        _: Instant,
+    ) -> StoreResult<()> {
+        let claim = KeyedClaim::new(claim);
+        self.step(|state, now| state.withdraw(now, &claim, attempt, rollback));
+        Ok(())
+    }
+
+    async fn renew(
+        &self,
+        names: &LockNames,
+        token: Token,
+        change: RenewOptions,
+        _: Instant,
+    ) -> StoreResult<Renewed> {
+        let keys = ClaimKeys::of(names, token);
+        Ok(self.step(|state, now| state.renew(now, &keys, change)))
+    }
+
+    async fn release(
+        &self,
+        names: &LockNames,
+        token: Token,
+        hold_count: Option<HoldCount>,
+        _: Instant,
+    ) -> StoreResult<Vec<Released>> {
+        let keys = ClaimKeys::of(names, token);
+        let released = self.step(|state, now| state.release(now, &keys, hold_count));
+        Ok(released)
+    }
 
     async fn evict(
         &self,
         name: &LockName,
         reason: &str,
         deadlines: Deadlines,
-    ) -> Result<Evicted, StoreError> {
+    ) -> StoreResult<Evicted> {
         let mut room = AnswerRoom::for_locks(1);
         let mut holders = Holders::none();
         let claims = self.step(|state, now| state.begin_eviction(now, name));
@@ -135,7 +192,11 @@ impl MemoryStore {
         })
     }
 
-    async fn list(&self, query: &ListQuery, deadlines: Deadlines) -> Result<Listing, StoreError> {
+    async fn inspect(&self, name: &LockName, _: Instant) -> StoreResult<LockView> {
+        Ok(self.step(|state, now| state.inspect(now, name)))
+    }
+
+    async fn list(&self, query: &ListQuery, deadlines: Deadlines) -> StoreResult<Listing> {
         let mut page = ListingProgress::new(query);
         while !page.is_over() {
             let step = async {
@@ -146,102 +207,16 @@ impl MemoryStore {
         }
         Ok(page.into_listing())
     }
-}
 
-impl std::fmt::Debug for MemoryStore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("MemoryStore")
-    }
-}
-
-impl LockStore for MemoryStore {
-    fn acquire<'a>(
-        &'a self,
-        claim: &'a Claim,
-        attempt: Attempt,
-        request: Option<&'a QueueRequest>,
-        _: Instant,
-    ) -> StoreFuture<'a, Acquired> {
-        let claim = KeyedClaim::new(claim);
-        ready(self.step(|state, now| state.acquire(now, &claim, attempt, request))).boxed()
-    }
-
-    fn suspend<'a>(
-        &'a self,
-        claim: &'a Claim,
-        keep: Duration,
-        _: Instant,
-    ) -> StoreFuture<'a, Suspended> {
-        let claim = KeyedClaim::new(claim);
-        ready(Ok(self.step(|state, now| state.suspend(now, &claim, keep)))).boxed()
-    }
-
-    fn withdraw<'a>(
-        &'a self,
-        claim: &'a Claim,
-        attempt: Attempt,
-        rollback: Rollback,
-        _: Instant,
-    ) -> StoreFuture<'a, ()> {
-        let claim = KeyedClaim::new(claim);
-        self.step(|state, now| state.withdraw(now, &claim, attempt, rollback));
-        ready(Ok(())).boxed()
-    }
-
-    fn renew<'a>(
-        &'a self,
-        names: &'a LockNames,
-        token: Token,
-        change: RenewOptions,
-        _: Instant,
-    ) -> StoreFuture<'a, Renewed> {
-        let keys = ClaimKeys::of(names, token);
-        ready(Ok(self.step(|state, now| state.renew(now, &keys, change)))).boxed()
-    }
-
-    fn release<'a>(
-        &'a self,
-        names: &'a LockNames,
-        token: Token,
-        hold_count: Option<HoldCount>,
-        _: Instant,
-    ) -> StoreFuture<'a, Vec<Released>> {
-        let keys = ClaimKeys::of(names, token);
-        let released = self.step(|state, now| state.release(now, &keys, hold_count));
-        ready(Ok(released)).boxed()
-    }
-
-    fn evict<'a>(
-        &'a self,
-        name: &'a LockName,
-        reason: &'a str,
-        deadlines: Deadlines,
-    ) -> StoreFuture<'a, Evicted> {
-        self.evict(name, reason, deadlines).boxed()
-    }
-
-    fn inspect<'a>(&'a self, name: &'a LockName, _: Instant) -> StoreFuture<'a, LockView> {
-        ready(Ok(self.step(|state, now| state.inspect(now, name)))).boxed()
-    }
-
-    fn list<'a>(&'a self, query: &'a ListQuery, deadlines: Deadlines) -> StoreFuture<'a, Listing> {
-        self.list(query, deadlines).boxed()
-    }
-
-    fn refresh_health(&self) -> BoxFuture<'_, ()> {
+    async fn refresh_health(&self) {
         // Small steps, so that other requests and connections get their turn while millions of entries are due.
-        async {
-            while self.step(State::sweep) {
-                yield_now().await;
-            }
+        while self.step(State::sweep) {
+            yield_now().await;
         }
-        .boxed()
     }
 
     /// The state keeps a count, so there is nothing to do.
-    fn sweep(&self) -> BoxFuture<'_, ()> {
-        ready(()).boxed()
-    }
+    async fn sweep(&self) {}
 
     fn health(&self) -> StoreHealth {
         StoreHealth {
@@ -263,9 +238,8 @@ impl LockStore for MemoryStore {
         self.listener.get_or_init(|| listener);
     }
 
-    fn set_event_delivery(&self, wanted: bool) -> BoxFuture<'_, ()> {
+    async fn set_event_delivery(&self, wanted: bool) {
         self.step(|state, now| state.set_event_delivery(now, wanted));
-        ready(()).boxed()
     }
 }
 

@@ -30,12 +30,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::pace::Pace;
 use super::{
-    Deadlines, Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
+    Deadlines, Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreHealth, StoreResult,
 };
 use crate::config::{RedisAddress, RedisConfig};
 use crate::domain::{
@@ -238,82 +238,81 @@ impl fmt::Debug for RedisStore {
     }
 }
 
+#[async_trait]
 impl LockStore for RedisStore {
-    fn acquire<'a>(
-        &'a self,
-        claim: &'a Claim,
+    async fn acquire(
+        &self,
+        claim: &Claim,
         attempt: Attempt,
-        request: Option<&'a QueueRequest>,
+        request: Option<&QueueRequest>,
         deadline: Instant,
-    ) -> StoreFuture<'a, Acquired> {
-        Box::pin(self.acquire(claim, attempt, request, deadline))
+    ) -> StoreResult<Acquired> {
+        self.acquire(claim, attempt, request, deadline).await
     }
 
-    fn suspend<'a>(
-        &'a self,
-        claim: &'a Claim,
+    async fn suspend(
+        &self,
+        claim: &Claim,
         keep: Duration,
         deadline: Instant,
-    ) -> StoreFuture<'a, Suspended> {
-        Box::pin(self.suspend(claim, keep, deadline))
+    ) -> StoreResult<Suspended> {
+        self.suspend(claim, keep, deadline).await
     }
 
-    fn withdraw<'a>(
-        &'a self,
-        claim: &'a Claim,
+    async fn withdraw(
+        &self,
+        claim: &Claim,
         attempt: Attempt,
         rollback: Rollback,
         deadline: Instant,
-    ) -> StoreFuture<'a, ()> {
-        Box::pin(self.withdraw(claim, attempt, rollback, deadline))
+    ) -> StoreResult<()> {
+        self.withdraw(claim, attempt, rollback, deadline).await
     }
 
-    fn renew<'a>(
-        &'a self,
-        names: &'a LockNames,
+    async fn renew(
+        &self,
+        names: &LockNames,
         token: Token,
         change: RenewOptions,
         deadline: Instant,
-    ) -> StoreFuture<'a, Renewed> {
-        Box::pin(self.renew(names, token, change, deadline))
+    ) -> StoreResult<Renewed> {
+        self.renew(names, token, change, deadline).await
     }
 
-    fn release<'a>(
-        &'a self,
-        names: &'a LockNames,
+    async fn release(
+        &self,
+        names: &LockNames,
         token: Token,
         hold_count: Option<HoldCount>,
         deadline: Instant,
-    ) -> StoreFuture<'a, Vec<Released>> {
-        Box::pin(self.release(names, token, hold_count, deadline))
+    ) -> StoreResult<Vec<Released>> {
+        self.release(names, token, hold_count, deadline).await
     }
 
-    fn evict<'a>(
-        &'a self,
-        name: &'a LockName,
-        reason: &'a str,
+    async fn evict(
+        &self,
+        name: &LockName,
+        reason: &str,
         deadlines: Deadlines,
-    ) -> StoreFuture<'a, Evicted> {
-        Box::pin(self.evict(name, reason, deadlines))
+    ) -> StoreResult<Evicted> {
+        self.evict(name, reason, deadlines).await
     }
 
-    fn inspect<'a>(&'a self, name: &'a LockName, deadline: Instant) -> StoreFuture<'a, LockView> {
-        Box::pin(self.inspect(name, deadline))
+    async fn inspect(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView> {
+        self.inspect(name, deadline).await
     }
 
-    fn list<'a>(&'a self, query: &'a ListQuery, deadlines: Deadlines) -> StoreFuture<'a, Listing> {
-        Box::pin(self.list(query, deadlines))
+    async fn list(&self, query: &ListQuery, deadlines: Deadlines) -> StoreResult<Listing> {
+        self.list(query, deadlines).await
     }
 
-    fn refresh_health(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            let check = self.check().await;
-            self.log_changes(&check);
-        })
+    async fn refresh_health(&self) {
+        let check = self.check().await;
+        self.log_changes(&check);
     }
 
-    fn sweep(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.sweep())
+    async fn sweep(&self) {
+        self.sweep().await
     }
 
     fn health(&self) -> StoreHealth {
@@ -346,7 +345,7 @@ impl LockStore for RedisStore {
             .set_listener(self.pool.client(), &self.pool, listener);
     }
 
-    fn set_event_delivery(&self, wanted: bool) -> BoxFuture<'_, ()> {
-        Box::pin(self.set_event_delivery(wanted))
+    async fn set_event_delivery(&self, wanted: bool) {
+        self.set_event_delivery(wanted).await
     }
 }

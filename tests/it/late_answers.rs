@@ -4,137 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use leasehold::domain::{
-    Acquired, Attempt, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockState,
-    LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
-};
+use leasehold::domain::{Attempt, Claim, LockState, RenewOptions};
 use leasehold::service::{AcquireOutcome, LockService};
-use leasehold::store::memory::MemoryStore;
-use leasehold::store::{
-    Deadlines, ListQuery, Listener, LockStore, StoreError, StoreFuture, StoreHealth,
-};
-use tokio::time::{Instant, sleep, timeout};
+use leasehold::store::{LockStore, StoreError};
+use tokio::time::timeout;
 
 use crate::support::fixture::{LONG, claim, deadline, lock_of, only, ttl};
+use crate::support::scripted_store::{Fate, ScriptedStore};
 use crate::support::stores;
 
 const NO_WAIT: Duration = Duration::ZERO;
 
-/// Executes operations at once and replies after a delay, as with a slow network or a paused process.
-#[derive(Debug)]
-struct LateStore {
-    store: MemoryStore,
-    late: Duration,
-}
-
-impl LateStore {
-    fn after<'a, T: Send + 'a>(&self, answer: StoreFuture<'a, T>) -> StoreFuture<'a, T> {
-        let late = self.late;
-        async move {
-            let answer = answer.await;
-            sleep(late).await;
-            answer
-        }
-        .boxed()
-    }
-}
-
-impl LockStore for LateStore {
-    fn acquire<'a>(
-        &'a self,
-        claim: &'a Claim,
-        attempt: Attempt,
-        stand: Option<&'a QueueRequest>,
-        by: Instant,
-    ) -> StoreFuture<'a, Acquired> {
-        self.after(self.store.acquire(claim, attempt, stand, by))
-    }
-
-    fn suspend<'a>(
-        &'a self,
-        claim: &'a Claim,
-        keep: Duration,
-        by: Instant,
-    ) -> StoreFuture<'a, Suspended> {
-        self.after(self.store.suspend(claim, keep, by))
-    }
-
-    fn withdraw<'a>(
-        &'a self,
-        claim: &'a Claim,
-        attempt: Attempt,
-        rollback: Rollback,
-        by: Instant,
-    ) -> StoreFuture<'a, ()> {
-        self.after(self.store.withdraw(claim, attempt, rollback, by))
-    }
-
-    fn renew<'a>(
-        &'a self,
-        names: &'a LockNames,
-        token: Token,
-        change: RenewOptions,
-        by: Instant,
-    ) -> StoreFuture<'a, Renewed> {
-        self.after(self.store.renew(names, token, change, by))
-    }
-
-    fn release<'a>(
-        &'a self,
-        names: &'a LockNames,
-        token: Token,
-        hold_count: Option<HoldCount>,
-        by: Instant,
-    ) -> StoreFuture<'a, Vec<Released>> {
-        self.after(self.store.release(names, token, hold_count, by))
-    }
-
-    fn evict<'a>(
-        &'a self,
-        name: &'a LockName,
-        reason: &'a str,
-        by: Deadlines,
-    ) -> StoreFuture<'a, Evicted> {
-        self.after(self.store.evict(name, reason, by))
-    }
-
-    fn inspect<'a>(&'a self, name: &'a LockName, by: Instant) -> StoreFuture<'a, LockView> {
-        self.after(self.store.inspect(name, by))
-    }
-
-    fn list<'a>(&'a self, query: &'a ListQuery, by: Deadlines) -> StoreFuture<'a, Listing> {
-        self.after(self.store.list(query, by))
-    }
-
-    fn refresh_health(&self) -> BoxFuture<'_, ()> {
-        self.store.refresh_health()
-    }
-
-    fn sweep(&self) -> BoxFuture<'_, ()> {
-        self.store.sweep()
-    }
-
-    fn health(&self) -> StoreHealth {
-        self.store.health()
-    }
-
-    fn set_listener(&self, listener: Arc<dyn Listener>) {
-        self.store.set_listener(listener);
-    }
-
-    fn set_event_delivery(&self, wanted: bool) -> BoxFuture<'_, ()> {
-        self.store.set_event_delivery(wanted)
-    }
-}
-
 /// A service on a late store, and the store itself for direct checks.
-fn late_by(late: Duration) -> (LockService, Arc<LateStore>) {
-    let store = Arc::new(LateStore {
-        store: MemoryStore::new(100),
-        late,
-    });
+fn late_by(late: Duration) -> (LockService, Arc<ScriptedStore>) {
+    let store = Arc::new(ScriptedStore::always(Fate::Late(late)));
     (
         stores::service(Arc::clone(&store) as Arc<dyn LockStore>),
         store,
@@ -148,7 +31,7 @@ fn lasting(lease: Duration) -> Arc<Claim> {
     })
 }
 
-async fn state(store: &LateStore, claim: &Claim) -> LockState {
+async fn state(store: &ScriptedStore, claim: &Claim) -> LockState {
     store
         .store
         .inspect(lock_of(claim), deadline())

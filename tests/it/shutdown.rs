@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use leasehold::server::shutdown::{Draining, announced};
+use leasehold::server::shutdown::announced;
 use leasehold::server::{Drained, Server, Workers};
 use nix::sys::signal::Signal;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use crate::process::Serving;
 use crate::sockets::{config, local};
@@ -78,7 +79,7 @@ async fn a_request_under_way_is_answered_after_the_listener_closed() {
     };
     let server = Server::bind(&config(), local()).unwrap();
     let address = server.local_addr();
-    let draining = Draining::new();
+    let draining = CancellationToken::new();
     let stop = announced(draining.clone(), Duration::ZERO);
     let running = tokio::spawn(server.run(
         Router::new().route("/slow", get(slow)),
@@ -87,7 +88,7 @@ async fn a_request_under_way_is_answered_after_the_listener_closed() {
     ));
     let request = tokio::spawn(reqwest::get(format!("http://{address}/slow")));
     entered.notified().await;
-    draining.begin();
+    draining.cancel();
     // Refused connections show that the listener is closed; until then the system still accepts them.
     while tokio::net::TcpStream::connect(address).await.is_ok() {
         tokio::task::yield_now().await;
@@ -116,7 +117,7 @@ async fn a_request_that_never_ends_is_cut_when_the_time_to_drain_is_over() {
     };
     let server = Server::bind(&config, local()).unwrap();
     let (address, open) = (server.local_addr(), server.open_connections());
-    let draining = Draining::new();
+    let draining = CancellationToken::new();
     let stop = announced(draining.clone(), Duration::ZERO);
     let running = tokio::spawn(server.run(
         Router::new().route("/stuck", get(stuck)),
@@ -125,7 +126,7 @@ async fn a_request_that_never_ends_is_cut_when_the_time_to_drain_is_over() {
     ));
     let request = tokio::spawn(reqwest::get(format!("http://{address}/stuck")));
     entered.notified().await;
-    draining.begin();
+    draining.cancel();
     assert_eq!(running.await.unwrap(), Drained::Cut { connections: 1 });
     assert!(request.await.unwrap().is_err());
     assert_eq!(open.count(), 0);
@@ -135,7 +136,7 @@ async fn a_request_that_never_ends_is_cut_when_the_time_to_drain_is_over() {
 async fn an_idle_connection_does_not_hold_up_the_end() {
     let server = Server::bind(&config(), local()).unwrap();
     let address = server.local_addr();
-    let draining = Draining::new();
+    let draining = CancellationToken::new();
     let stop = announced(draining.clone(), Duration::ZERO);
     let running = tokio::spawn(server.run(
         Router::new().route("/", get("hello")),
@@ -152,22 +153,8 @@ async fn an_idle_connection_does_not_hold_up_the_end() {
         .text()
         .await
         .unwrap();
-    draining.begin();
+    draining.cancel();
     assert_eq!(running.await.unwrap(), Drained::Finished);
-}
-
-#[tokio::test]
-async fn draining_is_seen_by_current_and_later_waiters() {
-    let draining = Draining::new();
-    assert!(!draining.has_begun());
-    let waiting = tokio::spawn({
-        let draining = draining.clone();
-        async move { draining.begun().await }
-    });
-    draining.begin();
-    waiting.await.unwrap();
-    draining.begun().await;
-    assert!(draining.has_begun());
 }
 
 /// A closed terminal sends SIGHUP to its processes; they must drain as after any other signal.

@@ -8,7 +8,6 @@ mod queueing;
 mod repeated;
 mod rollback;
 mod shares;
-mod staged;
 mod watching;
 
 use std::sync::Arc;

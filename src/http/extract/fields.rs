@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 
+use crate::config::did_you_mean;
 use crate::domain::duration;
 use crate::http::problem::Problem;
 
@@ -200,7 +201,7 @@ impl Fields {
             };
         };
         let name = echo(&name).into_owned();
-        let suggestion = suggestion(&name, known);
+        let suggestion = did_you_mean(&name, known.iter().copied());
         // Only operations that change one lock take a token, so this is not a listing or a watch.
         let detail = if name == "names" && known.contains(&"token") {
             "this path is for one lock; acquire, renew and release several locks at /locks"
@@ -234,17 +235,6 @@ impl Fields {
         }
         Ok(found)
     }
-}
-
-/// The known field that differs by a typing error, by case, or by a unit at its end (`ttl_ms`).
-fn suggestion(name: &str, known: &[&'static str]) -> Option<&'static str> {
-    let name = name.to_ascii_lowercase();
-    let distance = |known: &str| strsim::damerau_levenshtein(&name, known);
-    known
-        .iter()
-        .copied()
-        .filter(|known| name.starts_with(known) || distance(known) <= (known.len() / 3).max(1))
-        .min_by_key(|known| distance(known))
 }
 
 fn depth(value: &serde_json::Value) -> usize {

@@ -118,7 +118,7 @@ async fn respond(
     let service = app.admit(operation, &extensions).await?;
     drop(extensions);
     let claim = Arc::new(acquire_request.claim);
-    let was_draining = app.is_draining();
+    let was_draining = app.service().is_draining();
     let answer = service.acquire(Arc::clone(&claim), wait).await;
     let AcquireAnswer {
         outcome,

@@ -42,7 +42,7 @@ pub(super) async fn hold(
         claim: Arc::clone(&claim),
         requester: Requester::find(&extensions),
         started: Instant::now(),
-        was_draining: app.is_draining(),
+        was_draining: app.service().is_draining(),
         app: app.clone(),
     };
     // Cancellation safety: dropped here or later, the stream releases the lock or leaves the queue.

@@ -6,10 +6,11 @@ use std::time::Duration;
 use insta::assert_snapshot;
 use leasehold::store::{Finding, PoolHealth, StoreHealth};
 
-use super::support::{Api, BrokenStore, call, get, post};
+use super::support::{Api, call, get, post};
+use crate::support::scripted_store::ScriptedStore;
 
 async fn ready(health: StoreHealth) -> u16 {
-    let api = Api::on(Arc::new(BrokenStore::in_health(health)), |_| {});
+    let api = Api::on(Arc::new(ScriptedStore::in_health(health)), |_| {});
     api.send(get("/readyz")).await.status
 }
 
@@ -49,11 +50,11 @@ async fn it_is_ready_once_the_store_has_answered_and_stays_so_while_the_store_bl
 
 #[tokio::test]
 async fn it_is_alive_whatever_the_store_does_and_not_ready_while_it_drains() {
-    let api = Api::on(Arc::new(BrokenStore::recovering()), |_| {});
+    let api = Api::on(Arc::new(ScriptedStore::recovering()), |_| {});
     assert_eq!(api.send(get("/livez")).await.text(), r#"{"status":"ok"}"#);
     let api = Api::new();
     assert_eq!(api.send(get("/readyz")).await.text(), r#"{"status":"ok"}"#);
-    api.draining.begin();
+    api.stop();
     for path in ["/readyz", "/healthz"] {
         let answer = api.send(get(path)).await;
         assert_eq!(
@@ -81,7 +82,7 @@ async fn a_verbose_probe_lists_what_was_looked_at() {
         pool: Some(PoolHealth { open: 0, max: 16 }),
         ..StoreHealth::default()
     };
-    let api = Api::on(Arc::new(BrokenStore::in_health(health)), |_| {});
+    let api = Api::on(Arc::new(ScriptedStore::in_health(health)), |_| {});
     assert_snapshot!(
         "readyz_verbose",
         api.send(get("/readyz?verbose")).await.shape()

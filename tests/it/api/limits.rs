@@ -7,8 +7,9 @@ use insta::assert_snapshot;
 use leasehold::store::{Fault, StoreError};
 use tokio::task::JoinHandle;
 
-use super::support::{Answer, Api, BrokenStore, Call, delete, get, post, put};
+use super::support::{Answer, Api, Call, delete, get, post, put};
 use crate::support::eventually;
+use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
 
 const TOKEN: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
@@ -22,7 +23,10 @@ fn api_with(operations_max: usize) -> Api {
         fault: Fault::Io,
         detail: "it is gone".into(),
     };
-    Api::on(Arc::new(BrokenStore::silent(error)), |settings| {
+    let store = ScriptedStore::failing(error)
+        .with(Operation::Acquire, Fate::Unanswered)
+        .with(Operation::List, Fate::Unanswered);
+    Api::on(Arc::new(store), |settings| {
         settings.operations_max = operations_max;
         settings.listings_max = 1;
         settings.renewals_max = 1;
@@ -113,7 +117,7 @@ async fn an_acquire_that_waits_counts_four_times() {
 
 #[tokio::test]
 async fn an_unfinished_eviction_reports_how_many_holders_it_evicted() {
-    let api = Api::on(Arc::new(BrokenStore::evicting(41)), |_| {});
+    let api = Api::on(Arc::new(ScriptedStore::evicting(41)), |_| {});
     let answer = api.send(delete("/locks/a?force=true")).await;
     assert_eq!(answer.refusal(), (503, "store_unavailable".to_owned()));
     assert_eq!(answer.header("retry-after"), "1");

@@ -9,7 +9,8 @@ use leasehold::limits::Limit;
 use leasehold::server::{OverLimit, Peer};
 
 use super::logs::{Log, from_peer};
-use super::support::{Api, BrokenStore, get, post};
+use super::support::{Api, get, post};
+use crate::support::scripted_store::ScriptedStore;
 
 /// A limit refuses before anybody is asked for a key.
 #[tokio::test]
@@ -90,8 +91,8 @@ async fn many_requests_that_the_store_does_not_answer_have_few_lines() {
         fault: leasehold::store::Fault::Io,
         detail: "connection to 10.0.0.7:6379 refused".to_owned(),
     };
-    let failing = Api::on(Arc::new(BrokenStore::failing(error)), |_| {});
-    let recovering = Api::on(Arc::new(BrokenStore::recovering()), |_| {});
+    let failing = Api::on(Arc::new(ScriptedStore::failing(error)), |_| {});
+    let recovering = Api::on(Arc::new(ScriptedStore::recovering()), |_| {});
     for api in [failing, recovering] {
         for number in 0..200 {
             let peer = Peer::unlimited(([192, 0, 2, number], 40_000).into());

@@ -12,7 +12,8 @@ use tracing::Dispatch;
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::support::{Api, BrokenStore, Call, EventStream, delete, get, post, put};
+use super::support::{Api, Call, EventStream, delete, get, post, put};
+use crate::support::scripted_store::ScriptedStore;
 
 /// The captured log, as JSON lines.
 #[derive(Clone, Default)]
@@ -148,7 +149,7 @@ async fn a_request_that_the_store_did_not_answer_is_a_warning_with_its_cause() {
         fault: leasehold::store::Fault::Io,
         detail: "connection to 10.0.0.7:6379 refused".to_owned(),
     };
-    let store = Arc::new(BrokenStore::failing(error));
+    let store = Arc::new(ScriptedStore::failing(error));
     Api::on(store, |_| {}).send(get("/locks/a")).await;
     let [(level, fields)] = &log.requests()[..] else {
         panic!("{}", log.text());
@@ -251,7 +252,7 @@ async fn an_invalid_name_is_not_logged() {
 async fn a_probe_that_fails_is_not_logged_as_fine() {
     let (log, _guard) = Log::capture();
     let api = Api::new();
-    api.draining.begin();
+    api.stop();
     api.send(get("/readyz")).await;
     let (level, fields) = &log.requests()[0];
     assert_eq!(

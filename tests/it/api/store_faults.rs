@@ -5,7 +5,8 @@ use std::sync::Arc;
 use insta::assert_snapshot;
 use leasehold::store::{Fault, StoreError};
 
-use super::support::{Answer, Api, BrokenStore, call, delete, get, post, put};
+use super::support::{Answer, Api, call, delete, get, post, put};
+use crate::support::scripted_store::{Fate, ScriptedStore};
 
 const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 const CAUSE: &str = "connection to 10.0.0.7:6379 refused";
@@ -16,7 +17,7 @@ fn failing(is_unknown: bool) -> Api {
         true => StoreError::Unknown { fault, detail },
         false => StoreError::Unavailable { fault, detail },
     };
-    Api::on(Arc::new(BrokenStore::failing(error)), |_| {})
+    Api::on(Arc::new(ScriptedStore::failing(error)), |_| {})
 }
 
 #[track_caller]
@@ -62,7 +63,7 @@ async fn every_other_failed_operation_reports_its_outcome() {
 
 #[tokio::test]
 async fn while_leases_may_be_forgotten_new_grants_wait() {
-    let api = Api::on(Arc::new(BrokenStore::recovering()), |_| {});
+    let api = Api::on(Arc::new(ScriptedStore::recovering()), |_| {});
     let answer = api.send(post("/locks/a")).await;
     assert_eq!(answer.refusal(), (503, "recovering".to_owned()));
     assert_eq!(answer.header("retry-after"), "3");
@@ -72,7 +73,7 @@ async fn while_leases_may_be_forgotten_new_grants_wait() {
 /// As far as the store knows, no claim holds the lock.
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_runs_out_while_new_grants_wait_blames_no_holder() {
-    let api = Api::on(Arc::new(BrokenStore::recovering()), |_| {});
+    let api = Api::on(Arc::new(ScriptedStore::recovering()), |_| {});
     let answer = api.send(post("/locks/a?wait=2s").token(TOKEN)).await;
     assert_eq!(answer.refusal(), (423, "wait_timeout".to_owned()));
     assert_snapshot!("wait_timeout_recovering", answer.shape());
@@ -80,15 +81,10 @@ async fn a_wait_that_runs_out_while_new_grants_wait_blames_no_holder() {
 
 #[tokio::test]
 async fn a_panic_is_a_500_without_its_cause() {
-    // This store panics in operations that it does not implement.
-    let api = Api::on(Arc::new(BrokenStore::recovering()), |_| {});
+    let api = Api::on(Arc::new(ScriptedStore::always(Fate::Panics)), |_| {});
     let answer = api.send(get("/locks/a")).await;
     assert_eq!(answer.refusal(), (500, "internal".to_owned()));
-    assert!(
-        !answer.text().contains("nothing else is asked"),
-        "{}",
-        answer.text()
-    );
+    assert!(!answer.text().contains("scripted"), "{}", answer.text());
     assert_snapshot!("internal", answer.shape());
     let figures = api.send(get("/metrics")).await;
     assert!(
@@ -104,7 +100,7 @@ async fn store_failures_are_reported_by_kind() {
     for fault in Fault::ALL {
         let detail = CAUSE.to_owned();
         let error = StoreError::Unavailable { fault, detail };
-        let api = Api::on(Arc::new(BrokenStore::failing(error)), |_| {});
+        let api = Api::on(Arc::new(ScriptedStore::failing(error)), |_| {});
         let answer = api.send(post("/locks/a")).await;
         assert_eq!(answer.refusal(), (503, "store_unavailable".to_owned()));
         let retry_after = answer.header("retry-after").to_owned();

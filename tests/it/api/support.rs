@@ -1,7 +1,6 @@
 //! A service on an embedded store, a builder for requests, and responses as text for comparison.
 
 mod answer;
-mod broken_store;
 mod told;
 
 use std::sync::Arc;
@@ -13,9 +12,7 @@ use axum::http::{HeaderName, HeaderValue, Method, Request};
 use leasehold::config::{LogRequests, WaitingConfig};
 use leasehold::domain::Bounds;
 use leasehold::http::{Access, App, BUCKETS, HttpSettings, RequestLog, RequestScope, router};
-use leasehold::server::shutdown::Draining;
 use leasehold::service::LockService;
-use leasehold::service::metrics::LockMetrics;
 use leasehold::store::LockStore;
 use leasehold::store::memory::MemoryStore;
 use leasehold::telemetry::{Build, Metrics};
@@ -23,16 +20,14 @@ use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
 pub(crate) use answer::Answer;
-pub(crate) use broken_store::BrokenStore;
 pub(crate) use told::{Event, EventStream};
 
 use crate::support::eventually;
-use crate::support::stores::waiting_config;
+use crate::support::stores::{OPERATION_TIMEOUT, service_with, waiting_config};
 
 /// The API of a new service.
 pub(crate) struct Api {
     pub(crate) router: RequestScope,
-    pub(crate) draining: Draining,
     service: LockService,
 }
 
@@ -62,20 +57,16 @@ impl Api {
 
     fn made(store: Arc<dyn LockStore>, waiting: WaitingConfig, settings: HttpSettings) -> Self {
         let metrics = Arc::new(Metrics::with_buckets(&[BUCKETS]));
-        let timeout = Duration::from_secs(2);
-        let service = LockService::new(store, timeout, waiting, LockMetrics::new(&metrics));
-        let draining = Draining::new();
-        let app = App::new(service.clone(), metrics, draining.clone(), settings);
+        let service = service_with(store, OPERATION_TIMEOUT, waiting, &metrics);
+        let app = App::new(service.clone(), metrics, settings);
         Self {
             router: router(app),
-            draining,
             service,
         }
     }
 
     /// The effect of a stop signal.
     pub(crate) fn stop(&self) {
-        self.draining.begin();
         self.service.drain();
     }
 

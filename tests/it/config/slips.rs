@@ -9,6 +9,10 @@ fn what_all_variables_begin_with_makes_none_likely() {
         assert!(!error.contains("did you mean"), "{error}");
         assert!(error.contains("lists every key"), "{error}");
     }
+    for file in ["[waiting]\nwaitable = 1\n", "[server]\nbacklog = 1\n"] {
+        let error = complaint(from_file(file));
+        assert!(!error.contains("did you mean"), "{error}");
+    }
 }
 
 #[test]

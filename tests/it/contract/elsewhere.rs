@@ -1,6 +1,7 @@
 //! Contract tests of claims that wait at one process, and wait, hold or end at another.
 
 use leasehold::domain::{Acquired, Claim, NotHolder, Released};
+use leasehold::store::{LAST_CALL, RESERVATION_TTL};
 
 use super::two_processes::subscribed;
 use crate::support::fixture::{Fixture, LONG, SHORT, Waiter, claim, ended, lock_of, rival};
@@ -81,6 +82,27 @@ pub(super) async fn a_first_try_that_is_late_does_not_take_the_place(fixture: &F
     another.waits(&mut moved).await;
     fixture.freed(&holding).await;
     another.served(&mut moved).await;
+}
+
+/// The process of the newer request may be gone: then it is passed over, and its claim waits by the older request.
+pub(super) async fn a_claim_whose_newer_process_ended_is_granted_by_the_older_request(
+    fixture: &Fixture,
+) {
+    let ended = fixture.another_process().await;
+    let holding = claim();
+    fixture.granted(&holding).await;
+    let mut older = fixture.waiting(&rival(&holding)).await;
+    let mut unseen = older.again().with(|stand| stand.age = SHORT);
+    ended.waits(&mut older.again()).await;
+    for older in [&mut older, &mut unseen] {
+        assert_eq!(fixture.ask(older).await, Acquired::Superseded);
+    }
+    drop(ended);
+    fixture.freed(&holding).await;
+    fixture.outlast(RESERVATION_TTL).await;
+    assert_eq!(fixture.ask(&mut older).await, Acquired::Superseded);
+    fixture.outlast(LAST_CALL).await;
+    fixture.served(&mut older).await;
 }
 
 /// The time of the latest request of a process counts, whichever of them polls.

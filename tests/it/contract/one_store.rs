@@ -58,6 +58,7 @@ mod redis_alone {
             a_process_is_notified_that_its_claim_holds_elsewhere
             a_first_try_that_is_late_does_not_take_the_place
             a_poll_of_an_earlier_request_makes_its_claim_no_older
+            a_claim_whose_newer_process_ended_is_granted_by_the_older_request
             a_claim_leaves_the_queue_by_release_on_any_process;
         undone:
             a_takeover_that_is_undone_gives_the_lease_back_to_another_process;

@@ -9,6 +9,7 @@ use leasehold::service::metrics::LockMetrics;
 use leasehold::store::redis::RedisStore;
 use leasehold::store::{LockStore, StoreError};
 use leasehold::telemetry::Metrics;
+use tokio_util::sync::CancellationToken;
 
 /// The timeout of one store operation in the tests of faults, long enough for a busy machine.
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -64,6 +65,16 @@ pub(crate) fn service(store: Arc<dyn LockStore>) -> LockService {
 
 /// A service over a store, with another timeout of operations.
 pub(crate) fn service_within(timeout: Duration, store: Arc<dyn LockStore>) -> LockService {
-    let metrics = LockMetrics::new(&Metrics::default());
-    LockService::new(store, timeout, waiting_config(), metrics)
+    service_with(store, timeout, waiting_config(), &Metrics::default())
+}
+
+/// A service over a store. All services of the tests that run in the process of the tests are constructed here.
+pub(crate) fn service_with(
+    store: Arc<dyn LockStore>,
+    timeout: Duration,
+    waiting: WaitingConfig,
+    metrics: &Metrics,
+) -> LockService {
+    let (metrics, draining) = (LockMetrics::new(metrics), CancellationToken::new());
+    LockService::new(store, timeout, waiting, metrics, draining)
 }

@@ -8,17 +8,17 @@ use leasehold::service::{AcquireOutcome as Outcome, LockService};
 use leasehold::store::{LockStore as _, StoreError};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::staged::{Fate, Staged};
 use super::{
     LONG_WAIT, Waiting, assert_at_once, assert_idle, held, releases, rivals, settle, takes, view,
 };
 use crate::support::fixture::{SHORT, deadline, for_short, rival};
+use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
 
 const WAIT: Duration = Duration::from_secs(5);
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_times_out_reports_its_position_and_keeps_its_place() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let [first, second] = [rival(&holder), rival(&holder)].map(Arc::new);
     let _first = Waiting::standing(&service, &first, LONG_WAIT).await;
@@ -48,7 +48,7 @@ async fn a_wait_that_times_out_reports_its_position_and_keeps_its_place() {
 }
 
 /// A waiter that was granted its lock while all its answers were lost, until the lease expired.
-async fn granted_unknown(service: &LockService, store: &Staged) -> Waiting {
+async fn granted_unknown(service: &LockService, store: &ScriptedStore) -> Waiting {
     let holder = held(service).await;
     let claim = Arc::new(for_short(&rival(&holder)));
     let waiting = Waiting::standing(service, &claim, LONG_WAIT).await;
@@ -66,7 +66,7 @@ async fn granted_unknown(service: &LockService, store: &Staged) -> Waiting {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_whose_lease_expired_before_its_delivery_waits_on() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let waiting = granted_unknown(&service, &store).await;
     store.goes_silent(false);
     waiting.granted().await;
@@ -74,7 +74,7 @@ async fn a_waiter_whose_lease_expired_before_its_delivery_waits_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_whose_undelivered_lease_went_to_another_claim_waits_on() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let waiting = granted_unknown(&service, &store).await;
     let other = rival(&waiting.claim);
     let answer = store
@@ -91,7 +91,7 @@ async fn a_waiter_whose_undelivered_lease_went_to_another_claim_waits_on() {
 /// The claim ended by the lease of another request, not by one of this request.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_whose_claim_ended_by_another_request_is_refused() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(for_short(&rival(&holder)));
     let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
@@ -114,7 +114,7 @@ async fn a_waiter_whose_claim_ended_by_another_request_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_granted_after_the_timeout_was_reported() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     Waiting::standing(&service, &claim, WAIT)
@@ -130,7 +130,7 @@ async fn nothing_is_granted_after_the_timeout_was_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_disconnects_is_passed_over_at_once_and_resumes_its_place_when_it_is_back() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let [first, second] = [rival(&holder), rival(&holder)].map(Arc::new);
     let cut = Waiting::standing(&service, &first, LONG_WAIT).await;
@@ -149,7 +149,7 @@ async fn a_client_that_disconnects_is_passed_over_at_once_and_resumes_its_place_
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_disconnects_before_the_first_answer_leaves_nothing_behind() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     store.next([Fate::Late(Duration::from_millis(100))]);
@@ -169,7 +169,7 @@ async fn a_client_that_disconnects_before_the_first_answer_leaves_nothing_behind
 /// One of two requests with the same token disconnects: the other one still waits, and is granted.
 #[tokio::test(start_paused = true)]
 async fn a_second_request_with_the_same_token_keeps_the_claim_waiting() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let cut = Waiting::standing(&service, &claim, LONG_WAIT).await;
@@ -186,7 +186,7 @@ async fn a_second_request_with_the_same_token_keeps_the_claim_waiting() {
 
 #[tokio::test(start_paused = true)]
 async fn of_two_requests_with_the_same_token_both_get_the_grant() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let first = Waiting::standing(&service, &claim, LONG_WAIT).await;
@@ -202,7 +202,7 @@ async fn of_two_requests_with_the_same_token_both_get_the_grant() {
 /// The first request is dequeued just when the second one is enqueued.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_is_left_and_resumed_at_the_same_time_is_resumed() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let cut = Waiting::standing(&service, &claim, LONG_WAIT).await;
@@ -217,7 +217,7 @@ async fn a_place_that_is_left_and_resumed_at_the_same_time_is_resumed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_released_token_ends_the_wait_for_it() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let _first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
@@ -231,7 +231,7 @@ async fn a_released_token_ends_the_wait_for_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_draining_process_answers_all_at_once_and_the_order_is_kept() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let mut waiting = Vec::new();
     let claims = rivals(&holder, 3);
@@ -267,7 +267,7 @@ async fn a_draining_process_answers_all_at_once_and_the_order_is_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_outlasts_an_outage_of_the_store() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let next = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     releases(&service, &holder).await;
@@ -282,7 +282,7 @@ async fn a_wait_outlasts_an_outage_of_the_store() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_ends_in_an_outage_fails_in_time_and_is_granted_nothing_afterwards() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let began = Instant::now();
@@ -299,7 +299,7 @@ async fn a_wait_that_ends_in_an_outage_fails_in_time_and_is_granted_nothing_afte
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_makes_no_answer_late() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     store.next([
@@ -324,7 +324,7 @@ async fn a_store_that_hangs_makes_no_answer_late() {
 /// The answer with the grant was lost. The next poll finds the grant, and this request must deliver it.
 #[tokio::test(start_paused = true)]
 async fn a_grant_whose_answer_was_lost_is_found_and_is_rolled_back_if_undelivered() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
@@ -340,7 +340,7 @@ async fn a_grant_whose_answer_was_lost_is_found_and_is_rolled_back_if_undelivere
 /// After leaving the queue first, a late poll could enqueue the claim again, and no request would dequeue it.
 #[tokio::test(start_paused = true)]
 async fn a_wait_with_an_unknown_outcome_is_rolled_back_before_it_leaves_the_queue() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let waiting = Waiting::standing(&service, &claim, WAIT).await;
@@ -348,12 +348,12 @@ async fn a_wait_with_an_unknown_outcome_is_rolled_back_before_it_leaves_the_queu
     let outcome = waiting.outcome().await;
     assert!(matches!(outcome, Outcome::TimedOut(_)), "{outcome:?}");
     settle().await;
-    assert_eq!(store.cleanups(), ["withdraw", "park"]);
+    assert_eq!(store.cleanups(), [Operation::Withdraw, Operation::Suspend]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_first_poll_without_an_answer_fails_and_leaves_no_ticket() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     store.next([Fate::Lost]);
@@ -370,7 +370,7 @@ async fn a_first_poll_without_an_answer_fails_and_leaves_no_ticket() {
 /// The store's clock was changed, so the store considers the wait over before the service does.
 #[tokio::test(start_paused = true)]
 async fn a_wait_continues_although_the_store_considers_it_over() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;

@@ -8,11 +8,11 @@ use leasehold::domain::{Claim, LockState, NotHolder, Position};
 use leasehold::service::{AcquireOutcome, Hold, HoldEvent};
 use tokio::time::{Instant, sleep};
 
-use super::staged::Staged;
 use super::{LONG_WAIT, Waiting, assert_at_once, assert_idle, held, releases, settle, takes, view};
 use crate::support::fixture::{
     READ, claim, claim_on, claim_on_all, fresh_name, in_mode, lock_of, names, reader, rival, ttl,
 };
+use crate::support::scripted_store::ScriptedStore;
 
 /// A claim with a lease of three seconds.
 pub(super) fn brief() -> Arc<Claim> {
@@ -39,7 +39,7 @@ async fn queued(hold: &mut Hold) -> Position {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_renewed_while_its_stream_is_open_and_then_released() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let claim = brief();
     let mut hold = service.hold(Arc::clone(&claim), None);
     acquired(&mut hold).await;
@@ -56,7 +56,7 @@ async fn a_lease_is_renewed_while_its_stream_is_open_and_then_released() {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_stream_reports_its_position() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     let mut hold = service.hold(Arc::new(rival(&holder)), None);
@@ -78,7 +78,7 @@ async fn a_waiting_stream_reports_its_position() {
 /// Longer than the lifetime of a ticket, so the wait must refresh its ticket.
 #[tokio::test(start_paused = true)]
 async fn a_stream_waits_for_as_long_as_it_lives() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let mut hold = service.hold(Arc::new(rival(&holder)), None);
     queued(&mut hold).await;
@@ -97,7 +97,7 @@ async fn a_stream_waits_for_as_long_as_it_lives() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_closed_leaves_the_queue_and_keeps_its_place() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let mut hold = service.hold(Arc::clone(&claim), None);
@@ -115,7 +115,7 @@ async fn a_stream_that_is_closed_leaves_the_queue_and_keeps_its_place() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_reports_the_eviction_of_its_lock() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let claim = brief();
     let mut hold = service.hold(Arc::clone(&claim), None);
     acquired(&mut hold).await;
@@ -133,7 +133,7 @@ async fn a_stream_reports_the_eviction_of_its_lock() {
 /// Shared holders, and a holder of several locks of which one is evicted.
 #[tokio::test(start_paused = true)]
 async fn every_stream_reports_the_eviction_of_one_of_its_locks_at_once() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let [first, second] = [fresh_name(), fresh_name()];
     let reading = in_mode(&claim_on_all(names(&[first, second.clone()])), READ);
     let reading_one = in_mode(&claim_on(&second), READ);
@@ -159,7 +159,7 @@ async fn every_stream_reports_the_eviction_of_one_of_its_locks_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_reports_the_release_of_its_claim_at_once_and_others_do_not() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let reading = in_mode(&brief(), READ);
     let mut hold = service.hold(Arc::new(reading.clone()), None);
     acquired(&mut hold).await;
@@ -179,7 +179,7 @@ async fn a_stream_reports_the_release_of_its_claim_at_once_and_others_do_not() {
 /// The message was lost; the next renewal finds out.
 #[tokio::test(start_paused = true)]
 async fn a_stream_reports_its_eviction_although_the_message_was_lost() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let claim = brief();
     let mut hold = service.hold(Arc::clone(&claim), None);
     acquired(&mut hold).await;
@@ -193,7 +193,7 @@ async fn a_stream_reports_its_eviction_although_the_message_was_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_lost_when_it_expires_and_not_when_the_store_is_down() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let mut hold = service.hold(brief(), None);
     acquired(&mut hold).await;
     store.goes_down(true);
@@ -213,7 +213,7 @@ async fn a_lease_is_lost_when_it_expires_and_not_when_the_store_is_down() {
 
 #[tokio::test(start_paused = true)]
 async fn a_draining_process_keeps_the_lease_for_its_client() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let claim = brief();
     let mut hold = service.hold(Arc::clone(&claim), None);
     acquired(&mut hold).await;
@@ -246,7 +246,7 @@ async fn a_draining_process_keeps_the_lease_for_its_client() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_does_not_ask_to_wait_is_refused() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let refused: Vec<_> = service
         .hold(Arc::new(rival(&holder)), Some(Duration::ZERO))
@@ -277,7 +277,7 @@ async fn a_stream_that_does_not_ask_to_wait_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_former_stream_does_not_release_what_the_new_one_holds() {
     for min_hold in [None, Some(Duration::from_millis(1))] {
-        let (service, _) = Staged::service();
+        let (service, _) = ScriptedStore::service();
         let claim = Arc::new(Claim {
             min_hold,
             ..Claim::clone(&brief())
@@ -301,7 +301,7 @@ async fn a_former_stream_does_not_release_what_the_new_one_holds() {
 /// Before it has renewed.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_takes_over_and_closes_at_once_releases_the_lock() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let claim = brief();
     takes(&service, &claim).await;
     let mut hold = service.hold(Arc::clone(&claim), None);
@@ -314,7 +314,7 @@ async fn a_stream_that_takes_over_and_closes_at_once_releases_the_lock() {
 #[tokio::test(start_paused = true)]
 async fn a_request_of_another_kind_takes_the_lease_from_its_stream() {
     for min_hold in [None, Some(Duration::from_millis(1))] {
-        let (service, _) = Staged::service();
+        let (service, _) = ScriptedStore::service();
         let claim = Arc::new(Claim {
             min_hold,
             ..Claim::clone(&brief())
@@ -339,7 +339,7 @@ async fn a_request_of_another_kind_takes_the_lease_from_its_stream() {
 /// It may be shorter than the claim's TTL.
 #[tokio::test(start_paused = true)]
 async fn a_stream_renews_with_the_ttl_of_the_lease_that_it_took_over() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let held = Arc::new(Claim {
         ttl: ttl(Duration::from_millis(600)),
         ..claim()
@@ -359,7 +359,7 @@ async fn a_stream_renews_with_the_ttl_of_the_lease_that_it_took_over() {
 
 #[tokio::test(start_paused = true)]
 async fn a_listener_that_reads_late_gets_the_remaining_time_as_of_then() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let mut hold = service.hold(brief(), None);
     sleep(Duration::from_millis(2_500)).await;
     match hold.next().await {
@@ -381,7 +381,7 @@ async fn a_listener_that_reads_late_gets_the_remaining_time_as_of_then() {
 /// The service does not renew for a client that does not read.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_loses_the_lock_when_its_lease_expires() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let claim = brief();
     let _hold = service.hold(Arc::clone(&claim), None);
     sleep(Duration::from_secs(6)).await;

@@ -9,9 +9,9 @@ use leasehold::service::{AcquireOutcome, LockService, QueueFull};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::staged::{Fate, Staged};
 use super::{LONG_WAIT, Waiting, rivals, settle, takes};
 use crate::support::fixture::{claim_on_all, fresh_name, names, rival};
+use crate::support::scripted_store::{Fate, ScriptedStore};
 
 /// A claim on this many locks, which are held by another claim.
 async fn wanting(service: &LockService, locks: usize) -> Arc<Claim> {
@@ -26,7 +26,7 @@ async fn wanting(service: &LockService, locks: usize) -> Arc<Claim> {
 async fn claims_on_many_locks_poll_proportionally_less_often() {
     const CLAIMS: usize = 60;
     const LOCKS: usize = 50;
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let mut waiting = Vec::new();
     for _ in 0..CLAIMS {
         let wanting = wanting(&service, LOCKS).await;
@@ -44,9 +44,9 @@ async fn claims_on_many_locks_poll_proportionally_less_often() {
 async fn only_a_few_claims_on_very_many_locks_poll_at_a_time() {
     const TAKES: Duration = Duration::from_millis(100);
     let gate = Gate::new(4 * 256);
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let wanting = wanting(&service, 64).await;
-    store.next([Fate::Late(TAKES); 20]);
+    store.next(std::iter::repeat_n(Fate::Late(TAKES), 20));
     let mut waiting = Vec::new();
     for claim in rivals(&wanting, 20) {
         let (service, gate) = (service.clone(), gate.clone());
@@ -67,7 +67,7 @@ async fn only_a_few_claims_on_very_many_locks_poll_at_a_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_takes_a_place_for_each_of_its_locks() {
-    let (service, _) = Staged::service_with(|config| config.waiters_max = 5);
+    let (service, _) = ScriptedStore::service_with(|config| config.waiters_max = 5);
     let wanting = wanting(&service, 3).await;
     let _first = Waiting::standing(&service, &wanting, LONG_WAIT).await;
     let second = Waiting::on(&service, &Arc::new(rival(&wanting)), LONG_WAIT);

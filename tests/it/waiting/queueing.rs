@@ -8,7 +8,6 @@ use leasehold::domain::{Claim, LockState, Mode};
 use leasehold::service::AcquireOutcome;
 use tokio::time::{Instant, sleep};
 
-use super::staged::{Fate, Staged};
 use super::{
     LONG_WAIT, Waiting, assert_at_once, assert_idle, held, releases, rivals, settle, takes, view,
 };
@@ -16,10 +15,11 @@ use crate::support::fixture::{
     claim, claim_on_all, for_short, fresh_name, in_mode, lock_of, names, permits, reader, rival,
     ttl,
 };
+use crate::support::scripted_store::{Fate, ScriptedStore};
 
 #[tokio::test(start_paused = true)]
 async fn a_released_lock_is_handed_on_at_once_in_the_order_of_arrival() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let mut holder = held(&service).await;
     let mut waiting = Vec::new();
     for claim in rivals(&holder, 5) {
@@ -38,7 +38,7 @@ async fn a_released_lock_is_handed_on_at_once_in_the_order_of_arrival() {
 
 #[tokio::test(start_paused = true)]
 async fn only_the_head_of_a_queue_polls_about_once_a_second() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let mut waiting = Vec::new();
     for claim in rivals(&holder, 20) {
@@ -53,7 +53,7 @@ async fn only_the_head_of_a_queue_polls_about_once_a_second() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_reservation_delays_by_one_poll_interval_and_no_more() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let next = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     store.loses_messages();
@@ -65,7 +65,7 @@ async fn a_lost_reservation_delays_by_one_poll_interval_and_no_more() {
 
 #[tokio::test(start_paused = true)]
 async fn a_head_waiter_polls_soon_after_messages_were_lost() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let next = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     store.loses_messages();
@@ -80,7 +80,7 @@ async fn a_head_waiter_polls_soon_after_messages_were_lost() {
 /// place from such a request.
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_refreshes_its_ticket_sends_its_place() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = Arc::new(Claim {
         ttl: ttl(LONG_WAIT * 10),
         ..claim()
@@ -114,7 +114,7 @@ async fn a_wait_that_refreshes_its_ticket_sends_its_place() {
 /// alone would leave out the others.
 #[tokio::test(start_paused = true)]
 async fn a_process_that_was_silent_for_long_polls_for_all_of_its_waiters() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let mut holder = held(&service).await;
     let mut waiting = Vec::new();
     for claim in rivals(&holder, 4) {
@@ -142,7 +142,7 @@ async fn a_process_that_was_silent_for_long_polls_for_all_of_its_waiters() {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_polls_just_after_the_blocking_lease_expires() {
-    let (service, store) = Staged::service_with(|config| {
+    let (service, store) = ScriptedStore::service_with(|config| {
         config.poll_interval = Duration::from_secs(20);
     });
     store.loses_messages();
@@ -165,7 +165,7 @@ async fn a_waiter_polls_just_after_the_blocking_lease_expires() {
 /// The answer that queues the claim arrives later than the reservation that follows it.
 #[tokio::test(start_paused = true)]
 async fn a_reservation_that_overtakes_the_answer_is_not_lost() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     store.next([Fate::Late(Duration::from_millis(50))]);
     let next = Waiting::on(&service, &Arc::new(rival(&holder)), LONG_WAIT);
@@ -178,7 +178,7 @@ async fn a_reservation_that_overtakes_the_answer_is_not_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reservation_during_a_poll_leads_to_another_poll() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     store.next([
         Fate::Late(Duration::ZERO),
@@ -198,7 +198,7 @@ async fn a_reservation_during_a_poll_leads_to_another_poll() {
 /// The head waiter's client disconnects just when the lock is reserved for it.
 #[tokio::test(start_paused = true)]
 async fn the_reservation_of_a_waiter_that_leaves_goes_to_the_next() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     let second = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
@@ -211,7 +211,7 @@ async fn the_reservation_of_a_waiter_that_leaves_goes_to_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn when_the_head_of_the_queue_is_released_the_next_waiter_gets_its_turn() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = Arc::new(reader(&claim()));
     takes(&service, &holder).await;
     let writer = Arc::new(in_mode(&rival(&holder), Mode::Exclusive));
@@ -228,7 +228,7 @@ async fn when_the_head_of_the_queue_is_released_the_next_waiter_gets_its_turn() 
 
 #[tokio::test(start_paused = true)]
 async fn as_many_shared_claims_are_granted_at_once_as_fit() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let mut waiting = Vec::new();
     for claim in rivals(&holder, 5) {
@@ -248,7 +248,7 @@ async fn as_many_shared_claims_are_granted_at_once_as_fit() {
 
 #[tokio::test(start_paused = true)]
 async fn readers_behind_a_writer_come_after_it() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let writer = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     let readers = [
@@ -269,7 +269,7 @@ async fn readers_behind_a_writer_come_after_it() {
 /// A claim on two locks is in two queues. It may become the head of one while it is still behind another in the other.
 #[tokio::test(start_paused = true)]
 async fn a_claim_on_several_locks_is_granted_when_the_last_of_them_is_free() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let (a, b) = (held(&service).await, held(&service).await);
     let before = Waiting::standing(&service, &Arc::new(rival(&a)), LONG_WAIT).await;
     let both = Arc::new(claim_on_all(names([lock_of(&a), lock_of(&b)])));
@@ -287,7 +287,7 @@ async fn a_claim_on_several_locks_is_granted_when_the_last_of_them_is_free() {
 
 #[tokio::test(start_paused = true)]
 async fn with_very_many_queues_each_is_polled_less_often() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let mut waiting = Vec::new();
     for _ in 0..4_000 {
         let holder = held(&service).await;
@@ -303,7 +303,7 @@ async fn with_very_many_queues_each_is_polled_less_often() {
 #[tokio::test(start_paused = true)]
 async fn beyond_the_maximum_of_waiters_a_process_grants_free_locks_only() {
     use leasehold::service::{AcquireOutcome, QueueFull};
-    let (service, _) = Staged::service_with(|config| config.waiters_max = 2);
+    let (service, _) = ScriptedStore::service_with(|config| config.waiters_max = 2);
     let holder = held(&service).await;
     let mut waiting = Vec::new();
     for claim in rivals(&holder, 2) {
@@ -328,7 +328,7 @@ async fn beyond_the_maximum_of_waiters_a_process_grants_free_locks_only() {
 #[tokio::test(start_paused = true)]
 async fn a_queue_has_at_most_its_maximum_of_waiters() {
     use leasehold::service::{AcquireOutcome, QueueFull};
-    let (service, _) = Staged::service_with(|config| config.waiters_per_lock_max = 1);
+    let (service, _) = ScriptedStore::service_with(|config| config.waiters_per_lock_max = 1);
     let holder = held(&service).await;
     let _first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     let second = Waiting::on(&service, &Arc::new(rival(&holder)), LONG_WAIT);
@@ -344,7 +344,7 @@ async fn a_queue_has_at_most_its_maximum_of_waiters() {
 
 #[tokio::test(start_paused = true)]
 async fn waiters_leave_nothing_behind() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let next = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     let claim = Arc::clone(&next.claim);

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::staged::Staged;
 use super::{LONG_WAIT, Waiting, held, releases, rivals, settle, view};
 use crate::support::fixture::lock_of;
+use crate::support::scripted_store::ScriptedStore;
 
 /// Otherwise it would learn only at its turn that the claim waits, holds or has ended elsewhere.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_polls_when_its_claim_left_the_queue_by_a_request_elsewhere() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let mut waiting = Vec::new();
     for claim in rivals(&holder, 3) {
@@ -32,7 +32,7 @@ async fn a_waiter_polls_when_its_claim_left_the_queue_by_a_request_elsewhere() {
 /// The ticket of the claim has the time limit of its latest request.
 #[tokio::test(start_paused = true)]
 async fn an_earlier_request_keeps_its_place_when_a_later_one_has_timed_out() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let [first, second, third] = &rivals(&holder, 3)[..] else {
         unreachable!("three rivals");

@@ -10,9 +10,9 @@ use leasehold::store::StoreError;
 use tokio::time::sleep;
 
 use super::holding::{acquired, brief};
-use super::staged::{Fate, Staged};
 use super::{LONG_WAIT, Waiting, assert_idle, held, releases, rivals, settle, takes, view};
 use crate::support::fixture::{LONG, SHORT, claim, for_short, rival, ttl};
+use crate::support::scripted_store::{Fate, ScriptedStore};
 
 /// The longest time until a retry, after the store is back.
 const SOON: Duration = Duration::from_millis(1_010);
@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_millis(1_010);
 const AWAY: Duration = Duration::from_secs(57);
 
 /// The ways to bring the store down: it is unreachable, or requests to it are lost.
-const WAYS: [fn(&Staged, bool); 2] = [Staged::goes_down, Staged::goes_silent];
+const WAYS: [fn(&ScriptedStore, bool); 2] = [ScriptedStore::goes_down, ScriptedStore::goes_silent];
 
 async fn is_held(service: &LockService, claim: &Claim) -> bool {
     matches!(view(service, claim).await.state, LockState::Held(_))
@@ -28,9 +28,9 @@ async fn is_held(service: &LockService, claim: &Claim) -> bool {
 
 /// The store is down when a rollback is due, and back before the lease expires by itself.
 async fn is_rolled_back(
-    (service, store): (LockService, Arc<Staged>),
+    (service, store): (LockService, Arc<ScriptedStore>),
     claim: &Claim,
-    goes: fn(&Staged, bool),
+    goes: fn(&ScriptedStore, bool),
     disconnect: impl FnOnce(),
 ) {
     goes(&store, true);
@@ -45,7 +45,7 @@ async fn is_rolled_back(
 #[tokio::test(start_paused = true)]
 async fn an_undelivered_grant_is_rolled_back_after_a_long_outage() {
     for goes in WAYS {
-        let (service, store) = Staged::service();
+        let (service, store) = ScriptedStore::service();
         let claim = Arc::new(claim());
         let answer = service.acquire(Arc::clone(&claim), Duration::ZERO).await;
         let disconnect = || drop(answer);
@@ -56,10 +56,10 @@ async fn an_undelivered_grant_is_rolled_back_after_a_long_outage() {
 #[tokio::test(start_paused = true)]
 async fn a_grant_whose_answer_was_lost_is_rolled_back_after_a_long_outage() {
     for goes in WAYS {
-        let (service, store) = Staged::service();
+        let (service, store) = ScriptedStore::service();
         let holder = held(&service).await;
         let claim = Arc::new(rival(&holder));
-        store.next([super::staged::Fate::Lost]);
+        store.next([Fate::Lost]);
         super::releases(&service, &holder).await;
         let answer = service.acquire(Arc::clone(&claim), LONG_WAIT).await;
         assert!(answer.is_err(), "its answer is lost");
@@ -70,7 +70,7 @@ async fn a_grant_whose_answer_was_lost_is_rolled_back_after_a_long_outage() {
 #[tokio::test(start_paused = true)]
 async fn the_lock_of_a_closed_stream_is_released_after_a_long_outage() {
     for goes in WAYS {
-        let (service, store) = Staged::service();
+        let (service, store) = ScriptedStore::service();
         let claim = Arc::new(claim());
         let mut hold = service.hold(Arc::clone(&claim), None);
         let event = hold.next().await;
@@ -87,7 +87,7 @@ async fn the_lock_of_a_closed_stream_is_released_after_a_long_outage() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_taken_over_is_rolled_back_after_a_long_outage() {
     for is_delivered in [true, false] {
-        let (service, store) = Staged::service();
+        let (service, store) = ScriptedStore::service();
         let claim = Arc::new(claim());
         takes(&service, &claim).await;
         let brief = Arc::new(Claim {
@@ -104,7 +104,13 @@ async fn a_lease_that_was_taken_over_is_rolled_back_after_a_long_outage() {
         }
         settle().await;
         let disconnect = || drop(hold);
-        is_rolled_back((service, store), &claim, Staged::goes_down, disconnect).await;
+        is_rolled_back(
+            (service, store),
+            &claim,
+            ScriptedStore::goes_down,
+            disconnect,
+        )
+        .await;
     }
 }
 
@@ -112,7 +118,7 @@ async fn a_lease_that_was_taken_over_is_rolled_back_after_a_long_outage() {
 #[tokio::test(start_paused = true)]
 async fn retries_of_a_rollback_are_spaced_and_end_with_the_lease() {
     for goes in WAYS {
-        let (service, store) = Staged::service();
+        let (service, store) = ScriptedStore::service();
         let answer = service.acquire(Arc::new(claim()), Duration::ZERO).await;
         goes(&store, true);
         drop(answer);
@@ -137,7 +143,7 @@ async fn retries_of_a_rollback_are_spaced_and_end_with_the_lease() {
 #[tokio::test(start_paused = true)]
 async fn a_disconnected_claim_leaves_the_queue_when_the_store_is_back() {
     for goes in WAYS {
-        let (service, store) = Staged::service();
+        let (service, store) = ScriptedStore::service();
         let holder = held(&service).await;
         let [first, second] = &rivals(&holder, 2)[..] else {
             unreachable!("there are two")
@@ -159,7 +165,7 @@ async fn a_disconnected_claim_leaves_the_queue_when_the_store_is_back() {
 /// Its client knows nothing of the takeover, and may be at work by what an earlier request told it.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_closes_before_it_has_received_the_lease_leaves_it_as_it_was() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let claim = brief();
     takes(&service, &claim).await;
     drop(service.hold(Arc::clone(&claim), None));
@@ -179,7 +185,7 @@ async fn a_stream_that_closes_before_it_has_received_the_lease_leaves_it_as_it_w
 /// The last poll did nothing, but an earlier one may have been granted.
 #[tokio::test(start_paused = true)]
 async fn a_wait_whose_grant_may_have_been_lost_ends_with_an_unknown_outcome() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
@@ -196,7 +202,7 @@ async fn a_wait_whose_grant_may_have_been_lost_ends_with_an_unknown_outcome() {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_whose_grant_was_over_when_the_answer_came_waits_on_in_its_place() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(for_short(&rival(&holder)));
     let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;

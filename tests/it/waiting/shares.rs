@@ -10,9 +10,9 @@ use leasehold::service::{AcquireOutcome, HoldEvent, QueueFull};
 use tokio::time::{Instant, sleep};
 
 use super::holding::{acquired, brief};
-use super::staged::Staged;
 use super::{LONG_WAIT, Waiting, assert_at_once, held, releases, rivals, settle, takes, view};
 use crate::support::fixture::{claim, claim_on_all, fresh_name, lock_of, names, rival};
+use crate::support::scripted_store::{Operation, ScriptedStore};
 
 /// A slot for one operation of one peer.
 async fn slot_of(peer: &Arc<PeerLimits>) -> Slot {
@@ -40,7 +40,7 @@ async fn occupied(gate: &Gate) -> Passed {
 /// Waiters of other peers and other processes wait for it.
 #[tokio::test(start_paused = true)]
 async fn a_waiting_claim_polls_whatever_else_its_peer_does() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let peer = Arc::new(with_one_of_each());
     let holder = held(&service).await;
     let within = service.within(slot_of(&peer).await);
@@ -55,7 +55,7 @@ async fn a_waiting_claim_polls_whatever_else_its_peer_does() {
 /// Such a poll keeps the store busy for long, so the peer does not matter, but all that is in flight does.
 #[tokio::test(start_paused = true)]
 async fn a_waiting_claim_on_several_locks_takes_its_turn_to_poll() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let (all, peer) = (Gate::new(1), Arc::new(with_one_of_each()));
     let locks = names(&[fresh_name(), fresh_name()]);
     let holder = Arc::new(claim_on_all(locks));
@@ -74,7 +74,7 @@ async fn a_waiting_claim_on_several_locks_takes_its_turn_to_poll() {
 
 #[tokio::test(start_paused = true)]
 async fn the_time_until_there_is_a_slot_counts_as_waiting() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let gate = Gate::new(1);
     let holder = held(&service).await;
     let another = occupied(&gate).await;
@@ -94,7 +94,7 @@ async fn the_time_until_there_is_a_slot_counts_as_waiting() {
 /// What it still has to do does not pile up behind claims that come and go.
 #[tokio::test(start_paused = true)]
 async fn a_claim_keeps_its_places_until_it_has_left_the_queue() {
-    let (service, store) = Staged::service_with(|config| config.waiters_max = 1);
+    let (service, store) = ScriptedStore::service_with(|config| config.waiters_max = 1);
     let peer = Arc::new(with_one_of_each());
     let holder = held(&service).await;
     let [first, second] = &rivals(&holder, 2)[..] else {
@@ -118,7 +118,7 @@ async fn a_claim_keeps_its_places_until_it_has_left_the_queue() {
 /// Until then its request counts, so that streams that come and go do not pile up.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_closes_releases_within_the_limit_of_its_peer() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let peer = Arc::new(with_one_of_each());
     let claim = brief();
     let requests = Budget::new(10);
@@ -134,14 +134,14 @@ async fn a_stream_that_closes_releases_within_the_limit_of_its_peer() {
     assert_eq!(requests.used(), 2);
     drop(another);
     settle().await;
-    assert_eq!(store.cleanups(), ["withdraw"]);
+    assert_eq!(store.cleanups(), [Operation::Withdraw]);
     assert_eq!(requests.used(), 0);
     takes(&service, &Arc::new(rival(&claim))).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_holds_occupies_no_slot() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let peer = Arc::new(with_one_of_each());
     let within = service.within(slot_of(&peer).await);
     let mut hold = within.hold(brief(), None);
@@ -153,7 +153,7 @@ async fn a_stream_that_holds_occupies_no_slot() {
 /// The store is busy with a long answer for as long as with many short ones.
 #[tokio::test(start_paused = true)]
 async fn the_next_answer_is_expected_to_list_as_many_holders() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let claim = claim();
     for holder in rivals(&claim, 8) {
         let mut holder = Arc::unwrap_or_clone(holder);
@@ -179,7 +179,7 @@ async fn the_next_answer_is_expected_to_list_as_many_holders() {
 /// The streams of one peer share its limit of renewals in flight, even if it has thousands.
 #[tokio::test(start_paused = true)]
 async fn a_stream_renews_within_the_limit_of_its_peer() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let peer = Arc::new(with_one_of_each());
     let within = service.within(slot_of(&peer).await);
     let mut hold = within.hold(brief(), None);

@@ -9,9 +9,9 @@ use leasehold::service::{LockService, Scope, Watch, WatchEvent};
 use leasehold::store::LockStore as _;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::staged::Staged;
 use super::{held, releases, settle, takes};
 use crate::support::fixture::{LONG, claim, claim_on, for_short, lock_of, name};
+use crate::support::scripted_store::ScriptedStore;
 
 fn everything() -> Scope {
     Scope::Prefix(String::new())
@@ -41,7 +41,7 @@ async fn assert_quiet(watch: &mut Watch) {
 
 #[tokio::test(start_paused = true)]
 async fn a_watcher_gets_the_events_within_its_scope() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let (a, b) = (
         Arc::new(claim_on(&name("orders/1"))),
         Arc::new(claim_on(&name("other"))),
@@ -69,7 +69,7 @@ async fn a_watcher_gets_the_events_within_its_scope() {
 /// There may be 200 watchers. Earlier versions encoded each event once per watcher.
 #[tokio::test(start_paused = true)]
 async fn all_watchers_share_the_text_of_an_event() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let mut watches = Vec::new();
     for _ in 0..3 {
         watches.push(watch(&service, everything(), None).await);
@@ -91,7 +91,7 @@ async fn all_watchers_share_the_text_of_an_event() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watcher_that_reconnects_continues_after_the_event_it_names() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let mut first = watch(&service, everything(), None).await;
     held(&service).await;
     let (_, _, id) = next(&mut first).await;
@@ -107,7 +107,7 @@ async fn a_watcher_that_reconnects_continues_after_the_event_it_names() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watcher_that_falls_behind_or_may_have_missed_events_is_reset() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let mut slow = watch(&service, everything(), None).await;
     for _ in 0..11 {
         held(&service).await;
@@ -124,7 +124,7 @@ async fn a_watcher_that_falls_behind_or_may_have_missed_events_is_reset() {
 
 #[tokio::test(start_paused = true)]
 async fn events_are_delivered_only_while_there_are_watchers_and_for_a_minute_after() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let deliveries = || store.event_deliveries.lock().unwrap().clone();
     let first = watch(&service, everything(), None).await;
     let second = watch(&service, everything(), None).await;
@@ -146,7 +146,7 @@ async fn events_are_delivered_only_while_there_are_watchers_and_for_a_minute_aft
 /// Stores emit nothing on expiry, so the service must inspect the lock.
 #[tokio::test(start_paused = true)]
 async fn an_expiry_is_reported_at_once() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let before = Arc::new(for_short(&claim()));
     takes(&service, &before).await;
     let mut watch = watch(&service, everything(), None).await;
@@ -166,7 +166,7 @@ async fn an_expiry_is_reported_at_once() {
 #[tokio::test(start_paused = true)]
 async fn the_expiry_of_very_many_earlier_leases_is_reported() {
     const MANY: usize = 2_100;
-    let (service, _) = Staged::service_with(|config| config.events_kept = 10_000);
+    let (service, _) = ScriptedStore::service_with(|config| config.events_kept = 10_000);
     for number in 0..MANY {
         let lapsing = for_short(&claim_on(&name(&format!("many/{number}"))));
         takes(&service, &Arc::new(lapsing)).await;
@@ -179,7 +179,7 @@ async fn the_expiry_of_very_many_earlier_leases_is_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn the_expiry_of_a_lease_that_began_in_a_gap_is_reported() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let mut watch = watch(&service, everything(), None).await;
     settle().await;
     // Until the next listing is allowed.
@@ -198,7 +198,7 @@ async fn the_expiry_of_a_lease_that_began_in_a_gap_is_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn an_expiry_while_the_store_was_down_is_reported_soon_after() {
-    let (service, store) = Staged::service();
+    let (service, store) = ScriptedStore::service();
     let mut watch = watch(&service, everything(), None).await;
     let lapsing = Arc::new(for_short(&claim()));
     takes(&service, &lapsing).await;
@@ -213,7 +213,7 @@ async fn an_expiry_while_the_store_was_down_is_reported_soon_after() {
 
 #[tokio::test(start_paused = true)]
 async fn a_renewed_lease_is_not_reported_as_expired_before_its_new_end() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let claim = Arc::new(for_short(&claim()));
     let mut watch = watch(&service, everything(), None).await;
     takes(&service, &claim).await;
@@ -232,7 +232,7 @@ async fn a_renewed_lease_is_not_reported_as_expired_before_its_new_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_draining_process_ends_the_streams_of_events() {
-    let (service, _) = Staged::service();
+    let (service, _) = ScriptedStore::service();
     let mut watch = watch(&service, everything(), None).await;
     service.drain();
     assert_eq!(watch.next().await, None);

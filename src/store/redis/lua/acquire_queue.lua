@@ -27,10 +27,8 @@ end
 for _, lock in ipairs(wait and locks or {}) do
     -- The client has retried elsewhere and waits there: this request must not take the place back, and neither may a
     -- first try that arrives late.
-    local process = lock.ticket and lock.ticket.process
     local is_former = wait.sequence ~= '' or lock.ticket and is_outdated(lock.ticket, tonumber(wait.asked_latest_us), now_us)
-    if process and process ~= wait.process and is_former
-        and redis.call('ZSCORE', process_queue_key(lock, process), lock.claim) then
+    if lock.ticket and is_former and waits_elsewhere(lock, wait.process, now_ms) then
         return { attempt, SUPERSEDED }
     end
 end

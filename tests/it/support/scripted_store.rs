@@ -1,0 +1,269 @@
+//! The embedded store, with scripted faults: operations fail, stay unanswered or are answered late, answers and
+//! messages are lost. It records the polls of waiters and the clean-up operations. All tests of the service use it.
+
+mod answers;
+mod messages;
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::config::WaitingConfig;
+use leasehold::domain::{Claim, Ticket, Token};
+use leasehold::service::LockService;
+use leasehold::store::memory::MemoryStore;
+use leasehold::store::{Fault, Listener, LockStore, StoreError, StoreHealth, StoreResult};
+use leasehold::telemetry::Metrics;
+use tokio::time::sleep;
+
+use super::stores::{OPERATION_TIMEOUT, service_with, waiting_config};
+use messages::Messages;
+
+/// What happens to an operation.
+#[derive(Clone, Debug)]
+pub(crate) enum Fate {
+    /// It is applied and answered at once.
+    Answered,
+    /// It is applied at once, and the answer is delayed.
+    Late(Duration),
+    /// It is applied, and the answer is lost.
+    Lost,
+    /// It is not applied, and fails with this error.
+    Fails(StoreError),
+    /// It is neither applied nor answered.
+    Unanswered,
+    /// It panics.
+    Panics,
+}
+
+/// The operations that a script tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Acquire,
+    Suspend,
+    Withdraw,
+    Renew,
+    Release,
+    Evict,
+    Inspect,
+    List,
+}
+
+#[derive(Debug)]
+pub(crate) struct ScriptedStore {
+    /// The store below, for operations without a fault.
+    pub(crate) store: MemoryStore,
+    /// The fate of every operation that has no fate of its own.
+    fate: Mutex<Fate>,
+    fates_by_operation: Vec<(Operation, Fate)>,
+    /// The fates of the next polls. Later polls are answered normally.
+    fates_of_polls: Mutex<VecDeque<Fate>>,
+    /// Whether it delays new grants, and lets claims wait in the queue of a free lock.
+    is_recovering: bool,
+    /// After how many holders it stops an eviction.
+    evicted: Option<u64>,
+    health: Option<StoreHealth>,
+    /// The polls, in order, with the tickets that they sent.
+    polls: Mutex<Vec<(Token, Option<Ticket>)>>,
+    /// The clean-up operations, in order.
+    cleanups: Mutex<Vec<Operation>>,
+    messages: Arc<Messages>,
+    pub(crate) event_deliveries: Mutex<Vec<bool>>,
+}
+
+impl Default for ScriptedStore {
+    fn default() -> Self {
+        let messages = Arc::<Messages>::default();
+        let store = MemoryStore::new(100_000);
+        store.set_listener(Arc::clone(&messages) as _);
+        Self {
+            store,
+            fate: Mutex::new(Fate::Answered),
+            fates_by_operation: Vec::new(),
+            fates_of_polls: Mutex::default(),
+            is_recovering: false,
+            evicted: None,
+            health: None,
+            polls: Mutex::default(),
+            cleanups: Mutex::default(),
+            messages,
+            event_deliveries: Mutex::default(),
+        }
+    }
+}
+
+impl ScriptedStore {
+    /// A store in which this happens to every operation.
+    pub(crate) fn always(fate: Fate) -> Self {
+        Self {
+            fate: Mutex::new(fate),
+            ..Self::default()
+        }
+    }
+
+    /// Every operation fails with this error.
+    pub(crate) fn failing(error: StoreError) -> Self {
+        Self::always(Fate::Fails(error))
+    }
+
+    /// This happens to one kind of operation, whatever happens to the others.
+    pub(crate) fn with(mut self, operation: Operation, fate: Fate) -> Self {
+        self.fates_by_operation.push((operation, fate));
+        self
+    }
+
+    /// A store that delays new grants, and lets claims wait in the queue of a free lock.
+    pub(crate) fn recovering() -> Self {
+        Self {
+            is_recovering: true,
+            ..Self::default()
+        }
+    }
+
+    /// A store that stops an eviction after `count` holders.
+    pub(crate) fn evicting(count: u64) -> Self {
+        Self {
+            evicted: Some(count),
+            ..Self::default()
+        }
+    }
+
+    /// A store with this health.
+    pub(crate) fn in_health(health: StoreHealth) -> Self {
+        Self {
+            health: Some(health),
+            ..Self::default()
+        }
+    }
+
+    /// A service on a scripted store, configured as in production.
+    pub(crate) fn service() -> (LockService, Arc<Self>) {
+        Self::service_with(|_| {})
+    }
+
+    pub(crate) fn service_with(
+        change: impl FnOnce(&mut WaitingConfig),
+    ) -> (LockService, Arc<Self>) {
+        let store = Arc::new(Self::default());
+        (store.another_service(change), store)
+    }
+
+    /// Another service, which replaces the former one as the listener.
+    pub(crate) fn another_service(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut WaitingConfig),
+    ) -> LockService {
+        let mut config = WaitingConfig {
+            poll_interval: Duration::from_secs(1),
+            events_kept: 10,
+            ..waiting_config()
+        };
+        change(&mut config);
+        let store = Arc::clone(self) as _;
+        service_with(store, OPERATION_TIMEOUT, config, &Metrics::default())
+    }
+
+    /// Loses messages from now on: reservations, evictions and releases.
+    pub(crate) fn loses_messages(&self) {
+        self.messages.are_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Reconnects: messages arrive again, and the service is notified that some were lost.
+    pub(crate) fn reconnects(&self) {
+        self.messages.are_lost.store(false, Ordering::Relaxed);
+        self.listener().messages_lost();
+    }
+
+    pub(crate) fn listener(&self) -> Arc<dyn Listener> {
+        let listener = self.messages.listener.lock().unwrap();
+        Arc::clone(listener.as_ref().expect("there is a service"))
+    }
+
+    /// Adds the fates of the next polls.
+    pub(crate) fn next(&self, fates: impl IntoIterator<Item = Fate>) {
+        self.fates_of_polls.lock().unwrap().extend(fates);
+    }
+
+    /// The number of polls so far.
+    pub(crate) fn polls(&self) -> usize {
+        self.polls.lock().unwrap().len()
+    }
+
+    /// The number of polls of this claim so far.
+    pub(crate) fn polls_of(&self, claim: &Claim) -> usize {
+        self.tickets_of(claim).len()
+    }
+
+    /// The tickets that the polls of this claim sent, in order.
+    pub(crate) fn tickets_of(&self, claim: &Claim) -> Vec<Option<Ticket>> {
+        let polls = self.polls.lock().unwrap();
+        let own = polls.iter().filter(|(token, _)| *token == claim.token);
+        own.map(|(_, ticket)| *ticket).collect()
+    }
+
+    /// The suspensions and withdrawals so far.
+    pub(crate) fn cleanups(&self) -> Vec<Operation> {
+        self.cleanups.lock().unwrap().clone()
+    }
+
+    /// Sets whether the store is unreachable.
+    pub(crate) fn goes_down(&self, is_down: bool) {
+        self.set_fate(is_down.then(unavailable));
+    }
+
+    /// Sets whether requests are lost, so that their outcome is unknown.
+    pub(crate) fn goes_silent(&self, loses_requests: bool) {
+        self.set_fate(loses_requests.then(unknown));
+    }
+
+    fn set_fate(&self, error: Option<StoreError>) {
+        *self.fate.lock().unwrap() = error.map_or(Fate::Answered, Fate::Fails);
+    }
+
+    /// Runs an operation as scripted.
+    async fn run<T>(
+        &self,
+        operation: Operation,
+        answer: impl Future<Output = StoreResult<T>>,
+    ) -> StoreResult<T> {
+        if matches!(operation, Operation::Suspend | Operation::Withdraw) {
+            self.cleanups.lock().unwrap().push(operation);
+        }
+        let mut own = self.fates_by_operation.iter();
+        let own = own.find(|(of, _)| *of == operation);
+        let fate = own.map(|(_, fate)| fate.clone());
+        let fate = fate.unwrap_or_else(|| self.fate.lock().unwrap().clone());
+        meets(fate, answer).await
+    }
+}
+
+async fn meets<T>(fate: Fate, answer: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
+    match fate {
+        Fate::Answered => answer.await,
+        Fate::Late(delay) => {
+            let answer = answer.await;
+            sleep(delay).await;
+            answer
+        }
+        Fate::Lost => answer.await.and(Err(unknown())),
+        Fate::Fails(error) => Err(error),
+        Fate::Unanswered => pending().await,
+        Fate::Panics => panic!("scripted"),
+    }
+}
+
+fn unavailable() -> StoreError {
+    StoreError::Unavailable {
+        fault: Fault::Io,
+        detail: "scripted".to_owned(),
+    }
+}
+
+fn unknown() -> StoreError {
+    StoreError::Unknown {
+        fault: Fault::Timeout,
+        detail: "scripted".to_owned(),
+    }
+}

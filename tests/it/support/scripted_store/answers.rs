@@ -1,0 +1,165 @@
+//! The operations of the scripted store: each runs on the store below, as scripted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold::domain::{
+    Acquired, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName, LockNames, LockView,
+    Position, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Ticket, Token,
+    Waiting,
+};
+use leasehold::store::{Deadlines, ListQuery, Listener, LockStore, StoreHealth, StoreResult};
+use tokio::time::Instant;
+
+use super::{Fate, Operation, ScriptedStore, meets};
+
+const FIRST: Position = Position {
+    position: 1,
+    queue_length: 1,
+};
+
+/// What a recovering store answers to a claim.
+fn recovering(request: Option<&QueueRequest>) -> Acquired {
+    let Some(_) = request else {
+        let retry_in = Duration::from_millis(2_500);
+        return Acquired::Recovering { retry_in };
+    };
+    Acquired::Waiting(Waiting {
+        place: Ticket {
+            sequence: 1,
+            until: None,
+        },
+        recheck_in: None,
+        position: Some(FIRST),
+        restored: false,
+        is_unsure: false,
+    })
+}
+
+#[async_trait]
+impl LockStore for ScriptedStore {
+    async fn acquire(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        request: Option<&QueueRequest>,
+        deadline: Instant,
+    ) -> StoreResult<Acquired> {
+        let fate = request.and_then(|request| {
+            let mut polls = self.polls.lock().unwrap();
+            polls.push((claim.token, request.place));
+            self.fates_of_polls.lock().unwrap().pop_front()
+        });
+        let answer = async {
+            match self.is_recovering {
+                true => Ok(recovering(request)),
+                false => self.store.acquire(claim, attempt, request, deadline).await,
+            }
+        };
+        let answer = self.run(Operation::Acquire, answer);
+        meets(fate.unwrap_or(Fate::Answered), answer).await
+    }
+
+    async fn suspend(
+        &self,
+        claim: &Claim,
+        keep: Duration,
+        deadline: Instant,
+    ) -> StoreResult<Suspended> {
+        let answer = async {
+            match self.is_recovering {
+                true => Ok(Suspended {
+                    position: Some(FIRST),
+                    blocked_by: Vec::new(),
+                }),
+                false => self.store.suspend(claim, keep, deadline).await,
+            }
+        };
+        self.run(Operation::Suspend, answer).await
+    }
+
+    async fn withdraw(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        rollback: Rollback,
+        deadline: Instant,
+    ) -> StoreResult<()> {
+        let answer = self.store.withdraw(claim, attempt, rollback, deadline);
+        self.run(Operation::Withdraw, answer).await
+    }
+
+    async fn renew(
+        &self,
+        names: &LockNames,
+        token: Token,
+        change: RenewOptions,
+        deadline: Instant,
+    ) -> StoreResult<Renewed> {
+        let answer = self.store.renew(names, token, change, deadline);
+        self.run(Operation::Renew, answer).await
+    }
+
+    async fn release(
+        &self,
+        names: &LockNames,
+        token: Token,
+        hold_count: Option<HoldCount>,
+        deadline: Instant,
+    ) -> StoreResult<Vec<Released>> {
+        let answer = self.store.release(names, token, hold_count, deadline);
+        self.run(Operation::Release, answer).await
+    }
+
+    async fn evict(
+        &self,
+        name: &LockName,
+        reason: &str,
+        deadlines: Deadlines,
+    ) -> StoreResult<Evicted> {
+        let answer = async {
+            let Some(total) = self.evicted else {
+                return self.store.evict(name, reason, deadlines).await;
+            };
+            let listed = Vec::new();
+            Ok(Evicted {
+                holders: Holders { listed, total },
+                is_complete: false,
+            })
+        };
+        self.run(Operation::Evict, answer).await
+    }
+
+    async fn inspect(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView> {
+        let answer = self.store.inspect(name, deadline);
+        self.run(Operation::Inspect, answer).await
+    }
+
+    async fn list(&self, query: &ListQuery, deadlines: Deadlines) -> StoreResult<Listing> {
+        let answer = self.store.list(query, deadlines);
+        self.run(Operation::List, answer).await
+    }
+
+    async fn refresh_health(&self) {
+        self.store.refresh_health().await;
+    }
+
+    async fn sweep(&self) {
+        self.store.sweep().await;
+    }
+
+    fn health(&self) -> StoreHealth {
+        let health = self.health.clone();
+        health.unwrap_or_else(|| self.store.health())
+    }
+
+    fn set_listener(&self, listener: Arc<dyn Listener>) {
+        *self.messages.listener.lock().unwrap() = Some(listener);
+    }
+
+    async fn set_event_delivery(&self, wanted: bool) {
+        self.event_deliveries.lock().unwrap().push(wanted);
+        self.store.set_event_delivery(wanted).await;
+    }
+}
