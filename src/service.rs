@@ -310,14 +310,14 @@ impl LockService {
     }
 
     /// Refreshes the store's health and sweeps the store at this interval, for ever. Run it as a task.
-    pub async fn survey(&self, every: Duration) -> Infallible {
+    pub async fn run_checks(&self, every: Duration) -> Infallible {
         let ServiceShared {
             store,
             metrics,
             queues,
             ..
         } = &*self.inner;
-        let surveys = async {
+        let checks = async {
             let mut ticks = ticks(every);
             loop {
                 ticks.tick().await;
@@ -335,7 +335,7 @@ impl LockService {
             }
         };
         tokio::select! {
-            never = surveys => never,
+            never = checks => never,
             never = sweeps => never,
         }
     }

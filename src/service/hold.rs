@@ -192,7 +192,7 @@ impl HoldTask {
             lease,
             waited,
             replayed,
-            undelivered,
+            unclaimed,
         } = match answer {
             Ok(answer) => match granted(answer) {
                 Ok(granted) => granted,
@@ -210,11 +210,11 @@ impl HoldTask {
             replayed,
         };
         if !self.events.send_until(until, acquired).await {
-            // Dropping `undelivered` rolls back the grant.
+            // Dropping `unclaimed` rolls back the grant.
             return StreamEnd::Over;
         }
         // From here on the stream releases the lock when it closes.
-        undelivered.delivered();
+        unclaimed.delivered();
         self.request.slot.release();
         self.keep(until, ttl).await
     }
@@ -326,7 +326,7 @@ impl HoldTask {
                 .next()
                 .map_or(NotHolder::Unknown, |lost| lost.reason)),
             // A renewal without a new mode cannot contradict.
-            Renewed::Contradicts(_) => Err(NotHolder::Unknown),
+            Renewed::Mismatched(_) => Err(NotHolder::Unknown),
         })
     }
 
@@ -343,7 +343,7 @@ struct StreamGrant {
     lease: Lease,
     waited: Duration,
     replayed: bool,
-    undelivered: UnclaimedLease,
+    unclaimed: UnclaimedLease,
 }
 
 /// The first lease, or the outcome without one.
@@ -351,13 +351,13 @@ fn granted(answer: AcquireAnswer) -> Result<StreamGrant, AcquireOutcome> {
     let AcquireAnswer {
         outcome,
         waited,
-        undelivered,
+        unclaimed,
     } = answer;
     let (leases, replayed) = match outcome {
         AcquireOutcome::Granted(leases) => (leases, false),
         AcquireOutcome::Reentered(leases) | AcquireOutcome::Replayed(leases) => (leases, true),
         refused @ (AcquireOutcome::Blocked(_)
-        | AcquireOutcome::Contradicts(_)
+        | AcquireOutcome::Mismatched(_)
         | AcquireOutcome::TooManyWaiters(_)
         | AcquireOutcome::TimedOut(_)
         | AcquireOutcome::Draining(_)
@@ -369,6 +369,6 @@ fn granted(answer: AcquireAnswer) -> Result<StreamGrant, AcquireOutcome> {
         lease: lease.expect("a claim has at least one lock"),
         waited,
         replayed,
-        undelivered,
+        unclaimed,
     })
 }

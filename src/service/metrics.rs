@@ -202,7 +202,7 @@ impl LockMetrics {
             Ok(Renewed::NotHolder(lost)) => lost
                 .first()
                 .map_or("unknown", |lost| not_holder(&lost.reason)),
-            Ok(Renewed::Contradicts(_)) => "contradicts",
+            Ok(Renewed::Mismatched(_)) => "contradicts",
             Err(_) => "error",
         };
         self.renewals[outcome].increment(1);

@@ -214,7 +214,7 @@ impl WaitLoop {
         }
         let inner = &self.request.inner;
         QueueRequest {
-            place: self.ticket,
+            ticket: self.ticket,
             age: now.saturating_duration_since(self.request.began),
             wait: remaining.unwrap_or(ticket_ttl).min(ticket_ttl),
             execute_within: remaining.map_or(inner.operation_timeout, |remaining| {
@@ -274,7 +274,7 @@ impl WaitLoop {
 
     fn on_queued(&mut self, sent: Instant, waiting: &Waiting) {
         self.has_ambiguous_attempt |= waiting.is_unsure;
-        let (queues, sequence) = (self.queues(), waiting.place.sequence);
+        let (queues, sequence) = (self.queues(), waiting.ticket.sequence);
         queues.enqueue(&self.waiter, self.queue_place, sequence, sent);
         self.record_answer(sent, waiting.recheck_in, waiting.restored);
         if self.progress.is_some() {
@@ -285,7 +285,7 @@ impl WaitLoop {
         }
         self.queue_place = QueuePlace::At(sequence);
         self.answered_at = Some(sent);
-        self.ticket = Some(waiting.place);
+        self.ticket = Some(waiting.ticket);
         self.failure = None;
         self.pause = None;
         self.report_position(waiting.position);

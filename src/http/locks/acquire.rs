@@ -123,7 +123,7 @@ async fn respond(
     let AcquireAnswer {
         outcome,
         waited,
-        undelivered,
+        unclaimed,
     } = answer.map_err(|error| Problem::from(error).with_token(claim.token))?;
     let (granted, leases) = granted(outcome, &claim, waited, was_draining)
         .map_err(|refusal| route_form.adapt(refusal).after(waited))?;
@@ -135,7 +135,7 @@ async fn respond(
         granted,
         waited,
     };
-    let mut response = grant.acquired(form, undelivered, version);
+    let mut response = grant.acquired(form, unclaimed, version);
     Waited(waited).attach_to(&mut response);
     Ok(response)
 }
@@ -153,7 +153,7 @@ pub(super) fn granted(
         AcquireOutcome::Reentered(leases) => return Ok((GrantKind::Reentered, leases)),
         AcquireOutcome::Replayed(leases) => return Ok((GrantKind::Replayed, leases)),
         AcquireOutcome::Blocked(blocked_by) => Problem::blocked(blocked_by),
-        AcquireOutcome::Contradicts(mismatch) => Problem::mismatch(mismatch),
+        AcquireOutcome::Mismatched(mismatch) => Problem::mismatch(mismatch),
         AcquireOutcome::TooManyWaiters(full) => Problem::too_many_waiters(full),
         AcquireOutcome::TimedOut(not_granted) => Problem::timed_out(not_granted, token, waited),
         AcquireOutcome::Draining(not_granted) => {

@@ -78,7 +78,7 @@ fn respond(
 ) -> Result<Response, Problem> {
     let renewals = match renewed {
         Renewed::Extended(renewals) => renewals,
-        Renewed::Contradicts(mismatch) => {
+        Renewed::Mismatched(mismatch) => {
             return Err(route_form.adapt(Problem::mismatch(mismatch)));
         }
         Renewed::NotHolder(mut lost) => {

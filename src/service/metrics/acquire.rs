@@ -105,12 +105,12 @@ impl AcquireMetrics {
             streams: Labelled::new(&["hold", "events"], streams),
             waiters: registry.gauge(
                 "leasehold_waiters",
-                "Requests that wait on this process, long polls and streams, as of the last survey.",
+                "Requests that wait on this process, long polls and streams, as of the last check.",
                 &[],
             ),
             contended: registry.gauge(
                 "leasehold_contended_locks",
-                "Locks that requests of this process wait for, as of the last survey.",
+                "Locks that requests of this process wait for, as of the last check.",
                 &[],
             ),
         }
@@ -171,7 +171,7 @@ fn outcome(answer: &Result<AcquireAnswer, StoreError>) -> &'static str {
         AcquireOutcome::Reentered(_) => "reentered",
         AcquireOutcome::Replayed(_) => "replayed",
         AcquireOutcome::Blocked(blocked_by) => blocked_by.first().map_or("held", blocked),
-        AcquireOutcome::Contradicts(_) => "contradicts",
+        AcquireOutcome::Mismatched(_) => "contradicts",
         AcquireOutcome::TooManyWaiters(_) => "too_many_waiters",
         AcquireOutcome::TimedOut(_) => "wait_timeout",
         AcquireOutcome::Draining(_) => "draining",

@@ -119,7 +119,7 @@ impl WaitLoop {
                     }
                 },
                 waited: self.waited(),
-                undelivered: UnclaimedLease::nothing(),
+                unclaimed: UnclaimedLease::nothing(),
             })
         };
         self.count(&answer);
