@@ -85,7 +85,7 @@ impl Request {
                 Err(error)
             }
         };
-        self.inner.metrics.acquire(&self.claim, &answer);
+        self.inner.metrics.acquires.record(&self.claim, &answer);
         answer
     }
 

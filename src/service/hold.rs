@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use super::acquire::Request;
 use super::answer::{AcquireAnswer, AcquireOutcome};
+use super::backoff::{self, Backoff};
 use super::held::HeldByStream;
-use super::jitter;
 use super::wait_loop::WaitLoop;
 use super::waiter::DisconnectGuard;
 use super::{ServiceShared, UnclaimedLease, remaining};
@@ -160,7 +160,7 @@ impl ServiceShared {
         };
         let inner = Arc::clone(self);
         self.in_background(async move {
-            let _open = inner.metrics.open_stream("hold");
+            let _open = inner.metrics.acquires.stream("hold");
             let end = task.run(wait).await;
             drop(task.held);
             if let StreamEnd::Closed { ttl } = end {
@@ -239,17 +239,19 @@ impl HoldTask {
     /// over, or was renewed by another request.
     async fn keep(&self, mut until: Instant, mut ttl: Duration) -> StreamEnd {
         let draining = &self.request.inner.draining;
-        let mut pause: Option<Duration> = None;
+        let mut backoff = Backoff::default();
         loop {
             let left = until.saturating_duration_since(Instant::now());
             // If `max_hold` limits the lease, each pause is half of the remaining time, but at least a 50th of the TTL.
-            let interval = pause.unwrap_or_else(|| (ttl / 3).min(left / 2).max(ttl / 50));
+            let interval = backoff
+                .last()
+                .unwrap_or_else(|| (ttl / 3).min(left / 2).max(ttl / 50));
             tokio::select! {
                 () = self.events.closed() => return StreamEnd::Closed { ttl },
                 () = draining.cancelled() => return self.send_last(HoldEvent::Draining).await,
                 () = self.held.ended() => {}
                 // Jitter, so that streams opened together do not renew together.
-                () = tokio::time::sleep(jitter::about(interval.min(left))) => {}
+                () = tokio::time::sleep(backoff::jittered(interval.min(left))) => {}
             }
             if until <= Instant::now() {
                 return self.send_last(HoldEvent::Lost(NotHolder::Expired)).await;
@@ -262,7 +264,7 @@ impl HoldTask {
                 Ok(Ok(lease)) => {
                     until = Instant::now() + lease.holder.expires_in;
                     ttl = lease.ttl.get();
-                    pause = None;
+                    backoff.reset();
                     if !self
                         .events
                         .send_until(until, HoldEvent::Renewed(lease))
@@ -273,11 +275,7 @@ impl HoldTask {
                 }
                 Ok(Err(reason)) => return self.send_last(HoldEvent::Lost(reason)).await,
                 Err(_) => {
-                    pause = Some(
-                        pause
-                            .map_or(RETRY_MIN, |pause: Duration| (pause * 2).max(RETRY_MIN))
-                            .min(ttl / 3),
-                    );
+                    backoff.next(RETRY_MIN, ttl / 3);
                 }
             }
         }

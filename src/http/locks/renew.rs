@@ -26,10 +26,10 @@ pub(in crate::http) async fn renew(
 ) -> Result<Response, Problem> {
     let names = LockNames::from(lock_name(request.uri().path())?);
     let token = HeaderToken::of(request.headers());
-    let (fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
+    let (fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
     let (token, change) = renew_request(&app, token, fields, &RENEW_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
-    let service = app.admit(Operation::Keep(1), &extensions).await?;
+    let service = app.admit(Operation::Keep(1), &requester).await?;
     let renewed = service.renew(names.clone(), token, change).await?;
     respond(RouteForm::Single, &names, token, renewed)
 }
@@ -40,13 +40,13 @@ pub(in crate::http) async fn renew_several(
     request: Request,
 ) -> Result<Response, Problem> {
     let token = HeaderToken::of(request.headers());
-    let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
+    let (mut fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
     let names = lock_names(&mut fields)?;
     let (token, change) = renew_request(&app, token, fields, &RENEW_SEVERAL_FIELDS)?;
     let names = names.ok_or_else(names_missing)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let operation = Operation::Keep(names.len());
-    let service = app.admit(operation, &extensions).await?;
+    let service = app.admit(operation, &requester).await?;
     let renewed = service.renew(names.clone(), token, change).await?;
     respond(RouteForm::Multi, &names, token, renewed)
 }

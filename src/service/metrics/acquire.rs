@@ -49,7 +49,7 @@ const ENDS: [&str; 9] = [
     "error",
 ];
 
-pub(super) struct AcquireMetrics {
+pub(in crate::service) struct AcquireMetrics {
     exclusive: Labelled<Counter>,
     shared: Labelled<Counter>,
     waits: Labelled<Histogram>,
@@ -116,15 +116,19 @@ impl AcquireMetrics {
         }
     }
 
-    pub(super) fn record(&self, claim: &Claim, answer: &Result<AcquireAnswer, StoreError>) {
+    pub(in crate::service) fn record(
+        &self,
+        claim: &Claim,
+        answer: &Result<AcquireAnswer, StoreError>,
+    ) {
         self.of(claim)[outcome(answer)].increment(1);
     }
 
-    pub(super) fn disconnected(&self, claim: &Claim) {
+    pub(in crate::service) fn disconnected(&self, claim: &Claim) {
         self.of(claim)["disconnected"].increment(1);
     }
 
-    pub(super) fn waited(
+    pub(in crate::service) fn waited(
         &self,
         waited: Duration,
         answer: &Result<AcquireAnswer, StoreError>,
@@ -141,15 +145,15 @@ impl AcquireMetrics {
         }
     }
 
-    pub(super) fn long_poll(&self) -> Open {
+    pub(in crate::service) fn long_poll(&self) -> Open {
         Open::new(&self.long_polls)
     }
 
-    pub(super) fn stream(&self, stream: &'static str) -> Open {
+    pub(in crate::service) fn stream(&self, stream: &'static str) -> Open {
         Open::new(&self.streams[stream])
     }
 
-    pub(super) fn waiters(&self, counts: WaiterCounts) {
+    pub(in crate::service) fn waiters(&self, counts: WaiterCounts) {
         self.waiters.set(counts.waiters as f64);
         self.contended.set(counts.locks as f64);
     }
