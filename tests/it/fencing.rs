@@ -4,13 +4,14 @@
 
 use leasehold::domain::{Acquired, Attempt, Claim, Fence, LockState};
 use leasehold::store::{Fault, StoreError};
+use tokio::time::Instant;
 
 use crate::contract::names_of_one_bucket;
-use crate::support::eventually;
 use crate::support::fixture::{
     Fixture, READ, at_depth, claim, claim_on, claim_on_all, for_short, in_mode, leases_granted,
     lock_of, names, only, rival,
 };
+use crate::support::{eventually, stores};
 
 /// The key of the counter that serves a claim's lock, as the documentation of the storage format names it.
 fn counter_of(claim: &Claim) -> String {
@@ -70,65 +71,218 @@ async fn a_lost_counter_never_leads_to_a_smaller_fence() {
     assert!(after > before, "{after} after {before}");
 }
 
-#[tokio::test]
-async fn a_counter_ahead_of_the_clock_is_followed() {
-    let fixture = Fixture::redis().await;
+/// What the counter of a bucket is when a claim arrives.
+#[derive(Clone, Copy, Debug)]
+enum Counter {
+    Missing,
+    /// As this process has seen it last.
+    Unchanged,
+    /// One less than this process has seen.
+    Regressed,
+    /// Not used since the data began, as it should be.
+    OfThisEpoch,
+    /// Not used since other data began.
+    OfAnotherEpoch,
+    /// Larger than the clock.
+    Ahead(u64),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    /// By the clock.
+    Granted,
+    GrantedWith(u64),
+    /// Nothing is granted, because leases may have been lost.
+    Refused,
+    Exhausted,
+}
+
+/// Every way to a grant: they differ in how they get there, and must not differ in the number.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Plain,
+    WithOptions,
+    Shared,
+    OfTwoLocks,
+    FromTheQueue,
+}
+
+const AHEAD: u64 = 8_000_000_000_000_000;
+
+async fn set_counter(fixture: &Fixture, claim: &Claim, counter: Counter, seen: u64) {
     let redis = fixture.redis_behind();
-    let claim = claim();
-    let ahead: u64 = 8_000_000_000_000_000;
-    let set = ["SET", &counter_of(&claim), &ahead.to_string()];
+    let key = counter_of(claim);
+    let node = ["HGET", "lh:1:{0}:node", "epoch"];
+    let epoch = redis.server.integer(redis.database, &node).await;
+    let text = match counter {
+        Counter::Missing => {
+            let deleted = redis.server.integer(redis.database, &["DEL", &key]).await;
+            return assert_eq!(deleted, 1, "the counter is where the format says");
+        }
+        Counter::Unchanged => return,
+        Counter::Regressed => (seen - 1).to_string(),
+        Counter::OfThisEpoch => (-epoch).to_string(),
+        Counter::OfAnotherEpoch => (1 - epoch).to_string(),
+        Counter::Ahead(number) => number.to_string(),
+    };
+    let set = ["SET", &key, &text];
     redis.server.command_in(redis.database, &set).await;
-    assert_eq!(fence_of(&fixture, &claim).await, ahead + 1);
 }
 
-/// Sets the counter between a release and the next waiter's claim, and returns the outcome of that claim.
-async fn claimed_after_setting(fixture: &Fixture, holding: &Claim, counter: u64) -> Acquired {
-    let redis = fixture.redis_behind();
-    let mut waiter = fixture.waiting(&rival(holding)).await;
-    fixture.freed(holding).await;
-    let set = ["SET", &counter_of(holding), &counter.to_string()];
-    redis.server.command_in(redis.database, &set).await;
-    fixture.poll(&mut waiter).await
-}
-
-#[tokio::test]
-async fn a_waiter_follows_a_counter_ahead_of_the_clock() {
+/// What comes of a claim for a lock that was held before, if the lock is not of an unused bucket.
+async fn outcome_of(way: Way, counter: Counter) -> Outcome {
     let fixture = Fixture::redis().await;
-    let holding = claim();
-    fixture.granted(&holding).await;
-    let ahead = 8_000_000_000_000_000;
-    let answer = claimed_after_setting(&fixture, &holding, ahead).await;
-    let lease = only(leases_granted(answer));
-    assert_eq!(lease.holder.fence.get(), ahead + 1);
-}
-
-#[tokio::test]
-async fn a_waiter_keeps_waiting_for_a_lock_that_may_still_be_held() {
-    let fixture = Fixture::redis().await;
-    let holding = claim();
-    let before = fence_of(&fixture, &holding).await;
-    let answer = claimed_after_setting(&fixture, &holding, before - 1).await;
-    assert!(matches!(answer, Acquired::Waiting(_)), "{answer:?}");
-}
-
-#[tokio::test]
-async fn no_kind_of_claim_is_granted_a_lock_that_may_still_be_held() {
-    let several = claim_on_all(names(&names_of_one_bucket(2)));
-    for again in [
-        claim(),
-        at_depth(&claim(), 2),
-        in_mode(&claim(), READ),
-        several,
-    ] {
-        let fixture = Fixture::redis().await;
-        let redis = fixture.redis_behind();
-        let first = claim_on(&again.names[0]);
-        let before = fence_of(&fixture, &first).await;
+    let is_used = !matches!(counter, Counter::OfThisEpoch | Counter::OfAnotherEpoch);
+    let both = names_of_one_bucket(2);
+    let first = claim_on(&both[0]);
+    let mut seen = 0;
+    if is_used {
+        seen = fence_of(&fixture, &first).await;
+    }
+    let next = match way {
+        Way::Plain | Way::FromTheQueue => rival(&first),
+        Way::WithOptions => at_depth(&rival(&first), 2),
+        Way::Shared => in_mode(&rival(&first), READ),
+        Way::OfTwoLocks => claim_on_all(names(&both)),
+    };
+    let answer = if matches!(way, Way::FromTheQueue) {
+        if !is_used {
+            fixture.granted(&first).await;
+        }
+        let waiter = fixture.waiting(&next).await;
         fixture.freed(&first).await;
-        let set = ["SET", &counter_of(&first), &(before - 1).to_string()];
-        redis.server.command_in(redis.database, &set).await;
-        let answer = fixture.acquire(&again).await;
-        assert!(matches!(answer, Acquired::Recovering { .. }), "{answer:?}");
+        set_counter(&fixture, &first, counter, seen).await;
+        let deadline = Instant::now() + stores::OPERATION_TIMEOUT;
+        let store = fixture.store();
+        let asked = store.acquire(&next, waiter.attempt, Some(&waiter.queue_request), deadline);
+        asked.await
+    } else {
+        if is_used {
+            fixture.freed(&first).await;
+        }
+        set_counter(&fixture, &first, counter, seen).await;
+        fixture.attempt(&next, Attempt::random()).await
+    };
+    match answer {
+        Ok(Acquired::Recovering { .. } | Acquired::Waiting(_)) => Outcome::Refused,
+        Err(StoreError::Unavailable { fault, .. }) => {
+            assert_eq!(fault, Fault::Corrupt);
+            Outcome::Exhausted
+        }
+        Ok(answer) => {
+            let leases = leases_granted(answer);
+            let fence = leases.last().expect("a lease").holder.fence.get();
+            assert!(fence > seen, "{fence} after {seen}");
+            match counter {
+                Counter::Ahead(_) => Outcome::GrantedWith(fence),
+                _ => Outcome::Granted,
+            }
+        }
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn every_way_to_a_grant_takes_the_same_number() {
+    for way in [
+        Way::Plain,
+        Way::WithOptions,
+        Way::Shared,
+        Way::OfTwoLocks,
+        Way::FromTheQueue,
+    ] {
+        let locks = if matches!(way, Way::OfTwoLocks) { 2 } else { 1 };
+        for (counter, expected) in [
+            (Counter::Missing, Outcome::Refused),
+            (Counter::Unchanged, Outcome::Granted),
+            (Counter::Regressed, Outcome::Refused),
+            (Counter::OfThisEpoch, Outcome::Granted),
+            (Counter::OfAnotherEpoch, Outcome::Refused),
+            (Counter::Ahead(AHEAD), Outcome::GrantedWith(AHEAD + locks)),
+            (
+                Counter::Ahead(Fence::MAX - locks),
+                Outcome::GrantedWith(Fence::MAX),
+            ),
+            (Counter::Ahead(Fence::MAX), Outcome::Exhausted),
+            (Counter::Ahead(Fence::MAX + 1), Outcome::Exhausted),
+        ] {
+            if matches!((way, counter), (Way::FromTheQueue, Counter::OfThisEpoch)) {
+                // A lock that is waited for was granted, so its counter was used.
+                continue;
+            }
+            let outcome = outcome_of(way, counter).await;
+            assert_eq!(outcome, expected, "{way:?} with the counter {counter:?}");
+        }
+    }
+}
+
+/// The part of the scripts that computes a fencing token, with a clock, counters and last tokens seen of our own.
+const NEXT_FENCE: &str = concat!(
+    "local FENCE_MAX, COUNTER_REGRESSED, FENCES_EXHAUSTED = 9007199254740991, 8, 9\n",
+    "local time, now_us = { ARGV[1], ARGV[2] }, ARGV[1] * 1000000 + ARGV[2]\n",
+    include_str!("../../src/store/redis/lua/fence.lua"),
+    "local answers = {}\n",
+    "for index = 3, #ARGV, 2 do\n",
+    "    local fence, why = next_fence(ARGV[index] ~= '' and ARGV[index], ARGV[index + 1])\n",
+    "    answers[#answers + 1] = fence or why\n",
+    "end\n",
+    "return answers\n",
+);
+
+/// The rule of `fence.lua`, without its short cuts.
+fn next_fence(clock: i64, counter: Option<i64>, seen: i64) -> String {
+    let Some(counter) = counter else {
+        return "8".to_owned();
+    };
+    if counter < seen || counter < 0 && counter != seen {
+        return "8".to_owned();
+    }
+    let next = (counter.abs() + 1).max(clock);
+    match u64::try_from(next).expect("a positive number") {
+        next if next > Fence::MAX => "9".to_owned(),
+        next => next.to_string(),
+    }
+}
+
+#[tokio::test]
+async fn the_short_cut_to_a_fence_follows_the_rule() {
+    let fixture = Fixture::redis().await;
+    let redis = fixture.redis_behind();
+    const MAX: i64 = Fence::MAX.cast_signed();
+    for clock in [999_999_999_999_999, 1_795_247_427_000_007, MAX - 1] {
+        let near = [-1_000_000, -1, 0, 1, 1_000_000].map(|step| clock + step);
+        let negated = near.map(|number| -number);
+        let of_clock = near.into_iter().chain(negated);
+        let limits = [
+            0,
+            1,
+            -1,
+            631_152_000_000_000,
+            -631_152_000_000_000,
+            MAX - 1,
+            MAX,
+            MAX + 1,
+        ];
+        let numbers: Vec<i64> = of_clock.chain(limits).collect();
+        let counters = numbers.iter().copied().map(Some).chain([None]);
+        let cases: Vec<_> = counters
+            .flat_map(|counter| numbers.iter().map(move |seen| (counter, *seen)))
+            .collect();
+        let [seconds, micros] = [clock / 1_000_000, clock % 1_000_000].map(|it| it.to_string());
+        let mut command = vec!["EVAL".to_owned(), NEXT_FENCE.to_owned(), "0".to_owned()];
+        command.extend([seconds, micros]);
+        for (counter, seen) in &cases {
+            command.push(counter.map_or_else(String::new, |it| it.to_string()));
+            command.push(seen.to_string());
+        }
+        let command: Vec<_> = command.iter().map(String::as_str).collect();
+        let answers = redis.server.command_in(redis.database, &command).await;
+        let answers: Vec<String> = redis::from_redis_value(answers).expect("numbers");
+        assert_eq!(answers.len(), cases.len());
+        for ((counter, seen), answer) in cases.into_iter().zip(answers) {
+            let expected = next_fence(clock, counter, seen);
+            assert_eq!(answer, expected, "{counter:?} at {clock}, {seen} seen");
+        }
     }
 }
 

@@ -97,6 +97,11 @@ fn no_script_turns_a_fence_into_text_and_loses_digits() {
 }
 
 #[test]
+fn one_script_computes_fences() {
+    assert_none(lua::fence_computed_elsewhere);
+}
+
+#[test]
 fn no_script_types_a_constant_again() {
     assert_none(lua::constant_typed_again);
 }

@@ -61,17 +61,17 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE: ["acquire" "acquire_reserved" "clock" "acquire_options" lock queue "acquire_any" "acquire_queue" "acquire_grant"],
-    SUSPEND: ["clock" lock queue "suspend"],
-    RENEW: ["renew" "clock" "renew_alone" lock queue "renew_any"],
-    RELEASE: ["release" "clock" lock queue "release_any"],
-    WITHDRAW: ["clock" lock queue "withdraw"],
-    EVICT: ["clock" lock queue "evict"],
-    INSPECT: ["clock" lock queue "inspect"],
-    SCAN: ["clock" lock "scan"],
-    PAGE: ["clock" lock queue "page"],
-    SHIFT: ["clock" lock "shift"],
-    SHIFT_HOLDERS: ["clock" lock "shift_holders"],
+    ACQUIRE: ["clock" "fence" "acquire" "acquire_reserved" "times" "acquire_options" lock queue "acquire_any" "acquire_queue" "acquire_grant"],
+    SUSPEND: ["clock" "times" lock queue "suspend"],
+    RENEW: ["clock" "renew" "times" "renew_alone" lock queue "renew_any"],
+    RELEASE: ["clock" "release" "times" lock queue "release_any"],
+    WITHDRAW: ["clock" "times" lock queue "withdraw"],
+    EVICT: ["clock" "times" lock queue "evict"],
+    INSPECT: ["clock" "times" lock queue "inspect"],
+    SCAN: ["clock" "took" "times" lock "scan"],
+    PAGE: ["clock" "took" "times" lock queue "page"],
+    SHIFT: ["clock" "took" "times" lock "shift"],
+    SHIFT_HOLDERS: ["clock" "took" "times" lock "shift_holders"],
     RECOVERY: ["clock" "recovery"],
     ANNOUNCE: ["announce"],
 }

@@ -180,6 +180,16 @@ pub(super) fn fence_as_text(file: &File) -> Vec<String> {
     .collect()
 }
 
+/// One file computes fencing tokens, so that there is one rule: no other one bounds them or judges a counter.
+pub(super) fn fence_computed_elsewhere(file: &File) -> Vec<String> {
+    if !is_script(file) || file.path.ends_with("/fence.lua") {
+        return Vec::new();
+    }
+    let of_fences = ["FENCE_MAX", "COUNTER_REGRESSED", "FENCES_EXHAUSTED"];
+    let used = of_fences.iter().filter(|name| file.text.contains(**name));
+    used.map(|name| format!("uses {name}")).collect()
+}
+
 /// A time, a bound or a key is a constant, and all constants are in `src/store/redis/constants.rs`: a value that is
 /// written twice is changed once. Small numbers are lengths and offsets, and the two large ones convert units.
 pub(super) fn constant_typed_again(file: &File) -> Vec<String> {
@@ -330,6 +340,14 @@ mod tests {
         ] {
             assert_eq!(fence_as_text(&script(line)).len(), 0, "{line}");
         }
+    }
+
+    #[test]
+    fn a_second_rule_for_fences_is_refused() {
+        let own = "if math.abs(counter) + 1 > FENCE_MAX then";
+        assert_eq!(fence_computed_elsewhere(&script(own)).len(), 1);
+        let shared = "local fence, why = next_fence(counter, last_seen)";
+        assert_eq!(fence_computed_elsewhere(&script(shared)).len(), 0);
     }
 
     #[test]

@@ -13,16 +13,9 @@
 --   which begins so; 3 replayed, 4 blocked by one holder: now_ms, its compact record
 local kept_ms, not_after = ARGV[1], ARGV[2]
 
-local call = redis.call
-local time = call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-local now_ms = (now_us - now_us % 1000) / 1000
--- The fence as text, built from Redis' own digits: converting a number loses digits or is slow.
-local granted_text = time[1] .. (#time[2] == 6 and time[2] or string.sub('00000' .. time[2], -6))
--- The request arrived too late, or the clock was set forward and leases have ended early. Strings of 16 digits compare
--- like their numbers.
-if granted_text > not_after then
-    return { string.sub(ARGV[3], 1, 8), TOO_LATE, granted_text }
+-- The request arrived too late, or the clock was set forward and leases have ended early.
+if now_text > not_after then
+    return { string.sub(ARGV[3], 1, 8), TOO_LATE, now_text }
 end
 
 -- Fast path for most claims: a new claim without options, except perhaps to wait, on a lock of which nothing is known
@@ -37,13 +30,11 @@ if #ARGV <= 5 and not has_stood then
         local record = record_head .. struct.pack('>I4I8I6', ttl_ms, now_us, now_ms + ttl_ms)
         -- The first write: when memory is full, it fails before anything is done.
         call('SET', lock_key, record, 'PX', kept_ms)
-        local last = call('GETSET', fence, granted_text)
-        -- The counter of an unused bucket is the negated epoch: it is longer, and sorts before all others.
-        if last and (#last == 16 and last < granted_text and last >= ARGV[4]
-            or last == ARGV[4] and last < '-' .. granted_text) then
+        local last = call('GETSET', fence, now_text)
+        if next_fence(last, ARGV[4]) == now_text then
             return record
         end
-        -- The counter is not simply behind the clock. Undo the writes; the code below decides.
+        -- The counter is ahead of the clock, or data were lost. Undo the writes; the code below decides.
         call('DEL', lock_key)
         if last then
             call('SET', fence, last)

@@ -2,25 +2,20 @@
 -- Fencing tokens for all locks before anything is written; locks of one bucket share a counter.
 local counters = {}
 for _, lock in ipairs(locks) do
-    local last = counters[lock.fence] or redis.call('GET', lock.fence)
-    if not counters[lock.fence] and is_lost(last, lock.last_fence_seen) then
-        return { attempt, COUNTER_REGRESSED }
+    local counter, why = counters[lock.fence] or redis.call('GET', lock.fence), nil
+    lock.granted_text, why = next_fence(counter, lock.last_fence_seen)
+    if not lock.granted_text then
+        return { attempt, why }
     end
-    lock.granted = math.max(math.abs(last) + 1, now_us)
-    if lock.granted > FENCE_MAX then
-        return { attempt, FENCES_EXHAUSTED }
-    end
-    counters[lock.fence] = lock.granted
+    counters[lock.fence] = lock.granted_text
 end
--- Numbers need an explicit format: any other conversion loses the last digits. These are also the first writes: when
--- memory is full, they fail before anything is done.
-for fence, granted in pairs(counters) do
-    redis.call('SET', fence, string.format('%.0f', granted))
+-- The first writes: when memory is full, they fail before anything is done.
+for fence, granted_text in pairs(counters) do
+    redis.call('SET', fence, granted_text)
 end
 
 local answer = { attempt, GRANTED, now_ms }
 for _, lock in ipairs(locks) do
-    local granted_text = string.format('%.0f', lock.granted)
     local held_before_ms = ''
     if lock.holder then
         held_before_ms = math.max(lock.until_ms - lock.acquired_ms, 0)
@@ -54,7 +49,7 @@ for _, lock in ipairs(locks) do
         delete_lease(lock)
     end
 
-    local fields, until_ms, kept_ms = new_lease(lock.claim, granted_text)
+    local fields, until_ms, kept_ms = new_lease(lock.claim, lock.granted_text)
     local record = lock.key
     if limit ~= '' then
         for _, field in ipairs({ 's', limit, 'k', permits }) do
@@ -69,7 +64,7 @@ for _, lock in ipairs(locks) do
     if limit ~= '' then
         reserve(lock, now_ms)
     end
-    for _, field in ipairs({ granted_text, now_ms, until_ms, held_before_ms }) do
+    for _, field in ipairs({ lock.granted_text, now_ms, until_ms, held_before_ms }) do
         answer[#answer + 1] = field
     end
 end

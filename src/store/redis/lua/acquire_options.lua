@@ -45,27 +45,18 @@ local function new_lease(claim, granted_text)
     return fields, until_ms, keep_ms(now_ms, now_ms, until_ms, min_hold_ms)
 end
 
--- Whether a bucket's counter shows that data were lost: it is missing, it regressed, or it is unused in another epoch
--- than the one that the process knows. The counter of an unused bucket is the negated epoch.
-local function is_lost(counter, last_seen)
-    return not counter or string.sub(counter, 1, 1) == '-' and counter ~= last_seen or tonumber(counter) < tonumber(last_seen)
-end
-
 -- Fast path for a claim whose record cannot be compact: nothing is known of the lock or the claim.
 if #KEYS == 4 and limit == '' and channel == '' and may_grant == '1' then
     local lock_key, fence, ended, ticket = unpack(KEYS)
     local _, _, _, last_fence_seen = unpack(ARGV)
     if redis.call('EXISTS', lock_key, ended, ticket) == 0 then
-        local counter = redis.call('GET', fence)
-        local granted = counter and math.max(math.abs(counter) + 1, now_us)
-        if granted and not is_lost(counter, last_fence_seen) and granted <= FENCE_MAX then
-            -- Numbers need an explicit format: any other conversion loses the last digits. This is also the first
-            -- write: when memory is full, it fails before anything is done.
-            local granted_text = string.format('%.0f', granted)
-            redis.call('SET', fence, granted_text)
+        local granted_text = next_fence(call('GET', fence), last_fence_seen)
+        if granted_text then
+            -- The first write: when memory is full, it fails before anything is done.
+            call('SET', fence, granted_text)
             local fields, until_ms, kept_ms = new_lease(claim_on(1), granted_text)
-            redis.call('HSET', lock_key, unpack(fields))
-            redis.call('PEXPIRE', lock_key, kept_ms)
+            call('HSET', lock_key, unpack(fields))
+            call('PEXPIRE', lock_key, kept_ms)
             return { attempt, GRANTED, now_ms, granted_text, now_ms, until_ms, '' }
         end
     end

@@ -14,10 +14,7 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
     local begins = sequence .. ' - 1 1 ' .. process .. ' '
     local stands = known[3] and string.sub(known[3], 1, #begins) == begins
         and string.match(known[3], '^%d+ (.*)$', #begins + 1) == owner
-    local last = known[4]
-    -- Strings of 16 digits compare like their numbers.
-    local fence_follows = last and #last == 16 and last < granted_text and last >= last_fence_seen
-    if stands and fence_follows and not known[1] and not known[2] then
+    if stands and next_fence(known[4], last_fence_seen) == now_text and not known[1] and not known[2] then
         local slot, name = string.match(lock_key, LOCK_KEY_PATTERN)
         local queue, line = slot .. 'q:' .. name, slot .. 'w:' .. process .. ':' .. name
         local state = call('HMGET', lock_key, 'w', 'h', 's', 'c')
@@ -26,7 +23,7 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
         local first = head[1] == process and call('ZRANGE', line, 0, 1, 'WITHSCORES') or {}
         if first[1] == claim and first[2] == head[2] then
             -- The first write: when memory is full, it fails before anything is done.
-            call('SET', fence, granted_text)
+            call('SET', fence, now_text)
             call('DEL', lock_key, ticket)
             call('ZREM', line, claim)
             if first[3] then
@@ -45,8 +42,8 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
                 call('SET', lock_key, record, 'PX', kept_ms)
                 return record
             end
-            call('HSET', lock_key, 'w', state[1], 'h', claim, 'r', string.sub(record_head, 1, 8), 'f', granted_text,
-                'a', string.sub(granted_text, 1, 13), 't', string.format('%d', ttl_ms), 'u', string.format('%d', now_ms + ttl_ms))
+            call('HSET', lock_key, 'w', state[1], 'h', claim, 'r', string.sub(record_head, 1, 8), 'f', now_text,
+                'a', string.sub(now_text, 1, 13), 't', string.format('%d', ttl_ms), 'u', string.format('%d', now_ms + ttl_ms))
             if owner ~= '' then
                 call('HSET', lock_key, 'o', owner)
             end

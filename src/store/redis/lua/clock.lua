@@ -1,31 +1,6 @@
--- Included by every script: the store's clock, the times of a lease, and the lease as answers carry it. lease.lua
--- describes records.
---
--- Scripts with a fast path have already read the clock.
+-- Included first: the clock of Redis, read once, because two readings within a script may differ.
 
--- The time, read once: two readings within a script may differ although key expiry is frozen.
-local function now()
-    local time = redis.call('TIME')
-    local now_us = time[1] * 1000000 + time[2]
-    return now_us, math.floor(now_us / 1000)
-end
-
--- How many microseconds have passed since then, unless the clock was set or Redis freezes it for scripts.
-local function took(began_us)
-    return math.max(now() - began_us, 0)
-end
-
--- How long the record of a lease is kept.
-local function keep_ms(now_ms, acquired_ms, until_ms, min_hold_ms)
-    return math.max(until_ms + TOMBSTONE_MS, acquired_ms + (tonumber(min_hold_ms) or 0)) - now_ms
-end
-
--- When a lock whose lease expired may be granted again: lock_delay counts from the end, min_hold from the grant.
-local function closed_until(acquired_ms, until_ms, min_hold_ms, lock_delay_ms)
-    return math.max(until_ms + (tonumber(lock_delay_ms) or 0), acquired_ms + (tonumber(min_hold_ms) or 0))
-end
-
--- The lease in a record, in the form of every answer.
-local function lease_in(record)
-    return redis.call('HMGET', record, 'f', 'a', 'u', 't', 'n', 'o', 'm', 's', 'k')
-end
+local call = redis.call
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now_ms = (now_us - now_us % 1000) / 1000

@@ -14,7 +14,6 @@ local before = redis.call('GET', mark)
 if before then
     return cmsgpack.unpack(before)
 end
-local now_us, now_ms = now()
 if now_us > tonumber(not_after) then
     return { request, now_us }
 end

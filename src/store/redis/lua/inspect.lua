@@ -5,7 +5,6 @@
 local lock_key = KEYS[1]
 local request, channel = ARGV[1], ARGV[2]
 
-local now_us, now_ms = now()
 local lock = read(lock_key, now_ms)
 if lock.limit then
     expire_holders(lock, now_us, now_ms, channel)

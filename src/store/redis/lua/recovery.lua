@@ -18,7 +18,6 @@ local request, run_id, is_durable, promoted_from, known_epoch, known_revision, i
 -- If a process returns that could not reach Redis, and none has checked for AWAY_MS, all were cut off: Redis may have
 -- forgotten the waiters, and grants nothing for POLL_AGAIN_MS, so that they can poll. Else only that process was cut off.
 
-local now_us = now()
 local data = redis.call('HMGET', node, 'epoch', 'run_id', 'durable', 'revision', 'promoted_from', 'looked_ms')
 local epoch, longest_ms = data[1], tonumber(redis.call('GET', longest_ttl) or 0)
 local subscribers = redis.pcall('PUBSUB', 'NUMSUB', events, recovery, wake)
@@ -81,7 +80,6 @@ if begins or data[2] ~= run_id or data[3] ~= is_durable or data[5] ~= promoted_f
     redis.call('HSET', node, 'run_id', run_id, 'durable', is_durable, 'promoted_from', promoted_from)
 end
 local revision = math.max(tonumber(known_revision), tonumber(data[4] or 0)) + 1
-local now_ms = math.floor(now_us / 1000)
 local went_back = (tonumber(data[6]) or 0) > now_ms + CLOCK_STEP_MIN_MS and 1 or 0
 if was_away == '1' and now_ms - (tonumber(data[6]) or 0) >= AWAY_MS then
     wait_ms = math.max(wait_ms, POLL_AGAIN_MS)

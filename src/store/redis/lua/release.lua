@@ -7,10 +7,6 @@
 --   nothing was done.
 --   The fast path packs its answer: code 1, or 4 if the lock is reserved for the calling process, which gets no other
 --   notification; ms that it was held
-local call = redis.call
-local time = call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-local now_ms = (now_us - now_us % 1000) / 1000
 
 -- Fast path: the claim holds the lock exclusively and by no stream, no process wants events, and nothing closes the
 -- lock. A caller is the request (8 bytes), the claim (16) and here the process (16) and the number of the database;

@@ -8,11 +8,6 @@
 --   The fast path packs its answer: 1 extended: now_ms, ms that were left, the compact record
 local not_after = ARGV[1]
 
-local call = redis.call
-local time = call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-local now_ms = (now_us - now_us % 1000) / 1000
-
 -- The client has got an unknown outcome, and may have retried since.
 if now_us > tonumber(not_after) then
     return { string.sub(ARGV[2], 1, 8), TOO_LATE, now_us }

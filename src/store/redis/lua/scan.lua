@@ -5,7 +5,6 @@
 --   keys found
 local request, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local now_us, now_ms = now()
 local found = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
 local keys, held = found[2], 0
 local answer = { request, 0, found[1], 0 }
@@ -25,5 +24,5 @@ for index, key in ipairs(keys) do
         answer[#answer + 1] = key
     end
 end
-answer[2], answer[4] = took(now_us), held
+answer[2], answer[4] = took(), held
 return answer

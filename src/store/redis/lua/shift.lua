@@ -4,7 +4,6 @@
 -- Returns: request, us that it took, next cursor ('0' at the end), then the keys of shared locks
 local request, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local now_us, now_ms = now()
 local found = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
 local answer = { request, 0, found[1] }
 for _, key in ipairs(found[2]) do
@@ -12,5 +11,5 @@ for _, key in ipairs(found[2]) do
         answer[#answer + 1] = key
     end
 end
-answer[2] = took(now_us)
+answer[2] = took()
 return answer

@@ -5,7 +5,6 @@
 local lock_key = KEYS[1]
 local request, cursor, count = ARGV[1], ARGV[2], ARGV[3]
 
-local now_us, now_ms = now()
 local lock, next_cursor = read(lock_key, now_ms), '0'
 if lock.limit and lock.longest_ms then
     -- The scan returns every entry that stays, even if its rank changes meanwhile.
@@ -15,4 +14,4 @@ if lock.limit and lock.longest_ms then
         shift_entry(lock, found[2][i], tonumber(found[2][i + 1]), now_ms)
     end
 end
-return { request, took(now_us), next_cursor }
+return { request, took(), next_cursor }

@@ -4,7 +4,6 @@
 -- Returns: request, now_ms, position or '' if it was not queued, queue length, the conflicts
 local request, process, keep_ms, limit, permits = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
-local _, now_ms = now()
 share_answer_room(#KEYS)
 local position, length = '', 0
 local answer = { request, now_ms, position, length }

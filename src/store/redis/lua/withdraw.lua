@@ -4,7 +4,6 @@
 -- Returns: attempt, how many leases were ended
 local attempt, is_close, channel = ARGV[1], ARGV[2], ARGV[3]
 
-local now_us, now_ms = now()
 local ended_count = 0
 
 -- Where an attempt is in the turns of a lease, if it is.

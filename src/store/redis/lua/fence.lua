@@ -1,0 +1,24 @@
+-- Included after clock.lua by the script that grants: the fencing token. No other file computes one.
+
+-- The clock as text, built from Redis' own digits: converting a number loses digits or is slow.
+local now_text = time[1] .. (#time[2] == 6 and time[2] or string.sub('00000' .. time[2], -6))
+
+-- The next token of a bucket, as text: its counter + 1, or the clock if that is larger. Else nothing, and the code of
+-- the answer: the counter shows that data were lost, because it is missing, it regressed, or it is unused in another
+-- epoch than the one that the process knows; or there is no larger token. The counter of an unused bucket is the
+-- negated epoch.
+local function next_fence(counter, last_seen)
+    -- Nearly always the counter was used, and is behind the clock. Strings of 16 digits compare like their numbers.
+    if counter and #counter == 16 and #now_text == 16 and counter < now_text and counter >= last_seen and counter >= '1' then
+        return now_text
+    end
+    if not counter or string.sub(counter, 1, 1) == '-' and counter ~= last_seen or tonumber(counter) < tonumber(last_seen) then
+        return nil, COUNTER_REGRESSED
+    end
+    local granted = math.max(math.abs(counter) + 1, now_us)
+    if granted > FENCE_MAX then
+        return nil, FENCES_EXHAUSTED
+    end
+    -- Numbers need an explicit format: any other conversion loses the last digits.
+    return string.format('%.0f', granted)
+end
