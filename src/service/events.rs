@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use super::backoff;
 use super::expiry_schedule::ExpirySchedule;
 use super::held::HeldByStreams;
 use super::local_waiters::LocalWaiters;
@@ -20,6 +21,8 @@ use crate::store::Listener;
 pub(super) const LINGER: Duration = Duration::from_secs(60);
 /// How many events a watcher reads at once.
 const BATCH: usize = 500;
+/// The average time between two reads of a process's watchers is at least this, however fast events come.
+const READ_SPACING: Duration = Duration::from_micros(500);
 /// How many scopes may be recorded as listed, and as many as still to be listed.
 const SCOPES_MAX: usize = 1_000;
 /// The minimum interval between listings that learn of leases. For a listing, the store reads every lock.
@@ -279,6 +282,12 @@ impl EventLog {
             .cloned()
             .collect();
         (end.min(next + BATCH as u64), Some(entries))
+    }
+
+    /// How long a watcher that has read pauses before it reads again, so that it reads what comes meanwhile at once.
+    pub(super) fn read_interval(&self) -> Duration {
+        let watchers = u32::try_from(self.lock().watchers).unwrap_or(u32::MAX);
+        backoff::jittered(READ_SPACING.saturating_mul(watchers))
     }
 
     /// Subscribes to new entries.
