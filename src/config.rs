@@ -21,6 +21,8 @@ mod waiting;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::domain::Bounds;
+
 pub use auth::{API_KEY_CHARS_MAX, ApiKey, Auth, AuthConfig, Keys};
 pub use error::{ConfigError, Origin};
 pub use layers::Sources;
@@ -48,7 +50,7 @@ pub struct Config {
     /// The deadline of one store operation.
     pub operation_timeout: Duration,
     /// Bounds of the values in a claim.
-    pub lease: LeaseConfig,
+    pub lease: Bounds,
     /// Queues and lock events.
     pub waiting: WaitingConfig,
     /// Sockets and shutdown.
@@ -59,21 +61,6 @@ pub struct Config {
     pub redis: RedisConfig,
     /// Logs.
     pub log: LogConfig,
-}
-
-/// Bounds of the values in a claim.
-#[derive(Debug, Clone)]
-pub struct LeaseConfig {
-    /// The TTL of a claim without one.
-    pub ttl_default: Duration,
-    /// The shortest TTL.
-    pub ttl_min: Duration,
-    /// The longest TTL.
-    pub ttl_max: Duration,
-    /// The largest `max_hold`, which caps the total time across renewals.
-    pub max_hold_max: Duration,
-    /// The longest `lock_delay` after a lease expired or was evicted; at most a minute.
-    pub lock_delay_max: Duration,
 }
 
 /// The `memory:` store.
@@ -119,7 +106,7 @@ impl Config {
             auth: Auth::parse(settings, listen)?,
             auth_config: AuthConfig::parse(settings)?,
             operation_timeout: settings.positive("operation_timeout")?,
-            lease: LeaseConfig::parse(settings)?,
+            lease: bounds(settings)?,
             waiting: WaitingConfig::parse(settings)?,
             server,
             memory: MemoryConfig {
@@ -156,19 +143,16 @@ impl Config {
     }
 }
 
-impl LeaseConfig {
-    fn parse(settings: &Settings) -> Result<Self, ConfigError> {
-        let lease = Self {
-            ttl_default: settings.positive("lease.ttl_default")?,
-            ttl_min: settings.positive("lease.ttl_min")?,
-            ttl_max: settings.positive("lease.ttl_max")?,
-            max_hold_max: settings.positive("lease.max_hold_max")?,
-            lock_delay_max: lock_delay_max(settings)?,
-        };
-        in_order(settings, "lease.ttl_min", "lease.ttl_default")?;
-        in_order(settings, "lease.ttl_default", "lease.ttl_max")?;
-        Ok(lease)
-    }
+fn bounds(settings: &Settings) -> Result<Bounds, ConfigError> {
+    in_order(settings, "lease.ttl_min", "lease.ttl_default")?;
+    in_order(settings, "lease.ttl_default", "lease.ttl_max")?;
+    Ok(Bounds {
+        ttl_default: settings.positive("lease.ttl_default")?,
+        ttl_min: settings.positive("lease.ttl_min")?,
+        ttl_max: settings.positive("lease.ttl_max")?,
+        max_hold_max: settings.positive("lease.max_hold_max")?,
+        lock_delay_max: lock_delay_max(settings)?,
+    })
 }
 
 fn listen(settings: &Settings) -> Result<SocketAddr, ConfigError> {

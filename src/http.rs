@@ -21,6 +21,7 @@ mod negotiate;
 pub mod openapi;
 mod peers;
 mod problem;
+mod requester;
 mod route;
 mod routes;
 mod sse;

@@ -25,7 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use connections::Protocol;
-pub use connections::{HttpApp, OpenConnections, OverLimit};
+pub use connections::{HttpApp, OpenConnections};
 use peer::Peers;
 pub use peer::{Peer, network_of};
 pub use workers::Workers;

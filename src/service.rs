@@ -6,12 +6,12 @@
 
 mod acquire;
 mod answer;
+mod backoff;
 mod detached;
 mod events;
 mod expiry_schedule;
 mod held;
 mod hold;
-mod jitter;
 mod listed_holders;
 mod local_waiters;
 pub mod metrics;
@@ -167,7 +167,7 @@ impl LockService {
             Ok(waiter) => {
                 // Cancellation safety: dropping the guard ends the wait, which cleans up without this future.
                 let _guard = DisconnectGuard(Arc::clone(&waiter));
-                let open = inner.metrics.open_long_poll();
+                let open = inner.metrics.acquires.long_poll();
                 let waiting = WaitLoop::new(request, waiter, Some(wait)).run();
                 // Not an async block: a future that is moved into one and awaited there takes its space twice.
                 let closed = |answer| {
@@ -310,20 +310,15 @@ impl LockService {
     }
 
     /// Refreshes the store's health and sweeps the store at this interval, for ever. Run it as a task.
-    pub async fn survey(&self, every: Duration) -> Infallible {
-        let ServiceShared {
-            store,
-            metrics,
-            queues,
-            ..
-        } = &*self.inner;
-        let surveys = async {
+    pub async fn run_checks(&self, every: Duration) -> Infallible {
+        let inner = &*self.inner;
+        let checks = async {
             let mut ticks = ticks(every);
             loop {
                 ticks.tick().await;
-                store.refresh_health().await;
-                metrics.health(&store.health());
-                metrics.waiters(queues.counts());
+                inner.store.refresh_health().await;
+                inner.metrics.store.health(&inner.store.health());
+                inner.metrics.acquires.waiters(inner.queues.counts());
             }
         };
         // Two loops, because a long sweep must not delay the detection of data loss.
@@ -331,11 +326,11 @@ impl LockService {
             let mut ticks = ticks(every);
             loop {
                 ticks.tick().await;
-                store.sweep().await;
+                inner.store.sweep().await;
             }
         };
         tokio::select! {
-            never = surveys => never,
+            never = checks => never,
             never = sweeps => never,
         }
     }
@@ -378,7 +373,9 @@ impl ServiceShared {
     async fn inspect(&self, name: &LockName) -> (Instant, Result<LockView, StoreError>) {
         let (sent, deadline) = self.start();
         let answer = self.store.inspect(name, deadline).await;
-        self.metrics.inspect(sent.elapsed(), &answer);
+        self.metrics
+            .store
+            .operation("inspect", sent.elapsed(), &answer);
         answer
             .iter()
             .for_each(|view| self.listed_holders.view(view));
@@ -388,7 +385,9 @@ impl ServiceShared {
     async fn list(&self, query: &ListQuery) -> (Instant, Result<Listing, StoreError>) {
         let (sent, deadlines) = self.start_long();
         let answer = self.store.list(query, deadlines).await;
-        self.metrics.list(sent.elapsed(), &answer);
+        self.metrics
+            .store
+            .operation("list", sent.elapsed(), &answer);
         (sent, answer)
     }
 }

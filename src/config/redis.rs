@@ -23,7 +23,7 @@ pub struct RedisConfig {
     /// Whether a start on an empty Redis begins with a grace period before the first grant.
     pub grace_on_empty_start: bool,
     /// How often Redis is checked again.
-    pub survey_interval: Duration,
+    pub check_interval: Duration,
 }
 
 impl RedisConfig {
@@ -43,7 +43,7 @@ impl RedisConfig {
             )?,
             accept_eviction_policy: eviction_policy(settings)?,
             grace_on_empty_start: settings.boolean("redis.grace_on_empty_start")?,
-            survey_interval: settings.positive("redis.survey_interval")?,
+            check_interval: settings.positive("redis.check_interval")?,
         })
     }
 }

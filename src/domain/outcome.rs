@@ -54,7 +54,7 @@ pub struct Grant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// Its ticket.
-    pub place: Ticket,
+    pub ticket: Ticket,
     /// When a recheck could have another result without any operation on the lock: the next expiry in the claim's way.
     pub recheck_in: Option<Duration>,
     /// Its position in the queue, if the request asked for it.
@@ -162,7 +162,7 @@ pub enum Renewed {
     /// The token does not hold these locks; nothing changed on any lock.
     NotHolder(Vec<NotHeld>),
     /// The claim does not permit this change; nothing changed on any lock.
-    Contradicts(Mismatch),
+    Mismatched(Mismatch),
 }
 
 /// A lock that a token does not hold.

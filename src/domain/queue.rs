@@ -8,7 +8,7 @@ use super::{Mode, Owner, Timestamp};
 #[derive(Clone, Copy, Debug)]
 pub struct QueueRequest {
     /// The ticket from the store's last answer; none for a request that is not queued yet.
-    pub place: Option<Ticket>,
+    pub ticket: Option<Ticket>,
     /// How long ago the client made the request. The place stays with a request of the same claim that was made later.
     pub age: Duration,
     /// How much longer the request waits.

@@ -5,11 +5,11 @@
 use std::slice;
 use std::time::Duration;
 
-use axum::http::Extensions;
 use tokio::time::Instant;
 
 use super::app::{App, HttpSettings};
 use super::problem::Problem;
+use super::requester::Requester;
 use crate::domain::LockName;
 use crate::limits::{Gate, Limit, Slot};
 use crate::server::Peer;
@@ -98,9 +98,9 @@ impl App {
     pub(super) async fn admit(
         &self,
         operation: Operation<'_>,
-        extensions: &Extensions,
+        requester: &Requester,
     ) -> Result<LockService, Problem> {
-        let slot = self.slot(operation, extensions).await?;
+        let slot = self.slot(operation, requester).await?;
         Ok(self.service().within(slot))
     }
 
@@ -111,12 +111,11 @@ impl App {
     pub(super) async fn slot(
         &self,
         operation: Operation<'_>,
-        extensions: &Extensions,
+        requester: &Requester,
     ) -> Result<Slot, Problem> {
         let admission = self.admission();
-        let peer: Option<&Peer> = extensions.get();
-        let request = peer.and_then(Peer::request).cloned();
-        let peer = peer.and_then(Peer::limits);
+        let request = requester.peer.as_ref().and_then(Peer::request).cloned();
+        let peer = requester.limits();
         let timeout = match operation {
             Operation::Watch => Duration::ZERO,
             Operation::Inspect(_)

@@ -81,15 +81,9 @@ impl HttpSettings {
     /// Takes the HTTP settings from the configuration.
     #[must_use]
     pub fn new(config: &Config, access: Access) -> Self {
-        let (lease, server) = (&config.lease, &config.server);
+        let server = &config.server;
         Self {
-            bounds: Bounds {
-                ttl_default: lease.ttl_default,
-                ttl_min: lease.ttl_min,
-                ttl_max: lease.ttl_max,
-                max_hold_max: lease.max_hold_max,
-                lock_delay_max: lease.lock_delay_max,
-            },
+            bounds: config.lease.clone(),
             body_bytes_max: server.body_bytes_max,
             body_timeout: server.body_timeout,
             body_bytes_total_max: server.body_bytes_total_max,

@@ -8,12 +8,12 @@ mod failures;
 mod keys;
 
 use axum::extract::Request;
+use axum::http::Method;
 use axum::http::header::AUTHORIZATION;
-use axum::http::{Extensions, Method};
 
 use super::app::App;
-use super::layers::Requester;
 use super::problem::{AccessRefusal, Problem};
+use super::requester::Requester;
 use super::route::Route;
 pub use browsers::KnownHosts;
 pub use failures::Failures;
@@ -63,11 +63,11 @@ impl Access {
 
     /// Checks that the sender may evict, and returns its role. A separate check, because only the fields of a request
     /// show that it is an eviction.
-    pub(super) fn permit_eviction(&self, extensions: &Extensions) -> Result<Option<Role>, Problem> {
+    pub(super) fn permit_eviction(&self, requester: &Requester) -> Result<Option<Role>, Problem> {
         let Self::Keys(keys, _) = self else {
             return Ok(None);
         };
-        match extensions.get::<Principal>() {
+        match requester.principal {
             Some(principal) if principal.may(Action::Evict) => Ok(Some(principal.role)),
             _ if keys.has(Role::Admin) => Err(Problem::forbidden(
                 AccessRefusal::Role,
@@ -103,7 +103,7 @@ impl Action {
     }
 }
 
-/// Admits a request if its key allows its method, and adds the [`Principal`] to its extensions.
+/// Admits a request if its key allows its method, and adds the [`Principal`] to its requester.
 pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem> {
     let Access::Keys(keys, failures) = &app.settings().access else {
         return Ok(request);
@@ -115,15 +115,16 @@ pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem>
             Some(_) => "the API key is not valid",
             None => "this needs an API key; send it as \"Authorization: Bearer <key>\"",
         };
-        let requester = Requester::find(request.extensions());
-        return Err(failures.refuse(&requester, detail));
+        return Err(failures.refuse(&Requester::of(request), detail));
     };
     let principal = Principal { role };
     if !principal.may(Action::of(request.method())) {
         let detail = "this key may only read; acquiring, renewing and releasing need the api_key";
         return Err(Problem::forbidden(AccessRefusal::Role, detail));
     }
-    request.extensions_mut().insert(principal);
+    if let Some(requester) = request.extensions_mut().get_mut::<Requester>() {
+        requester.principal = Some(principal);
+    }
     Ok(request)
 }
 

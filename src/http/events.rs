@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::{Extensions, HeaderMap, HeaderName, Method};
+use axum::http::{HeaderMap, HeaderName, Method};
 use axum::response::Response;
 use futures_util::stream;
 use futures_util::{Stream, StreamExt as _};
@@ -14,6 +14,7 @@ use super::app::App;
 use super::extract;
 use super::locks::checked_prefix;
 use super::problem::Problem;
+use super::requester::Requester;
 use super::sse::{self, Event, EventStreamBody};
 use super::wire::{LockBody, LockEventBody};
 use crate::domain::LockName;
@@ -40,10 +41,10 @@ pub(super) async fn events(State(app): State<App>, request: Request) -> Result<R
         return Ok(sse::head());
     }
     let after = last_event_id(request.headers());
-    let extensions = extract::into_extensions(request);
-    let slot = app.slot(Operation::Watch, &extensions).await?;
+    let requester = Requester::of(request);
+    let slot = app.slot(Operation::Watch, &requester).await?;
     let events = app.service().watch(scope, after).await;
-    Ok(response(events.map(encode), slot, &extensions))
+    Ok(response(events.map(encode), slot, &requester))
 }
 
 /// The state of one lock, followed by its events.
@@ -56,22 +57,22 @@ pub(super) async fn of_lock(
     request: Request,
 ) -> Result<Response, Problem> {
     let after = last_event_id(request.headers());
-    let extensions = extract::into_extensions(request);
+    let requester = Requester::of(request);
     let scope = Scope::Lock(name.clone());
-    let slot = app.slot(Operation::Watch, &extensions).await?;
+    let slot = app.slot(Operation::Watch, &requester).await?;
     let events = app.service().watch(scope, after).await;
     let view = app.service().inspect(&name).await?;
     let state = Event::new("state", &LockBody::new(&view));
     let events = stream::once(async { state }).chain(events.map(encode));
-    Ok(response(events, slot, &extensions))
+    Ok(response(events, slot, &requester))
 }
 
 fn response(
     events: impl Stream<Item = Event> + Send + 'static,
     slot: Slot,
-    extensions: &Extensions,
+    requester: &Requester,
 ) -> Response {
-    let user_timeout = extensions.get().map(Peer::user_timeout);
+    let user_timeout = requester.peer.as_ref().map(Peer::user_timeout);
     let guard = user_timeout.map(|user_timeout| user_timeout.limited_to(USER_TIMEOUT));
     // A stream ends when the process stops. A client without an id yet cannot resume on another process, so it gets a
     // `reset` at the end.

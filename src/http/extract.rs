@@ -10,10 +10,11 @@ mod json;
 
 use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
-use axum::http::{Extensions, Uri};
+use axum::http::Uri;
 
 use super::app::App;
 use super::problem::Problem;
+use super::requester::Requester;
 use body::Announced;
 use fields::Entries;
 pub(super) use fields::{Fields, echo};
@@ -26,7 +27,7 @@ pub(super) struct UnreadRequest {
     query_bytes: usize,
     announced: Announced,
     body: Body,
-    extensions: Extensions,
+    requester: Requester,
 }
 
 impl UnreadRequest {
@@ -45,34 +46,28 @@ impl UnreadRequest {
                 false => Announced::by(&parts.headers),
             },
             body,
-            extensions: parts.extensions,
+            requester: Requester::take(parts.extensions),
         })
     }
 
-    /// The fields of the request, and its extensions.
+    /// The fields of the request, and who sent it.
     ///
     /// # Errors
     /// The body cannot be read.
-    pub(super) async fn fields(self, app: &App) -> Result<(Fields, Extensions), Problem> {
+    pub(super) async fn fields(self, app: &App) -> Result<(Fields, Requester), Problem> {
         let Self {
             mut entries,
             query_bytes,
             announced,
             body,
-            extensions,
+            requester,
         } = self;
-        let body = body::read(body, query_bytes, &extensions, app).await?;
+        let body = body::read(body, query_bytes, &requester, app).await?;
         if !body.is_empty() {
             body::parse(announced, &body, &mut entries)?;
         }
-        Ok((Fields::new(entries), extensions))
+        Ok((Fields::new(entries), requester))
     }
-}
-
-/// Drops a request except for its extensions, in which the connection and the layers left their data: a head may have
-/// 64 KiB, and the response may take long.
-pub(super) fn into_extensions(request: Request) -> Extensions {
-    request.into_parts().0.extensions
 }
 
 /// The fields of the query string, for requests whose body is ignored.

@@ -22,13 +22,13 @@ use crate::service::UnclaimedLease;
 pub(super) struct GrantBody {
     first: Bytes,
     last: Bytes,
-    undelivered: Option<UnclaimedLease>,
+    unclaimed: Option<UnclaimedLease>,
     /// Whether delivery is confirmed only by another poll after the last frame (HTTP/2).
     confirms: bool,
 }
 
 impl GrantBody {
-    pub(super) fn new(bytes: Bytes, undelivered: UnclaimedLease, version: Version) -> Self {
+    pub(super) fn new(bytes: Bytes, unclaimed: UnclaimedLease, version: Version) -> Self {
         let (mut first, confirms) = (bytes, version == Version::HTTP_2);
         let last = match confirms {
             true => first.split_off(first.len().saturating_sub(1)),
@@ -37,7 +37,7 @@ impl GrantBody {
         Self {
             first,
             last,
-            undelivered: Some(undelivered),
+            unclaimed: Some(unclaimed),
             confirms,
         }
     }
@@ -47,8 +47,8 @@ impl GrantBody {
     }
 
     fn confirm(&mut self) {
-        if let Some(undelivered) = self.undelivered.take() {
-            undelivered.delivered();
+        if let Some(unclaimed) = self.unclaimed.take() {
+            unclaimed.delivered();
         }
     }
 }
@@ -75,7 +75,7 @@ impl Body for GrantBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.undelivered.is_none()
+        self.unclaimed.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -4,8 +4,6 @@
 
 mod large;
 mod log;
-mod request_id;
-mod requester;
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -27,12 +25,10 @@ use tower_http::catch_panic::{CatchPanic, ResponseForPanic};
 
 use super::app::App;
 use super::problem::{self, Code, Problem};
+use super::requester::{REQUEST_ID, Requester};
 use super::route::Route;
 use super::routes::Routes;
 use crate::limits::Limit;
-use crate::server::OverLimit;
-pub(super) use request_id::RequestId;
-pub(super) use requester::Requester;
 
 /// How long a request waited in a queue, passed from the handler to the log: a request that waits for a lock is not
 /// slow.
@@ -103,8 +99,8 @@ impl Service<Request> for RequestScope {
         let started = Instant::now();
         let app = self.app.clone();
         let request_facts = RequestFacts::of(&mut request);
-        let refusal = match request.extensions().get() {
-            Some(OverLimit(limit)) => Some(Problem::over_limit(*limit)),
+        let refusal = match request_facts.requester.over_limit() {
+            Some(limit) => Some(Problem::over_limit(limit)),
             None => app
                 .settings()
                 .access
@@ -164,8 +160,7 @@ fn finished(
         }
         response = rendered(problem, request_facts, &mut response);
     }
-    let peer = request_facts.requester.peer.as_ref();
-    if let Err(limit) = large::admit(app, peer, &mut response) {
+    if let Err(limit) = large::admit(app, request_facts, &mut response) {
         let refusal = over(app, limit);
         response = rendered(&refusal, request_facts, &mut response);
         problem = Some(refusal);
@@ -214,10 +209,7 @@ fn rendered(problem: &Problem, request_facts: &RequestFacts, response: &mut Resp
 /// Adds the headers that every response has.
 fn finish(request_facts: &RequestFacts, problem: Option<&Problem>, response: &mut Response) {
     let headers = response.headers_mut();
-    headers.insert(
-        request_id::HEADER,
-        request_facts.requester.request_id.header(),
-    );
+    headers.insert(REQUEST_ID, request_facts.requester.request_id.header());
     // Otherwise browsers may sniff the content, which clients control in part, and treat it as a page or a script.
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers
@@ -236,7 +228,7 @@ fn finish(request_facts: &RequestFacts, problem: Option<&Problem>, response: &mu
 
 impl RequestFacts {
     fn of(request: &mut Request) -> Self {
-        let requester = Requester::of(request);
+        let requester = Requester::enter(request);
         let path = request.uri().path();
         Self {
             method: request.method().clone(),

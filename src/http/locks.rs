@@ -20,7 +20,7 @@ use percent_encoding::percent_decode_str;
 use super::extract::Fields;
 use super::negotiate;
 use super::problem::Problem;
-use crate::domain::{InvalidName, LockName, LockNames, Token};
+use crate::domain::{InvalidName, LockName, LockNames, NotHeld, Token};
 pub(super) use acquire::{ACQUIRE_FIELDS, ACQUIRE_SEVERAL_FIELDS, acquire, acquire_several};
 pub(super) use inspect::inspect;
 pub(super) use list::{LIST_FIELDS, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, checked_prefix, list};
@@ -49,6 +49,17 @@ impl RouteForm {
         match self {
             Self::Single => problem.of_one_lock(),
             Self::Multi => problem,
+        }
+    }
+
+    /// The problem of a token that does not hold these locks. `others` says what was done about the other ones.
+    fn not_held(self, mut lost: Vec<NotHeld>, others: &'static str) -> Problem {
+        match (self, lost.pop()) {
+            (Self::Single, Some(lost)) => Problem::not_holder(lost).of_one_lock(),
+            (Self::Single | Self::Multi, last) => {
+                lost.extend(last);
+                Problem::lost(lost, others)
+            }
         }
     }
 }

@@ -91,10 +91,6 @@ impl<S> HttpApp for S where
 {
 }
 
-/// A request that is over this limit. Handlers find it among the extensions of the request, and refuse it.
-#[derive(Clone, Copy, Debug)]
-pub struct OverLimit(pub Limit);
-
 /// What all connections share: the settings of the protocols, and the limits.
 pub(super) struct Protocol {
     http1: http1::Builder,
@@ -245,14 +241,11 @@ impl Protocol {
         activity.receive(path_and_query.map_or(0, |path| path.as_str().len()));
         let mut request =
             request.map(|body| Body::new(RequestBody::new(body, Arc::clone(activity))));
-        let extensions = request.extensions_mut();
-        let permit = peer.begin_request(&self.requests).map_err(|limit| {
-            self.refusals.count(limit);
-            extensions.insert(OverLimit(limit));
-        });
-        let permit = permit.ok();
-        extensions.insert(peer.in_request(permit.clone()));
-        let under_way = UnderWay::new(activity, permit);
+        let permit = peer.begin_request(&self.requests);
+        let permit = permit.inspect_err(|limit| self.refusals.count(*limit));
+        let peer = peer.clone().in_request(permit.clone());
+        request.extensions_mut().insert(peer);
+        let under_way = UnderWay::new(activity, permit.ok());
         // Not an async block: what is moved into one and awaited there takes its room twice.
         Either::Right(app.call(request).map_ok(move |response| {
             response.map(|body| AnswerBody::new(body, under_way, streams::delivery()))

@@ -20,7 +20,7 @@ pub struct Peer {
     is_trusted_proxy: bool,
     limits: Arc<PeerLimits>,
     user_timeout: UserTimeout,
-    request: Option<RequestPermit>,
+    request: Option<Result<RequestPermit, Limit>>,
 }
 
 impl Peer {
@@ -72,14 +72,21 @@ impl Peer {
     /// The share of this request in the limits on requests. Whoever goes on after the client is gone keeps it.
     #[must_use]
     pub fn request(&self) -> Option<&RequestPermit> {
-        self.request.as_ref()
+        self.request.as_ref()?.as_ref().ok()
     }
 
-    /// The same peer, in a request.
-    pub(super) fn in_request(&self, request: Option<RequestPermit>) -> Self {
+    /// The limit on requests that this request exceeds. Handlers refuse it.
+    #[must_use]
+    pub fn over_limit(&self) -> Option<Limit> {
+        self.request.as_ref()?.as_ref().err().copied()
+    }
+
+    /// The same peer, in a request with this share, or over this limit.
+    #[must_use]
+    pub fn in_request(self, request: Result<RequestPermit, Limit>) -> Self {
         Self {
-            request,
-            ..self.clone()
+            request: Some(request),
+            ..self
         }
     }
 

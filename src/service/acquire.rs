@@ -73,7 +73,7 @@ impl Request {
                 Ok(AcquireAnswer {
                     outcome: AcquireOutcome::TooManyWaiters(queue_full),
                     waited: Duration::ZERO,
-                    undelivered: UnclaimedLease::nothing(),
+                    unclaimed: UnclaimedLease::nothing(),
                 })
             }
             (Ok(acquired), _) => self.answer(acquired, sent, Duration::ZERO),
@@ -85,7 +85,7 @@ impl Request {
                 Err(error)
             }
         };
-        self.inner.metrics.acquire(&self.claim, &answer);
+        self.inner.metrics.acquires.record(&self.claim, &answer);
         answer
     }
 
@@ -110,14 +110,14 @@ impl Request {
             | Acquired::Recovering { .. } => None,
         };
         // Cancellation safety: from here on, dropping the answer rolls back the grant.
-        let undelivered = match undelivered_ttl {
+        let unclaimed = match undelivered_ttl {
             Some(ttl) => UnclaimedLease::grant(self, ttl),
             None => UnclaimedLease::nothing(),
         };
         Ok(AcquireAnswer {
             outcome: outcome(acquired, sent)?,
             waited,
-            undelivered,
+            unclaimed,
         })
     }
 }
@@ -140,7 +140,7 @@ fn outcome(acquired: Acquired, sent: Instant) -> Result<AcquireOutcome, StoreErr
             AcquireOutcome::Replayed(remaining::acquired(leases.into_iter(), sent)?)
         }
         Acquired::Blocked(blocked_by) => AcquireOutcome::Blocked(blocked_by),
-        Acquired::Mismatched(mismatch) => AcquireOutcome::Contradicts(mismatch),
+        Acquired::Mismatched(mismatch) => AcquireOutcome::Mismatched(mismatch),
         Acquired::TooManyWaiters { name, queue_length } => {
             AcquireOutcome::TooManyWaiters(QueueFull::Lock { name, queue_length })
         }

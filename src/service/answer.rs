@@ -13,7 +13,7 @@ pub struct AcquireAnswer {
     /// How long the request waited in the queue.
     pub waited: Duration,
     /// Mark it as delivered when the response is on its way. Dropped before that, it rolls back a new grant.
-    pub undelivered: UnclaimedLease,
+    pub unclaimed: UnclaimedLease,
 }
 
 /// The outcome of an acquire and its wait. What there is per lock is in the order of names.
@@ -28,7 +28,7 @@ pub enum AcquireOutcome {
     /// The claim is blocked, and the request did not ask to wait.
     Blocked(Vec<Conflict>),
     /// The claim contradicts the lock, or itself; waiting cannot help.
-    Contradicts(Mismatch),
+    Mismatched(Mismatch),
     /// A limit on waiters is reached, so the claim was not queued.
     TooManyWaiters(QueueFull),
     /// The wait timed out.
@@ -50,7 +50,7 @@ impl AcquireOutcome {
         match self {
             Self::Granted(leases) | Self::Reentered(leases) | Self::Replayed(leases) => leases,
             Self::Blocked(_)
-            | Self::Contradicts(_)
+            | Self::Mismatched(_)
             | Self::TooManyWaiters(_)
             | Self::TimedOut(_)
             | Self::Draining(_)

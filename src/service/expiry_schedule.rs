@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::jitter;
+use super::backoff;
 use crate::domain::{EventKind, Fence, LockEvent, LockName, LockState, LockView};
 
 /// The maximum of leases in the schedule. The expiry of others is reported when a request finds it.
@@ -88,7 +88,7 @@ impl ExpirySchedule {
     fn set(&mut self, lease: (LockName, Option<Fence>), end: Instant) {
         self.unset(&lease);
         if self.ends.len() < LEASES_MAX {
-            let end = end + AFTER_END_MIN + jitter::up_to(AFTER_END_SPREAD);
+            let end = end + AFTER_END_MIN + backoff::up_to(AFTER_END_SPREAD);
             self.in_order.insert((end, lease.0.clone(), lease.1));
             self.ends.insert(lease, end);
         }

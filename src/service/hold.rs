@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 use super::acquire::Request;
 use super::answer::{AcquireAnswer, AcquireOutcome};
+use super::backoff::{self, Backoff};
 use super::held::HeldByStream;
-use super::jitter;
 use super::wait_loop::WaitLoop;
 use super::waiter::DisconnectGuard;
-use super::{ServiceShared, UnclaimedLease, remaining};
+use super::{ServiceShared, remaining};
 use crate::domain::{Claim, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight};
 use crate::store::{Fault, StoreError};
 
@@ -160,7 +160,7 @@ impl ServiceShared {
         };
         let inner = Arc::clone(self);
         self.in_background(async move {
-            let _open = inner.metrics.open_stream("hold");
+            let _open = inner.metrics.acquires.stream("hold");
             let end = task.run(wait).await;
             drop(task.held);
             if let StreamEnd::Closed { ttl } = end {
@@ -188,21 +188,29 @@ impl HoldTask {
                 Err(queue_full) => self.request.clone().acquire_now(Some(queue_full)).await,
             }
         };
-        let StreamGrant {
-            lease,
+        let AcquireAnswer {
+            outcome,
             waited,
-            replayed,
-            undelivered,
+            unclaimed,
         } = match answer {
-            Ok(answer) => match granted(answer) {
-                Ok(granted) => granted,
-                Err(AcquireOutcome::Draining(_)) => {
-                    return self.send_last(HoldEvent::Draining).await;
-                }
-                Err(refused) => return self.send_last(HoldEvent::Refused(Ok(refused))).await,
-            },
+            Ok(answer) => answer,
             Err(error) => return self.send_last(HoldEvent::Refused(Err(error))).await,
         };
+        let (leases, replayed) = match outcome {
+            AcquireOutcome::Granted(leases) => (leases, false),
+            AcquireOutcome::Reentered(leases) | AcquireOutcome::Replayed(leases) => (leases, true),
+            AcquireOutcome::Draining(_) => return self.send_last(HoldEvent::Draining).await,
+            refused @ (AcquireOutcome::Blocked(_)
+            | AcquireOutcome::Mismatched(_)
+            | AcquireOutcome::TooManyWaiters(_)
+            | AcquireOutcome::TimedOut(_)
+            | AcquireOutcome::Ended(_)
+            | AcquireOutcome::Recovering { .. }) => {
+                return self.send_last(HoldEvent::Refused(Ok(refused))).await;
+            }
+        };
+        let lease = leases.into_iter().next();
+        let lease = lease.expect("a claim has at least one lock");
         let (until, ttl) = (Instant::now() + lease.holder.expires_in, lease.ttl.get());
         let acquired = HoldEvent::Acquired {
             lease,
@@ -210,11 +218,11 @@ impl HoldTask {
             replayed,
         };
         if !self.events.send_until(until, acquired).await {
-            // Dropping `undelivered` rolls back the grant.
+            // Dropping `unclaimed` rolls back the grant.
             return StreamEnd::Over;
         }
         // From here on the stream releases the lock when it closes.
-        undelivered.delivered();
+        unclaimed.delivered();
         self.request.slot.release();
         self.keep(until, ttl).await
     }
@@ -239,17 +247,19 @@ impl HoldTask {
     /// over, or was renewed by another request.
     async fn keep(&self, mut until: Instant, mut ttl: Duration) -> StreamEnd {
         let draining = &self.request.inner.draining;
-        let mut pause: Option<Duration> = None;
+        let mut backoff = Backoff::default();
         loop {
             let left = until.saturating_duration_since(Instant::now());
             // If `max_hold` limits the lease, each pause is half of the remaining time, but at least a 50th of the TTL.
-            let interval = pause.unwrap_or_else(|| (ttl / 3).min(left / 2).max(ttl / 50));
+            let interval = backoff
+                .last()
+                .unwrap_or_else(|| (ttl / 3).min(left / 2).max(ttl / 50));
             tokio::select! {
                 () = self.events.closed() => return StreamEnd::Closed { ttl },
                 () = draining.cancelled() => return self.send_last(HoldEvent::Draining).await,
                 () = self.held.ended() => {}
                 // Jitter, so that streams opened together do not renew together.
-                () = tokio::time::sleep(jitter::about(interval.min(left))) => {}
+                () = tokio::time::sleep(backoff::jittered(interval.min(left))) => {}
             }
             if until <= Instant::now() {
                 return self.send_last(HoldEvent::Lost(NotHolder::Expired)).await;
@@ -262,7 +272,7 @@ impl HoldTask {
                 Ok(Ok(lease)) => {
                     until = Instant::now() + lease.holder.expires_in;
                     ttl = lease.ttl.get();
-                    pause = None;
+                    backoff.reset();
                     if !self
                         .events
                         .send_until(until, HoldEvent::Renewed(lease))
@@ -273,11 +283,7 @@ impl HoldTask {
                 }
                 Ok(Err(reason)) => return self.send_last(HoldEvent::Lost(reason)).await,
                 Err(_) => {
-                    pause = Some(
-                        pause
-                            .map_or(RETRY_MIN, |pause: Duration| (pause * 2).max(RETRY_MIN))
-                            .min(ttl / 3),
-                    );
+                    backoff.next(RETRY_MIN, ttl / 3);
                 }
             }
         }
@@ -326,7 +332,7 @@ impl HoldTask {
                 .next()
                 .map_or(NotHolder::Unknown, |lost| lost.reason)),
             // A renewal without a new mode cannot contradict.
-            Renewed::Contradicts(_) => Err(NotHolder::Unknown),
+            Renewed::Mismatched(_) => Err(NotHolder::Unknown),
         })
     }
 
@@ -336,39 +342,4 @@ impl HoldTask {
         self.events.send_until(until, event).await;
         StreamEnd::Over
     }
-}
-
-/// The lease of a stream, and the guard for its delivery.
-struct StreamGrant {
-    lease: Lease,
-    waited: Duration,
-    replayed: bool,
-    undelivered: UnclaimedLease,
-}
-
-/// The first lease, or the outcome without one.
-fn granted(answer: AcquireAnswer) -> Result<StreamGrant, AcquireOutcome> {
-    let AcquireAnswer {
-        outcome,
-        waited,
-        undelivered,
-    } = answer;
-    let (leases, replayed) = match outcome {
-        AcquireOutcome::Granted(leases) => (leases, false),
-        AcquireOutcome::Reentered(leases) | AcquireOutcome::Replayed(leases) => (leases, true),
-        refused @ (AcquireOutcome::Blocked(_)
-        | AcquireOutcome::Contradicts(_)
-        | AcquireOutcome::TooManyWaiters(_)
-        | AcquireOutcome::TimedOut(_)
-        | AcquireOutcome::Draining(_)
-        | AcquireOutcome::Ended(_)
-        | AcquireOutcome::Recovering { .. }) => return Err(refused),
-    };
-    let lease = leases.into_iter().next();
-    Ok(StreamGrant {
-        lease: lease.expect("a claim has at least one lock"),
-        waited,
-        replayed,
-        undelivered,
-    })
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::QueueFull;
-use super::jitter;
+use super::backoff;
 use super::waiter::{Places, Waiter};
 use crate::config::half;
 use crate::domain::{Claim, ClaimDigest, LockName, Token};
@@ -176,9 +176,9 @@ impl LocalWaiters {
         let mut wakes = DeferredNotify::default();
         let mut state = self.lock();
         let poll_interval = self.poll_interval_of(&state);
-        let regular = answer.sent + jitter::about(poll_interval);
+        let regular = answer.sent + backoff::jittered(poll_interval);
         let recheck = answer.recheck_in.map(|recheck_in| {
-            answer.sent + recheck_in + AFTER_END_MIN + jitter::up_to(AFTER_END_SPREAD)
+            answer.sent + recheck_in + AFTER_END_MIN + backoff::up_to(AFTER_END_SPREAD)
         });
         for name in waiter.claim.names.iter() {
             let Some(queue) = state.queues.get_mut(name) else {
@@ -299,7 +299,7 @@ impl LocalWaiters {
         let mut wakes = DeferredNotify::default();
         let mut state = self.lock();
         for queue in state.queues.values_mut() {
-            queue.poll_at = queue.poll_at.min(now + jitter::up_to(RECHECK_SPREAD));
+            queue.poll_at = queue.poll_at.min(now + backoff::up_to(RECHECK_SPREAD));
             queue.first().into_iter().for_each(|first| wakes.add(first));
         }
     }

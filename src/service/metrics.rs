@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use metrics::{Counter, Histogram};
 
-use super::local_waiters::WaiterCounts;
-use super::{AcquireAnswer, QueueFull};
-use crate::domain::{Acquired, Claim, Evicted, NotHolder, Released, Renewed, Suspended};
+use super::QueueFull;
+use crate::domain::{Acquired, Evicted, NotHolder, Released, Renewed};
 use crate::limits::{Limit, Refusals};
-use crate::store::{Fault, StoreError, StoreHealth};
+use crate::store::{Fault, StoreError};
 use crate::telemetry::Metrics;
 use acquire::AcquireMetrics;
 pub(super) use acquire::Open;
@@ -63,7 +62,7 @@ impl<T> Index<&str> for Labelled<T> {
 
 /// The metrics of one service.
 pub struct LockMetrics {
-    acquires: AcquireMetrics,
+    pub(super) acquires: AcquireMetrics,
     renewals: Labelled<Counter>,
     releases: Labelled<Counter>,
     withdrawals: Labelled<Counter>,
@@ -72,7 +71,7 @@ pub struct LockMetrics {
     expired: Counter,
     evicted: Counter,
     undelivered: Counter,
-    store: StoreMetrics,
+    pub(super) store: StoreMetrics,
     refusals: Refusals,
 }
 
@@ -139,36 +138,6 @@ impl LockMetrics {
         }
     }
 
-    /// Counts the outcome of an acquire request.
-    pub(super) fn acquire(&self, claim: &Claim, answer: &Result<AcquireAnswer, StoreError>) {
-        self.acquires.record(claim, answer);
-    }
-
-    /// Counts a waiting request whose client disconnected before the answer.
-    pub(super) fn disconnected(&self, claim: &Claim) {
-        self.acquires.disconnected(claim);
-    }
-
-    /// Records how long a request was queued.
-    pub(super) fn waited(
-        &self,
-        waited: Duration,
-        answer: &Result<AcquireAnswer, StoreError>,
-        is_disconnected: bool,
-    ) {
-        self.acquires.waited(waited, answer, is_disconnected);
-    }
-
-    /// Counts a long poll as open until the result is dropped.
-    pub(super) fn open_long_poll(&self) -> Open {
-        self.acquires.long_poll()
-    }
-
-    /// Counts a stream as open until the result is dropped.
-    pub(super) fn open_stream(&self, stream: &'static str) -> Open {
-        self.acquires.stream(stream)
-    }
-
     /// Counts a claim that was not queued because of a limit.
     pub(super) fn queue_full(&self, queue_full: &QueueFull) {
         match queue_full {
@@ -177,14 +146,6 @@ impl LockMetrics {
             QueueFull::Process { .. } => self.refusals.count(Limit::Waiters),
             QueueFull::Peer => self.refusals.count(Limit::WaitersPerPeer),
         }
-    }
-
-    pub(super) fn waiters(&self, counts: WaiterCounts) {
-        self.acquires.waiters(counts);
-    }
-
-    pub(super) fn suspend(&self, took: Duration, answer: &Result<Suspended, StoreError>) {
-        self.store.operation("park", took, answer);
     }
 
     pub(super) fn renew(&self, took: Duration, answer: &Result<Renewed, StoreError>) {
@@ -202,7 +163,7 @@ impl LockMetrics {
             Ok(Renewed::NotHolder(lost)) => lost
                 .first()
                 .map_or("unknown", |lost| not_holder(&lost.reason)),
-            Ok(Renewed::Contradicts(_)) => "contradicts",
+            Ok(Renewed::Mismatched(_)) => "contradicts",
             Err(_) => "error",
         };
         self.renewals[outcome].increment(1);
@@ -246,18 +207,6 @@ impl LockMetrics {
         }
     }
 
-    pub(super) fn inspect<T>(&self, took: Duration, answer: &Result<T, StoreError>) {
-        self.store.operation("inspect", took, answer);
-    }
-
-    pub(super) fn list<T>(&self, took: Duration, answer: &Result<T, StoreError>) {
-        self.store.operation("list", took, answer);
-    }
-
-    pub(super) fn withdraw(&self, took: Duration, answer: &Result<(), StoreError>) {
-        self.store.operation("withdraw", took, answer);
-    }
-
     /// Counts a rollback after its last retry.
     pub(super) fn withdrawn(&self, is_done: bool) {
         self.withdrawals[if is_done { "done" } else { "given_up" }].increment(1);
@@ -265,10 +214,6 @@ impl LockMetrics {
 
     pub(super) fn undelivered(&self) {
         self.undelivered.increment(1);
-    }
-
-    pub(super) fn health(&self, health: &StoreHealth) {
-        self.store.health(health);
     }
 }
 

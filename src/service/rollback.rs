@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::ServiceShared;
 use super::acquire::Request;
+use super::backoff::Backoff;
 use crate::domain::{Claim, Rollback, Suspended};
 use crate::limits::Passed;
 use crate::store::StoreError;
@@ -52,7 +53,10 @@ impl Request {
             let store = &inner.store;
             let withdrawn = store.withdraw(&self.claim, self.attempt, rollback, deadline);
             let answer = withdrawn.await;
-            inner.metrics.withdraw(sent.elapsed(), &answer);
+            inner
+                .metrics
+                .store
+                .operation("withdraw", sent.elapsed(), &answer);
             answer.is_ok()
         })
         .await;
@@ -82,7 +86,9 @@ impl ServiceShared {
             .store
             .suspend(claim, self.waiting.place_kept, deadline)
             .await;
-        self.metrics.suspend(sent.elapsed(), &suspended);
+        self.metrics
+            .store
+            .operation("park", sent.elapsed(), &suspended);
         if let Ok(Suspended { blocked_by, .. }) = &suspended {
             self.listed_holders.conflicts(blocked_by);
         }
@@ -114,15 +120,15 @@ async fn retry_until<F: Future<Output = bool>>(
     give_up_at: Instant,
     mut attempt: impl FnMut() -> F,
 ) -> bool {
-    let mut pause = PAUSE_MIN;
+    let mut backoff = Backoff::default();
     loop {
         if attempt().await {
             return true;
         }
+        let pause = backoff.next(PAUSE_MIN, PAUSE_MAX);
         if Instant::now() + pause >= give_up_at {
             return false;
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
     }
 }

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use super::acquire::Request;
 use super::answer::AcquireAnswer;
+use super::backoff::{self, Backoff};
 use super::hold::{EventSender, HoldEvent};
-use super::jitter;
 use super::local_waiters::{LocalWaiters, QueueAnswer, QueuePlace};
 use super::remaining;
 use super::waiter::Waiter;
@@ -51,7 +51,7 @@ pub(super) struct WaitLoop {
     failure: Option<StoreError>,
     /// The outcome of a poll is unknown; the store may still apply it.
     has_ambiguous_attempt: bool,
-    pause: Option<Duration>,
+    backoff: Backoff,
 }
 
 /// The result of one poll.
@@ -80,7 +80,7 @@ impl WaitLoop {
             poll_at: None,
             failure: None,
             has_ambiguous_attempt: false,
-            pause: None,
+            backoff: Backoff::default(),
         }
     }
 
@@ -214,7 +214,7 @@ impl WaitLoop {
         }
         let inner = &self.request.inner;
         QueueRequest {
-            place: self.ticket,
+            ticket: self.ticket,
             age: now.saturating_duration_since(self.request.began),
             wait: remaining.unwrap_or(ticket_ttl).min(ticket_ttl),
             execute_within: remaining.map_or(inner.operation_timeout, |remaining| {
@@ -274,20 +274,20 @@ impl WaitLoop {
 
     fn on_queued(&mut self, sent: Instant, waiting: &Waiting) {
         self.has_ambiguous_attempt |= waiting.is_unsure;
-        let (queues, sequence) = (self.queues(), waiting.place.sequence);
+        let (queues, sequence) = (self.queues(), waiting.ticket.sequence);
         queues.enqueue(&self.waiter, self.queue_place, sequence, sent);
         self.record_answer(sent, waiting.recheck_in, waiting.restored);
         if self.progress.is_some() {
-            self.poll_at = Some(sent + jitter::about(queues.progress_interval()));
+            self.poll_at = Some(sent + backoff::jittered(queues.progress_interval()));
         } else if self.has_ambiguous_attempt {
             // A late poll may be granted although this waiter is not the head, so it must poll by itself.
-            self.poll_at = Some(sent + jitter::about(queues.poll_interval()));
+            self.poll_at = Some(sent + backoff::jittered(queues.poll_interval()));
         }
         self.queue_place = QueuePlace::At(sequence);
         self.answered_at = Some(sent);
-        self.ticket = Some(waiting.place);
+        self.ticket = Some(waiting.ticket);
         self.failure = None;
-        self.pause = None;
+        self.backoff.reset();
         self.report_position(waiting.position);
     }
 
@@ -298,9 +298,8 @@ impl WaitLoop {
         self.queue_place = QueuePlace::Superseded;
         self.refresh_at = None;
         let most = self.queues().progress_interval();
-        let pause = self.pause.map_or(SUPERSEDED_PAUSE_MIN, |pause| pause * 2);
-        self.poll_at = Some(sent + jitter::about(pause.min(most)));
-        self.pause = Some(pause.min(most));
+        let pause = self.backoff.next(SUPERSEDED_PAUSE_MIN, most);
+        self.poll_at = Some(sent + backoff::jittered(pause));
         self.failure = None;
         // A late poll could enqueue the claim here again after it has stopped waiting elsewhere.
         self.has_ambiguous_attempt = true;
@@ -340,11 +339,10 @@ impl WaitLoop {
             // There may be very many waiters that are not the head.
             (queues.progress_interval(), queues.progress_interval())
         };
-        let pause = self.pause.map_or(least, |pause| (pause * 2).min(most));
-        let retry_at = Instant::now() + jitter::about(pause);
+        let pause = self.backoff.next(least, most);
+        let retry_at = Instant::now() + backoff::jittered(pause);
         self.queues().record_failure(&self.waiter, retry_at);
         self.poll_at = Some(retry_at);
-        self.pause = Some(pause);
         self.failure = Some(error);
     }
 

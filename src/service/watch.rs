@@ -101,7 +101,7 @@ impl ServiceShared {
         self.request_events().await;
         let (next, is_whole) = self.events.resume(after.as_deref());
         let watcher = Watcher {
-            _open: self.metrics.open_stream("events"),
+            _open: self.metrics.acquires.stream("events"),
             guard,
             scope,
             ends,

@@ -73,7 +73,7 @@ impl RedisStore {
         config: &RedisConfig,
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
-        let fleet = Arc::new(FleetState::new(config.survey_interval));
+        let fleet = Arc::new(FleetState::new(config.check_interval));
         let process = pool::request_id();
         let messages = PubSub::new(process, address.database, Arc::clone(&fleet));
         let messages = Arc::new(messages);

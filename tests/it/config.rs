@@ -65,7 +65,7 @@ fn nothing_needs_to_be_configured() {
 #[test]
 fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
     let file =
-        file("[redis]\nconnections = 5\nconnect_timeout = \"5s\"\nsurvey_interval = \"5s\"\n");
+        file("[redis]\nconnections = 5\nconnect_timeout = \"5s\"\ncheck_interval = \"5s\"\n");
     let sources = Sources {
         file: Some(file.path().to_owned()),
         environment: environment(&[
@@ -77,7 +77,7 @@ fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
     let (config, settings) = Config::load(&sources).unwrap();
     assert_eq!(config.redis.connections, 7);
     assert_eq!(config.redis.connect_timeout, Duration::from_secs(6));
-    assert_eq!(config.redis.survey_interval, Duration::from_secs(5));
+    assert_eq!(config.redis.check_interval, Duration::from_secs(5));
     assert_eq!(config.operation_timeout, Duration::from_secs(2));
     assert_eq!(
         settings.origin("redis.connections").to_string(),
@@ -88,7 +88,7 @@ fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
         "environment LEASEHOLD_REDIS_CONNECT_TIMEOUT"
     );
     assert_eq!(
-        settings.origin("redis.survey_interval").to_string(),
+        settings.origin("redis.check_interval").to_string(),
         format!("{}:4", file.path().display())
     );
     assert_eq!(settings.origin("operation_timeout").to_string(), "default");

@@ -5,6 +5,7 @@
 
 mod acquiring;
 mod bounds;
+mod capacity;
 mod elsewhere;
 mod events;
 mod eviction;
@@ -17,15 +18,14 @@ mod permits;
 mod places;
 mod reentry;
 mod release;
-mod remembering;
 mod renewal;
 mod replay;
 mod reservations;
-mod room;
 mod several;
 mod several_waiting;
 mod sharing;
 mod taking_over;
+mod tombstones;
 mod two_processes;
 mod undone;
 mod waiting;
@@ -191,7 +191,7 @@ on_every_store! {
         a_fence_grows_on_grants_alone
         a_fence_grows_after_every_kind_of_ending
         fences_grow_across_the_locks_of_one_bucket;
-    remembering:
+    tombstones:
         a_released_claim_does_not_hide_another_of_the_same_lock;
     waiting:
         waiters_are_granted_in_the_order_of_their_arrival

@@ -39,12 +39,12 @@ use crate::support::stores;
 const FOR_EVER: Duration = Duration::from_secs(600);
 
 /// How often a replica checks its store.
-const SURVEY_INTERVAL: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// One replica of Leasehold, without HTTP.
 struct Replica {
     service: LockService,
-    surveys: AbortHandle,
+    checks: AbortHandle,
 }
 
 impl Replica {
@@ -67,10 +67,10 @@ impl Replica {
 
     fn within(timeout: Duration, store: Arc<dyn LockStore>) -> Self {
         let service = stores::service_within(timeout, store);
-        let surveyed = service.clone();
-        let surveys = tokio::spawn(async move { surveyed.survey(SURVEY_INTERVAL).await });
-        let surveys = surveys.abort_handle();
-        Self { service, surveys }
+        let checked = service.clone();
+        let checks = tokio::spawn(async move { checked.run_checks(CHECK_INTERVAL).await });
+        let checks = checks.abort_handle();
+        Self { service, checks }
     }
 
     /// Acquires and delivers the outcome.
@@ -86,7 +86,7 @@ impl Replica {
     ) -> Result<AcquireOutcome, StoreError> {
         let claim = Arc::new(claim.clone());
         let answer = self.service.acquire(claim, wait).await?;
-        answer.undelivered.delivered();
+        answer.unclaimed.delivered();
         Ok(answer.outcome)
     }
 
@@ -161,7 +161,7 @@ impl Replica {
 
 impl Drop for Replica {
     fn drop(&mut self) {
-        self.surveys.abort();
+        self.checks.abort();
     }
 }
 

@@ -154,7 +154,7 @@ async fn outcome_of(way: Way, counter: Counter) -> Outcome {
         set_counter(&fixture, &first, counter, seen).await;
         let deadline = Instant::now() + stores::OPERATION_TIMEOUT;
         let store = fixture.store();
-        let asked = store.acquire(&next, waiter.attempt, Some(&waiter.stand), deadline);
+        let asked = store.acquire(&next, waiter.attempt, Some(&waiter.queue_request), deadline);
         asked.await
     } else {
         if is_used {

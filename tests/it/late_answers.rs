@@ -93,7 +93,7 @@ async fn what_a_lease_has_left_is_counted_from_before_it_was_asked_for() {
         }
         other => panic!("{other:?}"),
     }
-    answer.undelivered.delivered();
+    answer.unclaimed.delivered();
 }
 
 /// The store executed it at some time since the request, so the lease may be alive: reporting it as expired could be
@@ -151,7 +151,7 @@ async fn a_grant_that_was_replayed_to_a_later_request_stays() {
         matches!(second.outcome, AcquireOutcome::Replayed(_)),
         "{second:?}"
     );
-    second.undelivered.delivered();
+    second.unclaimed.delivered();
     service.shut_down(Duration::from_secs(10)).await;
     assert!(matches!(state(&store, &claim).await, LockState::Held(_)));
 }

@@ -103,12 +103,12 @@ async fn a_lease_that_stepped_down_is_kept_as_one_that_always_was_shared() {
         fixture.granted(&stepping).await;
         let mut waiter = Waiter::new(in_mode(&rival(&stepping), READ));
         if is_waited_for {
-            fixture.waits(&mut waiter).await;
+            fixture.still_waits(&mut waiter).await;
         }
         fixture.renew_in_mode(&stepping, READ).await;
         assert_eq!(fields(&fixture, "lh:1:*:h:*").await, expected[0]);
         if is_waited_for {
-            fixture.served(&mut waiter).await;
+            fixture.granted_after_wait(&mut waiter).await;
         }
         assert_eq!(fields(&fixture, "lh:1:*:l:*").await, expected[1]);
         fixture.freed(&stepping).await;
@@ -139,7 +139,7 @@ async fn a_lease_of_the_last_waiter_is_stored_like_one_without_a_queue() {
             } else {
                 fixture.evict(lock_of(&holding), "").await;
             }
-            leases_granted(fixture.ask(&mut waiter).await);
+            leases_granted(fixture.poll(&mut waiter).await);
             assert_eq!(of_lock(&waiter.claim).await, expected);
         }
     }
@@ -165,16 +165,16 @@ async fn no_obsolete_keys_are_kept() {
     let holding = at_depth(&claim(), 2);
     fixture.granted(&holding).await;
     let [mut waiter, leaving] = [(); 2].map(|()| Waiter::new(rival(&holding)));
-    fixture.waits(&mut waiter).await;
+    fixture.still_waits(&mut waiter).await;
     let lock = fields(&fixture, "lh:1:*:l:*").await;
     let mut leaving = leaving;
-    fixture.waits(&mut leaving).await;
+    fixture.still_waits(&mut leaving).await;
     assert_eq!(kinds(&fixture).await, "ltt");
     fixture.release(&leaving.claim).await;
     assert_eq!(kinds(&fixture).await, "elt", "left the queue");
     assert_eq!(fields(&fixture, "lh:1:*:l:*").await, lock);
     fixture.freed(&holding).await;
-    leases_granted(fixture.ask(&mut waiter).await);
+    leases_granted(fixture.poll(&mut waiter).await);
     assert_eq!(kinds(&fixture).await, "eel", "the waiter holds");
     fixture.freed(&waiter.claim).await;
     assert_eq!(kinds(&fixture).await, "eee", "nobody holds");
@@ -185,9 +185,9 @@ async fn no_obsolete_keys_are_kept() {
     let writer = fixture.acquire(&rival(&reader)).await;
     let writer_holds = matches!(writer, Acquired::Granted(_));
     assert!(writer_holds, "{writer:?}");
-    fixture.waits(&mut waiter).await;
+    fixture.still_waits(&mut waiter).await;
     fixture.evict(lock_of(&reader), "").await;
-    leases_granted(fixture.ask(&mut waiter).await);
+    leases_granted(fixture.poll(&mut waiter).await);
     assert_eq!(kinds(&fixture).await, "ehls", "the reader holds");
     let answer = fixture.attempt(&reader, attempt).await;
     leases_granted(answer.expect("the store answers"));
@@ -236,12 +236,12 @@ async fn a_queue_leaves_nothing_but_what_expires_and_in_the_end_a_compact_lease(
     fixture.granted(&holding).await;
     let mut waiters = [(); 3].map(|()| Waiter::new(rival(&holding)));
     for waiter in &mut waiters {
-        fixture.waits(waiter).await;
+        fixture.still_waits(waiter).await;
     }
     fixture.freed(&holding).await;
     assert_all_but_counters_expire(redis).await;
     for (number, waiter) in waiters.iter_mut().enumerate() {
-        leases_granted(fixture.ask(waiter).await);
+        leases_granted(fixture.poll(waiter).await);
         assert_all_but_counters_expire(redis).await;
         let tickets = redis.server.keys(redis.database, "lh:1:*:t:*").await;
         assert_eq!(tickets.len(), 2 - number, "of those who wait");

@@ -64,7 +64,7 @@ fn deadline() -> Instant {
 async fn live(store: &dyn LockStore, claim: Claim) {
     let waiter = Waiter::new(claim);
     let (claim, attempt) = (&waiter.claim, waiter.attempt);
-    let answer = store.acquire(claim, attempt, Some(&waiter.stand), deadline());
+    let answer = store.acquire(claim, attempt, Some(&waiter.queue_request), deadline());
     assert!(matches!(answer.await, Ok(Acquired::Granted(_))));
     let change = RenewOptions::default();
     store
@@ -168,7 +168,7 @@ async fn ten_hand_overs(
             .acquire(
                 &waiter.claim,
                 waiter.attempt,
-                Some(&waiter.stand),
+                Some(&waiter.queue_request),
                 deadline(),
             )
             .await
@@ -181,8 +181,8 @@ async fn ten_hand_overs(
         let Acquired::Waiting(waiting) = acquire(&waiter).await else {
             panic!("the lock is held");
         };
-        waiter.stand.place = Some(waiting.place);
-        waiter.stand.tells_position = false;
+        waiter.queue_request.ticket = Some(waiting.ticket);
+        waiter.queue_request.tells_position = false;
         queue.push(waiter);
     }
     reset(redis).await;
@@ -222,14 +222,14 @@ async fn sent_for_hand_overs(waiters: usize) -> usize {
     let service = stores::service(store(&redis).await);
     let holding = Arc::new(claim());
     let answer = service.acquire(Arc::clone(&holding), Duration::ZERO).await;
-    answer.unwrap().undelivered.delivered();
+    answer.unwrap().unclaimed.delivered();
     let mut waiting = JoinSet::new();
     for _ in 0..waiters {
         let (service, claim) = (service.clone(), Arc::new(rival(&holding)));
         waiting.spawn(async move {
             let wait = stores::waiting_config().wait_max;
             let answer = service.acquire(Arc::clone(&claim), wait).await.unwrap();
-            answer.undelivered.delivered();
+            answer.unclaimed.delivered();
             let is_granted = matches!(answer.outcome, AcquireOutcome::Granted(_));
             assert!(is_granted, "{:?}", answer.outcome);
             let names = claim.names.clone();

@@ -43,7 +43,7 @@ impl Waiting {
     }
 
     /// Starts to wait, and returns when the claim is in the queue.
-    async fn standing(service: &LockService, claim: &Arc<Claim>, wait: Duration) -> Self {
+    async fn queued(service: &LockService, claim: &Arc<Claim>, wait: Duration) -> Self {
         let waiting = Self::on(service, claim, wait);
         settle().await;
         assert!(!waiting.answer.is_finished(), "it has to wait");
@@ -56,7 +56,7 @@ impl Waiting {
 
     async fn outcome(self) -> AcquireOutcome {
         let answer = self.answer().await.unwrap();
-        answer.undelivered.delivered();
+        answer.unclaimed.delivered();
         answer.outcome
     }
 
@@ -67,7 +67,7 @@ impl Waiting {
 
     async fn timed_out(self) -> NotGranted {
         match self.outcome().await {
-            AcquireOutcome::TimedOut(unserved) => unserved,
+            AcquireOutcome::TimedOut(not_granted) => not_granted,
             other => panic!("{other:?}"),
         }
     }
@@ -98,7 +98,7 @@ async fn takes(service: &LockService, claim: &Arc<Claim>) {
         matches!(answer.outcome, AcquireOutcome::Granted(_)),
         "{answer:?}"
     );
-    answer.undelivered.delivered();
+    answer.unclaimed.delivered();
 }
 
 async fn releases(service: &LockService, claim: &Claim) {

@@ -12,7 +12,7 @@ const COUNT: i64 = 1_000;
 pub(super) async fn run() -> Vec<Finding> {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
     // Looking at Redis now and then is not part of an operation.
-    let flags = ["--redis-survey-interval", "1h"];
+    let flags = ["--redis-check-interval", "1h"];
     let served = Served::leasehold(&redis_url(&redis), &flags);
     let mut client = Connection::open(served.address).await.unwrap();
     let mut findings = Vec::new();

@@ -1,8 +1,8 @@
 //! Rate limit for requests without a valid key. It never refuses a valid key, since many clients may share one address.
 
-use crate::http::layers::Requester;
 use crate::http::peers::PeerCounts;
 use crate::http::problem::Problem;
+use crate::http::requester::Requester;
 
 /// The counts of failed authentications in this process. Clones share them.
 #[derive(Clone, Debug)]

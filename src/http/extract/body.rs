@@ -1,16 +1,16 @@
 //! Reads the body of a request within its size and time limits, and parses it as JSON or as a form.
 
 use axum::body::{Body, Bytes, HttpBody};
+use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{Extensions, HeaderMap};
 use http_body_util::BodyExt as _;
 
 use super::fields::Entries;
 use super::{form, json};
 use crate::http::app::App;
 use crate::http::problem::Problem;
+use crate::http::requester::Requester;
 use crate::limits::{Limit, Taken};
-use crate::server::Peer;
 
 /// Bodies up to this size are not counted: the limit on requests bounds them.
 const LARGE_BYTES: usize = 16 * 1024;
@@ -56,7 +56,7 @@ impl Announced {
 pub(super) async fn read(
     body: Body,
     kept_bytes: usize,
-    extensions: &Extensions,
+    requester: &Requester,
     app: &App,
 ) -> Result<Bytes, Problem> {
     if body.is_end_stream() {
@@ -75,7 +75,7 @@ pub(super) async fn read(
     let length = length.unwrap_or(bytes_max) + kept_bytes;
     // Counted until the body has been read; after that, the limit on requests applies.
     let _taken = (length > LARGE_BYTES)
-        .then(|| room(length, extensions, app))
+        .then(|| room(length, requester, app))
         .transpose()
         .map_err(|limit| {
             app.refusals().count(limit);
@@ -115,12 +115,8 @@ async fn collect(mut body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
 }
 
 /// Takes room for a large body, or returns the limit that is exceeded.
-fn room(
-    length: usize,
-    extensions: &Extensions,
-    app: &App,
-) -> Result<(Taken, Option<Taken>), Limit> {
-    let peer = extensions.get().and_then(Peer::limits);
+fn room(length: usize, requester: &Requester, app: &App) -> Result<(Taken, Option<Taken>), Limit> {
+    let peer = requester.limits();
     let of_peer = peer
         .map(|peer| peer.body_bytes.take(length).ok_or(Limit::BodyBytesPerPeer))
         .transpose()?;

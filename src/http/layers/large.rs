@@ -13,7 +13,7 @@ use super::RequestFacts;
 use crate::http::app::App;
 use crate::http::route::Route;
 use crate::limits::{Limit, Taken};
-use crate::server::{Peer, SharedBytes};
+use crate::server::SharedBytes;
 
 /// Responses up to this size are not counted: the limit on requests bounds them.
 const LARGE_BYTES: u64 = 16 * 1024;
@@ -32,7 +32,7 @@ pub(super) fn expect(app: &App, request: &RequestFacts) -> Result<(), Limit> {
     if !is_large {
         return Ok(());
     }
-    let peer = request.requester.peer.as_ref().and_then(Peer::limits);
+    let peer = request.requester.limits();
     if peer.is_some_and(|peer| !peer.answer_bytes.has_room(EXPECTED_BYTES)) {
         return Err(Limit::AnswerBytesPerPeer);
     }
@@ -43,13 +43,17 @@ pub(super) fn expect(app: &App, request: &RequestFacts) -> Result<(), Limit> {
 }
 
 /// Takes room for a large response, or returns the limit that is exceeded.
-pub(super) fn admit(app: &App, peer: Option<&Peer>, response: &mut Response) -> Result<(), Limit> {
+pub(super) fn admit(
+    app: &App,
+    request: &RequestFacts,
+    response: &mut Response,
+) -> Result<(), Limit> {
     let length = response.body().size_hint().exact().unwrap_or_default();
     if length <= LARGE_BYTES || response.extensions().get::<SharedBytes>().is_some() {
         return Ok(());
     }
     let length = usize::try_from(length).unwrap_or(usize::MAX);
-    let of_peer = match peer.and_then(Peer::limits) {
+    let of_peer = match request.requester.limits() {
         Some(limits) => {
             let taken = limits.answer_bytes.take(length);
             Some(taken.ok_or(Limit::AnswerBytesPerPeer)?)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::{Extensions, Version};
+use axum::http::Version;
 use axum::response::Response;
 
 use super::claim::{self, AcquireRequest};
@@ -16,6 +16,7 @@ use crate::http::app::App;
 use crate::http::extract::UnreadRequest;
 use crate::http::layers::Waited;
 use crate::http::problem::Problem;
+use crate::http::requester::Requester;
 use crate::service::{AcquireAnswer, AcquireOutcome};
 
 /// The fields of an acquire.
@@ -45,16 +46,16 @@ pub(in crate::http) async fn acquire(
     let name = lock_name(request.uri().path())?;
     let format = Format::of(RouteForm::Single, &request);
     let token = HeaderToken::of(request.headers());
-    let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
+    let (mut fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
     let token = token.or_field(&mut fields)?.unwrap_or_else(Token::random);
     let names = Some(name.into());
     let bounds = &app.settings().bounds;
     let acquire_request = claim::acquire_request(names, token, fields, &ACQUIRE_FIELDS, bounds)?;
     if format.form == EVENT_STREAM {
         // Boxed, so that the futures of other requests need no space for a stream.
-        return Box::pin(hold::hold(&app, extensions, acquire_request)).await;
+        return Box::pin(hold::hold(&app, requester, acquire_request)).await;
     }
-    respond(&app, format, acquire_request, extensions).await
+    respond(&app, format, acquire_request, requester).await
 }
 
 /// `POST /locks`
@@ -64,7 +65,7 @@ pub(in crate::http) async fn acquire_several(
 ) -> Result<Response, Problem> {
     let format = Format::of(RouteForm::Multi, &request);
     let token = HeaderToken::of(request.headers());
-    let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
+    let (mut fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
     let token = token.or_field(&mut fields)?.unwrap_or_else(Token::random);
     let names = lock_names(&mut fields)?;
     let bounds = &app.settings().bounds;
@@ -76,7 +77,7 @@ pub(in crate::http) async fn acquire_several(
                        text/event-stream, and renew";
         return Err(Problem::field("names", problem));
     }
-    respond(&app, format, acquire_request, extensions).await
+    respond(&app, format, acquire_request, requester).await
 }
 
 /// The format of a response.
@@ -103,7 +104,7 @@ async fn respond(
     app: &App,
     format: Format,
     acquire_request: AcquireRequest,
-    extensions: Extensions,
+    requester: Requester,
 ) -> Result<Response, Problem> {
     let Format {
         form,
@@ -115,15 +116,15 @@ async fn respond(
         names: &acquire_request.claim.names,
         waits: !wait.is_zero(),
     };
-    let service = app.admit(operation, &extensions).await?;
-    drop(extensions);
+    let service = app.admit(operation, &requester).await?;
+    drop(requester);
     let claim = Arc::new(acquire_request.claim);
     let was_draining = app.service().is_draining();
     let answer = service.acquire(Arc::clone(&claim), wait).await;
     let AcquireAnswer {
         outcome,
         waited,
-        undelivered,
+        unclaimed,
     } = answer.map_err(|error| Problem::from(error).with_token(claim.token))?;
     let (granted, leases) = granted(outcome, &claim, waited, was_draining)
         .map_err(|refusal| route_form.adapt(refusal).after(waited))?;
@@ -135,7 +136,7 @@ async fn respond(
         granted,
         waited,
     };
-    let mut response = grant.acquired(form, undelivered, version);
+    let mut response = grant.acquired(form, unclaimed, version);
     Waited(waited).attach_to(&mut response);
     Ok(response)
 }
@@ -153,7 +154,7 @@ pub(super) fn granted(
         AcquireOutcome::Reentered(leases) => return Ok((GrantKind::Reentered, leases)),
         AcquireOutcome::Replayed(leases) => return Ok((GrantKind::Replayed, leases)),
         AcquireOutcome::Blocked(blocked_by) => Problem::blocked(blocked_by),
-        AcquireOutcome::Contradicts(mismatch) => Problem::mismatch(mismatch),
+        AcquireOutcome::Mismatched(mismatch) => Problem::mismatch(mismatch),
         AcquireOutcome::TooManyWaiters(full) => Problem::too_many_waiters(full),
         AcquireOutcome::TimedOut(not_granted) => Problem::timed_out(not_granted, token, waited),
         AcquireOutcome::Draining(not_granted) => {

@@ -44,7 +44,7 @@ impl GrantAnswer<'_> {
     pub(super) fn acquired(
         &self,
         form: &str,
-        undelivered: UnclaimedLease,
+        unclaimed: UnclaimedLease,
         version: Version,
     ) -> Response {
         let (content_type, body) = if form == "text/plain" {
@@ -53,7 +53,7 @@ impl GrantAnswer<'_> {
         } else {
             ("application/json", self.json())
         };
-        let body = Body::new(GrantBody::new(body, undelivered, version));
+        let body = Body::new(GrantBody::new(body, unclaimed, version));
         let mut response = self.response(content_type, body);
         if self.granted == GrantKind::New {
             *response.status_mut() = StatusCode::CREATED;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::Extensions;
 use axum::response::Response;
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -16,9 +15,9 @@ use crate::config::LogRequests;
 use crate::domain::{Claim, Lease, LockName, NotHeld};
 use crate::http::admission::Operation;
 use crate::http::app::App;
-use crate::http::layers::Requester;
 use crate::http::log_sample::{Frequent, LineNumber};
 use crate::http::problem::Problem;
+use crate::http::requester::Requester;
 use crate::http::sse::{Event, EventStreamBody};
 use crate::http::wire::{GrantView, PositionView};
 use crate::server::Peer;
@@ -33,14 +32,14 @@ const USER_TIMEOUT_MIN: Duration = Duration::from_millis(500);
 /// Responds with a stream of what happens to the claim. A claim that is refused at once gets a normal error response.
 pub(super) async fn hold(
     app: &App,
-    extensions: Extensions,
+    requester: Requester,
     acquire_request: AcquireRequest,
 ) -> Result<Response, Problem> {
     let claim = Arc::new(acquire_request.claim);
     let encoder = EventEncoder {
         name: claim.names[0].clone(),
         claim: Arc::clone(&claim),
-        requester: Requester::find(&extensions),
+        requester: requester.clone(),
         started: Instant::now(),
         was_draining: app.service().is_draining(),
         app: app.clone(),
@@ -50,7 +49,7 @@ pub(super) async fn hold(
         names: &claim.names,
         waits: true,
     };
-    let service = app.admit(operation, &extensions).await?;
+    let service = app.admit(operation, &requester).await?;
     let mut events = Box::pin(service.hold(Arc::clone(&claim), acquire_request.wait));
     let first = events.next().await;
     let first = match first {
@@ -66,8 +65,9 @@ pub(super) async fn hold(
         ) => first,
     };
     let third_of_ttl = claim.ttl.get() / 3;
-    let guard = extensions
-        .get()
+    let guard = requester
+        .peer
+        .as_ref()
         .map(Peer::user_timeout)
         .map(|user_timeout| user_timeout.limited_to(third_of_ttl.max(USER_TIMEOUT_MIN)));
     let events = stream::once(async { first })

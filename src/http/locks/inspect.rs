@@ -10,6 +10,7 @@ use crate::http::app::App;
 use crate::http::events;
 use crate::http::extract;
 use crate::http::problem::Problem;
+use crate::http::requester::Requester;
 use crate::http::wire::{LockBody, json};
 
 /// `GET /locks/{name}`
@@ -24,8 +25,8 @@ pub(in crate::http) async fn inspect(
     if is_watch && request.method() != Method::HEAD {
         return events::of_lock(&app, name, request).await;
     }
-    let extensions = extract::into_extensions(request);
-    let service = app.admit(Operation::Inspect(&name), &extensions).await?;
+    let requester = Requester::of(request);
+    let service = app.admit(Operation::Inspect(&name), &requester).await?;
     let view = service.inspect(&name).await?;
     Ok(json(
         StatusCode::OK,

@@ -9,6 +9,7 @@ use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::extract;
 use crate::http::problem::Problem;
+use crate::http::requester::Requester;
 use crate::http::wire::{LockBody, LockPage, json};
 use crate::store::ListQuery;
 
@@ -38,8 +39,8 @@ pub(in crate::http) async fn list(
         after: after(&page_token)?,
         page_size: page_size.map_or(PAGE_SIZE_DEFAULT, capped).into(),
     };
-    let extensions = extract::into_extensions(request);
-    let service = app.admit(Operation::List, &extensions).await?;
+    let requester = Requester::of(request);
+    let service = app.admit(Operation::List, &requester).await?;
     let listing = service.list(&query).await?;
     let page = LockPage {
         locks: listing.locks.iter().map(LockBody::new).collect(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{Extensions, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
 
 use super::grant::{GrantAnswer, GrantKind};
@@ -16,9 +16,9 @@ use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::auth::Role;
 use crate::http::extract::{Fields, UnreadRequest};
-use crate::http::layers::Requester;
 use crate::http::log_sample::Frequent;
 use crate::http::problem::Problem;
+use crate::http::requester::Requester;
 use crate::http::wire::{EvictedBody, HolderView, json};
 
 /// The fields of a release.
@@ -33,9 +33,9 @@ pub(in crate::http) async fn release(
 ) -> Result<Response, Problem> {
     let name = lock_name(request.uri().path())?;
     let token = HeaderToken::of(request.headers());
-    let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
+    let (mut fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
     if fields.flag("force")?.unwrap_or(false) {
-        return evict(&app, extensions, name, token, fields).await;
+        return evict(&app, requester, name, token, fields).await;
     }
     if fields.text("reason")?.is_some() {
         return Err(Problem::field("reason", "is allowed only with force=true"));
@@ -43,7 +43,7 @@ pub(in crate::http) async fn release(
     let (token, hold_count) = release_request(token, fields, &RELEASE_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let names = LockNames::from(name);
-    let service = app.admit(Operation::Keep(1), &extensions).await?;
+    let service = app.admit(Operation::Keep(1), &requester).await?;
     let released = service.release(names.clone(), token, hold_count).await?;
     respond(RouteForm::Single, &names, token, released)
 }
@@ -54,7 +54,7 @@ pub(in crate::http) async fn release_several(
     request: Request,
 ) -> Result<Response, Problem> {
     let token = HeaderToken::of(request.headers());
-    let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
+    let (mut fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
     if fields.flag("force")?.unwrap_or(false) {
         let problem = "is allowed only for one lock at a time, at /locks/{name}";
         return Err(Problem::field("force", problem));
@@ -64,7 +64,7 @@ pub(in crate::http) async fn release_several(
     let names = names.ok_or_else(names_missing)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let operation = Operation::Keep(names.len());
-    let service = app.admit(operation, &extensions).await?;
+    let service = app.admit(operation, &requester).await?;
     let released = service.release(names.clone(), token, hold_count).await?;
     respond(RouteForm::Multi, &names, token, released)
 }
@@ -99,7 +99,7 @@ fn respond(
         }
     }
     if !lost.is_empty() {
-        return Err(not_held(route_form, lost));
+        return Err(route_form.not_held(lost, "the others were released as requested"));
     }
     let (names, leases) = held;
     if leases.is_empty() {
@@ -116,25 +116,15 @@ fn respond(
     Ok(grant.plain())
 }
 
-fn not_held(route_form: RouteForm, mut lost: Vec<NotHeld>) -> Problem {
-    match (route_form, lost.pop()) {
-        (RouteForm::Single, Some(lost)) => Problem::not_holder(lost).of_one_lock(),
-        (RouteForm::Single | RouteForm::Multi, last) => {
-            lost.extend(last);
-            Problem::lost(lost, "the others were released as requested")
-        }
-    }
-}
-
 /// Evicts all holders of the lock. A token is ignored, but must be valid if it is sent.
 async fn evict(
     app: &App,
-    extensions: Extensions,
+    requester: Requester,
     name: LockName,
     token: HeaderToken,
     mut fields: Fields,
 ) -> Result<Response, Problem> {
-    let role = app.settings().access.permit_eviction(&extensions)?;
+    let role = app.settings().access.permit_eviction(&requester)?;
     token.or_field(&mut fields)?;
     let reason = reason(&fields.text("reason")?.unwrap_or_default())?;
     if fields.number("hold_count")?.is_some() {
@@ -142,17 +132,10 @@ async fn evict(
         return Err(Problem::field("hold_count", problem));
     }
     fields.finish(&RELEASE_FIELDS)?;
-    let service = app.admit(Operation::Evict, &extensions).await?;
+    let service = app.admit(Operation::Evict, &requester).await?;
     let evicted = service.evict(name.clone(), reason.clone()).await?;
     if evicted.holders.total > 0 {
-        log_eviction(
-            app,
-            &Requester::find(&extensions),
-            role,
-            &name,
-            &evicted,
-            &reason,
-        );
+        log_eviction(app, &requester, role, &name, &evicted, &reason);
     }
     if !evicted.is_complete {
         return Err(Problem::eviction_unfinished(name, &evicted.holders));

@@ -26,10 +26,10 @@ pub(in crate::http) async fn renew(
 ) -> Result<Response, Problem> {
     let names = LockNames::from(lock_name(request.uri().path())?);
     let token = HeaderToken::of(request.headers());
-    let (fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
+    let (fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
     let (token, change) = renew_request(&app, token, fields, &RENEW_FIELDS)?;
     let token = token.ok_or_else(Problem::token_missing)?;
-    let service = app.admit(Operation::Keep(1), &extensions).await?;
+    let service = app.admit(Operation::Keep(1), &requester).await?;
     let renewed = service.renew(names.clone(), token, change).await?;
     respond(RouteForm::Single, &names, token, renewed)
 }
@@ -40,13 +40,13 @@ pub(in crate::http) async fn renew_several(
     request: Request,
 ) -> Result<Response, Problem> {
     let token = HeaderToken::of(request.headers());
-    let (mut fields, extensions) = UnreadRequest::of(request)?.fields(&app).await?;
+    let (mut fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
     let names = lock_names(&mut fields)?;
     let (token, change) = renew_request(&app, token, fields, &RENEW_SEVERAL_FIELDS)?;
     let names = names.ok_or_else(names_missing)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let operation = Operation::Keep(names.len());
-    let service = app.admit(operation, &extensions).await?;
+    let service = app.admit(operation, &requester).await?;
     let renewed = service.renew(names.clone(), token, change).await?;
     respond(RouteForm::Multi, &names, token, renewed)
 }
@@ -78,17 +78,11 @@ fn respond(
 ) -> Result<Response, Problem> {
     let renewals = match renewed {
         Renewed::Extended(renewals) => renewals,
-        Renewed::Contradicts(mismatch) => {
+        Renewed::Mismatched(mismatch) => {
             return Err(route_form.adapt(Problem::mismatch(mismatch)));
         }
-        Renewed::NotHolder(mut lost) => {
-            return Err(match (route_form, lost.pop()) {
-                (RouteForm::Single, Some(lost)) => Problem::not_holder(lost).of_one_lock(),
-                (RouteForm::Single | RouteForm::Multi, last) => {
-                    lost.extend(last);
-                    Problem::lost(lost, "nothing was renewed")
-                }
-            });
+        Renewed::NotHolder(lost) => {
+            return Err(route_form.not_held(lost, "nothing was renewed"));
         }
     };
     // Not `collect`: it would reuse the allocation of `renewals` and shrink it, which costs more than a new one.

@@ -49,7 +49,7 @@ const ENDS: [&str; 9] = [
     "error",
 ];
 
-pub(super) struct AcquireMetrics {
+pub(in crate::service) struct AcquireMetrics {
     exclusive: Labelled<Counter>,
     shared: Labelled<Counter>,
     waits: Labelled<Histogram>,
@@ -105,26 +105,30 @@ impl AcquireMetrics {
             streams: Labelled::new(&["hold", "events"], streams),
             waiters: registry.gauge(
                 "leasehold_waiters",
-                "Requests that wait on this process, long polls and streams, as of the last survey.",
+                "Requests that wait on this process, long polls and streams, as of the last check.",
                 &[],
             ),
             contended: registry.gauge(
                 "leasehold_contended_locks",
-                "Locks that requests of this process wait for, as of the last survey.",
+                "Locks that requests of this process wait for, as of the last check.",
                 &[],
             ),
         }
     }
 
-    pub(super) fn record(&self, claim: &Claim, answer: &Result<AcquireAnswer, StoreError>) {
+    pub(in crate::service) fn record(
+        &self,
+        claim: &Claim,
+        answer: &Result<AcquireAnswer, StoreError>,
+    ) {
         self.of(claim)[outcome(answer)].increment(1);
     }
 
-    pub(super) fn disconnected(&self, claim: &Claim) {
+    pub(in crate::service) fn disconnected(&self, claim: &Claim) {
         self.of(claim)["disconnected"].increment(1);
     }
 
-    pub(super) fn waited(
+    pub(in crate::service) fn waited(
         &self,
         waited: Duration,
         answer: &Result<AcquireAnswer, StoreError>,
@@ -141,15 +145,15 @@ impl AcquireMetrics {
         }
     }
 
-    pub(super) fn long_poll(&self) -> Open {
+    pub(in crate::service) fn long_poll(&self) -> Open {
         Open::new(&self.long_polls)
     }
 
-    pub(super) fn stream(&self, stream: &'static str) -> Open {
+    pub(in crate::service) fn stream(&self, stream: &'static str) -> Open {
         Open::new(&self.streams[stream])
     }
 
-    pub(super) fn waiters(&self, counts: WaiterCounts) {
+    pub(in crate::service) fn waiters(&self, counts: WaiterCounts) {
         self.waiters.set(counts.waiters as f64);
         self.contended.set(counts.locks as f64);
     }
@@ -171,7 +175,7 @@ fn outcome(answer: &Result<AcquireAnswer, StoreError>) -> &'static str {
         AcquireOutcome::Reentered(_) => "reentered",
         AcquireOutcome::Replayed(_) => "replayed",
         AcquireOutcome::Blocked(blocked_by) => blocked_by.first().map_or("held", blocked),
-        AcquireOutcome::Contradicts(_) => "contradicts",
+        AcquireOutcome::Mismatched(_) => "contradicts",
         AcquireOutcome::TooManyWaiters(_) => "too_many_waiters",
         AcquireOutcome::TimedOut(_) => "wait_timeout",
         AcquireOutcome::Draining(_) => "draining",

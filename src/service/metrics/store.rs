@@ -20,7 +20,7 @@ pub(super) const BUCKETS: (&str, &[f64]) = (
     ],
 );
 
-pub(super) struct StoreMetrics {
+pub(in crate::service) struct StoreMetrics {
     answered: Labelled<Histogram>,
     failed: Labelled<Histogram>,
     errors: Labelled<Counter>,
@@ -88,7 +88,7 @@ impl StoreMetrics {
         }
     }
 
-    pub(super) fn operation<T>(
+    pub(in crate::service) fn operation<T>(
         &self,
         operation: &'static str,
         took: Duration,
@@ -103,7 +103,7 @@ impl StoreMetrics {
         }
     }
 
-    pub(super) fn health(&self, health: &StoreHealth) {
+    pub(in crate::service) fn health(&self, health: &StoreHealth) {
         self.up.set(f64::from(u8::from(health.up)));
         self.refused
             .set(f64::from(u8::from(health.refused.is_some())));

@@ -119,7 +119,7 @@ impl WaitLoop {
                     }
                 },
                 waited: self.waited(),
-                undelivered: UnclaimedLease::nothing(),
+                unclaimed: UnclaimedLease::nothing(),
             })
         };
         self.count(&answer);
@@ -212,12 +212,12 @@ impl WaitLoop {
     fn count(&self, answer: &Result<AcquireAnswer, StoreError>) {
         let metrics = &self.request.inner.metrics;
         if self.waiter.is_disconnected() {
-            metrics.disconnected(&self.request.claim);
+            metrics.acquires.disconnected(&self.request.claim);
         } else {
-            metrics.acquire(&self.request.claim, answer);
+            metrics.acquires.record(&self.request.claim, answer);
         }
         if self.was_queued() {
-            metrics.waited(
+            metrics.acquires.waited(
                 self.request.began.elapsed(),
                 answer,
                 self.waiter.is_disconnected(),

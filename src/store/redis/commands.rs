@@ -192,7 +192,7 @@ impl RedisStore {
 
     /// The queue request as `acquire.lua` reads it.
     fn add_queue_request(&self, request: &QueueRequest, sent_at: Instant) -> String {
-        let (sequence, until) = request.place.map_or_else(Default::default, |place| {
+        let (sequence, until) = request.ticket.map_or_else(Default::default, |place| {
             let until_ms = place.until.map(|until| {
                 let until_ms = until.unix_ms();
                 until_ms.saturating_add_signed(self.recovery.clock_shift_ms())

@@ -130,7 +130,7 @@ pub(super) fn renewed(
             let redis_us = reply.number()?;
             return Ok(InTime::Late { redis_us });
         }
-        code => Renewed::Contradicts(mismatch(code, &mut reply, names)?),
+        code => Renewed::Mismatched(mismatch(code, &mut reply, names)?),
     };
     Ok(InTime::Done((renewed, closed_for)))
 }
@@ -232,13 +232,13 @@ fn granted(mut reply: Reply, claim: &Claim) -> Result<Acquired, Malformed> {
 }
 
 fn waiting(mut reply: Reply) -> Result<Waiting, Malformed> {
-    let place = Ticket {
+    let ticket = Ticket {
         sequence: reply.number()?,
         until: Some(Timestamp::from_unix_ms(reply.number()?)),
     };
     let recheck_in = reply.optional()?.map(Duration::from_millis);
     Ok(Waiting {
-        place,
+        ticket,
         recheck_in,
         position: position(&mut reply)?,
         restored: reply.number()? == 1,

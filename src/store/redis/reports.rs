@@ -44,7 +44,7 @@ impl RedisStore {
                 longest(leases.iter()).max(closed_for)
             }
             Acquired::Waiting(waiting) => {
-                waiting.place = self.steady(waiting.place);
+                waiting.ticket = self.steady(waiting.ticket);
                 None
             }
             Acquired::Superseded
@@ -129,7 +129,7 @@ impl RedisStore {
             Renewed::Extended(renewals) => {
                 longest(renewals.iter().map(|renewal| &renewal.lease)).max(closed_for)
             }
-            Renewed::NotHolder(_) | Renewed::Contradicts(_) => None,
+            Renewed::NotHolder(_) | Renewed::Mismatched(_) => None,
         };
         self.report(longest, epoch, deadline).await?;
         Ok(renewed)
@@ -272,13 +272,13 @@ impl RedisStore {
     }
 
     /// A ticket whose end does not depend on steps of Redis's clock.
-    fn steady(&self, place: Ticket) -> Ticket {
+    fn steady(&self, ticket: Ticket) -> Ticket {
         let shift_ms = self.recovery.clock_shift_ms();
-        let until = place.until.map(|until| {
+        let until = ticket.until.map(|until| {
             let until_ms = until.unix_ms();
             Timestamp::from_unix_ms(until_ms.saturating_add_signed(-shift_ms))
         });
-        Ticket { until, ..place }
+        Ticket { until, ..ticket }
     }
 }
 

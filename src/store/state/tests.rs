@@ -115,7 +115,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// How the request of a step waits.
 fn request(claim: &Claim) -> QueueRequest {
     QueueRequest {
-        place: None,
+        ticket: None,
         age: Duration::ZERO,
         wait: Duration::from_secs(2),
         execute_within: Duration::from_secs(1),

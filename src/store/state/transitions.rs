@@ -32,7 +32,7 @@ impl Table {
             .iter()
             .find_map(|key| self.forbidden(key, change.mode?));
         if let Some(mismatch) = mismatch {
-            return Renewed::Contradicts(mismatch);
+            return Renewed::Mismatched(mismatch);
         }
         Renewed::Extended(
             keys.iter()

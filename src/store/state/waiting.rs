@@ -16,7 +16,7 @@ use crate::store::StoreError;
 impl Table {
     /// The answer if the ticket's deadline has passed.
     pub(super) fn wait_expired(request: &QueueRequest, now: StoreTime) -> Option<Acquired> {
-        let is_over = now.timestamp() > request.place?.until?;
+        let is_over = now.timestamp() > request.ticket?.until?;
         is_over.then_some(Acquired::WaitExpired)
     }
 
@@ -45,7 +45,7 @@ impl Table {
         claim: &KeyedClaim<'_>,
         request: Option<&QueueRequest>,
     ) -> Option<u64> {
-        let ticket = request.and_then(|request| request.place);
+        let ticket = request.and_then(|request| request.ticket);
         ticket.map(|ticket| ticket.sequence).or_else(|| {
             let mut keys = claim.keys.iter();
             keys.find_map(|key| Some(self.queue(&key.name)?.ticket(key.claim)?.sequence))
@@ -70,7 +70,7 @@ impl Table {
         // for each other.
         let place = sequence.unwrap_or_else(|| now.unix_us().max(self.last_sequence + 1));
         self.last_sequence = self.last_sequence.max(place);
-        let restored = request.place.is_some() && !self.queued(claim);
+        let restored = request.ticket.is_some() && !self.queued(claim);
         for key in claim.keys.iter() {
             let until = now + request.remembered();
             let ticket = QueueEntry::new(claim, text.clone(), place, until);
@@ -85,9 +85,9 @@ impl Table {
         }
         let until = (now + request.wait).timestamp();
         Ok(Acquired::Waiting(Waiting {
-            place: Ticket {
+            ticket: Ticket {
                 sequence: place,
-                until: request.place.and_then(|place| place.until).or(Some(until)),
+                until: request.ticket.and_then(|place| place.until).or(Some(until)),
             },
             recheck_in: self.recheck_in(claim, place, now),
             position: request

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::config::LogRequests;
 use leasehold::http::{Access, Failures, KeyRing, Role};
 use leasehold::limits::Limit;
-use leasehold::server::{OverLimit, Peer};
+use leasehold::server::Peer;
 
 use super::logs::{Log, from_peer};
 use super::support::{Api, get, post};
@@ -19,7 +19,8 @@ async fn many_requests_over_a_limit_have_few_lines() {
     let api = Api::new();
     for (limit, status) in [(Limit::RequestsPerPeer, 429), (Limit::Requests, 503)] {
         for _ in 0..32 {
-            let request = from_peer(post("/locks/a")).extension(OverLimit(limit));
+            let peer = Peer::unlimited(([192, 0, 2, 7], 40_000).into());
+            let request = post("/locks/a").extension(peer.in_request(Err(limit)));
             assert_eq!(api.send(request).await.status, status);
         }
     }

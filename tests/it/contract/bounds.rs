@@ -38,8 +38,8 @@ pub(super) async fn an_answer_about_many_locks_lists_few_holders_of_each(fixture
     }
     let refused = blocked_by(fixture.acquire(&alone).await);
     let mut waiter = Waiter::new(rival(&alone));
-    fixture.ask(&mut waiter).await;
-    let suspended = fixture.park(&waiter.claim, LONG).await;
+    fixture.poll(&mut waiter).await;
+    let suspended = fixture.suspend(&waiter.claim, LONG).await;
     let suspended = suspended.blocked_by.into_iter();
     let suspended: Vec<_> = suspended
         .map(|conflict| (conflict.name, conflict.by))

@@ -108,11 +108,11 @@ pub(super) async fn a_new_place_in_the_queue_is_one_event(fixture: &Fixture) {
     let holding = claim();
     fixture.granted(&holding).await;
     let mut waiter = fixture.waiting(&owned_by(&rival(&holding), "pod-8")).await;
-    fixture.waits(&mut waiter).await;
-    fixture.park(&waiter.claim, LONG).await;
-    fixture.waits(&mut waiter.again()).await;
+    fixture.still_waits(&mut waiter).await;
+    fixture.suspend(&waiter.claim, LONG).await;
+    fixture.still_waits(&mut waiter.again()).await;
     fixture.freed(&holding).await;
-    fixture.served(&mut waiter).await;
+    fixture.granted_after_wait(&mut waiter).await;
     let events = fixture.received().await.events_of(lock_of(&holding));
     let actual: Vec<_> = events.iter().map(|event| event.kind).collect();
     assert_eq!(actual, [Acquired, Queued, Released, Acquired, Released]);

@@ -124,6 +124,6 @@ pub(super) async fn an_eviction_is_notified_unless_it_evicts_none(fixture: &Fixt
     for evicted in [&alone, &reading, &not_held] {
         fixture.evict(lock_of(evicted), "").await;
     }
-    let is_notified = |claim| fixture.ear().evictions_of(lock_of(claim)) > 0;
+    let is_notified = |claim| fixture.listener().evictions_of(lock_of(claim)) > 0;
     assert!(is_notified(&alone) && is_notified(&reading) && !is_notified(&not_held));
 }

@@ -3,13 +3,13 @@
 /// Only for the embedded store: its clock is stopped, so waiting for a minute costs nothing.
 mod memory_alone {
     tests! { crate::support::fixture::Fixture::memory(), (start_paused = true),
-        remembering:
+        tombstones:
             a_lease_that_ran_out_is_known_to_its_successor_for_a_minute
             every_kind_of_ending_is_remembered_for_a_minute_and_no_longer
             a_table_has_room_again_after_its_tombstones_expire
             many_simultaneous_ends_are_cleaned_up_while_other_tasks_run
             there_are_no_more_tombstones_than_there_may_be_locks;
-        room:
+        capacity:
             every_holder_of_a_shared_lock_counts
             a_claim_counts_for_each_of_its_locks
             each_full_256_bytes_of_owner_and_metadata_count_once
@@ -26,7 +26,7 @@ mod memory_alone {
 /// Only for Redis: requests can overtake each other, and the keys can be inspected.
 mod redis_alone {
     tests! { crate::support::fixture::Fixture::redis(), (flavor = "current_thread"),
-        remembering:
+        tombstones:
             every_kind_of_ending_is_kept_for_a_minute
             a_lease_is_kept_a_minute_longer_than_it_lasts
             the_record_of_a_lock_that_opened_is_kept_for_its_waiters

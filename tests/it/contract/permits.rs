@@ -5,7 +5,7 @@ use leasehold::domain::{Claim, ConflictKind, LockState, NotHolder};
 use super::expiry::assert_ended;
 use crate::support::fixture::{
     Fixture, LONG, READ, SHORT, Waiter, assert_behind_waiters, assert_held, blocker, claim,
-    contradicts_limit, for_short, holders_in_the_way, in_mode, leases_granted, lock_of, permits,
+    for_short, holders_in_the_way, in_mode, leases_granted, limit_mismatch, lock_of, permits,
     rival, ttl,
 };
 
@@ -76,11 +76,11 @@ pub(super) async fn small_claims_do_not_overtake_a_large_one_that_waits(fixture:
     assert_behind_waiters(fixture.acquire(&small).await);
     let mut small = fixture.waiting(&small).await;
     fixture.freed(&holding).await;
-    fixture.waits(&mut small).await;
-    leases_granted(fixture.ask(&mut large).await);
-    fixture.waits(&mut small).await;
+    fixture.still_waits(&mut small).await;
+    leases_granted(fixture.poll(&mut large).await);
+    fixture.still_waits(&mut small).await;
     fixture.freed(&large.claim).await;
-    fixture.served(&mut small).await;
+    fixture.granted_after_wait(&mut small).await;
 }
 
 pub(super) async fn holders_agree_on_the_limit(fixture: &Fixture) {
@@ -95,10 +95,10 @@ pub(super) async fn holders_agree_on_the_limit(fixture: &Fixture) {
         (&unlimited, permits(1, 1), None),
     ] {
         let other = in_mode(&rival(holding), mode);
-        let refused = contradicts_limit(lock_of(holding), in_force);
+        let refused = limit_mismatch(lock_of(holding), in_force);
         assert_eq!(fixture.acquire(&other).await, refused, "{mode:?}");
         // Waiting would not help.
-        let answer = fixture.ask(&mut Waiter::new(other)).await;
+        let answer = fixture.poll(&mut Waiter::new(other)).await;
         assert_eq!(answer, refused, "{mode:?}");
         assert_eq!(fixture.queue(lock_of(holding)).await.length, 0);
     }
@@ -124,10 +124,13 @@ pub(super) async fn permits_of_a_former_holder_are_free_again(fixture: &Fixture)
     fixture.granted(&lapsing).await;
     fixture.granted(&staying).await;
     let mut waiter = fixture.waiting(&taking(&lock, 2, 3)).await;
-    let look_in = fixture.waits(&mut waiter).await.recheck_in;
-    assert!(look_in.expect("permits come back") <= SHORT, "{look_in:?}");
+    let recheck_in = fixture.still_waits(&mut waiter).await.recheck_in;
+    assert!(
+        recheck_in.expect("permits come back") <= SHORT,
+        "{recheck_in:?}"
+    );
     fixture.outlast(SHORT).await;
-    leases_granted(fixture.ask(&mut waiter).await);
+    leases_granted(fixture.poll(&mut waiter).await);
     fixture.renewed(&staying, None).await;
     assert_held(&fixture.acquire(&taking(&lock, 1, 3)).await);
 }
@@ -283,7 +286,7 @@ pub(super) async fn permits_that_only_stay_taken_do_not_fix_the_limit(fixture: &
     }
     let mut waiter = fixture.waiting(&taking(&early, 1, 4)).await;
     fixture.outlast(SHORT).await;
-    fixture.served(&mut waiter).await;
+    fixture.granted_after_wait(&mut waiter).await;
 }
 
 pub(super) async fn a_waiter_with_another_limit_than_the_holders_stops_waiting(fixture: &Fixture) {
@@ -293,12 +296,12 @@ pub(super) async fn a_waiter_with_another_limit_than_the_holders_stops_waiting(f
     let mut other = fixture.waiting(&taking(&holding, 1, 4)).await;
     let mut last = fixture.waiting(&taking(&holding, 1, 3)).await;
     fixture.freed(&holding).await;
-    leases_granted(fixture.ask(&mut first).await);
-    let refused = contradicts_limit(lock_of(&holding), Some(3));
-    assert_eq!(fixture.ask(&mut other).await, refused);
+    leases_granted(fixture.poll(&mut first).await);
+    let refused = limit_mismatch(lock_of(&holding), Some(3));
+    assert_eq!(fixture.poll(&mut other).await, refused);
     // Waiting would not help it, and it must not block others.
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
-    fixture.served(&mut last).await;
+    fixture.granted_after_wait(&mut last).await;
 }
 
 pub(super) async fn a_reader_that_ran_out_before_min_hold_leaves_the_lock_cooling(

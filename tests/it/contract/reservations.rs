@@ -14,7 +14,7 @@ use crate::support::fixture::{
 
 /// Fails unless the lock was reserved this many times so far.
 async fn assert_reservations(fixture: &Fixture, name: &LockName, times: usize) {
-    assert_eq!(fixture.offers_of(name).await, times);
+    assert_eq!(fixture.reservations_of(name).await, times);
 }
 
 pub(super) async fn a_released_lock_is_reserved_once(fixture: &Fixture) {
@@ -25,11 +25,11 @@ pub(super) async fn a_released_lock_is_reserved_once(fixture: &Fixture) {
     fixture.freed(&holding).await;
     assert_reservations(fixture, name, 1).await;
     // Other requests meanwhile change nothing.
-    fixture.waits(&mut second).await;
+    fixture.still_waits(&mut second).await;
     fixture.state(name).await;
     assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
     assert_reservations(fixture, name, 1).await;
-    leases_granted(fixture.ask(&mut first).await);
+    leases_granted(fixture.poll(&mut first).await);
     assert_reservations(fixture, name, 1).await;
     fixture.freed(&first.claim).await;
     assert_reservations(fixture, name, 2).await;
@@ -42,15 +42,15 @@ pub(super) async fn a_repeated_release_repeats_the_reservation(fixture: &Fixture
     fixture.freed(&holding).await;
     assert_eq!(fixture.release(&holding).await, Released::Repeated);
     assert_reservations(fixture, lock_of(&holding), 2).await;
-    fixture.served(&mut next).await;
+    fixture.granted_after_wait(&mut next).await;
 }
 
 pub(super) async fn a_lock_without_waiters_is_not_reserved(fixture: &Fixture) {
     fixture.listens().await;
     let (holding, [first, second]) = held_and_waited_for(fixture).await;
     let name = lock_of(&holding);
-    fixture.park(&first.claim, LONG).await;
-    fixture.park(&second.claim, LONG).await;
+    fixture.suspend(&first.claim, LONG).await;
+    fixture.suspend(&second.claim, LONG).await;
     fixture.freed(&holding).await;
     let free = claim();
     fixture.granted(&free).await;
@@ -64,7 +64,7 @@ pub(super) async fn an_evicted_lock_is_reserved_once(fixture: &Fixture) {
     let (holding, [mut first, _]) = held_and_waited_for(fixture).await;
     fixture.evict(lock_of(&holding), "").await;
     assert_reservations(fixture, lock_of(&holding), 1).await;
-    fixture.served(&mut first).await;
+    fixture.granted_after_wait(&mut first).await;
 }
 
 pub(super) async fn a_lock_whose_grant_was_withdrawn_is_reserved_once(fixture: &Fixture) {
@@ -79,7 +79,7 @@ pub(super) async fn a_lock_whose_grant_was_withdrawn_is_reserved_once(fixture: &
     let mut waiter = fixture.waiting(&rival(&holding)).await;
     fixture.withdraw(&holding, attempt).await;
     assert_reservations(fixture, lock_of(&holding), 1).await;
-    fixture.served(&mut waiter).await;
+    fixture.granted_after_wait(&mut waiter).await;
 }
 
 pub(super) async fn a_lock_whose_lease_ran_out_is_reserved_once_for_the_first(fixture: &Fixture) {
@@ -90,11 +90,11 @@ pub(super) async fn a_lock_whose_lease_ran_out_is_reserved_once_for_the_first(fi
     let mut second = fixture.waiting(&rival(&holding)).await;
     fixture.outlast(SHORT).await;
     // The next request finds the expiry, although it is not the head's.
-    fixture.waits(&mut second).await;
-    fixture.waits(&mut second).await;
+    fixture.still_waits(&mut second).await;
+    fixture.still_waits(&mut second).await;
     assert_reservations(fixture, lock_of(&holding), 1).await;
-    fixture.served(&mut first).await;
-    fixture.served(&mut second).await;
+    fixture.granted_after_wait(&mut first).await;
+    fixture.granted_after_wait(&mut second).await;
 }
 
 pub(super) async fn a_closed_lock_is_reserved_once_it_opens(fixture: &Fixture) {
@@ -107,12 +107,12 @@ pub(super) async fn a_closed_lock_is_reserved_once_it_opens(fixture: &Fixture) {
     let mut first = fixture.waiting(&rival(&holding)).await;
     let mut second = fixture.waiting(&rival(&holding)).await;
     fixture.freed(&holding).await;
-    fixture.waits(&mut second).await;
+    fixture.still_waits(&mut second).await;
     assert_reservations(fixture, lock_of(&holding), 0).await;
     fixture.outlast(SHORT).await;
-    fixture.waits(&mut second).await;
+    fixture.still_waits(&mut second).await;
     assert_reservations(fixture, lock_of(&holding), 1).await;
-    fixture.served(&mut first).await;
+    fixture.granted_after_wait(&mut first).await;
 }
 
 pub(super) async fn when_the_first_leaves_the_lock_is_reserved_for_the_next_at_once(
@@ -123,21 +123,21 @@ pub(super) async fn when_the_first_leaves_the_lock_is_reserved_for_the_next_at_o
     let name = lock_of(&holding);
     fixture.freed(&holding).await;
     assert_reservations(fixture, name, 1).await;
-    fixture.park(&first.claim, LONG).await;
+    fixture.suspend(&first.claim, LONG).await;
     assert_reservations(fixture, name, 2).await;
     // A waiter that leaves may be notified by the same message, hence at least 3.
     fixture.release(&second.claim).await;
-    assert!(fixture.offers_of(name).await >= 3);
-    fixture.served(&mut third).await;
+    assert!(fixture.reservations_of(name).await >= 3);
+    fixture.granted_after_wait(&mut third).await;
 }
 
 pub(super) async fn when_one_behind_leaves_the_lock_is_not_reserved_again(fixture: &Fixture) {
     fixture.listens().await;
     let (holding, [mut first, second, _]) = held_and_waited_for(fixture).await;
     fixture.freed(&holding).await;
-    fixture.park(&second.claim, LONG).await;
+    fixture.suspend(&second.claim, LONG).await;
     assert_reservations(fixture, lock_of(&holding), 1).await;
-    fixture.served(&mut first).await;
+    fixture.granted_after_wait(&mut first).await;
 }
 
 pub(super) async fn as_many_waiters_get_a_reservation_as_fit_one_after_the_other(
@@ -148,14 +148,14 @@ pub(super) async fn as_many_waiters_get_a_reservation_as_fit_one_after_the_other
     fixture.granted(&holding).await;
     let mut readers = [(); 3].map(|()| Waiter::new(reader(&holding)));
     for reader in &mut readers {
-        fixture.waits(reader).await;
+        fixture.still_waits(reader).await;
     }
     fixture.waiting(&rival(&holding)).await;
     fixture.freed(&holding).await;
     let name = lock_of(&holding);
     for (times, reader) in (1..).zip(&mut readers) {
         assert_reservations(fixture, name, times).await;
-        leases_granted(fixture.ask(reader).await);
+        leases_granted(fixture.poll(reader).await);
     }
     // The writer gets none until all readers have released.
     for reader in &readers {
@@ -178,7 +178,7 @@ pub(super) async fn permits_are_reserved_once_there_are_enough(fixture: &Fixture
     assert_reservations(fixture, lock_of(&first), 0).await;
     fixture.freed(&second).await;
     assert_reservations(fixture, lock_of(&first), 1).await;
-    fixture.served(&mut both).await;
+    fixture.granted_after_wait(&mut both).await;
 }
 
 pub(super) async fn a_lease_that_steps_down_leads_to_a_reservation_for_a_reader(fixture: &Fixture) {
@@ -189,7 +189,7 @@ pub(super) async fn a_lease_that_steps_down_leads_to_a_reservation_for_a_reader(
     fixture.waiting(&rival(&holding)).await;
     fixture.renew_in_mode(&holding, READ).await;
     assert_reservations(fixture, lock_of(&holding), 1).await;
-    leases_granted(fixture.ask(&mut first).await);
+    leases_granted(fixture.poll(&mut first).await);
     // The writer behind it gets no reservation.
     assert_reservations(fixture, lock_of(&holding), 1).await;
 }
@@ -200,10 +200,10 @@ pub(super) async fn a_reservation_that_was_overtaken_is_repeated(fixture: &Fixtu
     fixture.freed(&holding).await;
     let unfair = unfair(&holding);
     fixture.granted(&unfair).await;
-    fixture.waits(&mut first).await;
+    fixture.still_waits(&mut first).await;
     fixture.freed(&unfair).await;
     assert_reservations(fixture, lock_of(&holding), 2).await;
-    fixture.served(&mut first).await;
+    fixture.granted_after_wait(&mut first).await;
 }
 
 /// A permit reserved for one waiter was taken by another with an earlier place, and is released at once.
@@ -213,18 +213,18 @@ pub(super) async fn a_permit_that_was_taken_and_came_back_is_reserved_again(fixt
     fixture.granted(&holding).await;
     let mut waiters = [(); 3].map(|()| Waiter::new(in_mode(&rival(&holding), permits(1, 2))));
     for waiter in &mut waiters {
-        fixture.waits(waiter).await;
+        fixture.still_waits(waiter).await;
     }
     let [mut first, suspended, mut last] = waiters;
-    fixture.park(&suspended.claim, LONG).await;
+    fixture.suspend(&suspended.claim, LONG).await;
     fixture.freed(&holding).await;
-    leases_granted(fixture.ask(&mut first).await);
+    leases_granted(fixture.poll(&mut first).await);
     assert_reservations(fixture, lock_of(&holding), 2).await;
-    leases_granted(fixture.ask(&mut suspended.again()).await);
-    fixture.waits(&mut last).await;
+    leases_granted(fixture.poll(&mut suspended.again()).await);
+    fixture.still_waits(&mut last).await;
     fixture.freed(&suspended.claim).await;
     assert_reservations(fixture, lock_of(&holding), 3).await;
-    fixture.served(&mut last).await;
+    fixture.granted_after_wait(&mut last).await;
 }
 
 pub(super) async fn a_reservation_keeps_others_out_for_a_moment_and_no_longer(fixture: &Fixture) {
@@ -237,12 +237,12 @@ pub(super) async fn a_reservation_keeps_others_out_for_a_moment_and_no_longer(fi
     let next = rival(&holding);
     fixture.granted(&next).await;
     // The waiter that did not claim it has lost its turn, but not its place.
-    fixture.waits(&mut silent).await;
+    fixture.still_waits(&mut silent).await;
     let mut newcomer = fixture.waiting(&rival(&holding)).await;
     fixture.freed(&next).await;
-    fixture.waits(&mut newcomer).await;
-    fixture.served(&mut silent).await;
-    fixture.served(&mut newcomer).await;
+    fixture.still_waits(&mut newcomer).await;
+    fixture.granted_after_wait(&mut silent).await;
+    fixture.granted_after_wait(&mut newcomer).await;
     assert_eq!(fixture.state(lock_of(&holding)).await, LockState::Free);
 }
 
@@ -252,7 +252,7 @@ pub(super) async fn a_lease_that_was_handed_over_is_seen_as_it_was_granted(fixtu
     let (name, mut before) = (lock_of(&holding), holding.clone());
     for waiter in [&mut first, &mut second] {
         fixture.freed(&before).await;
-        let granted = only(leases_granted(fixture.ask(waiter).await)).holder;
+        let granted = only(leases_granted(fixture.poll(waiter).await)).holder;
         let seen = fixture.holder(name).await;
         let expires_in = seen.expires_in;
         assert!(expires_in <= granted.expires_in, "{expires_in:?}");
@@ -305,7 +305,7 @@ async fn opened(fixture: &Fixture, way: Way) -> Claim {
         Way::Expired => fixture.outlast(SHORT).await,
         Way::FirstSuspended => {
             fixture.freed(&holding).await;
-            fixture.park(&first.claim, LONG).await;
+            fixture.suspend(&first.claim, LONG).await;
         }
         Way::FirstLeft => {
             fixture.freed(&holding).await;
@@ -353,11 +353,11 @@ pub(super) async fn a_waiter_is_granted_with_its_owner(fixture: &Fixture) {
     // The first is granted while another waits, the second when no other does.
     let mut waiters = ["web-1", "é 2"].map(|text| Waiter::new(owned_by(&rival(&holding), text)));
     for waiter in &mut waiters {
-        fixture.waits(waiter).await;
+        fixture.still_waits(waiter).await;
     }
     fixture.freed(&holding).await;
     for waiter in &mut waiters {
-        let lease = only(leases_granted(fixture.ask(waiter).await));
+        let lease = only(leases_granted(fixture.poll(waiter).await));
         assert_eq!(lease.holder.owner, waiter.claim.owner);
         let seen = fixture.holder(lock_of(&holding)).await;
         assert_eq!(seen.owner, waiter.claim.owner);
@@ -375,12 +375,12 @@ pub(super) async fn a_process_with_grant_after_grant_is_not_considered_dead(fixt
         Waiter::new(rival(&holding)).with(|stand| stand.poll_interval = SHORT)
     });
     for waiter in &mut waiters {
-        fixture.waits(waiter).await;
+        fixture.still_waits(waiter).await;
     }
     fixture.freed(&holding).await;
     for (before, waiter) in waiters.iter_mut().enumerate() {
         assert_reservations(fixture, lock_of(&holding), before + 1).await;
-        leases_granted(fixture.ask(waiter).await);
+        leases_granted(fixture.poll(waiter).await);
         // In total, twice the liveness timeout.
         fixture.advance(SHORT).await;
         fixture.freed(&waiter.claim).await;

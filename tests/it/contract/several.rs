@@ -9,9 +9,8 @@ use leasehold::domain::{
 
 use super::order::names_of_one_bucket;
 use crate::support::fixture::{
-    Fixture, LONG, READ, SHORT, at_depth, claim_on, claim_on_all, contradicts_claim,
-    contradicts_upgrade, for_short, fresh_name, hold_count, in_mode, leases_granted, lost, names,
-    rival,
+    Fixture, LONG, READ, SHORT, at_depth, claim_mismatch, claim_on, claim_on_all, for_short,
+    fresh_name, hold_count, in_mode, leases_granted, lost, names, rival, upgrade_mismatch,
 };
 
 /// A claim on `COUNT` fresh locks, and the locks in the order of names.
@@ -139,9 +138,9 @@ pub(super) async fn a_claim_on_other_locks_beside_those_it_holds_is_another(fixt
     let third = fresh_name();
     fixture.all_granted(&claim).await;
     let more = on(&claim, &[&first, &second, &third]);
-    assert_eq!(fixture.acquire(&more).await, contradicts_claim(&third));
+    assert_eq!(fixture.acquire(&more).await, claim_mismatch(&third));
     let other = on(&claim, &[&second, &third]);
-    assert_eq!(fixture.acquire(&other).await, contradicts_claim(&third));
+    assert_eq!(fixture.acquire(&other).await, claim_mismatch(&third));
     assert_free(fixture, &[third]).await;
     // A claim on fewer locks finds that it holds them.
     let fewer = fixture.acquire(&on(&claim, &[&second])).await;
@@ -165,10 +164,10 @@ pub(super) async fn a_contradiction_on_one_lock_changes_nothing_on_the_others(fi
     let reading = in_mode(&on(&claim, &[&second]), READ);
     fixture.all_granted(&reading).await;
     let answer = fixture.acquire(&at_depth(&claim, 2)).await;
-    assert_eq!(answer, contradicts_upgrade(&second));
+    assert_eq!(answer, upgrade_mismatch(&second));
     assert_eq!(fixture.holder(&first).await.hold_count, hold_count(1));
     let answer = fixture.acquire(&in_mode(&at_depth(&claim, 2), READ)).await;
-    assert_eq!(answer, contradicts_claim(&first));
+    assert_eq!(answer, claim_mismatch(&first));
     assert_eq!(fixture.holder(&second).await.hold_count, hold_count(1));
 }
 
@@ -289,7 +288,7 @@ pub(super) async fn several_locks_are_shared_as_one_is(fixture: &Fixture) {
     let refused = Mismatch::Upgrade {
         name: first.clone(),
     };
-    assert_eq!(upgrade, Renewed::Contradicts(refused));
+    assert_eq!(upgrade, Renewed::Mismatched(refused));
     for reader in &readers {
         fixture.release_all(reader).await;
     }

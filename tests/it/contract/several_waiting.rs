@@ -31,9 +31,9 @@ pub(super) async fn a_claim_waits_until_all_its_locks_are_free(fixture: &Fixture
         assert_eq!(fixture.queue(lock).await.length, 1, "{lock}");
     }
     fixture.freed(&holding[0]).await;
-    fixture.waits(&mut waiter).await;
+    fixture.still_waits(&mut waiter).await;
     fixture.freed(&holding[1]).await;
-    assert_eq!(leases_granted(fixture.ask(&mut waiter).await).len(), 3);
+    assert_eq!(leases_granted(fixture.poll(&mut waiter).await).len(), 3);
     for lock in &locks {
         assert_eq!(fixture.queue(lock).await, Queue::default(), "{lock}");
     }
@@ -45,8 +45,8 @@ pub(super) async fn a_waiting_claim_gets_a_reservation_when_all_its_locks_are_fr
     fixture.listens().await;
     let (holding, mut waiter, locks) = waits_for_the_second(fixture).await;
     fixture.freed(&holding).await;
-    assert_eq!(fixture.offers_of(&locks[1]).await, 1);
-    fixture.served(&mut waiter).await;
+    assert_eq!(fixture.reservations_of(&locks[1]).await, 1);
+    fixture.granted_after_wait(&mut waiter).await;
 }
 
 pub(super) async fn a_free_lock_is_kept_for_its_first_waiter_that_waits_for_another_lock_too(
@@ -57,9 +57,9 @@ pub(super) async fn a_free_lock_is_kept_for_its_first_waiter_that_waits_for_anot
     assert_behind_waiters(fixture.acquire(&newcomer).await);
     let mut second = fixture.waiting(&newcomer).await;
     fixture.freed(&holding).await;
-    fixture.waits(&mut second).await;
-    fixture.served(&mut first).await;
-    fixture.served(&mut second).await;
+    fixture.still_waits(&mut second).await;
+    fixture.granted_after_wait(&mut first).await;
+    fixture.granted_after_wait(&mut second).await;
 }
 
 pub(super) async fn a_claim_that_is_not_fair_takes_a_lock_that_is_kept(fixture: &Fixture) {
@@ -67,9 +67,9 @@ pub(super) async fn a_claim_that_is_not_fair_takes_a_lock_that_is_kept(fixture: 
     let unfair = unfair(&claim_on(&free));
     fixture.granted(&unfair).await;
     fixture.freed(&holding).await;
-    fixture.waits(&mut first).await;
+    fixture.still_waits(&mut first).await;
     fixture.freed(&unfair).await;
-    fixture.served(&mut first).await;
+    fixture.granted_after_wait(&mut first).await;
 }
 
 pub(super) async fn the_earliest_claim_on_one_of_the_locks_is_first_there(fixture: &Fixture) {
@@ -80,12 +80,12 @@ pub(super) async fn the_earliest_claim_on_one_of_the_locks_is_first_there(fixtur
     let mut both = fixture.waiting(&claim).await;
     let mut later = fixture.waiting(&claim_on(&one)).await;
     fixture.freed(&holding).await;
-    fixture.waits(&mut both).await;
-    fixture.waits(&mut later).await;
-    fixture.served(&mut earlier).await;
-    fixture.waits(&mut later).await;
-    fixture.served(&mut both).await;
-    fixture.served(&mut later).await;
+    fixture.still_waits(&mut both).await;
+    fixture.still_waits(&mut later).await;
+    fixture.granted_after_wait(&mut earlier).await;
+    fixture.still_waits(&mut later).await;
+    fixture.granted_after_wait(&mut both).await;
+    fixture.granted_after_wait(&mut later).await;
 }
 
 pub(super) async fn a_list_of_one_lock_waits_as_the_claim_on_that_lock(fixture: &Fixture) {
@@ -99,7 +99,7 @@ pub(super) async fn a_list_of_one_lock_waits_as_the_claim_on_that_lock(fixture: 
     };
     let mut alone = fixture.waiting(&alone).await;
     fixture.freed(&holding).await;
-    fixture.served(&mut alone).await;
+    fixture.granted_after_wait(&mut alone).await;
 }
 
 pub(super) async fn the_position_of_a_claim_is_that_in_its_longest_queue(fixture: &Fixture) {
@@ -114,8 +114,8 @@ pub(super) async fn the_position_of_a_claim_is_that_in_its_longest_queue(fixture
         position: 3,
         queue_length: 3,
     };
-    assert_eq!(fixture.waits(&mut both).await.position, Some(third));
-    let suspended = fixture.park(&both.claim, LONG).await;
+    assert_eq!(fixture.still_waits(&mut both).await.position, Some(third));
+    let suspended = fixture.suspend(&both.claim, LONG).await;
     assert_eq!(suspended.position, Some(third));
     assert_eq!(suspended.blocked_by.len(), 2);
 }
@@ -126,7 +126,7 @@ pub(super) async fn a_suspended_claim_gets_what_blocked_it_while_it_waited(fixtu
     fixture.granted(&claim_on(&held)).await;
     let both = fixture.waiting(&claim).await;
     fixture.waiting(&claim_on(&free)).await;
-    let suspended = fixture.park(&both.claim, LONG).await;
+    let suspended = fixture.suspend(&both.claim, LONG).await;
     let first_of_one = Position {
         position: 1,
         queue_length: 1,
@@ -134,7 +134,7 @@ pub(super) async fn a_suspended_claim_gets_what_blocked_it_while_it_waited(fixtu
     assert_eq!(suspended.position, Some(first_of_one));
     let conflict = only(suspended.blocked_by);
     assert_eq!((conflict.name, conflict.queue_length), (held, 1));
-    let again = fixture.park(&both.claim, LONG).await;
+    let again = fixture.suspend(&both.claim, LONG).await;
     assert_eq!(again.position, None);
     assert_eq!(only(again.blocked_by).queue_length, 0);
 }
@@ -150,7 +150,7 @@ pub(super) async fn claims_on_the_same_locks_take_turns_whatever_their_order(fix
     let claims = [in_order.clone(), reversed.clone(), in_order, reversed].map(claim_on_all);
     let mut waiters = claims.map(Waiter::new);
     for waiter in &mut waiters {
-        fixture.waits(waiter).await;
+        fixture.still_waits(waiter).await;
     }
     for holding in &holding {
         fixture.freed(holding).await;
@@ -172,7 +172,7 @@ pub(super) async fn a_ring_of_claims_does_not_deadlock(fixture: &Fixture) {
     for round in 0.. {
         let (mut granted, mut waiting) = (Vec::new(), Vec::new());
         for mut waiter in waiters {
-            match fixture.ask(&mut waiter).await {
+            match fixture.poll(&mut waiter).await {
                 Acquired::Granted(_) => granted.push(waiter),
                 Acquired::Waiting(_) => waiting.push(waiter),
                 other => panic!("{other:?}"),
@@ -199,9 +199,9 @@ pub(super) async fn a_claim_leaves_all_its_queues_by_release(fixture: &Fixture) 
     let released = fixture.release_all(&leaving.claim).await;
     assert_eq!(released, [Released::LeftQueue, Released::LeftQueue]);
     let ended = Acquired::Ended(lost(&free, NotHolder::Released));
-    assert_eq!(fixture.ask(&mut leaving).await, ended);
+    assert_eq!(fixture.poll(&mut leaving).await, ended);
     assert_eq!(fixture.queue(&held).await, Queue::default());
-    fixture.served(&mut next).await;
+    fixture.granted_after_wait(&mut next).await;
 }
 
 pub(super) async fn a_claim_that_left_one_queue_leaves_all_at_its_next_poll(fixture: &Fixture) {
@@ -215,7 +215,7 @@ pub(super) async fn a_claim_that_left_one_queue_leaves_all_at_its_next_poll(fixt
     let digest = leaving.claim.token.digest(&free);
     assert_eq!(fixture.received().await.dequeued_of(&free, digest), 1);
     let ended = Acquired::Ended(lost(&free, NotHolder::Released));
-    assert_eq!(fixture.ask(&mut leaving).await, ended);
+    assert_eq!(fixture.poll(&mut leaving).await, ended);
     for name in [&free, &held] {
         assert_eq!(fixture.queue(name).await, Queue::default());
     }
@@ -239,17 +239,17 @@ pub(super) async fn a_refused_claim_on_several_locks_leaves_the_place_of_another
     let both = names([&ended, lock_of(&holding)]);
     let mut refused = Waiter::new(part(both));
     let answer = Acquired::Ended(lost(&ended, NotHolder::Released));
-    assert_eq!(fixture.ask(&mut refused).await, answer);
+    assert_eq!(fixture.poll(&mut refused).await, answer);
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
     fixture.freed(&holding).await;
-    fixture.served(&mut waiting).await;
+    fixture.granted_after_wait(&mut waiting).await;
 }
 
 pub(super) async fn a_kept_claim_that_is_released_on_one_lock_is_kept_on_the_others(
     fixture: &Fixture,
 ) {
     let (_, suspended, [free, held]) = waits_for_the_second(fixture).await;
-    fixture.park(&suspended.claim, LONG).await;
+    fixture.suspend(&suspended.claim, LONG).await;
     let on = |name: &LockName| Claim {
         names: name.clone().into(),
         ..suspended.claim.clone()
@@ -257,7 +257,7 @@ pub(super) async fn a_kept_claim_that_is_released_on_one_lock_is_kept_on_the_oth
     assert_eq!(fixture.release(&on(&free)).await, Released::LeftQueue);
     assert_eq!(fixture.release(&on(&free)).await, Released::Repeated);
     let ended = Acquired::Ended(lost(&free, NotHolder::Released));
-    assert_eq!(fixture.ask(&mut suspended.again()).await, ended);
+    assert_eq!(fixture.poll(&mut suspended.again()).await, ended);
     let part = fixture.acquire(&on(&held)).await;
     assert!(matches!(part, Acquired::Mismatched(_)), "{part:?}");
     assert_eq!(fixture.release(&on(&held)).await, Released::LeftQueue);
@@ -265,20 +265,20 @@ pub(super) async fn a_kept_claim_that_is_released_on_one_lock_is_kept_on_the_oth
 
 pub(super) async fn places_in_all_queues_are_kept(fixture: &Fixture) {
     let (holding, suspended, [free, held]) = waits_for_the_second(fixture).await;
-    fixture.park(&suspended.claim, LONG).await;
+    fixture.suspend(&suspended.claim, LONG).await;
     // The free lock is not kept meanwhile.
     let newcomer = claim_on(&free);
     fixture.granted(&newcomer).await;
     let mut second = fixture.waiting(&claim_on(&held)).await;
     let mut back = suspended.again();
-    let place = fixture.waits(&mut back).await.place;
-    let before = suspended.stand.place.expect("it has a ticket");
-    assert_eq!(place.sequence, before.sequence);
+    let ticket = fixture.still_waits(&mut back).await.ticket;
+    let before = suspended.queue_request.ticket.expect("it has a ticket");
+    assert_eq!(ticket.sequence, before.sequence);
     fixture.freed(&newcomer).await;
     fixture.freed(&holding).await;
-    fixture.waits(&mut second).await;
-    fixture.served(&mut back).await;
-    fixture.served(&mut second).await;
+    fixture.still_waits(&mut second).await;
+    fixture.granted_after_wait(&mut back).await;
+    fixture.granted_after_wait(&mut second).await;
 }
 
 pub(super) async fn a_claim_waits_for_a_lease_to_run_out(fixture: &Fixture) {
@@ -287,13 +287,13 @@ pub(super) async fn a_claim_waits_for_a_lease_to_run_out(fixture: &Fixture) {
     let lapsing = for_short(&claim_on(&locks[1]));
     fixture.granted(&lapsing).await;
     let mut waiter = Waiter::new(claim);
-    let look_in = fixture.waits(&mut waiter).await.recheck_in;
+    let recheck_in = fixture.still_waits(&mut waiter).await.recheck_in;
     assert!(
-        look_in.is_some_and(|look_in| look_in <= SHORT),
-        "{look_in:?}"
+        recheck_in.is_some_and(|recheck_in| recheck_in <= SHORT),
+        "{recheck_in:?}"
     );
     fixture.outlast(SHORT).await;
-    fixture.waits(&mut waiter).await;
+    fixture.still_waits(&mut waiter).await;
     match &blocked_by(fixture.acquire(&rival(&waiter.claim)).await)[..] {
         [
             (first, ConflictKind::Holders(_)),
@@ -313,12 +313,12 @@ pub(super) async fn a_claim_that_waits_cannot_wait_for_more(fixture: &Fixture) {
     let mut earlier = fixture.waiting(&claim_on(&third)).await;
     let mut more = waiter.again();
     more.claim.names = names([&free, &held, &third]);
-    let answer = fixture.ask(&mut more).await;
+    let answer = fixture.poll(&mut more).await;
     let Acquired::Mismatched(Mismatch::Claim { .. }) = answer else {
         panic!("the claim was made on other locks, but: {answer:?}");
     };
     assert_eq!(fixture.queue(&third).await.length, 1);
-    fixture.waits(&mut earlier).await;
+    fixture.still_waits(&mut earlier).await;
     fixture.freed(&holding).await;
-    fixture.served(&mut waiter.again()).await;
+    fixture.granted_after_wait(&mut waiter.again()).await;
 }

@@ -14,9 +14,9 @@ use leasehold::domain::{
 use super::expiry::{after_expiry_in, assert_ended};
 use super::replay::replayed;
 use crate::support::fixture::{
-    Fixture, LONG, READ, SHORT, assert_behind_waiters, assert_held, at_depth, claim, claim_on,
-    contradicts_claim, contradicts_limit, contradicts_upgrade, for_short, fresh_name,
-    holders_in_the_way, in_mode, leases_granted, lock_of, owned_by, permits, reader, rival, ttl,
+    Fixture, LONG, READ, SHORT, assert_behind_waiters, assert_held, at_depth, claim,
+    claim_mismatch, claim_on, for_short, fresh_name, holders_in_the_way, in_mode, leases_granted,
+    limit_mismatch, lock_of, owned_by, permits, reader, rival, ttl, upgrade_mismatch,
 };
 
 /// Two claims that hold a lock together.
@@ -80,12 +80,12 @@ pub(super) async fn no_reader_comes_before_a_writer_that_waits(fixture: &Fixture
     }
     let mut late_reader = fixture.waiting(&reader(&first)).await;
     fixture.freed(&first).await;
-    fixture.waits(&mut late_reader).await;
-    fixture.waits(&mut writer).await;
+    fixture.still_waits(&mut late_reader).await;
+    fixture.still_waits(&mut writer).await;
     fixture.freed(&second).await;
-    fixture.waits(&mut late_reader).await;
-    fixture.served(&mut writer).await;
-    fixture.served(&mut late_reader).await;
+    fixture.still_waits(&mut late_reader).await;
+    fixture.granted_after_wait(&mut writer).await;
+    fixture.granted_after_wait(&mut late_reader).await;
 }
 
 pub(super) async fn a_reader_that_holds_is_no_newcomer(fixture: &Fixture) {
@@ -282,7 +282,7 @@ pub(super) async fn of_many_holders_those_that_end_first_are_listed(fixture: &Fi
 
 pub(super) async fn a_shared_holder_cannot_become_exclusive(fixture: &Fixture) {
     let [first, second] = two_readers(fixture).await;
-    let refused = contradicts_upgrade(lock_of(&first));
+    let refused = upgrade_mismatch(lock_of(&first));
     let alone = in_mode(&first, Mode::Exclusive);
     assert_eq!(fixture.acquire(&alone).await, refused);
     // Not even as the only remaining holder.
@@ -290,7 +290,7 @@ pub(super) async fn a_shared_holder_cannot_become_exclusive(fixture: &Fixture) {
     assert_eq!(fixture.acquire(&alone).await, refused);
     let name = lock_of(&first).clone();
     let answer = fixture.renew_in_mode(&first, Mode::Exclusive).await;
-    let refused = Renewed::Contradicts(Mismatch::Upgrade { name });
+    let refused = Renewed::Mismatched(Mismatch::Upgrade { name });
     assert_eq!(answer, refused);
     assert_eq!(fixture.holder(lock_of(&first)).await.mode, READ);
 }
@@ -307,7 +307,7 @@ pub(super) async fn a_claim_that_holds_cannot_be_made_another(fixture: &Fixture)
         (&taking, permits(2, 4)),
     ] {
         let answer = fixture.acquire(&in_mode(claim, mode)).await;
-        assert_eq!(answer, contradicts_claim(lock_of(claim)), "{mode:?}");
+        assert_eq!(answer, claim_mismatch(lock_of(claim)), "{mode:?}");
     }
     replayed(fixture, &alone).await;
     replayed(fixture, &taking).await;
@@ -333,7 +333,7 @@ pub(super) async fn a_holder_may_step_down_and_let_others_in(fixture: &Fixture) 
     assert_eq!(again.holder.fence, granted.fence);
     fixture.renewed(&holding, None).await;
     let answer = fixture.acquire(&holding).await;
-    assert_eq!(answer, contradicts_upgrade(lock_of(&holding)));
+    assert_eq!(answer, upgrade_mismatch(lock_of(&holding)));
     fixture.freed(&holding).await;
     fixture.freed(&reader).await;
     fixture.granted(&rival(&holding)).await;
@@ -348,7 +348,7 @@ pub(super) async fn a_holder_that_steps_down_counts_with_its_permits(fixture: &F
     assert_held(&fixture.acquire(&taking(permits(2, 3))).await);
     fixture.granted(&taking(permits(1, 3))).await;
     let answer = fixture.acquire(&taking(READ)).await;
-    assert_eq!(answer, contradicts_limit(lock_of(&holding), Some(3)));
+    assert_eq!(answer, limit_mismatch(lock_of(&holding), Some(3)));
 }
 
 pub(super) async fn a_renewal_in_the_same_mode_is_a_renewal(fixture: &Fixture) {
@@ -367,7 +367,7 @@ pub(super) async fn a_renewal_in_the_same_mode_is_a_renewal(fixture: &Fixture) {
     for mode in [READ, permits(1, 3), permits(2, 4)] {
         let name = lock_of(&taking).clone();
         let answer = fixture.renew_in_mode(&taking, mode).await;
-        let refused = Renewed::Contradicts(Mismatch::Claim { name });
+        let refused = Renewed::Mismatched(Mismatch::Claim { name });
         assert_eq!(answer, refused, "{mode:?}");
     }
 }

@@ -121,21 +121,21 @@ pub(super) async fn a_request_that_waited_leaves_alone_what_a_later_one_holds(fi
     for held in [claim(), in_mode(&claim(), permits(3, 3))] {
         fixture.granted(&held).await;
         let mut waiting = Waiter::new(streaming(&rival(&held)));
-        fixture.waits(&mut waiting).await;
+        fixture.still_waits(&mut waiting).await;
         fixture.release(&held).await;
         let later = granted(fixture, &waiting.claim).await;
-        waiting.stand.takes_over = false;
-        assert_eq!(fixture.ask(&mut waiting).await, Acquired::Superseded);
+        waiting.queue_request.takes_over = false;
+        assert_eq!(fixture.poll(&mut waiting).await, Acquired::Superseded);
         fixture.close(&waiting.claim, waiting.attempt).await;
         assert_holds(fixture, &waiting.claim).await;
         // The later of two requests of one process may take over the lease of the earlier one.
-        waiting.stand.takes_over = true;
+        waiting.queue_request.takes_over = true;
         waiting.attempt = Attempt::random();
-        let answer = fixture.ask(&mut waiting).await;
+        let answer = fixture.poll(&mut waiting).await;
         assert!(matches!(answer, Acquired::Replayed(_)), "{answer:?}");
         // After that, its polls are replayed as usual.
-        waiting.stand.takes_over = false;
-        let answer = fixture.ask(&mut waiting).await;
+        waiting.queue_request.takes_over = false;
+        let answer = fixture.poll(&mut waiting).await;
         assert!(matches!(answer, Acquired::Replayed(_)), "{answer:?}");
         fixture.close(&waiting.claim, later).await;
         assert_holds(fixture, &waiting.claim).await;
@@ -154,8 +154,8 @@ pub(super) async fn a_plain_request_that_waited_leaves_alone_what_a_stream_holds
         fixture.release(&held).await;
         let stream = streaming(&waiting.claim);
         let later = granted(fixture, &stream).await;
-        waiting.stand.takes_over = false;
-        assert_eq!(fixture.ask(&mut waiting).await, Acquired::Superseded);
+        waiting.queue_request.takes_over = false;
+        assert_eq!(fixture.poll(&mut waiting).await, Acquired::Superseded);
         fixture.close(&stream, later).await;
         assert_free(fixture, &stream).await;
     }

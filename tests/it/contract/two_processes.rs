@@ -29,7 +29,7 @@ pub(super) async fn subscribed(fixture: &Fixture) -> Fixture {
 /// A waiter of a process that polls often.
 async fn often_polling(fixture: &Fixture, claim: &Claim) -> Waiter {
     let mut waiter = Waiter::new(claim.clone()).with(|stand| stand.poll_interval = POLL_INTERVAL);
-    fixture.waits(&mut waiter).await;
+    fixture.still_waits(&mut waiter).await;
     waiter
 }
 
@@ -50,10 +50,10 @@ pub(super) async fn waiters_of_all_processes_share_one_order(fixture: &Fixture) 
     processes[1].freed(&holding).await;
     for next in 0..waiters.len() {
         for (process, waiter) in waiters[next + 1..].iter_mut().rev() {
-            process.waits(waiter).await;
+            process.still_waits(waiter).await;
         }
         let (process, waiter) = &mut waiters[next];
-        process.served(waiter).await;
+        process.granted_after_wait(waiter).await;
     }
     assert_eq!(fixture.state(lock_of(&holding)).await, LockState::Free);
 }
@@ -67,16 +67,22 @@ pub(super) async fn a_reservation_goes_to_the_process_of_the_first_alone(fixture
     let mut second = another.waiting(&rival(&holding)).await;
     another.freed(&holding).await;
     assert_eq!(
-        (fixture.offers_of(name).await, another.offers_of(name).await),
+        (
+            fixture.reservations_of(name).await,
+            another.reservations_of(name).await
+        ),
         (1, 0)
     );
-    leases_granted(fixture.ask(&mut first).await);
+    leases_granted(fixture.poll(&mut first).await);
     fixture.freed(&first.claim).await;
     assert_eq!(
-        (fixture.offers_of(name).await, another.offers_of(name).await),
+        (
+            fixture.reservations_of(name).await,
+            another.reservations_of(name).await
+        ),
         (1, 1)
     );
-    another.served(&mut second).await;
+    another.granted_after_wait(&mut second).await;
 }
 
 pub(super) async fn readers_of_several_processes_are_let_in_together(fixture: &Fixture) {
@@ -87,9 +93,9 @@ pub(super) async fn readers_of_several_processes_are_let_in_together(fixture: &F
     let mut first = fixture.waiting(&reader(&holding)).await;
     let mut second = another.waiting(&reader(&holding)).await;
     fixture.freed(&holding).await;
-    leases_granted(fixture.ask(&mut first).await);
-    assert_eq!(another.offers_of(name).await, 1);
-    leases_granted(another.ask(&mut second).await);
+    leases_granted(fixture.poll(&mut first).await);
+    assert_eq!(another.reservations_of(name).await, 1);
+    leases_granted(another.poll(&mut second).await);
     assert_eq!(fixture.holders(name).await.len(), 2);
 }
 
@@ -102,15 +108,15 @@ pub(super) async fn a_reservation_that_a_process_does_not_take_goes_to_the_next(
     let mut next = another.waiting(&rival(&holding)).await;
     fixture.freed(&holding).await;
     another.outlast_reservation(&mut next).await;
-    leases_granted(another.ask(&mut next).await);
+    leases_granted(another.poll(&mut next).await);
     // The process was slow, not dead: its waiter has kept its place before later ones.
     let mut last = another.waiting(&rival(&holding)).await;
-    fixture.waits(&mut silent).await;
+    fixture.still_waits(&mut silent).await;
     another.freed(&next.claim).await;
-    assert_eq!(fixture.offers_of(name).await, 2);
-    another.waits(&mut last).await;
-    fixture.served(&mut silent).await;
-    another.served(&mut last).await;
+    assert_eq!(fixture.reservations_of(name).await, 2);
+    another.still_waits(&mut last).await;
+    fixture.granted_after_wait(&mut silent).await;
+    another.granted_after_wait(&mut last).await;
 }
 
 pub(super) async fn a_silent_process_is_passed_over_with_all_its_waiters(fixture: &Fixture) {
@@ -125,10 +131,13 @@ pub(super) async fn a_silent_process_is_passed_over_with_all_its_waiters(fixture
     fixture.outlast(LIVENESS_TIMEOUT).await;
     another.freed(&holding).await;
     another.outlast_reservation(&mut next).await;
-    another.served(&mut next).await;
+    another.granted_after_wait(&mut next).await;
     assert_eq!(another.queue(name).await.length, 0);
     assert_eq!(
-        (fixture.offers_of(name).await, another.offers_of(name).await),
+        (
+            fixture.reservations_of(name).await,
+            another.reservations_of(name).await
+        ),
         (1, 0)
     );
 }
@@ -145,9 +154,9 @@ pub(super) async fn a_process_that_was_silent_keeps_its_turn(fixture: &Fixture) 
     // The first request after the pause must not find the reservations of other processes expired.
     fixture.outlast(RESERVATION_TTL).await;
     assert_behind_waiters(another.acquire(&rival(&holding)).await);
-    another.waits(&mut second).await;
-    fixture.served(&mut first).await;
-    another.served(&mut second).await;
+    another.still_waits(&mut second).await;
+    fixture.granted_after_wait(&mut first).await;
+    another.granted_after_wait(&mut second).await;
 }
 
 /// A client that reconnects elsewhere leaves an old request behind, whose connection may seem alive for long.
@@ -161,16 +170,16 @@ pub(super) async fn a_waiter_that_moved_leaves_the_others_of_its_process_in_turn
     let mut second = fixture.waiting(&rival(&holding)).await;
     let mut third = another.waiting(&rival(&holding)).await;
     let mut moved = moving.again();
-    another.waits(&mut moved).await;
-    assert_eq!(fixture.ask(&mut moving).await, Acquired::Superseded);
+    another.still_waits(&mut moved).await;
+    assert_eq!(fixture.poll(&mut moving).await, Acquired::Superseded);
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 3);
     fixture.freed(&holding).await;
-    another.waits(&mut third).await;
-    fixture.waits(&mut second).await;
-    another.served(&mut moved).await;
-    another.waits(&mut third).await;
-    fixture.served(&mut second).await;
-    another.served(&mut third).await;
+    another.still_waits(&mut third).await;
+    fixture.still_waits(&mut second).await;
+    another.granted_after_wait(&mut moved).await;
+    another.still_waits(&mut third).await;
+    fixture.granted_after_wait(&mut second).await;
+    another.granted_after_wait(&mut third).await;
 }
 
 /// A late message can leave a place without a request in the queue. It must not cost the others a turn.
@@ -180,18 +189,18 @@ pub(super) async fn the_head_of_a_process_removes_abandoned_places_before_it(fix
     let left = fixture.waiting(&rival(&holding)).await;
     let mut head = fixture.waiting(&rival(&holding)).await;
     let mut next = fixture.waiting(&rival(&holding)).await;
-    head.stand.is_head = true;
-    fixture.waits(&mut head).await;
+    head.queue_request.is_head = true;
+    fixture.still_waits(&mut head).await;
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 2);
     // The request that sets how long its place is kept may still be in flight.
-    fixture.park(&left.claim, SHORT).await;
+    fixture.suspend(&left.claim, SHORT).await;
     fixture.outlast(SHORT).await;
     let unknown = Released::NotHolder(NotHolder::Unknown);
     assert_eq!(fixture.release(&left.claim).await, unknown);
     fixture.freed(&holding).await;
-    fixture.waits(&mut next).await;
-    fixture.served(&mut head).await;
-    fixture.served(&mut next).await;
+    fixture.still_waits(&mut next).await;
+    fixture.granted_after_wait(&mut head).await;
+    fixture.granted_after_wait(&mut next).await;
 }
 
 pub(super) async fn a_process_that_ended_is_passed_over_with_all_its_waiters(fixture: &Fixture) {
@@ -206,7 +215,7 @@ pub(super) async fn a_process_that_ended_is_passed_over_with_all_its_waiters(fix
     drop(ended);
     // It does not claim its reservation, and its other waiters get none.
     fixture.outlast_reservation(&mut next).await;
-    fixture.served(&mut next).await;
+    fixture.granted_after_wait(&mut next).await;
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 0);
 }
 
@@ -218,19 +227,19 @@ pub(super) async fn one_waiter_that_polls_keeps_its_process_alive(fixture: &Fixt
         let waiter = Waiter::new(rival(&holding));
         waiter.with(|stand| stand.poll_interval = SHORT)
     });
-    fixture.waits(&mut first).await;
-    fixture.waits(&mut second).await;
+    fixture.still_waits(&mut first).await;
+    fixture.still_waits(&mut second).await;
     let mut third = another.waiting(&rival(&holding)).await;
     for _ in 0..4 {
         fixture.advance(SHORT).await;
-        fixture.waits(&mut second).await;
+        fixture.still_waits(&mut second).await;
     }
     fixture.freed(&holding).await;
-    another.waits(&mut third).await;
-    fixture.waits(&mut second).await;
-    fixture.served(&mut first).await;
-    fixture.served(&mut second).await;
-    another.served(&mut third).await;
+    another.still_waits(&mut third).await;
+    fixture.still_waits(&mut second).await;
+    fixture.granted_after_wait(&mut first).await;
+    fixture.granted_after_wait(&mut second).await;
+    another.granted_after_wait(&mut third).await;
 }
 
 pub(super) async fn a_kept_place_is_found_on_another_process(fixture: &Fixture) {
@@ -239,15 +248,15 @@ pub(super) async fn a_kept_place_is_found_on_another_process(fixture: &Fixture) 
     fixture.granted(&holding).await;
     let leaving = fixture.waiting(&rival(&holding)).await;
     let mut second = fixture.waiting(&rival(&holding)).await;
-    fixture.park(&leaving.claim, LONG).await;
+    fixture.suspend(&leaving.claim, LONG).await;
     let mut back = leaving.again();
-    let place = another.waits(&mut back).await.place;
-    let before = leaving.stand.place.expect("it has a ticket");
-    assert_eq!(place.sequence, before.sequence);
+    let ticket = another.still_waits(&mut back).await.ticket;
+    let before = leaving.queue_request.ticket.expect("it has a ticket");
+    assert_eq!(ticket.sequence, before.sequence);
     fixture.freed(&holding).await;
-    fixture.waits(&mut second).await;
-    another.served(&mut back).await;
-    fixture.served(&mut second).await;
+    fixture.still_waits(&mut second).await;
+    another.granted_after_wait(&mut back).await;
+    fixture.granted_after_wait(&mut second).await;
 }
 
 pub(super) async fn a_place_on_a_process_that_ended_is_found_on_another(fixture: &Fixture) {
@@ -258,15 +267,15 @@ pub(super) async fn a_place_on_a_process_that_ended_is_found_on_another(fixture:
     let mut second = fixture.waiting(&rival(&holding)).await;
     drop(ended);
     let mut back = lost.again();
-    let place = fixture.waits(&mut back).await.place;
+    let ticket = fixture.still_waits(&mut back).await.ticket;
     assert_eq!(
-        place.sequence,
-        lost.stand.place.expect("it has a ticket").sequence
+        ticket.sequence,
+        lost.queue_request.ticket.expect("it has a ticket").sequence
     );
     fixture.freed(&holding).await;
-    fixture.waits(&mut second).await;
-    fixture.served(&mut back).await;
-    fixture.served(&mut second).await;
+    fixture.still_waits(&mut second).await;
+    fixture.granted_after_wait(&mut back).await;
+    fixture.granted_after_wait(&mut second).await;
 }
 
 pub(super) async fn a_claim_that_waits_on_two_processes_is_granted_once(fixture: &Fixture) {
@@ -275,22 +284,22 @@ pub(super) async fn a_claim_that_waits_on_two_processes_is_granted_once(fixture:
     fixture.granted(&holding).await;
     let mut here = fixture.waiting(&rival(&holding)).await;
     let mut there = here.again();
-    let place = another.waits(&mut there).await.place;
+    let ticket = another.still_waits(&mut there).await.ticket;
     assert_eq!(
-        place.sequence,
-        here.stand.place.expect("it has a ticket").sequence
+        ticket.sequence,
+        here.queue_request.ticket.expect("it has a ticket").sequence
     );
     let mut next = fixture.waiting(&rival(&holding)).await;
     fixture.freed(&holding).await;
-    let lease = only(leases_granted(another.ask(&mut there).await));
-    match fixture.ask(&mut here).await {
+    let lease = only(leases_granted(another.poll(&mut there).await));
+    match fixture.poll(&mut here).await {
         Acquired::Replayed(leases) => assert_eq!(only(leases).holder.fence, lease.holder.fence),
         other => panic!("the claim holds, but: {other:?}"),
     }
     // The place of the other request is removed.
     another.freed(&here.claim).await;
     assert_eq!(another.queue(lock_of(&holding)).await.length, 1);
-    fixture.served(&mut next).await;
+    fixture.granted_after_wait(&mut next).await;
 }
 
 pub(super) async fn a_newcomer_on_another_process_does_not_overtake(fixture: &Fixture) {
@@ -300,7 +309,7 @@ pub(super) async fn a_newcomer_on_another_process_does_not_overtake(fixture: &Fi
     let mut waiter = fixture.waiting(&rival(&holding)).await;
     another.freed(&holding).await;
     assert_behind_waiters(another.acquire(&rival(&holding)).await);
-    fixture.served(&mut waiter).await;
+    fixture.granted_after_wait(&mut waiter).await;
     let newcomer = rival(&holding);
     another.granted(&newcomer).await;
 }
@@ -312,7 +321,7 @@ pub(super) async fn events_of_one_process_reach_all(fixture: &Fixture) {
     fixture.granted(&lapsing).await;
     let mut waiter = fixture.waiting(&rival(&lapsing)).await;
     fixture.outlast(SHORT).await;
-    fixture.served(&mut waiter).await;
+    fixture.granted_after_wait(&mut waiter).await;
     let received = async || another.received().await.events_of(lock_of(&lapsing));
     // Events arrive on another connection than the answers to commands.
     let events = eventually("all events arrive", async || {
@@ -347,7 +356,7 @@ pub(super) async fn an_eviction_is_notified_on_all(fixture: &Fixture) {
     fixture.evict(name, "").await;
     for process in [fixture, &another] {
         eventually("the eviction is notified", async || {
-            (process.ear().evictions_of(name) > 0).then_some(())
+            (process.listener().evictions_of(name) > 0).then_some(())
         })
         .await;
     }

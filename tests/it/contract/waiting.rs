@@ -10,7 +10,7 @@ use super::expiry::after_expiry_in;
 use super::order::names_of_one_bucket;
 use crate::support::fixture::{
     Fixture, LONG, READ, SHORT, Waiter, assert_behind_waiters, assert_held, assert_waiting,
-    blocker, claim, claim_on, contradicts_claim, ended, for_short, fresh_name, holders_in_the_way,
+    blocker, claim, claim_mismatch, claim_on, ended, for_short, fresh_name, holders_in_the_way,
     in_mode, leases_granted, lock_of, not_holder, only, owned_by, permits, reader, rival, ttl,
 };
 
@@ -22,7 +22,7 @@ pub(super) async fn held_and_waited_for<const COUNT: usize>(
     fixture.granted(&holding).await;
     let mut waiters = [(); COUNT].map(|()| Waiter::new(rival(&holding)));
     for waiter in &mut waiters {
-        fixture.waits(waiter).await;
+        fixture.still_waits(waiter).await;
     }
     (holding, waiters)
 }
@@ -32,9 +32,9 @@ pub(super) async fn assert_granted_in_order(fixture: &Fixture, waiters: &mut [Wa
     for next in 0..waiters.len() {
         // The last polls first: the order of polls does not matter.
         for waiter in waiters[next + 1..].iter_mut().rev() {
-            fixture.waits(waiter).await;
+            fixture.still_waits(waiter).await;
         }
-        fixture.served(&mut waiters[next]).await;
+        fixture.granted_after_wait(&mut waiters[next]).await;
     }
 }
 
@@ -61,21 +61,21 @@ pub(super) async fn shared_and_exclusive_claims_wait_in_one_order(fixture: &Fixt
     let mut writer = fixture.waiting(&rival(&holding)).await;
     let mut second_reader = fixture.waiting(&reader(&holding)).await;
     fixture.freed(&holding).await;
-    fixture.waits(&mut second_reader).await;
-    fixture.waits(&mut writer).await;
-    leases_granted(fixture.ask(&mut first_reader).await);
+    fixture.still_waits(&mut second_reader).await;
+    fixture.still_waits(&mut writer).await;
+    leases_granted(fixture.poll(&mut first_reader).await);
     // It could share with the first reader, but the writer came before it.
-    fixture.waits(&mut second_reader).await;
-    fixture.waits(&mut writer).await;
+    fixture.still_waits(&mut second_reader).await;
+    fixture.still_waits(&mut writer).await;
     fixture.freed(&first_reader.claim).await;
-    fixture.waits(&mut second_reader).await;
-    fixture.served(&mut writer).await;
-    fixture.served(&mut second_reader).await;
+    fixture.still_waits(&mut second_reader).await;
+    fixture.granted_after_wait(&mut writer).await;
+    fixture.granted_after_wait(&mut second_reader).await;
 }
 
 pub(super) async fn a_waiter_gets_its_position(fixture: &Fixture) {
     let (holding, mut waiters) = held_and_waited_for::<3>(fixture).await;
-    let position = async |waiter: &mut Waiter| fixture.waits(waiter).await.position;
+    let position = async |waiter: &mut Waiter| fixture.still_waits(waiter).await.position;
     let at = |position, queue_length| {
         Some(Position {
             position,
@@ -87,9 +87,9 @@ pub(super) async fn a_waiter_gets_its_position(fixture: &Fixture) {
     fixture.release(&waiters[1].claim).await;
     assert_eq!(position(&mut waiters[2]).await, at(2, 2));
     fixture.freed(&holding).await;
-    leases_granted(fixture.ask(&mut waiters[0]).await);
+    leases_granted(fixture.poll(&mut waiters[0]).await);
     assert_eq!(position(&mut waiters[2]).await, at(1, 1));
-    waiters[2].stand.tells_position = false;
+    waiters[2].queue_request.tells_position = false;
     assert_eq!(position(&mut waiters[2]).await, None);
 }
 
@@ -134,8 +134,8 @@ pub(super) async fn a_newcomer_does_not_overtake_the_queue(fixture: &Fixture) {
     assert_eq!(fixture.state(lock_of(&holding)).await, LockState::Free);
     assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
     let mut newcomer = fixture.waiting(&rival(&holding)).await;
-    fixture.served(&mut waiter).await;
-    fixture.served(&mut newcomer).await;
+    fixture.granted_after_wait(&mut waiter).await;
+    fixture.granted_after_wait(&mut newcomer).await;
 }
 
 pub(super) async fn a_claim_that_is_not_fair_takes_a_free_lock(fixture: &Fixture) {
@@ -145,10 +145,10 @@ pub(super) async fn a_claim_that_is_not_fair_takes_a_free_lock(fixture: &Fixture
     fixture.freed(&holding).await;
     fixture.granted(&unfair).await;
     // The overtaken waiter is still the next.
-    fixture.waits(&mut waiter).await;
+    fixture.still_waits(&mut waiter).await;
     fixture.freed(&unfair).await;
     assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
-    fixture.served(&mut waiter).await;
+    fixture.granted_after_wait(&mut waiter).await;
 }
 
 pub(super) async fn a_claim_that_is_not_fair_queues_like_any_other(fixture: &Fixture) {
@@ -156,37 +156,37 @@ pub(super) async fn a_claim_that_is_not_fair_queues_like_any_other(fixture: &Fix
     let mut unfair = fixture.waiting(&unfair(&holding)).await;
     let mut last = fixture.waiting(&rival(&holding)).await;
     fixture.freed(&holding).await;
-    fixture.served(&mut first).await;
-    fixture.waits(&mut last).await;
-    fixture.served(&mut unfair).await;
-    fixture.served(&mut last).await;
+    fixture.granted_after_wait(&mut first).await;
+    fixture.still_waits(&mut last).await;
+    fixture.granted_after_wait(&mut unfair).await;
+    fixture.granted_after_wait(&mut last).await;
 }
 
 pub(super) async fn a_waiter_that_is_not_fair_may_be_granted_out_of_turn(fixture: &Fixture) {
     let (holding, [mut first]) = held_and_waited_for(fixture).await;
     let mut unfair = fixture.waiting(&unfair(&holding)).await;
     fixture.freed(&holding).await;
-    leases_granted(fixture.ask(&mut unfair).await);
+    leases_granted(fixture.poll(&mut unfair).await);
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
     fixture.freed(&unfair.claim).await;
-    fixture.served(&mut first).await;
+    fixture.granted_after_wait(&mut first).await;
 }
 
 pub(super) async fn polling_again_keeps_the_place(fixture: &Fixture) {
     let (holding, [mut first, mut second]) = held_and_waited_for(fixture).await;
-    let place = first.stand.place.expect("it has a ticket");
+    let ticket = first.queue_request.ticket.expect("it has a ticket");
     for _ in 0..3 {
-        assert_eq!(fixture.waits(&mut first).await.place, place);
+        assert_eq!(fixture.still_waits(&mut first).await.ticket, ticket);
     }
     // Another request for the same claim finds it by its token.
     let mut again = first.again();
-    let found = fixture.waits(&mut again).await.place;
-    assert_eq!(found.sequence, place.sequence);
+    let found = fixture.still_waits(&mut again).await.ticket;
+    assert_eq!(found.sequence, ticket.sequence);
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 2);
     fixture.freed(&holding).await;
-    fixture.waits(&mut second).await;
-    fixture.served(&mut again).await;
-    fixture.served(&mut second).await;
+    fixture.still_waits(&mut second).await;
+    fixture.granted_after_wait(&mut again).await;
+    fixture.granted_after_wait(&mut second).await;
 }
 
 pub(super) async fn simultaneous_requests_for_one_waiting_claim_share_one_place(fixture: &Fixture) {
@@ -197,11 +197,13 @@ pub(super) async fn simultaneous_requests_for_one_waiting_claim_share_one_place(
     for request in &mut requests {
         request.claim = claim.clone();
     }
-    let answers = requests.iter_mut().map(|request| fixture.waits(request));
+    let answers = requests
+        .iter_mut()
+        .map(|request| fixture.still_waits(request));
     let waiting = futures_util::future::join_all(answers).await;
     let mut sequences: Vec<_> = waiting
         .iter()
-        .map(|waiting| waiting.place.sequence)
+        .map(|waiting| waiting.ticket.sequence)
         .collect();
     sequences.dedup();
     assert_eq!(sequences.len(), 1, "{waiting:?}");
@@ -217,7 +219,7 @@ pub(super) async fn fence_and_ttl_begin_with_the_grant(fixture: &Fixture) {
     fixture.freed(&holding).await;
     fixture.advance(SHORT).await;
     let between = fixture.granted(&claim_on(&beside)).await.holder;
-    let lease = only(leases_granted(fixture.ask(&mut waiter).await));
+    let lease = only(leases_granted(fixture.poll(&mut waiter).await));
     assert_eq!(lease.ttl, waiter.claim.ttl);
     fixture.assert_left(lease.holder.expires_in, LONG);
     assert!(lease.holder.fence > between.fence);
@@ -227,8 +229,8 @@ pub(super) async fn fence_and_ttl_begin_with_the_grant(fixture: &Fixture) {
 pub(super) async fn a_waiter_that_was_granted_is_replayed(fixture: &Fixture) {
     let (holding, [mut waiter]) = held_and_waited_for(fixture).await;
     fixture.freed(&holding).await;
-    let lease = only(leases_granted(fixture.ask(&mut waiter).await));
-    match fixture.ask(&mut waiter.again()).await {
+    let lease = only(leases_granted(fixture.poll(&mut waiter).await));
+    match fixture.poll(&mut waiter.again()).await {
         Acquired::Replayed(leases) => assert_eq!(only(leases).holder.fence, lease.holder.fence),
         other => panic!("the claim holds, but: {other:?}"),
     }
@@ -242,20 +244,20 @@ pub(super) async fn a_waiter_that_was_granted_elsewhere_is_no_longer_queued(fixt
     fixture.granted(&waiter.claim).await;
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
     fixture.freed(&waiter.claim).await;
-    fixture.served(&mut next).await;
+    fixture.granted_after_wait(&mut next).await;
 }
 
 pub(super) async fn a_waiter_learns_when_to_poll_again(fixture: &Fixture) {
     let holding = for_short(&claim());
     fixture.granted(&holding).await;
     let mut first = Waiter::new(rival(&holding));
-    let look_in = fixture.waits(&mut first).await.recheck_in;
-    let look_in = look_in.expect("the lease runs out");
-    assert!(look_in <= SHORT, "{look_in:?}");
+    let recheck_in = fixture.still_waits(&mut first).await.recheck_in;
+    let recheck_in = recheck_in.expect("the lease runs out");
+    assert!(recheck_in <= SHORT, "{recheck_in:?}");
     fixture.outlast(SHORT).await;
     assert_eq!(fixture.state(lock_of(&holding)).await, LockState::Free);
     assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
-    let answer = fixture.ask(&mut first).await;
+    let answer = fixture.poll(&mut first).await;
     fixture.assert_passed(after_expiry_in(answer).expect("it ran out"), SHORT);
     let answer = fixture.renew(&holding).await;
     assert_eq!(answer, not_holder(&holding, NotHolder::Lost));
@@ -269,16 +271,16 @@ pub(super) async fn a_waiter_waits_for_a_closed_lock(fixture: &Fixture) {
     fixture.granted(&holding).await;
     let mut waiter = fixture.waiting(&rival(&holding)).await;
     fixture.freed(&holding).await;
-    let look_in = fixture.waits(&mut waiter).await.recheck_in;
-    let look_in = look_in.expect("the lock opens by itself");
-    assert!(look_in <= SHORT, "{look_in:?}");
+    let recheck_in = fixture.still_waits(&mut waiter).await.recheck_in;
+    let recheck_in = recheck_in.expect("the lock opens by itself");
+    assert!(recheck_in <= SHORT, "{recheck_in:?}");
     let blocker = blocker(fixture.acquire(&rival(&holding)).await);
     assert!(
         matches!(blocker, ConflictKind::Cooling { .. }),
         "{blocker:?}"
     );
     fixture.outlast(SHORT).await;
-    fixture.served(&mut waiter).await;
+    fixture.granted_after_wait(&mut waiter).await;
 }
 
 pub(super) async fn a_waiter_does_not_hold(fixture: &Fixture) {
@@ -298,11 +300,11 @@ pub(super) async fn a_waiter_leaves_the_queue_by_release(fixture: &Fixture) {
     assert_eq!(fixture.release(&leaving.claim).await, Released::Repeated);
     // Every kind of request gets this answer.
     let released = ended(&leaving.claim, NotHolder::Released);
-    assert_eq!(fixture.ask(&mut leaving).await, released);
-    assert_eq!(fixture.ask(&mut leaving.again()).await, released);
+    assert_eq!(fixture.poll(&mut leaving).await, released);
+    assert_eq!(fixture.poll(&mut leaving.again()).await, released);
     assert_eq!(fixture.acquire(&leaving.claim).await, released);
     fixture.freed(&holding).await;
-    fixture.served(&mut staying).await;
+    fixture.granted_after_wait(&mut staying).await;
 }
 
 pub(super) async fn an_ended_claim_is_not_queued(fixture: &Fixture) {
@@ -310,7 +312,7 @@ pub(super) async fn an_ended_claim_is_not_queued(fixture: &Fixture) {
     fixture.granted(&first).await;
     fixture.freed(&first).await;
     fixture.granted(&rival(&first)).await;
-    let answer = fixture.ask(&mut Waiter::new(first.clone())).await;
+    let answer = fixture.poll(&mut Waiter::new(first.clone())).await;
     assert_eq!(answer, ended(&first, NotHolder::Released));
     assert_eq!(fixture.queue(lock_of(&first)).await, Queue::default());
 }
@@ -320,7 +322,7 @@ pub(super) async fn a_waiting_claim_cannot_be_changed(fixture: &Fixture) {
     let mut taker = fixture
         .waiting(&in_mode(&rival(&holding), permits(2, 3)))
         .await;
-    let contradicts = contradicts_claim(lock_of(&holding));
+    let mismatch = claim_mismatch(lock_of(&holding));
     for (waiter, modes) in [
         (&writer, [READ, permits(1, 1), permits(2, 3)]),
         (&taker, [Mode::Exclusive, permits(1, 3), permits(2, 4)]),
@@ -328,19 +330,19 @@ pub(super) async fn a_waiting_claim_cannot_be_changed(fixture: &Fixture) {
         for mode in modes {
             let mut changed = waiter.again();
             changed.claim = in_mode(&waiter.claim, mode);
-            assert_eq!(fixture.ask(&mut changed).await, contradicts, "{mode:?}");
+            assert_eq!(fixture.poll(&mut changed).await, mismatch, "{mode:?}");
             let answer = fixture.acquire(&changed.claim).await;
-            assert_eq!(answer, contradicts, "{mode:?}");
+            assert_eq!(answer, mismatch, "{mode:?}");
         }
     }
     // The other parameters are those of the last request.
     writer.claim.ttl = ttl(LONG * 2);
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 2);
     fixture.freed(&holding).await;
-    let lease = only(leases_granted(fixture.ask(&mut writer).await));
+    let lease = only(leases_granted(fixture.poll(&mut writer).await));
     assert_eq!(lease.ttl, ttl(LONG * 2));
     fixture.freed(&writer.claim).await;
-    fixture.served(&mut taker).await;
+    fixture.granted_after_wait(&mut taker).await;
 }
 
 pub(super) async fn a_full_queue_refuses_newcomers(fixture: &Fixture) {
@@ -351,23 +353,23 @@ pub(super) async fn a_full_queue_refuses_newcomers(fixture: &Fixture) {
         name: lock_of(&holding).clone(),
         queue_length: 2,
     };
-    assert_eq!(fixture.ask(&mut refused).await, full);
+    assert_eq!(fixture.poll(&mut refused).await, full);
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 2);
     // Waiters that are in the queue already can poll, and their claims can be posted again.
     for waiter in waiters {
-        assert_waiting(&fixture.ask(&mut few(waiter.again())).await);
+        assert_waiting(&fixture.poll(&mut few(waiter.again())).await);
         fixture.release(&waiter.claim).await;
     }
-    assert_waiting(&fixture.ask(&mut refused).await);
+    assert_waiting(&fixture.poll(&mut refused).await);
     // Another lock has its own queue.
     let elsewhere = claim_on(&fresh_name());
     fixture.granted(&elsewhere).await;
-    assert_waiting(&fixture.ask(&mut few(Waiter::new(rival(&elsewhere)))).await);
+    assert_waiting(&fixture.poll(&mut few(Waiter::new(rival(&elsewhere)))).await);
 }
 
 pub(super) async fn a_free_lock_is_granted_to_a_request_that_would_wait(fixture: &Fixture) {
     let claim = claim();
-    leases_granted(fixture.ask(&mut Waiter::new(claim.clone())).await);
+    leases_granted(fixture.poll(&mut Waiter::new(claim.clone())).await);
     assert_eq!(fixture.queue(lock_of(&claim)).await, Queue::default());
     fixture.freed(&claim).await;
     fixture.granted(&rival(&claim)).await;
@@ -381,7 +383,7 @@ pub(super) async fn a_withdrawn_attempt_that_arrives_late_is_not_queued(fixture:
     fixture.withdraw(&late.claim, late.attempt).await;
     let by = crate::support::fixture::deadline();
     let store = fixture.store();
-    let answer = store.acquire(&late.claim, late.attempt, Some(&late.stand), by);
+    let answer = store.acquire(&late.claim, late.attempt, Some(&late.queue_request), by);
     assert!(!matches!(answer.await, Ok(Acquired::Waiting(_))));
     assert_eq!(fixture.queue(lock_of(&holding)).await, Queue::default());
     fixture.waiting(&late.claim).await;

@@ -187,13 +187,13 @@ pub(super) async fn a_grant_replayed_to_the_same_attempt_can_still_be_withdrawn(
 pub(super) async fn a_withdrawn_grant_of_a_waiter_passes_to_the_next(fixture: &Fixture) {
     let (holding, [mut first, mut second]) = held_and_waited_for(fixture).await;
     fixture.freed(&holding).await;
-    leases_granted(fixture.ask(&mut first).await);
+    leases_granted(fixture.poll(&mut first).await);
     fixture.withdraw(&first.claim, first.attempt).await;
     // It has lost its place: it may come back, at the end of the queue.
     let mut again = first.again();
-    fixture.waits(&mut again).await;
-    fixture.served(&mut second).await;
-    leases_granted(fixture.ask(&mut again).await);
+    fixture.still_waits(&mut again).await;
+    fixture.granted_after_wait(&mut second).await;
+    leases_granted(fixture.poll(&mut again).await);
     fixture.withdraw(&again.claim, again.attempt).await;
     assert_eq!(fixture.state(lock_of(&holding)).await, LockState::Free);
 }
@@ -257,14 +257,19 @@ pub(super) async fn a_withdrawn_attempt_does_not_take_its_reservation(fixture: &
     fixture.withdraw(&first.claim, first.attempt).await;
     let late = fixture
         .store()
-        .acquire(&first.claim, first.attempt, Some(&first.stand), deadline())
+        .acquire(
+            &first.claim,
+            first.attempt,
+            Some(&first.queue_request),
+            deadline(),
+        )
         .await;
     assert!(!matches!(late, Ok(Acquired::Granted(_))), "{late:?}");
     // The place belongs to the claim, which may come back with another attempt.
-    fixture.waits(&mut second).await;
+    fixture.still_waits(&mut second).await;
     first.attempt = Attempt::random();
-    fixture.served(&mut first).await;
-    fixture.served(&mut second).await;
+    fixture.granted_after_wait(&mut first).await;
+    fixture.granted_after_wait(&mut second).await;
 }
 
 pub(super) async fn a_withdrawal_that_came_first_leaves_the_token_usable(fixture: &Fixture) {

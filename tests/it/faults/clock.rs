@@ -37,7 +37,7 @@ async fn a_clock_that_jumps_forward_ends_no_lease_for_others() {
     let server = redis_with_a_movable_clock().await;
     let holding = Replica::open(&server.database(0)).await;
     let other = Replica::open(&server.database(0)).await;
-    other.surveys.abort();
+    other.checks.abort();
     let held = lasting_for(TTL, claim());
     let lease = holding.lease(&held).await;
     let held_until = Instant::now() + lease.holder.expires_in;
@@ -174,7 +174,7 @@ async fn a_clock_that_goes_back_does_not_extend_the_reservation_of_a_lost_proces
     let asked = gone.acquire(
         &waiting.claim,
         waiting.attempt,
-        Some(&waiting.stand),
+        Some(&waiting.queue_request),
         deadline(),
     );
     assert!(matches!(asked.await, Ok(Acquired::Waiting(_))));
@@ -197,8 +197,8 @@ async fn a_clock_that_goes_back_and_is_corrected_ends_no_lease_for_others() {
     server.move_clock(AN_HOUR);
     let holding = Replica::open(&server.database(0)).await;
     let other = Replica::open(&server.database(0)).await;
-    holding.surveys.abort();
-    other.surveys.abort();
+    holding.checks.abort();
+    other.checks.abort();
     holding.granted(&lasting_for(TTL, claim())).await;
     other.granted(&lasting_for(TTL, claim())).await;
     server.move_clock(Duration::ZERO);

@@ -84,8 +84,8 @@ async fn keeps_excluding(held: Claim, look: Look) {
     let holding = Replica::open(&server.database(0)).await;
     let other = Replica::open(&server.database(0)).await;
     super::all_listen(&server, 2).await;
-    holding.surveys.abort();
-    other.surveys.abort();
+    holding.checks.abort();
+    other.checks.abort();
     // This lease determines the grace after a loss.
     holding.granted(&lasting_for(TTL, claim())).await;
     let lease = holding.lease(&held).await;
@@ -201,8 +201,8 @@ async fn keeps_the_reported_time(look: Look) {
     let holding = Replica::open_within(timeout, &server.database(0)).await;
     let other = Replica::open_within(timeout, &server.database(0)).await;
     super::all_listen(&server, 2).await;
-    holding.surveys.abort();
-    other.surveys.abort();
+    holding.checks.abort();
+    other.checks.abort();
     let held = at_depth(&lasting_for(TTL, claim()), 2);
     holding.granted(&held).await;
     // Not for synchronisation: the test is about the passing of time.
@@ -275,7 +275,7 @@ async fn no_lease_outlasts_its_max_hold_after_the_clock_went_back() {
     let server = redis_with_a_movable_clock().await;
     server.move_clock(AN_HOUR);
     let replica = Replica::open(&server.database(0)).await;
-    replica.surveys.abort();
+    replica.checks.abort();
     let capped = |claim| Claim {
         max_hold: Some(BRIEF),
         ..claim

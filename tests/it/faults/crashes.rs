@@ -320,7 +320,7 @@ async fn a_durable_redis_that_came_back_with_older_data_deceives_no_replica() {
     .await;
     // From here on the two learn about the store only by their requests.
     for replica in [&holding, &idle] {
-        replica.surveys.abort();
+        replica.checks.abort();
     }
     for lock in server.keys(0, "lh:1:{*}:l:*").await {
         server.integer(0, &[&b"DEL"[..], &lock]).await;

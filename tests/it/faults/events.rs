@@ -59,8 +59,8 @@ async fn subscribers(server: &RedisServer) -> i64 {
 }
 
 /// Waits until Redis has counted enough checks for every process to have checked it several times.
-async fn several_surveys(server: &RedisServer) {
-    let surveys = async || {
+async fn several_checks(server: &RedisServer) {
+    let checks = async || {
         let line = server.info("commandstats", "cmdstat_config|get").await;
         let calls = line
             .strip_prefix("calls=")
@@ -69,9 +69,9 @@ async fn several_surveys(server: &RedisServer) {
             .and_then(|calls| calls.parse::<u64>().ok())
             .expect("a count")
     };
-    let before = surveys().await;
-    eventually("further surveys", async || {
-        (surveys().await >= before + 6).then_some(())
+    let before = checks().await;
+    eventually("further checks", async || {
+        (checks().await >= before + 6).then_some(())
     })
     .await;
 }
@@ -86,7 +86,7 @@ async fn after_a_reset_all_processes_send_all_events() {
     assert_events_of_grants(&mut watch, &other, "before").await;
 
     // This test is only about the pub/sub connection.
-    watcher.surveys.abort();
+    watcher.checks.abort();
     proxy.refuse(true);
     proxy.cut();
     eventually("the watcher is cut off", async || {
@@ -95,8 +95,8 @@ async fn after_a_reset_all_processes_send_all_events() {
     .await;
     // A process that does not know of the watcher.
     let newcomer = Replica::open(&server.database(0)).await;
-    several_surveys(&server).await;
-    newcomer.surveys.abort();
+    several_checks(&server).await;
+    newcomer.checks.abort();
     proxy.refuse(false);
     while next(&mut watch).await != WatchEvent::Reset {}
     assert_events_of_grants(&mut watch, &newcomer, "newcomer").await;
@@ -109,7 +109,7 @@ async fn a_process_that_is_cut_off_from_messages_sends_events() {
     let server = durable_redis().await;
     let proxy = Proxy::start(server.address()).await;
     let deaf = Replica::open(&proxy.database(0)).await;
-    deaf.surveys.abort();
+    deaf.checks.abort();
     let watcher = Replica::open(&server.database(0)).await;
     for claim in lasting_claims("warm", 1) {
         deaf.granted(&claim).await;
@@ -138,8 +138,8 @@ async fn a_watcher_that_starts_while_cut_off_gets_a_reset() {
     proxy.cut();
     eventually("it is cut off", async || (proxy.open() == 0).then_some(())).await;
     let newcomer = Replica::open(&server.database(0)).await;
-    several_surveys(&server).await;
-    newcomer.surveys.abort();
+    several_checks(&server).await;
+    newcomer.checks.abort();
     store.set_event_delivery(true).await;
     assert_eq!(ear.missed_events(), 0);
     proxy.refuse(false);

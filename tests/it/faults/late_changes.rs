@@ -125,7 +125,7 @@ impl Replica {
 #[tokio::test]
 async fn a_renewal_that_arrives_after_its_deadline_changes_nothing() {
     let network = Network::start().await;
-    network.behind.surveys.abort();
+    network.behind.checks.abort();
     for held in of_every_kind() {
         network.beside.acquire(&held).await.expect("it is well");
         unclear(&network, network.behind.changes(&held, lasts_for(BRIEF))).await;
@@ -138,7 +138,7 @@ async fn a_renewal_that_arrives_after_its_deadline_changes_nothing() {
 #[tokio::test]
 async fn a_renewal_that_arrives_before_its_deadline_is_carried_out() {
     let network = Network::start().await;
-    network.behind.surveys.abort();
+    network.behind.checks.abort();
     for held in of_every_kind() {
         network.beside.acquire(&held).await.expect("it is well");
         connected(&network).await;
@@ -156,7 +156,7 @@ async fn a_renewal_that_arrives_before_its_deadline_is_carried_out() {
 #[tokio::test]
 async fn a_step_down_that_arrives_after_its_deadline_changes_nothing() {
     let network = Network::start().await;
-    network.behind.surveys.abort();
+    network.behind.checks.abort();
     let held = lasting(claim());
     network.beside.granted(&held).await;
     unclear(&network, network.behind.changes(&held, steps_down())).await;
@@ -175,7 +175,7 @@ async fn a_step_down_that_arrives_after_its_deadline_changes_nothing() {
 #[tokio::test]
 async fn a_change_of_the_hold_count_that_arrives_after_its_deadline_changes_nothing() {
     let network = Network::start().await;
-    network.behind.surveys.abort();
+    network.behind.checks.abort();
     let held = at_depth(&lasting(claim()), 3);
     network.beside.granted(&held).await;
     let deeper = at_depth(&held, 5);
@@ -195,7 +195,7 @@ async fn assert_nothing_re_entered(
     wait: Duration,
     meanwhile: impl Future<Output = ()>,
 ) {
-    network.behind.surveys.abort();
+    network.behind.checks.abort();
     let held = lasting(claim());
     network.beside.granted(&held).await;
     let twice = at_depth(&held, 2);
@@ -227,7 +227,7 @@ async fn a_re_entry_that_arrives_after_the_answer_of_a_process_that_stops_change
 #[tokio::test]
 async fn a_change_that_is_under_way_on_a_broken_connection_is_answered_once_it_is_too_late() {
     let network = Network::start().await;
-    network.behind.surveys.abort();
+    network.behind.checks.abort();
     let held = at_depth(&lasting(claim()), 3);
     network.beside.granted(&held).await;
     for is_renewal in [true, false] {
@@ -270,7 +270,7 @@ async fn a_change_that_is_under_way_on_a_broken_connection_is_answered_once_it_i
 #[tokio::test]
 async fn a_renewal_whose_first_try_arrives_late_is_carried_out_once() {
     let network = Network::start().await;
-    network.behind.surveys.abort();
+    network.behind.checks.abort();
     for held in of_every_kind() {
         network.beside.acquire(&held).await.expect("it is well");
         let late = network.proxy.late();
@@ -285,7 +285,7 @@ async fn a_renewal_whose_first_try_arrives_late_is_carried_out_once() {
 #[tokio::test]
 async fn a_change_of_the_hold_count_whose_first_try_arrives_late_is_carried_out_once() {
     let network = Network::start().await;
-    network.behind.surveys.abort();
+    network.behind.checks.abort();
     let held = lasting(claim());
     let (twice, thrice) = (at_depth(&held, 2), at_depth(&held, 3));
 

@@ -40,7 +40,7 @@ async fn the_grace_covers_leases_of_a_process_that_is_lost_with_redis() {
     let mut server = forgetful_redis().await;
     let (holding, other) = two_replicas(&server).await;
     for replica in [&holding, &other] {
-        replica.surveys.abort();
+        replica.checks.abort();
     }
     let held = lasting_for(TTL, claim());
     let held_until = hold(&holding, &held).await;
@@ -57,7 +57,7 @@ async fn the_grace_covers_leases_of_a_silent_process() {
     let (holding, other) = two_replicas(&server).await;
     let held = lasting_for(TTL, claim());
     hold(&holding, &lasting_for(TTL, claim())).await;
-    holding.surveys.abort();
+    holding.checks.abort();
     // A second after the last message of the process. The lease is not the first of its length, so no message announces
     // it.
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -75,7 +75,7 @@ async fn the_grace_covers_a_lease_that_was_renewed_with_a_longer_ttl() {
     let held = lasting_for(TTL / 10, claim());
     holding.granted(&held).await;
     for replica in [&holding, &other] {
-        replica.surveys.abort();
+        replica.checks.abort();
     }
     let change = leasehold::domain::RenewOptions {
         ttl: Some(lasting_for(TTL, claim()).ttl),
@@ -174,7 +174,7 @@ async fn the_grace_covers_a_replayed_lease_with_its_lock_delay() {
         };
         let proxy = Proxy::start(server.address()).await;
         let lost = Replica::open(&proxy.database(0)).await;
-        lost.surveys.abort();
+        lost.checks.abort();
         proxy.swallow_replies();
         let renewed_at = Instant::now();
         let renewed = lost.service.renew(held.names.clone(), held.token, change);
@@ -229,7 +229,7 @@ async fn emptied_under_live_connections_it_grants_nothing_that_is_held() {
     other.granted(&lasting_for(TTL, claim())).await;
     // From here on the two learn about the store only by their requests.
     for replica in [&holding, &other] {
-        replica.surveys.abort();
+        replica.checks.abort();
     }
     let held = lasting_for(TTL, claim());
     let held_until = hold(&holding, &held).await;
@@ -253,7 +253,7 @@ async fn the_grace_covers_cool_downs() {
         let server = durable_redis().await;
         let (holding, other) = two_replicas(&server).await;
         for replica in [&holding, &other] {
-            replica.surveys.abort();
+            replica.checks.abort();
         }
         let closed_until = Instant::now() + TTL;
         holding.granted(&closing).await;
@@ -272,7 +272,7 @@ async fn a_missing_counter_is_a_loss_for_all_processes() {
     let server = durable_redis().await;
     let (holding, other) = two_replicas(&server).await;
     for replica in [&holding, &other] {
-        replica.surveys.abort();
+        replica.checks.abort();
     }
     let held = lasting_for(TTL, claim());
     let held_until = hold(&holding, &held).await;
@@ -330,7 +330,7 @@ async fn a_process_that_comes_back_late_does_not_start_another_grace() {
     let (late, other) = two_replicas(&server).await;
     let held = lasting_for(TTL, claim());
     let held_until = hold(&late, &held).await;
-    late.surveys.abort();
+    late.checks.abort();
     server.kill();
     server.restart().await;
     other.granted_not_before(&rival(&held), held_until).await;

@@ -144,14 +144,14 @@ async fn a_release_whose_reply_was_lost_makes_the_waiters_of_its_process_poll() 
     let release = async |by| store.release(&claim.names, claim.token, None, by).await;
     release(deadline()).await.expect("the network is well");
     assert_eq!(
-        ear.offers_of(lock_of(&claim)),
+        ear.reservations_of(lock_of(&claim)),
         0,
         "it said that all is as before"
     );
     proxy.swallow_replies();
     let soon = Instant::now() + Duration::from_millis(100);
     release(soon).await.expect_err("its answer is lost");
-    assert_eq!(ear.offers_of(lock_of(&claim)), 1);
+    assert_eq!(ear.reservations_of(lock_of(&claim)), 1);
 }
 
 #[tokio::test]
@@ -290,7 +290,7 @@ async fn an_eviction_that_is_cut_off_reports_its_progress() {
 async fn a_slow_network_delays_and_changes_nothing() {
     let network = Network::start().await;
     // Each check of Redis opens a connection of its own.
-    network.behind.surveys.abort();
+    network.behind.checks.abort();
     network.proxy.delay_replies(Duration::from_millis(20));
     let claims = lasting_claims("slow", 20);
     let grants = claims.iter().map(|claim| network.behind.granted(claim));

@@ -218,7 +218,12 @@ async fn a_redis_without_memory_skips_no_waiter() {
     let held = lasting(claim());
     replica.granted(&held).await;
     let first = Waiter::new(rival(&held));
-    let asked = elsewhere.acquire(&first.claim, first.attempt, Some(&first.stand), deadline());
+    let asked = elsewhere.acquire(
+        &first.claim,
+        first.attempt,
+        Some(&first.queue_request),
+        deadline(),
+    );
     assert!(matches!(asked.await, Ok(Acquired::Waiting(_))));
     drop(elsewhere);
     server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;

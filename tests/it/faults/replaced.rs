@@ -46,7 +46,7 @@ async fn a_connection_to_a_redis_that_became_read_only_is_not_used_again() {
 
 /// A process without requests finds the new primary too.
 #[tokio::test]
-async fn a_survey_that_finds_a_replica_asks_the_address_anew() {
+async fn a_check_that_finds_a_replica_asks_the_address_anew() {
     let (former, new) = (durable_redis().await, durable_redis().await);
     let proxy = Proxy::start(former.address()).await;
     let replica = Replica::open(&proxy.database(0)).await;

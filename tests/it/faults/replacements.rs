@@ -104,7 +104,7 @@ async fn a_replica_that_is_promoted_at_once_deceives_nobody() {
     all_listen(&pair.primary, 2).await;
     holding.granted(&lasting_for(TTL, claim())).await;
     for replica in [&holding, &other] {
-        replica.surveys.abort();
+        replica.checks.abort();
     }
     pair.between.refuse(false);
     eventually("the replica has everything", async || {

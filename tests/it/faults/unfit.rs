@@ -229,16 +229,16 @@ async fn live_through_queues(fixture: &Fixture) {
     let several = claim_on_all(names(&[fresh_name(), fresh_name()]));
     for holding in [claim(), several] {
         fixture.acquire(&holding).await;
-        let [writer, leaving, parked, staying] = [(); 4].map(|()| rival(&holding));
+        let [writer, leaving, suspended, staying] = [(); 4].map(|()| rival(&holding));
         let taking = in_mode(&rival(&holding), permits(2, 3));
-        for waiting in [&writer, &taking, &leaving, &parked, &staying] {
+        for waiting in [&writer, &taking, &leaving, &suspended, &staying] {
             fixture.waiting(waiting).await;
         }
         fixture.release_all(&leaving).await;
-        fixture.park(&parked, LONG).await;
+        fixture.suspend(&suspended, LONG).await;
         fixture.release_all(&holding).await;
-        fixture.served(&mut Waiter::new(writer)).await;
-        leases_granted(fixture.ask(&mut Waiter::new(taking.clone())).await);
+        fixture.granted_after_wait(&mut Waiter::new(writer)).await;
+        leases_granted(fixture.poll(&mut Waiter::new(taking.clone())).await);
         let early = Claim {
             min_hold: Some(LONG),
             fair: false,

@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::routing::get;
 use leasehold::config::{AddressBlock, ServerConfig};
-use leasehold::server::{OverLimit, Peer};
+use leasehold::server::Peer;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -95,8 +95,8 @@ async fn the_last_connections_are_reserved_for_peers_with_few() {
 #[tokio::test]
 async fn one_peer_cannot_have_more_requests_than_its_share() {
     let answer = |request: Request| async move {
-        assert!(request.extensions().get::<Peer>().is_some());
-        if request.extensions().get::<OverLimit>().is_some() {
+        let peer: &Peer = request.extensions().get().expect("the peer is there");
+        if peer.over_limit().is_some() {
             return StatusCode::TOO_MANY_REQUESTS;
         }
         std::future::pending().await

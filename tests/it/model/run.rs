@@ -188,9 +188,9 @@ impl<P: Place> Run<P> {
     }
 
     fn notifications_of(&self, process: usize, waiter: &Waiter) -> usize {
-        let ear = self.benches[process].ear();
+        let ear = self.benches[process].listener();
         let names = waiter.claim.names.iter();
-        names.map(|name| ear.offers_of(name)).sum()
+        names.map(|name| ear.reservations_of(name)).sum()
     }
 
     async fn answer(&mut self, model: &Model, step: &Step) -> Seen {
@@ -201,7 +201,7 @@ impl<P: Place> Run<P> {
             Step::Suspend { token, keep } => {
                 let (process, waiter, _) = &self.waiters[token];
                 let keep = Self::duration(*keep);
-                let suspended = self.benches[*process].park(&waiter.claim, keep).await;
+                let suspended = self.benches[*process].suspend(&waiter.claim, keep).await;
                 self.seen_suspended(&waiter.claim, &suspended)
             }
             Step::Withdraw {
@@ -284,9 +284,9 @@ impl<P: Place> Run<P> {
     }
 
     async fn send(&mut self, token: usize, process: usize, mut waiter: Waiter) -> Seen {
-        let answer = self.benches[process].ask(&mut waiter).await;
+        let answer = self.benches[process].poll(&mut waiter).await;
         let seen = self.seen_acquired(&waiter.claim, answer);
-        if waiter.stand.place.is_some() {
+        if waiter.queue_request.ticket.is_some() {
             // A notification that was in flight during the poll may be obsolete after it. So it does not count, and
             // another one must arrive.
             let notified = self.notifications_of(process, &waiter);

@@ -23,9 +23,9 @@ use super::recording_listener::RecordingListener;
 use super::redis_server::{Persistence, RedisOptions, RedisServer};
 use super::{eventually, stores};
 pub(crate) use answers::{
-    assert_behind_waiters, assert_held, assert_waiting, blocker, contradicts_claim,
-    contradicts_limit, contradicts_upgrade, ended, holders_in_the_way, is_held, leases_granted,
-    lost, not_holder, only,
+    assert_behind_waiters, assert_held, assert_waiting, blocker, claim_mismatch, ended,
+    holders_in_the_way, is_held, leases_granted, limit_mismatch, lost, not_holder, only,
+    upgrade_mismatch,
 };
 pub(crate) use claims::{
     READ, at_depth, claim, claim_on, claim_on_all, for_short, fresh_name, hold_count, in_mode,
@@ -139,7 +139,7 @@ impl Fixture {
     }
 
     /// What this process has received so far. Recent messages may still be in flight.
-    pub(crate) fn ear(&self) -> &RecordingListener {
+    pub(crate) fn listener(&self) -> &RecordingListener {
         &self.listener
     }
 
@@ -152,7 +152,7 @@ impl Fixture {
         let waiter = self.waiting(&rival(&last)).await;
         self.evict(lock_of(&last), "").await;
         eventually("a reservation arrives", async || {
-            (self.listener.offers_of(lock_of(&last)) > 0).then_some(())
+            (self.listener.reservations_of(lock_of(&last)) > 0).then_some(())
         })
         .await;
         self.release(&waiter.claim).await;
@@ -160,8 +160,8 @@ impl Fixture {
     }
 
     /// How often the lock was reserved for this process so far.
-    pub(crate) async fn offers_of(&self, name: &LockName) -> usize {
-        self.received().await.offers_of(name)
+    pub(crate) async fn reservations_of(&self, name: &LockName) -> usize {
+        self.received().await.reservations_of(name)
     }
 
     /// Lets time pass.

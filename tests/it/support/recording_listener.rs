@@ -25,7 +25,7 @@ struct Recorded {
 
 impl RecordingListener {
     /// How often the lock was reserved for this process.
-    pub(crate) fn offers_of(&self, name: &LockName) -> usize {
+    pub(crate) fn reservations_of(&self, name: &LockName) -> usize {
         let recorded = self.recorded();
         recorded
             .reservations

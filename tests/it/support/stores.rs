@@ -18,7 +18,7 @@ pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) const CONNECTIONS: usize = 4;
 
 /// How many connections to Redis a process has in tests: those of the pool, the subscriber's, and briefly that of a
-/// survey.
+/// check.
 pub(crate) const CONNECTIONS_IN_ALL: usize = CONNECTIONS + 2;
 
 /// The longest lease that may have been granted before a store was opened.
@@ -33,7 +33,7 @@ pub(crate) fn redis_config() -> RedisConfig {
         password: None,
         accept_eviction_policy: None,
         grace_on_empty_start: false,
-        survey_interval: Duration::from_millis(200),
+        check_interval: Duration::from_millis(200),
     }
 }
 

@@ -22,7 +22,7 @@ const ARGUMENTS: [&str; 14] = [
     "10m",
     "--server-drain-delay",
     "0s",
-    "--redis-survey-interval",
+    "--redis-check-interval",
     "1h",
     "--log-requests",
     "off",

@@ -21,9 +21,9 @@ async fn a_wait_that_times_out_reports_its_position_and_keeps_its_place() {
     let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let [first, second] = [rival(&holder), rival(&holder)].map(Arc::new);
-    let _first = Waiting::standing(&service, &first, LONG_WAIT).await;
+    let _first = Waiting::queued(&service, &first, LONG_WAIT).await;
     let began = Instant::now();
-    let not_granted = Waiting::standing(&service, &second, WAIT)
+    let not_granted = Waiting::queued(&service, &second, WAIT)
         .await
         .timed_out()
         .await;
@@ -38,8 +38,8 @@ async fn a_wait_that_times_out_reports_its_position_and_keeps_its_place() {
         not_granted.blocked_by[0].by,
         ConflictKind::Holders(_)
     ));
-    let later = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
-    let again = Waiting::standing(&service, &second, LONG_WAIT).await;
+    let later = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let again = Waiting::queued(&service, &second, LONG_WAIT).await;
     releases(&service, &holder).await;
     _first.granted().await;
     releases(&service, &first).await;
@@ -51,7 +51,7 @@ async fn a_wait_that_times_out_reports_its_position_and_keeps_its_place() {
 async fn granted_unknown(service: &LockService, store: &ScriptedStore) -> Waiting {
     let holder = held(service).await;
     let claim = Arc::new(for_short(&rival(&holder)));
-    let waiting = Waiting::standing(service, &claim, LONG_WAIT).await;
+    let waiting = Waiting::queued(service, &claim, LONG_WAIT).await;
     store.next([Fate::Lost]);
     releases(service, &holder).await;
     settle().await;
@@ -94,7 +94,7 @@ async fn a_waiter_whose_claim_ended_by_another_request_is_refused() {
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(for_short(&rival(&holder)));
-    let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let waiting = Waiting::queued(&service, &claim, LONG_WAIT).await;
     store.goes_silent(true);
     sleep(Duration::from_secs(1)).await;
     let released = store
@@ -117,7 +117,7 @@ async fn nothing_is_granted_after_the_timeout_was_reported() {
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
-    Waiting::standing(&service, &claim, WAIT)
+    Waiting::queued(&service, &claim, WAIT)
         .await
         .timed_out()
         .await;
@@ -133,15 +133,15 @@ async fn a_client_that_disconnects_is_passed_over_at_once_and_resumes_its_place_
     let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let [first, second] = [rival(&holder), rival(&holder)].map(Arc::new);
-    let cut = Waiting::standing(&service, &first, LONG_WAIT).await;
-    let next = Waiting::standing(&service, &second, LONG_WAIT).await;
+    let cut = Waiting::queued(&service, &first, LONG_WAIT).await;
+    let next = Waiting::queued(&service, &second, LONG_WAIT).await;
     cut.hangs_up().await;
     let since = Instant::now();
     releases(&service, &holder).await;
     next.granted().await;
     assert_at_once(since);
-    let third = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
-    let back = Waiting::standing(&service, &first, LONG_WAIT).await;
+    let third = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let back = Waiting::queued(&service, &first, LONG_WAIT).await;
     releases(&service, &second).await;
     back.granted().await;
     assert!(!third.answer.is_finished());
@@ -172,9 +172,9 @@ async fn a_second_request_with_the_same_token_keeps_the_claim_waiting() {
     let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
-    let cut = Waiting::standing(&service, &claim, LONG_WAIT).await;
-    let kept = Waiting::standing(&service, &claim, LONG_WAIT).await;
-    let later = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let cut = Waiting::queued(&service, &claim, LONG_WAIT).await;
+    let kept = Waiting::queued(&service, &claim, LONG_WAIT).await;
+    let later = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     cut.hangs_up().await;
     settle().await;
     let since = Instant::now();
@@ -189,8 +189,8 @@ async fn of_two_requests_with_the_same_token_both_get_the_grant() {
     let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
-    let first = Waiting::standing(&service, &claim, LONG_WAIT).await;
-    let second = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let first = Waiting::queued(&service, &claim, LONG_WAIT).await;
+    let second = Waiting::queued(&service, &claim, LONG_WAIT).await;
     let since = Instant::now();
     releases(&service, &holder).await;
     first.granted().await;
@@ -205,7 +205,7 @@ async fn a_place_that_is_left_and_resumed_at_the_same_time_is_resumed() {
     let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
-    let cut = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let cut = Waiting::queued(&service, &claim, LONG_WAIT).await;
     cut.answer.abort();
     let back = Waiting::on(&service, &claim, LONG_WAIT);
     settle().await;
@@ -220,8 +220,8 @@ async fn a_released_token_ends_the_wait_for_it() {
     let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
-    let _first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
-    let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let _first = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let waiting = Waiting::queued(&service, &claim, LONG_WAIT).await;
     let since = Instant::now();
     releases(&service, &claim).await;
     let outcome = waiting.outcome().await;
@@ -236,7 +236,7 @@ async fn a_draining_process_answers_all_at_once_and_the_order_is_kept() {
     let mut waiting = Vec::new();
     let claims = rivals(&holder, 3);
     for claim in &claims {
-        waiting.push(Waiting::standing(&service, claim, LONG_WAIT).await);
+        waiting.push(Waiting::queued(&service, claim, LONG_WAIT).await);
     }
     let since = Instant::now();
     service.drain();
@@ -255,9 +255,9 @@ async fn a_draining_process_answers_all_at_once_and_the_order_is_kept() {
     assert!(matches!(outcome, Outcome::Draining(_)), "{outcome:?}");
     // The clients come back elsewhere, in another order.
     let service = store.another_service(|_| {});
-    let last = Waiting::standing(&service, &claims[2], LONG_WAIT).await;
-    let first = Waiting::standing(&service, &claims[0], LONG_WAIT).await;
-    let second = Waiting::standing(&service, &claims[1], LONG_WAIT).await;
+    let last = Waiting::queued(&service, &claims[2], LONG_WAIT).await;
+    let first = Waiting::queued(&service, &claims[0], LONG_WAIT).await;
+    let second = Waiting::queued(&service, &claims[1], LONG_WAIT).await;
     releases(&service, &holder).await;
     first.granted().await;
     releases(&service, &claims[0]).await;
@@ -269,7 +269,7 @@ async fn a_draining_process_answers_all_at_once_and_the_order_is_kept() {
 async fn a_wait_outlasts_an_outage_of_the_store() {
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
-    let next = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let next = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     releases(&service, &holder).await;
     store.goes_down(true);
     sleep(Duration::from_secs(8)).await;
@@ -286,7 +286,7 @@ async fn a_wait_that_ends_in_an_outage_fails_in_time_and_is_granted_nothing_afte
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let began = Instant::now();
-    let waiting = Waiting::standing(&service, &claim, WAIT).await;
+    let waiting = Waiting::queued(&service, &claim, WAIT).await;
     store.goes_down(true);
     let answer = waiting.answer().await;
     assert!(began.elapsed() <= WAIT + Duration::from_millis(250));
@@ -307,10 +307,7 @@ async fn a_store_that_hangs_makes_no_answer_late() {
         Fate::Late(Duration::from_secs(20)),
     ]);
     let began = Instant::now();
-    let answer = Waiting::standing(&service, &claim, WAIT)
-        .await
-        .answer()
-        .await;
+    let answer = Waiting::queued(&service, &claim, WAIT).await.answer().await;
     assert!(began.elapsed() <= WAIT + Duration::from_millis(250));
     assert!(
         matches!(answer, Err(StoreError::Unknown { .. })),
@@ -327,7 +324,7 @@ async fn a_grant_whose_answer_was_lost_is_found_and_is_rolled_back_if_undelivere
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
-    let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let waiting = Waiting::queued(&service, &claim, LONG_WAIT).await;
     store.next([Fate::Lost]);
     releases(&service, &holder).await;
     let answer = waiting.answer().await.unwrap();
@@ -343,7 +340,7 @@ async fn a_wait_with_an_unknown_outcome_is_rolled_back_before_it_leaves_the_queu
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
-    let waiting = Waiting::standing(&service, &claim, WAIT).await;
+    let waiting = Waiting::queued(&service, &claim, WAIT).await;
     store.next([Fate::Lost]);
     let outcome = waiting.outcome().await;
     assert!(matches!(outcome, Outcome::TimedOut(_)), "{outcome:?}");
@@ -373,9 +370,9 @@ async fn a_wait_continues_although_the_store_considers_it_over() {
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
-    let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let waiting = Waiting::queued(&service, &claim, LONG_WAIT).await;
     let stale = leasehold::domain::QueueRequest {
-        place: Some(leasehold::domain::Ticket {
+        ticket: Some(leasehold::domain::Ticket {
             sequence: 1,
             until: Some(leasehold::domain::Timestamp::from_unix_ms(0)),
         }),

@@ -58,7 +58,7 @@ async fn a_lease_is_renewed_while_its_stream_is_open_and_then_released() {
 async fn a_waiting_stream_reports_its_position() {
     let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
-    let first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let first = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     let mut hold = service.hold(Arc::new(rival(&holder)), None);
     let at = |position| Position {
         position,
@@ -236,7 +236,7 @@ async fn a_draining_process_keeps_the_lease_for_its_client() {
         Some(HoldEvent::Acquired { replayed, .. }) => assert!(replayed),
         other => panic!("{other:?}"),
     }
-    let later = Waiting::standing(&service, &Arc::new(rival(&claim)), LONG_WAIT).await;
+    let later = Waiting::queued(&service, &Arc::new(rival(&claim)), LONG_WAIT).await;
     let mut behind = service.hold(waiting, None);
     queued(&mut behind).await;
     drop(hold);

@@ -30,7 +30,7 @@ async fn claims_on_many_locks_poll_proportionally_less_often() {
     let mut waiting = Vec::new();
     for _ in 0..CLAIMS {
         let wanting = wanting(&service, LOCKS).await;
-        waiting.push(Waiting::standing(&service, &wanting, LONG_WAIT).await);
+        waiting.push(Waiting::queued(&service, &wanting, LONG_WAIT).await);
     }
     sleep(Duration::from_secs(15)).await;
     let before = store.polls();
@@ -69,10 +69,10 @@ async fn only_a_few_claims_on_very_many_locks_poll_at_a_time() {
 async fn a_claim_takes_a_place_for_each_of_its_locks() {
     let (service, _) = ScriptedStore::service_with(|config| config.waiters_max = 5);
     let wanting = wanting(&service, 3).await;
-    let _first = Waiting::standing(&service, &wanting, LONG_WAIT).await;
+    let _first = Waiting::queued(&service, &wanting, LONG_WAIT).await;
     let second = Waiting::on(&service, &Arc::new(rival(&wanting)), LONG_WAIT);
     let refused = AcquireOutcome::TooManyWaiters(QueueFull::Process { waiters: 3 });
     assert_eq!(second.outcome().await, refused);
     let on_one = claim_on_all(wanting.names[0].clone().into());
-    let _third = Waiting::standing(&service, &Arc::new(on_one), LONG_WAIT).await;
+    let _third = Waiting::queued(&service, &Arc::new(on_one), LONG_WAIT).await;
 }

@@ -23,7 +23,7 @@ async fn a_released_lock_is_handed_on_at_once_in_the_order_of_arrival() {
     let mut holder = held(&service).await;
     let mut waiting = Vec::new();
     for claim in rivals(&holder, 5) {
-        waiting.push(Waiting::standing(&service, &claim, LONG_WAIT).await);
+        waiting.push(Waiting::queued(&service, &claim, LONG_WAIT).await);
     }
     for next in waiting {
         let since = Instant::now();
@@ -42,7 +42,7 @@ async fn only_the_head_of_a_queue_polls_about_once_a_second() {
     let holder = held(&service).await;
     let mut waiting = Vec::new();
     for claim in rivals(&holder, 20) {
-        waiting.push(Waiting::standing(&service, &claim, LONG_WAIT).await);
+        waiting.push(Waiting::queued(&service, &claim, LONG_WAIT).await);
     }
     let before = store.polls();
     sleep(Duration::from_secs(30)).await;
@@ -55,7 +55,7 @@ async fn only_the_head_of_a_queue_polls_about_once_a_second() {
 async fn a_lost_reservation_delays_by_one_poll_interval_and_no_more() {
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
-    let next = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let next = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     store.loses_messages();
     let since = Instant::now();
     releases(&service, &holder).await;
@@ -67,7 +67,7 @@ async fn a_lost_reservation_delays_by_one_poll_interval_and_no_more() {
 async fn a_head_waiter_polls_soon_after_messages_were_lost() {
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
-    let next = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let next = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     store.loses_messages();
     releases(&service, &holder).await;
     store.reconnects();
@@ -118,7 +118,7 @@ async fn a_process_that_was_silent_for_long_polls_for_all_of_its_waiters() {
     let mut holder = held(&service).await;
     let mut waiting = Vec::new();
     for claim in rivals(&holder, 4) {
-        waiting.push(Waiting::standing(&service, &claim, LONG_WAIT).await);
+        waiting.push(Waiting::queued(&service, &claim, LONG_WAIT).await);
     }
     store.goes_down(true);
     sleep(Duration::from_secs(5)).await;
@@ -148,8 +148,8 @@ async fn a_waiter_polls_just_after_the_blocking_lease_expires() {
     store.loses_messages();
     let holder = held(&service).await;
     let brief = Arc::new(for_short(&rival(&holder)));
-    let next = Waiting::standing(&service, &brief, LONG_WAIT).await;
-    let last = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let next = Waiting::queued(&service, &brief, LONG_WAIT).await;
+    let last = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     store.reconnects();
     releases(&service, &holder).await;
     next.granted().await;
@@ -185,7 +185,7 @@ async fn a_reservation_during_a_poll_leads_to_another_poll() {
         Fate::Late(Duration::from_millis(100)),
     ]);
     let claim = Arc::new(rival(&holder));
-    let next = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let next = Waiting::queued(&service, &claim, LONG_WAIT).await;
     while store.polls_of(&claim) < 2 {
         settle().await;
     }
@@ -200,8 +200,8 @@ async fn a_reservation_during_a_poll_leads_to_another_poll() {
 async fn the_reservation_of_a_waiter_that_leaves_goes_to_the_next() {
     let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
-    let first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
-    let second = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let first = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let second = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     let since = Instant::now();
     releases(&service, &holder).await;
     first.answer.abort();
@@ -215,9 +215,9 @@ async fn when_the_head_of_the_queue_is_released_the_next_waiter_gets_its_turn() 
     let holder = Arc::new(reader(&claim()));
     takes(&service, &holder).await;
     let writer = Arc::new(in_mode(&rival(&holder), Mode::Exclusive));
-    let head = Waiting::standing(&service, &writer, LONG_WAIT).await;
+    let head = Waiting::queued(&service, &writer, LONG_WAIT).await;
     let next = Arc::new(reader(&holder));
-    let next = Waiting::standing(&service, &next, LONG_WAIT).await;
+    let next = Waiting::queued(&service, &next, LONG_WAIT).await;
     let since = Instant::now();
     releases(&service, &writer).await;
     next.granted().await;
@@ -233,7 +233,7 @@ async fn as_many_shared_claims_are_granted_at_once_as_fit() {
     let mut waiting = Vec::new();
     for claim in rivals(&holder, 5) {
         let claim = Arc::new(in_mode(&claim, permits(1, 3)));
-        waiting.push(Waiting::standing(&service, &claim, LONG_WAIT).await);
+        waiting.push(Waiting::queued(&service, &claim, LONG_WAIT).await);
     }
     let since = Instant::now();
     releases(&service, &holder).await;
@@ -250,10 +250,10 @@ async fn as_many_shared_claims_are_granted_at_once_as_fit() {
 async fn readers_behind_a_writer_come_after_it() {
     let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
-    let writer = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let writer = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     let readers = [
-        Waiting::standing(&service, &Arc::new(reader(&holder)), LONG_WAIT).await,
-        Waiting::standing(&service, &Arc::new(reader(&holder)), LONG_WAIT).await,
+        Waiting::queued(&service, &Arc::new(reader(&holder)), LONG_WAIT).await,
+        Waiting::queued(&service, &Arc::new(reader(&holder)), LONG_WAIT).await,
     ];
     releases(&service, &holder).await;
     let written = Arc::clone(&writer.claim);
@@ -271,9 +271,9 @@ async fn readers_behind_a_writer_come_after_it() {
 async fn a_claim_on_several_locks_is_granted_when_the_last_of_them_is_free() {
     let (service, _) = ScriptedStore::service();
     let (a, b) = (held(&service).await, held(&service).await);
-    let before = Waiting::standing(&service, &Arc::new(rival(&a)), LONG_WAIT).await;
+    let before = Waiting::queued(&service, &Arc::new(rival(&a)), LONG_WAIT).await;
     let both = Arc::new(claim_on_all(names([lock_of(&a), lock_of(&b)])));
-    let both = Waiting::standing(&service, &both, LONG_WAIT).await;
+    let both = Waiting::queued(&service, &both, LONG_WAIT).await;
     releases(&service, &b).await;
     releases(&service, &a).await;
     let first = Arc::clone(&before.claim);
@@ -307,7 +307,7 @@ async fn beyond_the_maximum_of_waiters_a_process_grants_free_locks_only() {
     let holder = held(&service).await;
     let mut waiting = Vec::new();
     for claim in rivals(&holder, 2) {
-        waiting.push(Waiting::standing(&service, &claim, LONG_WAIT).await);
+        waiting.push(Waiting::queued(&service, &claim, LONG_WAIT).await);
     }
     let third = Waiting::on(&service, &Arc::new(rival(&holder)), LONG_WAIT);
     assert_eq!(
@@ -320,7 +320,7 @@ async fn beyond_the_maximum_of_waiters_a_process_grants_free_locks_only() {
         waiting.hangs_up().await;
     }
     settle().await;
-    let fourth = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let fourth = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     releases(&service, &holder).await;
     fourth.granted().await;
 }
@@ -330,7 +330,7 @@ async fn a_queue_has_at_most_its_maximum_of_waiters() {
     use leasehold::service::{AcquireOutcome, QueueFull};
     let (service, _) = ScriptedStore::service_with(|config| config.waiters_per_lock_max = 1);
     let holder = held(&service).await;
-    let _first = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let _first = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     let second = Waiting::on(&service, &Arc::new(rival(&holder)), LONG_WAIT);
     let name = lock_of(&holder).clone();
     assert_eq!(
@@ -346,7 +346,7 @@ async fn a_queue_has_at_most_its_maximum_of_waiters() {
 async fn waiters_leave_nothing_behind() {
     let (service, _) = ScriptedStore::service();
     let holder = held(&service).await;
-    let next = Waiting::standing(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let next = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
     let claim = Arc::clone(&next.claim);
     releases(&service, &holder).await;
     next.granted().await;

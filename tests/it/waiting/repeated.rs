@@ -16,7 +16,7 @@ async fn a_waiter_polls_when_its_claim_left_the_queue_by_a_request_elsewhere() {
     let holder = held(&service).await;
     let mut waiting = Vec::new();
     for claim in rivals(&holder, 3) {
-        waiting.push(Waiting::standing(&service, &claim, LONG_WAIT).await);
+        waiting.push(Waiting::queued(&service, &claim, LONG_WAIT).await);
     }
     let (name, middle) = (lock_of(&holder), &waiting[1].claim);
     let polls = |waiting: &[Waiting]| -> Vec<_> {
@@ -37,10 +37,10 @@ async fn an_earlier_request_keeps_its_place_when_a_later_one_has_timed_out() {
     let [first, second, third] = &rivals(&holder, 3)[..] else {
         unreachable!("three rivals");
     };
-    let first = Waiting::standing(&service, first, LONG_WAIT).await;
-    let earlier = Waiting::standing(&service, second, LONG_WAIT).await;
-    let third = Waiting::standing(&service, third, LONG_WAIT).await;
-    let later = Waiting::standing(&service, second, Duration::from_millis(100)).await;
+    let first = Waiting::queued(&service, first, LONG_WAIT).await;
+    let earlier = Waiting::queued(&service, second, LONG_WAIT).await;
+    let third = Waiting::queued(&service, third, LONG_WAIT).await;
+    let later = Waiting::queued(&service, second, Duration::from_millis(100)).await;
     later.timed_out().await;
     // Longer than the place of a claim without a request is kept.
     sleep(Duration::from_secs(15)).await;

@@ -148,8 +148,8 @@ async fn a_disconnected_claim_leaves_the_queue_when_the_store_is_back() {
         let [first, second] = &rivals(&holder, 2)[..] else {
             unreachable!("there are two")
         };
-        let waiting = Waiting::standing(&service, first, LONG_WAIT).await;
-        let behind = Waiting::standing(&service, second, LONG_WAIT).await;
+        let waiting = Waiting::queued(&service, first, LONG_WAIT).await;
+        let behind = Waiting::queued(&service, second, LONG_WAIT).await;
         goes(&store, true);
         waiting.hangs_up().await;
         sleep(Duration::from_secs(2)).await;
@@ -188,7 +188,7 @@ async fn a_wait_whose_grant_may_have_been_lost_ends_with_an_unknown_outcome() {
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
-    let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let waiting = Waiting::queued(&service, &claim, LONG_WAIT).await;
     store.next([Fate::Lost]);
     releases(&service, &holder).await;
     settle().await;
@@ -205,9 +205,9 @@ async fn a_waiter_whose_grant_was_over_when_the_answer_came_waits_on_in_its_plac
     let (service, store) = ScriptedStore::service();
     let holder = held(&service).await;
     let claim = Arc::new(for_short(&rival(&holder)));
-    let waiting = Waiting::standing(&service, &claim, LONG_WAIT).await;
+    let waiting = Waiting::queued(&service, &claim, LONG_WAIT).await;
     let next = Arc::new(rival(&holder));
-    let next = Waiting::standing(&service, &next, LONG_WAIT).await;
+    let next = Waiting::queued(&service, &next, LONG_WAIT).await;
     store.next([Fate::Late(SHORT * 2)]);
     releases(&service, &holder).await;
     waiting.granted().await;

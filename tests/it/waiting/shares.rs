@@ -44,7 +44,7 @@ async fn a_waiting_claim_polls_whatever_else_its_peer_does() {
     let peer = Arc::new(with_one_of_each());
     let holder = held(&service).await;
     let within = service.within(slot_of(&peer).await);
-    let waiting = Waiting::standing(&within, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let waiting = Waiting::queued(&within, &Arc::new(rival(&holder)), LONG_WAIT).await;
     let _another = occupied(&peer.operations).await;
     let released = Instant::now();
     releases(&service, &holder).await;
@@ -61,7 +61,7 @@ async fn a_waiting_claim_on_several_locks_takes_its_turn_to_poll() {
     let holder = Arc::new(claim_on_all(locks));
     takes(&service, &holder).await;
     let within = service.within(slot_within(&all, &peer, None).await);
-    let waiting = Waiting::standing(&within, &Arc::new(rival(&holder)), LONG_WAIT).await;
+    let waiting = Waiting::queued(&within, &Arc::new(rival(&holder)), LONG_WAIT).await;
     let _another_of_peer = occupied(&peer.operations).await;
     let another = occupied(&all).await;
     let polls = store.polls();
@@ -101,7 +101,7 @@ async fn a_claim_keeps_its_places_until_it_has_left_the_queue() {
         unreachable!("two rivals");
     };
     let within = service.within(slot_of(&peer).await);
-    let waiting = Waiting::standing(&within, first, Duration::from_secs(1)).await;
+    let waiting = Waiting::queued(&within, first, Duration::from_secs(1)).await;
     let another = occupied(&peer.operations).await;
     let not_granted = waiting.timed_out().await;
     assert_eq!(not_granted.position, None, "the store was not asked");
@@ -112,7 +112,7 @@ async fn a_claim_keeps_its_places_until_it_has_left_the_queue() {
     drop(another);
     settle().await;
     assert_eq!(view(&service, &holder).await.queue.length, 0);
-    let _second = Waiting::standing(&service, second, LONG_WAIT).await;
+    let _second = Waiting::queued(&service, second, LONG_WAIT).await;
 }
 
 /// Until then its request counts, so that streams that come and go do not pile up.

@@ -28,11 +28,11 @@ pub(in crate::store::redis) struct FleetState {
 }
 
 impl FleetState {
-    /// `survey_interval` is how often each process checks the store.
-    pub(in crate::store::redis) fn new(survey_interval: Duration) -> Self {
+    /// `check_interval` is how often each process checks the store.
+    pub(in crate::store::redis) fn new(check_interval: Duration) -> Self {
         Self {
             base: Instant::now(),
-            settle: survey_interval + Duration::from_secs(1),
+            settle: check_interval + Duration::from_secs(1),
             longest_ttl: LongestTtl::default(),
             clock: RedisClock::new(),
             data_epoch: AtomicU64::new(0),

@@ -15,9 +15,9 @@ fn recovery() -> Recovery {
         password: None,
         accept_eviction_policy: None,
         grace_on_empty_start: false,
-        survey_interval: SECOND,
+        check_interval: SECOND,
     };
-    let fleet = Arc::new(FleetState::new(config.survey_interval));
+    let fleet = Arc::new(FleetState::new(config.check_interval));
     let messages = Arc::new(PubSub::new(1, 0, Arc::clone(&fleet)));
     Recovery::new(&config, SECOND * 3600, fleet, messages)
 }

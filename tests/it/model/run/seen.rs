@@ -28,10 +28,10 @@ impl<P: Place> Run<P> {
             Acquired::Waiting(waiting) => {
                 vec![self.seen_position(What::Waiting, claim, waiting.position)]
             }
-            Acquired::Blocked(blockades) => {
-                let parts = blockades.into_iter().map(|blockade| {
-                    let (lock, length) = (self.lock(&blockade.name), blockade.queue_length);
-                    match blockade.by {
+            Acquired::Blocked(conflicts) => {
+                let parts = conflicts.into_iter().map(|conflict| {
+                    let (lock, length) = (self.lock(&conflict.name), conflict.queue_length);
+                    match conflict.by {
                         ConflictKind::Holders(holders) => {
                             What::Held.of(lock, &[holders.total, length], &[])
                         }
@@ -43,7 +43,7 @@ impl<P: Place> Run<P> {
                 });
                 parts.collect()
             }
-            Acquired::Mismatched(contradiction) => vec![self.seen_contradiction(contradiction)],
+            Acquired::Mismatched(mismatch) => vec![self.seen_mismatch(mismatch)],
             Acquired::TooManyWaiters { name, queue_length } => {
                 vec![What::TooManyWaiters.of(self.lock(&name), &[queue_length], &[])]
             }
@@ -81,7 +81,7 @@ impl<P: Place> Run<P> {
                     .map(|lost| What::NotHolder(why(&lost.reason)).bare(self.lock(&lost.name)));
                 parts.collect()
             }
-            Renewed::Contradicts(contradiction) => vec![self.seen_contradiction(contradiction)],
+            Renewed::Mismatched(mismatch) => vec![self.seen_mismatch(mismatch)],
         }
     }
 
@@ -134,7 +134,7 @@ impl<P: Place> Run<P> {
         seen
     }
 
-    fn seen_contradiction(&self, contradiction: Mismatch) -> Part {
+    fn seen_mismatch(&self, contradiction: Mismatch) -> Part {
         match contradiction {
             Mismatch::Limit { name, .. } => What::ContradictsLimit.bare(self.lock(&name)),
             Mismatch::Upgrade { name } => What::ContradictsUpgrade.bare(self.lock(&name)),

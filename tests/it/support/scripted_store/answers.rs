@@ -26,7 +26,7 @@ fn recovering(request: Option<&QueueRequest>) -> Acquired {
         return Acquired::Recovering { retry_in };
     };
     Acquired::Waiting(Waiting {
-        place: Ticket {
+        ticket: Ticket {
             sequence: 1,
             until: None,
         },
@@ -48,7 +48,7 @@ impl LockStore for ScriptedStore {
     ) -> StoreResult<Acquired> {
         let fate = request.and_then(|request| {
             let mut polls = self.polls.lock().unwrap();
-            polls.push((claim.token, request.place));
+            polls.push((claim.token, request.ticket));
             self.fates_of_polls.lock().unwrap().pop_front()
         });
         let answer = async {

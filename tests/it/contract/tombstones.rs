@@ -56,7 +56,7 @@ async fn ended_claims(fixture: &Fixture) -> Vec<(Claim, NotHolder)> {
         fixture.freed(&claim).await;
         ended.push((claim, NotHolder::Released));
     }
-    fixture.served(&mut waiter).await;
+    fixture.granted_after_wait(&mut waiter).await;
     ended.push((waiter.claim, NotHolder::Released));
     for claim in evicted {
         fixture.evict(lock_of(&claim), "stuck").await;
@@ -138,7 +138,7 @@ pub(super) async fn a_table_has_room_again_after_its_tombstones_expire(fixture: 
     }
 }
 
-/// A survey runs on a thread that also accepts connections, so it must yield.
+/// A check runs on a thread that also accepts connections, so it must yield.
 pub(super) async fn many_simultaneous_ends_are_cleaned_up_while_other_tasks_run(_: &Fixture) {
     let fixture = Fixture::on(Arc::new(MemoryStore::new(10_000)), None);
     for _ in 0..2_000 {
@@ -250,7 +250,7 @@ pub(super) async fn a_lease_is_kept_a_minute_longer_than_it_lasts(fixture: &Fixt
         .await;
     let behind = fixture.waiting(&rival(&next)).await;
     fixture.freed(&next).await;
-    leases_granted(fixture.ask(&mut waiter).await);
+    leases_granted(fixture.poll(&mut waiter).await);
     assert_kept(fixture, &next, 1, LONG * 2 + TOMBSTONE_TTL).await;
     fixture.release(&behind.claim).await;
 }
