@@ -33,7 +33,7 @@ macro_rules! part {
     (lock) => {
         concat!(
             part!("lease"),
-            part!("step_back"),
+            part!("clock_step"),
             part!("ending"),
             part!("holders"),
             part!("state")
@@ -61,10 +61,10 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE: ["clock" "fence" "acquire" "acquire_reserved" "times" "acquire_options" lock queue "acquire_any" "acquire_queue" "acquire_grant"],
+    ACQUIRE: ["clock" "fence" "acquire" "acquire_reserved" "times" "acquire_options" lock queue "acquire_held" "acquire_replay" "acquire_conflicts" "acquire_wait" "acquire_grant"],
     SUSPEND: ["clock" "times" lock queue "suspend"],
-    RENEW: ["clock" "renew" "times" "renew_alone" lock queue "renew_any"],
-    RELEASE: ["clock" "release" "times" lock queue "release_any"],
+    RENEW: ["clock" "renew" "times" "renew_options" lock queue "renew_general"],
+    RELEASE: ["clock" "release" "times" lock queue "release_general"],
     WITHDRAW: ["clock" "times" lock queue "withdraw"],
     EVICT: ["clock" "times" lock queue "evict"],
     INSPECT: ["clock" "times" lock queue "inspect"],
