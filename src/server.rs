@@ -167,13 +167,13 @@ impl Server {
             // Finished tasks are collected here; they are never more than the connections that were open at once.
             while connections.try_join_next().is_some() {}
         }
-        // Refused is clearer than silence to whoever still comes.
+        // New clients are refused from here on, which is clearer than silence.
         drop(self.listener);
         drain(graceful, connections, self.drain_timeout).await
     }
 
-    /// The next connection that may come in. The permit comes first: at the limit nothing is accepted, and the system's
-    /// queue, which has a limit too, is what makes callers wait. Whoever has its share already is closed at once.
+    /// The next connection within the limits. The permit is taken first: at the limit nothing is accepted, and clients wait
+    /// in the system's queue, which has a limit too. Connections of a peer that has its share already are closed at once.
     ///
     /// # Cancel safety
     ///

@@ -234,7 +234,7 @@ fn outcome(acquired: Acquired, sent: Instant) -> Result<AcquireOutcome, StoreErr
         Acquired::Ended(lost) => AcquireOutcome::Ended(lost),
         Acquired::Recovering { retry_in } => AcquireOutcome::Recovering { retry_in },
         Acquired::Waiting(_) | Acquired::Superseded | Acquired::WaitExpired => {
-            let detail = "a claim stands in the queue that did not ask to";
+            let detail = "a claim was queued although its request does not wait";
             return Err(StoreError::unknown(Fault::Corrupt, detail));
         }
     })

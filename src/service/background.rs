@@ -1,5 +1,5 @@
-//! What outlives its caller: operations that complete without it, grants that nobody received, abandoned waiters. Each is
-//! retried until the store confirms, or until the TTL makes it moot.
+//! Work that outlives its caller: operations that complete without it, and the clean-up of undelivered grants and abandoned
+//! waiters. Clean-up is retried until the store confirms it, or until the TTL makes it unnecessary.
 //!
 //! Rollbacks are by attempt. A release, which is by token, is *not* retried: its client may have posted the token again
 //! since, and hold the lock again.

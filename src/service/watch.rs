@@ -130,7 +130,7 @@ impl ServiceShared {
             .await
             .is_err()
         {
-            tracing::debug!("the store has not said in time that it tells events");
+            tracing::debug!("the store has not confirmed in time that it delivers events");
         }
     }
 

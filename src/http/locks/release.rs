@@ -148,7 +148,7 @@ async fn evict(
     Ok(json(StatusCode::OK, "application/json", &body))
 }
 
-/// Writes the line that says who took the lock away. Where nobody needs a key, anybody can cause any number of them.
+/// Logs who took the lock away. Without keys, any client can cause any number of these lines.
 fn log_eviction(
     app: &App,
     requester: &Requester,
