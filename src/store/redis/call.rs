@@ -113,7 +113,7 @@ impl RedisStore {
                 .await
             {
                 Ok(answer) => {
-                    self.recovery.is_back();
+                    self.recovery.is_back(began);
                     return Ok((answer, may_be_done));
                 }
                 Err(failure) => failure,

@@ -6,11 +6,13 @@
 //! commands of many requests as one pipeline.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use bb8_redis::bb8::{self, ManageConnection};
+use futures_util::FutureExt as _;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
@@ -40,6 +42,10 @@ pub(super) struct Pool {
     /// Without credentials, for the log.
     address: String,
 }
+
+/// How long a request waits for a new connection before it uses one of another runtime. Redis may refuse connections,
+/// and the requests of this runtime, its waiters among them, must not wait for that to end.
+const BORROW_AFTER: Duration = Duration::from_millis(50);
 
 const UNPOISONED: &str = "nobody panics while holding it";
 
@@ -81,11 +87,31 @@ impl Pool {
 
     /// A connection to a verified Redis, shared with other requests.
     pub(super) async fn get(&self, deadline: Instant) -> Result<Connection, Failure> {
-        match timeout_at(deadline, self.of_this_runtime().get()).await {
+        let own = self.of_this_runtime();
+        let mut checkout = pin!(own.get());
+        let borrow_at = deadline.min(Instant::now() + BORROW_AFTER);
+        let connection = match timeout_at(borrow_at, &mut checkout).await {
+            Ok(connection) => Ok(connection),
+            Err(_) => match self.of_another_runtime() {
+                Some(connection) => return Ok(connection),
+                None => timeout_at(deadline, checkout).await,
+            },
+        };
+        match connection {
             Ok(Ok(connection)) => Ok(connection.clone()),
             Ok(Err(bb8::RunError::User(error))) => Err(Failure::of(&error)),
             Ok(Err(bb8::RunError::TimedOut)) | Err(_) => Err(self.not_connected()),
         }
+    }
+
+    /// An open connection of any runtime, if there is one.
+    fn of_another_runtime(&self) -> Option<Connection> {
+        let of_runtimes = self.of_runtimes.read().expect(UNPOISONED);
+        of_runtimes.values().find_map(|pool| {
+            let is_open = pool.state().idle_connections > 0;
+            let checkout = is_open.then(|| pool.get().now_or_never())?;
+            Some(checkout?.ok()?.clone())
+        })
     }
 
     fn of_this_runtime(&self) -> bb8::Pool<Manager> {

@@ -273,9 +273,9 @@ impl Recovery {
         self.outage.noticed(since);
     }
 
-    /// Redis has answered.
-    pub(super) fn is_back(&self) {
-        self.outage.is_over();
+    /// Redis has answered a request that was begun at `since`.
+    pub(super) fn is_back(&self, since: Instant) {
+        self.outage.is_answered(since);
     }
 
     /// A connection was opened, and the Redis behind it was verified.
@@ -286,7 +286,7 @@ impl Recovery {
 
     /// No connection could be opened. The existing ones may lead to another Redis than the address does now.
     pub(super) fn is_not_connected(&self, since: Instant) {
-        self.outage.noticed(since);
+        self.outage.is_not_connected(since);
         if self.outage.is_unverifiable(since) {
             self.fleet.renew_connections();
         }
