@@ -8,7 +8,6 @@ mod acquire;
 mod background;
 mod backoff;
 mod events;
-mod expiry_schedule;
 mod held;
 mod hold;
 mod listed_holders;

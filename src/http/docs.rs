@@ -14,9 +14,9 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderVa
 use axum::response::Response;
 use utoipa_swagger_ui::Config;
 
+use super::layers::SharedBytes;
 use super::problem::Problem;
 use super::{index, openapi};
-use crate::server::SharedBytes;
 
 /// Rendered once, since the document never changes while the process runs.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| openapi::json().into());

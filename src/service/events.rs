@@ -10,10 +10,9 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::backoff;
-use super::expiry_schedule::ExpirySchedule;
 use super::held::HeldByStreams;
 use super::local_waiters::LocalWaiters;
-use super::watch::Scope;
+use super::watch::{ExpirySchedule, Scope};
 use crate::domain::{ClaimDigest, LockEvent, LockName, LockView};
 use crate::store::Listener;
 

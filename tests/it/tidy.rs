@@ -83,7 +83,7 @@ fn every_rust_file_begins_with_its_purpose() {
 }
 
 #[test]
-fn no_function_and_no_file_is_too_long() {
+fn no_file_is_too_long() {
     assert_none(rules::too_long);
 }
 

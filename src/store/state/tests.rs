@@ -199,19 +199,11 @@ fn difference(mut before: BTreeMap<Row, String>, after: BTreeMap<Row, String>) -
 
 /// A plain claim for a second.
 fn claim(name: &str, mode: Mode) -> Claim {
+    let name = LockName::parse(name.as_bytes()).expect("a name");
+    let ttl = Ttl::from_store(Duration::from_secs(1));
     Claim {
-        names: LockName::parse(name.as_bytes()).expect("a name").into(),
-        token: Token::random(),
         mode,
-        fair: true,
-        ttl: Ttl::from_store(Duration::from_secs(1)),
-        hold_count: HoldCount::ONE,
-        owner: Owner::default(),
-        metadata: None,
-        min_hold: None,
-        max_hold: None,
-        lock_delay: None,
-        takes_over: false,
+        ..Claim::plain(name.into(), Token::random(), ttl)
     }
 }
 
