@@ -7,10 +7,8 @@ mod delivery;
 pub mod descriptors;
 mod flood;
 mod peer;
-mod protocol;
 pub mod shutdown;
 mod socket;
-mod streams;
 pub mod user_timeout;
 mod workers;
 

@@ -14,9 +14,8 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderVa
 use axum::response::Response;
 use utoipa_swagger_ui::Config;
 
-use super::html;
-use super::openapi;
 use super::problem::Problem;
+use super::{index, openapi};
 use crate::server::SharedBytes;
 
 /// Rendered once, since the document never changes while the process runs.
@@ -64,7 +63,7 @@ pub(super) async fn asset(request: Request) -> Result<Response, Problem> {
     };
     let headers = response.headers_mut();
     if content_type.as_bytes().starts_with(b"text/html") {
-        html::confine(headers, html::OWN_SCRIPTS);
+        index::confine(headers, index::OWN_SCRIPTS);
     }
     headers.insert(CONTENT_TYPE, content_type);
     if file.gzpipped {

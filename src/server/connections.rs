@@ -1,6 +1,7 @@
 //! One connection: how it is spoken to, and when it has been quiet for too long. What is served is not known here.
 
 use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,17 +17,17 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tower::Service;
 
 use super::activity::Activity;
-use super::delivery::{AnswerBody, UnderWay};
+use super::delivery;
+use super::delivery::{AnswerBody, StreamExecutor, UnderWay};
 use super::flood::RequestBody;
 use super::peer::Peer;
-use super::protocol::{Beginning, beginning};
 use super::socket::{Socket, SocketDeadlines};
-use super::streams::{self, StreamExecutor};
 use super::user_timeout::UserTimeoutStream;
 use crate::config::ServerConfig;
 use crate::limits::{Budget, Limit, Refusals};
@@ -46,10 +47,11 @@ const RECEIVE_WINDOW: u32 = 64 * 1024;
 const SEND_BUFFER: usize = 64 * 1024;
 /// A dead HTTP/2 peer is noticed within twice this time.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
-
 /// How long a connection that was closed for a flood keeps counting as an HTTP/2 connection. Each can cause some 10 ms of
 /// work before it is closed, and its peer could open another at once.
 const FLOOD_PAUSE: Duration = Duration::from_secs(10);
+/// What a client of HTTP/2 begins with.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// How many connections are open, for whoever reports it.
 #[derive(Debug, Clone, Default)]
@@ -234,7 +236,8 @@ impl Protocol {
             let mut refused = Response::new(Body::empty());
             *refused.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
             let under_way = UnderWay::new(activity, None);
-            let refused = refused.map(|body| AnswerBody::new(body, under_way, streams::delivery()));
+            let refused =
+                refused.map(|body| AnswerBody::new(body, under_way, delivery::of_this_stream()));
             return Either::Left(ready(Ok(refused)));
         }
         let path_and_query = request.uri().path_and_query();
@@ -248,7 +251,7 @@ impl Protocol {
         let under_way = UnderWay::new(activity, permit.ok());
         // Not an async block: what is moved into one and awaited there takes its room twice.
         Either::Right(app.call(request).map_ok(move |response| {
-            response.map(|body| AnswerBody::new(body, under_way, streams::delivery()))
+            response.map(|body| AnswerBody::new(body, under_way, delivery::of_this_stream()))
         }))
     }
 
@@ -301,4 +304,46 @@ fn keep_after_flood(taken: impl Send + 'static) {
         sleep(FLOOD_PAUSE).await;
         drop(taken);
     });
+}
+
+/// What a connection begins with.
+#[derive(Debug)]
+pub(super) struct Beginning {
+    /// Whether it is the preface of HTTP/2 without encryption (RFC 9113, 3.4).
+    pub(super) is_http2: bool,
+    /// What was taken off the socket to find that out, and has to be read again.
+    pub(super) read: Vec<u8>,
+}
+
+/// Waits until the first bytes decide.
+///
+/// Nearly always the first packet does. It is only looked at: hyper finds it where it was, and reads a request in one
+/// piece, into one buffer of 8 KiB rather than one of 16. What came of a preface in pieces is taken off the socket, because
+/// bytes that stay there keep it ready to be read, and there would be nothing to wait on.
+///
+/// # Cancel safety
+///
+/// Dropped, it may have taken bytes off the socket, which is of no use any more.
+pub(super) async fn beginning(stream: &mut TcpStream) -> io::Result<Beginning> {
+    let mut first = [0; PREFACE.len()];
+    let length = stream.peek(&mut first).await?;
+    if length == 0 || length == PREFACE.len() || !PREFACE.starts_with(&first[..length]) {
+        let is_http2 = first == *PREFACE;
+        let read = Vec::new();
+        return Ok(Beginning { is_http2, read });
+    }
+    let mut read = Vec::with_capacity(PREFACE.len());
+    while read.len() < PREFACE.len() && PREFACE.starts_with(&read) {
+        let missing = PREFACE.len() - read.len();
+        if (&mut *stream)
+            .take(missing as u64)
+            .read_buf(&mut read)
+            .await?
+            == 0
+        {
+            break;
+        }
+    }
+    let is_http2 = read == PREFACE;
+    Ok(Beginning { is_http2, read })
 }

@@ -84,6 +84,8 @@ struct Watcher {
     next: u64,
     is_reset: bool,
     ready: VecDeque<LogEntry>,
+    /// When it may read again. The first event after a rest is read at once.
+    read_at: Instant,
     _open: Open,
 }
 
@@ -108,6 +110,7 @@ impl ServiceShared {
             next,
             is_reset: !is_whole,
             ready: VecDeque::new(),
+            read_at: Instant::now(),
         };
         Watch(stream::unfold(watcher, Watcher::next).boxed())
     }
@@ -155,15 +158,16 @@ impl Watcher {
                 Some(LogEntry::Gap) => return Some((WatchEvent::Reset, self)),
                 None => {}
             }
-            let end = *self.ends.borrow_and_update();
-            if self.next < end {
+            let has_more = self.next < *self.ends.borrow_and_update();
+            if has_more && self.read_at <= Instant::now() {
                 self.catch_up();
                 continue;
             }
             tokio::select! {
                 () = draining.cancelled() => return None,
+                () = tokio::time::sleep_until(self.read_at), if has_more => {}
                 // The sender lives as long as the guard.
-                _ = self.ends.changed() => {}
+                _ = self.ends.changed(), if !has_more => {}
             }
         }
     }
@@ -171,6 +175,7 @@ impl Watcher {
     fn catch_up(&mut self) {
         let (next, entries) = self.guard.0.events.since(self.next, &self.scope);
         self.next = next;
+        self.read_at = Instant::now() + self.guard.0.events.read_interval();
         match entries {
             Some(entries) => self.ready = entries,
             None => self.is_reset = true,

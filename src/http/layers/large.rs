@@ -11,7 +11,7 @@ use http_body::{Frame, SizeHint};
 
 use super::RequestFacts;
 use crate::http::app::App;
-use crate::http::route::Route;
+use crate::http::routes::Route;
 use crate::limits::{Limit, Taken};
 use crate::server::SharedBytes;
 

@@ -16,7 +16,7 @@ use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::auth::Role;
 use crate::http::extract::{Fields, UnreadRequest};
-use crate::http::log_sample::Frequent;
+use crate::http::log::Frequent;
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
 use crate::http::wire::{EvictedBody, HolderView, json};

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::domain::{Claim, LockNames, Metadata, Mode, Owner, Share, Token, Ttl};
+use crate::domain::{Claim, LockNames, LockState, Metadata, Mode, Owner, Share, Token, Ttl};
 
 /// One step, and how long after the one before.
 #[derive(Clone, Debug)]
@@ -236,6 +236,127 @@ fn a_step_sweeps_few_of_the_leases_that_expired_together() {
     let granted = state.acquire(late, &KeyedClaim::new(&claim), Attempt(1), None);
     assert!(matches!(granted.answer, Ok(Acquired::Granted(_))));
     assert_eq!(state.count_kept(), 1);
+}
+
+/// A state that lists changed rows, and the time.
+fn listing() -> (State, StoreTime) {
+    let mut state = State::new(1_000_000);
+    state.list_changed_rows(true);
+    (state, StoreTime::at(Duration::from_secs(1_000_000)))
+}
+
+fn grant(state: &mut State, now: StoreTime, claim: &Claim) {
+    let granted = state.acquire(now, &KeyedClaim::new(claim), Attempt(1), None);
+    assert!(matches!(granted.answer, Ok(Acquired::Granted(_))));
+}
+
+/// Fails if the step has done so much that others notice. A lease that ends changes up to four rows.
+fn assert_short<T>(applied: Applied<'_, T>) -> T {
+    let rows = applied.changed.len();
+    assert!(rows < 5 * WORK_PER_STEP, "{rows} rows in one step");
+    applied.answer
+}
+
+/// Everything that a lock can have very many of ends in the same moment.
+#[test]
+fn no_step_of_a_sweep_is_long() {
+    const EACH: usize = 2_000;
+    let (mut state, now) = listing();
+    let held = claim("held", Mode::Exclusive);
+    grant(&mut state, now, &held);
+    for number in 0..EACH {
+        let shared = claim("shared", mode(None));
+        grant(&mut state, now, &shared);
+        let mut closing = claim("closing", mode(None));
+        closing.min_hold = Some(Duration::from_secs(2));
+        grant(&mut state, now, &closing);
+        grant(
+            &mut state,
+            now,
+            &claim(&format!("{}", number % 200), mode(None)),
+        );
+        let keys = KeyedClaim::new(&closing).keys;
+        state.release(now, &keys, None);
+        let waiting = claim("held", Mode::Exclusive);
+        let mut request = request(&waiting);
+        request.waiters_max = u32::MAX;
+        let waiting = KeyedClaim::new(&waiting);
+        let answer = state.acquire(now, &waiting, Attempt(1), Some(&request));
+        assert!(matches!(answer.answer, Ok(Acquired::Waiting(_))));
+    }
+    for late in [10, 100, 200] {
+        let late = now + Duration::from_secs(late);
+        while assert_short(state.sweep(late)) {}
+    }
+    assert_eq!(state.count_kept(), 0);
+    assert!(state.0.tombstones.rows().next().is_none());
+}
+
+/// A renewal or a release is not delayed by what has expired on the same lock; others are, but no step of it is long.
+#[test]
+fn no_step_on_a_lock_is_long_that_very_many_have_held() {
+    let (mut state, now) = listing();
+    let (mut renewed, mut released) = (claim("shared", mode(None)), claim("shared", mode(None)));
+    let expired = claim("shared", mode(None));
+    for lasting in [&mut renewed, &mut released] {
+        lasting.ttl = Ttl::from_store(Duration::from_secs(60));
+        grant(&mut state, now, lasting);
+    }
+    grant(&mut state, now, &expired);
+    for _ in 0..2_000 {
+        grant(&mut state, now, &claim("shared", mode(None)));
+    }
+    let late = now + Duration::from_secs(2);
+    let [renewed, released, expired] = [&renewed, &released, &expired].map(KeyedClaim::new);
+    let renewal = state.renew(late, &renewed.keys, RenewOptions::default());
+    assert!(matches!(assert_short(renewal), Renewed::Extended(_)));
+    let release = state.release(late, &released.keys, None);
+    assert!(matches!(
+        assert_short(release)[..],
+        [Released::Freed { .. }]
+    ));
+    let renewal = state.renew(late, &expired.keys, RenewOptions::default());
+    assert!(matches!(assert_short(renewal), Renewed::NotHolder(_)));
+    let names = [renewed.names[0].clone()];
+    let mut steps = 0;
+    while !assert_short(state.catch_up(late, &names)) {
+        steps += 1;
+    }
+    assert!(steps > 2, "all was done in {steps} steps");
+    let view = assert_short(state.inspect(late, &names[0]));
+    let LockState::Held(holders) = view.state else {
+        panic!("one still holds it");
+    };
+    assert_eq!(holders.total, 1);
+}
+
+/// The head waiter of each lock waits for others as well, on each of which much has expired.
+#[test]
+fn no_step_is_long_that_opens_a_lock_whose_waiters_wait_for_many() {
+    const LOCKS: usize = 100;
+    let (mut state, now) = listing();
+    let held = claim("held", Mode::Exclusive);
+    grant(&mut state, now, &held);
+    let name = |number: usize| LockName::parse(format!("{number}").as_bytes()).expect("a name");
+    for number in 0..LOCKS {
+        for _ in 0..20 {
+            grant(&mut state, now, &claim(&format!("{number}"), mode(None)));
+        }
+    }
+    for number in 0..LOCKS {
+        let mut waiting = claim("held", Mode::Exclusive);
+        let others = (number..number + 50).map(|other| name(other % LOCKS));
+        waiting.names = LockNames::several(others.chain([held.names[0].clone()]).collect())
+            .expect("at least one");
+        let mut request = request(&waiting);
+        (request.waiters_max, request.wait) = (u32::MAX, Duration::from_secs(60));
+        let waiting = KeyedClaim::new(&waiting);
+        assert_short(state.acquire(now, &waiting, Attempt(1), Some(&request))).expect("room");
+    }
+    let late = now + Duration::from_secs(2);
+    let held = KeyedClaim::new(&held);
+    assert_short(state.release(late, &held.keys, None));
+    while assert_short(state.sweep(late)) {}
 }
 
 proptest! {
