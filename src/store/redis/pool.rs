@@ -1,4 +1,4 @@
-//! Connections to Redis, and sending scripts over them. `scripts` describes the scripts.
+//! Connections to Redis. `node` runs scripts over them.
 //!
 //! The stock manager of bb8-redis never notices a dead connection, and a checkout that lasts as long as its command
 //! keeps requests from sharing a socket. So every failure sets a flag of its connection, the pool checks the flag
@@ -16,15 +16,13 @@ use futures_util::FutureExt as _;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, RedisError,
-    RedisResult, Value,
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisError, RedisResult,
 };
 use tokio::runtime;
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub(super) use super::failure::Failure;
+use super::failure::Failure;
 use super::recovery::Recovery;
-use super::scripts::Script;
 use crate::config::{RedisAddress, RedisConfig, StoreUrl};
 use crate::store::{Fault, PoolHealth};
 
@@ -205,36 +203,12 @@ impl Pool {
 }
 
 impl Connection {
-    /// Runs a script. After a failure that leaves the connection doubtful, it is not used again.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the command may still be executed; the connection stays usable.
-    pub(super) async fn run(
-        &mut self,
-        script: &Script,
-        command: &Cmd,
-        deadline: Instant,
-    ) -> Result<Value, Failure> {
-        let failure = match timeout_at(deadline, evaluate(&mut self.shared, script, command)).await
-        {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => Failure::of(&error),
-            Err(_) => Failure::timed_out(),
-        };
-        // Another connection has the same rights, but may lead to another Redis.
-        let is_doubtful = failure.may_be_done && failure.fault != Fault::Auth;
-        if is_doubtful || failure.fault == Fault::ReadOnly {
-            self.abandon();
-        }
-        Err(failure)
-    }
-
     /// Keeps the connection from being used again.
     pub(super) fn abandon(&self) {
         self.is_broken.store(true, Ordering::Relaxed);
     }
 
-    /// The socket itself, for the commands that are not scripts.
+    /// The socket that the clones share.
     pub(super) fn socket(&mut self) -> &mut MultiplexedConnection {
         &mut self.shared
     }
@@ -317,59 +291,4 @@ impl ManageConnection for Manager {
     fn has_broken(&self, connection: &mut Connection) -> bool {
         connection.is_broken.load(Ordering::Relaxed) || connection.epoch != self.recovery.epoch()
     }
-}
-
-/// A number that identifies a request and its answer.
-pub(super) fn request_id() -> u64 {
-    crate::domain::Attempt::random().0
-}
-
-/// The beginning of the call of a script, before its keys. Has the capacity of most calls, because a command that grows
-/// is copied each time.
-pub(super) fn evalsha(script: &Script, keys: usize) -> Cmd {
-    let mut command = Cmd::with_capacity(16 + 2 * keys, 256 + 64 * keys);
-    command.arg("EVALSHA").arg(&script.sha).arg(keys);
-    command
-}
-
-/// The call of a script with its keys and the request's number, which every script takes first; for scripts without a
-/// claim.
-pub(super) fn call(script: &Script, keys: &[&str], request: u64) -> Cmd {
-    let mut command = evalsha(script, keys.len());
-    command.arg(keys).arg(&request.to_be_bytes());
-    command
-}
-
-/// Sends a script by its hash, or by its text if Redis does not know it: after a restart, a failover or SCRIPT FLUSH.
-/// Redis has not executed a script that it does not know, and EVAL both loads and runs it.
-pub(super) async fn evaluate(
-    connection: &mut MultiplexedConnection,
-    script: &Script,
-    command: &Cmd,
-) -> RedisResult<Value> {
-    match send(connection, command).await {
-        Err(error) if error.code() == Some("NOSCRIPT") => {
-            send(connection, &by_text(script, command)).await
-        }
-        answer => answer,
-    }
-}
-
-async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {
-    // The client library returns an error from Redis as a value until it is extracted.
-    connection
-        .send_packed_command(command)
-        .await?
-        .extract_error()
-}
-
-fn by_text(script: &Script, command: &Cmd) -> Cmd {
-    let mut by_text = redis::cmd("EVAL");
-    by_text.arg(&script.source);
-    for argument in command.args_iter().skip(2) {
-        if let redis::Arg::Simple(bytes) = argument {
-            by_text.arg(bytes);
-        }
-    }
-    by_text
 }

@@ -25,7 +25,9 @@ use tokio::time::Instant;
 
 use super::info::ServerInfo;
 use super::pubsub::PubSub;
-use super::{keys, pool, scripts};
+use super::reply::Reply;
+use super::scripts::Request;
+use super::{keys, scripts};
 use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
 use crate::store::Finding;
@@ -122,11 +124,11 @@ impl Recovery {
         connection: &mut MultiplexedConnection,
         server: &ServerInfo,
     ) -> RedisResult<Option<u64>> {
-        let (script, request) = (&scripts::RECOVERY, pool::request_id());
+        let request = Request::new(&scripts::RECOVERY);
         let node = [keys::NODE, keys::LONGEST_TTL, keys::GRACE];
         let used_ms = self.fleet.longest_ttl.used_ms();
         let sent_at = Instant::now();
-        let mut command = pool::call(script, &node, request);
+        let mut command = request.command(&node);
         command
             .arg(&server.run_id)
             .arg(u8::from(server.is_durable()))
@@ -151,10 +153,9 @@ impl Recovery {
             .arg(self.messages.recovery_channel())
             .arg(self.messages.wake_channel())
             .arg(self.fleet.clock.unset_us(sent_at));
-        let value = pool::evaluate(connection, script, &command).await?;
+        let value = request.send(connection, &command).await?;
         let answered_at = Instant::now();
-        let answer =
-            scripts::Reply::to(request, value).and_then(|reply| RecoveryReply::read(reply).ok());
+        let answer = Reply::to(request.id, value).and_then(|reply| RecoveryReply::read(reply).ok());
         let answer = answer.ok_or((
             redis::ErrorKind::Client,
             "the recovery script answered out of form",
