@@ -43,6 +43,28 @@ impl Network {
     }
 }
 
+/// Each thread of the service has its own runtime, and each runtime its own connections.
+#[tokio::test]
+async fn a_thread_that_cannot_connect_uses_the_connections_of_others() {
+    let network = Network::start().await;
+    network.proxy.refuse(true);
+    let claim = lasting(claim());
+    let service = network.behind.service.clone();
+    let on_another_thread = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let answer = runtime.block_on(service.acquire(Arc::new(claim), Duration::ZERO));
+        answer.map(|answer| answer.outcome)
+    });
+    let answer = on_another_thread.await.expect("no panic");
+    assert!(
+        matches!(answer, Ok(AcquireOutcome::Granted(_))),
+        "{answer:?}"
+    );
+}
+
 fn assert_unknown(answer: Result<AcquireOutcome, StoreError>) {
     match answer {
         Err(StoreError::Unknown { .. }) => {}
