@@ -40,7 +40,8 @@ use super::{
 use crate::config::{RedisAddress, RedisConfig};
 use crate::domain::{
     Acquired, AnswerRoom, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName,
-    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
+    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions,
+    Suspended, Token,
 };
 use health::{CheckFailure, HealthCheck};
 use pool::{Failure, Pool};
@@ -253,10 +254,10 @@ impl LockStore for RedisStore {
     async fn suspend(
         &self,
         claim: &Claim,
-        keep: Duration,
+        options: SuspendOptions,
         deadline: Instant,
     ) -> StoreResult<Suspended> {
-        self.suspend(claim, keep, deadline).await
+        self.suspend(claim, options, deadline).await
     }
 
     async fn withdraw(

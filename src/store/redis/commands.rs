@@ -12,7 +12,7 @@ use super::scripts::{self, Reply, Script};
 use super::{RedisStore, constants, keys, record};
 use crate::domain::{
     Acquired, Attempt, Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, QueueRequest,
-    Rollback, Suspended, Token,
+    Rollback, SuspendOptions, Suspended, Token,
 };
 use crate::store::{Fault, StoreError};
 
@@ -218,7 +218,7 @@ impl RedisStore {
     pub(super) async fn suspend(
         &self,
         claim: &Claim,
-        keep: Duration,
+        options: SuspendOptions,
         deadline: Instant,
     ) -> Result<Suspended, StoreError> {
         let (script, request) = (&scripts::SUSPEND, pool::request_id());
@@ -232,9 +232,10 @@ impl RedisStore {
             command
                 .arg(&request.to_be_bytes())
                 .arg(self.messages.process())
-                .arg(millis(keep).max(1))
+                .arg(millis(options.keep).max(1))
                 .arg(limit)
-                .arg(permits);
+                .arg(permits)
+                .arg(u8::from(options.lists_conflicts));
             add_claims(&mut command, &digests);
             command
         };
