@@ -22,7 +22,7 @@ pub use name::{Bucket, InvalidName, LockName, LockNames};
 pub use outcome::{
     Acquired, Conflict, ConflictKind, Evicted, Grant, Listing, LockState, LockView, Mismatch,
     NotHeld, NotHolder, Released, RenewOptions, Renewal, Renewed, Rollback, RollbackRight,
-    Suspended, Waiting,
+    SuspendOptions, Suspended, Waiting,
 };
 pub use queue::{HeadWaiter, Position, Queue, QueueRequest, Ticket};
 pub use room::{AnswerRoom, PageRoom};

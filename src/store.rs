@@ -19,7 +19,8 @@ use tokio::time::Instant;
 use crate::config::{Config, StoreUrl};
 use crate::domain::{
     Acquired, Attempt, Claim, ClaimDigest, Evicted, HoldCount, Listing, LockEvent, LockName,
-    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
+    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions,
+    Suspended, Token,
 };
 
 /// How long the tombstone of an ended claim is kept, so that late or repeated requests with its token learn of the end.
@@ -90,13 +91,12 @@ pub trait LockStore: Send + Sync + fmt::Debug {
         deadline: Instant,
     ) -> StoreResult<Acquired>;
 
-    /// Removes a waiting claim from the queue of this process and keeps its place for `keep`: a request within that
-    /// time, on any process, continues from there. Meanwhile it does not hold up the queue. Changes nothing for a claim
-    /// that does not wait.
+    /// Removes a waiting claim from the queue of this process and keeps its place for a while: until then, a request on any
+    /// process continues from there, and nobody waits for it. Changes nothing for a claim that does not wait.
     async fn suspend(
         &self,
         claim: &Claim,
-        keep: Duration,
+        options: SuspendOptions,
         deadline: Instant,
     ) -> StoreResult<Suspended>;
 

@@ -118,8 +118,17 @@ pub enum Mismatch {
 pub struct Suspended {
     /// Its position in the queue; none if it was not queued.
     pub position: Option<Position>,
-    /// The conflicts of the claim.
+    /// The conflicts of the claim, if they were asked for.
     pub blocked_by: Vec<Conflict>,
+}
+
+/// How a claim leaves the queue.
+#[derive(Clone, Copy, Debug)]
+pub struct SuspendOptions {
+    /// How long its place is kept.
+    pub keep: Duration,
+    /// Whether the answer lists the conflicts. With many holders, that takes the store most of the time.
+    pub lists_conflicts: bool,
 }
 
 /// The options of a renewal.

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::ServiceShared;
 use super::acquire::Request;
 use super::backoff::Backoff;
-use crate::domain::{Claim, Rollback, Suspended};
+use crate::domain::{Claim, Rollback, SuspendOptions, Suspended};
 use crate::limits::{Passed, Slot};
 use crate::store::StoreError;
 
@@ -182,13 +182,15 @@ impl ServiceShared {
     pub(super) async fn suspend(
         &self,
         claim: &Claim,
+        lists_conflicts: bool,
         deadline: Instant,
     ) -> Result<Suspended, StoreError> {
         let sent = Instant::now();
-        let suspended = self
-            .store
-            .suspend(claim, self.waiting.place_kept, deadline)
-            .await;
+        let options = SuspendOptions {
+            keep: self.waiting.place_kept,
+            lists_conflicts,
+        };
+        let suspended = self.store.suspend(claim, options, deadline).await;
         self.metrics
             .store
             .operation("park", sent.elapsed(), &suspended);
@@ -200,12 +202,12 @@ impl ServiceShared {
         suspended
     }
 
-    /// Leaves the queue, with retries until the place has expired by itself.
+    /// Leaves the queue, with retries until the place has expired by itself. Nobody reads the answer.
     pub(super) async fn suspend_until_done(&self, claim: &Claim) {
         let give_up_at = Instant::now() + self.waiting.place_kept + self.operation_timeout;
         retry_until(give_up_at, || async {
             let (_, deadline) = self.start();
-            self.suspend(claim, deadline).await.is_ok()
+            self.suspend(claim, false, deadline).await.is_ok()
         })
         .await;
     }

@@ -23,7 +23,8 @@ use super::{
 };
 use crate::domain::{
     Acquired, AnswerRoom, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName,
-    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
+    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions,
+    Suspended, Token,
 };
 use clock::Clock;
 
@@ -220,12 +221,12 @@ impl LockStore for MemoryStore {
     async fn suspend(
         &self,
         claim: &Claim,
-        keep: Duration,
+        options: SuspendOptions,
         deadline: Instant,
     ) -> StoreResult<Suspended> {
         let keyed = KeyedClaim::new(claim);
         self.step_on(&claim.names, deadline, |state, now| {
-            state.suspend(now, &keyed, keep)
+            state.suspend(now, &keyed, options)
         })
         .await
     }

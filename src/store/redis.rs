@@ -41,7 +41,8 @@ use super::{
 use crate::config::{RedisAddress, RedisConfig};
 use crate::domain::{
     Acquired, AnswerRoom, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName,
-    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
+    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions,
+    Suspended, Token,
 };
 use encode::digests;
 use health::{CHECK_TIMEOUT, HealthCheck};
@@ -154,12 +155,12 @@ impl LockStore for RedisStore {
     async fn suspend(
         &self,
         claim: &Claim,
-        keep: Duration,
+        options: SuspendOptions,
         deadline: Instant,
     ) -> StoreResult<Suspended> {
         let request = Request::new(&scripts::SUSPEND);
         let digests = digests(&claim.names, claim.token);
-        let command = |_| self.node.suspend_command(request, claim, &digests, keep);
+        let command = |_| self.node.suspend_command(request, claim, &digests, options);
         let read = |reply| decode::suspended(reply, &claim.names);
         Ok(self
             .node

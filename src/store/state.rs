@@ -29,7 +29,7 @@ use std::time::Duration;
 use super::{ListQuery, StoreError};
 use crate::domain::{
     Acquired, Attempt, ClaimDigest, HoldCount, Holder, LockName, LockView, QueueRequest, Released,
-    RenewOptions, Renewed, Rollback, Suspended, Timestamp,
+    RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Timestamp,
 };
 pub use claim::{ClaimKey, ClaimKeys, KeyedClaim};
 pub use effects::{Notification, Row};
@@ -156,14 +156,14 @@ impl State {
         self.step(now, |table| table.acquire(claim, attempt, request, now))
     }
 
-    /// Removes a waiting claim from the waiters and keeps its place.
+    /// Removes a waiting claim from the waiters and keeps its place for a while.
     pub fn suspend(
         &mut self,
         now: StoreTime,
         claim: &KeyedClaim<'_>,
-        keep: Duration,
+        options: SuspendOptions,
     ) -> Applied<'_, Suspended> {
-        self.step(now, |table| table.suspend(claim, keep, now))
+        self.step(now, |table| table.suspend(claim, options, now))
     }
 
     /// Rolls back what the attempt was granted or took over.

@@ -237,6 +237,7 @@ on_every_store! {
         a_process_with_grant_after_grant_is_not_considered_dead;
     places:
         a_suspended_claim_gets_its_position
+        a_suspended_claim_gets_its_conflicts_only_on_request
         a_suspended_claim_is_passed_over_and_first_again_when_it_is_back
         a_claim_that_is_back_resumes_its_place
         a_suspended_claim_may_be_granted_without_waiting

@@ -149,7 +149,7 @@ impl WaitLoop {
         }
         let suspend = async {
             self.request.slot.retake().await;
-            inner.suspend(&self.request.claim, by).await
+            inner.suspend(&self.request.claim, true, by).await
         };
         match timeout_at(by, suspend).await {
             Ok(Ok(Suspended {

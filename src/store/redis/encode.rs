@@ -10,7 +10,7 @@ use super::scripts::Request;
 use super::{constants, keys, record};
 use crate::domain::{
     Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, QueueRequest, RenewOptions, Rollback,
-    RollbackRight, Token,
+    RollbackRight, SuspendOptions, Token,
 };
 
 /// What the script may do for a claim without a conflict.
@@ -129,7 +129,7 @@ impl Node {
         request: Request,
         claim: &Claim,
         digests: &[ClaimDigest],
-        keep: Duration,
+        options: SuspendOptions,
     ) -> Cmd {
         let mut command = request.evalsha(digests.len());
         for name in claim.names.iter() {
@@ -139,9 +139,10 @@ impl Node {
         command
             .arg(&request.id.to_be_bytes())
             .arg(self.messages.process())
-            .arg(millis(keep).max(1))
+            .arg(millis(options.keep).max(1))
             .arg(limit)
-            .arg(permits);
+            .arg(permits)
+            .arg(u8::from(options.lists_conflicts));
         add_claims(&mut command, digests);
         command
     }

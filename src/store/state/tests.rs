@@ -143,7 +143,13 @@ fn run(state: &mut State, now: StoreTime, step: &Step) -> (String, Vec<Row>) {
     match step.operation {
         TestStep::Acquire => told(state.acquire(now, claim, attempt, None)),
         TestStep::Wait => told(state.acquire(now, claim, attempt, Some(&request))),
-        TestStep::Suspend => told(state.suspend(now, claim, Duration::from_secs(1))),
+        TestStep::Suspend => {
+            let options = SuspendOptions {
+                keep: Duration::from_secs(1),
+                lists_conflicts: true,
+            };
+            told(state.suspend(now, claim, options))
+        }
         TestStep::Renew(mode) => {
             let change = RenewOptions {
                 mode,

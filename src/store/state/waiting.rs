@@ -9,7 +9,7 @@ use super::table::Table;
 use super::wait_queue::QueueEntry;
 use crate::domain::{
     Acquired, AnswerRoom, Conflict, ConflictKind, LockName, LockState, Position, QueueRequest,
-    Suspended, Ticket, Waiting,
+    SuspendOptions, Suspended, Ticket, Waiting,
 };
 use crate::store::StoreError;
 
@@ -145,19 +145,22 @@ impl Table {
     pub(super) fn suspend(
         &mut self,
         claim: &KeyedClaim<'_>,
-        keep: Duration,
+        options: SuspendOptions,
         now: StoreTime,
     ) -> Suspended {
         for name in claim.names.iter() {
             self.find(name, now);
         }
         let position = self.position(claim);
-        let blocked_by = self.conflicts(claim, self.sequence(claim, None), now);
+        let blocked_by = match options.lists_conflicts {
+            true => self.conflicts(claim, self.sequence(claim, None), now),
+            false => Vec::new(),
+        };
         for key in claim.keys.iter() {
             if let Some(queue) = self.queue_mut(&key.name)
                 && queue.position(key.claim).is_some()
             {
-                queue.suspend(key.claim, now + keep);
+                queue.suspend(key.claim, now + options.keep);
                 self.effects.ticket_changed(&key.name, key.claim);
             }
         }

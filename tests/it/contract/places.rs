@@ -1,7 +1,8 @@
 //! Contract tests of places: a place without a waiter is kept for a while, passed over meanwhile, and found by token.
 
 use leasehold::domain::{
-    Acquired, ConflictKind, LockState, NotHolder, Position, Queue, Released, Suspended, Ticket,
+    Acquired, ConflictKind, LockState, NotHolder, Position, Queue, Released, SuspendOptions,
+    Suspended, Ticket,
 };
 
 use super::waiting::held_and_waited_for;
@@ -26,6 +27,20 @@ pub(super) async fn a_suspended_claim_gets_its_position(fixture: &Fixture) {
     let conflict = only(suspended.blocked_by);
     assert_eq!(&conflict.name, lock_of(&holding));
     assert!(matches!(conflict.by, ConflictKind::Holders(holders) if holders.total == 1));
+}
+
+/// Otherwise a hundred holders would be read for each client that disconnects.
+pub(super) async fn a_suspended_claim_gets_its_conflicts_only_on_request(fixture: &Fixture) {
+    let (_, [_, second, _]) = held_and_waited_for(fixture).await;
+    let options = SuspendOptions {
+        keep: LONG,
+        lists_conflicts: false,
+    };
+    let suspended = fixture.suspend_with(&second.claim, options).await;
+    assert_eq!(suspended.position.map(|it| it.position), Some(2));
+    assert_eq!(suspended.blocked_by, []);
+    let mut back = second.again();
+    fixture.still_waits(&mut back).await;
 }
 
 pub(super) async fn a_suspended_claim_is_passed_over_and_first_again_when_it_is_back(

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::domain::{
     Acquired, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName, LockNames, LockView,
-    Position, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Ticket, Token,
-    Waiting,
+    Position, QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended,
+    Ticket, Token, Waiting,
 };
 use leasehold::store::{Deadlines, ListQuery, Listener, LockStore, StoreHealth, StoreResult};
 use tokio::time::Instant;
@@ -64,7 +64,7 @@ impl LockStore for ScriptedStore {
     async fn suspend(
         &self,
         claim: &Claim,
-        keep: Duration,
+        options: SuspendOptions,
         deadline: Instant,
     ) -> StoreResult<Suspended> {
         let answer = async {
@@ -73,7 +73,7 @@ impl LockStore for ScriptedStore {
                     position: Some(FIRST),
                     blocked_by: Vec::new(),
                 }),
-                false => self.store.suspend(claim, keep, deadline).await,
+                false => self.store.suspend(claim, options, deadline).await,
             }
         };
         self.run(Operation::Suspend, answer).await
