@@ -11,7 +11,6 @@ mod events;
 mod extract;
 mod health;
 mod index;
-mod layers;
 mod locks;
 mod log;
 mod metrics;
@@ -21,6 +20,7 @@ mod peers;
 mod problem;
 mod requester;
 mod routes;
+mod scope;
 mod sse;
 mod wire;
 
@@ -31,10 +31,10 @@ use futures_util::future::ready;
 
 pub use app::{App, HttpSettings, RequestLog};
 pub use auth::{Access, Failures, KeyRing, KnownHosts, Role};
-pub use layers::RequestScope;
 pub use metrics::BUCKETS;
 pub use problem::Code;
 pub use routes::Route;
+pub use scope::RequestScope;
 
 use problem::Problem;
 use routes::Routes;

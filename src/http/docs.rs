@@ -14,8 +14,8 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderVa
 use axum::response::Response;
 use utoipa_swagger_ui::Config;
 
-use super::layers::SharedBytes;
 use super::problem::Problem;
+use super::scope::SharedBytes;
 use super::{index, openapi};
 
 /// Rendered once, since the document never changes while the process runs.

@@ -7,11 +7,11 @@ use axum::http::StatusCode;
 
 use super::app::App;
 use super::auth::Access;
-use super::layers::{RequestFacts, ResponseFacts};
 use super::locks::lock_name;
 use super::peers::{PeerCounts, TotalCount};
 use super::problem::{Code, Problem};
 use super::routes::Route;
+use super::scope::{RequestFacts, ResponseFacts};
 use crate::config::LogRequests;
 use crate::domain::LockName;
 

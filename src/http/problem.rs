@@ -18,8 +18,8 @@ use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 
 use super::extract::echo;
-use super::layers::Waited;
 use super::locks::{LOCK_TOKEN, secret};
+use super::scope::Waited;
 use super::wire::{HolderView, json, millis};
 use crate::domain::{
     Conflict, Holders, InvalidField, InvalidName, InvalidToken, LockName, NotHeld, Token, duration,

@@ -1,5 +1,5 @@
-//! Who sent a request: its id in responses and logs, its peer, and what its key allows. The connection and the layers
-//! pass nothing else to the handlers.
+//! Who sent a request: its id in responses and logs, its peer, and what its key allows. The handlers get
+//! nothing else from the connection and from the processing before them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

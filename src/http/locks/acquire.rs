@@ -15,9 +15,9 @@ use crate::domain::{
 use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::extract::{Fields, UnreadRequest};
-use crate::http::layers::Waited;
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
+use crate::http::scope::Waited;
 use crate::service::{AcquireAnswer, AcquireOutcome};
 
 /// The fields of an acquire.
