@@ -101,7 +101,7 @@ macro_rules! part {
         )
     };
     (queue) => {
-        concat!(part!("ticket"), part!("queue"), part!("view"))
+        concat!(part!("ticket"), part!("queue"))
     };
     ($file:literal) => {
         include_str!(concat!("lua/", $file, ".lua"))
@@ -122,15 +122,15 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE: ["clock" "fence" "acquire" "acquire_reserved" "times" "acquire_options" lock queue "acquire_held" "acquire_replay" "acquire_conflicts" "acquire_wait" "acquire_grant"],
-    SUSPEND: ["clock" "times" lock queue "suspend"],
+    ACQUIRE: ["clock" "fence" "acquire" "acquire_reserved" "times" "acquire_options" lock queue "view" "acquire_held" "acquire_replay" "acquire_conflicts" "acquire_wait" "acquire_grant"],
+    SUSPEND: ["clock" "times" lock queue "view" "suspend"],
     RENEW: ["clock" "renew" "times" "renew_options" lock queue "renew_general"],
     RELEASE: ["clock" "release" "times" lock queue "release_general"],
     WITHDRAW: ["clock" "times" lock queue "withdraw"],
     EVICT: ["clock" "times" lock queue "evict"],
-    INSPECT: ["clock" "times" lock queue "inspect"],
+    INSPECT: ["clock" "times" lock queue "view" "inspect"],
     SCAN: ["clock" "took" "times" lock "scan"],
-    PAGE: ["clock" "took" "times" lock queue "page"],
+    PAGE: ["clock" "took" "times" lock queue "view" "page"],
     SHIFT: ["clock" "took" "times" lock "shift"],
     SHIFT_HOLDERS: ["clock" "took" "times" lock "shift_holders"],
     RECOVERY: ["clock" "recovery"],
@@ -198,6 +198,34 @@ mod tests {
         for name in constants::names() {
             let is_used = used_constants().any(|used| used.trim_end_matches("_TEXT") == name);
             assert!(is_used, "no script uses {name}");
+        }
+    }
+
+    /// Redis would find out only when the script gets there.
+    #[test]
+    fn a_script_calls_only_what_it_has_defined_before() {
+        const OF_LUA: [&str; 12] = [
+            "and", "elseif", "function", "if", "in", "ipairs", "not", "or", "pairs", "return",
+            "tonumber", "unpack",
+        ];
+        for source in SOURCES {
+            let script = with_constants(source);
+            let pieces: Vec<_> = pieces(&script).collect();
+            let mut defined: Vec<&str> = OF_LUA.to_vec();
+            for (at, name) in pieces.iter().enumerate() {
+                let before = |words| at.checked_sub(words).map_or("", |at| pieces[at]);
+                if ["local", "function"].contains(&before(2)) && before(1) == " " {
+                    defined.push(name);
+                }
+                let is_name = name.starts_with(|letter: char| letter.is_ascii_alphabetic());
+                let is_called = is_name && pieces.get(at + 1).is_some_and(|it| it.starts_with('('));
+                let is_method = before(1).ends_with('.');
+                assert!(
+                    !is_called || is_method || defined.contains(name),
+                    "{name} is called, but not defined in {}",
+                    script.lines().next_back().unwrap_or_default()
+                );
+            }
         }
     }
 
