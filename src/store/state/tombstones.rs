@@ -22,9 +22,9 @@ pub(super) struct Tombstones {
 }
 
 #[derive(Debug)]
-struct Tombstone {
-    until: StoreTime,
-    end: End,
+pub(super) struct Tombstone {
+    pub(super) until: StoreTime,
+    pub(super) end: End,
 }
 
 /// How a claim ended.
@@ -58,6 +58,20 @@ impl Tombstones {
         let describe =
             |(claim, it): (&ClaimDigest, &Tombstone)| (Row::Tombstone(*claim), format!("{it:?}"));
         self.tombstones.iter().map(describe)
+    }
+
+    /// The tombstone of the claim, past or not.
+    pub(super) fn of(&self, claim: ClaimDigest) -> Option<&Tombstone> {
+        self.tombstones.get(&claim)
+    }
+
+    /// Puts back tombstones that were loaded, in the order of their time.
+    pub(super) fn restore(&mut self, mut loaded: Vec<(ClaimDigest, Tombstone)>) {
+        loaded.sort_by_key(|(_, tombstone)| tombstone.until);
+        for (claim, tombstone) in loaded {
+            self.expiries.push_back((tombstone.until, claim));
+            self.tombstones.insert(claim, tombstone);
+        }
     }
 
     /// How the claim ended, if it has ended.
