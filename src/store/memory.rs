@@ -1,7 +1,7 @@
 //! The embedded store in memory: runs the [state machine](super::state) on this process's monotonic clock.
 //!
-//! Nothing here survives the process and nothing here waits. Each method is one step, at one moment; its notifications
-//! are delivered after the step. The clock is tokio's, so tests can stop it. What an operation means is not known here.
+//! Nothing here survives the process and nothing here waits; the [file store](super::file) adds both, with a [`Journal`].
+//! Each method is one step, at one moment; its notifications are delivered after the step. The clock is tokio's, so tests can stop it. What an operation means is not known here.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -32,6 +32,18 @@ pub struct MemoryStore {
     clock: Clock,
     /// The pace of listings.
     pace: Pace,
+    journal: Option<Arc<dyn Journal>>,
+}
+
+/// Takes what each step changes, for a store that writes it before answers go out.
+#[async_trait]
+pub(super) trait Journal: Send + Sync {
+    /// Takes the rows that the last step of the state changed, and its notifications, which the journal delivers. Called
+    /// while the state is locked.
+    fn record(&self, state: &State, now: StoreTime, notifications: Vec<Notification>);
+
+    /// Waits until there is room for what a sweep changes, so that sweeps are no faster than the journal.
+    async fn room(&self);
 }
 
 /// The state, and the notifications of its steps that are not delivered yet.
@@ -44,16 +56,32 @@ impl MemoryStore {
     /// An empty store that keeps at most `locks_max` leases and tickets at a time, counted as the configuration says.
     #[must_use]
     pub fn new(locks_max: usize) -> Self {
+        Self::on(State::new(locks_max), Clock::start(), None)
+    }
+
+    /// A store that continues from a state, at this time, with a journal.
+    pub(super) fn journaled(mut state: State, now: StoreTime, journal: Arc<dyn Journal>) -> Self {
+        state.list_changed_rows(true);
+        Self::on(state, Clock::start_at(now), Some(journal))
+    }
+
+    fn on(state: State, clock: Clock, journal: Option<Arc<dyn Journal>>) -> Self {
         Self {
             state: Mutex::new(Guarded {
-                state: State::new(locks_max),
+                state,
                 pending: Vec::new(),
             }),
             delivering: Mutex::new(()),
             listener: OnceLock::new(),
-            clock: Clock::start(),
+            clock,
             pace: Pace::default(),
+            journal,
         }
+    }
+
+    /// The time on the store's clock.
+    pub(super) fn now(&self) -> StoreTime {
+        self.clock.now()
     }
 
     /// How much of `locks_max` is used. Expired entries count until an operation or `refresh_health` finds them.
@@ -67,11 +95,17 @@ impl MemoryStore {
         let mut guarded = self.guarded();
         // The clock is read under the lock, so that the order of steps is the order of their moments.
         let now = self.clock.now();
-        let Guarded { state, pending } = &mut *guarded;
-        let applied = step(state, now);
-        let is_silent = applied.notifications.is_empty();
-        pending.extend(applied.notifications);
-        let answer = applied.answer;
+        let Applied {
+            answer,
+            notifications,
+            ..
+        } = step(&mut guarded.state, now);
+        if let Some(journal) = &self.journal {
+            journal.record(&guarded.state, now, notifications);
+            return answer;
+        }
+        let is_silent = notifications.is_empty();
+        guarded.pending.extend(notifications);
         drop(guarded);
         if !is_silent {
             self.deliver();
@@ -84,15 +118,7 @@ impl MemoryStore {
         let delivering = self.delivering.lock();
         let notifications = std::mem::take(&mut self.guarded().pending);
         if let Some(listener) = self.listener.get() {
-            for notification in notifications {
-                match notification {
-                    Notification::Reserved(name) => listener.reserved(&name),
-                    Notification::Dequeued(key) => listener.dequeued(&key.name, key.claim),
-                    Notification::Evicted(name) => listener.evicted(&name),
-                    Notification::Released(key) => listener.released(&key.name, key.claim),
-                    Notification::Event(event) => listener.event(event),
-                }
-            }
+            deliver(notifications, listener.as_ref());
         }
         drop(delivering);
     }
@@ -212,6 +238,9 @@ impl LockStore for MemoryStore {
         // Small steps, so that other requests and connections get their turn while millions of entries are due.
         while self.step(State::sweep) {
             yield_now().await;
+            if let Some(journal) = &self.journal {
+                journal.room().await;
+            }
         }
     }
 
@@ -243,24 +272,43 @@ impl LockStore for MemoryStore {
     }
 }
 
-/// Wall time that never jumps: read once at the start, then advanced by tokio's monotonic clock.
+/// Calls the listener with each notification.
+pub(super) fn deliver(notifications: Vec<Notification>, listener: &dyn Listener) {
+    for notification in notifications {
+        match notification {
+            Notification::Reserved(name) => listener.reserved(&name),
+            Notification::Dequeued(key) => listener.dequeued(&key.name, key.claim),
+            Notification::Evicted(name) => listener.evicted(&name),
+            Notification::Released(key) => listener.released(&key.name, key.claim),
+            Notification::Event(event) => listener.event(event),
+        }
+    }
+}
+
+/// A time that never jumps: set once at the start, then advanced by tokio's monotonic clock.
 struct Clock {
     started: Instant,
-    since_1970: Duration,
+    at: StoreTime,
 }
 
 impl Clock {
     fn start() -> Self {
-        Self {
-            started: Instant::now(),
-            // A clock before 1970 counts as 1970, which is harmless: fencing tokens start anew with each process.
-            since_1970: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default(),
-        }
+        Self::start_at(wall_time())
+    }
+
+    fn start_at(at: StoreTime) -> Self {
+        let started = Instant::now();
+        Self { started, at }
     }
 
     fn now(&self) -> StoreTime {
-        StoreTime::at(self.since_1970 + self.started.elapsed())
+        self.at + self.started.elapsed()
     }
+}
+
+/// The time on the system's clock. A clock before 1970 counts as 1970, which is harmless: fencing tokens start anew with
+/// each process, or continue from those that were written.
+pub(super) fn wall_time() -> StoreTime {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    StoreTime::at(since_1970.unwrap_or_default())
 }
