@@ -5,9 +5,7 @@ mod config;
 mod exit;
 mod flags;
 mod healthcheck;
-mod hints;
 mod key_files;
-mod openapi;
 mod serve;
 
 use std::ffi::OsString;
@@ -17,6 +15,7 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Command};
 
 use crate::config::ConfigError;
+use crate::http;
 pub use exit::Exit;
 use serve::ServeError;
 
@@ -68,7 +67,7 @@ pub fn run(
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(mut stop) => {
-            hints::add_to(&mut stop);
+            flags::add_tips(&mut stop);
             // Help and version end up here too, and go to stdout. A closed pipe is not an error worth reporting.
             let _ = stop.print();
             return match stop.use_stderr() {
@@ -92,7 +91,7 @@ fn dispatch(matches: &ArgMatches, environment: Environment) -> Result<Exit, CliE
         None => serve::run(&flags::sources(matches, environment)),
         Some(("serve", matches)) => serve::run(&flags::sources(matches, environment)),
         Some(("healthcheck", matches)) => healthcheck::run(matches, environment),
-        Some(("openapi", _)) => Ok(openapi::run()),
+        Some(("openapi", _)) => Ok(print(&http::openapi::json())),
         Some(("config", matches)) => config::run(matches, environment),
         Some((name, _)) => unreachable!("clap knows no command {name}"),
     }
@@ -124,5 +123,5 @@ pub fn command() -> Command {
         )
         .subcommand(healthcheck::command())
         .subcommand(config::command())
-        .subcommand(openapi::command())
+        .subcommand(Command::new("openapi").about("Print the OpenAPI document"))
 }

@@ -6,11 +6,9 @@
 pub mod claim;
 pub mod duration;
 pub mod event;
-pub mod fence;
 pub mod lease;
 pub mod mode;
 pub mod name;
-pub mod names;
 pub mod outcome;
 pub mod queue;
 pub mod room;
@@ -18,11 +16,9 @@ pub mod token;
 
 pub use claim::{Attempt, Bounds, Claim, HoldCount, InvalidField, Metadata, Owner, Ttl};
 pub use event::{EventKind, LockEvent};
-pub use fence::Fence;
-pub use lease::{Holder, Holders, Lease, Timestamp};
+pub use lease::{Fence, Holder, Holders, Lease, Timestamp};
 pub use mode::{Mode, Share};
-pub use name::{Bucket, InvalidName, LockName};
-pub use names::LockNames;
+pub use name::{Bucket, InvalidName, LockName, LockNames};
 pub use outcome::{
     Acquired, Conflict, ConflictKind, Evicted, Grant, Listing, LockState, LockView, Mismatch,
     NotHeld, NotHolder, Released, RenewOptions, Renewal, Renewed, Rollback, RollbackRight,

@@ -9,20 +9,17 @@ mod auth;
 mod docs;
 mod events;
 mod extract;
-mod grant_body;
 mod health;
-mod html;
 mod index;
 mod layers;
 mod locks;
-mod log_sample;
+mod log;
 mod metrics;
 mod negotiate;
 pub mod openapi;
 mod peers;
 mod problem;
 mod requester;
-mod route;
 mod routes;
 mod sse;
 mod wire;
@@ -37,7 +34,7 @@ pub use auth::{Access, Failures, KeyRing, KnownHosts, Role};
 pub use layers::RequestScope;
 pub use metrics::BUCKETS;
 pub use problem::Code;
-pub use route::Route;
+pub use routes::Route;
 
 use problem::Problem;
 use routes::Routes;
@@ -125,8 +122,8 @@ fn open(app: &App) -> Router<App> {
         .route(Route::Docs.pattern(), get(docs::redirect))
         .route("/docs/", get(docs::asset))
         .route("/docs/{*asset}", get(docs::asset))
-        .route(Route::Problems.pattern(), get(problem::pages::list))
-        .route(Route::Problem.pattern(), get(problem::pages::page))
+        .route(Route::Problems.pattern(), get(problem::code::list))
+        .route(Route::Problem.pattern(), get(problem::code::page))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
 }
 

@@ -1,5 +1,5 @@
 //! Sockets: the accept loop with the limits and timers that `axum::serve` does not have, and its orderly end.
-//! What is served is any [`App`]; nothing here knows a path.
+//! Serves any [`HttpApp`]; nothing here knows what the paths mean.
 
 mod activity;
 mod connections;
@@ -7,10 +7,8 @@ mod delivery;
 pub mod descriptors;
 mod flood;
 mod peer;
-mod protocol;
 pub mod shutdown;
 mod socket;
-mod streams;
 pub mod user_timeout;
 mod workers;
 
@@ -33,16 +31,16 @@ pub use workers::Workers;
 use crate::config::ServerConfig;
 use crate::limits::{Refusals, Taken};
 
-/// Long enough for other connections to give descriptors back, short enough to be no outage.
+/// The pause after connections could not be accepted: long enough for others to close, too short for an outage.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How many bytes of answers the system takes for one connection whose peer does not read, about. Left alone it takes
-/// megabytes, which no limit of this process sees.
+/// About how many bytes of answers the system buffers for one connection whose peer does not read. By default it
+/// buffers megabytes, which no limit of this process counts.
 const SEND_BUFFER: u32 = 128 * 1024;
 
 /// How many connections may wait to be accepted: as many as the system allows (`net.core.somaxconn`), which lowers this.
-/// The usual 128 are fewer than the clients that come back at once when a process is replaced, and whoever finds no
-/// room is silently turned away and tries again a second later.
+/// With the usual 128, many of the clients that reconnect at once when a process is replaced would be dropped without
+/// notice, and retry a second later.
 const BACKLOG: u32 = i32::MAX.unsigned_abs();
 
 /// A bound listener.
@@ -51,7 +49,7 @@ pub struct Server {
     local_addr: SocketAddr,
     protocol: Arc<Protocol>,
     permits: Arc<Semaphore>,
-    /// How many permits are kept for peers that have hardly any.
+    /// How many permits are reserved for peers with few connections.
     kept: usize,
     peers: Peers,
     refusals: Refusals,
@@ -59,7 +57,7 @@ pub struct Server {
     drain_timeout: Duration,
 }
 
-/// A connection that was let in.
+/// An accepted connection.
 struct Accepted {
     stream: std::net::TcpStream,
     peer: Peer,
@@ -169,13 +167,13 @@ impl Server {
             // Finished tasks are collected here; they are never more than the connections that were open at once.
             while connections.try_join_next().is_some() {}
         }
-        // Refused is clearer than silence to whoever still comes.
+        // New clients are refused from here on, which is clearer than silence.
         drop(self.listener);
         drain(graceful, connections, self.drain_timeout).await
     }
 
-    /// The next connection that may come in. The permit comes first: at the limit nothing is accepted, and the system's
-    /// queue, which has a limit too, is what makes callers wait. Whoever has its share already is closed at once.
+    /// The next connection within the limits. The permit is taken first: at the limit nothing is accepted, and clients wait
+    /// in the system's queue, which has a limit too. Connections of a peer that has its share already are closed at once.
     ///
     /// # Cancel safety
     ///
@@ -212,7 +210,7 @@ impl Server {
                 }
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
-                    // Told once until it is over: at this pace the log would fill up with it.
+                    // Logged once until connections are accepted again: at this pace it would fill the log.
                     if !std::mem::replace(&mut is_told, true) {
                         tracing::warn!(%error, "connections cannot be accepted; trying until they can");
                     }
@@ -223,18 +221,13 @@ impl Server {
     }
 }
 
-/// Says of an answer that it shares its bytes with others, so that it costs no memory of its own however long it takes.
-/// Whoever makes the answer leaves it among its extensions.
-#[derive(Clone, Copy, Debug)]
-pub struct SharedBytes;
-
-/// As [`TcpListener::bind`], with room for more who wait.
+/// As [`TcpListener::bind`], with a longer backlog.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    // A process that is started again finds its port free though connections to the one before are still closing.
+    // A restarted process can bind the port while connections of the former process are still closing.
     socket.set_reuseaddr(true)?;
     // Accepted sockets inherit it.
     socket.set_send_buffer_size(SEND_BUFFER)?;
@@ -242,14 +235,14 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// A connection that can be given to another runtime.
+/// A connection that can be moved to another runtime.
 fn prepared(stream: TcpStream) -> io::Result<std::net::TcpStream> {
-    // Answers are small and final; waiting to fill a packet would only delay them.
+    // Answers are small and complete, so waiting to fill a packet would only delay them.
     stream.set_nodelay(true)?;
     stream.into_std()
 }
 
-/// Whether only the connection at hand failed. Other errors, such as too many open files, would come again at once.
+/// Whether only this connection failed. Other errors, such as too many open files, would recur at once.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(

@@ -5,20 +5,15 @@
 //! waiting is here: `wait_loop` has one waiting request, `local_waiters` all of them.
 
 mod acquire;
-mod answer;
+mod background;
 mod backoff;
-mod detached;
 mod events;
-mod expiry_schedule;
 mod held;
 mod hold;
 mod listed_holders;
 mod local_waiters;
 pub mod metrics;
 mod remaining;
-mod rollback;
-mod store_listener;
-mod unclaimed_lease;
 mod wait_loop;
 mod waiter;
 mod watch;
@@ -40,17 +35,16 @@ use crate::domain::{
 use crate::limits::{Gate, Slot};
 use crate::store::{Deadlines, ListQuery, LockStore, StoreError, StoreHealth};
 use acquire::Request;
-pub use answer::{AcquireAnswer, AcquireOutcome, NotGranted, QueueFull};
-use detached::Detached;
-use events::EventLog;
+pub use acquire::{AcquireAnswer, AcquireOutcome, NotGranted, QueueFull};
+use background::Detached;
+pub use background::UnclaimedLease;
 pub use events::Happened;
+use events::{EventLog, StoreListener};
 use held::HeldByStreams;
 pub use hold::{Hold, HoldEvent};
 use listed_holders::ListedHolders;
 use local_waiters::LocalWaiters;
 use metrics::LockMetrics;
-use store_listener::StoreListener;
-pub use unclaimed_lease::UnclaimedLease;
 use wait_loop::WaitLoop;
 use waiter::DisconnectGuard;
 pub use watch::{Scope, Watch, WatchEvent};

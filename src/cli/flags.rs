@@ -1,12 +1,17 @@
-//! The configuration flags, generated from the keys, so that the help and the file of defaults cannot disagree.
+//! The configuration flags, generated from the keys, so that the help and the file of defaults cannot disagree; and tips for
+//! arguments that clap refuses, where it cannot know what the user meant.
 
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, value_parser};
 
 use super::Environment;
-use crate::config::Sources;
-use crate::config::keys::{self, Kind, SettingKey};
+use crate::config::keys::{Kind, SettingKey};
+use crate::config::{Sources, key_meant_by, keys};
+
+/// Other programs' names for `serve`.
+const LIKE_SERVE: [&str; 4] = ["start", "run", "server", "up"];
 
 /// `--config` and a flag for each key that is not a secret.
 pub(super) fn all() -> Vec<Arg> {
@@ -106,4 +111,48 @@ fn first_sentence(text: &str) -> &str {
         .filter_map(|end| text.find(end))
         .min();
     end.map_or(text, |end| &text[..end]).trim_end_matches('.')
+}
+
+/// Adds the flag, the command or the syntax that was probably meant.
+pub(super) fn add_tips(refusal: &mut clap::Error) {
+    match (refusal.kind(), invalid(refusal)) {
+        (ErrorKind::UnknownArgument, Some(name)) => {
+            let meant = name.strip_prefix("--").and_then(key_meant_by);
+            if let Some(key) = meant.filter(|key| has_flag(key)) {
+                let flag = ContextValue::String(format!("--{}", key.flag()));
+                refusal.insert(ContextKind::SuggestedArg, flag);
+            }
+        }
+        (ErrorKind::InvalidSubcommand, Some(name)) if LIKE_SERVE.contains(&name.as_str()) => {
+            let serve = ContextValue::Strings(vec!["serve".to_owned()]);
+            refusal.insert(ContextKind::SuggestedSubcommand, serve);
+        }
+        (ErrorKind::ArgumentConflict, Some(name)) if name == "true" || name == "false" => {
+            add_tip(
+                refusal,
+                format!("a flag that is true or false needs '=', as in '--flag={name}'"),
+            );
+        }
+        (ErrorKind::ArgumentConflict, Some(name)) => {
+            add_tip(
+                refusal,
+                format!("flags follow the command, as in 'leasehold {name} --flag'"),
+            );
+        }
+        _ => {}
+    }
+}
+
+fn add_tip(refusal: &mut clap::Error, tip: String) {
+    let tip = ContextValue::StyledStrs(vec![tip.into()]);
+    refusal.insert(ContextKind::Suggested, tip);
+}
+
+/// The argument that was refused.
+fn invalid(refusal: &clap::Error) -> Option<String> {
+    let kinds = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg];
+    kinds.iter().find_map(|kind| match refusal.get(*kind) {
+        Some(ContextValue::String(name)) => Some(name.clone()),
+        _ => None,
+    })
 }

@@ -37,6 +37,27 @@ pub struct Claim {
     pub takes_over: bool,
 }
 
+impl Claim {
+    /// An exclusive claim without options.
+    #[must_use]
+    pub fn plain(names: LockNames, token: Token, ttl: Ttl) -> Self {
+        Self {
+            names,
+            token,
+            mode: Mode::Exclusive,
+            fair: true,
+            ttl,
+            hold_count: HoldCount::ONE,
+            owner: Owner::default(),
+            metadata: None,
+            min_hold: None,
+            max_hold: None,
+            lock_delay: None,
+            takes_over: false,
+        }
+    }
+}
+
 /// Distinguishes the requests for one claim, which share its token.
 ///
 /// A grant remembers which attempt may roll it back. So the rollback of an attempt whose response was lost, or of a

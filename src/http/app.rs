@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::admission::Admission;
 use super::auth::Access;
-use super::log_sample::LogSample;
+use super::log::LogSample;
 use super::metrics::HttpMetrics;
 use crate::config::{Config, LogRequests, StoreUrl};
 use crate::domain::Bounds;

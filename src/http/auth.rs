@@ -4,7 +4,6 @@
 //! Rules per lock name, or other proofs of identity than keys, would become members of [`Principal`].
 
 mod browsers;
-mod failures;
 mod keys;
 
 use axum::extract::Request;
@@ -14,10 +13,9 @@ use axum::http::header::AUTHORIZATION;
 use super::app::App;
 use super::problem::{AccessRefusal, Problem};
 use super::requester::Requester;
-use super::route::Route;
+use super::routes::Route;
 pub use browsers::KnownHosts;
-pub use failures::Failures;
-pub use keys::{KeyRing, Role};
+pub use keys::{Failures, KeyRing, Role};
 
 /// Who may call.
 #[derive(Clone, Debug)]

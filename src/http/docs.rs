@@ -14,10 +14,9 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderVa
 use axum::response::Response;
 use utoipa_swagger_ui::Config;
 
-use super::html;
-use super::openapi;
+use super::layers::SharedBytes;
 use super::problem::Problem;
-use crate::server::SharedBytes;
+use super::{index, openapi};
 
 /// Rendered once, since the document never changes while the process runs.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| openapi::json().into());
@@ -64,7 +63,7 @@ pub(super) async fn asset(request: Request) -> Result<Response, Problem> {
     };
     let headers = response.headers_mut();
     if content_type.as_bytes().starts_with(b"text/html") {
-        html::confine(headers, html::OWN_SCRIPTS);
+        index::confine(headers, index::OWN_SCRIPTS);
     }
     headers.insert(CONTENT_TYPE, content_type);
     if file.gzpipped {

@@ -30,6 +30,8 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// How long the peer may leave sent data unacknowledged before its connection is closed.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How many events are written at once if they come faster than they can be written one by one.
+const WRITTEN_AT_ONCE: usize = 64;
 
 /// `GET /events`
 pub(super) async fn events(State(app): State<App>, request: Request) -> Result<Response, Problem> {
@@ -77,6 +79,7 @@ fn response(
     // A stream ends when the process stops. A client without an id yet cannot resume on another process, so it gets a
     // `reset` at the end.
     let events = events.chain(stream::once(async { encode(WatchEvent::Reset) }));
+    let events = events.ready_chunks(WRITTEN_AT_ONCE).map(Event::joined);
     let events = events.inspect(move |_| {
         // Moved in here, so that the slot is taken for as long as the stream lives.
         let _ = &slot;

@@ -5,8 +5,7 @@
 
 mod body;
 mod fields;
-mod form;
-mod json;
+mod formats;
 
 use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
@@ -81,7 +80,7 @@ pub(super) fn query_fields(uri: &Uri) -> Result<Fields, Problem> {
 fn query(uri: &Uri) -> Result<Entries, Problem> {
     let mut entries = Entries::default();
     if let Some(query) = uri.query() {
-        form::parse(query.as_bytes(), &mut entries)
+        formats::parse_form(query.as_bytes(), &mut entries)
             .map_err(|_| Problem::malformed("the query string is not valid UTF-8"))?;
         if entries.has("token") {
             return Err(Problem::token_in_query());

@@ -1,13 +1,14 @@
-//! `/` and `/version`: links to the other routes, and the build.
+//! `/` and `/version`: links to the other routes, and the build; and what pages for people may load.
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::header::{CONTENT_SECURITY_POLICY, HeaderValue, REFERRER_POLICY};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::app::App;
-use super::route::Route;
+use super::routes::Route;
 use super::wire::json;
 
 /// Links to the other routes.
@@ -81,4 +82,17 @@ pub(super) async fn version(State(app): State<App>) -> Response {
         store: settings.store,
     };
     json(StatusCode::OK, "application/json", &version)
+}
+
+/// A page that is only text: it loads nothing and sends nothing.
+pub(super) const TEXT_ONLY: &str =
+    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// A page with scripts: only our own scripts run, and they connect only to us. `data:` is for icons in the style sheet.
+pub(super) const OWN_SCRIPTS: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Adds the policy to the headers of a page, and `no-referrer`, because our URLs contain lock names.
+pub(super) fn confine(headers: &mut HeaderMap, policy: &'static str) {
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
 }

@@ -3,7 +3,6 @@
 //! Nothing here knows what a handler does.
 
 mod large;
-mod log;
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -24,11 +23,12 @@ use tower::Service;
 use tower_http::catch_panic::{CatchPanic, ResponseForPanic};
 
 use super::app::App;
+use super::log;
 use super::problem::{self, Code, Problem};
 use super::requester::{REQUEST_ID, Requester};
-use super::route::Route;
-use super::routes::Routes;
+use super::routes::{Route, Routes};
 use crate::limits::Limit;
+pub(super) use large::SharedBytes;
 
 /// How long a request waited in a queue, passed from the handler to the log: a request that waits for a lock is not
 /// slow.
@@ -46,20 +46,20 @@ impl Waited {
 
 /// What is kept of a request until its response is ready. Not its headers, body or query string, which may contain a
 /// token. The rest is copied, because a slice of the head would keep the whole read buffer alive.
-struct RequestFacts {
-    method: Method,
-    path: Box<str>,
-    version: Version,
-    route: Option<Route>,
-    requester: Requester,
+pub(super) struct RequestFacts {
+    pub(super) method: Method,
+    pub(super) path: Box<str>,
+    pub(super) version: Version,
+    pub(super) route: Option<Route>,
+    pub(super) requester: Requester,
 }
 
 /// The response, for metrics and log.
-struct ResponseFacts<'a> {
-    status: StatusCode,
-    problem: Option<&'a Problem>,
-    took: Duration,
-    waited: Duration,
+pub(super) struct ResponseFacts<'a> {
+    pub(super) status: StatusCode,
+    pub(super) problem: Option<&'a Problem>,
+    pub(super) took: Duration,
+    pub(super) waited: Duration,
 }
 
 /// The routes inside the shared processing; the only place where problems are rendered, counted and logged. Cloning is

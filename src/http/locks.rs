@@ -3,11 +3,9 @@
 //! A request names one lock in its path or several in the field `names`; both share the code here.
 
 mod acquire;
-mod claim;
 mod grant;
 mod hold;
-mod inspect;
-mod list;
+mod read;
 mod release;
 mod renew;
 
@@ -22,8 +20,9 @@ use super::negotiate;
 use super::problem::Problem;
 use crate::domain::{InvalidName, LockName, LockNames, NotHeld, Token};
 pub(super) use acquire::{ACQUIRE_FIELDS, ACQUIRE_SEVERAL_FIELDS, acquire, acquire_several};
-pub(super) use inspect::inspect;
-pub(super) use list::{LIST_FIELDS, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, checked_prefix, list};
+pub(super) use read::{
+    LIST_FIELDS, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, checked_prefix, inspect, list,
+};
 pub(super) use release::{RELEASE_FIELDS, RELEASE_SEVERAL_FIELDS, release, release_several};
 pub(super) use renew::{RENEW_FIELDS, RENEW_SEVERAL_FIELDS, renew, renew_several};
 

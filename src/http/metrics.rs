@@ -7,7 +7,7 @@ use axum::http::{Method, StatusCode};
 use metrics::{Counter, Gauge, Histogram};
 
 use super::problem::AccessRefusal;
-use super::route::Route;
+use super::routes::Route;
 use crate::telemetry::Metrics;
 
 const REQUEST_DURATION: &str = "http_server_request_duration_seconds";

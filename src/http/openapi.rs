@@ -20,9 +20,8 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::health::Health;
 use super::index::{Index, Version};
-use super::problem::ProblemBody;
-use super::problem::pages::{Page, Pages};
-use super::route::Route;
+use super::problem::{Page, Pages, ProblemBody};
+use super::routes::Route;
 use super::wire::{
     EvictedBody, GrantView, GrantsView, LockBody, LockEventBody, LockPage, PositionView,
 };

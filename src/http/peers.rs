@@ -41,7 +41,7 @@ impl PeerCounts {
     }
 }
 
-/// The count of one kind of event, whoever brings it about.
+/// The count of one kind of event over all peers.
 #[derive(Debug, Default)]
 pub(super) struct TotalCount(Mutex<Option<Window>>);
 

@@ -6,8 +6,7 @@
 
 mod access;
 mod body;
-mod code;
-pub(super) mod pages;
+pub(super) mod code;
 mod refusal;
 
 use std::any::Any;
@@ -30,6 +29,7 @@ pub(super) use access::AccessRefusal;
 pub(super) use body::ProblemBody;
 use body::{Blocked, Ended, LostLock, ProblemOutcome};
 pub use code::Code;
+pub(super) use code::{Page, Pages};
 
 /// When to retry after a store failure.
 const RETRY_STORE: Duration = Duration::from_secs(1);

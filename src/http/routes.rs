@@ -1,4 +1,5 @@
-//! Dispatch from a request to its handler: the router, with a shortcut for requests that change one lock.
+//! The routes: how axum matches each, how documents and metric labels write it, and which requests need no router. The
+//! handlers are elsewhere.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -13,8 +14,117 @@ use futures_util::future::{BoxFuture, Either, FutureExt as _, Map, ready};
 use tower::Service;
 
 use super::app::App;
-use super::route::Route;
 use super::{auth, locks};
+
+/// One route of the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// One lock.
+    Lock,
+    /// All locks.
+    Locks,
+    /// Lock events.
+    Events,
+    /// Links to the other routes.
+    Index,
+    /// Liveness.
+    Livez,
+    /// Readiness.
+    Readyz,
+    /// The same as [`Route::Readyz`].
+    Healthz,
+    /// The build.
+    Version,
+    /// Metrics for Prometheus.
+    Metrics,
+    /// The OpenAPI document.
+    OpenApi,
+    /// Swagger UI.
+    Docs,
+    /// All problems.
+    Problems,
+    /// One problem.
+    Problem,
+}
+
+impl Route {
+    /// Every route.
+    pub const ALL: [Self; 13] = [
+        Self::Lock,
+        Self::Locks,
+        Self::Events,
+        Self::Readyz,
+        Self::Livez,
+        Self::Healthz,
+        Self::Metrics,
+        Self::Index,
+        Self::Version,
+        Self::OpenApi,
+        Self::Docs,
+        Self::Problems,
+        Self::Problem,
+    ];
+
+    /// The path with its variables, for documents and metric labels; it never contains text from a client.
+    #[must_use]
+    pub fn template(self) -> &'static str {
+        match self {
+            Self::Lock => "/locks/{name}",
+            Self::Locks => "/locks",
+            Self::Events => "/events",
+            Self::Index => "/",
+            Self::Livez => "/livez",
+            Self::Readyz => "/readyz",
+            Self::Healthz => "/healthz",
+            Self::Version => "/version",
+            Self::Metrics => "/metrics",
+            Self::OpenApi => "/openapi.json",
+            Self::Docs => "/docs",
+            Self::Problems => "/problems",
+            Self::Problem => "/problems/{code}",
+        }
+    }
+
+    /// The path as axum matches it. A lock's name may have slashes, so it takes the rest of the path.
+    pub(super) fn pattern(self) -> &'static str {
+        if self == Self::Lock {
+            "/locks/{*name}"
+        } else {
+            self.template()
+        }
+    }
+
+    /// Whether the route neither shows nor changes any lock, so that every client may read it.
+    pub(super) fn shows_no_lock(self) -> bool {
+        match self {
+            Self::Lock | Self::Locks | Self::Events | Self::Metrics => false,
+            Self::Index
+            | Self::Livez
+            | Self::Readyz
+            | Self::Healthz
+            | Self::Version
+            | Self::OpenApi
+            | Self::Docs
+            | Self::Problems
+            | Self::Problem => true,
+        }
+    }
+
+    /// The route of a path; `None` if the path is unknown.
+    ///
+    /// It names the route for metrics and logs, without text from the client. The router decides what is served.
+    pub(super) fn of(path: &str) -> Option<Self> {
+        let is_below = |root: &str| path.len() > root.len() && path.starts_with(root);
+        Some(match path {
+            _ if is_below("/locks/") => Self::Lock,
+            "/locks/" => Self::Locks,
+            _ if is_below("/problems/") => Self::Problem,
+            "/problems/" => Self::Problems,
+            _ if path.starts_with("/docs/") => Self::Docs,
+            _ => return Self::ALL.into_iter().find(|route| route.template() == path),
+        })
+    }
+}
 
 /// The routes of one address. Cloning is cheap.
 #[derive(Clone)]
@@ -80,5 +190,30 @@ fn handler(request: &Request) -> Option<fn(Request, App) -> HandlerFuture> {
         Method::PUT => Some(|request, app| locks::renew.call(request, app)),
         Method::DELETE => Some(|request, app| locks::release.call(request, app)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_belongs_to_the_route_that_serves_it() {
+        for route in Route::ALL {
+            let path = route.template().replace("{name}", "a/b");
+            assert_eq!(Route::of(&path), Some(route), "{path}");
+        }
+        for (path, route) in [
+            ("/locks/", Route::Locks),
+            ("/locks//", Route::Lock),
+            ("/docs/", Route::Docs),
+            ("/docs/index.html", Route::Docs),
+            ("/problems/", Route::Problems),
+        ] {
+            assert_eq!(Route::of(path), Some(route), "{path}");
+        }
+        for path in ["", "*", "locks", "/locksmith", "/livez/", "/events/a"] {
+            assert_eq!(Route::of(path), None, "{path}");
+        }
     }
 }

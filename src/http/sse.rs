@@ -29,7 +29,7 @@ const LINE_BREAKS: [char; 2] = ['\n', '\r'];
 /// A comment, which clients ignore.
 const COMMENT: &[u8] = b":\n\n";
 
-/// One encoded event.
+/// Encoded events, as a rule one.
 pub(super) struct Event(Bytes);
 
 impl Event {
@@ -41,6 +41,17 @@ impl Event {
     /// An event whose text is shared with other streams.
     pub(super) fn shared(text: Arc<[u8]>) -> Self {
         Self(Bytes::from_owner(text))
+    }
+
+    /// Several events to be written together. One alone keeps the text that it shares.
+    pub(super) fn joined(mut events: Vec<Self>) -> Self {
+        match events.len() {
+            1 => events.remove(0),
+            _ => {
+                let texts: Vec<&[u8]> = events.iter().map(|event| &event.0[..]).collect();
+                Self(texts.concat().into())
+            }
+        }
     }
 
     #[cfg(test)]

@@ -1,19 +1,19 @@
-//! What a connection is doing, for those who decide whether it may go on: its socket, its requests and its answers.
+//! What a connection is doing, as its socket, its requests and its answers report it. Its limits are decided elsewhere.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The state of one connection, shared by its socket and its requests.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
-    /// How many requests have begun, ever.
+    /// How many requests have begun so far.
     begun: AtomicUsize,
     /// How many of them have no complete answer.
     answering: AtomicUsize,
-    /// How many bytes of the paths and bodies of requests were given out, ever. It may wrap.
+    /// How many bytes of the paths and bodies of requests were passed on so far. It may wrap.
     received: AtomicUsize,
-    /// Whether one of the answers has no end of its own.
+    /// Whether one of the answers is an endless stream.
     is_stream: AtomicBool,
-    /// Whether the socket has ended it for what came without a request.
+    /// Whether the socket has ended it because of a flood.
     is_flooded: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ impl Activity {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Bytes of a path or a body were given out.
+    /// Counts bytes of a path or a body.
     pub(super) fn receive(&self, bytes: usize) {
         self.received.fetch_add(bytes, Ordering::Relaxed);
     }

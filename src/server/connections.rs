@@ -1,6 +1,7 @@
-//! One connection: how it is spoken to, and when it has been quiet for too long. What is served is not known here.
+//! One connection: its protocol, its limits, and its timeouts. What is served is not known here.
 
 use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,42 +17,44 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tower::Service;
 
 use super::activity::Activity;
-use super::delivery::{AnswerBody, UnderWay};
+use super::delivery;
+use super::delivery::{AnswerBody, StreamExecutor, UnderWay};
 use super::flood::RequestBody;
 use super::peer::Peer;
-use super::protocol::{Beginning, beginning};
 use super::socket::{Socket, SocketDeadlines};
-use super::streams::{self, StreamExecutor};
 use super::user_timeout::UserTimeoutStream;
 use crate::config::ServerConfig;
 use crate::limits::{Budget, Limit, Refusals};
 
-/// As much as a body has by default. `DELETE` takes up to 64 names in its query string, and they have 48 KiB when every
-/// byte of them is percent-encoded. It bounds what a connection may fill; a buffer grows only with what arrives.
+/// The same as the default limit of a body: `DELETE` takes up to 64 names in its query string, which are 48 KiB if every
+/// byte is percent-encoded. This is a maximum; a buffer grows only with the data that arrives.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// As many headers as hyper lets a head of HTTP/1 have. Over HTTP/2 nothing bounds them but their bytes, and the shortest ones
-/// take five times as much room as they are counted for.
+/// The number of headers that hyper accepts over HTTP/1. Over HTTP/2 only their bytes are limited, and the shortest
+/// headers take five times the memory that they count for.
 const HEADERS_MAX: usize = 100;
-/// How many streams may have been reset by the peer before they were looked at, and by us for errors of the peer, until
-/// the connection is closed (CVE-2023-44487, CVE-2025-8671).
+/// How many streams the peer may reset before they are processed, or cause us to reset by its errors, before the
+/// connection is closed (CVE-2023-44487, CVE-2025-8671).
 const RESET_STREAMS_MAX: usize = 50;
-/// What may arrive of the bodies of one connection before it is read. The largest body is as large by default.
+/// How many bytes of the bodies of one connection may arrive before they are read: by default the size of the largest
+/// body.
 const RECEIVE_WINDOW: u32 = 64 * 1024;
-/// What h2 may keep of one answer. It is given no more than a few pieces at a time anyway.
+/// How many bytes of one answer h2 may buffer. It gets only a few pieces at a time.
 const SEND_BUFFER: usize = 64 * 1024;
 /// A dead HTTP/2 peer is noticed within twice this time.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
-
-/// How long a connection that was closed for a flood keeps counting as an HTTP/2 connection. Each can cause some 10 ms of
-/// work before it is closed, and its peer could open another at once.
+/// How long a connection that was closed for a flood still counts as an HTTP/2 connection. Each can cause about 10 ms of
+/// work before it is closed, and its peer could open another one at once.
 const FLOOD_PAUSE: Duration = Duration::from_secs(10);
+/// The first bytes of an HTTP/2 client.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How many connections are open, for whoever reports it.
+/// How many connections are open, for metrics.
 #[derive(Debug, Clone, Default)]
 pub struct OpenConnections(Arc<AtomicUsize>);
 
@@ -106,15 +109,15 @@ pub(super) struct Protocol {
 impl Protocol {
     pub(super) fn new(config: &ServerConfig, refusals: Refusals) -> Self {
         let mut http1 = http1::Builder::new();
-        // hyper runs this timer from one answer to the next request's head, idleness included. With the time that a
-        // head may take it would close every kept connection under its proxy, hence the longer one; the shorter one is the
-        // socket's. The number of headers stays at hyper's 100: any other number costs an allocation for each request.
+        // hyper runs this timer from an answer to the end of the next head, including idle time. With the timeout of a head
+        // it would close every idle connection of a proxy, so it has the idle timeout, and the socket has that of a head.
+        // The number of headers stays at hyper's 100: any other number costs an allocation for each request.
         http1
             .timer(TokioTimer::new())
             .header_read_timeout(config.idle_timeout)
             .keep_alive(true)
             .max_buf_size(HEAD_BYTES_MAX)
-            // What a full buffer reads on top of it may complete a head of twice as much.
+            // A read into a nearly full buffer may complete a head of twice this size.
             .max_header_size(HEAD_BYTES_MAX);
         let mut http2 = http2::Builder::new(StreamExecutor {
             write_timeout: config.write_timeout,
@@ -148,10 +151,10 @@ impl Protocol {
         }
     }
 
-    /// Serves one connection to its end, in the protocol that its first bytes speak.
+    /// Serves one connection to its end, in the protocol of its first bytes.
     ///
-    /// hyper puts no time limit on the first bytes, so a connection that has not produced its first request in time is
-    /// dropped here, whichever protocol it was going to speak.
+    /// hyper has no timeout for the first bytes, so a connection without a first request in time is dropped here, whatever
+    /// its protocol.
     pub(super) async fn serve(
         &self,
         mut stream: TcpStream,
@@ -178,7 +181,7 @@ impl Protocol {
         let activity = Arc::<Activity>::default();
         let deadlines = match is_http2 {
             false => self.deadlines,
-            // Of HTTP/2, whose requests and answers go side by side, each stream has deadlines of its own.
+            // Over HTTP/2, requests and answers are concurrent, so each stream has its own deadlines.
             true => SocketDeadlines {
                 head: None,
                 answer: None,
@@ -198,7 +201,7 @@ impl Protocol {
         });
         let served = if is_http2 {
             let connection = self.http2.serve_connection(socket, service);
-            // On the heap, because most connections are not of this kind and need not have room for one.
+            // On the heap, because few connections are HTTP/2, and the others should not reserve space for it.
             let mut connection = Box::pin(watcher.watch(connection));
             match self.in_time(connection.as_mut(), deadline, &activity).await {
                 Some(served) => served,
@@ -216,7 +219,7 @@ impl Protocol {
             keep_after_flood(http2);
         }
         if let Err(error) = served {
-            // Peers that vanish and peers that speak nonsense are everyday life on an open port.
+            // Peers that vanish or send invalid data are normal on an open port.
             tracing::debug!(peer = %address, %error, "a connection ended with an error");
         }
     }
@@ -234,7 +237,8 @@ impl Protocol {
             let mut refused = Response::new(Body::empty());
             *refused.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
             let under_way = UnderWay::new(activity, None);
-            let refused = refused.map(|body| AnswerBody::new(body, under_way, streams::delivery()));
+            let refused =
+                refused.map(|body| AnswerBody::new(body, under_way, delivery::of_this_stream()));
             return Either::Left(ready(Ok(refused)));
         }
         let path_and_query = request.uri().path_and_query();
@@ -246,9 +250,9 @@ impl Protocol {
         let peer = peer.clone().in_request(permit.clone());
         request.extensions_mut().insert(peer);
         let under_way = UnderWay::new(activity, permit.ok());
-        // Not an async block: what is moved into one and awaited there takes its room twice.
+        // Not an async block: a future that is moved into one and awaited there is stored twice.
         Either::Right(app.call(request).map_ok(move |response| {
-            response.map(|body| AnswerBody::new(body, under_way, streams::delivery()))
+            response.map(|body| AnswerBody::new(body, under_way, delivery::of_this_stream()))
         }))
     }
 
@@ -257,8 +261,8 @@ impl Protocol {
         tracing::debug!("closed a connection that sent no request in time");
     }
 
-    /// Serves until the first request has to be there. `None` says that it is, and that there is more to serve. The
-    /// connection is pinned by the caller, because a future that is moved into another takes its room twice.
+    /// Serves until the first request must have arrived. `None` if it has, and the connection goes on. The caller pins the
+    /// connection, because a future that is moved into another one is stored twice.
     async fn in_time(
         &self,
         connection: Pin<&mut impl Future<Output = hyper::Result<()>>>,
@@ -275,7 +279,7 @@ impl Protocol {
         }
     }
 
-    /// Serves until nothing was asked for a while: answered PINGs keep a connection of HTTP/2 alive, but not in use.
+    /// Serves until there was no request for the idle timeout. Answered PINGs do not count as use.
     async fn until_idle(
         &self,
         mut connection: Pin<&mut impl Future<Output = hyper::Result<()>>>,
@@ -295,10 +299,52 @@ impl Protocol {
     }
 }
 
-/// Keeps the permits of a connection for a while, in a task that the shutdown does not wait for.
+/// Keeps the permits of a connection for a while, in a task that a shutdown does not wait for.
 fn keep_after_flood(taken: impl Send + 'static) {
     tokio::spawn(async move {
         sleep(FLOOD_PAUSE).await;
         drop(taken);
     });
+}
+
+/// The first bytes of a connection.
+#[derive(Debug)]
+pub(super) struct Beginning {
+    /// Whether they are the preface of HTTP/2 without encryption (RFC 9113, 3.4).
+    pub(super) is_http2: bool,
+    /// The bytes that were read from the socket to decide, and have to be parsed again.
+    pub(super) read: Vec<u8>,
+}
+
+/// Waits until the first bytes decide the protocol.
+///
+/// The first packet nearly always does. It is only peeked at, so hyper reads it from the socket in one piece, into a
+/// buffer of 8 KiB instead of 16. A preface that arrives in pieces is read from the socket, because bytes left there would
+/// keep it readable, and there would be no event to wait for.
+///
+/// # Cancel safety
+///
+/// If dropped, it may have read bytes from the socket; the connection must then be closed.
+pub(super) async fn beginning(stream: &mut TcpStream) -> io::Result<Beginning> {
+    let mut first = [0; PREFACE.len()];
+    let length = stream.peek(&mut first).await?;
+    if length == 0 || length == PREFACE.len() || !PREFACE.starts_with(&first[..length]) {
+        let is_http2 = first == *PREFACE;
+        let read = Vec::new();
+        return Ok(Beginning { is_http2, read });
+    }
+    let mut read = Vec::with_capacity(PREFACE.len());
+    while read.len() < PREFACE.len() && PREFACE.starts_with(&read) {
+        let missing = PREFACE.len() - read.len();
+        if (&mut *stream)
+            .take(missing as u64)
+            .read_buf(&mut read)
+            .await?
+            == 0
+        {
+            break;
+        }
+    }
+    let is_http2 = read == PREFACE;
+    Ok(Beginning { is_http2, read })
 }

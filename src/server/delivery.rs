@@ -1,49 +1,55 @@
-//! The body of an answer on its way to the peer. Over HTTP/2 it goes out in pieces, each of which says when it was
-//! written, and it ends only when all of them were; so whoever runs the stream can tell that nobody reads it.
+//! The body of an answer on its way to the peer, and the HTTP/2 streams that carry such bodies.
 //!
-//! hyper takes one frame of a body before it waits for a window, and does not poll the body meanwhile; h2 keeps what it was
-//! given for as long as the connection lives. Both are why a body cannot have a deadline by itself: `streams` has it. They
-//! are also why what a frame says of a lease may be old when it is written, by as much as that deadline at the most.
+//! Over HTTP/2 a body is sent in pieces that count when they are written, and it ends only after all of them were written.
+//! Each stream is a task. If its peer does not read the response for too long, the stream is reset, and h2 frees its
+//! buffers. PING replies and progress on other streams do not count as reading.
+//!
+//! A body cannot have a deadline by itself, so its stream has it: hyper takes one frame before it waits for a window and
+//! does not poll the body meanwhile, and h2 keeps the data that it was given for as long as the connection lives. For the
+//! same reason, what a frame says about a lease may be old when it is written, by that deadline at most.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use futures_util::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
+use hyper::rt::Executor;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::activity::Activity;
-use crate::limits::RequestPermit;
+use crate::limits::{Limit, Refusals, RequestPermit};
 
-/// What is given to a stream of HTTP/2 at once, which is the size of its frames.
+/// The most data passed to an HTTP/2 stream at once, which is the size of its frames.
 const PIECE_BYTES: usize = 16 * 1024;
-/// How many pieces may be unwritten: one goes out while the next one is there.
+/// How many pieces may be unwritten: one is sent while the next one is ready.
 const PIECES_MAX: usize = 2;
 
-/// How far the answer of one stream has come.
+/// The delivery progress of the answer on one stream.
 #[derive(Debug, Default)]
 pub(super) struct AnswerDelivery {
     unwritten: AtomicUsize,
     written: AtomicUsize,
-    /// The body, when it waits for a piece to be written.
+    /// Wakes the body when a piece was written.
     waits: AtomicWaker,
 }
 
 impl AnswerDelivery {
-    /// Whether something was given out that was not written yet.
+    /// Whether some piece was taken and is not written yet.
     pub(super) fn is_unread(&self) -> bool {
         self.unwritten.load(Ordering::Acquire) > 0
     }
 
-    /// How many pieces were written, ever.
+    /// How many pieces were written so far.
     pub(super) fn written(&self) -> usize {
         self.written.load(Ordering::Acquire)
     }
 }
 
-/// A part of an answer. It is dropped when it has been written, or never will be.
+/// A part of an answer. It is dropped when it has been written, or when it never will be.
 struct Piece {
     bytes: Bytes,
     delivery: Arc<AnswerDelivery>,
@@ -71,7 +77,7 @@ impl Drop for Piece {
     }
 }
 
-/// A request counts as under way for as long as this lives, which its answer has.
+/// Counts a request as in progress until this is dropped. Its answer holds it.
 pub(super) struct UnderWay {
     activity: Arc<Activity>,
     _request: Option<RequestPermit>,
@@ -93,15 +99,15 @@ impl Drop for UnderWay {
     }
 }
 
-/// The body of an answer, whatever is answered.
+/// The body of every answer.
 pub(super) struct AnswerBody {
     body: Body,
     _under_way: UnderWay,
-    /// Over HTTP/2.
+    /// The progress; only over HTTP/2.
     delivery: Option<Arc<AnswerDelivery>>,
     rest: Bytes,
     has_begun: bool,
-    /// The body has said that there is nothing more, which it is not asked again.
+    /// Whether the body has ended, after which it must not be polled.
     has_ended: bool,
 }
 
@@ -147,7 +153,7 @@ impl HttpBody for AnswerBody {
             ready!(delivery.poll_below(1, context));
             return Poll::Ready(None);
         }
-        // Of many small frames, as of events, no more are taken either.
+        // The limit holds for small frames, such as events, too.
         ready!(delivery.poll_below(PIECES_MAX, context));
         match ready!(Pin::new(&mut answer.body).poll_frame(context)) {
             Some(Ok(frame)) => Poll::Ready(Some(Ok(match frame.into_data() {
@@ -177,13 +183,13 @@ impl HttpBody for AnswerBody {
 }
 
 impl AnswerDelivery {
-    /// Waits until fewer pieces than that are unwritten.
+    /// Waits until fewer than this many pieces are unwritten.
     fn poll_below(&self, pieces: usize, context: &mut Context<'_>) -> Poll<()> {
         if self.unwritten.load(Ordering::Acquire) < pieces {
             return Poll::Ready(());
         }
         self.waits.register(context.waker());
-        // What was written in between has woken nobody.
+        // A piece may have been written before the waker was registered.
         if self.unwritten.load(Ordering::Acquire) < pieces {
             Poll::Ready(())
         } else {
@@ -194,4 +200,115 @@ impl AnswerDelivery {
 
 fn split(rest: &mut Bytes) -> Bytes {
     rest.split_to(rest.len().min(PIECE_BYTES))
+}
+
+tokio::task_local! {
+    /// The delivery progress of the response of the current task's stream.
+    static DELIVERY: Arc<AnswerDelivery>;
+}
+
+/// The delivery progress of the current task's stream; `None` outside of such a task.
+pub(super) fn of_this_stream() -> Option<Arc<AnswerDelivery>> {
+    DELIVERY.try_with(Arc::clone).ok()
+}
+
+/// Spawns streams.
+#[derive(Clone, Debug)]
+pub(super) struct StreamExecutor {
+    pub(super) write_timeout: Duration,
+    pub(super) answer_timeout: Duration,
+    pub(super) refusals: Refusals,
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Executor<F> for StreamExecutor {
+    fn execute(&self, stream: F) {
+        let delivery = Arc::<AnswerDelivery>::default();
+        let watched = Watched {
+            stream: Some(Box::pin(stream)),
+            delivery: Arc::clone(&delivery),
+            executor: self.clone(),
+            unread: None,
+        };
+        tokio::spawn(DELIVERY.scope(delivery, watched));
+    }
+}
+
+/// A stream whose response must be read within the timeouts.
+struct Watched<F> {
+    stream: Option<Pin<Box<F>>>,
+    delivery: Arc<AnswerDelivery>,
+    executor: StreamExecutor,
+    unread: Option<UnreadStream>,
+}
+
+/// A stream with response data that h2 has taken and not yet written.
+struct UnreadStream {
+    since: Instant,
+    written: usize,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl<F: Future> Future for Watched<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let watched = &mut *self;
+        let Some(stream) = &mut watched.stream else {
+            return Poll::Ready(());
+        };
+        if stream.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        let Some(limit) = watched.limit(context) else {
+            return Poll::Pending;
+        };
+        watched.executor.refusals.count(limit);
+        tracing::debug!(
+            limit = limit.label(),
+            "reset a stream whose response was not read"
+        );
+        // Dropping the stream before its end resets it.
+        watched.stream = None;
+        Poll::Ready(())
+    }
+}
+
+impl<F> Watched<F> {
+    /// The timeout that the peer has exceeded, if any.
+    fn limit(&mut self, context: &mut Context<'_>) -> Option<Limit> {
+        if !self.delivery.is_unread() {
+            self.unread = None;
+            return None;
+        }
+        let within = self.executor.write_timeout;
+        let whole = self.executor.answer_timeout;
+        let written = self.delivery.written();
+        let unread = self
+            .unread
+            .get_or_insert_with(|| UnreadStream::new(written, within.min(whole)));
+        let end = unread.since + whole;
+        while unread.timer.as_mut().poll(context).is_ready() {
+            let now = Instant::now();
+            if end <= now {
+                return Some(Limit::AnswerTimeout);
+            }
+            if unread.written == written {
+                return Some(Limit::WriteTimeout);
+            }
+            unread.written = written;
+            unread.timer.as_mut().reset(end.min(now + within));
+        }
+        None
+    }
+}
+
+impl UnreadStream {
+    fn new(written: usize, within: Duration) -> Self {
+        let since = Instant::now();
+        Self {
+            since,
+            written,
+            timer: Box::pin(sleep_until(since + within)),
+        }
+    }
 }

@@ -69,7 +69,7 @@ impl Peer {
         &self.user_timeout
     }
 
-    /// The share of this request in the limits on requests. Whoever goes on after the client is gone keeps it.
+    /// The share of this request in the limits on requests. Work that outlives the client keeps it.
     #[must_use]
     pub fn request(&self) -> Option<&RequestPermit> {
         self.request.as_ref()?.as_ref().ok()
@@ -250,7 +250,7 @@ impl Peers {
     }
 }
 
-/// The address that stands for a peer. All of an IPv6 /64 is one peer, because a client with one IPv6 address usually
+/// The address under which a peer is counted. All of an IPv6 /64 is one peer, because a client with one IPv6 address usually
 /// has 2^64 of them (RFC 6177).
 #[must_use]
 pub fn network_of(ip: IpAddr) -> IpAddr {

@@ -21,27 +21,27 @@ use crate::limits::{Limit, Refusals};
 /// it only after 128 full buffers.
 const TURN_BYTES: usize = 16 * 1024;
 
-/// How long a peer may take.
+/// The deadlines of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SocketDeadlines {
-    /// From the first byte of a head to its end; `None` where requests do not come one after the other.
+    /// From the first byte of a head to its end; `None` if requests are concurrent.
     pub(super) head: Option<Duration>,
-    /// Between two moments at which it takes something of an answer.
+    /// Between two reads of parts of an answer.
     pub(super) write: Duration,
-    /// For the whole of an answer; `None` where answers do not go one after the other.
+    /// For a whole answer; `None` if answers are concurrent.
     pub(super) answer: Option<Duration>,
 }
 
-/// A socket whose peer has to keep to deadlines.
+/// A socket with deadlines for its peer.
 pub(super) struct Socket {
     stream: UserTimeoutStream,
-    /// What was read before it was known which protocol it belongs to.
+    /// The bytes that were read before the protocol was known.
     replayed: Vec<u8>,
     deadlines: SocketDeadlines,
     activity: Arc<Activity>,
     refusals: Refusals,
     has_part_of_head: bool,
-    /// How many requests had begun when something was read last.
+    /// How many requests had begun at the last read.
     begun: usize,
     /// The bytes read since the last yield.
     turn_bytes: usize,
@@ -51,7 +51,7 @@ pub(super) struct Socket {
     unread: Option<Box<UnreadSocket>>,
 }
 
-/// Something was not taken by the system, because the peer does not read.
+/// The state of a write that the system did not accept, because the peer does not read.
 struct UnreadSocket {
     since: Instant,
     has_progressed: bool,
@@ -98,7 +98,7 @@ impl Socket {
         io::Error::new(io::ErrorKind::TimedOut, what)
     }
 
-    /// What was read belongs to a head, unless a request begins with it or is under way.
+    /// Notes received bytes: they belong to a head, unless a request is in progress or begins with them.
     fn has_read(&mut self, bytes: usize) -> io::Result<()> {
         self.begun = self.activity.begun();
         self.has_part_of_head = true;
@@ -115,7 +115,7 @@ impl Socket {
         Err(io::Error::other("the peer sends much and asks for little"))
     }
 
-    /// Nothing more has come. Whether that was for too long is only of interest while a head is on its way.
+    /// Checks the deadline when nothing more has arrived. It applies only while a head is incomplete.
     fn waits_for_head(&mut self, context: &mut Context<'_>) -> Option<io::Error> {
         if self.activity.is_answering() || self.activity.begun() != self.begun {
             self.has_part_of_head = false;
@@ -130,7 +130,7 @@ impl Socket {
         is_over.then(|| self.timed_out(Limit::HeadTimeout))
     }
 
-    /// What came of writing. While nothing is taken, time runs.
+    /// Notes the result of a write. While the system accepts nothing, the deadline runs.
     fn written(
         &mut self,
         context: &mut Context<'_>,
@@ -259,7 +259,7 @@ impl AsyncWrite for Socket {
         self.stream.is_write_vectored()
     }
 
-    /// Nothing is kept here: who flushes has written everything, and the peer has caught up.
+    /// Nothing is buffered here, so a flush means that everything is written and the peer has caught up.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.unread = None;
         Pin::new(&mut self.stream).poll_flush(context)

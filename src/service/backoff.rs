@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+const PAST_EXPIRY_MIN: Duration = Duration::from_millis(5);
+const PAST_EXPIRY_SPREAD: Duration = Duration::from_millis(20);
+
 /// The growing pauses between attempts: each is twice the one before, within bounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff {
@@ -36,4 +39,9 @@ pub(super) fn up_to(end: Duration) -> Duration {
 /// The duration less 5 % to 25 %. Never more, so that jitter delays nothing that others wait for.
 pub(super) fn jittered(duration: Duration) -> Duration {
     duration.mul_f64(0.75) + up_to(duration.mul_f64(0.2))
+}
+
+/// How long after the known end of a lease it is safe to assume that it has expired by the store's clock.
+pub(super) fn past_expiry() -> Duration {
+    PAST_EXPIRY_MIN + up_to(PAST_EXPIRY_SPREAD)
 }

@@ -1,4 +1,5 @@
-//! The log of recent events, for all watchers. While there are no watchers, the store does not deliver events.
+//! The store's notifications: passed to waiters and streams, and events kept in a log for all watchers. While there are no
+//! watchers, the store does not deliver events.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -8,18 +9,61 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::expiry_schedule::ExpirySchedule;
-use super::watch::Scope;
-use crate::domain::{LockEvent, LockView};
+use super::backoff;
+use super::held::HeldByStreams;
+use super::local_waiters::LocalWaiters;
+use super::watch::{ExpirySchedule, Scope};
+use crate::domain::{ClaimDigest, LockEvent, LockName, LockView};
+use crate::store::Listener;
 
 /// How long events are kept after the last watcher has left, so that a watcher that reconnects misses none.
 pub(super) const LINGER: Duration = Duration::from_secs(60);
 /// How many events a watcher reads at once.
 const BATCH: usize = 500;
+/// The average time between two reads of a process's watchers is at least this, however fast events come.
+const READ_SPACING: Duration = Duration::from_micros(500);
 /// How many scopes may be recorded as listed, and as many as still to be listed.
 const SCOPES_MAX: usize = 1_000;
 /// The minimum interval between listings that learn of leases. For a listing, the store reads every lock.
 const LIST_EVERY: Duration = Duration::from_secs(10);
+
+/// The listener of one service. It has no reference to the store, so that the two do not keep each other alive.
+#[derive(Debug)]
+pub(super) struct StoreListener {
+    pub(super) queues: Arc<LocalWaiters>,
+    pub(super) events: Arc<EventLog>,
+    pub(super) held: Arc<HeldByStreams>,
+}
+
+impl Listener for StoreListener {
+    fn reserved(&self, name: &LockName) {
+        self.queues.reserved(name).defer();
+    }
+
+    fn dequeued(&self, name: &LockName, claim: ClaimDigest) {
+        self.queues.recheck_claim(name, claim);
+    }
+
+    fn evicted(&self, name: &LockName) {
+        self.held.evicted(name);
+    }
+
+    fn released(&self, name: &LockName, claim: ClaimDigest) {
+        self.held.released(name, claim);
+    }
+
+    fn event(&self, event: LockEvent) {
+        self.events.record(event);
+    }
+
+    fn messages_lost(&self) {
+        self.queues.recheck_all();
+    }
+
+    fn events_lost(&self) {
+        self.events.record_gap();
+    }
+}
 
 /// The recent events, and the expiry schedule of the watched locks.
 #[derive(Debug)]
@@ -237,6 +281,12 @@ impl EventLog {
             .cloned()
             .collect();
         (end.min(next + BATCH as u64), Some(entries))
+    }
+
+    /// How long a watcher that has read pauses before it reads again, so that it reads what comes meanwhile at once.
+    pub(super) fn read_interval(&self) -> Duration {
+        let watchers = u32::try_from(self.lock().watchers).unwrap_or(u32::MAX);
+        backoff::jittered(READ_SPACING.saturating_mul(watchers))
     }
 
     /// Subscribes to new entries.

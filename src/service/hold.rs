@@ -10,8 +10,7 @@ use futures_util::Stream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::acquire::Request;
-use super::answer::{AcquireAnswer, AcquireOutcome};
+use super::acquire::{AcquireAnswer, AcquireOutcome, Request};
 use super::backoff::{self, Backoff};
 use super::held::HeldByStream;
 use super::wait_loop::WaitLoop;

@@ -60,7 +60,7 @@ impl ListedHolders {
         }
     }
 
-    /// Notes what was told of a claim's conflicts.
+    /// Notes the conflicts of a claim.
     pub(super) fn conflicts(&self, conflicts: &[Conflict]) {
         for conflict in conflicts {
             if let ConflictKind::Holders(holders) = &conflict.by {

@@ -4,7 +4,6 @@
 //! the poll interval is over. The others cost the store nothing. Nothing here waits or does I/O. Every step is short
 //! and under one mutex; waiters are woken after it is released.
 
-mod deferred_notify;
 mod lock_queue;
 
 use std::collections::HashMap;
@@ -13,13 +12,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::QueueFull;
-use super::backoff;
+pub(super) use super::waiter::DeferredNotify;
 use super::waiter::{Places, Waiter};
+use super::{QueueFull, backoff};
 use crate::config::half;
 use crate::domain::{Claim, ClaimDigest, LockName, Token};
 use crate::limits::{Budget, PeerLimits};
-pub(super) use deferred_notify::DeferredNotify;
 use lock_queue::LockQueue;
 pub(super) use lock_queue::QueueAnswer;
 
@@ -27,9 +25,6 @@ pub(super) use lock_queue::QueueAnswer;
 const POLL_SPACING: Duration = Duration::from_millis(1);
 /// How often a waiting stream is sent its position, at most.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// Added to an expiry, so that it has passed by the store's clock.
-const AFTER_END_MIN: Duration = Duration::from_millis(5);
-const AFTER_END_SPREAD: Duration = Duration::from_millis(20);
 /// A process is considered dead after this many poll intervals without a poll.
 const LIVENESS_INTERVALS: u32 = 3;
 /// Spreads the polls of all head waiters after messages may have been lost.
@@ -177,9 +172,9 @@ impl LocalWaiters {
         let mut state = self.lock();
         let poll_interval = self.poll_interval_of(&state);
         let regular = answer.sent + backoff::jittered(poll_interval);
-        let recheck = answer.recheck_in.map(|recheck_in| {
-            answer.sent + recheck_in + AFTER_END_MIN + backoff::up_to(AFTER_END_SPREAD)
-        });
+        let recheck = answer
+            .recheck_in
+            .map(|recheck_in| answer.sent + recheck_in + backoff::past_expiry());
         for name in waiter.claim.names.iter() {
             let Some(queue) = state.queues.get_mut(name) else {
                 continue;

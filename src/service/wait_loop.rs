@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::acquire::Request;
-use super::answer::AcquireAnswer;
+use super::acquire::{AcquireAnswer, Request};
 use super::backoff::{self, Backoff};
 use super::hold::{EventSender, HoldEvent};
 use super::local_waiters::{LocalWaiters, QueueAnswer, QueuePlace};

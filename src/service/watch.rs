@@ -1,7 +1,7 @@
-//! Watching the events of locks. The store delivers them; for expiries, the service inspects locks in time, which makes
-//! the store publish them.
+//! Watching the events of locks, and when leases expire. Stores emit nothing on expiry, so while events are watched the
+//! service inspects each lock just after its known expiry, which makes the store publish it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,14 +12,16 @@ use futures_util::{Stream, StreamExt as _, stream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::ServiceShared;
 use super::events::{ExpiryTask, Happened, LINGER, LogEntry};
 use super::metrics::Open;
-use crate::domain::LockName;
+use super::{ServiceShared, backoff};
+use crate::domain::{EventKind, Fence, LockEvent, LockName, LockState, LockView};
 use crate::store::{ListQuery, StoreError};
 
 /// How many locks one page of a listing has at most.
 const PAGE_SIZE: usize = 1_000;
+/// The maximum of leases in the schedule. The expiry of others is reported when a request finds it.
+const LEASES_MAX: usize = 10_000;
 /// How long until a failed inspection is repeated.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -84,6 +86,8 @@ struct Watcher {
     next: u64,
     is_reset: bool,
     ready: VecDeque<LogEntry>,
+    /// When it may read again. The first event after a rest is read at once.
+    read_at: Instant,
     _open: Open,
 }
 
@@ -108,6 +112,7 @@ impl ServiceShared {
             next,
             is_reset: !is_whole,
             ready: VecDeque::new(),
+            read_at: Instant::now(),
         };
         Watch(stream::unfold(watcher, Watcher::next).boxed())
     }
@@ -125,7 +130,7 @@ impl ServiceShared {
             .await
             .is_err()
         {
-            tracing::debug!("the store has not said in time that it tells events");
+            tracing::debug!("the store has not confirmed in time that it delivers events");
         }
     }
 
@@ -155,15 +160,16 @@ impl Watcher {
                 Some(LogEntry::Gap) => return Some((WatchEvent::Reset, self)),
                 None => {}
             }
-            let end = *self.ends.borrow_and_update();
-            if self.next < end {
+            let has_more = self.next < *self.ends.borrow_and_update();
+            if has_more && self.read_at <= Instant::now() {
                 self.catch_up();
                 continue;
             }
             tokio::select! {
                 () = draining.cancelled() => return None,
+                () = tokio::time::sleep_until(self.read_at), if has_more => {}
                 // The sender lives as long as the guard.
-                _ = self.ends.changed() => {}
+                _ = self.ends.changed(), if !has_more => {}
             }
         }
     }
@@ -171,6 +177,7 @@ impl Watcher {
     fn catch_up(&mut self) {
         let (next, entries) = self.guard.0.events.since(self.next, &self.scope);
         self.next = next;
+        self.read_at = Instant::now() + self.guard.0.events.read_interval();
         match entries {
             Some(entries) => self.ready = entries,
             None => self.is_reset = true,
@@ -258,6 +265,93 @@ async fn learn(inner: &ServiceShared, scope: Scope) {
         query.after = page.next_after;
         if query.after.is_none() || !has_room {
             return;
+        }
+    }
+}
+
+/// The ends of leases, in order.
+#[derive(Debug, Default)]
+pub(super) struct ExpirySchedule {
+    ends: HashMap<(LockName, Option<Fence>), Instant>,
+    in_order: BTreeSet<(Instant, LockName, Option<Fence>)>,
+}
+
+impl ExpirySchedule {
+    /// Applies an event. Returns whether the next inspection is now earlier.
+    pub(super) fn learn(&mut self, event: &LockEvent, now: Instant) -> bool {
+        let lease = (event.name.clone(), event.fence);
+        match event.kind {
+            EventKind::Acquired | EventKind::Renewed => {
+                let Some(expires_at) = event.expires_at else {
+                    return false;
+                };
+                // Both times are of the store's clock, but their difference is valid on this machine.
+                let lasts_ms = expires_at.unix_ms().saturating_sub(event.at.unix_ms());
+                let before = self.next();
+                self.set(lease, now + Duration::from_millis(lasts_ms));
+                self.next() < before || before.is_none()
+            }
+            EventKind::Released | EventKind::Expired | EventKind::Evicted => {
+                self.unset(&lease);
+                false
+            }
+            EventKind::Queued => false,
+        }
+    }
+
+    /// Adds the leases of a lock. Returns whether there is room for more.
+    pub(super) fn learn_view(&mut self, view: &LockView, seen: Instant) -> bool {
+        if let LockState::Held(holders) = &view.state {
+            for holder in &holders.listed {
+                self.set(
+                    (view.name.clone(), Some(holder.fence)),
+                    seen + holder.expires_in,
+                );
+            }
+        }
+        self.ends.len() < LEASES_MAX
+    }
+
+    /// Takes the locks of which a lease should have expired, each once.
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<LockName> {
+        let mut due = Vec::new();
+        while self.in_order.first().is_some_and(|(end, ..)| *end <= now) {
+            let Some((_, name, fence)) = self.in_order.pop_first() else {
+                break;
+            };
+            self.ends.remove(&(name.clone(), fence));
+            due.push(name);
+        }
+        due.sort_unstable();
+        due.dedup();
+        due
+    }
+
+    /// When the next lease should have expired.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.in_order.first().map(|(end, ..)| *end)
+    }
+
+    /// Schedules an inspection of these locks at `at`, whatever leases they have.
+    pub(super) fn inspect_again(&mut self, names: Vec<LockName>, at: Instant) {
+        for name in names {
+            self.set((name, None), at);
+        }
+    }
+
+    fn set(&mut self, lease: (LockName, Option<Fence>), end: Instant) {
+        self.unset(&lease);
+        if self.ends.len() < LEASES_MAX {
+            let end = end + backoff::past_expiry();
+            self.in_order.insert((end, lease.0.clone(), lease.1));
+            self.ends.insert(lease, end);
+        }
+    }
+
+    fn unset(&mut self, lease: &(LockName, Option<Fence>)) {
+        if let Some(end) = self.ends.remove(lease) {
+            let (name, fence) = lease.clone();
+            self.in_order.remove(&(end, name, fence));
         }
     }
 }

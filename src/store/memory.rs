@@ -1,33 +1,53 @@
 //! The embedded store in memory: runs the [state machine](super::state) on this process's monotonic clock.
 //!
-//! Nothing here survives the process and nothing here waits; the [file store](super::file) adds both, with a [`Journal`].
-//! Each method is one step, at one moment; its notifications are delivered after the step. The clock is tokio's, so tests can stop it. What an operation means is not known here.
+//! Nothing here survives the process; the [file store](super::file) adds that, with a [`Journal`]. Each method is one
+//! step, at one moment; its notifications are delivered after the step. All requests wait for a step that is in progress,
+//! so steps are short: what takes longer is done in several, and requests come between them. The clock is tokio's, so
+//! tests can stop it. What an operation means is not known here.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+mod clock;
+mod journal;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::task::yield_now;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::pace::Pace;
 use super::state::{
     Applied, ClaimKeys, KeyedClaim, ListingProgress, Notification, State, StoreTime,
 };
-use super::{Deadlines, Finding, ListQuery, Listener, LockStore, StoreHealth, StoreResult};
+use super::{
+    Deadlines, Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreHealth, StoreResult,
+};
 use crate::domain::{
     Acquired, AnswerRoom, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName,
     LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
 };
+use clock::Clock;
+pub(super) use clock::wall_time;
+pub(super) use journal::{Journal, deliver};
 
 /// How many holders one step of an eviction evicts.
-const EVICTED_PER_STEP: usize = 256;
+const EVICTED_PER_STEP: usize = 64;
+/// After so many steps of such work there is a pause, so that it leaves most of a core to requests.
+const STEPS_PER_PAUSE: usize = 8;
+const PAUSE: Duration = Duration::from_millis(1);
+/// How often such work lets others go first before a step.
+const YIELDS_MAX: usize = 100;
 
 /// Leases and queues in this process's memory.
 pub struct MemoryStore {
     state: Mutex<Guarded>,
+    /// How many threads wait for the state. The mutex has no queue: a thread that takes it again and again would keep it.
+    waiting: AtomicUsize,
     /// Held while notifications are delivered, so that they arrive in the order in which they happened.
     delivering: Mutex<()>,
+    /// How many steps of work that takes several were run. The mutex queues them: all such work shares the pauses.
+    steps: tokio::sync::Mutex<usize>,
     listener: OnceLock<Arc<dyn Listener>>,
     clock: Clock,
     /// The pace of listings.
@@ -35,28 +55,18 @@ pub struct MemoryStore {
     journal: Option<Arc<dyn Journal>>,
 }
 
-/// Takes what each step changes, for a store that writes it before answers go out.
-#[async_trait]
-pub(super) trait Journal: Send + Sync {
-    /// Takes the rows that the last step of the state changed, and its notifications, which the journal delivers. Called
-    /// while the state is locked.
-    fn record(&self, state: &State, now: StoreTime, notifications: Vec<Notification>);
-
-    /// Waits until there is room for what a sweep changes, so that sweeps are no faster than the journal.
-    async fn room(&self);
-}
-
 /// The state, and the notifications of its steps that are not delivered yet.
 struct Guarded {
     state: State,
     pending: Vec<Notification>,
+    journal: Option<Arc<dyn Journal>>,
 }
 
 impl MemoryStore {
     /// An empty store that keeps at most `locks_max` leases and tickets at a time, counted as the configuration says.
     #[must_use]
     pub fn new(locks_max: usize) -> Self {
-        Self::on(State::new(locks_max), Clock::start(), None)
+        Self::on(State::new(locks_max), Clock::start_at(wall_time()), None)
     }
 
     /// A store that continues from a state, at this time, with a journal.
@@ -70,8 +80,11 @@ impl MemoryStore {
             state: Mutex::new(Guarded {
                 state,
                 pending: Vec::new(),
+                journal: journal.clone(),
             }),
             delivering: Mutex::new(()),
+            waiting: AtomicUsize::new(0),
+            steps: tokio::sync::Mutex::default(),
             listener: OnceLock::new(),
             clock,
             pace: Pace::default(),
@@ -92,20 +105,67 @@ impl MemoryStore {
 
     /// Runs one step, then delivers its notifications.
     fn step<T>(&self, step: impl FnOnce(&mut State, StoreTime) -> Applied<'_, T>) -> T {
+        self.guard(|guarded, now| guarded.step(now, step))
+    }
+
+    /// Runs one step on these locks. If much has expired on them, that is ended before, in steps of their own.
+    ///
+    /// # Errors
+    /// That took until the deadline; nothing was done then.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped before its end, the step was not run.
+    async fn step_on<T>(
+        &self,
+        names: &[LockName],
+        deadline: Instant,
+        step: impl Fn(&mut State, StoreTime) -> Applied<'_, T>,
+    ) -> Result<T, StoreError> {
+        let at_once = || {
+            self.guard(|guarded, now| {
+                let is_up_to_date = guarded.step(now, |state, now| state.catch_up(now, names));
+                is_up_to_date.then(|| guarded.step(now, &step))
+            })
+        };
+        if let Some(answer) = at_once() {
+            return Ok(answer);
+        }
+        let in_steps = async {
+            loop {
+                if let Some(answer) = self.in_turn(at_once).await {
+                    return answer;
+                }
+            }
+        };
+        timeout_at(deadline, in_steps).await.map_err(|_| {
+            let detail = "more has expired on the lock than could be cleared away in time";
+            StoreError::unavailable(Fault::Timeout, detail)
+        })
+    }
+
+    /// Runs one step of work that takes several, after the requests that wait for the state.
+    async fn in_turn<T>(&self, step: impl FnOnce() -> T) -> T {
+        let mut steps = self.steps.lock().await;
+        *steps += 1;
+        if steps.is_multiple_of(STEPS_PER_PAUSE) {
+            sleep(PAUSE).await;
+        }
+        for _ in 0..YIELDS_MAX {
+            yield_now().await;
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+        }
+        step()
+    }
+
+    /// Runs steps of one moment, then delivers their notifications.
+    fn guard<T>(&self, steps: impl FnOnce(&mut Guarded, StoreTime) -> T) -> T {
         let mut guarded = self.guarded();
         // The clock is read under the lock, so that the order of steps is the order of their moments.
         let now = self.clock.now();
-        let Applied {
-            answer,
-            notifications,
-            ..
-        } = step(&mut guarded.state, now);
-        if let Some(journal) = &self.journal {
-            journal.record(&guarded.state, now, notifications);
-            return answer;
-        }
-        let is_silent = notifications.is_empty();
-        guarded.pending.extend(notifications);
+        let answer = steps(&mut guarded, now);
+        let is_silent = guarded.pending.is_empty();
         drop(guarded);
         if !is_silent {
             self.deliver();
@@ -124,9 +184,36 @@ impl MemoryStore {
     }
 
     fn guarded(&self) -> MutexGuard<'_, Guarded> {
-        self.state
-            .lock()
-            .expect("no step panics while it holds the state")
+        let state = match self.state.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+                let state = self.state.lock();
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                state
+            }
+            Ok(state) => Ok(state),
+            Err(TryLockError::Poisoned(poisoned)) => Err(poisoned),
+        };
+        state.expect("no step panics while it holds the state")
+    }
+}
+
+impl Guarded {
+    fn step<T>(
+        &mut self,
+        now: StoreTime,
+        step: impl FnOnce(&mut State, StoreTime) -> Applied<'_, T>,
+    ) -> T {
+        let Applied {
+            answer,
+            notifications,
+            ..
+        } = step(&mut self.state, now);
+        match &self.journal {
+            Some(journal) => journal.record(&self.state, now, notifications),
+            None => self.pending.extend(notifications),
+        }
+        answer
     }
 }
 
@@ -143,15 +230,26 @@ impl LockStore for MemoryStore {
         claim: &Claim,
         attempt: Attempt,
         request: Option<&QueueRequest>,
-        _: Instant,
+        deadline: Instant,
     ) -> StoreResult<Acquired> {
-        let claim = KeyedClaim::new(claim);
-        self.step(|state, now| state.acquire(now, &claim, attempt, request))
+        let keyed = KeyedClaim::new(claim);
+        self.step_on(&claim.names, deadline, |state, now| {
+            state.acquire(now, &keyed, attempt, request)
+        })
+        .await?
     }
 
-    async fn suspend(&self, claim: &Claim, keep: Duration, _: Instant) -> StoreResult<Suspended> {
-        let claim = KeyedClaim::new(claim);
-        Ok(self.step(|state, now| state.suspend(now, &claim, keep)))
+    async fn suspend(
+        &self,
+        claim: &Claim,
+        keep: Duration,
+        deadline: Instant,
+    ) -> StoreResult<Suspended> {
+        let keyed = KeyedClaim::new(claim);
+        self.step_on(&claim.names, deadline, |state, now| {
+            state.suspend(now, &keyed, keep)
+        })
+        .await
     }
 
     async fn withdraw(
@@ -197,20 +295,28 @@ impl LockStore for MemoryStore {
     ) -> StoreResult<Evicted> {
         let mut room = AnswerRoom::for_locks(1);
         let mut holders = Holders::none();
-        let claims = self.step(|state, now| state.begin_eviction(now, name));
+        let names = std::slice::from_ref(name);
+        let claims = self
+            .step_on(names, deadlines.end, |state, now| {
+                state.begin_eviction(now, name)
+            })
+            .await?;
         let mut is_complete = true;
-        for claims in claims.chunks(EVICTED_PER_STEP) {
+        for (number, claims) in claims.chunks(EVICTED_PER_STEP).enumerate() {
             if Instant::now() > deadlines.end {
                 is_complete = false;
                 break;
             }
-            let evicted = self.step(|state, now| state.evict(now, name, claims, reason));
+            let evict = || self.step(|state, now| state.evict(now, name, claims, reason));
+            let evicted = match number {
+                0 => evict(),
+                _ => self.in_turn(evict).await,
+            };
             holders.total += evicted.len() as u64;
             let left = AnswerRoom::HOLDERS_MAX - holders.listed.len();
             holders
                 .listed
                 .extend(room.take(evicted.into_iter().take(left)));
-            yield_now().await;
         }
         Ok(Evicted {
             holders,
@@ -218,8 +324,10 @@ impl LockStore for MemoryStore {
         })
     }
 
-    async fn inspect(&self, name: &LockName, _: Instant) -> StoreResult<LockView> {
-        Ok(self.step(|state, now| state.inspect(now, name)))
+    async fn inspect(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView> {
+        let names = std::slice::from_ref(name);
+        self.step_on(names, deadline, |state, now| state.inspect(now, name))
+            .await
     }
 
     async fn list(&self, query: &ListQuery, deadlines: Deadlines) -> StoreResult<Listing> {
@@ -235,12 +343,12 @@ impl LockStore for MemoryStore {
     }
 
     async fn refresh_health(&self) {
-        // Small steps, so that other requests and connections get their turn while millions of entries are due.
-        while self.step(State::sweep) {
-            yield_now().await;
+        let mut has_more = self.step(State::sweep);
+        while has_more {
             if let Some(journal) = &self.journal {
                 journal.room().await;
             }
+            has_more = self.in_turn(|| self.step(State::sweep)).await;
         }
     }
 
@@ -270,45 +378,4 @@ impl LockStore for MemoryStore {
     async fn set_event_delivery(&self, wanted: bool) {
         self.step(|state, now| state.set_event_delivery(now, wanted));
     }
-}
-
-/// Calls the listener with each notification.
-pub(super) fn deliver(notifications: Vec<Notification>, listener: &dyn Listener) {
-    for notification in notifications {
-        match notification {
-            Notification::Reserved(name) => listener.reserved(&name),
-            Notification::Dequeued(key) => listener.dequeued(&key.name, key.claim),
-            Notification::Evicted(name) => listener.evicted(&name),
-            Notification::Released(key) => listener.released(&key.name, key.claim),
-            Notification::Event(event) => listener.event(event),
-        }
-    }
-}
-
-/// A time that never jumps: set once at the start, then advanced by tokio's monotonic clock.
-struct Clock {
-    started: Instant,
-    at: StoreTime,
-}
-
-impl Clock {
-    fn start() -> Self {
-        Self::start_at(wall_time())
-    }
-
-    fn start_at(at: StoreTime) -> Self {
-        let started = Instant::now();
-        Self { started, at }
-    }
-
-    fn now(&self) -> StoreTime {
-        self.at + self.started.elapsed()
-    }
-}
-
-/// The time on the system's clock. A clock before 1970 counts as 1970, which is harmless: fencing tokens start anew with
-/// each process, or continue from those that were written.
-pub(super) fn wall_time() -> StoreTime {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-    StoreTime::at(since_1970.unwrap_or_default())
 }

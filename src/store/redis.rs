@@ -1,24 +1,25 @@
 //! Leases in one Redis or Valkey: one script, one round trip for every operation, on Redis' own clock.
 //!
-//! Only this module knows Redis. `keys` builds the keys; `commands` and `changes` call the scripts, and `decode` reads
-//! their answers; `pool` keeps the connections; `pubsub` and `subscriber` handle messages between processes; `recovery`
-//! knows whether the data can be trusted, and `reports` announces what the others must know before a grant is reported.
+//! Only this module knows Redis. Every operation is one request to the `node`: `encode` builds its command, `scripts` has
+//! its script, and `decode` reads the answer. `keys` builds the keys; `pool` keeps the connections; `pubsub` and
+//! `subscriber` handle messages between processes; `recovery` knows whether the data can be trusted, and `reports`
+//! announces what the others must know before a grant is reported.
 
-mod call;
-mod changes;
-mod commands;
 mod constants;
 mod decode;
+mod encode;
 mod events;
 mod failure;
 mod health;
 mod info;
 mod keys;
 mod listing;
+mod node;
 mod pool;
 mod pubsub;
 mod record;
 mod recovery;
+mod reply;
 mod reports;
 mod scripts;
 mod subscriber;
@@ -35,29 +36,24 @@ use tokio::time::Instant;
 
 use super::pace::Pace;
 use super::{
-    Deadlines, Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreHealth, StoreResult,
+    Deadlines, Fault, ListQuery, Listener, LockStore, StoreError, StoreHealth, StoreResult,
 };
 use crate::config::{RedisAddress, RedisConfig};
 use crate::domain::{
     Acquired, AnswerRoom, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName,
     LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
 };
-use health::{CheckFailure, HealthCheck};
-use pool::{Failure, Pool};
+use encode::digests;
+use health::{CHECK_TIMEOUT, HealthCheck};
+use node::{LOSSES_MAX, Node};
+use pool::Pool;
 use pubsub::PubSub;
 use recovery::{FleetState, Recovery};
-
-/// How long a health check may take.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+use scripts::Request;
 
 /// Leases in a Redis.
 pub struct RedisStore {
-    pool: Arc<Pool>,
-    recovery: Arc<Recovery>,
-    messages: Arc<PubSub>,
-    mismatches: AtomicU64,
-    /// Held by the request that announces a TTL, so that only one of many with the same TTL does.
-    announcing: tokio::sync::Mutex<()>,
+    node: Node,
     last_health: Mutex<HealthCheck>,
     /// The pace of listings and counts.
     pace: Pace,
@@ -74,47 +70,176 @@ impl RedisStore {
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
         let fleet = Arc::new(FleetState::new(config.check_interval));
-        let process = pool::request_id();
+        let process = Attempt::random().0;
         let messages = PubSub::new(process, address.database, Arc::clone(&fleet));
         let messages = Arc::new(messages);
         let recovery = Recovery::new(config, lease_max, fleet, Arc::clone(&messages));
         let recovery = Arc::new(recovery);
         let pool = Pool::new(address, config, Arc::clone(&recovery))
             .map_err(|error| StoreError::unavailable(Fault::Refused, error))?;
-        let store = Self {
+        let node = Node {
             pool: Arc::new(pool),
             recovery,
             messages,
             mismatches: AtomicU64::new(0),
             announcing: tokio::sync::Mutex::default(),
+        };
+        let store = Self {
+            node,
             last_health: Mutex::default(),
             pace: Pace::default(),
         };
         let check = store.check().await;
         store.log_changes(&check);
-        match store.recovery.findings() {
+        match store.node.recovery.findings() {
             Some((Some(refusal), ..)) => Err(StoreError::unavailable(Fault::Refused, refusal)),
             Some((None, ..)) | None => Ok(store),
         }
     }
+}
 
-    async fn inspect(&self, name: &LockName, deadline: Instant) -> Result<LockView, StoreError> {
-        let (script, request) = (&scripts::INSPECT, pool::request_id());
-        let command = || {
-            let mut command = pool::call(script, &[&keys::lock(name)], request);
-            command.arg(self.messages.channel());
-            command
-        };
-        let (state, queue) = self
-            .run(script, request, deadline, command, |reply, _| {
-                views::inspected(reply)
-            })
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RedisStore")
+    }
+}
+
+#[async_trait]
+impl LockStore for RedisStore {
+    async fn acquire(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        queue_request: Option<&QueueRequest>,
+        deadline: Instant,
+    ) -> StoreResult<Acquired> {
+        let node = &self.node;
+        if node.recovery.is_refused() {
+            let detail = "the store is configured so that it would lose leases";
+            return Err(StoreError::unavailable(Fault::Refused, detail));
+        }
+        node.recovery.renew_if_long_away();
+        let times = [Instant::now(), deadline];
+        let digests = digests(&claim.names, claim.token);
+        let request = Request::of(&scripts::ACQUIRE, attempt);
+        let mut is_unsure = false;
+        for _ in 0..LOSSES_MAX {
+            let command = |is_repeat| {
+                let is_repeat = is_repeat || is_unsure;
+                node.acquire_command(request, claim, &digests, queue_request, times, is_repeat)
+            };
+            let read = |reply| decode::acquired(reply, claim);
+            let answered = match node.run(request, deadline, command, read).await {
+                Ok(answered) => answered,
+                // The service rolls back a grant whose answer was lost, but it cannot roll back a re-entry.
+                Err(unanswered) if claim.hold_count > HoldCount::ONE => {
+                    return Err(unanswered.when_too_late(deadline).await);
+                }
+                Err(unanswered) => return Err(unanswered.into()),
+            };
+            is_unsure |= answered.has_lost_tries;
+            let reporting = node.report_acquired(answered.answer, claim, answered.epoch, times);
+            if let Some(acquired) = reporting.await? {
+                return match is_unsure {
+                    true => self.unless_late(acquired, claim, attempt, deadline).await,
+                    false => Ok(acquired),
+                };
+            }
+            // The next try finds that grants wait, and a queued claim keeps waiting.
+        }
+        let detail = "the data are lost again and again";
+        Err(StoreError::unknown(Fault::Corrupt, detail))
+    }
+
+    async fn suspend(
+        &self,
+        claim: &Claim,
+        keep: Duration,
+        deadline: Instant,
+    ) -> StoreResult<Suspended> {
+        let request = Request::new(&scripts::SUSPEND);
+        let digests = digests(&claim.names, claim.token);
+        let command = |_| self.node.suspend_command(request, claim, &digests, keep);
+        let read = |reply| decode::suspended(reply, &claim.names);
+        Ok(self
+            .node
+            .run(request, deadline, command, read)
+            .await?
+            .answer)
+    }
+
+    async fn withdraw(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        rollback: Rollback,
+        deadline: Instant,
+    ) -> StoreResult<()> {
+        let request = Request::of(&scripts::WITHDRAW, attempt);
+        let (node, names) = (&self.node, &claim.names);
+        let digests = digests(names, claim.token);
+        let command = |_| node.withdraw_command(request, names, &digests, rollback);
+        node.run(request, deadline, command, decode::withdrawn)
             .await?;
-        Ok(LockView {
-            name: name.clone(),
-            state,
-            queue,
-        })
+        Ok(())
+    }
+
+    async fn renew(
+        &self,
+        names: &LockNames,
+        token: Token,
+        change: RenewOptions,
+        deadline: Instant,
+    ) -> StoreResult<Renewed> {
+        let (node, request) = (&self.node, Request::new(&scripts::RENEW));
+        let digests = digests(names, token);
+        let command =
+            |is_repeat| node.renew_command(request, names, &digests, change, deadline, is_repeat);
+        let read = |reply| decode::renewed(reply, names);
+        let sent_at = Instant::now();
+        let run = node.run_in_time(request, deadline, command, read);
+        let ((renewed, closed_for), epoch) = run.await?;
+        let times = [sent_at, deadline];
+        node.report_renewed(renewed, closed_for, epoch, times).await
+    }
+
+    async fn release(
+        &self,
+        names: &LockNames,
+        token: Token,
+        hold_count: Option<HoldCount>,
+        deadline: Instant,
+    ) -> StoreResult<Vec<Released>> {
+        let (node, request) = (&self.node, Request::new(&scripts::RELEASE));
+        let digests = digests(names, token);
+        let command = |is_repeat| {
+            node.release_command(request, names, &digests, hold_count, deadline, is_repeat)
+        };
+        let read = |reply| decode::released(reply, names);
+        let sent_at = Instant::now();
+        let answer = if hold_count.is_some() {
+            let run = node.run_in_time(request, deadline, command, read);
+            run.await.map(|(reply, epoch)| (reply, Some(epoch)))
+        } else {
+            let run = node.run(request, deadline, command, |reply| read(reply)?.done());
+            run.await.map(|it| (it.answer, None)).map_err(Into::into)
+        };
+        let (may_be_reserved, may_be_of_stream) = match &answer {
+            Ok((reply, _)) => (reply.may_be_reserved, reply.may_be_of_stream),
+            // The content of a lost answer is unknown.
+            Err(StoreError::Unknown { .. }) => (true, true),
+            Err(StoreError::Unavailable { .. }) => (false, false),
+        };
+        if may_be_reserved {
+            node.messages.may_be_reserved(names);
+        }
+        // The message on the channel may be lost or late.
+        if may_be_of_stream {
+            node.messages.released(names, &digests);
+        }
+        let (reply, epoch) = answer?;
+        node.report_released(reply, epoch, [sent_at, deadline])
+            .await
     }
 
     async fn evict(
@@ -122,32 +247,29 @@ impl RedisStore {
         name: &LockName,
         reason: &str,
         deadlines: Deadlines,
-    ) -> Result<Evicted, StoreError> {
-        let script = &scripts::EVICT;
-        let lock = keys::lock(name);
+    ) -> StoreResult<Evicted> {
+        let (node, lock) = (&self.node, keys::lock(name));
         let mut room = AnswerRoom::for_locks(1);
         let (mut holders, mut next) = (Holders::none(), Some(0));
         while let Some(cursor) = next {
-            let request = pool::request_id();
-            let mark = keys::evicted(name, request);
+            let request = Request::new(&scripts::EVICT);
+            let mark = keys::evicted(name, request.id);
             let (sent_at, deadline) = (Instant::now(), deadlines.of_step());
             let listed_max = AnswerRoom::HOLDERS_MAX - holders.listed.len();
             let command = |_| {
-                let mut command = pool::call(script, &[&lock, &mark], request);
-                command.arg(self.recovery.time.not_after_us(deadline));
+                let mut command = request.command(&[&lock, &mark]);
+                command.arg(node.recovery.time.not_after_us(deadline));
                 command.arg(reason).arg(cursor);
-                command.arg(self.messages.evictions_channel());
-                command.arg(self.messages.channel());
+                command.arg(node.messages.evictions_channel());
+                command.arg(node.messages.channel());
                 command.arg(listed_max);
                 command
             };
-            let step = self
-                .run_in_time(script, request, deadline, command, views::evicted)
-                .await
-                .map(|(step, _)| step);
+            let run = node.run_in_time(request, deadline, command, views::evicted);
+            let step = run.await.map(|(step, _)| step);
             // The message on the channel may be lost or late, and after a lost answer the outcome is unknown.
             if step.as_ref().map_or(true, |step| step.count > 0) {
-                self.messages.evicted(name);
+                node.messages.evicted(name);
             }
             let step = match step {
                 Ok(step) => step,
@@ -159,7 +281,7 @@ impl RedisStore {
             holders.listed.extend(room.take(step.listed.into_iter()));
             // The time that lock_delay keeps the lock closed counts from now.
             if step.count > 0
-                && self
+                && node
                     .check_time(step.at_ms, sent_at, deadline)
                     .await
                     .is_err()
@@ -176,134 +298,24 @@ impl RedisStore {
         })
     }
 
-    async fn set_event_delivery(&self, wanted: bool) {
-        // If the connection is lost, the listener gets `events_lost` once events arrive again.
-        let _ = tokio::time::timeout(CHECK_TIMEOUT, self.messages.set_event_delivery(wanted)).await;
-    }
-
-    /// Checks the store once. The error says why that was not possible.
-    async fn check(&self) -> Result<(), CheckFailure> {
-        let deadline = Instant::now() + CHECK_TIMEOUT;
-        // The address may lead to another Redis than before, which existing connections do not notice.
-        if let Ok(mut connection) = self.pool.connect(deadline).await {
-            self.pool.sweep();
-            let probing = self.messages.probe(connection.socket());
-            // Whether messages can be sent is independent of whether the store answers.
-            let _ = tokio::time::timeout_at(deadline, probing).await;
-            // Opens a pooled connection before a request needs one.
-            let _ = self.pool.get(deadline).await;
-            return Ok(());
-        }
-        let mut connection = self.pool.get(deadline).await?;
-        let checking = async {
-            let verified = self.recovery.verify(connection.socket()).await;
-            self.messages.probe(connection.socket()).await;
-            verified
-        };
-        let trouble = match tokio::time::timeout_at(deadline, checking).await {
-            Ok(Ok(_)) => {
-                // The address may lead to a suitable Redis by now, for example after a failover.
-                if self.recovery.is_refused() {
-                    connection.abandon();
-                }
-                return Ok(());
-            }
-            Ok(Err(error)) => Failure::of(&error),
-            Err(_) => Failure::timed_out(),
-        };
-        connection.abandon();
-        Err(trouble.into())
-    }
-
-    /// Why grants are refused, the findings, and the offset of the clocks; none before the first contact.
-    fn findings(&self) -> Option<(Option<String>, Vec<Finding>, i64)> {
-        let (refusal, mut findings, clock_offset_ms) = self.recovery.findings()?;
-        findings.push(self.messages.finding());
-        Some((refusal, findings, clock_offset_ms))
-    }
-
-    fn log_changes(&self, check: &Result<(), CheckFailure>) {
-        let findings = self.findings().map(|(_, findings, _)| findings);
-        let mut last_health = self
-            .last_health
-            .lock()
-            .expect("nobody panics while holding it");
-        last_health.log_changes(self.pool.address(), check, findings);
-    }
-}
-
-impl fmt::Debug for RedisStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RedisStore")
-    }
-}
-
-#[async_trait]
-impl LockStore for RedisStore {
-    async fn acquire(
-        &self,
-        claim: &Claim,
-        attempt: Attempt,
-        request: Option<&QueueRequest>,
-        deadline: Instant,
-    ) -> StoreResult<Acquired> {
-        self.acquire(claim, attempt, request, deadline).await
-    }
-
-    async fn suspend(
-        &self,
-        claim: &Claim,
-        keep: Duration,
-        deadline: Instant,
-    ) -> StoreResult<Suspended> {
-        self.suspend(claim, keep, deadline).await
-    }
-
-    async fn withdraw(
-        &self,
-        claim: &Claim,
-        attempt: Attempt,
-        rollback: Rollback,
-        deadline: Instant,
-    ) -> StoreResult<()> {
-        self.withdraw(claim, attempt, rollback, deadline).await
-    }
-
-    async fn renew(
-        &self,
-        names: &LockNames,
-        token: Token,
-        change: RenewOptions,
-        deadline: Instant,
-    ) -> StoreResult<Renewed> {
-        self.renew(names, token, change, deadline).await
-    }
-
-    async fn release(
-        &self,
-        names: &LockNames,
-        token: Token,
-        hold_count: Option<HoldCount>,
-        deadline: Instant,
-    ) -> StoreResult<Vec<Released>> {
-        self.release(names, token, hold_count, deadline).await
-    }
-
-    async fn evict(
-        &self,
-        name: &LockName,
-        reason: &str,
-        deadlines: Deadlines,
-    ) -> StoreResult<Evicted> {
-        self.evict(name, reason, deadlines).await
-    }
-
     async fn inspect(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView> {
-        self.inspect(name, deadline).await
+        let (node, request) = (&self.node, Request::new(&scripts::INSPECT));
+        let command = |_| {
+            let mut command = request.command(&[&keys::lock(name)]);
+            command.arg(node.messages.channel());
+            command
+        };
+        let inspected = node.run(request, deadline, command, views::inspected);
+        let (state, queue) = inspected.await?.answer;
+        Ok(LockView {
+            name: name.clone(),
+            state,
+            queue,
+        })
     }
 
     async fn list(&self, query: &ListQuery, deadlines: Deadlines) -> StoreResult<Listing> {
-        self.list(query, deadlines).await
+        self.list_page(query, deadlines).await
     }
 
     async fn refresh_health(&self) {
@@ -312,7 +324,7 @@ impl LockStore for RedisStore {
     }
 
     async fn sweep(&self) {
-        self.sweep().await
+        self.sweep_if_due().await;
     }
 
     fn health(&self) -> StoreHealth {
@@ -331,21 +343,23 @@ impl LockStore for RedisStore {
                 Some(Ok(())) | None => None,
             },
             refused,
-            recovering_for: self.recovery.grace_left(),
+            recovering_for: self.node.recovery.grace_left(),
             findings,
             held_locks: last_health.held_locks,
             clock_offset_ms: contacted.then_some(clock_offset_ms),
-            pool: Some(self.pool.health()),
-            response_mismatches: self.mismatches.load(Ordering::Relaxed),
+            pool: Some(self.node.pool.health()),
+            response_mismatches: self.node.mismatches.load(Ordering::Relaxed),
         }
     }
 
     fn set_listener(&self, listener: Arc<dyn Listener>) {
-        self.messages
-            .set_listener(self.pool.client(), &self.pool, listener);
+        let Node { pool, messages, .. } = &self.node;
+        messages.set_listener(pool.client(), pool, listener);
     }
 
     async fn set_event_delivery(&self, wanted: bool) {
-        self.set_event_delivery(wanted).await
+        let setting = self.node.messages.set_event_delivery(wanted);
+        // If the connection is lost, the listener gets `events_lost` once events arrive again.
+        let _ = tokio::time::timeout(CHECK_TIMEOUT, setting).await;
     }
 }

@@ -39,14 +39,11 @@ pub use claim::{ClaimKey, ClaimKeys, KeyedClaim};
 pub use effects::{Notification, Row};
 pub use listing::ListingProgress;
 pub use loading::Loading;
-use table::Table;
+use table::{Table, WORK_PER_STEP};
 
 /// How many due entries one operation clears away beside its own work. An operation on one lock creates fewer, so they
 /// do not pile up; what operations on many locks leave behind is cleared by [`State::sweep`].
-const SWEPT_PER_OPERATION: usize = 4;
-
-/// How many due entries one step of [`State::sweep`] clears away.
-const SWEPT_PER_STEP: usize = 256;
+const SWEPT_PER_OPERATION: usize = 8;
 
 /// A time on the store's clock, in microseconds since 1970. The clock must never go back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -132,7 +129,7 @@ impl State {
         operation: impl FnOnce(&mut Table) -> T,
     ) -> Applied<'_, T> {
         let table = &mut self.0;
-        table.effects.clear();
+        table.begin_step();
         table.sweep(now, SWEPT_PER_OPERATION);
         let answer = operation(table);
         table.finish_step(now);
@@ -242,7 +239,21 @@ impl State {
 
     /// Clears away a bounded number of due entries. Returns whether there may be more.
     pub fn sweep(&mut self, now: StoreTime) -> Applied<'_, bool> {
-        self.step(now, |table| table.sweep(now, SWEPT_PER_STEP))
+        self.step(now, |table| table.sweep(now, WORK_PER_STEP))
+    }
+
+    /// Ends a bounded part of what has expired on these locks. Returns whether that was all: then an operation on them at
+    /// the same time ends nothing more. Otherwise it ends all the rest, however long that takes, except [`renew`](Self::renew),
+    /// [`release`](Self::release), [`withdraw`](Self::withdraw) and [`list`](Self::list), which are always bounded.
+    pub fn catch_up(&mut self, now: StoreTime, names: &[LockName]) -> Applied<'_, bool> {
+        if !self.0.is_any_due(now) {
+            return Applied {
+                answer: true,
+                notifications: Vec::new(),
+                changed: &[],
+            };
+        }
+        self.step(now, |table| table.catch_up(names, now))
     }
 }
 

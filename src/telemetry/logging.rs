@@ -1,15 +1,22 @@
 //! The log: one line per event on stdout, as text or JSON. `http` logs the requests; nothing here knows about them.
+//!
+//! Lines go into a bounded buffer, and a thread of its own writes them to the output. A thread that logs never waits for
+//! the reader of the log: when the buffer is full, the line is dropped and counted. Otherwise a pipe that is not read would
+//! block the worker threads one by one, and with them every renewal.
 
-mod writer;
-
-use std::io::{self, IsTerminal as _};
+use std::io::{IsTerminal as _, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+use std::{io, thread};
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::{LogConfig, LogFormat};
-pub use writer::LogWriter;
 
 /// Whether the log is text rather than JSON, which also means that a person probably reads it.
 pub fn is_text(config: &LogConfig) -> bool {
@@ -67,4 +74,154 @@ pub fn init_logging(config: &LogConfig) -> io::Result<LogWriter> {
     };
     installed.expect("this is the only log of the process");
     Ok(writer)
+}
+
+/// The writing end. Cloning is cheap; all clones share the buffer.
+#[derive(Clone, Debug)]
+pub struct LogWriter {
+    shared: Arc<LogQueue>,
+}
+
+#[derive(Debug)]
+struct LogQueue {
+    buffer: Mutex<Buffer>,
+    /// Notified when the buffer or its state has changed, for the thread and for `flush`.
+    changed: Condvar,
+    bytes_max: usize,
+    dropped: AtomicU64,
+    /// The writer thread. Its own line about dropped lines is never dropped.
+    own_thread: OnceLock<ThreadId>,
+}
+
+#[derive(Debug, Default)]
+struct Buffer {
+    /// Whole lines that the thread has not taken yet.
+    pending: Vec<u8>,
+    lines: u64,
+    /// Whether the thread has taken lines that it has not finished writing.
+    is_writing: bool,
+}
+
+impl LogWriter {
+    /// Starts the thread that writes to `output`. The buffer holds up to `bytes_max`, and as many may be in the middle
+    /// of being written.
+    ///
+    /// # Errors
+    ///
+    /// When the system cannot start the thread.
+    pub fn start(output: impl Write + Send + 'static, bytes_max: usize) -> io::Result<Self> {
+        let shared = Arc::new(LogQueue {
+            buffer: Mutex::default(),
+            changed: Condvar::new(),
+            bytes_max,
+            dropped: AtomicU64::new(0),
+            own_thread: OnceLock::new(),
+        });
+        let writer = Arc::clone(&shared);
+        // Never joined: it may be blocked in a write to a pipe that is not read, and ends with the process.
+        thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || writer.write_out(output))?;
+        Ok(Self { shared })
+    }
+
+    /// The number of lines dropped so far, because the buffer was full or the output failed.
+    pub fn dropped(&self) -> u64 {
+        self.shared.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Waits until everything logged so far is written, or until the timeout.
+    pub fn flush(&self, timeout: Duration) {
+        let buffer = self.shared.lock();
+        let is_busy = |buffer: &mut Buffer| buffer.is_writing || !buffer.pending.is_empty();
+        // After the timeout, unwritten lines are lost with the process, by design.
+        let _ = self
+            .shared
+            .changed
+            .wait_timeout_while(buffer, timeout, is_busy);
+    }
+
+    fn append(&self, line: &[u8]) {
+        let shared = &self.shared;
+        let mut buffer = shared.lock();
+        let is_full = buffer.pending.len() + line.len() > shared.bytes_max;
+        if is_full && !shared.is_own_thread() {
+            shared.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let was_empty = buffer.pending.is_empty();
+        buffer.pending.extend_from_slice(line);
+        buffer.lines += 1;
+        drop(buffer);
+        if was_empty {
+            shared.changed.notify_all();
+        }
+    }
+}
+
+/// The log layer writes each event as one whole line.
+impl Write for LogWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.append(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+impl LogQueue {
+    /// Ignores poisoning: a panic while the lock was held leaves at worst an incomplete line.
+    fn lock(&self) -> MutexGuard<'_, Buffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_own_thread(&self) -> bool {
+        self.own_thread.get() == Some(&thread::current().id())
+    }
+
+    fn write_out(&self, mut output: impl Write) {
+        self.own_thread.get_or_init(|| thread::current().id());
+        let (mut batch, mut reported) = (Vec::new(), 0);
+        loop {
+            let lines = self.take(&mut batch);
+            let written = output.write_all(&batch).and_then(|()| output.flush());
+            batch.clear();
+            if written.is_err() {
+                // The metric is the only place to report this.
+                self.dropped.fetch_add(lines, Ordering::Relaxed);
+            }
+            let dropped = self.dropped.load(Ordering::Relaxed);
+            if written.is_ok() && dropped > reported {
+                // The reader is back. The line goes through the log itself, so that it is formatted like all others.
+                tracing::warn!(
+                    lines = dropped - reported,
+                    "log lines were dropped because stdout was read too slowly"
+                );
+                reported = dropped;
+            }
+            self.lock().is_writing = false;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for lines, swaps them into the empty batch, and returns their number.
+    fn take(&self, batch: &mut Vec<u8>) -> u64 {
+        let buffer = self.lock();
+        let has_none = |buffer: &mut Buffer| buffer.pending.is_empty();
+        let waited = self.changed.wait_while(buffer, has_none);
+        let mut buffer = waited.unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut buffer.pending, batch);
+        buffer.is_writing = true;
+        std::mem::take(&mut buffer.lines)
+    }
 }

@@ -5,7 +5,7 @@
 use leasehold::domain::{Acquired, Attempt, Claim, Mode, Released, Renewed};
 
 use crate::support::fixture::{
-    Fixture, READ, RedisBench, Waiter, at_depth, claim, claim_on_all, fresh_name, in_mode,
+    Fixture, FixtureRedis, READ, Waiter, at_depth, claim, claim_on_all, fresh_name, in_mode,
     leases_granted, lock_of, names, only, owned_by, rival,
 };
 use crate::support::redis_server::RedisServer;
@@ -220,7 +220,7 @@ async fn a_free_lock_that_is_waited_for_beside_another_expires() {
     assert_all_but_counters_expire(fixture.redis_behind()).await;
 }
 
-async fn assert_all_but_counters_expire(redis: RedisBench) {
+async fn assert_all_but_counters_expire(redis: FixtureRedis) {
     for key in redis.server.keys(redis.database, "lh:1:*").await {
         let kept_ms = redis.server.kept_ms(redis.database, &key).await;
         let stays = key.ends_with(b":f") || key == b"lh:1:{0}:node";

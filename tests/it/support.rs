@@ -17,25 +17,25 @@ use tokio::time::Instant;
 pub(crate) static TURN: Mutex<()> = Mutex::const_new(());
 
 /// How long a test waits for an effect before it fails. Generous, because only failing tests wait that long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const EFFECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Polls until the result is `Some`, and fails with `what` after `patience`.
+/// Polls until the result is `Some`, and fails with `what` after `timeout`.
 pub(crate) async fn eventually_within<T>(
-    patience: Duration,
+    timeout: Duration,
     what: &str,
     mut ask: impl AsyncFnMut() -> Option<T>,
 ) -> T {
-    let give_up = Instant::now() + patience;
+    let give_up = Instant::now() + timeout;
     loop {
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(Instant::now() < give_up, "not within {patience:?}: {what}");
+        assert!(Instant::now() < give_up, "not within {timeout:?}: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// [`eventually_within`] [`PATIENCE`].
+/// [`eventually_within`] [`EFFECT_TIMEOUT`].
 pub(crate) async fn eventually<T>(what: &str, ask: impl AsyncFnMut() -> Option<T>) -> T {
-    eventually_within(PATIENCE, what, ask).await
+    eventually_within(EFFECT_TIMEOUT, what, ask).await
 }

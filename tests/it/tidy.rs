@@ -3,6 +3,7 @@
 //! Each rule is a function from a file to its violations; `tidy::rules` has them, with an example of what each refuses.
 //! This file only applies them to the repository.
 
+mod chunks;
 mod lua;
 mod paths;
 mod rules;
@@ -82,7 +83,7 @@ fn every_rust_file_begins_with_its_purpose() {
 }
 
 #[test]
-fn no_function_and_no_file_is_too_long() {
+fn no_file_is_too_long() {
     assert_none(rules::too_long);
 }
 
@@ -93,22 +94,27 @@ fn every_script_keeps_to_its_header() {
 
 #[test]
 fn no_script_turns_a_fence_into_text_and_loses_digits() {
-    assert_none(lua::fence_as_text);
+    assert_none(chunks::fence_as_text);
+}
+
+#[test]
+fn no_chunk_of_a_script_is_too_long() {
+    assert_none(chunks::chunk_too_long);
 }
 
 #[test]
 fn one_script_computes_fences() {
-    assert_none(lua::fence_computed_elsewhere);
+    assert_none(chunks::fence_computed_elsewhere);
 }
 
 #[test]
 fn no_script_types_a_constant_again() {
-    assert_none(lua::constant_typed_again);
+    assert_none(chunks::constant_typed_again);
 }
 
 #[test]
 fn no_script_fails_because_it_may_not_publish() {
-    assert_none(lua::publish_that_fails);
+    assert_none(chunks::publish_that_fails);
 }
 
 #[test]

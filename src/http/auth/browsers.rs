@@ -13,7 +13,7 @@ use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderName, Method};
 
 use crate::http::problem::{AccessRefusal, Problem};
-use crate::http::route::Route;
+use crate::http::routes::Route;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// How many characters of an unknown host the response repeats.

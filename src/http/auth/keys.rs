@@ -1,4 +1,4 @@
-//! The valid keys, as digests, with their roles. They can be replaced while requests are served.
+//! API keys and their roles, and the limit on requests without a valid key.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,6 +7,9 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use crate::config::API_KEY_CHARS_MAX;
+use crate::http::peers::PeerCounts;
+use crate::http::problem::Problem;
+use crate::http::requester::Requester;
 
 /// What a key allows. Each role includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,4 +93,33 @@ fn digests<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = (Role, K)>) -> Vec<Key
         digest: Sha256::digest(key).into(),
     });
     keys.collect()
+}
+
+/// The counts of failed authentications in this process. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Failures {
+    per_minute_max: u32,
+    counts: PeerCounts,
+}
+
+impl Failures {
+    /// After `per_minute_max` failures of a peer in a minute, further ones get 429.
+    #[must_use]
+    pub fn new(per_minute_max: u32) -> Self {
+        Self {
+            per_minute_max,
+            counts: PeerCounts::default(),
+        }
+    }
+
+    /// Counts the failure and returns the problem for it. Trusted proxies are never limited, because they forward
+    /// requests of many clients.
+    pub(super) fn refuse(&self, requester: &Requester, detail: &'static str) -> Problem {
+        let counted = self.counts.count(requester.ip());
+        if requester.is_trusted_proxy() || counted.count <= self.per_minute_max {
+            Problem::unauthorized(detail)
+        } else {
+            Problem::rate_limited(counted.over_in)
+        }
+    }
 }

@@ -6,7 +6,7 @@ use axum::http::header::CONTENT_TYPE;
 use http_body_util::BodyExt as _;
 
 use super::fields::Entries;
-use super::{form, json};
+use super::formats;
 use crate::http::app::App;
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
@@ -133,11 +133,11 @@ pub(super) fn parse(
     entries: &mut Entries,
 ) -> Result<(), Problem> {
     if body.trim_ascii_start().starts_with(b"{") {
-        return json::parse(body, entries)
+        return formats::parse_json(body, entries)
             .map_err(|error| Problem::malformed(format!("the body is not valid JSON: {error}")));
     }
     match announced {
-        Announced::Form => form::parse(body, entries)
+        Announced::Form => formats::parse_form(body, entries)
             .map_err(|_| Problem::malformed("the form is not valid UTF-8")),
         Announced::Json => Err(Problem::malformed("the body must be a JSON object: {…}")),
         Announced::Multipart => Err(Problem::unsupported_media_type(

@@ -11,15 +11,18 @@ use http_body::{Frame, SizeHint};
 
 use super::RequestFacts;
 use crate::http::app::App;
-use crate::http::route::Route;
+use crate::http::routes::Route;
 use crate::limits::{Limit, Taken};
-use crate::server::SharedBytes;
 
 /// Responses up to this size are not counted: the limit on requests bounds them.
 const LARGE_BYTES: u64 = 16 * 1024;
 
 /// The assumed size of a large response before it is built.
 const EXPECTED_BYTES: usize = 64 * 1024;
+
+/// Marks a response, in its extensions, whose bytes are shared with others, so that it takes no memory of its own.
+#[derive(Clone, Copy)]
+pub(in crate::http) struct SharedBytes;
 
 /// Refuses a request with a large response early if there is no room now, so that no response is built that cannot be
 /// sent because the client does not read the earlier ones.

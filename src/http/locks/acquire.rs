@@ -7,13 +7,14 @@ use axum::extract::{Request, State};
 use axum::http::Version;
 use axum::response::Response;
 
-use super::claim::{self, AcquireRequest};
 use super::grant::{GrantAnswer, GrantKind};
 use super::{EVENT_STREAM, HeaderToken, RouteForm, hold, lock_name, lock_names, preferred};
-use crate::domain::{Claim, Lease, Token};
+use crate::domain::{
+    Bounds, Claim, HoldCount, Lease, LockNames, Metadata, Mode, Owner, Share, Token,
+};
 use crate::http::admission::Operation;
 use crate::http::app::App;
-use crate::http::extract::UnreadRequest;
+use crate::http::extract::{Fields, UnreadRequest};
 use crate::http::layers::Waited;
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
@@ -50,7 +51,7 @@ pub(in crate::http) async fn acquire(
     let token = token.or_field(&mut fields)?.unwrap_or_else(Token::random);
     let names = Some(name.into());
     let bounds = &app.settings().bounds;
-    let acquire_request = claim::acquire_request(names, token, fields, &ACQUIRE_FIELDS, bounds)?;
+    let acquire_request = acquire_request(names, token, fields, &ACQUIRE_FIELDS, bounds)?;
     if format.form == EVENT_STREAM {
         // Boxed, so that the futures of other requests need no space for a stream.
         return Box::pin(hold::hold(&app, requester, acquire_request)).await;
@@ -69,8 +70,7 @@ pub(in crate::http) async fn acquire_several(
     let token = token.or_field(&mut fields)?.unwrap_or_else(Token::random);
     let names = lock_names(&mut fields)?;
     let bounds = &app.settings().bounds;
-    let acquire_request =
-        claim::acquire_request(names, token, fields, &ACQUIRE_SEVERAL_FIELDS, bounds)?;
+    let acquire_request = acquire_request(names, token, fields, &ACQUIRE_SEVERAL_FIELDS, bounds)?;
     if format.form == EVENT_STREAM {
         // Not a plain lease instead: a client that asks for a stream does not renew, so the lease would expire.
         let problem = "a stream holds only one lock, at /locks/{name}; to hold several, send the request without Accept: \
@@ -163,4 +163,71 @@ pub(super) fn granted(
         AcquireOutcome::Ended(lost) => Problem::claim_ended(lost),
         AcquireOutcome::Recovering { retry_in } => Problem::recovering(retry_in, token),
     })
+}
+
+/// The parsed request of an acquire.
+pub(super) struct AcquireRequest {
+    pub(super) claim: Claim,
+    /// `None` if the request has no `wait`.
+    pub(super) wait: Option<Duration>,
+}
+
+/// Takes out the fields in `known`, and refuses others. It reports a misspelt field before a missing one.
+pub(super) fn acquire_request(
+    names: Option<LockNames>,
+    token: Token,
+    mut fields: Fields,
+    known: &[&'static str],
+    bounds: &Bounds,
+) -> Result<AcquireRequest, Problem> {
+    let ttl = fields.duration("ttl")?.map(|ttl| bounds.ttl(ttl));
+    let wait = fields.duration("wait")?;
+    let mode = mode(&mut fields)?;
+    let fair = fields.flag("fair")?;
+    let owner = fields.text("owner")?.map(|owner| Owner::new(&owner));
+    let metadata = fields.json_object("metadata")?;
+    let metadata = metadata.map(|metadata| Metadata::from_json_object(metadata.get()));
+    let hold_count = fields.number("hold_count")?.map(HoldCount::new);
+    let min_hold = fields
+        .duration("min_hold")?
+        .map(|held| bounds.min_hold(held));
+    let max_hold = fields
+        .duration("max_hold")?
+        .map(|held| bounds.max_hold(held));
+    let lock_delay = fields.duration("lock_delay")?;
+    let lock_delay = lock_delay.map(|delay| bounds.lock_delay(delay));
+    fields.finish(known)?;
+    let claim = Claim {
+        names: names.ok_or_else(super::names_missing)?,
+        token,
+        mode: mode.unwrap_or_default(),
+        fair: fair.unwrap_or(true),
+        ttl: ttl.transpose()?.unwrap_or_else(|| bounds.default_ttl()),
+        hold_count: hold_count.transpose()?.unwrap_or(HoldCount::ONE),
+        owner: owner.transpose()?.unwrap_or_default(),
+        metadata: metadata.transpose()?,
+        min_hold: min_hold.transpose()?,
+        max_hold: max_hold.transpose()?,
+        lock_delay: lock_delay.transpose()?,
+        takes_over: false,
+    };
+    Ok(AcquireRequest { claim, wait })
+}
+
+/// `mode`, with `limit` and `permits`; `None` if the request has no `mode`.
+pub(super) fn mode(fields: &mut Fields) -> Result<Option<Mode>, Problem> {
+    let mode = fields.text("mode")?;
+    let limit = fields.number("limit")?;
+    let permits = fields.number("permits")?;
+    match mode.as_deref() {
+        Some("shared") => Ok(Some(Mode::Shared(Share::new(limit, permits.unwrap_or(1))?))),
+        None | Some("exclusive") => {
+            let of_shared = [("limit", limit), ("permits", permits)];
+            if let Some((field, _)) = of_shared.iter().find(|(_, value)| value.is_some()) {
+                return Err(Problem::field(field, "is allowed only with mode=shared"));
+            }
+            Ok(mode.map(|_| Mode::Exclusive))
+        }
+        Some(_) => Err(Problem::field("mode", "must be exclusive or shared")),
+    }
 }

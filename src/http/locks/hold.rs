@@ -4,18 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::Response;
-use futures_util::StreamExt as _;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 
-use super::acquire::granted;
-use super::claim::AcquireRequest;
+use super::acquire::{AcquireRequest, granted};
 use super::{LOCK_TOKEN, secret};
 use crate::config::LogRequests;
 use crate::domain::{Claim, Lease, LockName, NotHeld};
 use crate::http::admission::Operation;
 use crate::http::app::App;
-use crate::http::log_sample::{Frequent, LineNumber};
+use crate::http::log::{Frequent, LineNumber};
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
 use crate::http::sse::{Event, EventStreamBody};

@@ -16,7 +16,7 @@ use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::auth::Role;
 use crate::http::extract::{Fields, UnreadRequest};
-use crate::http::log_sample::Frequent;
+use crate::http::log::Frequent;
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
 use crate::http::wire::{EvictedBody, HolderView, json};
@@ -148,7 +148,7 @@ async fn evict(
     Ok(json(StatusCode::OK, "application/json", &body))
 }
 
-/// Writes the line that says who took the lock away. Where nobody needs a key, anybody can cause any number of them.
+/// Logs who took the lock away. Without keys, any client can cause any number of these lines.
 fn log_eviction(
     app: &App,
     requester: &Requester,

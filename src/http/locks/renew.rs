@@ -5,9 +5,8 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::response::Response;
 
-use super::claim;
 use super::grant::{GrantAnswer, GrantKind};
-use super::{HeaderToken, RouteForm, lock_name, lock_names, names_missing};
+use super::{HeaderToken, RouteForm, acquire, lock_name, lock_names, names_missing};
 use crate::domain::{LockNames, RenewOptions, Renewed, Token};
 use crate::http::admission::Operation;
 use crate::http::app::App;
@@ -60,7 +59,7 @@ fn renew_request(
     let token = token.or_field(&mut fields)?;
     let ttl = fields.duration("ttl")?;
     let ttl = ttl.map(|ttl| app.settings().bounds.ttl(ttl)).transpose()?;
-    let mode = claim::mode(&mut fields)?;
+    let mode = acquire::mode(&mut fields)?;
     fields.finish(known)?;
     let change = RenewOptions {
         ttl,

@@ -14,7 +14,7 @@ use super::streams::{or_holding, or_watching};
 use super::{Described, fields, guarded};
 use crate::http::locks::{ACQUIRE_FIELDS, LIST_FIELDS, RELEASE_FIELDS, RENEW_FIELDS};
 use crate::http::problem::Code;
-use crate::http::route::Route;
+use crate::http::routes::Route;
 use crate::http::wire::{EvictedBody, GrantView, LockBody, LockPage};
 
 pub(super) const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";

@@ -10,8 +10,8 @@ use super::{Described, fields, guarded};
 use crate::http::health::Health;
 use crate::http::index::{Index, Version};
 use crate::http::problem::Code;
-use crate::http::problem::pages::{Page, Pages};
-use crate::http::route::Route;
+use crate::http::problem::{Page, Pages};
+use crate::http::routes::Route;
 
 pub(super) fn operations() -> Vec<Described> {
     let get = |route, operation: OperationBuilder| (route, HttpMethod::Get, operation.build());

@@ -11,7 +11,7 @@ use super::responses::{bare, of, refusals, token_header};
 use super::{Described, fields};
 use crate::http::locks::{ACQUIRE_SEVERAL_FIELDS, RELEASE_SEVERAL_FIELDS, RENEW_SEVERAL_FIELDS};
 use crate::http::problem::Code;
-use crate::http::route::Route;
+use crate::http::routes::Route;
 use crate::http::wire::GrantsView;
 
 pub(super) fn operations() -> Vec<Described> {

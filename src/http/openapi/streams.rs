@@ -11,7 +11,7 @@ use super::{Described, fields};
 use crate::http::events::EVENTS_FIELDS;
 use crate::http::locks::EVENT_STREAM;
 use crate::http::problem::ProblemBody;
-use crate::http::route::Route;
+use crate::http::routes::Route;
 use crate::http::wire::{GrantView, LockBody, LockEventBody, PositionView};
 
 /// An example of the stream format; the schema describes only the data.

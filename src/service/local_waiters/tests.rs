@@ -1,26 +1,17 @@
 //! Tests of which waiter polls next. Polls and wake-ups are tested with the whole service.
 
 use super::*;
-use crate::domain::{HoldCount, LockNames, Mode, Owner, Ttl};
+use crate::domain::{LockNames, Ttl};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn claim(name: &str) -> Arc<Claim> {
     let name = LockName::parse(name.as_bytes()).expect(name);
-    Arc::new(Claim {
-        names: LockNames::from(name),
-        token: Token::random(),
-        mode: Mode::Exclusive,
-        fair: true,
-        ttl: Ttl::from_store(HOUR),
-        hold_count: HoldCount::ONE,
-        owner: Owner::default(),
-        metadata: None,
-        min_hold: None,
-        max_hold: None,
-        lock_delay: None,
-        takes_over: false,
-    })
+    Arc::new(Claim::plain(
+        LockNames::from(name),
+        Token::random(),
+        Ttl::from_store(HOUR),
+    ))
 }
 
 /// Its client has moved to another process. The next waiter must follow the reservation; otherwise each superseded

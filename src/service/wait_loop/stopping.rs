@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{PendingAnswer, WaitLoop};
 use crate::domain::{Acquired, Lease, Suspended};
 use crate::service::UnclaimedLease;
-use crate::service::answer::{AcquireAnswer, AcquireOutcome, NotGranted};
+use crate::service::acquire::{AcquireAnswer, AcquireOutcome, NotGranted};
 use crate::service::local_waiters::Departure;
 use crate::store::{Fault, StoreError};
 

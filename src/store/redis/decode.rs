@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::constants as lua;
 use super::record::Packed;
-use super::scripts::{InTime, Malformed, Reply};
+use super::reply::{InTime, Malformed, Reply};
 use crate::domain::{
     Acquired, Claim, Conflict, ConflictKind, Fence, Grant, HoldCount, Holder, Holders, Lease,
     LockName, LockNames, LockState, Metadata, Mismatch, Mode, NotHeld, NotHolder, Owner, Position,
@@ -187,6 +187,11 @@ pub(super) fn suspended(mut reply: Reply, names: &LockNames) -> Result<Suspended
         position,
         blocked_by: conflicts(reply, names, now_ms)?,
     })
+}
+
+/// How many leases a roll-back ended.
+pub(super) fn withdrawn(mut reply: Reply) -> Result<u64, Malformed> {
+    reply.number()
 }
 
 /// Decodes the answer of the fast path.

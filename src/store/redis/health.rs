@@ -1,9 +1,15 @@
-//! The results of the health checks, and the log lines about their changes.
+//! The health checks, their results, and the log lines about their changes.
+
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::pool::Failure;
+use super::RedisStore;
+use super::failure::Failure;
 use crate::store::Finding;
+
+/// How long a health check may take.
+pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The results of the last health check, except those that `recovery` keeps.
 #[derive(Default)]
@@ -68,5 +74,57 @@ impl HealthCheck {
             }
         }
         self.not_fine = not_fine.iter().map(|finding| finding.topic).collect();
+    }
+}
+
+impl RedisStore {
+    /// Checks the store once. The error says why that was not possible.
+    pub(super) async fn check(&self) -> Result<(), CheckFailure> {
+        let deadline = Instant::now() + CHECK_TIMEOUT;
+        // The address may lead to another Redis than before, which existing connections do not notice.
+        if let Ok(mut connection) = self.node.pool.connect(deadline).await {
+            self.node.pool.sweep();
+            let probing = self.node.messages.probe(connection.socket());
+            // Whether messages can be sent is independent of whether the store answers.
+            let _ = tokio::time::timeout_at(deadline, probing).await;
+            // Opens a pooled connection before a request needs one.
+            let _ = self.node.pool.get(deadline).await;
+            return Ok(());
+        }
+        let mut connection = self.node.pool.get(deadline).await?;
+        let checking = async {
+            let verified = self.node.recovery.verify(connection.socket()).await;
+            self.node.messages.probe(connection.socket()).await;
+            verified
+        };
+        let trouble = match tokio::time::timeout_at(deadline, checking).await {
+            Ok(Ok(_)) => {
+                // The address may lead to a suitable Redis by now, for example after a failover.
+                if self.node.recovery.is_refused() {
+                    connection.abandon();
+                }
+                return Ok(());
+            }
+            Ok(Err(error)) => Failure::of(&error),
+            Err(_) => Failure::timed_out(),
+        };
+        connection.abandon();
+        Err(trouble.into())
+    }
+
+    /// Why grants are refused, the findings, and the offset of the clocks; none before the first contact.
+    pub(super) fn findings(&self) -> Option<(Option<String>, Vec<Finding>, i64)> {
+        let (refusal, mut findings, clock_offset_ms) = self.node.recovery.findings()?;
+        findings.push(self.node.messages.finding());
+        Some((refusal, findings, clock_offset_ms))
+    }
+
+    pub(super) fn log_changes(&self, check: &Result<(), CheckFailure>) {
+        let findings = self.findings().map(|(_, findings, _)| findings);
+        let mut last_health = self
+            .last_health
+            .lock()
+            .expect("nobody panics while holding it");
+        last_health.log_changes(self.node.pool.address(), check, findings);
     }
 }

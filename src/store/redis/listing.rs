@@ -7,11 +7,11 @@ use std::time::Duration;
 use redis::Cmd;
 use tokio::time::Instant;
 
-use super::scripts::Script;
+use super::scripts::Request;
 use super::views::{self, Scanned, Shifted};
-use super::{RedisStore, keys, pool, scripts};
+use super::{RedisStore, keys, scripts};
 use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};
-use crate::store::{Deadlines, ListQuery, StoreError};
+use crate::store::{Deadlines, ListQuery, StoreError, StoreResult};
 
 /// How many keys one step of a scan visits; a step keeps Redis busy for less than half a millisecond.
 const SCAN_STEP: usize = 200;
@@ -30,7 +30,7 @@ const SWEEP_TIMEOUT: Duration = Duration::from_secs(600);
 impl RedisStore {
     /// Visits every lock once. SCAN returns every key that stays, some of them twice; the set of the smallest names
     /// after the page's start sorts them and drops duplicates.
-    pub(super) async fn list(
+    pub(super) async fn list_page(
         &self,
         query: &ListQuery,
         deadlines: Deadlines,
@@ -91,16 +91,14 @@ impl RedisStore {
         names: &[LockName],
         deadlines: Deadlines,
     ) -> Result<Vec<LockView>, StoreError> {
-        let (script, request) = (&scripts::PAGE, pool::request_id());
+        let request = Request::new(&scripts::PAGE);
         let locks: Vec<_> = names.iter().map(keys::lock).collect();
         let locks: Vec<_> = locks.iter().map(String::as_str).collect();
         let step = async {
-            let command = || pool::call(script, &locks, request);
-            let deadline = deadlines.of_step();
-            self.run(script, request, deadline, command, |reply, _| {
-                views::page(reply, names)
-            })
-            .await
+            let command = |_| request.command(&locks);
+            let read = |reply| views::page(reply, names);
+            let run = self.node.run(request, deadlines.of_step(), command, read);
+            StoreResult::Ok(run.await?.answer)
         };
         self.pace.step(deadlines.end, step).await
     }
@@ -112,22 +110,19 @@ impl RedisStore {
         deadlines: Deadlines,
         mut each: impl FnMut(&[u8]),
     ) -> Result<u64, StoreError> {
-        let script = &scripts::SCAN;
         let pattern = keys::lock_pattern(prefix);
         let (mut cursor, mut held) = (0, 0);
         loop {
-            let request = pool::request_id();
+            let request = Request::new(&scripts::SCAN);
             let step = async {
-                let command = || {
-                    let mut command = pool::call(script, &[], request);
+                let command = |_| {
+                    let mut command = request.command(&[]);
                     command.arg(cursor).arg(&pattern).arg(SCAN_STEP);
                     command
                 };
                 let deadline = deadlines.of_step();
-                self.run(script, request, deadline, command, |reply, _| {
-                    views::scanned(reply)
-                })
-                .await
+                let run = self.node.run(request, deadline, command, views::scanned);
+                StoreResult::Ok(run.await?.answer)
             };
             let scanned: Scanned = self.pace.step(deadlines.end, step).await?;
             held += scanned.held;
@@ -140,12 +135,12 @@ impl RedisStore {
     }
 
     /// Does the work that visits every lock, if it is due.
-    pub(super) async fn sweep(&self) {
+    pub(super) async fn sweep_if_due(&self) {
         tokio::select! {
             biased;
-            () = self.recovery.went_back.notified() => {
+            () = self.node.recovery.went_back.notified() => {
                 if self.shift_locks().await.is_err() {
-                    self.recovery.went_back.notify_one();
+                    self.node.recovery.went_back.notify_one();
                 }
             }
             // Cancellation safety: an interrupted count starts anew the next time.
@@ -176,17 +171,17 @@ impl RedisStore {
 
     /// Corrects all locks after the clock of Redis was set back, even those without requests.
     async fn shift_locks(&self) -> Result<(), StoreError> {
-        let (script, pattern) = (&scripts::SHIFT, keys::lock_pattern(""));
+        let pattern = keys::lock_pattern("");
         let deadlines = sweep_deadlines();
         let mut cursor = 0;
         loop {
-            let request = pool::request_id();
-            let command = || {
-                let mut command = pool::call(script, &[], request);
+            let request = Request::new(&scripts::SHIFT);
+            let command = |_| {
+                let mut command = request.command(&[]);
                 command.arg(cursor).arg(&pattern).arg(SHIFT_STEP);
                 command
             };
-            let step = self.shift_step(script, request, command, deadlines).await?;
+            let step = self.shift_step(request, command, deadlines).await?;
             for lock in step.shared {
                 self.shift_holders(&lock, deadlines).await?;
             }
@@ -198,17 +193,16 @@ impl RedisStore {
     }
 
     async fn shift_holders(&self, lock: &[u8], deadlines: Deadlines) -> Result<(), StoreError> {
-        let script = &scripts::SHIFT_HOLDERS;
         let mut cursor = 0;
         loop {
-            let request = pool::request_id();
-            let command = || {
-                let mut command = pool::evalsha(script, 1);
-                command.arg(lock).arg(&request.to_be_bytes());
+            let request = Request::new(&scripts::SHIFT_HOLDERS);
+            let command = |_| {
+                let mut command = request.evalsha(1);
+                command.arg(lock).arg(&request.id.to_be_bytes());
                 command.arg(cursor).arg(SHIFT_STEP);
                 command
             };
-            let step = self.shift_step(script, request, command, deadlines).await?;
+            let step = self.shift_step(request, command, deadlines).await?;
             if step.next == 0 {
                 return Ok(());
             }
@@ -218,17 +212,14 @@ impl RedisStore {
 
     async fn shift_step(
         &self,
-        script: &Script,
-        request: u64,
-        command: impl Fn() -> Cmd,
+        request: Request,
+        command: impl Fn(bool) -> Cmd,
         deadlines: Deadlines,
     ) -> Result<Shifted, StoreError> {
         let step = async {
             let deadline = deadlines.of_step();
-            self.run(script, request, deadline, command, |reply, _| {
-                views::shifted(reply)
-            })
-            .await
+            let run = self.node.run(request, deadline, command, views::shifted);
+            StoreResult::Ok(run.await?.answer)
         };
         self.pace.step(deadlines.end, step).await
     }

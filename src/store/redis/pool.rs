@@ -1,4 +1,4 @@
-//! Connections to Redis, and sending scripts over them. `scripts` describes the scripts.
+//! Connections to Redis. `node` runs scripts over them.
 //!
 //! The stock manager of bb8-redis never notices a dead connection, and a checkout that lasts as long as its command
 //! keeps requests from sharing a socket. So every failure sets a flag of its connection, the pool checks the flag
@@ -6,23 +6,23 @@
 //! commands of many requests as one pipeline.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use bb8_redis::bb8::{self, ManageConnection};
+use futures_util::FutureExt as _;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, RedisError,
-    RedisResult, Value,
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisError, RedisResult,
 };
 use tokio::runtime;
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub(super) use super::failure::Failure;
+use super::failure::Failure;
 use super::recovery::Recovery;
-use super::scripts::Script;
 use crate::config::{RedisAddress, RedisConfig, StoreUrl};
 use crate::store::{Fault, PoolHealth};
 
@@ -40,6 +40,10 @@ pub(super) struct Pool {
     /// Without credentials, for the log.
     address: String,
 }
+
+/// How long a request waits for a new connection before it uses one of another runtime. Redis may refuse connections,
+/// and the requests of this runtime, its waiters among them, must not wait for that to end.
+const BORROW_AFTER: Duration = Duration::from_millis(50);
 
 const UNPOISONED: &str = "nobody panics while holding it";
 
@@ -81,11 +85,31 @@ impl Pool {
 
     /// A connection to a verified Redis, shared with other requests.
     pub(super) async fn get(&self, deadline: Instant) -> Result<Connection, Failure> {
-        match timeout_at(deadline, self.of_this_runtime().get()).await {
+        let own = self.of_this_runtime();
+        let mut checkout = pin!(own.get());
+        let borrow_at = deadline.min(Instant::now() + BORROW_AFTER);
+        let connection = match timeout_at(borrow_at, &mut checkout).await {
+            Ok(connection) => Ok(connection),
+            Err(_) => match self.of_another_runtime() {
+                Some(connection) => return Ok(connection),
+                None => timeout_at(deadline, checkout).await,
+            },
+        };
+        match connection {
             Ok(Ok(connection)) => Ok(connection.clone()),
             Ok(Err(bb8::RunError::User(error))) => Err(Failure::of(&error)),
             Ok(Err(bb8::RunError::TimedOut)) | Err(_) => Err(self.not_connected()),
         }
+    }
+
+    /// An open connection of any runtime, if there is one.
+    fn of_another_runtime(&self) -> Option<Connection> {
+        let of_runtimes = self.of_runtimes.read().expect(UNPOISONED);
+        of_runtimes.values().find_map(|pool| {
+            let is_open = pool.state().idle_connections > 0;
+            let checkout = is_open.then(|| pool.get().now_or_never())?;
+            Some(checkout?.ok()?.clone())
+        })
     }
 
     fn of_this_runtime(&self) -> bb8::Pool<Manager> {
@@ -179,36 +203,12 @@ impl Pool {
 }
 
 impl Connection {
-    /// Runs a script. After a failure that leaves the connection doubtful, it is not used again.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the command may still be executed; the connection stays usable.
-    pub(super) async fn run(
-        &mut self,
-        script: &Script,
-        command: &Cmd,
-        deadline: Instant,
-    ) -> Result<Value, Failure> {
-        let failure = match timeout_at(deadline, evaluate(&mut self.shared, script, command)).await
-        {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => Failure::of(&error),
-            Err(_) => Failure::timed_out(),
-        };
-        // Another connection has the same rights, but may lead to another Redis.
-        let is_doubtful = failure.may_be_done && failure.fault != Fault::Auth;
-        if is_doubtful || failure.fault == Fault::ReadOnly {
-            self.abandon();
-        }
-        Err(failure)
-    }
-
     /// Keeps the connection from being used again.
     pub(super) fn abandon(&self) {
         self.is_broken.store(true, Ordering::Relaxed);
     }
 
-    /// The socket itself, for the commands that are not scripts.
+    /// The socket that the clones share.
     pub(super) fn socket(&mut self) -> &mut MultiplexedConnection {
         &mut self.shared
     }
@@ -291,59 +291,4 @@ impl ManageConnection for Manager {
     fn has_broken(&self, connection: &mut Connection) -> bool {
         connection.is_broken.load(Ordering::Relaxed) || connection.epoch != self.recovery.epoch()
     }
-}
-
-/// A number that identifies a request and its answer.
-pub(super) fn request_id() -> u64 {
-    crate::domain::Attempt::random().0
-}
-
-/// The beginning of the call of a script, before its keys. Has the capacity of most calls, because a command that grows
-/// is copied each time.
-pub(super) fn evalsha(script: &Script, keys: usize) -> Cmd {
-    let mut command = Cmd::with_capacity(16 + 2 * keys, 256 + 64 * keys);
-    command.arg("EVALSHA").arg(&script.sha).arg(keys);
-    command
-}
-
-/// The call of a script with its keys and the request's number, which every script takes first; for scripts without a
-/// claim.
-pub(super) fn call(script: &Script, keys: &[&str], request: u64) -> Cmd {
-    let mut command = evalsha(script, keys.len());
-    command.arg(keys).arg(&request.to_be_bytes());
-    command
-}
-
-/// Sends a script by its hash, or by its text if Redis does not know it: after a restart, a failover or SCRIPT FLUSH.
-/// Redis has not executed a script that it does not know, and EVAL both loads and runs it.
-pub(super) async fn evaluate(
-    connection: &mut MultiplexedConnection,
-    script: &Script,
-    command: &Cmd,
-) -> RedisResult<Value> {
-    match send(connection, command).await {
-        Err(error) if error.code() == Some("NOSCRIPT") => {
-            send(connection, &by_text(script, command)).await
-        }
-        answer => answer,
-    }
-}
-
-async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {
-    // The client library returns an error from Redis as a value until it is extracted.
-    connection
-        .send_packed_command(command)
-        .await?
-        .extract_error()
-}
-
-fn by_text(script: &Script, command: &Cmd) -> Cmd {
-    let mut by_text = redis::cmd("EVAL");
-    by_text.arg(&script.source);
-    for argument in command.args_iter().skip(2) {
-        if let redis::Arg::Simple(bytes) = argument {
-            by_text.arg(bytes);
-        }
-    }
-    by_text
 }

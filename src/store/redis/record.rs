@@ -5,10 +5,8 @@
 
 use std::time::Duration;
 
-use super::scripts::Malformed;
-use crate::domain::{
-    Attempt, ClaimDigest, Fence, HoldCount, Holder, Lease, Mode, Owner, Timestamp, Ttl,
-};
+use super::reply::Malformed;
+use crate::domain::{ClaimDigest, Fence, HoldCount, Holder, Lease, Mode, Owner, Timestamp, Ttl};
 
 /// The attempt, and the code that makes a new record the answer to its own grant.
 const HEAD_LEN: usize = 9;
@@ -20,10 +18,9 @@ pub(super) fn claim(digest: &ClaimDigest) -> &[u8] {
 }
 
 /// The head of a new record.
-pub(super) fn head(attempt: Attempt, digest: &ClaimDigest, owner: &Owner) -> Vec<u8> {
-    let attempt = attempt.0.to_be_bytes();
+pub(super) fn head(attempt: u64, digest: &ClaimDigest, owner: &Owner) -> Vec<u8> {
     [
-        attempt.as_slice(),
+        attempt.to_be_bytes().as_slice(),
         b"1",
         claim(digest),
         owner.as_str().as_bytes(),
@@ -112,7 +109,7 @@ mod tests {
     /// The same packing as in `acquire.lua`.
     fn record(owner: &str) -> Vec<u8> {
         let owner = Owner::new(owner).expect("a short text");
-        let mut record = head(Attempt(7), &ClaimDigest([65; ClaimDigest::LEN]), &owner);
+        let mut record = head(7, &ClaimDigest([65; ClaimDigest::LEN]), &owner);
         record.extend_from_slice(&60_000_u32.to_be_bytes());
         record.extend_from_slice(&GRANTED_US.to_be_bytes());
         record.extend_from_slice(&UNTIL_MS.to_be_bytes()[2..]);

@@ -25,7 +25,9 @@ use tokio::time::Instant;
 
 use super::info::ServerInfo;
 use super::pubsub::PubSub;
-use super::{keys, pool, scripts};
+use super::reply::Reply;
+use super::scripts::Request;
+use super::{keys, scripts};
 use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
 use crate::store::Finding;
@@ -122,11 +124,11 @@ impl Recovery {
         connection: &mut MultiplexedConnection,
         server: &ServerInfo,
     ) -> RedisResult<Option<u64>> {
-        let (script, request) = (&scripts::RECOVERY, pool::request_id());
+        let request = Request::new(&scripts::RECOVERY);
         let node = [keys::NODE, keys::LONGEST_TTL, keys::GRACE];
         let used_ms = self.fleet.longest_ttl.used_ms();
         let sent_at = Instant::now();
-        let mut command = pool::call(script, &node, request);
+        let mut command = request.command(&node);
         command
             .arg(&server.run_id)
             .arg(u8::from(server.is_durable()))
@@ -151,10 +153,9 @@ impl Recovery {
             .arg(self.messages.recovery_channel())
             .arg(self.messages.wake_channel())
             .arg(self.fleet.clock.unset_us(sent_at));
-        let value = pool::evaluate(connection, script, &command).await?;
+        let value = request.send(connection, &command).await?;
         let answered_at = Instant::now();
-        let answer =
-            scripts::Reply::to(request, value).and_then(|reply| RecoveryReply::read(reply).ok());
+        let answer = Reply::to(request.id, value).and_then(|reply| RecoveryReply::read(reply).ok());
         let answer = answer.ok_or((
             redis::ErrorKind::Client,
             "the recovery script answered out of form",
@@ -273,9 +274,9 @@ impl Recovery {
         self.outage.noticed(since);
     }
 
-    /// Redis has answered.
-    pub(super) fn is_back(&self) {
-        self.outage.is_over();
+    /// Redis has answered a request that was begun at `since`.
+    pub(super) fn is_back(&self, since: Instant) {
+        self.outage.is_answered(since);
     }
 
     /// A connection was opened, and the Redis behind it was verified.
@@ -286,7 +287,7 @@ impl Recovery {
 
     /// No connection could be opened. The existing ones may lead to another Redis than the address does now.
     pub(super) fn is_not_connected(&self, since: Instant) {
-        self.outage.noticed(since);
+        self.outage.is_not_connected(since);
         if self.outage.is_unverifiable(since) {
             self.fleet.renew_connections();
         }

@@ -5,31 +5,73 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::decode::{ClosedFor, ReleaseReply};
-use super::pool::{self, Connection};
-use super::scripts::{self, Reply};
-use super::{RedisStore, keys};
+use super::decode::{AcquireReply, ClosedFor, ReleaseReply};
+use super::node::Node;
+use super::reply::Reply;
+use super::scripts::Request;
+use super::{RedisStore, keys, scripts};
 use crate::domain::{
     Acquired, Attempt, Claim, Holder, Lease, Released, Renewed, Rollback, Ticket, Timestamp,
     Waiting,
 };
-use crate::store::{Fault, StoreError};
+use crate::store::{Fault, LockStore, StoreError, StoreResult};
 
-impl RedisStore {
-    /// Makes an answer over a connection of this epoch ready to be reported.
+impl Node {
+    /// Makes the answer of an acquire ready to be reported. None if it shows that data were lost; nothing was granted
+    /// then, and the claim should ask again.
     ///
     /// # Errors
     /// It is unknown whether the claim holds, because the TTL could not be announced, or the store lost its data
-    /// meanwhile.
+    /// meanwhile; or the store cannot grant it.
     pub(super) async fn report_acquired(
         &self,
-        mut acquired: Acquired,
+        reply: AcquireReply,
+        claim: &Claim,
+        epoch: u64,
+        times: [Instant; 2],
+    ) -> Result<Option<Acquired>, StoreError> {
+        match reply {
+            AcquireReply::Answer(mut acquired, closed_for) => {
+                self.report_leases(&mut acquired, claim, closed_for, epoch, times)
+                    .await?;
+                Ok(Some(acquired))
+            }
+            AcquireReply::Recovering => Ok(Some(Acquired::Recovering {
+                retry_in: self.recovery.grace_left().unwrap_or_default(),
+            })),
+            AcquireReply::CounterRegressed => {
+                self.recovery.declare_lost(epoch);
+                Ok(None)
+            }
+            AcquireReply::Late { redis_us } if self.recovery.is_ahead(redis_us) => {
+                self.recovery.declare_lost(epoch);
+                Ok(None)
+            }
+            // Another try of the same request may have arrived in time.
+            AcquireReply::Late { .. } => {
+                Err(StoreError::unknown(Fault::Timeout, "it came too late"))
+            }
+            AcquireReply::Withdrawn => {
+                let detail = "the attempt was withdrawn";
+                Err(StoreError::unavailable(Fault::Timeout, detail))
+            }
+            AcquireReply::Exhausted => {
+                let detail = "the fencing counter is used up";
+                Err(StoreError::unavailable(Fault::Corrupt, detail))
+            }
+        }
+    }
+
+    /// Prepares to report the leases of an answer over a connection of this epoch.
+    async fn report_leases(
+        &self,
+        acquired: &mut Acquired,
         claim: &Claim,
         closed_for: Option<ClosedFor>,
         epoch: u64,
         [sent_at, deadline]: [Instant; 2],
-    ) -> Result<Acquired, StoreError> {
-        let longest = match &mut acquired {
+    ) -> Result<(), StoreError> {
+        let longest = match acquired {
             Acquired::Granted(grants) => {
                 for (name, grant) in claim.names.iter().zip(&*grants) {
                     let fence = grant.lease.holder.fence;
@@ -55,7 +97,7 @@ impl RedisStore {
             | Acquired::Ended(_)
             | Acquired::Recovering { .. } => None,
         };
-        match &acquired {
+        match acquired {
             Acquired::Granted(grants) => {
                 let leases = grants.iter().map(|grant| &grant.lease);
                 self.check_clock(leases, sent_at, deadline).await?;
@@ -72,48 +114,10 @@ impl RedisStore {
             | Acquired::Ended(_)
             | Acquired::Recovering { .. } => {}
         }
-        self.report(longest, epoch, deadline).await?;
-        Ok(acquired)
+        self.report(longest, epoch, deadline).await
     }
 
-    /// The answer to a request of which an earlier try may still arrive. A granted claim keeps its locks; a waiting
-    /// claim is rolled back when its wait is over; after any other answer, nothing may be granted any more.
-    pub(super) async fn unless_late(
-        &self,
-        acquired: Acquired,
-        claim: &Claim,
-        attempt: Attempt,
-        deadline: Instant,
-    ) -> Result<Acquired, StoreError> {
-        match acquired {
-            Acquired::Waiting(waiting) => Ok(Acquired::Waiting(Waiting {
-                is_unsure: true,
-                ..waiting
-            })),
-            Acquired::Granted(_)
-            | Acquired::Reentered(_)
-            | Acquired::Replayed(_)
-            | Acquired::Superseded
-            | Acquired::WaitExpired => Ok(acquired),
-            Acquired::Ended(lost) if lost.reason.ran_out() => {
-                let detail = "an earlier try may have been granted, and its lease have run out";
-                Err(StoreError::unknown(Fault::Timeout, detail))
-            }
-            Acquired::Blocked(_)
-            | Acquired::Mismatched(_)
-            | Acquired::TooManyWaiters { .. }
-            | Acquired::Ended(_)
-            | Acquired::Recovering { .. } => {
-                let withdrawn = self.withdraw(claim, attempt, Rollback::Undo, deadline);
-                match withdrawn.await {
-                    Ok(()) => Ok(acquired),
-                    Err(error) => Err(StoreError::unknown(error.fault(), error.detail())),
-                }
-            }
-        }
-    }
-
-    /// The same for a renewal.
+    /// Makes the answer of a renewal ready to be reported.
     pub(super) async fn report_renewed(
         &self,
         renewed: Renewed,
@@ -135,7 +139,7 @@ impl RedisStore {
         Ok(renewed)
     }
 
-    /// The same for a release. A step back has the epoch of its connection, because it leaves a lease to wait for.
+    /// Makes the answer of a release ready to be reported. A step back has the epoch of its connection, because it leaves a lease to wait for.
     pub(super) async fn report_released(
         &self,
         reply: ReleaseReply,
@@ -257,14 +261,15 @@ impl RedisStore {
     async fn announce(&self, ttl: Duration, deadline: Instant) -> Result<bool, StoreError> {
         let epoch = self.recovery.data_epoch();
         let send = async |channel| {
-            let (script, request) = (&scripts::ANNOUNCE, pool::request_id());
-            let command = || {
-                let mut command = pool::call(script, &[keys::NODE, keys::LONGEST_TTL], request);
+            let request = Request::new(&scripts::ANNOUNCE);
+            let command = |_| {
+                let mut command = request.command(&[keys::NODE, keys::LONGEST_TTL]);
                 command.arg(epoch).arg(ttl.as_millis() as u64).arg(channel);
                 command
             };
-            let read = |mut reply: Reply, _: &Connection| Ok(reply.number()? == 1);
-            self.run(script, request, deadline, command, read).await
+            let read = |mut reply: Reply| Ok(reply.number()? == 1);
+            let announced = self.run(request, deadline, command, read).await?;
+            StoreResult::Ok(announced.answer)
         };
         // Redis may answer a moment before it sends a published message, and may be killed in between. When it answers
         // the next command, the messages have been sent.
@@ -279,6 +284,45 @@ impl RedisStore {
             Timestamp::from_unix_ms(until_ms.saturating_add_signed(-shift_ms))
         });
         Ticket { until, ..ticket }
+    }
+}
+
+impl RedisStore {
+    /// The answer to a request of which an earlier try may still arrive. A granted claim keeps its locks; a waiting
+    /// claim is rolled back when its wait is over; after any other answer, nothing may be granted any more.
+    pub(super) async fn unless_late(
+        &self,
+        acquired: Acquired,
+        claim: &Claim,
+        attempt: Attempt,
+        deadline: Instant,
+    ) -> Result<Acquired, StoreError> {
+        match acquired {
+            Acquired::Waiting(waiting) => Ok(Acquired::Waiting(Waiting {
+                is_unsure: true,
+                ..waiting
+            })),
+            Acquired::Granted(_)
+            | Acquired::Reentered(_)
+            | Acquired::Replayed(_)
+            | Acquired::Superseded
+            | Acquired::WaitExpired => Ok(acquired),
+            Acquired::Ended(lost) if lost.reason.ran_out() => {
+                let detail = "an earlier try may have been granted, and its lease have run out";
+                Err(StoreError::unknown(Fault::Timeout, detail))
+            }
+            Acquired::Blocked(_)
+            | Acquired::Mismatched(_)
+            | Acquired::TooManyWaiters { .. }
+            | Acquired::Ended(_)
+            | Acquired::Recovering { .. } => {
+                let withdrawn = self.withdraw(claim, attempt, Rollback::Undo, deadline);
+                match withdrawn.await {
+                    Ok(()) => Ok(acquired),
+                    Err(error) => Err(StoreError::unknown(error.fault(), error.detail())),
+                }
+            }
+        }
     }
 }
 

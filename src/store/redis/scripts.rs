@@ -1,22 +1,25 @@
-//! The scripts, one for each verb, and how to read an answer item by item. `decode` knows what the items mean, and
-//! `pool` sends the scripts.
-//!
-//! Every answer begins with the eight bytes that the request sent, so it can never be taken for the answer to another
-//! request. Then comes a code, which the header of the script names. Most answers are lists; the fast paths pack theirs
-//! into one string (`record`), because a list costs Redis as much as another command.
+//! The scripts, one for each verb, and how one is sent. `node` retries until Redis answers, and `reply` reads the answer.
 
 use std::sync::LazyLock;
-use std::time::Duration;
 
-use redis::Value;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisResult, Value};
 
 use super::constants;
-use super::record::Packed;
+use crate::domain::Attempt;
 
 /// A script and the SHA-1 under which Redis caches it.
 pub(super) struct Script {
-    pub(super) source: String,
-    pub(super) sha: String,
+    source: String,
+    sha: String,
+}
+
+/// A request that a script executes, perhaps after several tries.
+#[derive(Clone, Copy)]
+pub(super) struct Request {
+    script: &'static Script,
+    /// Identifies the request and its answer.
+    pub(super) id: u64,
 }
 
 impl Script {
@@ -27,13 +30,71 @@ impl Script {
     }
 }
 
+impl Request {
+    pub(super) fn new(script: &'static Script) -> Self {
+        let id = Attempt::random().0;
+        Self { script, id }
+    }
+
+    /// A request of a claim, which every try repeats.
+    pub(super) fn of(script: &'static Script, attempt: Attempt) -> Self {
+        let id = attempt.0;
+        Self { script, id }
+    }
+
+    /// The beginning of the command, before its keys. Has the capacity of most commands, because one that grows is
+    /// copied each time.
+    pub(super) fn evalsha(self, keys: usize) -> Cmd {
+        let mut command = Cmd::with_capacity(16 + 2 * keys, 256 + 64 * keys);
+        command.arg("EVALSHA").arg(&self.script.sha).arg(keys);
+        command
+    }
+
+    /// The command with its keys and its id, which scripts without a claim take first.
+    pub(super) fn command(self, keys: &[&str]) -> Cmd {
+        let mut command = self.evalsha(keys.len());
+        command.arg(keys).arg(&self.id.to_be_bytes());
+        command
+    }
+
+    /// Sends the command by the hash of its script, or with its text if Redis does not know it: after a restart, a
+    /// failover or SCRIPT FLUSH. Redis has not executed a script that it does not know, and EVAL both loads and runs it.
+    pub(super) async fn send(
+        self,
+        connection: &mut MultiplexedConnection,
+        command: &Cmd,
+    ) -> RedisResult<Value> {
+        // The client library returns an error from Redis as a value until it is extracted.
+        let answer = connection.send_packed_command(command).await?;
+        match answer.extract_error() {
+            Err(error) if error.code() == Some("NOSCRIPT") => {
+                let with_text = self.with_text(command);
+                let answer = connection.send_packed_command(&with_text).await?;
+                answer.extract_error()
+            }
+            answer => answer,
+        }
+    }
+
+    fn with_text(self, command: &Cmd) -> Cmd {
+        let mut with_text = redis::cmd("EVAL");
+        with_text.arg(&self.script.source);
+        for argument in command.args_iter().skip(2) {
+            if let redis::Arg::Simple(bytes) = argument {
+                with_text.arg(bytes);
+            }
+        }
+        with_text
+    }
+}
+
 /// The source of one part of a script: a file, or several that are included together, in the order in which they depend
 /// on each other.
 macro_rules! part {
     (lock) => {
         concat!(
             part!("lease"),
-            part!("step_back"),
+            part!("clock_step"),
             part!("ending"),
             part!("holders"),
             part!("state")
@@ -61,10 +122,10 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE: ["clock" "fence" "acquire" "acquire_reserved" "times" "acquire_options" lock queue "acquire_any" "acquire_queue" "acquire_grant"],
+    ACQUIRE: ["clock" "fence" "acquire" "acquire_reserved" "times" "acquire_options" lock queue "acquire_held" "acquire_replay" "acquire_conflicts" "acquire_wait" "acquire_grant"],
     SUSPEND: ["clock" "times" lock queue "suspend"],
-    RENEW: ["clock" "renew" "times" "renew_alone" lock queue "renew_any"],
-    RELEASE: ["clock" "release" "times" lock queue "release_any"],
+    RENEW: ["clock" "renew" "times" "renew_options" lock queue "renew_general"],
+    RELEASE: ["clock" "release" "times" lock queue "release_general"],
     WITHDRAW: ["clock" "times" lock queue "withdraw"],
     EVICT: ["clock" "times" lock queue "evict"],
     INSPECT: ["clock" "times" lock queue "inspect"],
@@ -112,125 +173,6 @@ fn pieces(mut rest: &str) -> impl Iterator<Item = &str> {
         rest = after;
         Some(piece)
     })
-}
-
-/// How many bytes of the request the answer repeats.
-const REQUEST_LEN: usize = size_of::<u64>();
-
-/// An answer is not in the form that its script returns.
-#[derive(Debug)]
-pub(super) struct Malformed;
-
-/// The answer of a script that does nothing after its deadline.
-pub(super) enum InTime<T> {
-    Done(T),
-    /// The request arrived after its time limit, at this time in Redis.
-    Late {
-        redis_us: u64,
-    },
-}
-
-impl<T> InTime<T> {
-    /// The result of a script that has no deadline.
-    pub(super) fn done(self) -> Result<T, Malformed> {
-        match self {
-            Self::Done(answer) => Ok(answer),
-            Self::Late { .. } => Err(Malformed),
-        }
-    }
-}
-
-/// An answer after its request id, or a list within one, read from the front.
-pub(super) struct Reply(std::vec::IntoIter<Value>);
-
-impl Reply {
-    /// Accepts an answer if it belongs to `request`.
-    pub(super) fn to(request: u64, value: Value) -> Option<Self> {
-        let mut items = if let Value::BulkString(mut bytes) = value {
-            if bytes.len() < REQUEST_LEN {
-                return None;
-            }
-            let packed = bytes.split_off(REQUEST_LEN);
-            vec![Value::BulkString(bytes), Value::BulkString(packed)].into_iter()
-        } else if let Value::Array(items) = value {
-            items.into_iter()
-        } else {
-            return None;
-        };
-        match items.next() {
-            Some(Value::BulkString(bytes)) if bytes == request.to_be_bytes() => Some(Self(items)),
-            _ => None,
-        }
-    }
-
-    /// The string of a fast path. Other answers begin with a number.
-    pub(super) fn packed(&mut self) -> Option<Packed> {
-        match self.0.as_slice() {
-            [Value::BulkString(bytes)] => Some(Packed::new(bytes.clone())),
-            _ => None,
-        }
-    }
-
-    pub(super) fn millis(&mut self) -> Result<Duration, Malformed> {
-        self.number().map(Duration::from_millis)
-    }
-
-    /// A whole number, which Lua sends as an integer and a hash field holds as text.
-    pub(super) fn number(&mut self) -> Result<u64, Malformed> {
-        match self.0.next() {
-            Some(Value::Int(number)) => u64::try_from(number).map_err(|_| Malformed),
-            Some(Value::BulkString(bytes)) => std::str::from_utf8(&bytes)
-                .ok()
-                .and_then(|text| text.parse().ok())
-                .ok_or(Malformed),
-            _ => Err(Malformed),
-        }
-    }
-
-    /// A text; empty for a missing field.
-    pub(super) fn text(&mut self) -> Result<String, Malformed> {
-        match self.0.next() {
-            // A script sends a number that it computed as an integer.
-            Some(Value::Int(number)) => Ok(number.to_string()),
-            Some(Value::Nil) => Ok(String::new()),
-            Some(value) => String::from_utf8(bytes_of(value)?).map_err(|_| Malformed),
-            None => Err(Malformed),
-        }
-    }
-
-    /// A number; none for an empty text.
-    pub(super) fn optional(&mut self) -> Result<Option<u64>, Malformed> {
-        match self.text()?.as_str() {
-            "" => Ok(None),
-            text => text.parse().map(Some).map_err(|_| Malformed),
-        }
-    }
-
-    /// A list within the answer.
-    pub(super) fn list(&mut self) -> Result<Self, Malformed> {
-        match self.0.next() {
-            Some(Value::Array(items)) => Ok(Self(items.into_iter())),
-            _ => Err(Malformed),
-        }
-    }
-
-    /// Whether all items have been read.
-    pub(super) fn is_read(&self) -> bool {
-        self.0.as_slice().is_empty()
-    }
-
-    /// The remaining items, unchanged.
-    pub(super) fn keys(self) -> Result<Vec<Vec<u8>>, Malformed> {
-        self.0.map(bytes_of).collect()
-    }
-}
-
-fn bytes_of(value: Value) -> Result<Vec<u8>, Malformed> {
-    if let Value::BulkString(bytes) = value {
-        Ok(bytes)
-    } else {
-        Err(Malformed)
-    }
 }
 
 #[cfg(test)]

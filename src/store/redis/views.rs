@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::decode::{lease, mode, state};
-use super::scripts::{InTime, Malformed, Reply};
+use super::reply::{InTime, Malformed, Reply};
 use crate::domain::{HeadWaiter, Holder, LockName, LockState, LockView, Owner, Queue, Timestamp};
 
 /// One step of an eviction.

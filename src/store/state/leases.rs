@@ -126,12 +126,6 @@ impl Leases {
         }
     }
 
-    /// Removes one lease that has expired.
-    pub(super) fn remove_ended(&mut self, now: StoreTime) -> Option<LeaseRecord> {
-        let first = self.first().filter(|record| record.until <= now)?;
-        self.remove(first.claim)
-    }
-
     /// The public view of the holders, as far as the answer has room.
     pub(super) fn listed(&self, room: &mut AnswerRoom, now: StoreTime) -> Holders {
         match self {

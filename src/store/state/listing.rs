@@ -60,7 +60,10 @@ impl Table {
                 page.is_over = true;
                 return;
             };
-            let slot = self.find(&name, now);
+            let Ok(slot) = self.find_in_bounds(&name, now) else {
+                // The next step continues here.
+                return;
+            };
             let lock = slot.map(|slot| &self.locks[slot]);
             if let Some(lock) = lock.filter(|lock| lock.is_contended()) {
                 let view = lock.view(now);

@@ -8,7 +8,7 @@ use super::claim::Text;
 use super::lease::{LeaseOptions, LeaseRecord, Receivers, Turn, Turns};
 use super::lock::{LastExpired, Lock};
 use super::rows::{COOLDOWN, FENCE, LAST_EXPIRED, LEASE, NAME_END, TICKET, TOMBSTONE, VERSION};
-use super::tombstones::{End, Tombstone};
+use super::tombstones::{End, ExpiredGrant, Tombstone};
 use super::wait_queue::QueueEntry;
 use super::{ClaimKey, State, StoreTime};
 use crate::domain::{
@@ -197,8 +197,11 @@ fn read_tombstone(from: &mut Decoder<'_>) -> Result<Tombstone, InvalidRow> {
         2 => End::Expired {
             is_lost: from.flag()?,
             unacknowledged: from.option(|from| {
-                let fence = read_fence(from.number()?)?;
-                Ok(Box::new((read_attempt(from)?, fence)))
+                Ok(Box::new(ExpiredGrant {
+                    fence: read_fence(from.number()?)?,
+                    attempt: read_attempt(from)?,
+                    kept: from.time()?,
+                }))
             })?,
         },
         _ => return Err(InvalidRow::Damaged),

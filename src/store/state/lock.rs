@@ -171,20 +171,14 @@ impl Lock {
         }
     }
 
-    /// Frees at once what an ended lease keeps taken.
-    pub(super) fn end_cooldown(&mut self, fence: Fence, effects: &mut Effects) {
-        let Some(details) = self.details.as_deref_mut() else {
-            return;
-        };
-        let taken = &mut details.cooling_permits;
-        details.cooldowns.retain(|(until, of), mode| {
-            let stays = *of != fence;
-            if !stays {
-                *taken -= permits(*mode);
-                effects.cooldown_changed(&self.name, *until, fence);
-            }
-            stays
-        });
+    /// Frees at once what an ended lease keeps taken until `kept`.
+    pub(super) fn end_cooldown(&mut self, kept: StoreTime, fence: Fence, effects: &mut Effects) {
+        if let Some(details) = self.details.as_deref_mut()
+            && let Some(mode) = details.cooldowns.remove(&(kept, fence))
+        {
+            details.cooling_permits -= permits(mode);
+            effects.cooldown_changed(&self.name, kept, fence);
+        }
     }
 
     /// What an ended lease keeps taken until this time.
@@ -215,7 +209,21 @@ impl Lock {
         now: StoreTime,
         effects: &mut Effects,
     ) -> Option<LeaseRecord> {
-        let record = self.leases.remove_ended(now)?;
+        let first = self.leases.first()?.claim;
+        self.expire_lease(first, now, effects)
+    }
+
+    /// Ends the lease of a claim if it has expired.
+    pub(super) fn expire_lease(
+        &mut self,
+        claim: ClaimDigest,
+        now: StoreTime,
+        effects: &mut Effects,
+    ) -> Option<LeaseRecord> {
+        self.leases
+            .get(claim)
+            .filter(|record| record.until <= now)?;
+        let record = self.leases.remove(claim)?;
         self.keep_taken(&record, record.kept_after_expiry(), now, effects);
         if record.mode() == Mode::Exclusive {
             self.details.get_or_insert_default().last_expired = Some(LastExpired {
@@ -241,22 +249,39 @@ impl Lock {
         Some(taken)
     }
 
-    /// Processes everything else that is due.
-    pub(super) fn advance(&mut self, now: StoreTime, effects: &mut Effects) {
+    /// Removes the ticket of a claim if it has expired.
+    pub(super) fn expire_ticket(
+        &mut self,
+        claim: ClaimDigest,
+        now: StoreTime,
+        effects: &mut Effects,
+    ) {
+        if self
+            .queue_mut()
+            .is_some_and(|queue| queue.expire(claim, now))
+        {
+            effects.ticket_changed(&self.name, claim);
+        }
+    }
+
+    /// Processes what else is due, but at most `left` cool-downs and tickets, which it counts down.
+    pub(super) fn advance(&mut self, now: StoreTime, left: &mut usize, effects: &mut Effects) {
         let is_forgotten = |expired: &LastExpired| expired.until + TOMBSTONE_TTL <= now;
         self.take_last_expired_if(is_forgotten, effects);
         let Some(details) = self.details.as_deref_mut() else {
             return;
         };
-        while let Some(entry) = details.cooldowns.first_entry()
+        while *left > 0
+            && let Some(entry) = details.cooldowns.first_entry()
             && entry.key().0 <= now
         {
             let ((until, fence), mode) = entry.remove_entry();
             details.cooling_permits -= permits(mode);
             effects.cooldown_changed(&self.name, until, fence);
+            *left -= 1;
         }
         if let Some(queue) = &mut details.queue {
-            queue.advance(now, |claim| effects.ticket_changed(&self.name, claim));
+            queue.advance(now, left, |claim| effects.ticket_changed(&self.name, claim));
         }
     }
 
@@ -280,6 +305,17 @@ impl Lock {
         let expired = last_expired.map(|expired| expired.until + TOMBSTONE_TTL);
         let queue = details.queue.as_ref().and_then(|queue| queue.due());
         [next_change, expired, queue].into_iter().flatten().min()
+    }
+
+    /// Whether something is due.
+    pub(super) fn is_due(&self, now: StoreTime) -> bool {
+        self.due().is_some_and(|at| at <= now)
+    }
+
+    /// How many locks a step looks at when something is due on this one: itself, and those of its head waiter.
+    pub(super) fn looks(&self) -> usize {
+        let first = self.queue().and_then(WaitQueue::first);
+        1 + first.map_or(0, |first| first.names.len())
     }
 
     /// How much of `locks_max` the lock uses: leases, cool-downs and tickets. The rest of the entry takes little memory

@@ -150,9 +150,10 @@ fn tombstone(to: &mut Encoder, tombstone: &Tombstone) {
         } => {
             to.byte(2);
             to.flag(*is_lost);
-            to.option(unacknowledged.as_deref(), |to, (attempt, fence)| {
-                to.number(fence.get());
-                to.fixed(&attempt.0.to_be_bytes());
+            to.option(unacknowledged.as_deref(), |to, grant| {
+                to.number(grant.fence.get());
+                to.fixed(&grant.attempt.0.to_be_bytes());
+                to.time(grant.kept);
             });
         }
     }

@@ -1,9 +1,9 @@
 //! The whole state, and what all operations have in common: to bring locks up to date, to make room, to finish a step.
 //!
 //! A step first expires what is due on each of its locks, so that it sees the present state. It records the locks that
-//! it touched; [`Table::finish_step`] then brings their reservations and due times up to date.
+//! it touched; [`Table::finish_step`] then brings their reservations and due times up to date. What it expires besides is
+//! bounded by [`WORK_PER_STEP`], because all other requests wait meanwhile.
 
-use super::KeyedClaim;
 use super::StoreTime;
 use super::claim::{Text, TextTotal};
 use super::effects::Effects;
@@ -12,14 +12,19 @@ use super::locks::Locks;
 use super::locks::SlabKey;
 use super::tombstones::Tombstones;
 use super::wait_queue::WaitQueue;
+use super::{ClaimKey, KeyedClaim};
 use crate::domain::{Bucket, LockName, LockState, LockView, Queue};
 use crate::store::{Fault, StoreError};
 
-/// How many due locks are swept before a claim is refused for lack of room.
-const SWEPT_WHEN_FULL: usize = 256;
+/// How much one step expires beside its own operation, in leases, cool-downs, tickets, tombstones, and locks that it looks
+/// at. Each takes one to three microseconds when there are millions of them.
+pub(super) const WORK_PER_STEP: usize = 64;
 
-/// How many leases on one lock are swept at once.
-const SWEPT_PER_LOCK: usize = 8;
+/// The same before a claim is refused for lack of room, which is more than the largest claim counts.
+const WORK_WHEN_FULL: usize = 4 * WORK_PER_STEP;
+
+/// More has expired on a lock than one step may end.
+pub(super) struct Behind;
 
 /// Locks, tombstones and fencing counters.
 pub(super) struct Table {
@@ -32,6 +37,8 @@ pub(super) struct Table {
     pub(super) last_sequence: u64,
     /// Locks that have changed in this step.
     touched: Vec<SlabKey>,
+    /// How much this step may still expire beside its own operation.
+    work_left: usize,
     held: u64,
     /// How much of `locks_max` all locks use.
     counted: usize,
@@ -49,6 +56,7 @@ impl Table {
             fences: vec![0; Bucket::COUNT].into_boxed_slice(),
             last_sequence: 0,
             touched: Vec::new(),
+            work_left: 0,
             held: 0,
             counted: 0,
             counted_texts: TextTotal::default(),
@@ -102,7 +110,7 @@ impl Table {
             return Ok(text);
         }
         // Expired entries may still take room when many became due at once.
-        self.sweep(now, SWEPT_WHEN_FULL);
+        self.sweep(now, WORK_WHEN_FULL);
         if self.has_room(claim) {
             return Ok(text);
         }
@@ -144,45 +152,103 @@ impl Table {
         count + more.sum::<usize>() <= self.locks_max
     }
 
-    /// Clears away at most `most` due entries. Returns whether there may be more.
-    pub(super) fn sweep(&mut self, now: StoreTime, most: usize) -> bool {
-        for _ in 0..most {
+    /// Begins a step.
+    pub(super) fn begin_step(&mut self) {
+        self.effects.clear();
+        self.work_left = WORK_PER_STEP;
+    }
+
+    /// Clears away due entries, but hardly more than `left`. Returns whether there may be more.
+    pub(super) fn sweep(&mut self, now: StoreTime, mut left: usize) -> bool {
+        while left > 0 {
             let due = self.locks.first_due(now);
             if let Some(slot) = due {
-                self.expire_some(slot, now, SWEPT_PER_LOCK);
+                let looks = self.locks[slot].looks();
+                self.expire_some(slot, now, &mut left);
+                left = left.saturating_sub(looks);
             }
-            if !self.tombstones.forget(now, &mut self.effects) && due.is_none() {
+            let has_forgotten = self.tombstones.forget(now, &mut self.effects);
+            if !has_forgotten && due.is_none() {
                 return false;
             }
+            left = left.saturating_sub(usize::from(has_forgotten));
         }
         true
+    }
+
+    /// Brings these locks up to date as far as one step may. Returns whether they are.
+    pub(super) fn catch_up(&mut self, names: &[LockName], now: StoreTime) -> bool {
+        let mut names = names.iter();
+        names.all(|name| self.find_in_bounds(name, now).is_ok())
+    }
+
+    /// Whether something may be due on some lock.
+    pub(super) fn is_any_due(&self, now: StoreTime) -> bool {
+        self.locks.first_due(now).is_some()
     }
 
     /// Finds a lock and brings it up to date. Its slot is not used otherwise before the end of the step, unless the lock
     /// turns out to be free.
     pub(super) fn find(&mut self, name: &LockName, now: StoreTime) -> Option<SlabKey> {
         let slot = self.locks.find(name)?;
-        self.expire_some(slot, now, usize::MAX).then_some(slot)
+        self.expire_some(slot, now, &mut { usize::MAX })
+            .then_some(slot)
     }
 
-    /// Ends what has expired on a lock, but at most so many leases. Returns whether the lock still has an entry.
-    fn expire_some(&mut self, slot: SlabKey, now: StoreTime, most: usize) -> bool {
+    /// The same within the bounds of the step.
+    pub(super) fn find_in_bounds(
+        &mut self,
+        name: &LockName,
+        now: StoreTime,
+    ) -> Result<Option<SlabKey>, Behind> {
+        let Some(slot) = self.locks.find(name) else {
+            return Ok(None);
+        };
+        if self.locks[slot].scheduled.is_none_or(|at| at > now) {
+            return Ok(Some(slot));
+        }
+        if self.work_left == 0 {
+            return Err(Behind);
+        }
+        let mut left = self.work_left;
+        let exists = self.expire_some(slot, now, &mut left);
+        self.work_left = left.saturating_sub(1);
+        match exists && self.locks[slot].is_due(now) {
+            true => Err(Behind),
+            false => Ok(exists.then_some(slot)),
+        }
+    }
+
+    /// Finds a lock for an operation on one claim, and brings it up to date as far as that claim is concerned.
+    pub(super) fn find_for(&mut self, key: &ClaimKey, now: StoreTime) -> Option<SlabKey> {
+        if let Ok(slot) = self.find_in_bounds(&key.name, now) {
+            return slot;
+        }
+        let slot = self.locks.find(&key.name)?;
+        let (lock, effects) = (&mut self.locks[slot], &mut self.effects);
+        lock.expire_ticket(key.claim, now, effects);
+        if let Some(record) = lock.expire_lease(key.claim, now, effects) {
+            self.tombstones.remember_expired(&record, effects);
+        }
+        self.touch(slot);
+        Some(slot)
+    }
+
+    /// Ends what has expired on a lock, but at most `left` entries, which it counts down. Returns whether the lock still
+    /// has an entry.
+    fn expire_some(&mut self, slot: SlabKey, now: StoreTime, left: &mut usize) -> bool {
         let lock = &mut self.locks[slot];
         if lock.scheduled.is_none_or(|at| at > now) {
             return true;
         }
-        let mut left = most;
-        while left > 0
+        while *left > 0
             && let Some(record) = lock.expire_one(now, &mut self.effects)
         {
             self.tombstones.remember_expired(&record, &mut self.effects);
-            left -= 1;
+            *left -= 1;
         }
-        lock.advance(now, &mut self.effects);
-        debug_assert!(
-            left == 0 || lock.due().is_none_or(|at| at > now),
-            "nothing stays due"
-        );
+        lock.advance(now, left, &mut self.effects);
+        debug_assert!(*left == 0 || !lock.is_due(now), "nothing stays due");
         self.locks.unschedule(slot);
         let exists = self.reschedule(slot);
         if exists {
@@ -208,16 +274,22 @@ impl Table {
         }
     }
 
-    /// Reserves the lock for the head waiter if a poll of it would now end its wait.
+    /// Reserves the lock for the head waiter if a poll of it would now end its wait. While one of the waiter's locks is not
+    /// up to date, nothing is known, and what is due on it will touch it again.
     fn reserve(&mut self, slot: SlabKey, now: StoreTime) {
+        if self.locks[slot].is_due(now) {
+            return;
+        }
         let first = self.locks[slot].queue().and_then(WaitQueue::first);
         let Some(first) = first else {
             return;
         };
         let (sequence, mode, names) = (first.sequence, first.mode, first.names.clone());
         let is_answered = names.iter().all(|name| {
-            let Some(slot) = self.find(name, now) else {
-                return true;
+            let slot = match self.find_in_bounds(name, now) {
+                Ok(Some(slot)) => slot,
+                Ok(None) => return true,
+                Err(Behind) => return false,
             };
             let lock: &Lock = &self.locks[slot];
             // A mismatch ends the wait too, and makes room for the rest of the queue.

@@ -1,6 +1,8 @@
 //! Tests of what a step returns beside its answer, and of how much it does. What operations mean is tested by the contract
 //! of all stores.
 
+mod loading;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -8,7 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::domain::{Claim, LockNames, Metadata, Mode, Owner, Share, Token, Ttl};
+use crate::domain::{Claim, LockNames, LockState, Metadata, Mode, Owner, Share, Token, Ttl};
 
 /// One step, and how long after the one before.
 #[derive(Clone, Debug)]
@@ -183,26 +185,6 @@ fn rows(state: &State) -> BTreeMap<Row, String> {
     rows
 }
 
-/// Loads the rows that were written.
-fn loaded(written: &BTreeMap<Vec<u8>, Vec<u8>>, downtime: Downtime, now: StoreTime) -> State {
-    let mut loading = Loading::new(12, downtime);
-    for (key, value) in written {
-        loading.row(key, value).expect("it was written as a row");
-    }
-    loading.finish(now)
-}
-
-/// What a restart keeps of the rows: whether a claim waits ends with the process.
-fn kept(state: &State) -> BTreeMap<Row, String> {
-    let rows = rows(state).into_iter();
-    let without_waiting = |value: String| {
-        let value = value.trim_end_matches(" true").trim_end_matches(" false");
-        value.to_owned()
-    };
-    rows.map(|(row, value)| (row, without_waiting(value)))
-        .collect()
-}
-
 /// The rows that differ.
 fn difference(mut before: BTreeMap<Row, String>, after: BTreeMap<Row, String>) -> Vec<Row> {
     let mut changed = Vec::new();
@@ -219,19 +201,11 @@ fn difference(mut before: BTreeMap<Row, String>, after: BTreeMap<Row, String>) -
 
 /// A plain claim for a second.
 fn claim(name: &str, mode: Mode) -> Claim {
+    let name = LockName::parse(name.as_bytes()).expect("a name");
+    let ttl = Ttl::from_store(Duration::from_secs(1));
     Claim {
-        names: LockName::parse(name.as_bytes()).expect("a name").into(),
-        token: Token::random(),
         mode,
-        fair: true,
-        ttl: Ttl::from_store(Duration::from_secs(1)),
-        hold_count: HoldCount::ONE,
-        owner: Owner::default(),
-        metadata: None,
-        min_hold: None,
-        max_hold: None,
-        lock_delay: None,
-        takes_over: false,
+        ..Claim::plain(name.into(), Token::random(), ttl)
     }
 }
 
@@ -256,6 +230,127 @@ fn a_step_sweeps_few_of_the_leases_that_expired_together() {
     let granted = state.acquire(late, &KeyedClaim::new(&claim), Attempt(1), None);
     assert!(matches!(granted.answer, Ok(Acquired::Granted(_))));
     assert_eq!(state.count_kept(), 1);
+}
+
+/// A state that lists changed rows, and the time.
+fn listing() -> (State, StoreTime) {
+    let mut state = State::new(1_000_000);
+    state.list_changed_rows(true);
+    (state, StoreTime::at(Duration::from_secs(1_000_000)))
+}
+
+fn grant(state: &mut State, now: StoreTime, claim: &Claim) {
+    let granted = state.acquire(now, &KeyedClaim::new(claim), Attempt(1), None);
+    assert!(matches!(granted.answer, Ok(Acquired::Granted(_))));
+}
+
+/// Fails if the step has done so much that others notice. A lease that ends changes up to four rows.
+fn assert_short<T>(applied: Applied<'_, T>) -> T {
+    let rows = applied.changed.len();
+    assert!(rows < 5 * WORK_PER_STEP, "{rows} rows in one step");
+    applied.answer
+}
+
+/// Everything that a lock can have very many of ends in the same moment.
+#[test]
+fn no_step_of_a_sweep_is_long() {
+    const EACH: usize = 2_000;
+    let (mut state, now) = listing();
+    let held = claim("held", Mode::Exclusive);
+    grant(&mut state, now, &held);
+    for number in 0..EACH {
+        let shared = claim("shared", mode(None));
+        grant(&mut state, now, &shared);
+        let mut closing = claim("closing", mode(None));
+        closing.min_hold = Some(Duration::from_secs(2));
+        grant(&mut state, now, &closing);
+        grant(
+            &mut state,
+            now,
+            &claim(&format!("{}", number % 200), mode(None)),
+        );
+        let keys = KeyedClaim::new(&closing).keys;
+        state.release(now, &keys, None);
+        let waiting = claim("held", Mode::Exclusive);
+        let mut request = request(&waiting);
+        request.waiters_max = u32::MAX;
+        let waiting = KeyedClaim::new(&waiting);
+        let answer = state.acquire(now, &waiting, Attempt(1), Some(&request));
+        assert!(matches!(answer.answer, Ok(Acquired::Waiting(_))));
+    }
+    for late in [10, 100, 200] {
+        let late = now + Duration::from_secs(late);
+        while assert_short(state.sweep(late)) {}
+    }
+    assert_eq!(state.count_kept(), 0);
+    assert!(state.0.tombstones.rows().next().is_none());
+}
+
+/// A renewal or a release is not delayed by what has expired on the same lock; others are, but no step of it is long.
+#[test]
+fn no_step_on_a_lock_is_long_that_very_many_have_held() {
+    let (mut state, now) = listing();
+    let (mut renewed, mut released) = (claim("shared", mode(None)), claim("shared", mode(None)));
+    let expired = claim("shared", mode(None));
+    for lasting in [&mut renewed, &mut released] {
+        lasting.ttl = Ttl::from_store(Duration::from_secs(60));
+        grant(&mut state, now, lasting);
+    }
+    grant(&mut state, now, &expired);
+    for _ in 0..2_000 {
+        grant(&mut state, now, &claim("shared", mode(None)));
+    }
+    let late = now + Duration::from_secs(2);
+    let [renewed, released, expired] = [&renewed, &released, &expired].map(KeyedClaim::new);
+    let renewal = state.renew(late, &renewed.keys, RenewOptions::default());
+    assert!(matches!(assert_short(renewal), Renewed::Extended(_)));
+    let release = state.release(late, &released.keys, None);
+    assert!(matches!(
+        assert_short(release)[..],
+        [Released::Freed { .. }]
+    ));
+    let renewal = state.renew(late, &expired.keys, RenewOptions::default());
+    assert!(matches!(assert_short(renewal), Renewed::NotHolder(_)));
+    let names = [renewed.names[0].clone()];
+    let mut steps = 0;
+    while !assert_short(state.catch_up(late, &names)) {
+        steps += 1;
+    }
+    assert!(steps > 2, "all was done in {steps} steps");
+    let view = assert_short(state.inspect(late, &names[0]));
+    let LockState::Held(holders) = view.state else {
+        panic!("one still holds it");
+    };
+    assert_eq!(holders.total, 1);
+}
+
+/// The head waiter of each lock waits for others as well, on each of which much has expired.
+#[test]
+fn no_step_is_long_that_opens_a_lock_whose_waiters_wait_for_many() {
+    const LOCKS: usize = 100;
+    let (mut state, now) = listing();
+    let held = claim("held", Mode::Exclusive);
+    grant(&mut state, now, &held);
+    let name = |number: usize| LockName::parse(format!("{number}").as_bytes()).expect("a name");
+    for number in 0..LOCKS {
+        for _ in 0..20 {
+            grant(&mut state, now, &claim(&format!("{number}"), mode(None)));
+        }
+    }
+    for number in 0..LOCKS {
+        let mut waiting = claim("held", Mode::Exclusive);
+        let others = (number..number + 50).map(|other| name(other % LOCKS));
+        waiting.names = LockNames::several(others.chain([held.names[0].clone()]).collect())
+            .expect("at least one");
+        let mut request = request(&waiting);
+        (request.waiters_max, request.wait) = (u32::MAX, Duration::from_secs(60));
+        let waiting = KeyedClaim::new(&waiting);
+        assert_short(state.acquire(now, &waiting, Attempt(1), Some(&request))).expect("room");
+    }
+    let late = now + Duration::from_secs(2);
+    let held = KeyedClaim::new(&held);
+    assert_short(state.release(late, &held.keys, None));
+    while assert_short(state.sweep(late)) {}
 }
 
 proptest! {
@@ -285,35 +380,5 @@ proptest! {
         while state.sweep(end).answer {}
         prop_assert_eq!(state.count_kept(), 0);
         prop_assert!(state.0.tombstones.rows().next().is_none());
-    }
-
-    /// Whatever comes when, and whenever the process ends. With a downtime, everything lasts that much longer.
-    #[test]
-    fn what_was_written_is_loaded(steps in steps()) {
-        let mut state = State::new(12);
-        state.list_changed_rows(true);
-        let mut now = StoreTime::at(Duration::from_secs(1_000_000));
-        let mut written = BTreeMap::new();
-        for step in &steps {
-            now = now + Duration::from_millis(step.after_ms);
-            let (_, changed) = run(&mut state, now, step);
-            for row in changed {
-                match rows::encode(&state.0, &row, Downtime::default()) {
-                    Some(value) => written.insert(row.to_key(), value),
-                    None => written.remove(&row.to_key()),
-                };
-            }
-        }
-        let same = loaded(&written, Downtime::default(), now);
-        prop_assert_eq!(kept(&same), kept(&state));
-        prop_assert_eq!(same.count_kept(), state.count_kept());
-        let downtime = Downtime::between(now, now + Duration::from_secs(1_000));
-        let mut later = loaded(&written, downtime, now + Duration::from_secs(1_000));
-        let end = now + Duration::from_secs(200);
-        while state.sweep(end).answer {}
-        let end = now + Duration::from_secs(1_200);
-        while later.sweep(end).answer {}
-        prop_assert_eq!(later.count_kept(), state.count_kept());
-        prop_assert!(later.0.tombstones.rows().next().is_none());
     }
 }

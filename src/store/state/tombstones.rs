@@ -9,8 +9,8 @@ use super::lease::LeaseRecord;
 use crate::domain::{Attempt, ClaimDigest, Fence, NotHolder};
 use crate::store::TOMBSTONE_TTL;
 
-/// A list of this capacity is not worth shrinking.
-const CAPACITY_MIN: usize = 1_024;
+/// How many expiries a chunk has.
+const CHUNK: usize = 1_024;
 
 /// The tombstones of the last minute, limited to the latest `max`. The digest of a claim includes the name of its lock.
 pub(super) struct Tombstones {
@@ -18,8 +18,11 @@ pub(super) struct Tombstones {
     tombstones: BTreeMap<ClaimDigest, Tombstone>,
     /// When tombstones expire, in the order in which they were made; and those of tombstones that were replaced or
     /// withdrawn. Only an expiry that was noticed late can be out of order, and then waits for the ones before it.
-    expiries: VecDeque<(StoreTime, ClaimDigest)>,
+    expiries: ChunkedQueue<(StoreTime, ClaimDigest)>,
 }
+
+/// A queue that grows and shrinks in chunks, so no step is delayed by copying all of it.
+struct ChunkedQueue<T>(VecDeque<VecDeque<T>>);
 
 #[derive(Debug)]
 pub(super) struct Tombstone {
@@ -38,8 +41,17 @@ pub(super) enum End {
         /// Whether the lock was granted to another claim since.
         is_lost: bool,
         /// The expired grant, if no request but the attempt that made it has received it.
-        unacknowledged: Option<Box<(Attempt, Fence)>>,
+        unacknowledged: Option<Box<ExpiredGrant>>,
     },
+}
+
+/// A grant that expired before any request but the attempt that made it has received it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExpiredGrant {
+    pub(super) attempt: Attempt,
+    pub(super) fence: Fence,
+    /// Until when it keeps the lock taken, which may be past.
+    pub(super) kept: StoreTime,
 }
 
 impl Tombstones {
@@ -48,7 +60,7 @@ impl Tombstones {
         Self {
             max,
             tombstones: BTreeMap::new(),
-            expiries: VecDeque::new(),
+            expiries: ChunkedQueue(VecDeque::new()),
         }
     }
 
@@ -96,10 +108,16 @@ impl Tombstones {
 
     /// Records an expired lease. Its grant can still be withdrawn if only the attempt that made it has received it.
     pub(super) fn remember_expired(&mut self, record: &LeaseRecord, effects: &mut Effects) {
-        let unacknowledged = record.receivers.unacknowledged();
+        let unacknowledged = record.receivers.unacknowledged().map(|attempt| {
+            Box::new(ExpiredGrant {
+                attempt,
+                fence: record.fence,
+                kept: record.kept_after_expiry(),
+            })
+        });
         let end = End::Expired {
             is_lost: false,
-            unacknowledged: unacknowledged.map(|attempt| Box::new((attempt, record.fence))),
+            unacknowledged,
         };
         self.remember(record.claim, end, record.until, effects);
     }
@@ -114,13 +132,13 @@ impl Tombstones {
         }
     }
 
-    /// Drops the tombstone of an expired grant that this attempt made. Returns the grant's fencing token.
+    /// Drops the tombstone of an expired grant that this attempt made. Returns the grant.
     pub(super) fn withdraw(
         &mut self,
         claim: ClaimDigest,
         attempt: Attempt,
         effects: &mut Effects,
-    ) -> Option<Fence> {
+    ) -> Option<ExpiredGrant> {
         let tombstone = self.tombstones.get(&claim)?;
         let End::Expired {
             unacknowledged: Some(grant),
@@ -129,13 +147,13 @@ impl Tombstones {
         else {
             return None;
         };
-        let (by, fence) = **grant;
-        if by != attempt {
+        let grant = **grant;
+        if grant.attempt != attempt {
             return None;
         }
         self.tombstones.remove(&claim);
         effects.changed(|| Row::Tombstone(claim));
-        Some(fence)
+        Some(grant)
     }
 
     /// Drops one expired tombstone. Returns whether there was one.
@@ -155,11 +173,33 @@ impl Tombstones {
             tombstone.remove();
             effects.changed(|| Row::Tombstone(claim));
         }
-        let (length, capacity) = (self.expiries.len(), self.expiries.capacity());
-        if capacity > CAPACITY_MIN && length < capacity / 4 {
-            self.expiries.shrink_to(capacity / 2);
-        }
         true
+    }
+}
+
+impl<T> ChunkedQueue<T> {
+    fn push_back(&mut self, value: T) {
+        match self.0.back_mut() {
+            Some(last) if last.len() < CHUNK => last.push_back(value),
+            Some(_) | None => {
+                let mut chunk = VecDeque::with_capacity(CHUNK);
+                chunk.push_back(value);
+                self.0.push_back(chunk);
+            }
+        }
+    }
+
+    fn front(&self) -> Option<&T> {
+        self.0.front()?.front()
+    }
+
+    fn pop_front(&mut self) -> Option<T> {
+        let first = self.0.front_mut()?;
+        let value = first.pop_front();
+        if first.is_empty() {
+            self.0.pop_front();
+        }
+        value
     }
 }
 

@@ -6,7 +6,7 @@ use super::effects::Effects;
 use super::lease::LeaseRecord;
 use super::lock::Lock;
 use super::locks::SlabKey;
-use super::table::Table;
+use super::table::{Behind, Table};
 use super::tombstones::End;
 use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
@@ -79,7 +79,7 @@ impl Table {
     ) -> Vec<Released> {
         keys.iter()
             .map(|key| {
-                let slot = self.find(&key.name, now);
+                let slot = self.find_for(key, now);
                 slot.and_then(|slot| match depth {
                     None => self.free(slot, key, now),
                     Some(depth) => self.step_back(slot, key, depth, now),
@@ -144,14 +144,17 @@ impl Table {
         reason: &str,
         now: StoreTime,
     ) -> Vec<Holder> {
-        let Some(slot) = self.find(name, now) else {
+        let found = self.find_in_bounds(name, now);
+        let Some(slot) = found.unwrap_or_else(|Behind| self.locks.find(name)) else {
             return Vec::new();
         };
         let effects = &mut self.effects;
         let lock = &mut self.locks[slot];
         let mut evicted = Vec::new();
         for claim in claims {
+            // What has expired by itself is not evicted.
             let held = lock.leases.get(*claim);
+            let held = held.filter(|record| record.until > now);
             let Some(kept) = held.map(|record| record.kept_after_eviction(now)) else {
                 continue;
             };
@@ -179,7 +182,7 @@ impl Table {
         now: StoreTime,
     ) {
         for key in claim.keys.iter() {
-            let slot = self.find(&key.name, now);
+            let slot = self.find_for(key, now);
             let effects = &mut self.effects;
             let expired = match rollback {
                 Rollback::Undo => self.tombstones.withdraw(key.claim, attempt, effects),
@@ -189,8 +192,8 @@ impl Table {
                 continue;
             };
             let lock = &mut self.locks[slot];
-            if let Some(fence) = expired {
-                lock.end_cooldown(fence, effects);
+            if let Some(grant) = expired {
+                lock.end_cooldown(grant.kept, grant.fence, effects);
                 lock.take_last_expired_if(|expired| expired.claim == key.claim, effects);
             }
             if let Some(record) = roll_back(lock, key.claim, attempt, rollback, now, effects) {
@@ -201,7 +204,7 @@ impl Table {
     }
 
     fn not_held(&mut self, key: &ClaimKey, now: StoreTime) -> Option<NotHeld> {
-        let lock = self.find(&key.name, now).map(|slot| &self.locks[slot]);
+        let lock = self.find_for(key, now).map(|slot| &self.locks[slot]);
         let is_held = lock.is_some_and(|lock| lock.leases.get(key.claim).is_some());
         (!is_held).then(|| NotHeld {
             name: key.name.clone(),

@@ -223,6 +223,12 @@ impl WaitQueue {
         Some(ticket)
     }
 
+    /// Removes the ticket of a claim if it has expired. Returns whether it had.
+    pub(super) fn expire(&mut self, claim: ClaimDigest, now: StoreTime) -> bool {
+        let ticket = self.tickets.get(&claim);
+        ticket.is_some_and(|ticket| ticket.until <= now) && self.remove(claim).is_some()
+    }
+
     /// Reserves the lock for the head waiter if `something` ends its wait, and cancels the reservation otherwise.
     /// Returns whether the process must be notified.
     pub(super) fn reserve(&mut self, something: bool, now: StoreTime) -> bool {
@@ -244,8 +250,14 @@ impl WaitQueue {
         something && !is_notified
     }
 
-    /// Processes everything that is due. Calls `expired` with each claim whose ticket has expired.
-    pub(super) fn advance(&mut self, now: StoreTime, mut expired: impl FnMut(ClaimDigest)) {
+    /// Processes what is due, but at most `left` tickets, which it counts down. Calls `expired` with each claim whose
+    /// ticket has expired.
+    pub(super) fn advance(
+        &mut self,
+        now: StoreTime,
+        left: &mut usize,
+        mut expired: impl FnMut(ClaimDigest),
+    ) {
         if let Reservation::Made {
             sequence,
             until,
@@ -262,11 +274,13 @@ impl WaitQueue {
                 },
             };
         }
-        while let Some(&(until, claim)) = self.expiries.first()
+        while *left > 0
+            && let Some(&(until, claim)) = self.expiries.first()
             && until <= now
         {
             self.remove(claim);
             expired(claim);
+            *left -= 1;
         }
     }
 

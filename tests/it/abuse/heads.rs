@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::{Attacked, MIB, ask};
 use crate::support::http2::{HEADERS, Http2};
-use crate::support::{PATIENCE, eventually_within};
+use crate::support::{EFFECT_TIMEOUT, eventually_within};
 
 const CONNECTIONS: usize = 20;
 const REQUESTS: usize = 100;
@@ -36,7 +36,9 @@ async fn heads_of_many_short_headers_take_no_room() {
             let asked = client.ask_with_headers("POST", "/locks/a", 1_800, 1);
             asked.await.unwrap();
             let answered = async { while client.next().await.unwrap().kind != HEADERS {} };
-            timeout(PATIENCE, answered).await.expect("it is refused");
+            timeout(EFFECT_TIMEOUT, answered)
+                .await
+                .expect("it is refused");
         }
         connections.push(client);
     }

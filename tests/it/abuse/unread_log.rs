@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use reqwest::Client;
 
 use crate::process::leasehold;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{EFFECT_TIMEOUT, eventually};
 
 /// A pipe takes 64 KiB and a refusal has a line of some 350 bytes, so this is several times what fits.
 const REFUSALS: usize = 800;
@@ -114,7 +114,7 @@ async fn a_log_that_is_read_again_says_how_many_lines_are_missing() {
         told
     });
     // Too late, the server is killed with the end of the test, and with it the reading ends.
-    let told = tokio::time::timeout(PATIENCE, told).await;
+    let told = tokio::time::timeout(EFFECT_TIMEOUT, told).await;
     let told = told.expect("told in time").unwrap();
     // The line about the request for the number may be missing, too.
     assert!((dropped..=dropped + 1).contains(&told), "{told}");

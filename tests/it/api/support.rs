@@ -1,7 +1,7 @@
 //! A service on an embedded store, a builder for requests, and responses as text for comparison.
 
 mod answer;
-mod told;
+mod event_stream;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
 pub(crate) use answer::Answer;
-pub(crate) use told::{Event, EventStream};
+pub(crate) use event_stream::{Event, EventStream};
 
 use crate::support::eventually;
 use crate::support::stores::{OPERATION_TIMEOUT, service_with, waiting_config};

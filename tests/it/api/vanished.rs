@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use crate::support::PATIENCE;
+use crate::support::EFFECT_TIMEOUT;
 
 /// A shell in a network namespace of its own, with only a loopback device.
 struct Network {
@@ -57,7 +57,7 @@ impl Network {
     /// Reads the output of the programs in it, up to a line with these words.
     fn wait_for(&self, words: &str) -> String {
         loop {
-            let line = self.lines.recv_timeout(PATIENCE);
+            let line = self.lines.recv_timeout(EFFECT_TIMEOUT);
             let line = line.unwrap_or_else(|_| panic!("nobody says {words:?}"));
             if line.contains(words) {
                 return line;

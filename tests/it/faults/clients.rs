@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::{Replica, durable_redis, lasting_claims};
 use crate::support::proxy::Proxy;
 use crate::support::stores::CONNECTIONS_IN_ALL;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{EFFECT_TIMEOUT, eventually};
 
 #[tokio::test]
 async fn grants_of_disconnected_clients_are_rolled_back() {
@@ -26,10 +26,10 @@ async fn grants_of_disconnected_clients_are_rolled_back() {
         let replica = Arc::clone(&replica);
         clients.spawn(async move {
             // From a microsecond to four seconds, so that even on a busy machine some requests are answered.
-            let patience = Duration::from_micros(1 << (number % 23));
+            let timeout = Duration::from_micros(1 << (number % 23));
             let request = replica.service.acquire(Arc::new(claim), Duration::ZERO);
             // Whether it is in time or not, the outcome is never delivered.
-            tokio::time::timeout(patience, request).await.is_ok()
+            tokio::time::timeout(timeout, request).await.is_ok()
         });
     }
     let in_time: Vec<_> = clients.join_all().await;
@@ -61,7 +61,7 @@ async fn grants_of_disconnected_clients_are_rolled_back() {
 async fn flushed_scripts_do_not_affect_clients() {
     let server = durable_redis().await;
     // A long timeout, because a slow disk must not fail this test.
-    let replica = Arc::new(Replica::open_within(PATIENCE, &server.database(0)).await);
+    let replica = Arc::new(Replica::open_within(EFFECT_TIMEOUT, &server.database(0)).await);
     let is_over = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
     for number in 0..8 {

@@ -13,7 +13,7 @@ use crate::support::fixture::{
     READ, at_depth, claim, hold_count, in_mode, lock_of, not_holder, only, permits, reader, rival,
 };
 use crate::support::redis_server::{RedisOptions, RedisServer};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{EFFECT_TIMEOUT, eventually};
 
 /// Longer than the shortest grace after a loss, and short enough for the test to wait for it.
 const TTL: Duration = Duration::from_secs(5);
@@ -108,7 +108,7 @@ async fn keeps_excluding(held: Claim, look: Look) {
         closed_until
     };
     if let Look::Waiting = look {
-        let waiting = other.acquire_within(&next, PATIENCE);
+        let waiting = other.acquire_within(&next, EFFECT_TIMEOUT);
         let (answer, held_until) = tokio::join!(waiting, looking);
         assert!(
             matches!(answer, Ok(AcquireOutcome::Granted(_))),

@@ -56,9 +56,9 @@ impl Witness {
     }
 
     /// Waits for `more` grants.
-    async fn grants(&self, more: usize, patience: Duration) {
+    async fn grants(&self, more: usize, timeout: Duration) {
         let goal = self.grants.load(SeqCst) + more;
-        eventually_within(patience, "clients are granted locks", async || {
+        eventually_within(timeout, "clients are granted locks", async || {
             (self.grants.load(SeqCst) >= goal).then_some(())
         })
         .await;
@@ -107,7 +107,8 @@ async fn a_durable_redis_may_be_killed_under_load_and_no_grant_is_wrong() {
         clients.spawn(client(replica, names, number, Arc::clone(&seen)));
     }
     for _ in 0..KILLS {
-        seen.grants(GRANTS_BETWEEN, crate::support::PATIENCE).await;
+        seen.grants(GRANTS_BETWEEN, crate::support::EFFECT_TIMEOUT)
+            .await;
         server.kill();
         server.restart().await;
         seen.grants(1, HEALED_WITHIN).await;

@@ -12,7 +12,7 @@ use super::{Replica, durable_redis, lasting_claims};
 use crate::support::proxy::Proxy;
 use crate::support::recording_listener::RecordingListener;
 use crate::support::redis_server::RedisServer;
-use crate::support::{PATIENCE, eventually, stores};
+use crate::support::{EFFECT_TIMEOUT, eventually, stores};
 
 /// The number of grants whose events must arrive. Together they take longer than any message is in flight.
 const GRANTS: usize = 30;
@@ -23,7 +23,7 @@ async fn watch(replica: &Replica) -> Watch {
 }
 
 async fn next(watch: &mut Watch) -> WatchEvent {
-    let next = tokio::time::timeout(PATIENCE, watch.next()).await;
+    let next = tokio::time::timeout(EFFECT_TIMEOUT, watch.next()).await;
     next.expect("something happens").expect("the process lives")
 }
 

@@ -9,7 +9,7 @@ use leasehold::store::StoreError;
 use super::network::Network;
 use super::{FOR_EVER, lasting};
 use crate::support::fixture::{READ, claim, in_mode, lock_of, rival};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{EFFECT_TIMEOUT, eventually};
 
 /// A request whose first try is held back, and which is retried after its connection was cut. The first try arrives a
 /// second after the answer.
@@ -113,7 +113,7 @@ async fn a_waiter_keeps_its_place_though_an_earlier_request_of_its_client_arrive
             () = goes_on => unreachable!("it does not end"),
         }
     };
-    let granted = tokio::time::timeout(PATIENCE, first).await;
+    let granted = tokio::time::timeout(EFFECT_TIMEOUT, first).await;
     assert!(
         matches!(granted, Ok(Ok(AcquireOutcome::Granted(_)))),
         "{granted:?}"

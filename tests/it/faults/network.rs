@@ -14,7 +14,7 @@ use crate::support::proxy::Proxy;
 use crate::support::recording_listener::RecordingListener;
 use crate::support::redis_server::RedisServer;
 use crate::support::stores::{self, CONNECTIONS_IN_ALL};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{EFFECT_TIMEOUT, eventually};
 
 /// A replica behind a network that can fail, and one beside it that sees the true state.
 pub(super) struct Network {
@@ -41,6 +41,28 @@ impl Network {
             _server: server,
         }
     }
+}
+
+/// Each thread of the service has its own runtime, and each runtime its own connections.
+#[tokio::test]
+async fn a_thread_that_cannot_connect_uses_the_connections_of_others() {
+    let network = Network::start().await;
+    network.proxy.refuse(true);
+    let claim = lasting(claim());
+    let service = network.behind.service.clone();
+    let on_another_thread = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let answer = runtime.block_on(service.acquire(Arc::new(claim), Duration::ZERO));
+        answer.map(|answer| answer.outcome)
+    });
+    let answer = on_another_thread.await.expect("no panic");
+    assert!(
+        matches!(answer, Ok(AcquireOutcome::Granted(_))),
+        "{answer:?}"
+    );
 }
 
 fn assert_unknown(answer: Result<AcquireOutcome, StoreError>) {
@@ -122,7 +144,7 @@ async fn a_retry_with_the_same_token_holds_despite_a_concurrent_rollback() {
         .await;
     }
     // Only when no rollback is pending is it certain that none was done by mistake.
-    network.behind.service.shut_down(PATIENCE).await;
+    network.behind.service.shut_down(EFFECT_TIMEOUT).await;
     for claim in lasting_claims("retried", 10) {
         let view = network.beside.service.inspect(lock_of(&claim)).await;
         let state = view.expect("Redis is well").state;
@@ -218,7 +240,7 @@ async fn an_unreachable_redis_is_unavailable_until_it_is_reached_again() {
 async fn a_slow_eviction_leaves_claims_that_were_granted_after_its_start() {
     const MANY: u64 = 1_200;
     let network = Network::start().await;
-    let slow = Replica::open_within(PATIENCE, &network.proxy.database(0)).await;
+    let slow = Replica::open_within(EFFECT_TIMEOUT, &network.proxy.database(0)).await;
     slow.granted(&lasting(claim())).await;
     let lock = lasting(claim());
     for _ in 0..MANY {

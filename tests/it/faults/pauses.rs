@@ -56,7 +56,10 @@ async fn a_paused_redis_leaves_the_outcome_unknown_in_time_and_no_orphan_behind(
         })
         .await;
     }
-    replica.service.shut_down(crate::support::PATIENCE).await;
+    replica
+        .service
+        .shut_down(crate::support::EFFECT_TIMEOUT)
+        .await;
     for claim in &claims {
         replica.assert_unknown(claim).await;
     }

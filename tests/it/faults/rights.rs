@@ -11,7 +11,7 @@ use leasehold::store::{Fault, Finding, LockStore, StoreError};
 use super::{Replica, durable_redis, lasting};
 use crate::support::fixture::{claim, deadline, lock_of, rival};
 use crate::support::redis_server::RedisServer;
-use crate::support::{PATIENCE, eventually, stores};
+use crate::support::{EFFECT_TIMEOUT, eventually, stores};
 
 const PASSWORD: &str = "of-a-user-with-few-rights";
 
@@ -65,7 +65,7 @@ async fn without_the_right_to_channels_everything_works_and_it_is_reported() {
     for ended_by_release in [true, false] {
         let (held, waiter) = (rival(&held), lasting(rival(&held)));
         replica.granted(&held).await;
-        let waiting = other.acquire_within(&waiter, PATIENCE);
+        let waiting = other.acquire_within(&waiter, EFFECT_TIMEOUT);
         let ending = async {
             eventually("it is queued", async || {
                 let view = replica.service.inspect(lock_of(&held)).await.ok()?;
@@ -153,7 +153,7 @@ async fn without_the_right_to_count_subscribers_locks_are_granted_and_it_is_repo
         "{finding:?}"
     );
     let waiter = lasting(rival(&held));
-    let waiting = replica.acquire_within(&waiter, PATIENCE);
+    let waiting = replica.acquire_within(&waiter, EFFECT_TIMEOUT);
     let (granted, released) = tokio::join!(waiting, replica.release(&held));
     assert!(
         matches!(released, Ok(Released::Freed { .. })),

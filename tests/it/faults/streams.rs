@@ -10,11 +10,11 @@ use leasehold::service::{Hold, HoldEvent};
 use super::{Replica, durable_redis, forgetful_redis, lasting, lasting_claims};
 use crate::support::fixture::{LONG, claim, in_mode, lock_of, permits, rival};
 use crate::support::redis_server::RedisServer;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{EFFECT_TIMEOUT, eventually};
 
 /// The next event, which must come sooner than any renewal of a lasting claim.
 async fn next(hold: &mut Hold) -> Option<HoldEvent> {
-    let event = tokio::time::timeout(PATIENCE, hold.next()).await;
+    let event = tokio::time::timeout(EFFECT_TIMEOUT, hold.next()).await;
     event.expect("something happens at once")
 }
 
@@ -80,11 +80,11 @@ async fn a_dead_connection_does_not_release_what_another_request_holds() {
         let former = stream(&first, &claim).await;
         let new = stream(&second, &claim).await;
         drop(former);
-        first.service.shut_down(PATIENCE).await;
+        first.service.shut_down(EFFECT_TIMEOUT).await;
         second.assert_holds(&claim).await;
         // A normal renewal took the lease over, so it does not depend on the stream any more.
         drop(new);
-        second.service.shut_down(PATIENCE).await;
+        second.service.shut_down(EFFECT_TIMEOUT).await;
         let released = first.release(&claim).await;
         assert!(
             matches!(released, Ok(Released::Freed { .. })),
@@ -184,7 +184,7 @@ async fn a_full_redis_lets_streams_take_over_and_let_go() {
     for claim in &claims {
         drop(stream(&replica, claim).await);
     }
-    replica.service.shut_down(PATIENCE).await;
+    replica.service.shut_down(EFFECT_TIMEOUT).await;
     for claim in &claims {
         let view = replica.service.inspect(lock_of(claim)).await;
         let state = view.expect("an answer").state;

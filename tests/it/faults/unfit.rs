@@ -14,7 +14,7 @@ use crate::support::fixture::{
     fresh_name, in_mode, leases_granted, lock_of, names, only, owner, permits, rival,
 };
 use crate::support::redis_server::{RedisOptions, RedisServer};
-use crate::support::{PATIENCE, eventually, stores};
+use crate::support::{EFFECT_TIMEOUT, eventually, stores};
 
 #[tokio::test]
 async fn a_full_redis_grants_nothing_and_still_renews_and_releases() {
@@ -70,7 +70,7 @@ async fn waiters_of_a_full_redis_are_granted_once_there_is_room() {
     for length in 1..=3 {
         let (waiter, replica_of_it) = (lasting(rival(&held)), Arc::clone(&replica));
         waiting.spawn(async move {
-            let answer = replica_of_it.acquire_within(&waiter, PATIENCE).await;
+            let answer = replica_of_it.acquire_within(&waiter, EFFECT_TIMEOUT).await;
             (waiter, answer)
         });
         eventually("it is queued", async || {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{serve, url_of};
 use crate::process::{Serving, leasehold};
-use crate::support::{PATIENCE, eventually, stores};
+use crate::support::{EFFECT_TIMEOUT, eventually, stores};
 
 const FILE: &str = "leases.redb";
 
@@ -20,7 +20,7 @@ fn refused(directory: &std::path::Path) -> String {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let give_up = Instant::now() + PATIENCE;
+    let give_up = Instant::now() + EFFECT_TIMEOUT;
     while process.try_wait().unwrap().is_none() && Instant::now() < give_up {
         std::thread::yield_now();
     }

@@ -153,7 +153,7 @@ impl<'a> Actor<'a> {
         process: usize,
         action: Action,
         mut body: Value,
-        patience: Duration,
+        limit: Duration,
         impatient: End,
     ) -> Option<Answer> {
         let names = self.plan.terms.names.clone();
@@ -190,7 +190,7 @@ impl<'a> Actor<'a> {
             self.recorder.ended(request, End::Broken);
             return None;
         };
-        let response = timeout(patience, connection.ask(http)).await;
+        let response = timeout(limit, connection.ask(http)).await;
         match response {
             Ok(Ok(answer)) => {
                 self.connections.insert(process, connection);

@@ -209,8 +209,8 @@ async fn left_over(stage: &Stage, options: &Options, recorder: &Recorder) -> Vec
     } else {
         options.ttl_max
     };
-    let patience = leases + fleet::PLACE_KEPT + Duration::from_secs(8);
-    let give_up = Instant::now() + patience;
+    let timeout = leases + fleet::PLACE_KEPT + Duration::from_secs(8);
+    let give_up = Instant::now() + timeout;
     loop {
         let mut left = Vec::new();
         for name in SINGLE.iter().chain(&PAIR).chain(&KEPT) {

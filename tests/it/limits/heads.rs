@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::{is_answered, serve};
 use crate::sockets::config;
 use crate::support::http2::{HEADERS, Http2};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{EFFECT_TIMEOUT, eventually};
 
 fn app() -> Router {
     Router::new().route("/", get("here you are"))
@@ -81,7 +81,7 @@ async fn a_preface_in_pieces_is_understood() {
         stream.write_all(&head).await.unwrap();
         let mut received = Vec::new();
         while !received.windows(12).any(|part| part == b"here you are") {
-            let count = timeout(PATIENCE, stream.read_buf(&mut received)).await;
+            let count = timeout(EFFECT_TIMEOUT, stream.read_buf(&mut received)).await;
             assert_ne!(count.unwrap().unwrap(), 0, "the connection ended early");
         }
     }
@@ -148,7 +148,7 @@ async fn a_connection_of_http_2_that_asks_for_nothing_is_closed() {
     let mut client = Http2::open(address, 65_535).await.unwrap();
     client.ask("GET", "/").await.unwrap();
     while client.next().await.unwrap().kind != HEADERS {}
-    while timeout(PATIENCE, client.next())
+    while timeout(EFFECT_TIMEOUT, client.next())
         .await
         .expect("it is closed")
         .is_ok()

@@ -8,7 +8,7 @@ use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Deadlines, ListQuery, LockStore};
 use tokio::time::Instant;
 
-use crate::support::PATIENCE;
+use crate::support::EFFECT_TIMEOUT;
 use crate::support::fixture::{LONG, claim_on, deadline};
 
 /// A closed lock, which a listing reads but does not show.
@@ -38,8 +38,8 @@ async fn others_run_between_the_steps_of_a_listing() {
         page_size: 10,
     };
     let deadlines = Deadlines {
-        step: PATIENCE,
-        end: Instant::now() + PATIENCE,
+        step: EFFECT_TIMEOUT,
+        end: Instant::now() + EFFECT_TIMEOUT,
     };
     let is_over = Cell::new(false);
     let listings = async {

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::{connect_from, is_answered, peer, serve};
 use crate::sockets::config;
-use crate::support::PATIENCE;
+use crate::support::EFFECT_TIMEOUT;
 use crate::support::http2::{HEADERS, Http2};
 
 fn app() -> Router {
@@ -119,7 +119,7 @@ async fn one_peer_cannot_have_more_requests_than_its_share() {
             }
         }
     };
-    let refused = timeout(PATIENCE, refused).await.expect("a refusal");
+    let refused = timeout(EFFECT_TIMEOUT, refused).await.expect("a refusal");
     assert_eq!(refused, asked[2], "half of four is two");
     // A cancelled request makes room for another one, as soon as the server has seen the reset.
     client.reset(asked[0]).await.unwrap();
@@ -134,5 +134,7 @@ async fn one_peer_cannot_have_more_requests_than_its_share() {
             }
         }
     };
-    timeout(PATIENCE, is_let_in).await.expect("there is room");
+    timeout(EFFECT_TIMEOUT, is_let_in)
+        .await
+        .expect("there is room");
 }

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{REQUEST, serve};
 use crate::sockets::config;
 use crate::support::http2::{DATA, HEADERS, Http2, RST_STREAM};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{EFFECT_TIMEOUT, eventually};
 
 /// More than the socket buffers on both ends of a connection hold.
 const LARGE: usize = 64 * 1024 * 1024;
@@ -108,7 +108,7 @@ async fn a_response_that_is_read_for_too_long_ends_with_its_connection() {
     stream.write_all(REQUEST).await.unwrap();
     let mut piece = vec![0; 16 * 1024];
     stream.read_exact(&mut piece).await.unwrap();
-    let give_up = Instant::now() + PATIENCE;
+    let give_up = Instant::now() + EFFECT_TIMEOUT;
     while open.count() > 0 {
         assert!(Instant::now() < give_up, "the answer goes on");
         // After the end of the connection, received bytes can still be read.
@@ -172,7 +172,7 @@ async fn a_stream_of_http_2_that_is_read_byte_by_byte_is_reset_when_its_time_is_
             }
         }
     };
-    timeout(PATIENCE, reset).await.expect("a reset");
+    timeout(EFFECT_TIMEOUT, reset).await.expect("a reset");
 }
 
 /// A time without events must not count as not reading.
@@ -230,5 +230,5 @@ async fn is_reset(client: &mut Http2, id: u32) {
             }
         }
     };
-    timeout(PATIENCE, reset).await.expect("a reset");
+    timeout(EFFECT_TIMEOUT, reset).await.expect("a reset");
 }

@@ -4,8 +4,8 @@
 //! use leases that are either [`LONG`] (outlast the test) or [`SHORT`] (expire within [`Fixture::outlast`]).
 
 mod answers;
-mod asking;
 mod claims;
+mod operations;
 mod waiter;
 
 use std::sync::Arc;
@@ -57,14 +57,14 @@ const DATABASES: u16 = 1_000;
 pub(crate) struct Fixture {
     store: Arc<dyn LockStore>,
     listener: Arc<RecordingListener>,
-    redis: Option<RedisBench>,
+    redis: Option<FixtureRedis>,
     /// The directory of the store, removed with the fixture.
     directory: Option<TempDir>,
 }
 
 /// The Redis of a fixture.
 #[derive(Clone, Copy)]
-pub(crate) struct RedisBench {
+pub(crate) struct FixtureRedis {
     /// Shared by all fixtures of this test process.
     pub(crate) server: &'static RedisServer,
     /// This fixture's own.
@@ -109,7 +109,7 @@ impl Fixture {
         };
         let server = SERVER.get_or_init(|| RedisServer::start(options)).await;
         let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
-        Self::on_redis(RedisBench { server, database }).await
+        Self::on_redis(FixtureRedis { server, database }).await
     }
 
     /// Another process on the same Redis.
@@ -117,7 +117,7 @@ impl Fixture {
         Self::on_redis(self.redis_behind()).await
     }
 
-    async fn on_redis(redis: RedisBench) -> Self {
+    async fn on_redis(redis: FixtureRedis) -> Self {
         let address = redis.server.database(redis.database);
         // Hundreds of tests connect at the same time.
         let config = RedisConfig {
@@ -133,7 +133,7 @@ impl Fixture {
         fixture
     }
 
-    pub(crate) fn on(store: Arc<dyn LockStore>, redis: Option<RedisBench>) -> Self {
+    pub(crate) fn on(store: Arc<dyn LockStore>, redis: Option<FixtureRedis>) -> Self {
         let listener = Arc::new(RecordingListener::default());
         store.set_listener(Arc::clone(&listener) as _);
         Self {
@@ -150,7 +150,7 @@ impl Fixture {
     }
 
     /// The Redis behind the store, for tests of what is kept there.
-    pub(crate) fn redis_behind(&self) -> RedisBench {
+    pub(crate) fn redis_behind(&self) -> FixtureRedis {
         self.redis.expect("this test is for Redis only")
     }
 

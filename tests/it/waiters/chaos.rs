@@ -176,8 +176,8 @@ async fn hasty(client: &mut Client, plan: &Plan, judge: &Judge) {
 async fn fleeting(client: &mut Client, plan: &Plan, judge: &Judge) {
     let body = plan.body(&client.token.clone(), "100ms", Duration::from_secs(60));
     let asked = client.ask_at("POST", "/locks", &body);
-    let patience = random_duration(Duration::from_millis(30));
-    match timeout(patience, asked).await {
+    let limit = random_duration(Duration::from_millis(30));
+    match timeout(limit, asked).await {
         Ok(answer) => {
             let released = client.ask_at("DELETE", "/locks", &plan.names_body()).await;
             let released = released.expect("it is answered").status;
@@ -274,5 +274,5 @@ async fn writers_readers_and_permits_of_several_locks_never_meet_and_nobody_star
     );
     assert!(grants > 100 && refused > 0 && hung_up > 0 && pairs_seen > 0);
     assert!(longest <= bound(STARVED), "somebody waited {longest:?}");
-    fleet.becomes_empty(crate::support::PATIENCE).await;
+    fleet.becomes_empty(crate::support::EFFECT_TIMEOUT).await;
 }

@@ -149,7 +149,7 @@ impl Client {
 
     /// Polls until the queue has this length. The requests themselves take long enough to need no pause.
     pub(super) async fn until_queued(&mut self, length: usize) {
-        let give_up = Instant::now() + crate::support::PATIENCE;
+        let give_up = Instant::now() + crate::support::EFFECT_TIMEOUT;
         loop {
             let seen = self.queue_length().await.expect("this process lives");
             if seen == length as u64 {

@@ -101,7 +101,7 @@ async fn commands_with(waiters: usize) -> (f64, f64) {
         // A grant to a client that disconnects at that moment may count as delivered.
         watcher.until_queued(0).await;
         holder.release().await;
-        fleet.becomes_empty(crate::support::PATIENCE).await;
+        fleet.becomes_empty(crate::support::EFFECT_TIMEOUT).await;
     }
     let each = sent.values().sum::<usize>() as f64 / HAND_OVERS as f64;
     let steps = steps as f64 / HAND_OVERS as f64;

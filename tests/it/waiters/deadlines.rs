@@ -126,6 +126,6 @@ async fn every_wait_gets_one_response_in_time_and_no_grant_afterwards() {
     }
     end.send_replace(true);
     holders.join_all().await;
-    fleet.becomes_empty(crate::support::PATIENCE).await;
+    fleet.becomes_empty(crate::support::EFFECT_TIMEOUT).await;
     assert_eq!(fleet.leases().await, [""; 0]);
 }

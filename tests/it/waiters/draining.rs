@@ -89,5 +89,5 @@ async fn five_hundred_waiters_of_a_process_that_stops_go_on_elsewhere_in_their_o
     let turns = Turns::new(clients.join_all().await);
     println!("then {} hand-overs: {}", all - 1, turns.hand_overs());
     assert_eq!(turns.inversions(), 0, "granted before an earlier one");
-    fleet.becomes_empty(crate::support::PATIENCE).await;
+    fleet.becomes_empty(crate::support::EFFECT_TIMEOUT).await;
 }

@@ -49,5 +49,5 @@ async fn without_messages_all_waiters_are_granted_slightly_late() {
     assert!(cut >= 3 * PROCESSES as i64, "only {cut} were cut");
     assert!(hand_overs.max() <= bound(LATE_MAX), "late: {hand_overs}");
     assert_eq!(turns.inversions(), 0);
-    fleet.becomes_empty(crate::support::PATIENCE).await;
+    fleet.becomes_empty(crate::support::EFFECT_TIMEOUT).await;
 }

@@ -116,5 +116,5 @@ async fn a_grant_that_expires_during_a_pause_is_never_reported() {
         )
         .await;
     }
-    fleet.becomes_empty(crate::support::PATIENCE).await;
+    fleet.becomes_empty(crate::support::EFFECT_TIMEOUT).await;
 }

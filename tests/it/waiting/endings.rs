@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Attempt, ConflictKind, LockState, Position};
+use leasehold::domain::{
+    Acquired, Attempt, Claim, ConflictKind, LockState, Position, Ticket, Timestamp,
+};
 use leasehold::service::{AcquireOutcome as Outcome, LockService};
 use leasehold::store::{LockStore as _, StoreError};
 use tokio::time::{Instant, sleep, timeout};
@@ -11,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{
     LONG_WAIT, Waiting, assert_at_once, assert_idle, held, releases, rivals, settle, takes, view,
 };
-use crate::support::fixture::{SHORT, deadline, for_short, rival};
+use crate::support::fixture::{SHORT, Waiter, deadline, for_short, rival};
 use crate::support::scripted_store::{Fate, Operation, ScriptedStore};
 
 const WAIT: Duration = Duration::from_secs(5);
@@ -371,24 +373,14 @@ async fn a_wait_continues_although_the_store_considers_it_over() {
     let holder = held(&service).await;
     let claim = Arc::new(rival(&holder));
     let waiting = Waiting::queued(&service, &claim, LONG_WAIT).await;
-    let stale = leasehold::domain::QueueRequest {
-        ticket: Some(leasehold::domain::Ticket {
-            sequence: 1,
-            until: Some(leasehold::domain::Timestamp::from_unix_ms(0)),
-        }),
-        age: Duration::ZERO,
-        wait: WAIT,
-        execute_within: WAIT,
-        place_kept: WAIT,
-        poll_interval: WAIT,
-        waiters_max: 10,
-        tells_position: false,
-        is_head: false,
-        takes_over: true,
-    };
+    let stale = Waiter::new(Claim::clone(&claim)).with(|request| {
+        let until = Some(Timestamp::from_unix_ms(0));
+        request.ticket = Some(Ticket { sequence: 1, until });
+    });
+    let request = Some(&stale.queue_request);
     let answer = store
         .store
-        .acquire(&claim, Attempt::random(), Some(&stale), deadline());
+        .acquire(&claim, stale.attempt, request, deadline());
     assert_eq!(answer.await.unwrap(), Acquired::WaitExpired);
     sleep(Duration::from_secs(2)).await;
     releases(&service, &holder).await;

@@ -237,3 +237,33 @@ async fn a_draining_process_ends_the_streams_of_events() {
     service.drain();
     assert_eq!(watch.next().await, None);
 }
+
+/// Each read wakes a task and writes to a socket. A hundred watchers once did so for each event.
+#[tokio::test(start_paused = true)]
+async fn watchers_read_together_what_happens_in_quick_succession() {
+    const WATCHERS: usize = 100;
+    const EVENTS: usize = 200;
+    let (service, _) = ScriptedStore::service();
+    let mut watching = Vec::new();
+    for _ in 0..WATCHERS {
+        let watch = watch(&service, everything(), None).await;
+        watching.push(tokio::spawn(async move {
+            let mut reads = watch.ready_chunks(EVENTS);
+            let (mut read, mut events) = (0, 0);
+            while events < EVENTS {
+                events += reads.next().await.expect("more happens").len();
+                read += 1;
+            }
+            read
+        }));
+    }
+    for _ in 0..EVENTS {
+        held(&service).await;
+        sleep(Duration::from_millis(10)).await;
+    }
+    let mut reads = 0;
+    for watcher in watching {
+        reads += watcher.await.expect("no watcher panics");
+    }
+    assert!(reads < WATCHERS * EVENTS / 2, "{reads} reads");
+}

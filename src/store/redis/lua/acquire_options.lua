@@ -42,14 +42,14 @@ local function new_lease(claim, granted_text)
         set('b', '1')
     end
     if is_repeat then set('z', attempt) end
-    return fields, until_ms, keep_ms(now_ms, now_ms, until_ms, min_hold_ms)
+    return fields, until_ms, keep_ms(now_ms, until_ms, min_hold_ms)
 end
 
 -- Fast path for a claim whose record cannot be compact: nothing is known of the lock or the claim.
 if #KEYS == 4 and limit == '' and channel == '' and may_grant == '1' then
     local lock_key, fence, ended, ticket = unpack(KEYS)
     local _, _, _, last_fence_seen = unpack(ARGV)
-    if redis.call('EXISTS', lock_key, ended, ticket) == 0 then
+    if call('EXISTS', lock_key, ended, ticket) == 0 then
         local granted_text = next_fence(call('GET', fence), last_fence_seen)
         if granted_text then
             -- The first write: when memory is full, it fails before anything is done.

@@ -16,20 +16,20 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
         and string.match(known[3], '^%d+ (.*)$', #begins + 1) == owner
     if stands and next_fence(known[4], last_fence_seen) == now_text and not known[1] and not known[2] then
         local slot, name = string.match(lock_key, LOCK_KEY_PATTERN)
-        local queue, line = slot .. 'q:' .. name, slot .. 'w:' .. process .. ':' .. name
+        local queue, process_queue = slot .. 'q:' .. name, slot .. 'w:' .. process .. ':' .. name
         local state = call('HMGET', lock_key, 'w', 'h', 's', 'c')
         local is_free = state[1] and not (state[2] or state[3] or state[4])
         local head = is_free and call('ZRANGE', queue, 0, 0, 'WITHSCORES') or {}
-        local first = head[1] == process and call('ZRANGE', line, 0, 1, 'WITHSCORES') or {}
+        local first = head[1] == process and call('ZRANGE', process_queue, 0, 1, 'WITHSCORES') or {}
         if first[1] == claim and first[2] == head[2] then
             -- The first write: when memory is full, it fails before anything is done.
             call('SET', fence, now_text)
             call('DEL', lock_key, ticket)
-            call('ZREM', line, claim)
+            call('ZREM', process_queue, claim)
             if first[3] then
                 call('ZADD', queue, first[4], process)
                 -- The process polls, so its set of waiters stays alive.
-                call('PEXPIRE', line, liveness_ms)
+                call('PEXPIRE', process_queue, liveness_ms)
             else
                 call('ZREM', queue, process)
             end

@@ -1,8 +1,8 @@
--- Included after step_back.lua: events, and what an ended lease leaves behind.
+-- Included after clock_step.lua: events, and what an ended lease leaves behind.
 
 -- Publishes an event if any process wants events. Without a record, the caller passes the owner.
 local published = 0
-local function publish_event(channel, now_us, kind, lock, record, owner)
+local function publish_event(channel, kind, lock, record, owner)
     if channel == '' then
         return
     end
@@ -35,7 +35,7 @@ local function delete_lease(lock)
 end
 
 -- Keeps the lock closed for a while after its record was deleted.
-local function start_cooldown(lock, open_ms, now_ms)
+local function start_cooldown(lock, open_ms)
     if open_ms > now_ms then
         lock.open_ms, lock.longest_ms = open_ms, open_ms - now_ms
         redis.call('HSET', lock.key, 'c', open_ms, 'l', lock.longest_ms)
@@ -44,7 +44,7 @@ local function start_cooldown(lock, open_ms, now_ms)
 end
 
 -- Marks a claim whose lease expired. `attempt` made the grant, if no other request has received it.
-local function mark_run_out(lock, claim, how, attempt, fence, permits, keep_ms)
+local function mark_expired(lock, claim, how, attempt, fence, permits, keep_ms)
     local ended = ended_key(lock, claim)
     local mark = how
     if attempt then
@@ -79,7 +79,7 @@ local function why_not(how, ended)
 end
 
 -- How long a lock without a holder stays closed; 0 or less if it is open.
-local function closed_ms(lock, now_ms)
+local function closed_ms(lock)
     if lock.holder then
         return closed_until(lock.acquired_ms, lock.until_ms, lock.min_hold_ms, lock.lock_delay_ms) - now_ms
     end

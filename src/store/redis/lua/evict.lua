@@ -7,10 +7,57 @@ local lock_key, mark = KEYS[1], KEYS[2]
 local request, not_after, reason, cursor, evictions, channel, listed_max =
     ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
+local lock
+local answer, listed, evicted = { request, now_ms, '0', 0 }, {}, 0
+
+local function evict_exclusive()
+    to_hash(lock)
+    evicted = 1
+    add_listed(listed, lease_in(lock.key))
+    publish_event(channel, 'evicted', lock, lock.key)
+    local claim, delay_ms = lock.holder, tonumber(lock.lock_delay_ms) or 0
+    -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
+    delete_lease(lock)
+    redis.call('SET', ended_key(lock, claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
+    start_cooldown(lock, now_ms + delay_ms)
+end
+
+local function evict_sharer(member)
+    local claim = string.sub(member, 1, 16)
+    local record = holder_key(lock, claim)
+    shift_holder(lock, claim)
+    local until_ms, delay_ms, fence = unpack(redis.call('HMGET', record, 'u', 'd', 'f'))
+    -- A cool-down entry has no record.
+    if until_ms and tonumber(until_ms) > now_ms then
+        evicted = evicted + 1
+        if #listed < tonumber(listed_max) and listed_bytes_left >= 0 then
+            add_listed(listed, lease_in(record))
+        end
+        publish_event(channel, 'evicted', lock, record)
+        redis.call('DEL', record)
+        redis.call('SET', ended_key(lock, claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
+        return_permits(lock, member, now_ms + (tonumber(delay_ms) or 0), fence)
+    elseif until_ms then
+        expire_holder(lock, member, channel)
+    end
+end
+
+-- Evicts some of those who share a lock. Returns the cursor of the next step.
+local function evict_sharers()
+    -- A scan returns every entry that is present from its first step to its last, whatever is deleted or changes its
+    -- rank meanwhile; a range by rank would not. It may return an entry twice.
+    local found = redis.call('ZSCAN', holders_key(lock), cursor, 'COUNT', EVICTED_AT_ONCE)
+    for i = 1, #found[2], 2 do
+        evict_sharer(found[2][i])
+    end
+    end_sharing_if_empty(lock)
+    return found[1]
+end
+
 -- A request may be repeated because its first answer was lost, and the first try may arrive after the answer to the
 -- second. Only one of them evicts; the others return its answer. One that arrives after the client's deadline does
 -- nothing.
-local before = redis.call('GET', mark)
+local before = call('GET', mark)
 if before then
     return cmsgpack.unpack(before)
 end
@@ -18,57 +65,24 @@ if now_us > tonumber(not_after) then
     return { request, now_us }
 end
 
-local lock = read(lock_key, now_ms)
-local answer, listed, evicted = { request, now_ms, '0', 0 }, {}, 0
+lock = read(lock_key)
 -- A claim that was granted the lock exclusively between two steps did not hold when the eviction began.
 if cursor == '0' and lock.holder and lock.until_ms > now_ms then
-    to_hash(lock)
-    evicted = 1
-    add_listed(listed, lease_in(lock.key))
-    publish_event(channel, now_us, 'evicted', lock, lock.key)
-    local claim, delay_ms = lock.holder, tonumber(lock.lock_delay_ms) or 0
-    -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
-    delete_lease(lock)
-    redis.call('SET', ended_key(lock, claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
-    start_cooldown(lock, now_ms + delay_ms, now_ms)
+    evict_exclusive()
 elseif lock.limit then
-    -- A scan returns every entry that is present from its first step to its last, whatever is deleted or changes its
-    -- rank meanwhile; a range by rank would not. It may return an entry twice.
-    local found = redis.call('ZSCAN', holders_key(lock), cursor, 'COUNT', EVICTED_AT_ONCE)
-    answer[3] = found[1]
-    for i = 1, #found[2], 2 do
-        local member = found[2][i]
-        local claim = string.sub(member, 1, 16)
-        local record = holder_key(lock, claim)
-        shift_holder(lock, claim, now_ms)
-        local until_ms, delay_ms, fence = unpack(redis.call('HMGET', record, 'u', 'd', 'f'))
-        -- A cool-down entry has no record.
-        if until_ms and tonumber(until_ms) > now_ms then
-            evicted = evicted + 1
-            if #listed < tonumber(listed_max) and listed_bytes_left >= 0 then
-                add_listed(listed, lease_in(record))
-            end
-            publish_event(channel, now_us, 'evicted', lock, record)
-            redis.call('DEL', record)
-            redis.call('SET', ended_key(lock, claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
-            return_permits(lock, member, now_ms + (tonumber(delay_ms) or 0), now_ms, fence)
-        elseif until_ms then
-            expire_holder(lock, member, now_us, now_ms, channel)
-        end
-    end
-    end_sharing_if_empty(lock)
+    answer[3] = evict_sharers()
 end
 if evicted > 0 then
     -- Streams that held the lock learn it at once. Without the right to channels, they learn it at their next renewals.
     local _, name = split_key(lock)
     redis.pcall('PUBLISH', evictions, name)
 end
-reserve(lock, now_ms)
+reserve(lock)
 answer[4] = evicted
 for _, lease in ipairs(listed) do
     answer[#answer + 1] = lease
 end
 -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
-redis.call('DEL', mark)
-redis.call('SET', mark, cmsgpack.pack(answer), 'PX', TOMBSTONE_MS)
+call('DEL', mark)
+call('SET', mark, cmsgpack.pack(answer), 'PX', TOMBSTONE_MS)
 return answer

@@ -10,23 +10,23 @@ end
 
 -- Whether an entry among the holders is a cool-down. Most are not, so the first byte is compared before a string is
 -- cut.
-local function is_kept(member)
+local function is_cooldown(member)
     return string.byte(member) == 0 and string.sub(member, 1, 8) == NO_ATTEMPT
 end
 
 -- Returns the permits of an ended lease: now, or at `open_ms` by a cool-down entry with the fencing token of that
 -- lease.
-local function return_permits(lock, member, open_ms, now_ms, fence)
+local function return_permits(lock, member, open_ms, fence)
     local holders = holders_key(lock)
     redis.call('ZREM', holders, member)
-    if is_kept(member) then
+    if is_cooldown(member) then
         redis.call('HINCRBY', lock.key, 'e', -1)
     end
     if open_ms > now_ms then
         note_longest(lock, open_ms - now_ms)
         -- Not the claim: its next lease must not replace this entry.
-        local kept = struct.pack('>I8I8', 0, tonumber(fence))
-        redis.call('ZADD', holders, open_ms, kept .. string.sub(member, 17))
+        local cooldown = struct.pack('>I8I8', 0, tonumber(fence))
+        redis.call('ZADD', holders, open_ms, cooldown .. string.sub(member, 17))
         redis.call('HINCRBY', lock.key, 'e', 1)
         extend_ttl(holders, open_ms - now_ms)
         extend_ttl(lock.key, open_ms - now_ms)
@@ -44,7 +44,7 @@ local function end_sharing_if_empty(lock)
 end
 
 -- Adds a claim to the holders; the caller writes its record.
-local function share(lock, claim, limit, permits, until_ms, kept_ms, now_ms)
+local function share(lock, claim, limit, permits, until_ms, kept_ms)
     local holders = holders_key(lock)
     if lock.limit then
         lock.taken = redis.call('HINCRBY', lock.key, 'k', permits)
@@ -60,37 +60,37 @@ local function share(lock, claim, limit, permits, until_ms, kept_ms, now_ms)
 end
 
 -- Removes an expired entry from the holders, with its lease if it has one.
-local function expire_holder(lock, member, now_us, now_ms, channel)
+local function expire_holder(lock, member, channel)
     local claim = string.sub(member, 1, 16)
     local record = holder_key(lock, claim)
     local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd', 'f', 'r', 'j')
     local open_ms = 0
     if lease[1] then
         local until_ms = tonumber(lease[1])
-        publish_event(channel, now_us, 'expired', lock, record)
+        publish_event(channel, 'expired', lock, record)
         -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
         redis.call('DEL', record)
         if until_ms + TOMBSTONE_MS > now_ms then
-            mark_run_out(lock, claim, MARK_EXPIRED, unacknowledged_attempt(lease[6], lease[7]), lease[5],
+            mark_expired(lock, claim, MARK_EXPIRED, unacknowledged_attempt(lease[6], lease[7]), lease[5],
                 string.sub(member, 17), until_ms + TOMBSTONE_MS - now_ms)
         end
         open_ms = closed_until(tonumber(lease[2]), until_ms, lease[3], lease[4])
     end
-    return_permits(lock, member, open_ms, now_ms, lease[5])
+    return_permits(lock, member, open_ms, lease[5])
 end
 
 -- Removes expired entries from the holders.
-local function expire_holders(lock, now_us, now_ms, channel)
-    shift_holders(lock, now_ms)
+local function expire_holders(lock, channel)
+    shift_holders(lock)
     local over = redis.call('ZRANGEBYSCORE', holders_key(lock), '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)
     for _, member in ipairs(over) do
-        expire_holder(lock, member, now_us, now_ms, channel)
+        expire_holder(lock, member, channel)
     end
     end_sharing_if_empty(lock)
 end
 
 -- The record of a claim's lease if the claim holds, or why it does not: MARK_EXPIRED, or n for no record.
-local function record_of(lock, claim, now_ms)
+local function record_of(lock, claim)
     if lock.holder == claim then
         if lock.until_ms <= now_ms then
             return false, MARK_EXPIRED
@@ -99,7 +99,7 @@ local function record_of(lock, claim, now_ms)
         return lock.key
     end
     if lock.limit then
-        local until_ms = shift_holder(lock, claim, now_ms)
+        local until_ms = shift_holder(lock, claim)
         if until_ms then
             return until_ms > now_ms and holder_key(lock, claim), MARK_EXPIRED
         end

@@ -5,14 +5,14 @@
 local lock_key = KEYS[1]
 local request, channel = ARGV[1], ARGV[2]
 
-local lock = read(lock_key, now_ms)
+local lock = read(lock_key)
 if lock.limit then
-    expire_holders(lock, now_us, now_ms, channel)
+    expire_holders(lock, channel)
 elseif channel ~= '' and lock.holder and lock.until_ms <= now_ms then
     -- Events are wanted: publish now what has expired since the last inspection.
     to_hash(lock)
-    if redis.call('HSETNX', lock.key, 'y', '') == 1 then
-        publish_event(channel, now_us, 'expired', lock, lock.key)
+    if call('HSETNX', lock.key, 'y', '') == 1 then
+        publish_event(channel, 'expired', lock, lock.key)
     end
 end
-return { request, now_ms, view(lock, now_ms) }
+return { request, now_ms, view(lock) }

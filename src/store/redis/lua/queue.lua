@@ -16,19 +16,19 @@ local function withdraw_reservation(lock)
 end
 
 -- Reserves the lock for a process.
-local function keep_for(lock, process, lasts_ms, now_ms)
+local function reserve_for(lock, process, lasts_ms)
     lock.reserved_for, lock.reservation_until_ms, lock.reservation_ms = process, now_ms + lasts_ms, lasts_ms
     redis.call('HSET', lock.key, 'p', process, 'v', lock.reservation_until_ms, 'g', lasts_ms)
 end
 
 -- How long the lock is still reserved; 0 or less if the reservation is over. One with more time left than its length
 -- was made before the clock was set back.
-local function reservation_left_ms(lock, now_ms)
+local function reservation_left_ms(lock)
     local left_ms = lock.reservation_until_ms - now_ms
     local lasts_ms = lock.reservation_ms or RESERVATION_MS
     if left_ms > lasts_ms then
-        keep_for(lock, lock.reserved_for, lasts_ms, now_ms)
-        tell_of_step(now_ms)
+        reserve_for(lock, lock.reserved_for, lasts_ms)
+        announce_clock_step()
         return lasts_ms
     end
     return left_ms
@@ -36,12 +36,12 @@ end
 
 -- Whether to pass over the process that has the reservation. Only scripts whose caller knows of no recent outage of the
 -- store decide this.
-local function is_passed_over(lock, now_ms)
-    if not lock.passes_over or reservation_left_ms(lock, now_ms) > 0 then
+local function is_passed_over(lock)
+    if not lock.passes_over or reservation_left_ms(lock) > 0 then
         return false
     end
     if lock.reservation_ms ~= LAST_CALL_MS then
-        keep_for(lock, lock.reserved_for, LAST_CALL_MS, now_ms)
+        reserve_for(lock, lock.reserved_for, LAST_CALL_MS)
         return false
     end
     return true
@@ -49,7 +49,7 @@ end
 
 -- The first waiter whose process is alive. Passes over processes that are gone or did not claim their reservation, in
 -- bounded steps. If the bound ends the search, the result is a waiter before all others: sequence 0.
-local function first_waiter(lock, now_ms)
+local function first_waiter(lock)
     local queue = queue_key(lock)
     for _ = 1, PASSED_OVER_MAX do
         local process = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
@@ -58,11 +58,11 @@ local function first_waiter(lock, now_ms)
             lock.last, lock.reserved_for = nil, nil
             return nil
         end
-        local line = process_queue_key(lock, process[1])
-        local first = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
+        local process_queue = process_queue_key(lock, process[1])
+        local first = redis.call('ZRANGE', process_queue, 0, 0, 'WITHSCORES')
         if first[2] ~= process[2] then
             reindex(lock, process[1])
-        elseif lock.reserved_for == process[1] and is_passed_over(lock, now_ms) then
+        elseif lock.reserved_for == process[1] and is_passed_over(lock) then
             redis.call('ZREM', queue, process[1])
             withdraw_reservation(lock)
         else
@@ -70,7 +70,7 @@ local function first_waiter(lock, now_ms)
             if ticket and ticket.process == process[1] then
                 return { process = process[1], sequence = tonumber(first[2]), limit = ticket.limit, permits = ticket.permits }
             end
-            redis.call('ZREM', line, first[1])
+            redis.call('ZREM', process_queue, first[1])
             reindex(lock, process[1])
         end
     end
@@ -78,16 +78,16 @@ local function first_waiter(lock, now_ms)
 end
 
 -- Reserves the lock for the head waiter, once, if the lock admits it.
-local function reserve(lock, now_ms)
+local function reserve(lock)
     if not lock.last then
         return
     end
-    local first = first_waiter(lock, now_ms)
+    local first = first_waiter(lock)
     if not first or not first.process then
         return
     end
     -- A waiter with another limit than the holders' is notified too, so that it gives way to the next.
-    local what = conflict(lock, first.limit, first.permits, now_ms)
+    local what = conflict(lock, first.limit, first.permits)
     if what and what ~= OTHER_LIMIT then
         -- The lock is taken, so an earlier reservation is void.
         if lock.reserved_for then
@@ -98,21 +98,21 @@ local function reserve(lock, now_ms)
     if lock.reserved_for == first.process then
         return
     end
-    keep_for(lock, first.process, RESERVATION_MS, now_ms)
+    reserve_for(lock, first.process, RESERVATION_MS)
     local _, name = split_key(lock)
     -- Without the right to the channel, the waiter learns it at its next poll.
     redis.pcall('PUBLISH', WAKE_CHANNEL .. first.process, name)
 end
 
 -- Whether the claim of the lock's ticket waits at another process that is not passed over.
-local function waits_elsewhere(lock, process, now_ms)
+local function waits_elsewhere(lock, process)
     local other = lock.ticket.process
     if other == process or not redis.call('ZSCORE', process_queue_key(lock, other), lock.claim) then
         return false
     end
     if lock.reserved_for == other then
         -- No other request may poll that finds it gone.
-        first_waiter(lock, now_ms)
+        first_waiter(lock)
     end
     return redis.call('ZSCORE', queue_key(lock), other)
 end
@@ -121,10 +121,10 @@ end
 local function lengths(lock, sequence)
     local length, before = 0, 0
     for _, process in ipairs(redis.call('ZRANGE', queue_key(lock), 0, -1)) do
-        local line = process_queue_key(lock, process)
-        length = length + redis.call('ZCARD', line)
+        local process_queue = process_queue_key(lock, process)
+        length = length + redis.call('ZCARD', process_queue)
         if sequence then
-            before = before + redis.call('ZCOUNT', line, '-inf', string.format('(%.0f', sequence))
+            before = before + redis.call('ZCOUNT', process_queue, '-inf', string.format('(%.0f', sequence))
         end
     end
     return length, before
@@ -133,11 +133,11 @@ end
 -- Removes a claim from the waiters of a process and returns whether it was there. A reservation of the process is for
 -- its first waiter, and ends with it.
 local function leave(lock, process, claim)
-    local line = process_queue_key(lock, process)
-    if lock.reserved_for == process and redis.call('ZRANGE', line, 0, 0)[1] == claim then
+    local process_queue = process_queue_key(lock, process)
+    if lock.reserved_for == process and redis.call('ZRANGE', process_queue, 0, 0)[1] == claim then
         withdraw_reservation(lock)
     end
-    if redis.call('ZREM', line, claim) == 0 then
+    if redis.call('ZREM', process_queue, claim) == 0 then
         return false
     end
     reindex(lock, process)

@@ -18,8 +18,8 @@ local request, run_id, is_durable, promoted_from, known_epoch, known_revision, i
 -- If a process returns that could not reach Redis, and none has checked for AWAY_MS, all were cut off: Redis may have
 -- forgotten the waiters, and grants nothing for POLL_AGAIN_MS, so that they can poll. Else only that process was cut off.
 
-local data = redis.call('HMGET', node, 'epoch', 'run_id', 'durable', 'revision', 'promoted_from', 'looked_ms')
-local epoch, longest_ms = data[1], tonumber(redis.call('GET', longest_ttl) or 0)
+local data = call('HMGET', node, 'epoch', 'run_id', 'durable', 'revision', 'promoted_from', 'looked_ms')
+local epoch, longest_ms = data[1], tonumber(call('GET', longest_ttl) or 0)
 local subscribers = redis.pcall('PUBSUB', 'NUMSUB', events, recovery, wake)
 local may_count = 1
 if subscribers.err then
@@ -30,29 +30,32 @@ local used_ms, known_ms, settle = tonumber(used_ttl_ms), tonumber(known_ttl_ms),
 local is_known, is_same = known_epoch ~= '', known_epoch == epoch
 
 -- Whether a new epoch begins, and how long new grants then wait.
-local begins, wait_ms = not epoch, math.max(settle, longest_ms, known_ms)
-if not epoch and not is_known and longest_ms == 0 then
-    -- A new store, as far as this process knows. Connected processes may know more, and get time to report it.
-    wait_ms = math.max(tonumber(empty_start_ms), subscribers[4] > 0 and settle or 0)
-elseif epoch and (data[2] ~= run_id or promoted_from ~= '' and promoted_from ~= data[5]) then
-    -- After a restart the data are complete if they were on disk before, are now, and no replica can have taken over.
-    begins = not (data[3] == '1' and is_durable == '1' and promoted_from == '')
-end
-if is_known and not begins then
-    -- Data older than what the process has seen were restored.
-    begins = tonumber(known_epoch) > tonumber(epoch)
-        or is_same and (is_lost == '1' or tonumber(known_revision) > tonumber(data[4] or 0))
-end
-if is_known and not begins and not is_same then
-    -- The process missed a loss. What it knows counts from then on, however late it reports.
-    wait_ms = known_ms - math.max(0, math.floor((now_us - epoch) / 1000))
-elseif not begins then
-    wait_ms = 0
+local function judge()
+    local begins, wait_ms = not epoch, math.max(settle, longest_ms, known_ms)
+    if not epoch and not is_known and longest_ms == 0 then
+        -- A new store, as far as this process knows. Connected processes may know more, and get time to report it.
+        wait_ms = math.max(tonumber(empty_start_ms), subscribers[4] > 0 and settle or 0)
+    elseif epoch and (data[2] ~= run_id or promoted_from ~= '' and promoted_from ~= data[5]) then
+        -- After a restart the data are complete if they were on disk before, are now, and no replica can have taken
+        -- over.
+        begins = not (data[3] == '1' and is_durable == '1' and promoted_from == '')
+    end
+    if is_known and not begins then
+        -- Data older than what the process has seen were restored.
+        begins = tonumber(known_epoch) > tonumber(epoch)
+            or is_same and (is_lost == '1' or tonumber(known_revision) > tonumber(data[4] or 0))
+    end
+    if begins then
+        return true, wait_ms
+    end
+    if is_known and not is_same then
+        -- The process missed a loss. What it knows counts from then on, however late it reports.
+        return false, known_ms - math.max(0, math.floor((now_us - epoch) / 1000))
+    end
+    return false, 0
 end
 
--- HDEL first: it is allowed when memory is full, and a script that has written may keep writing.
-redis.pcall('HDEL', node, '')
-if begins then
+local function begin_epoch()
     -- No grant has a fence below the epoch. So the epoch exceeds all that the clock would have shown by now, had it
     -- never been set back.
     local later_than = math.max(tonumber(epoch) or 0, tonumber(known_epoch) or 0, tonumber(unset_us))
@@ -76,8 +79,30 @@ if begins then
         redis.call('MSET', unpack(missing))
     end
 end
+
+-- Makes new grants wait at least that long. Returns how long they wait now, and how long they would have waited.
+local function extend_grace(wait_ms)
+    -- The value is how long the key was to last: a clock that steps back must not make it last longer.
+    local granted_ms = tonumber(redis.call('GET', grace) or 0)
+    local left_ms = math.max(0, redis.call('PTTL', grace))
+    if left_ms > granted_ms then
+        redis.call('PEXPIRE', grace, granted_ms)
+        left_ms = granted_ms
+    end
+    if wait_ms > left_ms then
+        redis.call('SET', grace, wait_ms, 'PX', wait_ms)
+    end
+    return math.max(wait_ms, left_ms), left_ms
+end
+
+local begins, wait_ms = judge()
+-- HDEL first: it is allowed when memory is full, and a script that has written may keep writing.
+redis.pcall('HDEL', node, '')
+if begins then
+    begin_epoch()
+end
 if begins or data[2] ~= run_id or data[3] ~= is_durable or data[5] ~= promoted_from then
-    redis.call('HSET', node, 'run_id', run_id, 'durable', is_durable, 'promoted_from', promoted_from)
+    call('HSET', node, 'run_id', run_id, 'durable', is_durable, 'promoted_from', promoted_from)
 end
 local revision = math.max(tonumber(known_revision), tonumber(data[4] or 0)) + 1
 local went_back = (tonumber(data[6]) or 0) > now_ms + CLOCK_STEP_MIN_MS and 1 or 0
@@ -86,20 +111,9 @@ if was_away == '1' and now_ms - (tonumber(data[6]) or 0) >= AWAY_MS then
 end
 redis.pcall('HSET', node, 'revision', revision, 'looked_ms', now_ms)
 
--- The value is how long the key was to last: a clock that steps back must not make it last longer.
-local granted_ms = tonumber(redis.call('GET', grace) or 0)
-local left_ms = math.max(0, redis.call('PTTL', grace))
-if left_ms > granted_ms then
-    redis.call('PEXPIRE', grace, granted_ms)
-    left_ms = granted_ms
-end
+local left_ms, had_left_ms = extend_grace(wait_ms)
 -- A difference by rounding need not be announced.
-local is_news = begins or wait_ms > left_ms + 2
-if wait_ms > left_ms then
-    redis.call('SET', grace, wait_ms, 'PX', wait_ms)
-    left_ms = wait_ms
-end
-if is_news then
+if begins or wait_ms > had_left_ms + 2 then
     redis.pcall('PUBLISH', recovery, 'verify')
 end
 if begins then

@@ -5,17 +5,17 @@
 --   keys found
 local request, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local found = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
+local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
 local keys, held = found[2], 0
 local answer = { request, 0, found[1], 0 }
 -- MGET returns nil for a hash, where GET would fail. The last 6 bytes of a compact record are its end.
-local compact = keys[1] and redis.call('MGET', unpack(keys)) or {}
+local compact = keys[1] and call('MGET', unpack(keys)) or {}
 for index, key in ipairs(keys) do
     local record = compact[index]
-    record = record and { (struct.unpack('>I6', record, #record - 5)) } or redis.call('HMGET', key, 'u', 's', 'w')
+    record = record and { (struct.unpack('>I6', record, #record - 5)) } or call('HMGET', key, 'u', 's', 'w')
     local is_held = record[1] and tonumber(record[1]) > now_ms
     if record[2] and not is_held then
-        is_held = sharers({ key = key }, now_ms) > 0
+        is_held = sharers({ key = key }) > 0
     end
     if is_held then
         held = held + 1

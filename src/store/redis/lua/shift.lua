@@ -4,10 +4,10 @@
 -- Returns: request, us that it took, next cursor ('0' at the end), then the keys of shared locks
 local request, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local found = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
+local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
 local answer = { request, 0, found[1] }
 for _, key in ipairs(found[2]) do
-    if read(key, now_ms).limit then
+    if read(key).limit then
         answer[#answer + 1] = key
     end
 end

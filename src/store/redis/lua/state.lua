@@ -16,28 +16,28 @@ end
 
 -- How many claims share a lock. Cool-down entries are in the set of holders, and stay there after their end until an
 -- acquire or an inspection removes them.
-local function sharers(lock, now_ms)
+local function sharers(lock)
     local holders = holders_key(lock)
     local all = redis.call('ZCOUNT', holders, '(' .. now_ms, '+inf')
-    local kept = tonumber(redis.call('HGET', lock.key, 'e') or 0)
-    if kept > 0 then
+    local cooldowns = tonumber(redis.call('HGET', lock.key, 'e') or 0)
+    if cooldowns > 0 then
         for _, member in ipairs(redis.call('ZRANGEBYSCORE', holders, '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)) do
-            kept = kept - (is_kept(member) and 1 or 0)
+            cooldowns = cooldowns - (is_cooldown(member) and 1 or 0)
         end
     end
-    return all - kept
+    return all - cooldowns
 end
 
 -- How many claims share a lock, and the leases that the answer lists. Holders behind very many cool-down entries are
 -- not listed.
-local function shared_by(lock, now_ms)
-    local total, leases = sharers(lock, now_ms), {}
+local function shared_by(lock)
+    local total, leases = sharers(lock), {}
     -- For most locks the first few entries are enough. More are read while those are cool-down entries.
     local offset, step = 0, listed_of_lock_max
     while total > 0 and offset < SEARCHED_MAX do
         local members = redis.call('ZRANGEBYSCORE', holders_key(lock), '(' .. now_ms, '+inf', 'LIMIT', offset, step)
         for _, member in ipairs(members) do
-            if #leases < listed_of_lock_max and listed_bytes_left >= 0 and not is_kept(member) then
+            if #leases < listed_of_lock_max and listed_bytes_left >= 0 and not is_cooldown(member) then
                 local lease = lease_in(holder_key(lock, string.sub(member, 1, 16)))
                 if lease[1] then
                     add_listed(leases, lease)
@@ -56,7 +56,7 @@ end
 
 -- The state of a lock: h with the number of holders and the leases that end first, c with the ms that it stays closed,
 -- or f.
-local function state(lock, now_ms)
+local function state(lock)
     if lock.holder and lock.until_ms > now_ms then
         local leases = {}
         if listed_bytes_left >= 0 then
@@ -64,9 +64,9 @@ local function state(lock, now_ms)
         end
         return { HELD, 1, leases }
     end
-    local left_ms = closed_ms(lock, now_ms)
+    local left_ms = closed_ms(lock)
     if lock.limit then
-        local total, leases = shared_by(lock, now_ms)
+        local total, leases = shared_by(lock)
         if total > 0 then
             return { HELD, total, leases }
         end
@@ -77,17 +77,17 @@ end
 
 -- What keeps a lock from a claim, and for how long at most without further operations: h holders, c it is closed, l
 -- another limit. Nothing if the lock admits it. `limit` is empty for an exclusive claim.
-local function conflict(lock, limit, permits, now_ms)
+local function conflict(lock, limit, permits)
     if lock.holder and lock.until_ms > now_ms then
         return HELD, lock.until_ms - now_ms
     end
     if not lock.limit then
-        local left_ms = closed_ms(lock, now_ms)
+        local left_ms = closed_ms(lock)
         return left_ms > 0 and COOLING or nil, left_ms
     end
     if limit ~= '' and limit ~= lock.limit then
         -- A cool-down does not enforce its limit.
-        local doing = state(lock, now_ms)
+        local doing = state(lock)
         return doing[1] == HELD and OTHER_LIMIT or COOLING, doing[2]
     end
     if limit == '' or limit ~= '0' and lock.taken + permits > tonumber(limit) then

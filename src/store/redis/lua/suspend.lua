@@ -8,24 +8,24 @@ share_answer_room(#KEYS)
 local position, length = '', 0
 local answer = { request, now_ms, position, length }
 for number = 1, #KEYS do
-    local lock, claim = read(KEYS[number], now_ms), ARGV[5 + number]
-    local waiting = tonumber(redis.call('ZSCORE', process_queue_key(lock, process), claim))
+    local lock, claim = read(KEYS[number]), ARGV[5 + number]
+    local waiting = tonumber(call('ZSCORE', process_queue_key(lock, process), claim))
     local ticket = not waiting and ticket_of(lock, claim)
     local all, before = lengths(lock, waiting or ticket and ticket.sequence)
-    local what = conflict(lock, limit, tonumber(permits), now_ms)
+    local what = conflict(lock, limit, tonumber(permits))
     if what or before > 0 then
-        answer[#answer + 1] = describe_conflict(lock, number, not what, now_ms)
+        answer[#answer + 1] = describe_conflict(lock, number, not what)
     end
     if waiting then
         if position == '' or before + 1 > position then
             position, length = before + 1, all
         end
         leave(lock, process, claim)
-        redis.call('PEXPIRE', ticket_key(lock, claim), keep_ms)
-        reserve(lock, now_ms)
+        call('PEXPIRE', ticket_key(lock, claim), keep_ms)
+        reserve(lock)
     elseif ticket and ticket.process == process then
         -- The first waiter of the process has removed it already, as left over.
-        redis.call('PEXPIRE', ticket_key(lock, claim), keep_ms)
+        call('PEXPIRE', ticket_key(lock, claim), keep_ms)
     end
 end
 answer[3], answer[4] = position, length

@@ -42,6 +42,6 @@ end
 
 -- Whether a request was surely made before the one whose process has the ticket, or a later one of that process.
 -- A time in the future was noted before the clock was set back, and proves nothing.
-local function is_outdated(ticket, asked_latest_us, now_us)
+local function is_outdated(ticket, asked_latest_us)
     return ticket.asked_us <= now_us and asked_latest_us < ticket.asked_us
 end

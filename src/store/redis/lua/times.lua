@@ -2,7 +2,7 @@
 -- lease.lua describes records.
 
 -- How long the record of a lease is kept.
-local function keep_ms(now_ms, acquired_ms, until_ms, min_hold_ms)
+local function keep_ms(acquired_ms, until_ms, min_hold_ms)
     return math.max(until_ms + TOMBSTONE_MS, acquired_ms + (tonumber(min_hold_ms) or 0)) - now_ms
 end
 

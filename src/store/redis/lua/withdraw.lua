@@ -59,35 +59,35 @@ local function roll_back(lock, record, claim)
     local held_ms = math.max(now_ms - acquired_ms, 0)
     local open_ms = was_in_use and now_ms + (tonumber(min_hold_ms) or 0) - held_ms or 0
     ended_count = ended_count + 1
-    publish_event(channel, now_us, 'released', lock, record)
+    publish_event(channel, 'released', lock, record)
     if record == lock.key then
         delete_lease(lock)
-        start_cooldown(lock, open_ms, now_ms)
+        start_cooldown(lock, open_ms)
     else
         redis.call('DEL', record)
-        return_permits(lock, claim .. permits, open_ms, now_ms, granted_text)
+        return_permits(lock, claim .. permits, open_ms, granted_text)
         end_sharing_if_empty(lock)
     end
-    reserve(lock, now_ms)
+    reserve(lock)
 end
 
 -- A claim whose lease expired before any other request received it never held: returns the permits that the lease keeps
 -- taken, and the mark of a claim that has not ended.
-local function forget_run_out(lock, mark)
+local function forget_expired(lock, mark)
     local fence, permits = struct.unpack('>I8I4', string.sub(mark, 10, 21))
-    local kept = struct.pack('>I8I8', 0, fence)
-    kept = kept .. permits
-    if lock.limit and redis.call('ZSCORE', holders_key(lock), kept) then
-        return_permits(lock, kept, 0, now_ms)
+    local cooldown = struct.pack('>I8I8', 0, fence)
+    cooldown = cooldown .. permits
+    if lock.limit and redis.call('ZSCORE', holders_key(lock), cooldown) then
+        return_permits(lock, cooldown, 0)
         end_sharing_if_empty(lock)
-        reserve(lock, now_ms)
+        reserve(lock)
     end
     return MARK_OPEN .. string.sub(mark, 22)
 end
 
 for number = 1, #KEYS / 2 do
-    local lock, ended, claim = read(KEYS[number * 2 - 1], now_ms), KEYS[number * 2], ARGV[3 + number]
-    local record = lock.limit and shift_holder(lock, claim, now_ms) and holder_key(lock, claim)
+    local lock, ended, claim = read(KEYS[number * 2 - 1]), KEYS[number * 2], ARGV[3 + number]
+    local record = lock.limit and shift_holder(lock, claim) and holder_key(lock, claim)
     if lock.holder == claim and (not lock.compact or lock.attempt == attempt) then
         to_hash(lock)
         record = lock.key
@@ -96,13 +96,13 @@ for number = 1, #KEYS / 2 do
         roll_back(lock, record, claim)
     end
     -- One attempt may send several requests: a late one must not be granted what was rolled back.
-    local mark = redis.call('GET', ended) or MARK_OPEN
+    local mark = call('GET', ended) or MARK_OPEN
     if is_close == '0' and string.find(mark, '^[23]') and string.sub(mark, 2, 9) == attempt then
-        mark = forget_run_out(lock, mark)
+        mark = forget_expired(lock, mark)
     end
     if string.sub(mark, 1, 1) == MARK_OPEN and not string.find(mark, attempt, 2, true) then
         local attempts = string.sub(mark, 2) .. attempt
-        redis.call('SET', ended, MARK_OPEN .. string.sub(attempts, -8 * WITHDRAWN_MAX), 'PX', TOMBSTONE_MS)
+        call('SET', ended, MARK_OPEN .. string.sub(attempts, -8 * WITHDRAWN_MAX), 'PX', TOMBSTONE_MS)
     end
 end
 return { attempt, ended_count }

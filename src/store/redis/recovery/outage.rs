@@ -12,6 +12,9 @@ const RECENT: Duration = Duration::from_secs(8);
 /// answered in time may have missed the first two.
 const FORGETS_AFTER: Duration = Duration::from_secs(3);
 
+/// For so long after a request that was answered, Redis counts as available although no connection can be opened.
+const ANSWERED_LATELY: Duration = Duration::from_secs(1);
+
 /// How long a process keeps using its connections while it cannot open another one.
 const VERIFIED_WITHIN: Duration = Duration::from_secs(5);
 
@@ -21,6 +24,8 @@ pub(super) struct Outage {
     base: Instant,
     /// Since when requests got no answer.
     since_ms: AtomicU64,
+    /// When the last request that was answered was begun.
+    answered_ms: AtomicU64,
     /// Until when the last outage counts as recent.
     recent_until_ms: AtomicU64,
     /// Since when no connection could be opened.
@@ -34,6 +39,7 @@ impl Outage {
         Self {
             base: Instant::now(),
             since_ms: AtomicU64::new(0),
+            answered_ms: AtomicU64::new(0),
             recent_until_ms: AtomicU64::new(0),
             unverified_since_ms: AtomicU64::new(0),
             is_distrusted: AtomicBool::new(false),
@@ -50,7 +56,28 @@ impl Outage {
         self.prolong(Instant::now());
     }
 
-    /// A request was answered.
+    /// No connection could be opened since `since`. That is no outage while other connections work: Redis may have as
+    /// many clients as it may have.
+    pub(super) fn is_not_connected(&self, since: Instant) {
+        let answered_ms = self.answered_ms.load(Ordering::Relaxed);
+        let answered_lately = answered_ms > 0
+            && self.ms_of(Instant::now()) < answered_ms.saturating_add(ms(ANSWERED_LATELY));
+        if !answered_lately {
+            self.noticed(since);
+        }
+    }
+
+    /// A request that was begun at `since` was answered.
+    pub(super) fn is_answered(&self, since: Instant) {
+        let since_ms = self.ms_of(since);
+        // Many requests come within a millisecond, and all threads read this.
+        if self.answered_ms.load(Ordering::Relaxed) < since_ms {
+            self.answered_ms.store(since_ms, Ordering::Relaxed);
+        }
+        self.is_over();
+    }
+
+    /// Redis has answered.
     pub(super) fn is_over(&self) {
         if self.since_ms.load(Ordering::Relaxed) > 0 {
             self.since_ms.store(0, Ordering::SeqCst);
@@ -123,6 +150,18 @@ mod tests {
         assert!(outage.is_recent());
         advance(Duration::from_millis(1)).await;
         assert!(!outage.is_recent());
+    }
+
+    /// A Redis that has as many clients as it may have refuses connections, and answers all others.
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_connection_is_no_outage_while_requests_are_answered() {
+        let outage = Outage::new();
+        outage.is_answered(Instant::now());
+        outage.is_not_connected(Instant::now());
+        assert!(!outage.is_recent());
+        advance(ANSWERED_LATELY).await;
+        outage.is_not_connected(Instant::now());
+        assert!(outage.is_recent());
     }
 
     #[tokio::test(start_paused = true)]

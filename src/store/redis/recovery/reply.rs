@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::redis::scripts;
+use crate::store::redis::reply::{Malformed, Reply};
 
 /// The state of the data as the store reports it.
 pub(super) struct RecoveryReply {
@@ -24,7 +24,7 @@ pub(super) struct RecoveryReply {
 }
 
 impl RecoveryReply {
-    pub(super) fn read(mut reply: scripts::Reply) -> Result<Self, scripts::Malformed> {
+    pub(super) fn read(mut reply: Reply) -> Result<Self, Malformed> {
         Ok(Self {
             now_us: reply.number()?,
             epoch: reply.number()?,

@@ -17,14 +17,14 @@ local function free(lock, ended)
     -- Both count from the grant, which lies in the future if the clock was set back since.
     local held_ms = math.max(now_ms - acquired_ms, 0)
     local open_ms = now_ms + (tonumber(lease[2]) or 0) - held_ms
-    publish_event(channel, now_us, 'released', lock, lock.record)
+    publish_event(channel, 'released', lock, lock.record)
     -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
     if lock.record == lock.key then
         delete_lease(lock)
-        start_cooldown(lock, open_ms, now_ms)
+        start_cooldown(lock, open_ms)
     else
         redis.call('DEL', lock.record)
-        return_permits(lock, lock.claim .. lease[3], open_ms, now_ms, lease[4])
+        return_permits(lock, lock.claim .. lease[3], open_ms, lease[4])
         end_sharing_if_empty(lock)
     end
     redis.call('SET', ended, MARK_RELEASED, 'PX', TOMBSTONE_MS)
@@ -33,7 +33,7 @@ local function free(lock, ended)
         local _, name = split_key(lock)
         redis.pcall('PUBLISH', RELEASES_CHANNEL .. caller(1, 41, -1), lock.claim .. name)
     end
-    reserve(lock, now_ms)
+    reserve(lock)
     return { FREED, held_ms, is_of_stream }
 end
 
@@ -54,16 +54,16 @@ local function leave_queue(lock, ended, ticket)
     redis.call('DEL', ticket_key(lock, lock.claim))
     redis.call('SET', ended, MARK_RELEASED, 'PX', TOMBSTONE_MS)
     leave_elsewhere(lock, ticket.process, lock.claim)
-    reserve(lock, now_ms)
+    reserve(lock)
     return { LEFT_QUEUE }
 end
 
 local answer = { request, now_ms }
 for number = 1, #KEYS / 2 do
-    local lock, ended = read(KEYS[number * 2 - 1], now_ms), KEYS[number * 2]
+    local lock, ended = read(KEYS[number * 2 - 1]), KEYS[number * 2]
     lock.claim = caller(number, 9, 24)
     local how
-    lock.record, how = record_of(lock, lock.claim, now_ms)
+    lock.record, how = record_of(lock, lock.claim)
     local came_to
     if lock.record then
         came_to = hold_count == '' and free(lock, ended) or step_back(lock)

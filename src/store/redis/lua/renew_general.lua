@@ -1,11 +1,11 @@
--- Continues renew_alone.lua where its fast path ends.
+-- Continues renew_options.lua where its fast path ends.
 local locks, lost = {}, { request, NOT_HELD }
 for number, lock_key in ipairs(KEYS) do
-    local lock = read(lock_key, now_ms)
+    local lock = read(lock_key)
     locks[number] = lock
     lock.claim = caller(number, 9, 24)
     local how
-    lock.record, how = record_of(lock, lock.claim, now_ms)
+    lock.record, how = record_of(lock, lock.claim)
     if not lock.record then
         lost[#lost + 1] = number
         lost[#lost + 1] = why_not(how, ended_key(lock, lock.claim))
@@ -19,7 +19,7 @@ for number, lock in ipairs(locks) do
     if mode == 'x' and not is_alone then
         return { request, HOLDS_SHARED, number }
     elseif mode == 's' and not is_alone then
-        local lease = redis.call('HMGET', lock.record, 's', 'k')
+        local lease = call('HMGET', lock.record, 's', 'k')
         if lease[1] ~= limit or lease[2] ~= permits then
             return { request, CLAIM_MISMATCH, number }
         end
@@ -34,7 +34,7 @@ local function step_down(lock, kept_ms, until_ms)
     end
     delete_lease(lock)
     lock.record = holder_key(lock, lock.claim)
-    share(lock, lock.claim, limit, permits, until_ms, kept_ms, now_ms)
+    share(lock, lock.claim, limit, permits, until_ms, kept_ms)
     redis.call('HSET', lock.record, 's', limit, 'k', permits, unpack(fields))
     redis.call('HDEL', lock.record, 'w', 'p', 'v', 'g')
     redis.call('PEXPIRE', lock.record, kept_ms)
@@ -49,18 +49,18 @@ local function renew(lock, record)
         extend_ttl(lock.key, kept_ms)
     elseif mode == 's' then
         step_down(lock, kept_ms, until_ms)
-        reserve(lock, now_ms)
+        reserve(lock)
     end
     if is_repeat then
         note_repeat(lock.record, record[8], request)
     end
-    publish_event(channel, now_us, 'renewed', lock, lock.record)
+    publish_event(channel, 'renewed', lock, lock.record)
     return until_ms
 end
 
 local answer = { request, EXTENDED, now_ms }
 for _, lock in ipairs(locks) do
-    local record = redis.call('HMGET', lock.record, 'u', 'a', 't', 'x', 'i', 'd', 'k', 'z')
+    local record = call('HMGET', lock.record, 'u', 'a', 't', 'x', 'i', 'd', 'k', 'z')
     local had_until_ms = tonumber(record[1])
     local until_ms = had_until_ms
     if not is_done(record[8], request) then

@@ -2,10 +2,10 @@
 
 -- Notifies all processes, once, that the clock was set back, so that each of them notices if the clock is corrected:
 -- what is shifted here would end early then.
-local is_step_told = false
-local function tell_of_step(now_ms)
-    if not is_step_told then
-        is_step_told = true
+local is_step_announced = false
+local function announce_clock_step()
+    if not is_step_announced then
+        is_step_announced = true
         -- Without the right to the channel, they learn it at their next check of the store.
         redis.pcall('PUBLISH', CLOCK_CHANNEL, now_ms)
     end
@@ -14,7 +14,7 @@ end
 -- Shifts the times of a lease that was written before the clock was set back: it was acquired by now, ends its TTL from
 -- now at the latest, or `lasts_max_ms`, and holds no longer than its max_hold. Returns its end and whether that has
 -- changed; nothing if there is no such record.
-local function shift_lease(record, lasts_max_ms, now_ms)
+local function shift_lease(record, lasts_max_ms)
     local times = redis.call('HMGET', record, 'u', 'a', 't', 'x')
     if not times[1] then
         return nil
@@ -34,32 +34,32 @@ local function shift_lease(record, lasts_max_ms, now_ms)
         redis.call('HSET', record, 'x', ceiling_ms)
     end
     redis.call('HSET', record, 'u', until_ms, 'a', shifted_ms)
-    tell_of_step(now_ms)
+    announce_clock_step()
     return until_ms, true
 end
 
 -- Reads a lock, and corrects it if the clock was set back since it was stored.
-local function read(lock_key, now_ms)
+local function read(lock_key)
     local lock = read_stored(lock_key)
     -- A compact record keeps the time of its grant, which is its fencing token, however late it is renewed.
     if lock.holder and (lock.until_ms - now_ms > lock.ttl_ms or not lock.compact and lock.acquired_ms > now_ms) then
         to_hash(lock)
-        shift_lease(lock_key, math.huge, now_ms)
+        shift_lease(lock_key, math.huge)
         lock = read_stored(lock_key)
     end
     if lock.open_ms and lock.open_ms - now_ms > (lock.longest_ms or 0) then
         lock.open_ms = now_ms + (lock.longest_ms or 0)
         redis.call('PEXPIRE', lock_key, redis.call('PTTL', lock_key))
         redis.call('HSET', lock_key, 'c', lock.open_ms)
-        tell_of_step(now_ms)
+        announce_clock_step()
     end
     return lock
 end
 
 -- Corrects the lease of one of several holders. Returns its end; nothing if the claim has none.
-local function shift_holder(lock, claim, now_ms)
+local function shift_holder(lock, claim)
     local record = holder_key(lock, claim)
-    local until_ms, is_shifted = shift_lease(record, lock.longest_ms or math.huge, now_ms)
+    local until_ms, is_shifted = shift_lease(record, lock.longest_ms or math.huge)
     if is_shifted then
         redis.call('ZADD', holders_key(lock), until_ms, claim .. redis.call('HGET', record, 'k'))
     end
@@ -67,24 +67,24 @@ local function shift_holder(lock, claim, now_ms)
 end
 
 -- Corrects an entry among the holders, with its lease if it has one.
-local function shift_entry(lock, member, end_ms, now_ms)
+local function shift_entry(lock, member, end_ms)
     local end_max_ms = now_ms + lock.longest_ms
-    if not shift_holder(lock, string.sub(member, 1, 16), now_ms) and end_ms > end_max_ms then
+    if not shift_holder(lock, string.sub(member, 1, 16)) and end_ms > end_max_ms then
         -- ZREM first: it is allowed when memory is full, and a script that has written may keep writing.
         redis.call('ZREM', holders_key(lock), member)
         redis.call('ZADD', holders_key(lock), end_max_ms, member)
-        tell_of_step(now_ms)
+        announce_clock_step()
     end
 end
 
 -- Corrects entries among the holders whose end shows that they were written before the clock was set back.
-local function shift_holders(lock, now_ms)
+local function shift_holders(lock)
     if not lock.longest_ms then
         return
     end
     local behind = '(' .. now_ms + lock.longest_ms
     local ahead = redis.call('ZRANGEBYSCORE', holders_key(lock), behind, '+inf', 'WITHSCORES', 'LIMIT', 0, REAPED_MAX)
     for index = 1, #ahead, 2 do
-        shift_entry(lock, ahead[index], tonumber(ahead[index + 1]), now_ms)
+        shift_entry(lock, ahead[index], tonumber(ahead[index + 1]))
     end
 end

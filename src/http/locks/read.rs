@@ -1,16 +1,17 @@
-//! `GET /locks`: the locks that are held or waited for, page by page.
+//! `GET`: the state of a lock, once or as a stream, and the locks that are held or waited for, page by page.
 
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::response::Response;
 
+use super::{EVENT_STREAM, lock_name, preferred};
 use crate::domain::LockName;
 use crate::http::admission::Operation;
 use crate::http::app::App;
-use crate::http::extract;
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
 use crate::http::wire::{LockBody, LockPage, json};
+use crate::http::{events, extract};
 use crate::store::ListQuery;
 
 /// The fields of a listing.
@@ -19,6 +20,28 @@ pub(in crate::http) const LIST_FIELDS: [&str; 3] = ["prefix", "page_size", "page
 pub(in crate::http) const PAGE_SIZE_DEFAULT: u16 = 100;
 /// The largest page size. Larger values are capped, not refused: the client follows page tokens anyway.
 pub(in crate::http) const PAGE_SIZE_MAX: u16 = 1_000;
+
+/// `GET /locks/{name}`
+pub(in crate::http) async fn inspect(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let name = lock_name(request.uri().path())?;
+    extract::query_fields(request.uri())?.finish(&[])?;
+    let offers = ["application/json", EVENT_STREAM];
+    let is_watch = preferred(request.headers(), &offers) == EVENT_STREAM;
+    if is_watch && request.method() != Method::HEAD {
+        return events::of_lock(&app, name, request).await;
+    }
+    let requester = Requester::of(request);
+    let service = app.admit(Operation::Inspect(&name), &requester).await?;
+    let view = service.inspect(&name).await?;
+    Ok(json(
+        StatusCode::OK,
+        "application/json",
+        &LockBody::new(&view),
+    ))
+}
 
 /// `GET /locks`
 pub(in crate::http) async fn list(

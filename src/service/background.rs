@@ -1,24 +1,127 @@
-//! Background clean-up: rolls back undelivered grants and dequeues abandoned waiters, retrying until the store confirms
-//! or the TTL makes it moot.
+//! Work that outlives its caller: operations that complete without it, and the clean-up of undelivered grants and abandoned
+//! waiters. Clean-up is retried until the store confirms it, or until the TTL makes it unnecessary.
 //!
 //! Rollbacks are by attempt. A release, which is by token, is *not* retried: its client may have posted the token again
 //! since, and hold the lock again.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use super::ServiceShared;
 use super::acquire::Request;
 use super::backoff::Backoff;
 use crate::domain::{Claim, Rollback, Suspended};
-use crate::limits::Passed;
+use crate::limits::{Passed, Slot};
 use crate::store::StoreError;
 
 /// The first pause between retries; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Guards a new grant until it is delivered. Dropped before that, it rolls the grant back.
+///
+/// It rolls back only what this request was granted or took over: any other replay or re-entry belongs to a grant that
+/// was delivered before.
+#[derive(Debug)]
+pub struct UnclaimedLease {
+    grant: Option<Box<(Request, Duration)>>,
+}
+
+impl UnclaimedLease {
+    /// Guards nothing.
+    pub(super) fn nothing() -> Self {
+        Self { grant: None }
+    }
+
+    /// Guards what this request was granted or took over, which lasts for `ttl`.
+    pub(super) fn grant(request: &Request, ttl: Duration) -> Self {
+        Self {
+            grant: Some(Box::new((request.clone(), ttl))),
+        }
+    }
+
+    /// The response is on its way: the grant is final.
+    pub fn delivered(mut self) {
+        self.grant = None;
+    }
+}
+
+impl Drop for UnclaimedLease {
+    fn drop(&mut self) {
+        if let Some(grant) = self.grant.take() {
+            let (request, ttl) = *grant;
+            request.inner.metrics.undelivered();
+            request.withdraw_in_background(ttl);
+        }
+    }
+}
+
+/// A future that continues as a background task when dropped before completion.
+///
+/// A client that disconnects must not cancel a store operation halfway: its outcome would be unknown, and its grant
+/// would be lost.
+pub(super) struct Detached<T: Send + 'static> {
+    operation: Option<BoxFuture<'static, T>>,
+    background: TaskTracker,
+    /// Held until the operation completes, here or in the background.
+    slot: Slot,
+}
+
+impl<T: Send + 'static> Detached<T> {
+    pub(super) fn new(
+        operation: impl Future<Output = T> + Send + 'static,
+        background: TaskTracker,
+        slot: Slot,
+    ) -> Self {
+        Self {
+            operation: Some(Box::pin(operation)),
+            background,
+            slot,
+        }
+    }
+}
+
+impl<T: Send + 'static> Future for Detached<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let operation = self
+            .operation
+            .as_mut()
+            .expect("a future is not polled after its end");
+        let poll = operation.as_mut().poll(context);
+        if poll.is_ready() {
+            self.operation = None;
+        }
+        poll
+    }
+}
+
+impl<T: Send + 'static> Drop for Detached<T> {
+    fn drop(&mut self) {
+        // An operation that panicked has ended; polling it again would panic again.
+        if std::thread::panicking() {
+            return;
+        }
+        // Outside of a runtime the process is exiting, and the operation cannot continue.
+        if let (Some(operation), Ok(runtime)) =
+            (self.operation.take(), tokio::runtime::Handle::try_current())
+        {
+            let slot = std::mem::take(&mut self.slot);
+            let operation = async move {
+                operation.await;
+                drop(slot);
+            };
+            self.background.spawn_on(operation, &runtime);
+        }
+    }
+}
 
 impl Request {
     /// Rolls back what this request was granted or took over, which lasts for `ttl`. Keeps the slot until done, so that

@@ -10,7 +10,7 @@ ttl_ms, mode, channel, withdrawable = ttl_ms or '', mode or '', channel or '', w
 -- HDEL first: they are allowed when memory is full, and a script that has written may keep writing.
 local function extend(record, acquired_ms, lasts_ms, ceiling_ms, min_hold_ms)
     local until_ms = math.min(now_ms + tonumber(lasts_ms), tonumber(ceiling_ms) or math.huge)
-    local kept_ms = keep_ms(now_ms, tonumber(acquired_ms), until_ms, min_hold_ms)
+    local kept_ms = keep_ms(tonumber(acquired_ms), until_ms, min_hold_ms)
     redis.call('PEXPIRE', record, kept_ms)
     if withdrawable == '' then
         redis.call('HDEL', record, 'r')
@@ -21,9 +21,9 @@ end
 
 -- Fast path: the claim holds the lock exclusively and keeps it so, no process wants events, and no request was
 -- repeated.
-if #KEYS == 1 and mode == '' and channel == '' and not is_repeat and redis.call('MGET', unpack(KEYS))[1] == false then
+if #KEYS == 1 and mode == '' and channel == '' and not is_repeat and call('MGET', unpack(KEYS))[1] == false then
     local lock_key = unpack(KEYS)
-    local record = redis.call('HMGET', lock_key, 'h', 'u', 'a', 't', 'x', 'i', 'd', 'z')
+    local record = call('HMGET', lock_key, 'h', 'u', 'a', 't', 'x', 'i', 'd', 'z')
     local left_ms = record[1] == caller(1, 9, 24) and tonumber(record[2]) - now_ms or 0
     -- A lease acquired later than now, or ending later than its TTL from now, is from before the clock was set back.
     if left_ms > 0 and left_ms <= tonumber(record[4]) and tonumber(record[3]) <= now_ms and not record[8] then

@@ -1,0 +1,303 @@
+//! Builds the commands that call the scripts for claims. `decode` reads their answers.
+
+use std::time::Duration;
+
+use redis::Cmd;
+use tokio::time::Instant;
+
+use super::node::Node;
+use super::scripts::Request;
+use super::{constants, keys, record};
+use crate::domain::{
+    Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, QueueRequest, RenewOptions, Rollback,
+    RollbackRight, Token,
+};
+
+/// What the script may do for a claim without a conflict.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MayGrant {
+    /// Nothing: new grants wait for leases that may be alive.
+    Nothing = 0,
+    /// Grant it.
+    All = 1,
+    /// Grant it, but pass over no process that did not claim its reservation: the store was unavailable, and the
+    /// process may not have noticed yet that it is back.
+    PastNobody = 2,
+}
+
+/// When the client of a request that was sent at `sent_at` is answered at the latest.
+fn too_late_at(request: Option<&QueueRequest>, sent_at: Instant, deadline: Instant) -> Instant {
+    request.map_or(deadline, |request| {
+        deadline.min(sent_at + request.execute_within)
+    })
+}
+
+impl Node {
+    /// The call of `acquire.lua`. Options that most claims lack come last, and only if this claim has some.
+    pub(super) fn acquire_command(
+        &self,
+        request: Request,
+        claim: &Claim,
+        digests: &[ClaimDigest],
+        queue_request: Option<&QueueRequest>,
+        [sent_at, deadline]: [Instant; 2],
+        is_repeat: bool,
+    ) -> Cmd {
+        let too_late_at = too_late_at(queue_request, sent_at, deadline);
+        let mut command = request.evalsha(4 * digests.len());
+        for (name, digest) in claim.names.iter().zip(digests) {
+            command
+                .arg(keys::lock(name))
+                .arg(keys::fence(name.bucket()))
+                .arg(keys::ended(name, digest))
+                .arg(keys::ticket(name, digest));
+        }
+        let lasts = claim.ttl.get();
+        command
+            .arg(millis(lasts) + constants::TOMBSTONE_MS)
+            .arg(self.recovery.time.not_after_us(too_late_at));
+        for (name, digest) in claim.names.iter().zip(digests) {
+            command
+                .arg(record::head(request.id, digest, &claim.owner))
+                .arg(self.recovery.last_fence(name.bucket()));
+        }
+        let may_grant = match self.recovery.grace_left() {
+            Some(_) => MayGrant::Nothing,
+            None if self.recovery.passes_over() => MayGrant::All,
+            None => MayGrant::PastNobody,
+        };
+        let channel = self.messages.channel();
+        let is_plain = may_grant == MayGrant::All && channel.is_empty() && is_plain(claim);
+        match queue_request {
+            Some(queue_request) => command.arg(self.queue_request(queue_request, sent_at)),
+            None if is_plain => return command,
+            None => command.arg(""),
+        };
+        if is_plain {
+            return command;
+        }
+        let (limit, permits) = share(claim.mode);
+        command
+            .arg(may_grant as u8)
+            .arg(limit)
+            .arg(permits)
+            .arg(u8::from(claim.fair))
+            .arg(claim.hold_count.get());
+        for optional in [claim.max_hold, claim.min_hold, claim.lock_delay] {
+            match optional {
+                Some(duration) => command.arg(millis(duration)),
+                None => command.arg(""),
+            };
+        }
+        let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
+        command.arg(metadata).arg(channel);
+        command.arg(u8::from(claim.takes_over));
+        // Only a claim with a hold count above 1 can change a lease that it already has, and that is an option.
+        if is_repeat && claim.hold_count > HoldCount::ONE {
+            command.arg("1");
+        }
+        command
+    }
+
+    /// The queue request as `acquire.lua` reads it.
+    fn queue_request(&self, request: &QueueRequest, sent_at: Instant) -> String {
+        let (sequence, until) = request.ticket.map_or_else(Default::default, |place| {
+            let until_ms = place.until.map(|until| {
+                let until_ms = until.unix_ms();
+                until_ms.saturating_add_signed(self.recovery.clock_shift_ms())
+            });
+            let until = until_ms.map(|until_ms| until_ms.to_string());
+            (place.sequence.to_string(), until.unwrap_or_default())
+        });
+        let (asked_earliest_us, asked_latest_us) =
+            self.recovery.time.bounds_before(sent_at, request.age);
+        format!(
+            "{} {} {} {} {} {} {} {} {asked_earliest_us} {asked_latest_us} {sequence} {until}",
+            self.messages.process(),
+            millis(request.remembered()),
+            millis(request.liveness_timeout()) + constants::OUTAGE_MS,
+            millis(request.wait),
+            request.waiters_max,
+            u8::from(request.tells_position),
+            u8::from(request.is_head),
+            u8::from(request.takes_over),
+        )
+    }
+
+    pub(super) fn suspend_command(
+        &self,
+        request: Request,
+        claim: &Claim,
+        digests: &[ClaimDigest],
+        keep: Duration,
+    ) -> Cmd {
+        let mut command = request.evalsha(digests.len());
+        for name in claim.names.iter() {
+            command.arg(keys::lock(name));
+        }
+        let (limit, permits) = share(claim.mode);
+        command
+            .arg(&request.id.to_be_bytes())
+            .arg(self.messages.process())
+            .arg(millis(keep).max(1))
+            .arg(limit)
+            .arg(permits);
+        add_claims(&mut command, digests);
+        command
+    }
+
+    pub(super) fn withdraw_command(
+        &self,
+        request: Request,
+        names: &LockNames,
+        digests: &[ClaimDigest],
+        rollback: Rollback,
+    ) -> Cmd {
+        let mut command = of_claim(request, names, digests);
+        command
+            .arg(&request.id.to_be_bytes())
+            .arg(u8::from(rollback == Rollback::Close))
+            .arg(self.messages.channel());
+        add_claims(&mut command, digests);
+        command
+    }
+
+    /// The call of `renew.lua`. Options that most renewals lack come last, and only if this one has some.
+    pub(super) fn renew_command(
+        &self,
+        request: Request,
+        names: &LockNames,
+        digests: &[ClaimDigest],
+        change: RenewOptions,
+        deadline: Instant,
+        is_repeat: bool,
+    ) -> Cmd {
+        let mut command = request.evalsha(digests.len());
+        for name in names.iter() {
+            command.arg(keys::lock(name));
+        }
+        command.arg(self.recovery.time.not_after_us(deadline));
+        add_callers(&mut command, request, digests, "");
+        let channel = self.messages.channel();
+        let ttl_ms = change.ttl.map(|ttl| millis(ttl.get()));
+        let is_plain = change.mode.is_none()
+            && change.rollback_right == RollbackRight::Never
+            && ttl_ms.is_none_or(is_compact)
+            && channel.is_empty()
+            && !is_repeat;
+        match ttl_ms {
+            Some(ttl_ms) => command.arg(ttl_ms),
+            None if is_plain => return command,
+            None => command.arg(""),
+        };
+        if is_plain {
+            return command;
+        }
+        let mode = match change.mode {
+            None => "",
+            Some(Mode::Exclusive) => "x",
+            Some(Mode::Shared(_)) => "s",
+        };
+        let (limit, permits) = share(change.mode.unwrap_or_default());
+        command.arg(mode).arg(limit).arg(permits).arg(channel);
+        match change.rollback_right {
+            RollbackRight::Never => command.arg(""),
+            RollbackRight::AsBefore => command.arg("r"),
+        };
+        if is_repeat {
+            command.arg("1");
+        }
+        command
+    }
+
+    /// The call of `release.lua`. A step back to a hold count has a deadline.
+    pub(super) fn release_command(
+        &self,
+        request: Request,
+        names: &LockNames,
+        digests: &[ClaimDigest],
+        hold_count: Option<HoldCount>,
+        deadline: Instant,
+        is_repeat: bool,
+    ) -> Cmd {
+        let mut command = of_claim(request, names, digests);
+        add_callers(&mut command, request, digests, self.messages.releaser());
+        match (hold_count, self.messages.channel()) {
+            (None, "") => {}
+            (None, channel) => {
+                command.arg("").arg(channel);
+            }
+            (Some(depth), channel) => {
+                command.arg(depth.get()).arg(channel);
+                command.arg(self.recovery.time.not_after_us(deadline));
+                if is_repeat {
+                    command.arg("1");
+                }
+            }
+        }
+        command
+    }
+}
+
+/// The beginning of a call of a script that takes each lock's record and the mark of the claim.
+fn of_claim(request: Request, names: &LockNames, digests: &[ClaimDigest]) -> Cmd {
+    let mut command = request.evalsha(2 * digests.len());
+    for (name, digest) in names.iter().zip(digests) {
+        command.arg(keys::lock(name)).arg(keys::ended(name, digest));
+    }
+    command
+}
+
+fn add_callers(command: &mut Cmd, request: Request, digests: &[ClaimDigest], process: &str) {
+    for digest in digests {
+        command.arg(record::caller(request.id, digest, process));
+    }
+}
+
+fn add_claims(command: &mut Cmd, digests: &[ClaimDigest]) {
+    for digest in digests {
+        command.arg(record::claim(digest));
+    }
+}
+
+/// Whether a claim has no options, so that a compact record can describe its lease.
+fn is_plain(claim: &Claim) -> bool {
+    let Claim {
+        max_hold,
+        min_hold,
+        lock_delay,
+        takes_over,
+        ..
+    } = claim;
+    claim.mode == Mode::Exclusive
+        && claim.fair
+        && claim.hold_count == HoldCount::ONE
+        && claim.metadata.is_none()
+        && !takes_over
+        && [max_hold, min_hold, lock_delay]
+            .iter()
+            .all(|it| it.is_none())
+        && is_compact(millis(claim.ttl.get()))
+}
+
+/// Whether a TTL fits in a compact record.
+fn is_compact(ttl_ms: u64) -> bool {
+    u32::try_from(ttl_ms).is_ok()
+}
+
+/// The digests by which the scripts know a claim, one for each of its locks.
+pub(super) fn digests(names: &LockNames, token: Token) -> Vec<ClaimDigest> {
+    names.iter().map(|name| token.digest(name)).collect()
+}
+
+/// Limit and permits in the form of the scripts: an empty limit for an exclusive claim, 0 for a read lock.
+fn share(mode: Mode) -> (String, u32) {
+    match mode {
+        Mode::Exclusive => (String::new(), 1),
+        Mode::Shared(share) => (share.limit().unwrap_or(0).to_string(), share.permits()),
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,84 @@
+-- Continues acquire_conflicts.lua: enqueues a claim that waits, or keeps it queued, and answers a claim that is refused.
+
+-- The process polls, so its set of waiters stays alive.
+local function keep_alive(lock)
+    redis.call('PEXPIRE', process_queue_key(lock, wait.process), wait.liveness_ms)
+    redis.call('PEXPIRE', queue_key(lock), math.max(TOMBSTONE_MS, tonumber(wait.liveness_ms)))
+end
+
+if wait and (first_block or may_grant == '0') then
+    if is_new then
+        sequence = now_us
+        for number, lock in ipairs(locks) do
+            local length = lock.last and lengths(lock) or 0
+            if length >= tonumber(wait.waiters_max) then
+                return { attempt, TOO_MANY_WAITERS, number, length }
+            end
+            -- After a loss, earlier waiters return to their places. A clock that was set back may be behind these; the
+            -- counter is not.
+            local counter = call('GET', lock.fence) or 0
+            sequence = math.max(sequence, (tonumber(lock.last) or 0) + 1, math.abs(counter))
+        end
+    end
+    local sequence_text = string.format('%.0f', sequence)
+    local until_ms = tonumber(wait.until_ms) or now_ms + wait.wait_ms
+    local position, length, was_lost = '', 0, 0
+    for _, lock in ipairs(locks) do
+        local process_queue = process_queue_key(lock, wait.process)
+        local is_elsewhere = lock.ticket and lock.ticket.process ~= wait.process
+        if is_elsewhere then
+            leave_elsewhere(lock, lock.ticket.process, lock.claim)
+        end
+        local asked_us = wait.asked_earliest_us
+        if lock.ticket and not is_elsewhere and is_outdated(lock.ticket, tonumber(asked_us)) then
+            -- A later request of this process waits, too.
+            asked_us = string.format('%.0f', lock.ticket.asked_us)
+        end
+        call('SET', ticket_key(lock, lock.claim), string.format('%s %s %s %s %s %s %s',
+            sequence_text, limit == '' and '-' or limit, permits, count, wait.process, asked_us, owner), 'PX', wait.keep_ms)
+        if call('ZADD', process_queue, sequence_text, lock.claim) == 1 and wait.sequence ~= '' and not is_elsewhere then
+            was_lost = 1
+        end
+        reindex(lock, wait.process)
+        -- Last, because only an existing key can expire.
+        keep_alive(lock)
+        if not lock.last or tonumber(lock.last) < sequence then
+            to_hash(lock)
+            lock.last = sequence_text
+            call('HSET', lock.key, 'w', sequence_text)
+        end
+        extend_ttl(lock.key, TOMBSTONE_MS)
+        if is_new then
+            publish_event(channel, 'queued', lock, nil, owner)
+        end
+        if wait.wants_position == '1' then
+            local all, before = lengths(lock, sequence)
+            if position == '' or before + 1 > position then
+                position, length = before + 1, all
+            end
+        end
+        if lock.admits and lock.is_first and first_block then
+            -- It waits for another lock meanwhile; keep this one for it.
+            reserve_for(lock, wait.process, wait.liveness_ms - OUTAGE_MS)
+        elseif may_grant ~= '0' then
+            reserve(lock)
+        end
+    end
+    return { attempt, WAITING, sequence_text, until_ms, recheck_in_ms or '', position, length, was_lost }
+end
+
+if first_block then
+    local answer = { attempt, BLOCKED, now_ms }
+    for number, lock in ipairs(locks) do
+        if lock.is_blocking then
+            if lock.admits then
+                reserve(lock)
+            end
+            answer[#answer + 1] = describe_conflict(lock, number, lock.admits)
+        end
+    end
+    return answer
+end
+if may_grant == '0' then
+    return { attempt, RECOVERING }
+end

@@ -1,0 +1,189 @@
+//! One Redis: the connections to it, what is known of its data, and the messages between its processes. Runs scripts,
+//! with retries until Redis answers. `encode` builds their commands, and `decode` reads their answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::Cmd;
+use tokio::time::{Instant, timeout_at};
+
+use super::failure::Failure;
+use super::pool::Pool;
+use super::pubsub::PubSub;
+use super::recovery::Recovery;
+use super::reply::{InTime, Malformed, Reply};
+use super::scripts::Request;
+use crate::store::{Fault, StoreError};
+
+/// How many data losses one request survives before it gives up.
+pub(super) const LOSSES_MAX: usize = 3;
+
+/// One Redis, as this process sees it.
+pub(super) struct Node {
+    pub(super) pool: Arc<Pool>,
+    pub(super) recovery: Arc<Recovery>,
+    pub(super) messages: Arc<PubSub>,
+    /// How many answers belonged to another request.
+    pub(super) mismatches: AtomicU64,
+    /// Held by the request that announces a TTL, so that only one of many with the same TTL does.
+    pub(super) announcing: tokio::sync::Mutex<()>,
+}
+
+/// The answer of a script.
+pub(super) struct Answered<T> {
+    pub(super) answer: T,
+    /// The epoch of the connection.
+    pub(super) epoch: u64,
+    /// Whether an earlier try may still be executed.
+    pub(super) has_lost_tries: bool,
+}
+
+/// Why a script has no answer.
+pub(super) struct Unanswered {
+    error: StoreError,
+    /// Whether a try may still reach Redis.
+    may_arrive: bool,
+}
+
+impl Unanswered {
+    /// The error for the caller, delayed until no try can arrive in time any more: the client may retry at once,
+    /// elsewhere.
+    pub(super) async fn when_too_late(self, deadline: Instant) -> StoreError {
+        if self.may_arrive {
+            tokio::time::sleep_until(deadline).await;
+        }
+        self.error
+    }
+}
+
+impl From<Unanswered> for StoreError {
+    fn from(unanswered: Unanswered) -> Self {
+        unanswered.error
+    }
+}
+
+impl Node {
+    /// Runs a script that does nothing after the deadline. The command gets whether an earlier try may still be
+    /// executed. Also returns the epoch of the connection.
+    pub(super) async fn run_in_time<T>(
+        &self,
+        request: Request,
+        deadline: Instant,
+        command: impl Fn(bool) -> Cmd,
+        read: impl Fn(Reply) -> Result<InTime<T>, Malformed>,
+    ) -> Result<(T, u64), StoreError> {
+        let mut is_unsure = false;
+        for _ in 0..LOSSES_MAX {
+            let was_unsure = is_unsure;
+            let command = |is_repeat| command(is_repeat || was_unsure);
+            match self.run(request, deadline, command, &read).await {
+                Ok(answered) => match answered.answer {
+                    InTime::Done(answer) => return Ok((answer, answered.epoch)),
+                    InTime::Late { redis_us } => {
+                        is_unsure |= answered.has_lost_tries;
+                        if !self.recovery.is_ahead(redis_us) {
+                            break;
+                        }
+                        self.recovery.declare_lost(answered.epoch);
+                    }
+                },
+                Err(unanswered) => {
+                    let error = unanswered.when_too_late(deadline).await;
+                    return Err(match is_unsure {
+                        true => StoreError::unknown(error.fault(), error.detail()),
+                        false => error,
+                    });
+                }
+            }
+        }
+        let detail = "it came too late";
+        if !is_unsure {
+            return Err(StoreError::unavailable(Fault::Timeout, detail));
+        }
+        // Another try of the same request may have arrived in time, or may still do so if the clock was set.
+        tokio::time::sleep_until(deadline).await;
+        Err(StoreError::unknown(Fault::Timeout, detail))
+    }
+
+    /// Runs a script until Redis answers, on another connection if the first one turns out to be dead. Each command
+    /// gets, before it is sent, whether an earlier try may still be executed.
+    ///
+    /// Every script can be repeated: it identifies its claim by the token and its request by the attempt.
+    pub(super) async fn run<T>(
+        &self,
+        request: Request,
+        deadline: Instant,
+        command: impl Fn(bool) -> Cmd,
+        read: impl Fn(Reply) -> Result<T, Malformed>,
+    ) -> Result<Answered<T>, Unanswered> {
+        let (mut has_lost_tries, mut may_arrive) = (false, false);
+        let mut pause = Duration::ZERO;
+        loop {
+            let began = Instant::now();
+            let command = || command(has_lost_tries);
+            let failure = match self.try_once(request, deadline, command, &read).await {
+                Ok((answer, epoch)) => {
+                    self.recovery.is_back(began);
+                    return Ok(Answered {
+                        answer,
+                        epoch,
+                        has_lost_tries,
+                    });
+                }
+                Err(failure) => failure,
+            };
+            // A Redis without memory grants nothing either, and waiters cannot claim their reservations.
+            let is_away = [Fault::Io, Fault::Timeout, Fault::Busy, Fault::Full];
+            if is_away.contains(&failure.fault) {
+                self.recovery.is_away(began);
+            }
+            may_arrive |= failure.may_arrive();
+            if !failure.is_worth_retrying || Instant::now() + pause >= deadline {
+                let error = failure.into_error(has_lost_tries);
+                return Err(Unanswered { error, may_arrive });
+            }
+            has_lost_tries |= failure.may_be_done;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).clamp(Duration::from_millis(10), Duration::from_millis(200));
+        }
+    }
+
+    /// Also returns the epoch of the connection. The command is built once there is one: opening it may be what reveals
+    /// that the data were lost.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the command may still be executed; the connection stays usable.
+    async fn try_once<T>(
+        &self,
+        request: Request,
+        deadline: Instant,
+        command: impl Fn() -> Cmd,
+        read: impl Fn(Reply) -> Result<T, Malformed>,
+    ) -> Result<(T, u64), Failure> {
+        let mut connection = self.pool.get(deadline).await?;
+        let command = command();
+        let sending = request.send(connection.socket(), &command);
+        let answer = match timeout_at(deadline, sending).await {
+            Ok(answer) => answer.map_err(|error| Failure::of(&error)),
+            Err(_) => Err(Failure::timed_out()),
+        };
+        let value = answer.inspect_err(|failure| {
+            // Another connection has the same rights, but may lead to another Redis.
+            let is_doubtful = failure.may_be_done && failure.fault != Fault::Auth;
+            if is_doubtful || failure.fault == Fault::ReadOnly {
+                connection.abandon();
+            }
+        })?;
+        let Some(reply) = Reply::to(request.id, value) else {
+            self.mismatches.fetch_add(1, Ordering::Relaxed);
+            connection.abandon();
+            let detail = "an answer that belongs to another request";
+            return Err(Failure::corrupt(detail));
+        };
+        match read(reply) {
+            Ok(answer) => Ok((answer, connection.epoch)),
+            Err(Malformed) => Err(Failure::corrupt("an answer out of form")),
+        }
+    }
+}
