@@ -51,7 +51,7 @@ pub struct Config {
     pub waiting: WaitingConfig,
     /// Sockets and shutdown.
     pub server: ServerConfig,
-    /// The `memory:` store.
+    /// The embedded stores, `memory:` and `file:`.
     pub memory: MemoryConfig,
     /// The `redis://` store.
     pub redis: RedisConfig,
@@ -59,7 +59,7 @@ pub struct Config {
     pub log: LogConfig,
 }
 
-/// The `memory:` store.
+/// The embedded stores, `memory:` and `file:`.
 #[derive(Debug, Clone)]
 pub struct MemoryConfig {
     /// The maximum number of locks at once.

@@ -339,6 +339,7 @@ impl LockService {
                 "the store did not answer in time; leases that may be orphaned end with their TTL"
             );
         }
+        self.inner.store.close().await;
     }
 
     fn run_to_completion<T: Send + 'static>(

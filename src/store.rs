@@ -3,6 +3,8 @@
 //! Nothing here knows HTTP, and nothing here waits: a store answers at once, and the service does the waiting. [`open`]
 //! chooses the store and states what it needs.
 
+mod error;
+pub mod file;
 pub mod memory;
 mod pace;
 pub mod redis;
@@ -13,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use thiserror::Error;
 use tokio::time::Instant;
 
 use crate::config::{Config, StoreUrl};
@@ -22,6 +23,8 @@ use crate::domain::{
     LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions,
     Suspended, Token,
 };
+
+pub use error::{Fault, StoreError};
 
 /// How long the tombstone of an ended claim is kept, so that late or repeated requests with its token learn of the end.
 pub const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
@@ -168,6 +171,9 @@ pub trait LockStore: Send + Sync + fmt::Debug {
     /// every event from now on will be delivered, or when the store cannot ensure that; in that case
     /// [`Listener::events_lost`] follows as soon as it can.
     async fn set_event_delivery(&self, wanted: bool);
+
+    /// Ends the store's own work, after the last operation.
+    async fn close(&self) {}
 }
 
 /// Receives a store's notifications. Called in the middle of the store's own work, so implementations must not wait or
@@ -225,121 +231,6 @@ pub struct ListQuery {
     pub page_size: usize,
 }
 
-/// Why a store could not do an operation.
-#[derive(Clone, Debug, Error)]
-pub enum StoreError {
-    /// Nothing was done.
-    #[error("{fault}: {detail}; nothing was done")]
-    Unavailable {
-        /// The kind, for metrics.
-        fault: Fault,
-        /// For the log, not for callers.
-        detail: String,
-    },
-    /// It may or may not have been done.
-    #[error("{fault}: {detail}; the outcome is unknown")]
-    Unknown {
-        /// The kind, for metrics.
-        fault: Fault,
-        /// For the log, not for callers.
-        detail: String,
-    },
-}
-
-impl StoreError {
-    /// Nothing was done.
-    pub(crate) fn unavailable(fault: Fault, detail: impl fmt::Display) -> Self {
-        Self::Unavailable {
-            fault,
-            detail: detail.to_string(),
-        }
-    }
-
-    /// It may or may not have been done.
-    pub(crate) fn unknown(fault: Fault, detail: impl fmt::Display) -> Self {
-        Self::Unknown {
-            fault,
-            detail: detail.to_string(),
-        }
-    }
-
-    /// What happened, for the log and for operators.
-    #[must_use]
-    pub fn detail(&self) -> &str {
-        match self {
-            Self::Unavailable { detail, .. } | Self::Unknown { detail, .. } => detail,
-        }
-    }
-
-    /// The kind, for metrics.
-    #[must_use]
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::Unavailable { fault, .. } | Self::Unknown { fault, .. } => *fault,
-        }
-    }
-}
-
-/// Kinds of failure, few enough for a metric label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fault {
-    /// No answer before the deadline.
-    Timeout,
-    /// No connection, or the connection broke.
-    Io,
-    /// The store refused the credentials or the command.
-    Auth,
-    /// The store is a replica, or has too few replicas to accept writes.
-    ReadOnly,
-    /// The store is starting or busy with a script.
-    Busy,
-    /// The store is out of memory.
-    Full,
-    /// The store has reached its own limit on what it keeps.
-    Limit,
-    /// The store is configured in a way that would lose leases.
-    Refused,
-    /// The store sent an answer that it should never send.
-    Corrupt,
-}
-
-impl Fault {
-    /// All kinds, so that the metrics exist from the start.
-    pub const ALL: [Self; 9] = [
-        Self::Timeout,
-        Self::Io,
-        Self::Auth,
-        Self::ReadOnly,
-        Self::Busy,
-        Self::Full,
-        Self::Limit,
-        Self::Refused,
-        Self::Corrupt,
-    ];
-
-    /// The metric label.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Timeout => "timeout",
-            Self::Io => "io",
-            Self::Auth => "auth",
-            Self::ReadOnly => "readonly",
-            Self::Busy => "busy",
-            Self::Full => "full",
-            Self::Limit => "limit",
-            Self::Refused => "refused",
-            Self::Corrupt => "corrupt",
-        }
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.label())
-    }
-}
-
 /// What is known about a store without contacting it.
 #[derive(Clone, Debug, Default)]
 pub struct StoreHealth {
@@ -393,6 +284,9 @@ pub struct PoolHealth {
 pub async fn open(config: &Config) -> Result<Arc<dyn LockStore>, StoreError> {
     match &config.store {
         StoreUrl::Memory => Ok(Arc::new(memory::MemoryStore::new(config.memory.locks_max))),
+        StoreUrl::File(directory) => Ok(Arc::new(
+            file::FileStore::open(directory, config.memory.locks_max).await?,
+        )),
         StoreUrl::Redis(address) => Ok(Arc::new(
             redis::RedisStore::open(address, &config.redis, config.lease.ttl_max).await?,
         )),

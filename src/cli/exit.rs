@@ -59,7 +59,7 @@ impl Exit {
             }
             Self::Misconfigured => {
                 "A setting is invalid, also if a flag sets it, or a file that it names cannot be read; or the store is \
-                 reachable but configured in a way that would lose leases."
+                 reachable but configured in a way that would lose leases; or its directory is in use or damaged."
             }
             Self::Stopped(Stop::HangUp) => {
                 "A second signal, SIGHUP, ended the server during the drain."

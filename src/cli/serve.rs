@@ -147,6 +147,8 @@ fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
     let mut server = config.server.clone();
     let of_store = match config.store {
         StoreUrl::Memory => 0,
+        // The database and the lock, and a moment while the database is opened again.
+        StoreUrl::File(_) => 4,
         // Each worker and the accepting thread have a pool, and one more connection for pub/sub.
         StoreUrl::Redis(_) => (Workers::threads() + 1) * (config.redis.connections + 1),
     };

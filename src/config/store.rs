@@ -2,6 +2,7 @@
 //! written, because it may contain a password. The store itself connects.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::error::ConfigError;
@@ -15,6 +16,8 @@ const REDIS_PORT: u16 = 6379;
 pub enum StoreUrl {
     /// In the memory of this process.
     Memory,
+    /// In a directory of this machine, used by this process alone.
+    File(PathBuf),
     /// In one Redis or Valkey.
     Redis(RedisAddress),
 }
@@ -41,6 +44,7 @@ impl fmt::Display for StoreUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory => formatter.write_str("memory:"),
+            Self::File(directory) => write!(formatter, "file:{}", directory.display()),
             Self::Redis(RedisAddress {
                 host,
                 port,
@@ -60,23 +64,38 @@ impl fmt::Display for StoreUrl {
 }
 
 pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
-    const HOW: &str = "write memory: or redis://[user:password@]host[:port][/database]";
+    const HOW: &str = "write memory:, file:DIR or redis://[user:password@]host[:port][/database]";
     let Some((scheme, rest)) = url.split_once(':') else {
         return Err(format!("this is not a URL; {HOW}"));
     };
     match (scheme, rest.strip_prefix("//")) {
         ("memory", None) if rest.is_empty() => Ok((StoreUrl::Memory, Credentials::default())),
         ("memory", _) => Err("nothing follows memory:; write memory:".to_owned()),
+        ("file", _) => Ok((StoreUrl::File(directory(rest)?), Credentials::default())),
         ("redis", Some(rest)) => {
             let (address, credentials) =
                 redis(rest).map_err(|problem| format!("{problem}; {HOW}"))?;
             Ok((StoreUrl::Redis(address), credentials))
         }
         ("redis", None) => Err(format!("two slashes follow redis:; {HOW}")),
-        ("file" | "rediss" | "redis+sentinel" | "redis+cluster" | "quorum", _) => Err(format!(
+        ("rediss" | "redis+sentinel" | "redis+cluster" | "quorum", _) => Err(format!(
             "a {scheme}: store is planned, but this version does not have it; {HOW}"
         )),
         _ => Err(format!("there is no store of this scheme; {HOW}")),
+    }
+}
+
+/// The directory of a `file:` URL: `file:DIR`, or `file:///DIR` as other programs write it.
+fn directory(rest: &str) -> Result<PathBuf, String> {
+    const HOW: &str = "write file:DIR, such as file:/var/lib/leasehold";
+    let path = match rest.strip_prefix("//") {
+        None => rest,
+        Some(path) if path.starts_with('/') => path,
+        Some(_) => return Err(format!("a file: store is on this machine; {HOW}")),
+    };
+    match path {
+        "" => Err(format!("the directory is missing; {HOW}")),
+        path => Ok(PathBuf::from(path)),
     }
 }
 
@@ -88,7 +107,7 @@ pub(super) fn redacted(url: &str) -> String {
             Some((_, place)) => format!("{scheme}://***@{place}"),
             None => url.to_owned(),
         },
-        None if url.is_empty() || url == "memory:" => url.to_owned(),
+        None if url.is_empty() || url == "memory:" || url.starts_with("file:") => url.to_owned(),
         None => "***".to_owned(),
     }
 }

@@ -101,6 +101,7 @@ impl HttpSettings {
             },
             store: match config.store {
                 StoreUrl::Memory => "memory",
+                StoreUrl::File(_) => "file",
                 StoreUrl::Redis(_) => "redis",
             },
             build: telemetry::BUILD,

@@ -1,10 +1,12 @@
 //! The embedded store in memory: runs the [state machine](super::state) on this process's monotonic clock.
 //!
-//! Nothing here survives the process. Each method is one step, at one moment; its notifications are delivered after the
-//! step. All requests wait for a step that is in progress, so steps are short: what takes longer is done in several, and
-//! requests come between them. The clock is tokio's, so tests can stop it. What an operation means is not known here.
+//! Nothing here survives the process; the [file store](super::file) adds that, with a [`Journal`]. Each method is one
+//! step, at one moment; its notifications are delivered after the step. All requests wait for a step that is in progress,
+//! so steps are short: what takes longer is done in several, and requests come between them. The clock is tokio's, so
+//! tests can stop it. What an operation means is not known here.
 
 mod clock;
+mod journal;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
@@ -27,6 +29,8 @@ use crate::domain::{
     Suspended, Token,
 };
 use clock::Clock;
+pub(super) use clock::wall_time;
+pub(super) use journal::{Journal, deliver};
 
 /// How many holders one step of an eviction evicts.
 const EVICTED_PER_STEP: usize = 64;
@@ -49,30 +53,49 @@ pub struct MemoryStore {
     clock: Clock,
     /// The pace of listings.
     pace: Pace,
+    journal: Option<Arc<dyn Journal>>,
 }
 
 /// The state, and the notifications of its steps that are not delivered yet.
 struct Guarded {
     state: State,
     pending: Vec<Notification>,
+    journal: Option<Arc<dyn Journal>>,
 }
 
 impl MemoryStore {
     /// An empty store that keeps at most `locks_max` leases and tickets at a time, counted as the configuration says.
     #[must_use]
     pub fn new(locks_max: usize) -> Self {
+        Self::on(State::new(locks_max), Clock::start_at(wall_time()), None)
+    }
+
+    /// A store that continues from a state, at this time, with a journal.
+    pub(super) fn journaled(mut state: State, now: StoreTime, journal: Arc<dyn Journal>) -> Self {
+        state.list_changed_rows(true);
+        Self::on(state, Clock::start_at(now), Some(journal))
+    }
+
+    fn on(state: State, clock: Clock, journal: Option<Arc<dyn Journal>>) -> Self {
         Self {
             state: Mutex::new(Guarded {
-                state: State::new(locks_max),
+                state,
                 pending: Vec::new(),
+                journal: journal.clone(),
             }),
             delivering: Mutex::new(()),
             waiting: AtomicUsize::new(0),
             steps: tokio::sync::Mutex::default(),
             listener: OnceLock::new(),
-            clock: Clock::start(),
+            clock,
             pace: Pace::default(),
+            journal,
         }
+    }
+
+    /// The time on the store's clock.
+    pub(super) fn now(&self) -> StoreTime {
+        self.clock.now()
     }
 
     /// How much of `locks_max` is used. Expired entries count until an operation or `refresh_health` finds them.
@@ -156,15 +179,7 @@ impl MemoryStore {
         let delivering = self.delivering.lock();
         let notifications = std::mem::take(&mut self.guarded().pending);
         if let Some(listener) = self.listener.get() {
-            for notification in notifications {
-                match notification {
-                    Notification::Reserved(name) => listener.reserved(&name),
-                    Notification::Dequeued(key) => listener.dequeued(&key.name, key.claim),
-                    Notification::Evicted(name) => listener.evicted(&name),
-                    Notification::Released(key) => listener.released(&key.name, key.claim),
-                    Notification::Event(event) => listener.event(event),
-                }
-            }
+            deliver(notifications, listener.as_ref());
         }
         drop(delivering);
     }
@@ -190,9 +205,16 @@ impl Guarded {
         now: StoreTime,
         step: impl FnOnce(&mut State, StoreTime) -> Applied<'_, T>,
     ) -> T {
-        let applied = step(&mut self.state, now);
-        self.pending.extend(applied.notifications);
-        applied.answer
+        let Applied {
+            answer,
+            notifications,
+            ..
+        } = step(&mut self.state, now);
+        match &self.journal {
+            Some(journal) => journal.record(&self.state, now, notifications),
+            None => self.pending.extend(notifications),
+        }
+        answer
     }
 }
 
@@ -324,6 +346,9 @@ impl LockStore for MemoryStore {
     async fn refresh_health(&self) {
         let mut has_more = self.step(State::sweep);
         while has_more {
+            if let Some(journal) = &self.journal {
+                journal.room().await;
+            }
             has_more = self.in_turn(|| self.step(State::sweep)).await;
         }
     }

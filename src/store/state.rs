@@ -5,14 +5,17 @@
 //! answer goes out, and what is written before. Of a token only the [digest](ClaimDigest) is kept, as in Redis.
 
 mod acquire;
+mod bytes;
 mod claim;
 mod effects;
 mod lease;
 mod leases;
 mod listing;
+mod loading;
 mod lock;
 mod locks;
 mod name_index;
+mod rows;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -31,9 +34,11 @@ use crate::domain::{
     Acquired, Attempt, ClaimDigest, HoldCount, Holder, LockName, LockView, QueueRequest, Released,
     RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Timestamp,
 };
+pub use bytes::{Downtime, InvalidRow};
 pub use claim::{ClaimKey, ClaimKeys, KeyedClaim};
 pub use effects::{Notification, Row};
 pub use listing::ListingProgress;
+pub use loading::Loading;
 use table::{Table, WORK_PER_STEP};
 
 /// How many due entries one operation clears away beside its own work. An operation on one lock creates fewer, so they

@@ -51,6 +51,9 @@ macro_rules! on_every_store {
         mod memory {
             tests!(crate::support::fixture::Fixture::memory(), (start_paused = true), $($tests)+);
         }
+        mod file {
+            tests!(crate::support::fixture::Fixture::file(), (start_paused = true), $($tests)+);
+        }
         mod redis {
             tests!(crate::support::fixture::Fixture::redis(), (flavor = "current_thread"), $($tests)+);
         }

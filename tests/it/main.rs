@@ -22,6 +22,7 @@ mod docs;
 mod examples;
 mod faults;
 mod fencing;
+mod file;
 mod history;
 mod late_answers;
 mod limits;

@@ -170,7 +170,6 @@ fn the_parts_of_a_redis_url_are_understood() {
         ("redis://h?db=1", "takes no parameters"),
         ("rediss://h", "planned"),
         ("quorum:redis://a,redis://b", "planned"),
-        ("file:/var/lib/leasehold", "planned"),
         ("etcd://h", "no store of this scheme"),
         ("nonsense", "not a URL"),
     ] {

@@ -1,29 +1,32 @@
-//! The clock of the embedded store in memory. What happens at which time is not known here.
+//! The clock of the embedded stores. What happens at which time is not known here.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
 use crate::store::state::StoreTime;
 
-/// Wall time that never jumps: read once at the start, then advanced by tokio's monotonic clock.
+/// A time that never jumps: set once at the start, then advanced by tokio's monotonic clock.
 pub(super) struct Clock {
     started: Instant,
-    since_1970: Duration,
+    at: StoreTime,
 }
 
 impl Clock {
-    pub(super) fn start() -> Self {
-        Self {
-            started: Instant::now(),
-            // A clock before 1970 counts as 1970, which is harmless: fencing tokens start anew with each process.
-            since_1970: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default(),
-        }
+    /// A clock that shows this time now.
+    pub(super) fn start_at(at: StoreTime) -> Self {
+        let started = Instant::now();
+        Self { started, at }
     }
 
     pub(super) fn now(&self) -> StoreTime {
-        StoreTime::at(self.since_1970 + self.started.elapsed())
+        self.at + self.started.elapsed()
     }
+}
+
+/// The time on the system's clock. A clock before 1970 counts as 1970, which is harmless: fencing tokens start anew with
+/// each process, or continue from those that were written.
+pub(in crate::store) fn wall_time() -> StoreTime {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    StoreTime::at(since_1970.unwrap_or_default())
 }

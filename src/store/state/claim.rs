@@ -132,18 +132,18 @@ impl Default for Text {
 
 impl Text {
     /// The text of a claim without metadata, unless its owner is so long that it counts.
-    pub(super) fn of_owner_alone(claim: &Claim) -> Option<Self> {
-        let is_alone = claim.metadata.is_none() && counts(claim) == 0;
-        is_alone.then(|| Self::Owner(claim.owner.clone()))
+    pub(super) fn of_owner_alone(owner: &Owner, metadata: Option<&Metadata>) -> Option<Self> {
+        let is_alone = metadata.is_none() && counts(owner, None) == 0;
+        is_alone.then(|| Self::Owner(owner.clone()))
     }
 
     /// The text of a claim, counted from now on.
-    pub(super) fn whole(claim: &Claim, total: &TextTotal) -> Self {
-        let counts = counts(claim);
+    pub(super) fn whole(owner: &Owner, metadata: Option<&Metadata>, total: &TextTotal) -> Self {
+        let counts = counts(owner, metadata);
         total.0.fetch_add(counts, Ordering::Relaxed);
         Self::Whole(Arc::new(Whole {
-            owner: claim.owner.clone(),
-            metadata: claim.metadata.clone(),
+            owner: owner.clone(),
+            metadata: metadata.cloned(),
             counts,
             total: total.clone(),
         }))
@@ -177,7 +177,7 @@ impl Text {
 }
 
 /// How much of `locks_max` the text of a claim uses.
-fn counts(claim: &Claim) -> usize {
-    let metadata = claim.metadata.as_ref().map_or("", Metadata::as_json);
-    (claim.owner.as_str().len() + metadata.len()) / BYTES_PER_COUNT
+fn counts(owner: &Owner, metadata: Option<&Metadata>) -> usize {
+    let metadata = metadata.map_or("", Metadata::as_json);
+    (owner.as_str().len() + metadata.len()) / BYTES_PER_COUNT
 }

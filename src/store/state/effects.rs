@@ -30,8 +30,8 @@ pub enum Row {
     Lease(ClaimKey),
     /// The ticket of a waiting claim, or of one whose place is kept.
     Ticket(ClaimKey),
-    /// What the ended lease with this fencing token keeps taken.
-    Cooldown(LockName, Fence),
+    /// What the ended lease with this fencing token keeps taken until this time.
+    Cooldown(LockName, StoreTime, Fence),
     /// The last lease of the lock, an exclusive one that expired.
     LastExpired(LockName),
     /// The tombstone of an ended claim.
@@ -81,8 +81,8 @@ impl Effects {
         self.changed(|| Row::Ticket(ClaimKey::new(name, claim)));
     }
 
-    pub(super) fn cooldown_changed(&mut self, name: &LockName, fence: Fence) {
-        self.changed(|| Row::Cooldown(name.clone(), fence));
+    pub(super) fn cooldown_changed(&mut self, name: &LockName, until: StoreTime, fence: Fence) {
+        self.changed(|| Row::Cooldown(name.clone(), until, fence));
     }
 
     pub(super) fn last_expired_changed(&mut self, name: &LockName) {

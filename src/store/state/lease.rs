@@ -23,23 +23,23 @@ pub(super) struct LeaseRecord {
     pub(super) fence: Fence,
     pub(super) acquired: StoreTime,
     pub(super) until: StoreTime,
-    ttl_us: u64,
+    pub(super) ttl_us: u64,
     pub(super) receivers: Receivers,
     /// None for a plain lease: an exclusive one, held once, whose claim had no option but its TTL.
-    options: Option<Box<LeaseOptions>>,
+    pub(super) options: Option<Box<LeaseOptions>>,
 }
 
 /// What a plain lease does not have.
 #[derive(Debug)]
-struct LeaseOptions {
-    mode: Mode,
-    hold_count: HoldCount,
+pub(super) struct LeaseOptions {
+    pub(super) mode: Mode,
+    pub(super) hold_count: HoldCount,
     /// Whether a stream holds the lease, or has held it.
-    is_of_stream: bool,
-    ceiling: Option<StoreTime>,
-    min_hold: Duration,
-    lock_delay: Duration,
-    text: Text,
+    pub(super) is_of_stream: bool,
+    pub(super) ceiling: Option<StoreTime>,
+    pub(super) min_hold: Duration,
+    pub(super) lock_delay: Duration,
+    pub(super) text: Text,
 }
 
 impl Default for LeaseOptions {
@@ -234,10 +234,10 @@ pub(super) enum Receivers {
 }
 
 #[derive(Debug)]
-pub(super) struct Turns(Vec<Turn>);
+pub(super) struct Turns(pub(super) Vec<Turn>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+pub(super) enum Turn {
     Attempt(Attempt),
     /// An attempt whose stream was closed, or whose grant was undone, before the one after it.
     Closed,

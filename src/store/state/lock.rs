@@ -167,7 +167,7 @@ impl Lock {
             let key = (kept, record.fence);
             details.cooldowns.insert(key, record.mode());
             details.cooling_permits += permits(record.mode());
-            effects.cooldown_changed(&self.name, record.fence);
+            effects.cooldown_changed(&self.name, kept, record.fence);
         }
     }
 
@@ -177,8 +177,30 @@ impl Lock {
             && let Some(mode) = details.cooldowns.remove(&(kept, fence))
         {
             details.cooling_permits -= permits(mode);
-            effects.cooldown_changed(&self.name, fence);
+            effects.cooldown_changed(&self.name, kept, fence);
         }
+    }
+
+    /// What an ended lease keeps taken until this time.
+    pub(super) fn cooldown(&self, until: StoreTime, fence: Fence) -> Option<Mode> {
+        let cooldowns = &self.details.as_ref()?.cooldowns;
+        cooldowns.get(&(until, fence)).copied()
+    }
+
+    /// Puts back a cool-down that was loaded.
+    pub(super) fn restore_cooldown(&mut self, until: StoreTime, fence: Fence, mode: Mode) {
+        let details = self.details.get_or_insert_default();
+        details.cooldowns.insert((until, fence), mode);
+        details.cooling_permits += permits(mode);
+    }
+
+    pub(super) fn last_expired(&self) -> Option<&LastExpired> {
+        self.details.as_ref()?.last_expired.as_ref()
+    }
+
+    /// Puts back the last expired lease that was loaded.
+    pub(super) fn restore_last_expired(&mut self, last_expired: LastExpired) {
+        self.details.get_or_insert_default().last_expired = Some(last_expired);
     }
 
     /// Ends one lease that has expired.
@@ -253,9 +275,9 @@ impl Lock {
             && let Some(entry) = details.cooldowns.first_entry()
             && entry.key().0 <= now
         {
-            let ((_, fence), mode) = entry.remove_entry();
+            let ((until, fence), mode) = entry.remove_entry();
             details.cooling_permits -= permits(mode);
-            effects.cooldown_changed(&self.name, fence);
+            effects.cooldown_changed(&self.name, until, fence);
             *left -= 1;
         }
         if let Some(queue) = &mut details.queue {
@@ -325,7 +347,7 @@ impl Lock {
         let mut rows: Vec<_> = leases.collect();
         if let Some(details) = self.details.as_deref() {
             rows.extend(details.cooldowns.iter().map(|((until, fence), mode)| {
-                let row = Row::Cooldown(self.name.clone(), *fence);
+                let row = Row::Cooldown(self.name.clone(), *until, *fence);
                 (row, format!("{until:?} {mode:?}"))
             }));
             let expired = details.last_expired.iter();

@@ -43,7 +43,7 @@ pub(super) struct Table {
     /// How much of `locks_max` all locks use.
     counted: usize,
     /// How much the texts of claims use.
-    counted_texts: TextTotal,
+    pub(super) counted_texts: TextTotal,
     locks_max: usize,
 }
 
@@ -127,9 +127,10 @@ impl Table {
                 ticket.text.is_of(claim).then(|| ticket.text.clone())
             })
         };
-        Text::of_owner_alone(claim)
+        let (owner, metadata) = (&claim.owner, claim.metadata.as_ref());
+        Text::of_owner_alone(owner, metadata)
             .or_else(waits_with)
-            .unwrap_or_else(|| Text::whole(claim, &self.counted_texts))
+            .unwrap_or_else(|| Text::whole(owner, metadata, &self.counted_texts))
     }
 
     /// Whether there is room for the locks of a claim whose text is already counted.

@@ -1,6 +1,8 @@
 //! Tests of what a step returns beside its answer, and of how much it does. What operations mean is tested by the contract
 //! of all stores.
 
+mod loading;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 

@@ -25,9 +25,9 @@ pub(super) struct Tombstones {
 struct ChunkedQueue<T>(VecDeque<VecDeque<T>>);
 
 #[derive(Debug)]
-struct Tombstone {
-    until: StoreTime,
-    end: End,
+pub(super) struct Tombstone {
+    pub(super) until: StoreTime,
+    pub(super) end: End,
 }
 
 /// How a claim ended.
@@ -48,7 +48,7 @@ pub(super) enum End {
 /// A grant that expired before any request but the attempt that made it has received it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExpiredGrant {
-    attempt: Attempt,
+    pub(super) attempt: Attempt,
     pub(super) fence: Fence,
     /// Until when it keeps the lock taken, which may be past.
     pub(super) kept: StoreTime,
@@ -70,6 +70,20 @@ impl Tombstones {
         let describe =
             |(claim, it): (&ClaimDigest, &Tombstone)| (Row::Tombstone(*claim), format!("{it:?}"));
         self.tombstones.iter().map(describe)
+    }
+
+    /// The tombstone of the claim, past or not.
+    pub(super) fn of(&self, claim: ClaimDigest) -> Option<&Tombstone> {
+        self.tombstones.get(&claim)
+    }
+
+    /// Puts back tombstones that were loaded, in the order of their time.
+    pub(super) fn restore(&mut self, mut loaded: Vec<(ClaimDigest, Tombstone)>) {
+        loaded.sort_by_key(|(_, tombstone)| tombstone.until);
+        for (claim, tombstone) in loaded {
+            self.expiries.push_back((tombstone.until, claim));
+            self.tombstones.insert(claim, tombstone);
+        }
     }
 
     /// How the claim ended, if it has ended.

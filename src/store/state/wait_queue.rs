@@ -31,7 +31,7 @@ pub(super) struct QueueEntry {
     /// The text of the lease to come, whose room is already counted.
     pub(super) text: Text,
     /// When the ticket expires.
-    until: StoreTime,
+    pub(super) until: StoreTime,
 }
 
 /// Whether the lock is reserved for this process.
@@ -182,6 +182,12 @@ impl WaitQueue {
             self.expiries.remove(&(before.until, claim));
         }
         self.expiries.insert((until, claim));
+    }
+
+    /// Puts back a ticket that was loaded. Its claim does not wait until it asks again.
+    pub(super) fn restore(&mut self, claim: ClaimDigest, ticket: QueueEntry) {
+        self.expiries.insert((ticket.until, claim));
+        self.tickets.insert(claim, ticket);
     }
 
     /// Removes a claim from the waiters; its ticket is kept until the given moment.

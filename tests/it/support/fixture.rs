@@ -1,6 +1,6 @@
 //! The fixture of contract tests: a fresh store, a way to let time pass, and shorthand for the store's operations.
 //!
-//! `memory:` runs on a stopped clock that [`Fixture::advance`] moves forward; with Redis, tests really wait. So tests
+//! `memory:` and `file:` run on a stopped clock that [`Fixture::advance`] moves forward; with Redis, tests really wait. So tests
 //! use leases that are either [`LONG`] (outlast the test) or [`SHORT`] (expire within [`Fixture::outlast`]).
 
 mod answers;
@@ -14,8 +14,10 @@ use std::time::Duration;
 
 use leasehold::config::RedisConfig;
 use leasehold::domain::LockName;
+use leasehold::store::file::FileStore;
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Deadlines, LockStore, TOMBSTONE_TTL};
+use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -56,6 +58,8 @@ pub(crate) struct Fixture {
     store: Arc<dyn LockStore>,
     listener: Arc<RecordingListener>,
     redis: Option<FixtureRedis>,
+    /// The directory of the store, removed with the fixture.
+    directory: Option<TempDir>,
 }
 
 /// The Redis of a fixture.
@@ -68,6 +72,27 @@ pub(crate) struct FixtureRedis {
 }
 
 impl Fixture {
+    /// A fresh store in a directory of its own. The runtime's clock must be stopped.
+    pub(crate) async fn file() -> Self {
+        Self::on_directory(stores::directory()).await
+    }
+
+    /// The same store after a restart. The runtime's clock stands still meanwhile, and the system's goes on.
+    pub(crate) async fn restarted(self) -> Self {
+        self.store.close().await;
+        let directory = self.directory.expect("the store has a directory");
+        Self::on_directory(directory).await
+    }
+
+    async fn on_directory(directory: TempDir) -> Self {
+        let store = FileStore::open(directory.path(), 100_000).await;
+        let store = store.expect("no other process uses the directory");
+        Self {
+            directory: Some(directory),
+            ..Self::on(Arc::new(store), None)
+        }
+    }
+
     /// A fresh embedded store. The runtime's clock must be stopped.
     pub(crate) async fn memory() -> Self {
         Self::on(Arc::new(MemoryStore::new(100_000)), None)
@@ -115,6 +140,7 @@ impl Fixture {
             store,
             listener,
             redis,
+            directory: None,
         }
     }
 

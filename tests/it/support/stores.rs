@@ -9,6 +9,7 @@ use leasehold::service::metrics::LockMetrics;
 use leasehold::store::redis::RedisStore;
 use leasehold::store::{LockStore, StoreError};
 use leasehold::telemetry::Metrics;
+use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 /// The timeout of one store operation in the tests of faults, long enough for a busy machine.
@@ -44,6 +45,11 @@ pub(crate) async fn redis_store(
 ) -> Result<Arc<dyn LockStore>, StoreError> {
     let store = RedisStore::open(address, config, LEASE_MAX).await?;
     Ok(Arc::new(store))
+}
+
+/// An empty directory for a file store, on a real disk.
+pub(crate) fn directory() -> TempDir {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory can be made")
 }
 
 /// How a service waits in tests: it polls often, so that a lost message causes only a short delay.

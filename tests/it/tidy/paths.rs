@@ -13,7 +13,7 @@ struct Boundary {
     refuses: &'static [&'static str],
 }
 
-const BOUNDARIES: [Boundary; 7] = [
+const BOUNDARIES: [Boundary; 8] = [
     // No I/O, no runtime, no wire format, and no layer above.
     Boundary {
         within: "src/domain",
@@ -44,6 +44,7 @@ const BOUNDARIES: [Boundary; 7] = [
             "redis",
             "crate::http",
             "crate::store::redis",
+            "crate::store::file",
             "crate::store::memory",
         ],
     },
@@ -79,6 +80,7 @@ const BOUNDARIES: [Boundary; 7] = [
             "crate::config",
             "crate::limits",
             "crate::telemetry",
+            "crate::store::file",
             "crate::store::memory",
             "crate::store::redis",
         ],
@@ -93,13 +95,22 @@ const BOUNDARIES: [Boundary; 7] = [
         except: &["src/store/redis"],
         refuses: &["redis", "bb8_redis"],
     },
+    Boundary {
+        within: "src/",
+        except: &["src/store/file"],
+        refuses: &["redb"],
+    },
 ];
 
 /// A URL selects the store: HTTP knows none of them.
 const HTTP: Boundary = Boundary {
     within: "src/http",
     except: &[],
-    refuses: &["crate::store::redis", "crate::store::memory"],
+    refuses: &[
+        "crate::store::redis",
+        "crate::store::file",
+        "crate::store::memory",
+    ],
 };
 
 /// No file uses a path that its layer must not know.

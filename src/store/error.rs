@@ -1,0 +1,120 @@
+//! The errors that a store may return. What clients see of them is up to HTTP.
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// Why a store could not do an operation.
+#[derive(Clone, Debug, Error)]
+pub enum StoreError {
+    /// Nothing was done.
+    #[error("{fault}: {detail}; nothing was done")]
+    Unavailable {
+        /// The kind, for metrics.
+        fault: Fault,
+        /// For the log, not for callers.
+        detail: String,
+    },
+    /// It may or may not have been done.
+    #[error("{fault}: {detail}; the outcome is unknown")]
+    Unknown {
+        /// The kind, for metrics.
+        fault: Fault,
+        /// For the log, not for callers.
+        detail: String,
+    },
+}
+
+impl StoreError {
+    /// Nothing was done.
+    pub(crate) fn unavailable(fault: Fault, detail: impl fmt::Display) -> Self {
+        Self::Unavailable {
+            fault,
+            detail: detail.to_string(),
+        }
+    }
+
+    /// It may or may not have been done.
+    pub(crate) fn unknown(fault: Fault, detail: impl fmt::Display) -> Self {
+        Self::Unknown {
+            fault,
+            detail: detail.to_string(),
+        }
+    }
+
+    /// What happened, for the log and for operators.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        match self {
+            Self::Unavailable { detail, .. } | Self::Unknown { detail, .. } => detail,
+        }
+    }
+
+    /// The kind, for metrics.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Unavailable { fault, .. } | Self::Unknown { fault, .. } => *fault,
+        }
+    }
+}
+
+/// Kinds of failure, few enough for a metric label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// No answer before the deadline.
+    Timeout,
+    /// No connection, or the connection broke.
+    Io,
+    /// The store refused the credentials or the command.
+    Auth,
+    /// The store is a replica, or has too few replicas to accept writes.
+    ReadOnly,
+    /// The store is starting or busy with a script.
+    Busy,
+    /// The store is out of memory.
+    Full,
+    /// The store has reached its own limit on what it keeps.
+    Limit,
+    /// The store is configured in a way that would lose leases.
+    Refused,
+    /// The store sent an answer that it should never send.
+    Corrupt,
+}
+
+impl Fault {
+    /// All kinds, so that the metrics exist from the start.
+    pub const ALL: [Self; 9] = [
+        Self::Timeout,
+        Self::Io,
+        Self::Auth,
+        Self::ReadOnly,
+        Self::Busy,
+        Self::Full,
+        Self::Limit,
+        Self::Refused,
+        Self::Corrupt,
+    ];
+
+    /// The metric label.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Io => "io",
+            Self::Auth => "auth",
+            Self::ReadOnly => "readonly",
+            Self::Busy => "busy",
+            Self::Full => "full",
+            Self::Limit => "limit",
+            Self::Refused => "refused",
+            Self::Corrupt => "corrupt",
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
+    }
+}

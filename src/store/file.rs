@@ -1,0 +1,265 @@
+//! The embedded store on a disk: the [store in memory](super::memory), whose answers go out when everything that they may
+//! have seen is on the disk.
+//!
+//! The state is in memory. The rows that steps change are written by one task, many steps in one commit. A restart loads
+//! all rows: nothing that was reported is lost, and no lease, closed time, place or tombstone is shortened by the time
+//! that the process was away, whatever the system's clock does. One process uses a directory at a time.
+
+mod disk;
+mod journal;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::memory::{MemoryStore, wall_time};
+use super::state::{Downtime, Loading};
+use super::{
+    Deadlines, Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreHealth, StoreResult,
+};
+use crate::domain::{
+    Acquired, Attempt, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView,
+    QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
+};
+use disk::{Clocks, Disk};
+use journal::Journal;
+
+/// How old the clocks on the disk may become while there are leases but no changes.
+const CLOCKS_AGE_MAX: Duration = Duration::from_secs(10);
+
+/// Leases and queues in a directory.
+pub struct FileStore {
+    memory: MemoryStore,
+    journal: Arc<Journal>,
+    directory: PathBuf,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl FileStore {
+    /// Opens a directory, which is made if there is none, and continues from what is there. At most `locks_max` leases
+    /// and tickets are kept, counted as the configuration says.
+    ///
+    /// Changes are written by a task on the present runtime, which has to outlast the store.
+    ///
+    /// # Errors
+    /// Another process uses the directory, or what is there is not what a process has left there.
+    pub async fn open(directory: &Path, locks_max: usize) -> Result<Self, StoreError> {
+        let path = directory.to_owned();
+        let loaded = tokio::task::spawn_blocking(move || load(&path, locks_max)).await;
+        let loaded = loaded
+            .map_err(|panicked| format!("{} cannot be read: {panicked}", directory.display()));
+        let (memory, journal, disk) = loaded
+            .and_then(|loaded| loaded)
+            .map_err(|detail| StoreError::unavailable(Fault::Refused, detail))?;
+        let writer = tokio::spawn(Arc::clone(&journal).write_to(disk));
+        Ok(Self {
+            memory,
+            journal,
+            directory: directory.to_owned(),
+            writer: Mutex::new(Some(writer)),
+        })
+    }
+
+    /// How much of `locks_max` is used. Expired entries count until an operation or `refresh_health` finds them.
+    #[must_use]
+    pub fn count_kept(&self) -> usize {
+        self.memory.count_kept()
+    }
+
+    /// Runs an operation, and returns its answer when everything that it may have seen is on the disk.
+    async fn change<T>(
+        &self,
+        deadline: Instant,
+        operation: impl Future<Output = StoreResult<T>>,
+    ) -> StoreResult<T> {
+        self.journal.accepts()?;
+        let answer = operation.await;
+        self.journal.written(deadline).await?;
+        answer
+    }
+
+    /// The same for an operation that changes nothing.
+    async fn read<T>(
+        &self,
+        deadline: Instant,
+        operation: impl Future<Output = StoreResult<T>>,
+    ) -> StoreResult<T> {
+        let answer = self.change(deadline, operation).await;
+        answer.map_err(|error| StoreError::unavailable(error.fault(), error.detail()))
+    }
+}
+
+/// Opens the directory and loads the state from it.
+fn load(directory: &Path, locks_max: usize) -> Result<(MemoryStore, Arc<Journal>, Disk), String> {
+    let wall = wall_time();
+    let disk = Disk::open(
+        directory,
+        Clocks {
+            store: wall,
+            rows: wall,
+        },
+    )?;
+    let begin = |clocks: Clocks| {
+        // The store's clock never goes back, whatever the system's clock did.
+        let now = wall.max(clocks.store);
+        let downtime = Downtime::between(clocks.rows, now);
+        (now, downtime, Loading::new(locks_max, downtime))
+    };
+    let (now, downtime, loading) = disk.read(begin, |(_, _, loading), key, value| {
+        let row = loading.row(key, value);
+        row.map_err(|invalid| format!("of one of its rows, {invalid}"))
+    })?;
+    let journal = Arc::new(Journal::new(downtime, now));
+    let state = loading.finish(now);
+    let memory = MemoryStore::journaled(state, now, Arc::clone(&journal) as _);
+    Ok((memory, journal, disk))
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        self.journal.close(self.memory.now());
+    }
+}
+
+impl std::fmt::Debug for FileStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FileStore")
+    }
+}
+
+#[async_trait]
+impl LockStore for FileStore {
+    async fn acquire(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        request: Option<&QueueRequest>,
+        deadline: Instant,
+    ) -> StoreResult<Acquired> {
+        let acquired = self.memory.acquire(claim, attempt, request, deadline);
+        self.change(deadline, acquired).await
+    }
+
+    async fn suspend(
+        &self,
+        claim: &Claim,
+        keep: Duration,
+        deadline: Instant,
+    ) -> StoreResult<Suspended> {
+        let suspended = self.memory.suspend(claim, keep, deadline);
+        self.change(deadline, suspended).await
+    }
+
+    async fn withdraw(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        rollback: Rollback,
+        deadline: Instant,
+    ) -> StoreResult<()> {
+        let withdrawn = self.memory.withdraw(claim, attempt, rollback, deadline);
+        self.change(deadline, withdrawn).await
+    }
+
+    async fn renew(
+        &self,
+        names: &LockNames,
+        token: Token,
+        change: RenewOptions,
+        deadline: Instant,
+    ) -> StoreResult<Renewed> {
+        let renewed = self.memory.renew(names, token, change, deadline);
+        self.change(deadline, renewed).await
+    }
+
+    async fn release(
+        &self,
+        names: &LockNames,
+        token: Token,
+        hold_count: Option<HoldCount>,
+        deadline: Instant,
+    ) -> StoreResult<Vec<Released>> {
+        let released = self.memory.release(names, token, hold_count, deadline);
+        self.change(deadline, released).await
+    }
+
+    async fn evict(
+        &self,
+        name: &LockName,
+        reason: &str,
+        deadlines: Deadlines,
+    ) -> StoreResult<Evicted> {
+        let evicted = self.memory.evict(name, reason, deadlines);
+        self.change(deadlines.end, evicted).await
+    }
+
+    async fn inspect(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView> {
+        let view = self.memory.inspect(name, deadline);
+        self.read(deadline, view).await
+    }
+
+    async fn list(&self, query: &ListQuery, deadlines: Deadlines) -> StoreResult<Listing> {
+        let listing = self.memory.list(query, deadlines);
+        self.read(deadlines.end, listing).await
+    }
+
+    async fn refresh_health(&self) {
+        if self.journal.accepts().is_err() {
+            return;
+        }
+        self.memory.refresh_health().await;
+        if self.memory.count_kept() > 0 {
+            self.journal.write_clocks(self.memory.now(), CLOCKS_AGE_MAX);
+        }
+    }
+
+    async fn sweep(&self) {
+        self.memory.sweep().await;
+    }
+
+    fn health(&self) -> StoreHealth {
+        let trouble = self.journal.trouble();
+        let refused = trouble.as_ref().map(|trouble| {
+            format!(
+                "{trouble}; make room in {}, or repair it",
+                self.directory.display()
+            )
+        });
+        let ahead = self.memory.now().unix_us() as i64 - wall_time().unix_us() as i64;
+        StoreHealth {
+            up: trouble.is_none(),
+            trouble,
+            refused,
+            clock_offset_ms: Some(ahead / 1_000),
+            findings: vec![Finding {
+                topic: "durability",
+                is_fine: true,
+                detail: "leases are on the disk before they are reported, and survive a restart; no other process shares \
+                         them"
+                    .to_owned(),
+            }],
+            ..self.memory.health()
+        }
+    }
+
+    fn set_listener(&self, listener: Arc<dyn Listener>) {
+        self.journal.listener.get_or_init(|| listener);
+    }
+
+    async fn set_event_delivery(&self, wanted: bool) {
+        self.memory.set_event_delivery(wanted).await;
+    }
+
+    async fn close(&self) {
+        self.journal.close(self.memory.now());
+        let writer = self.writer.lock().ok().and_then(|mut writer| writer.take());
+        if let Some(writer) = writer {
+            // It has logged its own failure.
+            let _ = writer.await;
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! What has changed and is not on the disk yet, and who waits for it. One task writes it: all that has come together
+//! since the last commit is the next commit. How rows are written is not known here.
+
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::super::memory::{self, deliver};
+use super::super::state::{Downtime, Notification, State, StoreTime};
+use super::super::{Fault, Listener, StoreError};
+use super::disk::{Clocks, Disk, Rows};
+
+/// After a failed commit, the next one is tried after this time, doubled up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// With more rows than this in one commit, sweeps wait: everybody else waits for the whole commit.
+const ROWS_PER_SWEEP: usize = 2_048;
+
+/// The changes since the last commit.
+pub(super) struct Journal {
+    open: Mutex<Open>,
+    changed: Notify,
+    downtime: Downtime,
+    pub(super) listener: OnceLock<Arc<dyn Listener>>,
+}
+
+struct Open {
+    batch: Batch,
+    /// The commit in progress.
+    committing: Option<watch::Receiver<Progress>>,
+    /// Why the last commit failed. Nothing is changed until one succeeds: the state would be ever further ahead of the
+    /// disk, and nothing of it could be reported.
+    trouble: Option<String>,
+    /// When clocks were written last.
+    written_at: StoreTime,
+    is_closed: bool,
+}
+
+/// What one commit writes, and the notifications that follow it.
+struct Batch {
+    rows: Rows,
+    notifications: Vec<Notification>,
+    /// The time of the last step.
+    now: StoreTime,
+    /// Whether there is something to do.
+    is_due: bool,
+    progress: watch::Sender<Progress>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Pending,
+    Written,
+    Failed,
+}
+
+impl Journal {
+    /// An empty journal of a store that was last written at this time.
+    pub(super) fn new(downtime: Downtime, written_at: StoreTime) -> Self {
+        Self {
+            open: Mutex::new(Open {
+                batch: Batch::new(written_at),
+                committing: None,
+                trouble: None,
+                written_at,
+                is_closed: false,
+            }),
+            changed: Notify::new(),
+            downtime,
+            listener: OnceLock::new(),
+        }
+    }
+
+    /// Fails if changes cannot be written at present.
+    pub(super) fn accepts(&self) -> Result<(), StoreError> {
+        let open = self.open();
+        let unavailable = |detail: &dyn Display| StoreError::unavailable(Fault::ReadOnly, detail);
+        match &open.trouble {
+            Some(trouble) => Err(unavailable(trouble)),
+            None if open.is_closed => Err(unavailable(&"the store is closed")),
+            None => Ok(()),
+        }
+    }
+
+    /// Why changes cannot be written at present.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.open().trouble.clone()
+    }
+
+    /// Waits until everything that steps have changed so far is on the disk.
+    ///
+    /// # Errors
+    /// A commit failed, or none has succeeded before the deadline. The changes may be on the disk or not.
+    pub(super) async fn written(&self, deadline: Instant) -> Result<(), StoreError> {
+        let progress = {
+            let open = self.open();
+            match open.batch.is_due {
+                true => Some(open.batch.progress.subscribe()),
+                false => open.committing.clone(),
+            }
+        };
+        let Some(mut progress) = progress else {
+            return Ok(());
+        };
+        let over = async {
+            let over = progress.wait_for(|progress| *progress != Progress::Pending);
+            over.await.map(|progress| *progress)
+        };
+        match timeout_at(deadline, over).await {
+            Ok(Ok(Progress::Written)) => Ok(()),
+            Ok(_) => {
+                let trouble = self.trouble();
+                let detail = trouble.as_deref().unwrap_or("the commit failed");
+                Err(StoreError::unknown(Fault::ReadOnly, detail))
+            }
+            Err(_) => {
+                let detail = "the disk did not confirm the commit in time";
+                Err(StoreError::unknown(Fault::Timeout, detail))
+            }
+        }
+    }
+
+    /// Writes the clocks if they were written longer than `age` ago: a lease lasts longer after a restart by that time.
+    pub(super) fn write_clocks(&self, now: StoreTime, age: Duration) {
+        let mut open = self.open();
+        if open.written_at + age <= now && open.trouble.is_none() {
+            open.batch.now = open.batch.now.max(now);
+            open.batch.is_due = true;
+            drop(open);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Ends the journal: what is not written yet is written, with these clocks, if that is possible.
+    pub(super) fn close(&self, now: StoreTime) {
+        let mut open = self.open();
+        open.is_closed = true;
+        open.batch.now = open.batch.now.max(now);
+        open.batch.is_due = true;
+        drop(open);
+        self.changed.notify_one();
+    }
+
+    /// Writes batch after batch until the journal is closed.
+    pub(super) async fn write_to(self: Arc<Self>, disk: Disk) {
+        let disk = Arc::new(Mutex::new(disk));
+        let mut pause = PAUSE_MIN;
+        while let Some((batch, is_last)) = self.next().await {
+            let (disk, clocks) = (Arc::clone(&disk), self.clocks(batch.now));
+            // Cancellation safety: this task ends with its runtime only, and the commit then succeeds or not, unreported.
+            let written = tokio::task::spawn_blocking(move || {
+                let mut disk = disk.lock().unwrap_or_else(|panicked| panicked.into_inner());
+                let written = disk.write(&batch.rows, clocks);
+                (batch, written.map_err(|error| error.to_string()))
+            });
+            match written.await {
+                Ok((batch, Ok(()))) => {
+                    pause = PAUSE_MIN;
+                    self.succeeded(batch);
+                }
+                Ok((batch, Err(error))) => {
+                    self.failed(batch, error);
+                    if is_last {
+                        return;
+                    }
+                    sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                // What was to be written is lost, so that nothing that follows could be relied on.
+                Err(panicked) => {
+                    return self.broken(format!("writing to the disk panicked: {panicked}"));
+                }
+            }
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    /// The next batch that is due, and whether it is the last one.
+    async fn next(&self) -> Option<(Batch, bool)> {
+        loop {
+            {
+                let mut open = self.open();
+                if open.batch.is_due {
+                    let now = open.batch.now;
+                    let batch = std::mem::replace(&mut open.batch, Batch::new(now));
+                    open.committing = Some(batch.progress.subscribe());
+                    return Some((batch, open.is_closed));
+                }
+                if open.is_closed {
+                    return None;
+                }
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    fn succeeded(&self, batch: Batch) {
+        {
+            let mut open = self.open();
+            if open.trouble.take().is_some() {
+                tracing::info!("the store writes to its disk again");
+            }
+            open.written_at = batch.now;
+            open.committing = None;
+        }
+        batch.progress.send_replace(Progress::Written);
+        if let Some(listener) = self.listener.get() {
+            deliver(batch.notifications, listener.as_ref());
+        }
+    }
+
+    /// Puts the batch back before what came since, so that the next commit writes both.
+    fn failed(&self, mut batch: Batch, error: String) {
+        let mut open = self.open();
+        if open.trouble.is_none() {
+            tracing::error!(
+                error,
+                "the store cannot write to its disk; nothing is granted until it can"
+            );
+        }
+        open.trouble = Some(format!("cannot write to the disk: {error}"));
+        open.committing = None;
+        let since = &mut open.batch;
+        batch.rows.append(&mut since.rows);
+        batch.notifications.append(&mut since.notifications);
+        since.rows = std::mem::take(&mut batch.rows);
+        since.notifications = std::mem::take(&mut batch.notifications);
+        since.is_due = true;
+        drop(open);
+        batch.progress.send_replace(Progress::Failed);
+    }
+
+    fn broken(&self, error: String) {
+        tracing::error!(error, "the store is closed; restart the process");
+        let mut open = self.open();
+        open.trouble = Some(format!("{error}; restart the process"));
+        open.is_closed = true;
+        open.committing = None;
+    }
+
+    fn clocks(&self, store: StoreTime) -> Clocks {
+        let rows = self.downtime.clock_of_rows(store);
+        Clocks { store, rows }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open
+            .lock()
+            .expect("nothing panics while it holds the journal")
+    }
+}
+
+#[async_trait]
+impl memory::Journal for Journal {
+    fn record(&self, state: &State, now: StoreTime, notifications: Vec<Notification>) {
+        let mut rows = state.encode_changed_rows(self.downtime).peekable();
+        if rows.peek().is_none() && notifications.is_empty() {
+            return;
+        }
+        let mut open = self.open();
+        open.batch.rows.extend(rows);
+        open.batch.notifications.extend(notifications);
+        open.batch.now = now;
+        open.batch.is_due = true;
+        drop(open);
+        self.changed.notify_one();
+    }
+
+    async fn room(&self) {
+        loop {
+            let progress = {
+                let open = self.open();
+                match open.batch.rows.len() {
+                    ..=ROWS_PER_SWEEP => return,
+                    _ => open.batch.progress.subscribe(),
+                }
+            };
+            let mut progress = progress;
+            // An error says that the batch is gone, too.
+            let _ = progress
+                .wait_for(|progress| *progress != Progress::Pending)
+                .await;
+        }
+    }
+}
+
+impl Batch {
+    fn new(now: StoreTime) -> Self {
+        Self {
+            rows: Rows::new(),
+            notifications: Vec::new(),
+            now,
+            is_due: false,
+            progress: watch::Sender::new(Progress::Pending),
+        }
+    }
+}

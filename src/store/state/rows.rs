@@ -1,0 +1,177 @@
+//! Rows as bytes: the format in which a durable store writes the state. Loading is in `loading`; where and when rows are
+//! written is not known here.
+//!
+//! The first byte of a key is the kind of row, the first byte of a value its version. A kind keeps its byte for ever. If
+//! the values of a kind have to change, they get another version, and the older one stays readable.
+
+use super::bytes::{Downtime, Encoder};
+use super::claim::Text;
+use super::effects::Row;
+use super::lease::{LeaseRecord, Receivers, Turn};
+use super::table::Table;
+use super::tombstones::{End, Tombstone};
+use super::wait_queue::QueueEntry;
+use super::{State, micros};
+use crate::domain::{LockName, Metadata, Mode};
+
+/// The version of all values.
+pub(super) const VERSION: u8 = 1;
+
+pub(super) const LEASE: u8 = b'l';
+pub(super) const TICKET: u8 = b't';
+pub(super) const COOLDOWN: u8 = b'c';
+pub(super) const LAST_EXPIRED: u8 = b'x';
+pub(super) const TOMBSTONE: u8 = b'e';
+pub(super) const FENCE: u8 = b'f';
+
+/// Ends a name in a key. No name contains it.
+pub(super) const NAME_END: u8 = 0;
+
+impl Row {
+    /// The key under which the row is written.
+    pub(super) fn to_key(&self) -> Vec<u8> {
+        let of_lock = |kind, name: &LockName, rest: &[u8]| {
+            let name = name.as_str().as_bytes();
+            [&[kind], name, &[NAME_END], rest].concat()
+        };
+        match self {
+            Self::Lease(key) => of_lock(LEASE, &key.name, &key.claim.0),
+            Self::Ticket(key) => of_lock(TICKET, &key.name, &key.claim.0),
+            Self::Cooldown(name, _, fence) => of_lock(COOLDOWN, name, &fence.get().to_be_bytes()),
+            Self::LastExpired(name) => of_lock(LAST_EXPIRED, name, &[]),
+            Self::Tombstone(claim) => [&[TOMBSTONE], &claim.0[..]].concat(),
+            Self::Fence(bucket) => {
+                let index = u16::try_from(bucket.index()).expect("there are 1024 buckets");
+                [&[FENCE], &index.to_be_bytes()[..]].concat()
+            }
+        }
+    }
+}
+
+impl State {
+    /// The rows that the last step changed, as bytes: the key, and the value or none if the row is gone.
+    pub fn encode_changed_rows(
+        &self,
+        downtime: Downtime,
+    ) -> impl Iterator<Item = (Vec<u8>, Option<Vec<u8>>)> {
+        let rows = self.0.effects.rows().iter();
+        rows.map(move |row| (row.to_key(), encode(&self.0, row, downtime)))
+    }
+}
+
+/// The value of a row; none if the row is gone.
+pub(super) fn encode(table: &Table, row: &Row, downtime: Downtime) -> Option<Vec<u8>> {
+    let mut to = Encoder::new(VERSION, downtime);
+    let lock = |name| table.locks.get(name);
+    match row {
+        Row::Lease(key) => lease(&mut to, lock(&key.name)?.leases.get(key.claim)?),
+        Row::Ticket(key) => ticket(&mut to, lock(&key.name)?.queue()?.ticket(key.claim)?),
+        Row::Cooldown(name, until, fence) => {
+            let taken = lock(name)?.cooldown(*until, *fence)?;
+            to.time(*until);
+            mode(&mut to, taken);
+        }
+        Row::LastExpired(name) => {
+            let last_expired = lock(name)?.last_expired()?;
+            to.fixed(&last_expired.claim.0);
+            to.time(last_expired.until);
+            to.number(micros(last_expired.held_for));
+        }
+        Row::Tombstone(claim) => tombstone(&mut to, table.tombstones.of(*claim)?),
+        Row::Fence(bucket) => to.number(table.fences[bucket.index()]),
+    }
+    Some(to.finish())
+}
+
+fn lease(to: &mut Encoder, record: &LeaseRecord) {
+    to.number(record.fence.get());
+    // For people to read: it is in the past, and nothing depends on it but the end of `min_hold`, which has its own time.
+    to.number(record.acquired.unix_us());
+    to.time(record.until);
+    to.number(record.ttl_us);
+    receivers(to, &record.receivers);
+    to.option(record.options.as_deref(), |to, options| {
+        to.byte(1);
+        mode(to, options.mode);
+        to.number(options.hold_count.get().into());
+        to.flag(options.is_of_stream);
+        to.option(options.ceiling, Encoder::time);
+        let min_hold = Some(options.min_hold).filter(|min_hold| !min_hold.is_zero());
+        to.option(min_hold.map(|it| record.acquired + it), Encoder::time);
+        to.number(micros(options.lock_delay));
+        text(to, &options.text);
+    });
+}
+
+fn receivers(to: &mut Encoder, receivers: &Receivers) {
+    match receivers {
+        Receivers::Independent => to.byte(0),
+        Receivers::Grantee(attempt) => {
+            to.byte(1);
+            to.fixed(&attempt.0.to_be_bytes());
+        }
+        Receivers::InTurn(turns) => {
+            to.byte(2);
+            to.number(turns.0.len() as u64);
+            for turn in &turns.0 {
+                match turn {
+                    Turn::Closed => to.byte(0),
+                    Turn::Independent => to.byte(1),
+                    Turn::Attempt(attempt) => {
+                        to.byte(2);
+                        to.fixed(&attempt.0.to_be_bytes());
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn ticket(to: &mut Encoder, ticket: &QueueEntry) {
+    to.number(ticket.sequence);
+    to.time(ticket.until);
+    mode(to, ticket.mode);
+    to.number(ticket.names.len() as u64);
+    ticket.names.iter().for_each(|name| to.text(name.as_str()));
+    text(to, &ticket.text);
+}
+
+fn tombstone(to: &mut Encoder, tombstone: &Tombstone) {
+    to.time(tombstone.until);
+    match &tombstone.end {
+        End::Released => to.byte(0),
+        End::Evicted { reason } => {
+            to.byte(1);
+            to.text(reason);
+        }
+        End::Expired {
+            is_lost,
+            unacknowledged,
+        } => {
+            to.byte(2);
+            to.flag(*is_lost);
+            to.option(unacknowledged.as_deref(), |to, grant| {
+                to.number(grant.fence.get());
+                to.fixed(&grant.attempt.0.to_be_bytes());
+                to.time(grant.kept);
+            });
+        }
+    }
+}
+
+fn mode(to: &mut Encoder, mode: Mode) {
+    match mode {
+        Mode::Exclusive => to.byte(0),
+        Mode::Shared(share) => {
+            to.byte(1);
+            to.option(share.limit().map(u64::from), Encoder::number);
+            to.number(share.permits().into());
+        }
+    }
+}
+
+fn text(to: &mut Encoder, text: &Text) {
+    to.text(text.owner().as_str());
+    let metadata = text.metadata().map(Metadata::as_json);
+    to.option(metadata, Encoder::text);
+}
