@@ -23,7 +23,7 @@ use super::{
 };
 use crate::domain::{
     Acquired, Attempt, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView,
-    QueueRequest, Released, RenewOptions, Renewed, Rollback, Suspended, Token,
+    QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
 };
 use disk::{Clocks, Disk};
 use journal::Journal;
@@ -147,10 +147,10 @@ impl LockStore for FileStore {
     async fn suspend(
         &self,
         claim: &Claim,
-        keep: Duration,
+        options: SuspendOptions,
         deadline: Instant,
     ) -> StoreResult<Suspended> {
-        let suspended = self.memory.suspend(claim, keep, deadline);
+        let suspended = self.memory.suspend(claim, options, deadline);
         self.change(deadline, suspended).await
     }
 
