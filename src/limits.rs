@@ -2,7 +2,6 @@
 //! limits are listed here because they share one metric; where each one is enforced is not known here.
 
 mod gate;
-mod recent_peers;
 mod slot;
 
 use std::sync::Arc;
@@ -12,8 +11,7 @@ use metrics::Counter;
 
 use crate::telemetry::Metrics;
 pub use gate::{Gate, Passed};
-pub use recent_peers::RecentPeers;
-pub use slot::{PeerGate, Slot};
+pub use slot::Slot;
 
 /// An amount that may be in use at once. Clones share it.
 #[derive(Clone, Debug)]
@@ -283,33 +281,6 @@ impl std::fmt::Debug for Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The limits of a peer, the same number for each.
-    pub(super) fn peer_limits(max: usize) -> Arc<PeerLimits> {
-        let [
-            connections,
-            http2_connections,
-            requests,
-            answer_bytes,
-            body_bytes,
-            places,
-        ] = [(); 6].map(|()| Budget::new(max));
-        let [operations, listings, event_streams, renewals, closings] =
-            [(); 5].map(|()| Gate::new(max));
-        Arc::new(PeerLimits {
-            connections,
-            http2_connections,
-            requests,
-            answer_bytes,
-            body_bytes,
-            operations,
-            listings,
-            event_streams,
-            places,
-            renewals,
-            closings,
-        })
-    }
 
     #[test]
     fn dropping_a_part_of_a_budget_gives_it_back() {

@@ -11,7 +11,7 @@ use super::app::{App, HttpSettings};
 use super::problem::Problem;
 use super::requester::Requester;
 use crate::domain::LockName;
-use crate::limits::{Gate, Limit, PeerGate, PeerLimits, RecentPeers, Slot};
+use crate::limits::{Gate, Limit, Slot};
 use crate::server::Peer;
 use crate::service::LockService;
 
@@ -74,7 +74,6 @@ pub(super) struct Admission {
     listings: Gate,
     event_streams: Gate,
     renewals: Gate,
-    recent_peers: RecentPeers,
     /// How long an operation waits for a slot.
     timeout: Duration,
 }
@@ -86,7 +85,6 @@ impl Admission {
             listings: Gate::new(settings.listings_max),
             event_streams: Gate::new(settings.event_streams_max),
             renewals: Gate::new(settings.renewals_max),
-            recent_peers: RecentPeers::default(),
             timeout: settings.admission_timeout,
         }
     }
@@ -127,41 +125,32 @@ impl App {
             | Operation::Evict => admission.timeout,
         };
         let deadline = Instant::now() + timeout;
-        let weight = operation.weight(self.service());
-        let weight_of_peer = match operation {
-            Operation::List | Operation::Watch => weight,
-            Operation::Inspect(_)
-            | Operation::Acquire { .. }
-            | Operation::Keep(_)
-            | Operation::Evict => admission.recent_peers.weigh(peer, weight),
-        };
-        let of_peer = |gate: fn(&PeerLimits) -> &Gate, limit| {
-            peer.map(|peer| PeerGate {
-                peer,
-                gate: gate(peer),
-                limit,
-                weight: weight_of_peer,
-            })
-        };
         let (of_all, of_peer) = match operation {
             Operation::Inspect(_) | Operation::Acquire { .. } => (
                 (&admission.operations, Limit::Operations),
-                of_peer(|peer| &peer.operations, Limit::OperationsPerPeer),
+                peer.map(|peer| (peer, &peer.operations, Limit::OperationsPerPeer)),
             ),
             Operation::List => (
                 (&admission.listings, Limit::Listings),
-                of_peer(|peer| &peer.listings, Limit::ListingsPerPeer),
+                peer.map(|peer| (peer, &peer.listings, Limit::ListingsPerPeer)),
             ),
             Operation::Watch => (
                 (&admission.event_streams, Limit::EventStreams),
-                of_peer(|peer| &peer.event_streams, Limit::EventStreamsPerPeer),
+                peer.map(|peer| (peer, &peer.event_streams, Limit::EventStreamsPerPeer)),
             ),
             Operation::Keep(_) | Operation::Evict => (
                 (&admission.renewals, Limit::Renewals),
-                of_peer(|peer| &peer.renewals, Limit::RenewalsPerPeer),
+                peer.map(|peer| (peer, &peer.renewals, Limit::RenewalsPerPeer)),
             ),
         };
-        let slot = Slot::take(of_all, of_peer, request, weight, deadline).await;
+        let slot = Slot::take(
+            of_all,
+            of_peer,
+            request,
+            operation.weight(self.service()),
+            deadline,
+        )
+        .await;
         slot.map_err(|limit| {
             self.refusals().count(limit);
             Problem::over_limit(limit)

@@ -11,24 +11,10 @@ use super::{Gate, Limit, Passed, PeerLimits, RequestPermit};
 #[derive(Clone, Debug, Default)]
 pub struct Slot(Option<Arc<SlotShared>>);
 
-/// The gate of a peer.
-#[derive(Clone, Copy, Debug)]
-pub struct PeerGate<'a> {
-    /// The peer.
-    pub peer: &'a Arc<PeerLimits>,
-    /// One of its gates.
-    pub gate: &'a Gate,
-    /// The limit that the gate enforces.
-    pub limit: Limit,
-    /// What the operation weighs at this gate, which may be more than at the common one.
-    pub weight: usize,
-}
-
 #[derive(Debug)]
 struct SlotShared {
     of_all: Gate,
-    /// The peer's gate, and the weight there.
-    of_peer: Option<(Gate, usize)>,
+    of_peer: Option<Gate>,
     /// Keeps the peer's limits alive while they are in use, even after its last connection has closed.
     peer: Option<Arc<PeerLimits>>,
     /// The request counts until all that it began in the store has ended, though its client may be gone.
@@ -46,8 +32,8 @@ struct SlotPermits {
 }
 
 impl Slot {
-    /// Takes permits of the peer's gate, then `weight` of the common gate. In this order, an operation that waits for its
-    /// own peer's gate holds nothing that other peers need.
+    /// Takes `weight` permits of the peer's gate, then of the common gate. In this order, an operation that waits for
+    /// its own peer's gate holds nothing that other peers need.
     ///
     /// # Errors
     /// The limit that was still reached at the deadline.
@@ -56,7 +42,7 @@ impl Slot {
     /// A dropped future has taken nothing.
     pub async fn take(
         of_all: (&Gate, Limit),
-        of_peer: Option<PeerGate<'_>>,
+        of_peer: Option<(&Arc<PeerLimits>, &Gate, Limit)>,
         request: Option<RequestPermit>,
         weight: usize,
         deadline: Instant,
@@ -64,18 +50,15 @@ impl Slot {
         let asked_at = Instant::now();
         let permits = SlotPermits {
             of_peer: match of_peer {
-                Some(peer) => {
-                    let passed = peer.gate.pass(peer.weight, deadline).await;
-                    Some(passed.ok_or(peer.limit)?)
-                }
+                Some((_, gate, limit)) => Some(gate.pass(weight, deadline).await.ok_or(limit)?),
                 None => None,
             },
             of_all: of_all.0.pass(weight, deadline).await.ok_or(of_all.1)?,
         };
         Ok(Self(Some(Arc::new(SlotShared {
             of_all: of_all.0.clone(),
-            of_peer: of_peer.map(|of_peer| (of_peer.gate.clone(), of_peer.weight)),
-            peer: of_peer.map(|of_peer| Arc::clone(of_peer.peer)),
+            of_peer: of_peer.map(|(_, gate, _)| gate.clone()),
+            peer: of_peer.map(|(peer, ..)| Arc::clone(peer)),
             _request: request,
             asked_at,
             weight,
@@ -124,12 +107,12 @@ impl Slot {
 }
 
 impl SlotShared {
-    async fn retake(&self, of_peer: Option<&(Gate, usize)>) {
+    async fn retake(&self, of_peer: Option<&Gate>) {
         if self.permits().is_some() {
             return;
         }
         let of_peer = match of_peer {
-            Some((gate, weight)) => gate.pass_without_deadline(*weight).await,
+            Some(gate) => gate.pass_without_deadline(self.weight).await,
             None => None,
         };
         if let Some(of_all) = self.of_all.pass_without_deadline(self.weight).await {

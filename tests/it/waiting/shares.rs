@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use leasehold::domain::{Mode, NotHolder, Share};
-use leasehold::limits::{Budget, Gate, Limit, Passed, PeerGate, PeerLimits, RequestPermit, Slot};
+use leasehold::limits::{Budget, Gate, Limit, Passed, PeerLimits, RequestPermit, Slot};
 use leasehold::service::{AcquireOutcome, HoldEvent, QueueFull};
 use tokio::time::{Instant, sleep};
 
@@ -20,12 +20,7 @@ async fn slot_of(peer: &Arc<PeerLimits>) -> Slot {
 }
 
 async fn slot_within(all: &Gate, peer: &Arc<PeerLimits>, request: Option<RequestPermit>) -> Slot {
-    let of_peer = Some(PeerGate {
-        peer,
-        gate: &peer.operations,
-        limit: Limit::OperationsPerPeer,
-        weight: 1,
-    });
+    let of_peer = Some((peer, &peer.operations, Limit::OperationsPerPeer));
     let slot = Slot::take(
         (all, Limit::Operations),
         of_peer,
