@@ -17,7 +17,7 @@ use proptest::test_runner::{Config, FileFailurePersistence};
 use proptest_state_machine::prop_state_machine;
 
 use reference::Terms;
-use run::{Place, Run};
+use run::{Place, Run, Stores};
 
 /// Time is skipped, so every duration is exact to the millisecond.
 #[derive(Debug)]
@@ -27,6 +27,10 @@ impl Place for Memory {
     const TICK: Duration = Duration::from_millis(1);
     const IS_EXACT: bool = true;
     const PROCESSES: usize = 1;
+
+    fn stores() -> Stores {
+        run::memory()
+    }
 
     fn terms() -> BoxedStrategy<Terms> {
         let maybe = |durations: &'static [u64]| prop_oneof![2 => Just(None), 1 => prop::sample::select(durations).prop_map(Some)];
@@ -51,6 +55,28 @@ impl Place for Memory {
     }
 }
 
+/// The same on a disk, which takes longer.
+#[derive(Debug)]
+struct File;
+
+impl Place for File {
+    const TICK: Duration = Memory::TICK;
+    const IS_EXACT: bool = true;
+    const PROCESSES: usize = 1;
+
+    fn stores() -> Stores {
+        run::file()
+    }
+
+    fn terms() -> BoxedStrategy<Terms> {
+        Memory::terms()
+    }
+
+    fn passes() -> Option<BoxedStrategy<u64>> {
+        Memory::passes()
+    }
+}
+
 /// Hardly any time passes: nothing expires within a history.
 #[derive(Debug)]
 struct Redis;
@@ -59,6 +85,10 @@ impl Place for Redis {
     const TICK: Duration = Duration::from_secs(60);
     const IS_EXACT: bool = false;
     const PROCESSES: usize = 2;
+
+    fn stores() -> Stores {
+        run::redis()
+    }
 
     fn terms() -> BoxedStrategy<Terms> {
         let maybe = || prop_oneof![3 => Just(None), 1 => Just(Some(1))];
@@ -86,6 +116,10 @@ impl Place for RedisInTime {
     const TICK: Duration = Duration::from_millis(300);
     const IS_EXACT: bool = false;
     const PROCESSES: usize = 2;
+
+    fn stores() -> Stores {
+        run::redis()
+    }
 
     fn terms() -> BoxedStrategy<Terms> {
         let duration = || prop::sample::select(&[1, 200][..]);
@@ -132,6 +166,13 @@ prop_state_machine! {
 
     #[test]
     fn memory_does_what_the_model_does(sequential 1..=50 => Run<Memory>);
+}
+
+prop_state_machine! {
+    #![proptest_config(config(sequences(1_000).div_ceil(20)))]
+
+    #[test]
+    fn file_does_what_the_model_does(sequential 1..=50 => Run<File>);
 }
 
 prop_state_machine! {

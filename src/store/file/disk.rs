@@ -46,6 +46,9 @@ pub(super) struct Disk {
     directory: PathBuf,
     /// None after an error: the database has to be opened again.
     database: Option<Database>,
+    /// Whether the operating system may have lost pages that it was asked to write. It reports that once, and then takes
+    /// the pages for written; so the file is copied before anything else is written.
+    is_doubtful: bool,
     /// Keeps the lock for as long as the directory is in use.
     _lock: File,
 }
@@ -88,6 +91,7 @@ impl Disk {
         Ok(Self {
             directory: directory.to_owned(),
             database: Some(opened.map_err(|error| unusable(&file, error))?),
+            is_doubtful: false,
             _lock: lock,
         })
     }
@@ -125,6 +129,16 @@ impl Disk {
     /// # Errors
     /// They may be on the disk or not. The next call opens the database again.
     pub(super) fn write(&mut self, rows: &Rows, clocks: Clocks) -> Result<(), redb::Error> {
+        let written = self.try_to_write(rows, clocks);
+        self.is_doubtful |= written.as_ref().is_err_and(|error| !is_lack_of_room(error));
+        written
+    }
+
+    fn try_to_write(&mut self, rows: &Rows, clocks: Clocks) -> Result<(), redb::Error> {
+        if self.is_doubtful {
+            copy(&self.directory)?;
+            self.is_doubtful = false;
+        }
         let database = match self.database.take() {
             Some(database) => database,
             None => builder_of_databases().open(self.directory.join(FILE))?,
@@ -158,19 +172,55 @@ fn builder_of_databases() -> Builder {
     builder
 }
 
-/// Makes a database under another name first: a file of the right name is always complete.
+/// A database without rows.
 fn create(directory: &Path, clocks: Clocks) -> Result<(), redb::Error> {
+    make(directory, |database| write(database, &Rows::new(), clocks))
+}
+
+/// A copy of the database in place of it.
+fn copy(directory: &Path) -> Result<(), redb::Error> {
+    let old = builder_of_databases().open(directory.join(FILE))?;
+    let old_rows = old.begin_read()?.open_table(ROWS)?;
+    make(directory, |new| {
+        let transaction = new.begin_write()?;
+        {
+            let mut rows = transaction.open_table(ROWS)?;
+            for row in old_rows.iter()? {
+                let (key, value) = row?;
+                rows.insert(key.value(), value.value())?;
+            }
+        }
+        Ok(transaction.commit()?)
+    })
+}
+
+/// Makes a database under another name first: a file of the right name is always complete.
+fn make(
+    directory: &Path,
+    fill: impl FnOnce(&Database) -> Result<(), redb::Error>,
+) -> Result<(), redb::Error> {
     let new = directory.join(NEW_FILE);
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         Ok(()) | Err(_) => {}
     }
     let database = builder_of_databases().create(&new)?;
-    write(&database, &Rows::new(), clocks)?;
+    fill(&database)?;
     database.close()?;
     fs::rename(&new, directory.join(FILE))?;
     // The name of the file has to be on the disk, too.
     Ok(File::open(directory)?.sync_all()?)
+}
+
+/// Whether the operating system had no room for more, which it reports before it has taken the pages.
+fn is_lack_of_room(error: &redb::Error) -> bool {
+    let redb::Error::Io(error) = error else {
+        return false;
+    };
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 /// One transaction. It has the default durability, which is that of `fsync`. One phase is enough: the checksums tell a
@@ -196,4 +246,47 @@ fn unusable(file: &Path, error: impl Display) -> String {
          move the file away to start without any",
         file.display()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows_of(disk: &Disk) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let take = |rows: &mut Vec<_>, key: &[u8], value: &[u8]| {
+            rows.push((key.to_vec(), value.to_vec()));
+            Ok(())
+        };
+        disk.read(|_| Vec::new(), take).expect("the file is whole")
+    }
+
+    #[test]
+    fn after_an_error_of_the_disk_all_rows_are_in_another_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let time = StoreTime::from_unix_us(1_000);
+        let clocks = Clocks {
+            store: time,
+            rows: time,
+        };
+        let mut disk = Disk::open(directory.path(), clocks).expect("it is empty");
+        let row = |number: u8| (vec![b'l', number], Some(vec![number]));
+        let first = (0..100).map(row).collect();
+        disk.write(&first, clocks).expect("there is room");
+        let old = File::open(directory.path().join(FILE)).expect("it is there");
+        (disk.database, disk.is_doubtful) = (None, true);
+        disk.write(&[row(100)].into(), clocks)
+            .expect("there is room");
+        assert!(!disk.is_doubtful);
+        let expected: Vec<_> = (0..=100)
+            .map(|number| (vec![b'l', number], vec![number]))
+            .collect();
+        assert_eq!(rows_of(&disk), expected);
+        use std::os::unix::fs::MetadataExt as _;
+        let inode = |file: &File| file.metadata().expect("it is open").ino();
+        let new = File::open(directory.path().join(FILE)).expect("it is there");
+        assert_ne!(inode(&new), inode(&old));
+        drop(disk);
+        let disk = Disk::open(directory.path(), clocks).expect("it is whole");
+        assert_eq!(rows_of(&disk), expected);
+    }
 }

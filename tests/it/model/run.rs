@@ -36,6 +36,9 @@ pub(super) trait Place: std::fmt::Debug + 'static {
     /// The number of processes that poll for waiters.
     const PROCESSES: usize;
 
+    /// Opens the stores of a history.
+    fn stores() -> Stores;
+
     /// The durations of claims.
     fn terms() -> BoxedStrategy<Terms>;
 
@@ -67,7 +70,7 @@ pub(super) struct Run<P> {
 }
 
 /// The runtime and stores of a history.
-type Stores = (Arc<Runtime>, Arc<[Fixture]>, Option<Arc<MemoryStore>>);
+pub(super) type Stores = (Arc<Runtime>, Arc<[Fixture]>, Option<Arc<MemoryStore>>);
 
 /// The fencing tokens of one lock.
 #[derive(Debug, Default)]
@@ -81,7 +84,7 @@ impl<P: Place> StateMachineTest for Run<P> {
     type Reference = Histories<P>;
 
     fn init_test(_: &Model) -> Self {
-        let (runtime, benches, memory) = if P::IS_EXACT { memory() } else { redis() };
+        let (runtime, benches, memory) = P::stores();
         let passed = runtime.block_on(async { Instant::now() });
         let mut locks = [(); LOCKS].map(|()| fresh_name());
         locks.sort();
@@ -321,20 +324,30 @@ impl<P: Place> Run<P> {
     }
 }
 
+/// A runtime with a stopped clock.
+fn stopped() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build();
+    runtime.expect("a runtime")
+}
+
+/// A new store in a directory, with a stopped clock.
+pub(super) fn file() -> Stores {
+    let runtime = stopped();
+    let fixture = runtime.block_on(Fixture::file());
+    (Arc::new(runtime), Arc::new([fixture]), None)
+}
+
 /// A new embedded store with a stopped clock.
-fn memory() -> Stores {
-    let runtime = Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
+pub(super) fn memory() -> Stores {
+    let runtime = stopped();
     let memory = runtime.block_on(async { Arc::new(MemoryStore::new(100_000)) });
     let fixture = Fixture::on(Arc::clone(&memory) as _, None);
     (Arc::new(runtime), Arc::new([fixture]), Some(memory))
 }
 
 /// One store for all histories, which use different locks.
-fn redis() -> Stores {
+pub(super) fn redis() -> Stores {
     static RUNTIME: LazyLock<Arc<Runtime>> =
         LazyLock::new(|| Arc::new(Runtime::new().expect("a runtime")));
     static BENCHES: OnceCell<Arc<[Fixture]>> = OnceCell::const_new();
