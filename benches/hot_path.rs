@@ -179,7 +179,7 @@ fn memory_renew(mut rig: Rig) -> Rig {
     rig
 }
 
-#[library_benchmark(config = at_most(33_000))]
+#[library_benchmark(config = at_most(33_200))]
 #[bench::one(Rig::memory().held())]
 fn memory_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
@@ -200,7 +200,7 @@ fn redis_renew(mut rig: Rig) -> Rig {
     rig
 }
 
-#[library_benchmark(config = at_most(46_000))]
+#[library_benchmark(config = at_most(46_400))]
 #[bench::one(Rig::redis().held())]
 fn redis_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
