@@ -26,7 +26,7 @@ use crate::domain::{
     QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
 };
 use disk::{Clocks, Disk};
-use journal::Journal;
+use journal::FileJournal;
 
 /// How old the clocks on the disk may become while there are leases but no changes.
 const CLOCKS_AGE_MAX: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ const CLOCKS_AGE_MAX: Duration = Duration::from_secs(10);
 /// Leases and queues in a directory.
 pub struct FileStore {
     memory: MemoryStore,
-    journal: Arc<Journal>,
+    journal: Arc<FileJournal>,
     directory: PathBuf,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -94,7 +94,10 @@ impl FileStore {
 }
 
 /// Opens the directory and loads the state from it.
-fn load(directory: &Path, locks_max: usize) -> Result<(MemoryStore, Arc<Journal>, Disk), String> {
+fn load(
+    directory: &Path,
+    locks_max: usize,
+) -> Result<(MemoryStore, Arc<FileJournal>, Disk), String> {
     let wall = wall_time();
     let disk = Disk::open(
         directory,
@@ -113,7 +116,7 @@ fn load(directory: &Path, locks_max: usize) -> Result<(MemoryStore, Arc<Journal>
         let row = loading.row(key, value);
         row.map_err(|invalid| format!("of one of its rows, {invalid}"))
     })?;
-    let journal = Arc::new(Journal::new(downtime, now));
+    let journal = Arc::new(FileJournal::new(downtime, now));
     let state = loading.finish(now);
     let memory = MemoryStore::journaled(state, now, Arc::clone(&journal) as _);
     Ok((memory, journal, disk))

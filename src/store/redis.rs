@@ -50,7 +50,7 @@ use node::{LOSSES_MAX, Node};
 use pool::Pool;
 use pubsub::PubSub;
 use recovery::{FleetState, Recovery};
-use scripts::Request;
+use scripts::ScriptRequest;
 
 /// Leases in a Redis.
 pub struct RedisStore {
@@ -122,7 +122,7 @@ impl LockStore for RedisStore {
         node.recovery.renew_if_long_away();
         let times = [Instant::now(), deadline];
         let digests = digests(&claim.names, claim.token);
-        let request = Request::of(&scripts::ACQUIRE, attempt);
+        let request = ScriptRequest::of(&scripts::ACQUIRE, attempt);
         let mut is_unsure = false;
         for _ in 0..LOSSES_MAX {
             let command = |is_repeat| {
@@ -158,7 +158,7 @@ impl LockStore for RedisStore {
         options: SuspendOptions,
         deadline: Instant,
     ) -> StoreResult<Suspended> {
-        let request = Request::new(&scripts::SUSPEND);
+        let request = ScriptRequest::new(&scripts::SUSPEND);
         let digests = digests(&claim.names, claim.token);
         let command = |_| self.node.suspend_command(request, claim, &digests, options);
         let read = |reply| decode::suspended(reply, &claim.names);
@@ -176,7 +176,7 @@ impl LockStore for RedisStore {
         rollback: Rollback,
         deadline: Instant,
     ) -> StoreResult<()> {
-        let request = Request::of(&scripts::WITHDRAW, attempt);
+        let request = ScriptRequest::of(&scripts::WITHDRAW, attempt);
         let (node, names) = (&self.node, &claim.names);
         let digests = digests(names, claim.token);
         let command = |_| node.withdraw_command(request, names, &digests, rollback);
@@ -192,7 +192,7 @@ impl LockStore for RedisStore {
         change: RenewOptions,
         deadline: Instant,
     ) -> StoreResult<Renewed> {
-        let (node, request) = (&self.node, Request::new(&scripts::RENEW));
+        let (node, request) = (&self.node, ScriptRequest::new(&scripts::RENEW));
         let digests = digests(names, token);
         let command =
             |is_repeat| node.renew_command(request, names, &digests, change, deadline, is_repeat);
@@ -211,7 +211,7 @@ impl LockStore for RedisStore {
         hold_count: Option<HoldCount>,
         deadline: Instant,
     ) -> StoreResult<Vec<Released>> {
-        let (node, request) = (&self.node, Request::new(&scripts::RELEASE));
+        let (node, request) = (&self.node, ScriptRequest::new(&scripts::RELEASE));
         let digests = digests(names, token);
         let command = |is_repeat| {
             node.release_command(request, names, &digests, hold_count, deadline, is_repeat)
@@ -253,7 +253,7 @@ impl LockStore for RedisStore {
         let mut room = AnswerRoom::for_locks(1);
         let (mut holders, mut next) = (Holders::none(), Some(0));
         while let Some(cursor) = next {
-            let request = Request::new(&scripts::EVICT);
+            let request = ScriptRequest::new(&scripts::EVICT);
             let mark = keys::evicted(name, request.id);
             let (sent_at, deadline) = (Instant::now(), deadlines.of_step());
             let listed_max = AnswerRoom::HOLDERS_MAX - holders.listed.len();
@@ -300,7 +300,7 @@ impl LockStore for RedisStore {
     }
 
     async fn inspect(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView> {
-        let (node, request) = (&self.node, Request::new(&scripts::INSPECT));
+        let (node, request) = (&self.node, ScriptRequest::new(&scripts::INSPECT));
         let command = |_| {
             let mut command = request.command(&[&keys::lock(name)]);
             command.arg(node.messages.channel());

@@ -22,14 +22,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const ROWS_PER_SWEEP: usize = 2_048;
 
 /// The changes since the last commit.
-pub(super) struct Journal {
-    open: Mutex<Open>,
+pub(super) struct FileJournal {
+    state: Mutex<JournalState>,
     changed: Notify,
     downtime: Downtime,
     pub(super) listener: OnceLock<Arc<dyn Listener>>,
 }
 
-struct Open {
+struct JournalState {
     batch: Batch,
     /// The commit in progress.
     committing: Option<watch::Receiver<Progress>>,
@@ -59,11 +59,11 @@ enum Progress {
     Failed,
 }
 
-impl Journal {
+impl FileJournal {
     /// An empty journal of a store that was last written at this time.
     pub(super) fn new(downtime: Downtime, written_at: StoreTime) -> Self {
         Self {
-            open: Mutex::new(Open {
+            state: Mutex::new(JournalState {
                 batch: Batch::new(written_at),
                 committing: None,
                 trouble: None,
@@ -78,18 +78,18 @@ impl Journal {
 
     /// Fails if changes cannot be written at present.
     pub(super) fn accepts(&self) -> Result<(), StoreError> {
-        let open = self.open();
+        let state = self.state();
         let unavailable = |detail: &dyn Display| StoreError::unavailable(Fault::ReadOnly, detail);
-        match &open.trouble {
+        match &state.trouble {
             Some(trouble) => Err(unavailable(trouble)),
-            None if open.is_closed => Err(unavailable(&"the store is closed")),
+            None if state.is_closed => Err(unavailable(&"the store is closed")),
             None => Ok(()),
         }
     }
 
     /// Why changes cannot be written at present.
     pub(super) fn trouble(&self) -> Option<String> {
-        self.open().trouble.clone()
+        self.state().trouble.clone()
     }
 
     /// Waits until everything that steps have changed so far is on the disk.
@@ -98,10 +98,10 @@ impl Journal {
     /// A commit failed, or none has succeeded before the deadline. The changes may be on the disk or not.
     pub(super) async fn written(&self, deadline: Instant) -> Result<(), StoreError> {
         let progress = {
-            let open = self.open();
-            match open.batch.is_due {
-                true => Some(open.batch.progress.subscribe()),
-                false => open.committing.clone(),
+            let state = self.state();
+            match state.batch.is_due {
+                true => Some(state.batch.progress.subscribe()),
+                false => state.committing.clone(),
             }
         };
         let Some(mut progress) = progress else {
@@ -127,22 +127,22 @@ impl Journal {
 
     /// Writes the clocks if they were written longer than `age` ago: a lease lasts longer after a restart by that time.
     pub(super) fn write_clocks(&self, now: StoreTime, age: Duration) {
-        let mut open = self.open();
-        if open.written_at + age <= now && open.trouble.is_none() {
-            open.batch.now = open.batch.now.max(now);
-            open.batch.is_due = true;
-            drop(open);
+        let mut state = self.state();
+        if state.written_at + age <= now && state.trouble.is_none() {
+            state.batch.now = state.batch.now.max(now);
+            state.batch.is_due = true;
+            drop(state);
             self.changed.notify_one();
         }
     }
 
     /// Ends the journal: what is not written yet is written, with these clocks, if that is possible.
     pub(super) fn close(&self, now: StoreTime) {
-        let mut open = self.open();
-        open.is_closed = true;
-        open.batch.now = open.batch.now.max(now);
-        open.batch.is_due = true;
-        drop(open);
+        let mut state = self.state();
+        state.is_closed = true;
+        state.batch.now = state.batch.now.max(now);
+        state.batch.is_due = true;
+        drop(state);
         self.changed.notify_one();
     }
 
@@ -186,14 +186,14 @@ impl Journal {
     async fn next(&self) -> Option<(Batch, bool)> {
         loop {
             {
-                let mut open = self.open();
-                if open.batch.is_due {
-                    let now = open.batch.now;
-                    let batch = std::mem::replace(&mut open.batch, Batch::new(now));
-                    open.committing = Some(batch.progress.subscribe());
-                    return Some((batch, open.is_closed));
+                let mut state = self.state();
+                if state.batch.is_due {
+                    let now = state.batch.now;
+                    let batch = std::mem::replace(&mut state.batch, Batch::new(now));
+                    state.committing = Some(batch.progress.subscribe());
+                    return Some((batch, state.is_closed));
                 }
-                if open.is_closed {
+                if state.is_closed {
                     return None;
                 }
             }
@@ -203,12 +203,12 @@ impl Journal {
 
     fn succeeded(&self, batch: Batch) {
         {
-            let mut open = self.open();
-            if open.trouble.take().is_some() {
+            let mut state = self.state();
+            if state.trouble.take().is_some() {
                 tracing::info!("the store writes to its disk again");
             }
-            open.written_at = batch.now;
-            open.committing = None;
+            state.written_at = batch.now;
+            state.committing = None;
         }
         batch.progress.send_replace(Progress::Written);
         if let Some(listener) = self.listener.get() {
@@ -218,31 +218,31 @@ impl Journal {
 
     /// Puts the batch back before what came since, so that the next commit writes both.
     fn failed(&self, mut batch: Batch, error: String) {
-        let mut open = self.open();
-        if open.trouble.is_none() {
+        let mut state = self.state();
+        if state.trouble.is_none() {
             tracing::error!(
                 error,
                 "the store cannot write to its disk; nothing is granted until it can"
             );
         }
-        open.trouble = Some(format!("cannot write to the disk: {error}"));
-        open.committing = None;
-        let since = &mut open.batch;
+        state.trouble = Some(format!("cannot write to the disk: {error}"));
+        state.committing = None;
+        let since = &mut state.batch;
         batch.rows.append(&mut since.rows);
         batch.notifications.append(&mut since.notifications);
         since.rows = std::mem::take(&mut batch.rows);
         since.notifications = std::mem::take(&mut batch.notifications);
         since.is_due = true;
-        drop(open);
+        drop(state);
         batch.progress.send_replace(Progress::Failed);
     }
 
     fn broken(&self, error: String) {
         tracing::error!(error, "the store is closed; restart the process");
-        let mut open = self.open();
-        open.trouble = Some(format!("{error}; restart the process"));
-        open.is_closed = true;
-        open.committing = None;
+        let mut state = self.state();
+        state.trouble = Some(format!("{error}; restart the process"));
+        state.is_closed = true;
+        state.committing = None;
     }
 
     fn clocks(&self, store: StoreTime) -> Clocks {
@@ -250,36 +250,36 @@ impl Journal {
         Clocks { store, rows }
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open
+    fn state(&self) -> MutexGuard<'_, JournalState> {
+        self.state
             .lock()
             .expect("nothing panics while it holds the journal")
     }
 }
 
 #[async_trait]
-impl memory::Journal for Journal {
+impl memory::Journal for FileJournal {
     fn record(&self, state: &State, now: StoreTime, notifications: Vec<Notification>) {
         let mut rows = state.encode_changed_rows(self.downtime).peekable();
         if rows.peek().is_none() && notifications.is_empty() {
             return;
         }
-        let mut open = self.open();
-        open.batch.rows.extend(rows);
-        open.batch.notifications.extend(notifications);
-        open.batch.now = now;
-        open.batch.is_due = true;
-        drop(open);
+        let mut state = self.state();
+        state.batch.rows.extend(rows);
+        state.batch.notifications.extend(notifications);
+        state.batch.now = now;
+        state.batch.is_due = true;
+        drop(state);
         self.changed.notify_one();
     }
 
     async fn room(&self) {
         loop {
             let progress = {
-                let open = self.open();
-                match open.batch.rows.len() {
+                let state = self.state();
+                match state.batch.rows.len() {
                     ..=ROWS_PER_SWEEP => return,
-                    _ => open.batch.progress.subscribe(),
+                    _ => state.batch.progress.subscribe(),
                 }
             };
             let mut progress = progress;

@@ -6,7 +6,7 @@ use redis::Cmd;
 use tokio::time::Instant;
 
 use super::node::Node;
-use super::scripts::Request;
+use super::scripts::ScriptRequest;
 use super::{constants, keys, record};
 use crate::domain::{
     Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, QueueRequest, RenewOptions, Rollback,
@@ -36,7 +36,7 @@ impl Node {
     /// The call of `acquire.lua`. Options that most claims lack come last, and only if this claim has some.
     pub(super) fn acquire_command(
         &self,
-        request: Request,
+        request: ScriptRequest,
         claim: &Claim,
         digests: &[ClaimDigest],
         queue_request: Option<&QueueRequest>,
@@ -126,7 +126,7 @@ impl Node {
 
     pub(super) fn suspend_command(
         &self,
-        request: Request,
+        request: ScriptRequest,
         claim: &Claim,
         digests: &[ClaimDigest],
         options: SuspendOptions,
@@ -149,7 +149,7 @@ impl Node {
 
     pub(super) fn withdraw_command(
         &self,
-        request: Request,
+        request: ScriptRequest,
         names: &LockNames,
         digests: &[ClaimDigest],
         rollback: Rollback,
@@ -166,7 +166,7 @@ impl Node {
     /// The call of `renew.lua`. Options that most renewals lack come last, and only if this one has some.
     pub(super) fn renew_command(
         &self,
-        request: Request,
+        request: ScriptRequest,
         names: &LockNames,
         digests: &[ClaimDigest],
         change: RenewOptions,
@@ -214,7 +214,7 @@ impl Node {
     /// The call of `release.lua`. A step back to a hold count has a deadline.
     pub(super) fn release_command(
         &self,
-        request: Request,
+        request: ScriptRequest,
         names: &LockNames,
         digests: &[ClaimDigest],
         hold_count: Option<HoldCount>,
@@ -241,7 +241,7 @@ impl Node {
 }
 
 /// The beginning of a call of a script that takes each lock's record and the mark of the claim.
-fn of_claim(request: Request, names: &LockNames, digests: &[ClaimDigest]) -> Cmd {
+fn of_claim(request: ScriptRequest, names: &LockNames, digests: &[ClaimDigest]) -> Cmd {
     let mut command = request.evalsha(2 * digests.len());
     for (name, digest) in names.iter().zip(digests) {
         command.arg(keys::lock(name)).arg(keys::ended(name, digest));
@@ -249,7 +249,7 @@ fn of_claim(request: Request, names: &LockNames, digests: &[ClaimDigest]) -> Cmd
     command
 }
 
-fn add_callers(command: &mut Cmd, request: Request, digests: &[ClaimDigest], process: &str) {
+fn add_callers(command: &mut Cmd, request: ScriptRequest, digests: &[ClaimDigest], process: &str) {
     for digest in digests {
         command.arg(record::caller(request.id, digest, process));
     }

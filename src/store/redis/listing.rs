@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::Cmd;
 use tokio::time::Instant;
 
-use super::scripts::Request;
+use super::scripts::ScriptRequest;
 use super::views::{self, Scanned, Shifted};
 use super::{RedisStore, keys, scripts};
 use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};
@@ -91,7 +91,7 @@ impl RedisStore {
         names: &[LockName],
         deadlines: Deadlines,
     ) -> Result<Vec<LockView>, StoreError> {
-        let request = Request::new(&scripts::PAGE);
+        let request = ScriptRequest::new(&scripts::PAGE);
         let locks: Vec<_> = names.iter().map(keys::lock).collect();
         let locks: Vec<_> = locks.iter().map(String::as_str).collect();
         let step = async {
@@ -113,7 +113,7 @@ impl RedisStore {
         let pattern = keys::lock_pattern(prefix);
         let (mut cursor, mut held) = (0, 0);
         loop {
-            let request = Request::new(&scripts::SCAN);
+            let request = ScriptRequest::new(&scripts::SCAN);
             let step = async {
                 let command = |_| {
                     let mut command = request.command(&[]);
@@ -175,7 +175,7 @@ impl RedisStore {
         let deadlines = sweep_deadlines();
         let mut cursor = 0;
         loop {
-            let request = Request::new(&scripts::SHIFT);
+            let request = ScriptRequest::new(&scripts::SHIFT);
             let command = |_| {
                 let mut command = request.command(&[]);
                 command.arg(cursor).arg(&pattern).arg(SHIFT_STEP);
@@ -195,7 +195,7 @@ impl RedisStore {
     async fn shift_holders(&self, lock: &[u8], deadlines: Deadlines) -> Result<(), StoreError> {
         let mut cursor = 0;
         loop {
-            let request = Request::new(&scripts::SHIFT_HOLDERS);
+            let request = ScriptRequest::new(&scripts::SHIFT_HOLDERS);
             let command = |_| {
                 let mut command = request.evalsha(1);
                 command.arg(lock).arg(&request.id.to_be_bytes());
@@ -212,7 +212,7 @@ impl RedisStore {
 
     async fn shift_step(
         &self,
-        request: Request,
+        request: ScriptRequest,
         command: impl Fn(bool) -> Cmd,
         deadlines: Deadlines,
     ) -> Result<Shifted, StoreError> {

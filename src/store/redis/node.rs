@@ -13,7 +13,7 @@ use super::pool::Pool;
 use super::pubsub::PubSub;
 use super::recovery::Recovery;
 use super::reply::{InTime, Malformed, Reply};
-use super::scripts::Request;
+use super::scripts::ScriptRequest;
 use crate::store::{Fault, StoreError};
 
 /// How many data losses one request survives before it gives up.
@@ -68,7 +68,7 @@ impl Node {
     /// executed. Also returns the epoch of the connection.
     pub(super) async fn run_in_time<T>(
         &self,
-        request: Request,
+        request: ScriptRequest,
         deadline: Instant,
         command: impl Fn(bool) -> Cmd,
         read: impl Fn(Reply) -> Result<InTime<T>, Malformed>,
@@ -112,7 +112,7 @@ impl Node {
     /// Every script can be repeated: it identifies its claim by the token and its request by the attempt.
     pub(super) async fn run<T>(
         &self,
-        request: Request,
+        request: ScriptRequest,
         deadline: Instant,
         command: impl Fn(bool) -> Cmd,
         read: impl Fn(Reply) -> Result<T, Malformed>,
@@ -156,7 +156,7 @@ impl Node {
     /// If the future is dropped, the command may still be executed; the connection stays usable.
     async fn try_once<T>(
         &self,
-        request: Request,
+        request: ScriptRequest,
         deadline: Instant,
         command: impl Fn() -> Cmd,
         read: impl Fn(Reply) -> Result<T, Malformed>,

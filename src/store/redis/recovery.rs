@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use super::info::ServerInfo;
 use super::pubsub::PubSub;
 use super::reply::Reply;
-use super::scripts::Request;
+use super::scripts::ScriptRequest;
 use super::{keys, scripts};
 use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
@@ -124,7 +124,7 @@ impl Recovery {
         connection: &mut MultiplexedConnection,
         server: &ServerInfo,
     ) -> RedisResult<Option<u64>> {
-        let request = Request::new(&scripts::RECOVERY);
+        let request = ScriptRequest::new(&scripts::RECOVERY);
         let node = [keys::NODE, keys::LONGEST_TTL, keys::GRACE];
         let used_ms = self.fleet.longest_ttl.used_ms();
         let sent_at = Instant::now();

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::decode::{AcquireReply, ClosedFor, ReleaseReply};
 use super::node::Node;
 use super::reply::Reply;
-use super::scripts::Request;
+use super::scripts::ScriptRequest;
 use super::{RedisStore, keys, scripts};
 use crate::domain::{
     Acquired, Attempt, Claim, Holder, Lease, Released, Renewed, Rollback, Ticket, Timestamp,
@@ -261,7 +261,7 @@ impl Node {
     async fn announce(&self, ttl: Duration, deadline: Instant) -> Result<bool, StoreError> {
         let epoch = self.recovery.data_epoch();
         let send = async |channel| {
-            let request = Request::new(&scripts::ANNOUNCE);
+            let request = ScriptRequest::new(&scripts::ANNOUNCE);
             let command = |_| {
                 let mut command = request.command(&[keys::NODE, keys::LONGEST_TTL]);
                 command.arg(epoch).arg(ttl.as_millis() as u64).arg(channel);

@@ -16,7 +16,7 @@ pub(super) struct Script {
 
 /// A request that a script executes, perhaps after several tries.
 #[derive(Clone, Copy)]
-pub(super) struct Request {
+pub(super) struct ScriptRequest {
     script: &'static Script,
     /// Identifies the request and its answer.
     pub(super) id: u64,
@@ -30,7 +30,7 @@ impl Script {
     }
 }
 
-impl Request {
+impl ScriptRequest {
     pub(super) fn new(script: &'static Script) -> Self {
         let id = Attempt::random().0;
         Self { script, id }

@@ -1,5 +1,18 @@
 -- Continues acquire_replay.lua with a claim that does not hold: its tickets, and what is in its way.
 
+-- Whether the claim of the lock's ticket waits at another process that is not passed over.
+local function waits_elsewhere(lock, process)
+    local other = lock.ticket.process
+    if other == process or not redis.call('ZSCORE', process_queue_key(lock, other), lock.claim) then
+        return false
+    end
+    if lock.reserved_for == other then
+        -- No other request may poll that finds it gone.
+        first_waiter(lock)
+    end
+    return redis.call('ZSCORE', queue_key(lock), other)
+end
+
 -- The tickets of the claim: it has one on each of its locks, or none at all.
 local sequence = wait and tonumber(wait.sequence)
 local is_new, tickets = not sequence, 0

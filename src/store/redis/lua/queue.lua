@@ -104,19 +104,6 @@ local function reserve(lock)
     redis.pcall('PUBLISH', WAKE_CHANNEL .. first.process, name)
 end
 
--- Whether the claim of the lock's ticket waits at another process that is not passed over.
-local function waits_elsewhere(lock, process)
-    local other = lock.ticket.process
-    if other == process or not redis.call('ZSCORE', process_queue_key(lock, other), lock.claim) then
-        return false
-    end
-    if lock.reserved_for == other then
-        -- No other request may poll that finds it gone.
-        first_waiter(lock)
-    end
-    return redis.call('ZSCORE', queue_key(lock), other)
-end
-
 -- The length of the queue, and how many waiters are before a sequence number.
 local function lengths(lock, sequence)
     local length, before = 0, 0
