@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::RedisStore;
 use super::failure::Failure;
-use crate::store::Finding;
+use crate::store::{Fault, Finding};
 
 /// How long a health check may take.
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -25,6 +25,9 @@ pub(super) struct HealthCheck {
 /// Why a check did not reach the store.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct CheckFailure {
+    pub(super) fault: Fault,
+    /// Whether it lasts until somebody changes the configuration.
+    pub(super) is_lasting: bool,
     /// For everybody who can query the readiness of the process.
     pub(super) explanation: String,
     /// For the log.
@@ -34,9 +37,18 @@ pub(super) struct CheckFailure {
 impl From<Failure> for CheckFailure {
     fn from(failure: Failure) -> Self {
         Self {
+            fault: failure.fault,
+            is_lasting: failure.is_lasting(),
             explanation: failure.explanation(),
             detail: failure.detail,
         }
+    }
+}
+
+impl CheckFailure {
+    /// For the operator who starts the process.
+    pub(super) fn sentence(&self) -> String {
+        format!("{} ({})", self.explanation, self.detail)
     }
 }
 
@@ -82,7 +94,14 @@ impl RedisStore {
     pub(super) async fn check(&self) -> Result<(), CheckFailure> {
         let deadline = Instant::now() + CHECK_TIMEOUT;
         // The address may lead to another Redis than before, which existing connections do not notice.
-        if let Ok(mut connection) = self.node.pool.connect(deadline).await {
+        let connecting = self.node.pool.connect(deadline).await;
+        if let Err(failure) = &connecting
+            && failure.is_lasting()
+            && self.node.recovery.findings().is_none()
+        {
+            return Err(failure.clone().into());
+        }
+        if let Ok(mut connection) = connecting {
             self.node.pool.sweep();
             let probing = self.node.messages.probe(connection.socket());
             // Whether messages can be sent is independent of whether the store answers.
@@ -112,15 +131,15 @@ impl RedisStore {
         Err(trouble.into())
     }
 
-    /// Why grants are refused, the findings, and the offset of the clocks; none before the first contact.
-    pub(super) fn findings(&self) -> Option<(Option<String>, Vec<Finding>, i64)> {
-        let (refusal, mut findings, clock_offset_ms) = self.node.recovery.findings()?;
+    /// The findings, and the offset of the clocks; none before the first contact.
+    pub(super) fn findings(&self) -> Option<(Vec<Finding>, i64)> {
+        let (mut findings, clock_offset_ms) = self.node.recovery.findings()?;
         findings.push(self.node.messages.finding());
-        Some((refusal, findings, clock_offset_ms))
+        Some((findings, clock_offset_ms))
     }
 
     pub(super) fn log_changes(&self, check: &Result<(), CheckFailure>) {
-        let findings = self.findings().map(|(_, findings, _)| findings);
+        let findings = self.findings().map(|(findings, _)| findings);
         let mut last_health = self
             .last_health
             .lock()

@@ -170,8 +170,8 @@ impl Node {
         };
         let value = answer.inspect_err(|failure| {
             // Another connection has the same rights, but may lead to another Redis.
-            let is_doubtful = failure.may_be_done && failure.fault != Fault::Auth;
-            if is_doubtful || failure.fault == Fault::ReadOnly {
+            let is_doubtful = failure.may_be_done && failure.fault != Fault::Permission;
+            if is_doubtful || matches!(failure.fault, Fault::Replica | Fault::ReadOnly) {
                 connection.abandon();
             }
         })?;
