@@ -17,6 +17,7 @@ mod keys;
 mod listing;
 mod node;
 mod pool;
+mod probe;
 mod pubsub;
 mod record;
 mod recovery;
@@ -35,6 +36,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::pace::Pace;
 use super::{
@@ -83,9 +85,12 @@ impl RedisStore {
         let connector = Connector::new(address, config)
             .map_err(|failure| StoreError::unavailable(failure.fault, failure.explanation()))?;
         let pool = Pool::new(connector, config.connections, Arc::clone(&recovery));
+        let pool = Arc::new(pool);
+        let probing = probe::run(Arc::downgrade(&pool), Arc::clone(&recovery));
         let node = Node {
-            pool: Arc::new(pool),
+            pool,
             recovery,
+            _probe: AbortOnDropHandle::new(tokio::spawn(probing)),
             messages,
             mismatches: AtomicU64::new(0),
             announcing: tokio::sync::Mutex::default(),
@@ -351,10 +356,7 @@ impl LockStore for RedisStore {
         StoreHealth {
             contacted,
             up: matches!(last_health.last_check, Some(Ok(()))),
-            trouble: match &last_health.last_check {
-                Some(Err(trouble)) => Some(trouble.explanation.clone()),
-                Some(Ok(())) | None => None,
-            },
+            trouble: self.trouble(&last_health),
             refused: self.node.recovery.refusal().map(|(_, why)| why),
             recovering_for: self.node.recovery.grace_left(),
             findings,

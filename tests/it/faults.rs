@@ -16,6 +16,7 @@ mod refusals;
 mod replaced;
 mod replacements;
 mod rights;
+mod silence;
 mod streams;
 mod tls;
 mod unfit;

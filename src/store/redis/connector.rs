@@ -134,7 +134,7 @@ impl Connector {
         let has_identity = self.tls.as_ref().is_some_and(Tls::has_identity);
         let failure = Failure::of(error).before_any_command();
         let mut problem = tls::problem_in(error, has_identity);
-        let may_be_tls = matches!(failure.fault, Fault::Io | Fault::Protocol);
+        let may_be_tls = matches!(failure.fault, Fault::Io | Fault::Timeout | Fault::Protocol);
         if problem.is_none() && may_be_tls && !error.is_connection_refusal() {
             problem = timeout(PROBE_TIMEOUT, self.probe()).await.ok().flatten();
         }

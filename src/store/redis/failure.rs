@@ -59,9 +59,10 @@ impl Failure {
             return failure(Fault::Database, NotDone);
         }
         if error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error() {
-            let is_other_protocol = error.kind() == redis::ErrorKind::Parse;
-            let fault = if is_other_protocol {
+            let fault = if error.kind() == redis::ErrorKind::Parse {
                 Fault::Protocol
+            } else if error.is_timeout() {
+                Fault::Timeout
             } else {
                 Fault::Io
             };

@@ -6,6 +6,9 @@ use tokio::time::Instant;
 
 use super::RedisStore;
 use super::failure::Failure;
+use super::node::Node;
+use super::probe;
+use crate::domain::duration;
 use crate::store::{Fault, Finding};
 
 /// How long a health check may take.
@@ -111,6 +114,7 @@ impl RedisStore {
             return Ok(());
         }
         let mut connection = self.node.pool.get(deadline).await?;
+        let began = Instant::now();
         let checking = async {
             let verified = self.node.recovery.verify(connection.socket()).await;
             self.node.messages.probe(connection.socket()).await;
@@ -118,6 +122,7 @@ impl RedisStore {
         };
         let trouble = match tokio::time::timeout_at(deadline, checking).await {
             Ok(Ok(_)) => {
+                self.node.recovery.is_back(began);
                 // The address may lead to a suitable Redis by now, for example after a failover.
                 if self.node.recovery.is_refused() {
                     connection.abandon();
@@ -129,6 +134,22 @@ impl RedisStore {
         };
         connection.abandon();
         Err(trouble.into())
+    }
+
+    /// Why the last check did not reach the store, and since when no request has.
+    pub(super) fn trouble(&self, last: &HealthCheck) -> Option<String> {
+        let trouble = last.last_check.as_ref()?.as_ref().err()?;
+        let mut explanation = trouble.explanation.clone();
+        let Node { pool, recovery, .. } = &self.node;
+        if let (Some(_), Some(silence)) =
+            (probe::known_down(pool, recovery), recovery.outage.length())
+        {
+            let silence = duration::format(Duration::from_secs(silence.as_secs()));
+            explanation += &format!(
+                "; it has been silent for {silence}, and requests are refused at once until it answers a probe"
+            );
+        }
+        Some(explanation)
     }
 
     /// The findings, and the offset of the clocks; none before the first contact.

@@ -43,7 +43,7 @@ const BORROW_AFTER: Duration = Duration::from_millis(50);
 
 const UNPOISONED: &str = "nobody panics while holding it";
 
-/// Why the last attempt to connect failed; none if it succeeded.
+/// As [`Pool::refusal`] returns it.
 type Refusal = Arc<Mutex<Option<Failure>>>;
 
 /// One shared connection. Clones share the socket.
@@ -138,17 +138,20 @@ impl Pool {
 
     /// Why there is no connection, if known. Nothing was sent.
     pub(super) fn not_connected(&self) -> Failure {
-        let refusal = self.manager.refusal.lock().expect(UNPOISONED);
         let none = "no connection in time";
-        match &*refusal {
-            Some(failure) => {
-                let mut failure = failure.clone();
+        match self.refusal() {
+            Some(mut failure) => {
                 failure.detail = format!("{none}: {}", failure.detail);
                 failure.is_worth_retrying = false;
                 failure
             }
             None => Failure::new(Fault::Io, Fate::NotDone, none),
         }
+    }
+
+    /// Why the last attempt to connect failed; none if it succeeded.
+    pub(super) fn refusal(&self) -> Option<Failure> {
+        self.manager.refusal.lock().expect(UNPOISONED).clone()
     }
 
     /// A connection that is not shared, to the current target of the address. Its Redis has been verified.

@@ -46,7 +46,7 @@ pub(super) struct Recovery {
     messages: Arc<PubSub>,
     fleet: Arc<FleetState>,
     pub(super) time: RedisTime,
-    outage: Outage,
+    pub(super) outage: Outage,
     accepted_policy: Option<String>,
     grace_on_empty_start: Duration,
     known: Mutex<KnownData>,
