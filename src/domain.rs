@@ -20,9 +20,9 @@ pub use lease::{Fence, Holder, Holders, Lease, Timestamp};
 pub use mode::{Mode, Share};
 pub use name::{Bucket, InvalidName, LockName, LockNames};
 pub use outcome::{
-    Acquired, Conflict, ConflictKind, Evicted, Grant, Listing, LockState, LockView, Mismatch,
-    NotHeld, NotHolder, Released, RenewOptions, Renewal, Renewed, Rollback, RollbackRight,
-    SuspendOptions, Suspended, Waiting,
+    Acquired, Conflict, ConflictKind, Evicted, GrantKind, Granted, Listing, LockState, LockView,
+    Mismatch, NotHeld, NotHolder, PreviousLease, Released, RenewOptions, Renewal, Renewed,
+    Rollback, RollbackRight, SuspendOptions, Suspended, Waiting,
 };
 pub use queue::{HeadWaiter, Position, Queue, QueueRequest, Ticket};
 pub use room::{AnswerRoom, PageRoom};

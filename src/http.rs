@@ -71,9 +71,9 @@ fn guarded(app: &App) -> Router<App> {
         .put(locks::renew)
         .delete(locks::release);
     let several = get(locks::list)
-        .post(locks::acquire_several)
-        .put(locks::renew_several)
-        .delete(locks::release_several);
+        .post(locks::acquire)
+        .put(locks::renew)
+        .delete(locks::release);
     let nameless = post(locks::nameless)
         .put(locks::nameless)
         .delete(locks::nameless);

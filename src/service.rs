@@ -13,7 +13,6 @@ mod hold;
 mod listed_holders;
 mod local_waiters;
 pub mod metrics;
-mod remaining;
 mod wait_loop;
 mod waiter;
 mod watch;
@@ -155,7 +154,7 @@ impl LockService {
         let (inner, wait) = (&self.inner, wait.min(self.inner.waiting.wait_max));
         let request = Request::new(inner, claim, self.slot.clone());
         if wait.is_zero() {
-            return self.run_to_completion(request.acquire_now(None)).await;
+            return Detached::new(self, request.acquire_now(None)).await;
         }
         match request.enter() {
             Ok(waiter) => {
@@ -168,12 +167,9 @@ impl LockService {
                     drop(open);
                     answer
                 };
-                self.run_to_completion(waiting.map(closed)).await
+                Detached::new(self, waiting.map(closed)).await
             }
-            Err(queue_full) => {
-                let answer = request.acquire_now(Some(queue_full));
-                self.run_to_completion(answer).await
-            }
+            Err(queue_full) => Detached::new(self, request.acquire_now(Some(queue_full))).await,
         }
     }
 
@@ -191,11 +187,9 @@ impl LockService {
         change: RenewOptions,
     ) -> Result<Renewed, StoreError> {
         let inner = Arc::clone(&self.inner);
-        self.run_to_completion(async move {
-            let (sent, deadline) = inner.start();
-            let answer = inner.store.renew(&names, token, change, deadline).await;
-            inner.metrics.renew(sent.elapsed(), &answer);
-            remaining::renewed(answer?, sent)
+        Detached::new(self, async move {
+            let (_, deadline) = inner.start();
+            inner.renew(&names, token, change, deadline).await
         })
         .await
     }
@@ -214,7 +208,7 @@ impl LockService {
         hold_count: Option<HoldCount>,
     ) -> Result<Vec<Released>, StoreError> {
         let inner = Arc::clone(&self.inner);
-        self.run_to_completion(async move {
+        Detached::new(self, async move {
             let (sent, deadline) = inner.start();
             let answer = inner
                 .store
@@ -222,8 +216,16 @@ impl LockService {
                 .await;
             inner.metrics.release(sent.elapsed(), &answer);
             inner.queues.recheck(token);
-            let released = answer?.into_iter();
-            released.map(|one| remaining::released(one, sent)).collect()
+            let mut released = answer?;
+            let held = released.iter_mut().filter_map(|released| match released {
+                Released::SteppedBack(lease) => Some(lease),
+                Released::Freed { .. }
+                | Released::LeftQueue
+                | Released::Repeated
+                | Released::NotHolder(_) => None,
+            });
+            acquire::age(held, sent)?;
+            Ok(released)
         })
         .await
     }
@@ -237,7 +239,7 @@ impl LockService {
     /// If the future is dropped, the operation still completes.
     pub async fn evict(&self, name: LockName, reason: String) -> Result<Evicted, StoreError> {
         let inner = Arc::clone(&self.inner);
-        self.run_to_completion(async move {
+        Detached::new(self, async move {
             let (sent, deadlines) = inner.start_long();
             let answer = inner.store.evict(&name, &reason, deadlines).await;
             inner.metrics.evict(sent.elapsed(), &answer);
@@ -341,13 +343,6 @@ impl LockService {
         }
         self.inner.store.close().await;
     }
-
-    fn run_to_completion<T: Send + 'static>(
-        &self,
-        operation: impl Future<Output = T> + Send + 'static,
-    ) -> Detached<T> {
-        Detached::new(operation, self.inner.background.clone(), self.slot.clone())
-    }
 }
 
 impl ServiceShared {
@@ -362,6 +357,24 @@ impl ServiceShared {
         let (now, step) = (Instant::now(), self.operation_timeout);
         let end = now + step * LONG_TIMEOUTS;
         (now, Deadlines { step, end })
+    }
+
+    /// Renews leases. Their remaining times are as of now.
+    async fn renew(
+        &self,
+        names: &LockNames,
+        token: Token,
+        options: RenewOptions,
+        deadline: Instant,
+    ) -> Result<Renewed, StoreError> {
+        let sent = Instant::now();
+        let answer = self.store.renew(names, token, options, deadline).await;
+        self.metrics.renew(sent.elapsed(), &answer);
+        let mut renewed = answer?;
+        if let Renewed::Extended(renewals) = &mut renewed {
+            acquire::age(renewals.iter_mut().map(|renewal| &mut renewal.lease), sent)?;
+        }
+        Ok(renewed)
     }
 
     /// The state of a lock, and when the request was sent.

@@ -13,9 +13,9 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::ServiceShared;
 use super::acquire::Request;
 use super::backoff::Backoff;
+use super::{LockService, ServiceShared};
 use crate::domain::{Claim, Rollback, SuspendOptions, Suspended};
 use crate::limits::{Passed, Slot};
 use crate::store::StoreError;
@@ -75,14 +75,13 @@ pub(super) struct Detached<T: Send + 'static> {
 
 impl<T: Send + 'static> Detached<T> {
     pub(super) fn new(
+        service: &LockService,
         operation: impl Future<Output = T> + Send + 'static,
-        background: TaskTracker,
-        slot: Slot,
     ) -> Self {
         Self {
             operation: Some(Box::pin(operation)),
-            background,
-            slot,
+            background: service.inner.background.clone(),
+            slot: service.slot.clone(),
         }
     }
 }

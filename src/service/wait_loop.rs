@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::acquire::{AcquireAnswer, Request};
+use super::acquire::{AcquireAnswer, Request, remaining};
 use super::backoff::{self, Backoff};
 use super::hold::{EventSender, HoldEvent};
 use super::local_waiters::{LocalWaiters, QueueAnswer, QueuePlace};
-use super::remaining;
 use super::waiter::Waiter;
-use crate::domain::{Acquired, Attempt, Position, QueueRequest, Rollback, Ticket, Waiting};
+use crate::domain::{
+    Acquired, Attempt, GrantKind, Position, QueueRequest, Rollback, Ticket, Waiting,
+};
 use crate::store::StoreError;
 use stopping::StopReason;
 
@@ -151,8 +152,7 @@ impl WaitLoop {
         // A re-entry cannot be rolled back. A poll that may re-enter must be too late before the client gets its answer.
         let may_reenter = queue_request.takes_over;
         let too_late_at = Instant::now() + queue_request.execute_within;
-        let poll = self.request.clone().try_acquire(Some(queue_request));
-        let mut in_flight: PendingAnswer = Box::pin(poll);
+        let mut in_flight: PendingAnswer = Box::pin(self.request.clone().poll(queue_request));
         tokio::select! {
             biased;
             (sent, answer) = &mut in_flight => return PollResult::Answered(sent, answer),
@@ -176,9 +176,9 @@ impl WaitLoop {
     /// late or was lost.
     fn has_expired_unseen(&self, sent: Instant, answer: &Result<Acquired, StoreError>) -> bool {
         let has_expired = match answer {
-            Ok(Acquired::Granted(grants)) => {
-                let mut leases = grants.iter().map(|grant| &grant.lease);
-                leases.any(|lease| remaining::is_over(lease, sent))
+            Ok(Acquired::Granted(granted)) if granted.kind == GrantKind::New => {
+                let mut leases = granted.leases.iter();
+                leases.any(|lease| remaining(lease, sent).is_none())
             }
             Ok(Acquired::Ended(lost)) => self.has_ambiguous_attempt && lost.reason.ran_out(),
             Ok(_) | Err(_) => false,

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use leasehold::config::RedisAddress;
 use leasehold::domain::{
-    Claim, Holder, Lease, LockState, NotHolder, Released, RenewOptions, Renewed,
+    Claim, GrantKind, Granted, Holder, Lease, LockState, NotHolder, Released, RenewOptions, Renewed,
 };
 use leasehold::service::{AcquireOutcome, LockService};
 use leasehold::store::{LockStore, StoreError};
@@ -97,7 +97,11 @@ impl Replica {
     /// Retries an acquire while the store is recovering or unavailable, and fails if it is granted before `held_until`.
     async fn granted_not_before(&self, claim: &Claim, held_until: Instant) -> Lease {
         let lease = eventually("grants go on", async || match self.acquire(claim).await {
-            Ok(AcquireOutcome::Granted(leases)) => Some(only(leases)),
+            Ok(AcquireOutcome::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                ..
+            })) => Some(only(leases)),
             Ok(AcquireOutcome::Recovering { .. }) | Err(_) => None,
             other => panic!("grants are held back, but: {other:?}"),
         })
@@ -113,7 +117,11 @@ impl Replica {
     /// Acquires a claim that must be granted.
     async fn lease(&self, claim: &Claim) -> Lease {
         match self.acquire(claim).await {
-            Ok(AcquireOutcome::Granted(leases)) => only(leases),
+            Ok(AcquireOutcome::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                ..
+            })) => only(leases),
             other => panic!("{:?} must be granted, but: {other:?}", claim.names),
         }
     }

@@ -13,7 +13,7 @@ mod watching;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Claim, LockState, LockView};
+use leasehold::domain::{Claim, GrantKind, Granted, LockState, LockView};
 use leasehold::service::{AcquireAnswer, AcquireOutcome, LockService, NotGranted};
 use leasehold::store::StoreError;
 use tokio::task::JoinHandle;
@@ -62,7 +62,16 @@ impl Waiting {
 
     async fn granted(self) {
         let outcome = self.outcome().await;
-        assert!(matches!(outcome, AcquireOutcome::Granted(_)), "{outcome:?}");
+        assert!(
+            matches!(
+                outcome,
+                AcquireOutcome::Granted(Granted {
+                    kind: GrantKind::New,
+                    ..
+                })
+            ),
+            "{outcome:?}"
+        );
     }
 
     async fn timed_out(self) -> NotGranted {
@@ -95,7 +104,13 @@ async fn takes(service: &LockService, claim: &Arc<Claim>) {
     let answer = service.acquire(Arc::clone(claim), Duration::ZERO).await;
     let answer = answer.unwrap();
     assert!(
-        matches!(answer.outcome, AcquireOutcome::Granted(_)),
+        matches!(
+            answer.outcome,
+            AcquireOutcome::Granted(Granted {
+                kind: GrantKind::New,
+                ..
+            })
+        ),
         "{answer:?}"
     );
     answer.unclaimed.delivered();

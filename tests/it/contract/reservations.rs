@@ -3,7 +3,9 @@
 //!
 //! All waiters are in one process here. Several processes are in `two_processes`.
 
-use leasehold::domain::{Acquired, Attempt, Claim, Holder, LockName, LockState, Released};
+use leasehold::domain::{
+    Acquired, Attempt, Claim, GrantKind, Granted, Holder, LockName, LockState, Released,
+};
 use leasehold::store::{LAST_CALL, RESERVATION_TTL};
 
 use super::waiting::{held_and_waited_for, unfair};
@@ -341,7 +343,13 @@ pub(super) async fn however_a_lock_opens_it_is_reserved_for_a_moment_and_no_long
     for (way, lock) in locks {
         let answer = fixture.acquire(&rival(&lock)).await;
         assert!(
-            matches!(answer, Acquired::Granted(_)),
+            matches!(
+                answer,
+                Acquired::Granted(Granted {
+                    kind: GrantKind::New,
+                    ..
+                })
+            ),
             "{way:?}: {answer:?}"
         );
     }

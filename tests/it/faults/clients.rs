@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use leasehold::domain::{Released, Renewed};
+use leasehold::domain::{GrantKind, Granted, Released, Renewed};
 use leasehold::service::AcquireOutcome;
 use leasehold::store::ListQuery;
 use tokio::task::JoinSet;
@@ -70,7 +70,13 @@ async fn flushed_scripts_do_not_affect_clients() {
             for claim in lasting_claims(&format!("flushed/{number}"), 50) {
                 let answer = replica.acquire(&claim).await;
                 assert!(
-                    matches!(answer, Ok(AcquireOutcome::Granted(_))),
+                    matches!(
+                        answer,
+                        Ok(AcquireOutcome::Granted(Granted {
+                            kind: GrantKind::New,
+                            ..
+                        }))
+                    ),
                     "{answer:?}"
                 );
                 let answer = replica.renew(&claim).await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold::domain::{GrantKind, Granted};
 use leasehold::service::AcquireOutcome;
 use tokio::time::Instant;
 
@@ -156,7 +157,14 @@ async fn connections_are_given_up_while_no_new_one_can_be_opened() {
     address.refuse(false);
     eventually("it is granted again", async || {
         let answer = replica.acquire(&lasting(claim())).await.ok()?;
-        matches!(answer, AcquireOutcome::Granted(_)).then_some(())
+        matches!(
+            answer,
+            AcquireOutcome::Granted(Granted {
+                kind: GrantKind::New,
+                ..
+            })
+        )
+        .then_some(())
     })
     .await;
 }
