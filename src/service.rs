@@ -2,7 +2,8 @@
 //!
 //! Nothing here knows HTTP or any particular store. Every operation runs to completion even if its caller disconnects,
 //! an undelivered grant is rolled back, and a failed rollback is retried in the background. Stores never wait, so all
-//! waiting is here: `wait_loop` has one waiting request, `local_waiters` all of them.
+//! waiting is here: `wait_loop` has one waiting request, `local_waiters` all of them, and `schedule` decides when each asks
+//! the store next.
 
 mod acquire;
 mod background;
@@ -13,6 +14,7 @@ mod hold;
 mod listed_holders;
 mod local_waiters;
 pub mod metrics;
+mod schedule;
 mod wait_loop;
 mod waiter;
 mod watch;

@@ -1,12 +1,12 @@
-//! The shared handle of a waiting request: others wake it and schedule its polls.
+//! The shared handle of a waiting request: others wake it and add reasons to its schedule.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
+use super::schedule::PollSchedule;
 use crate::domain::{Claim, ClaimDigest, LockName};
 use crate::limits::Taken;
 
@@ -23,8 +23,7 @@ pub(super) struct Waiter {
     is_disconnected: AtomicBool,
     /// An earlier request of this process for the same claim was granted; this one may take the lease over.
     is_heir: AtomicBool,
-    /// When it must poll, whatever its place in the queue.
-    poll_at: Mutex<Option<Instant>>,
+    schedule: Mutex<PollSchedule>,
     #[expect(dead_code, reason = "it is held, not read")]
     places: Places,
 }
@@ -51,7 +50,7 @@ impl Waiter {
             wake: Notify::new(),
             is_disconnected: AtomicBool::new(false),
             is_heir: AtomicBool::new(false),
-            poll_at: Mutex::default(),
+            schedule: Mutex::default(),
             places,
         }
     }
@@ -72,18 +71,11 @@ impl Waiter {
         self.wake.notified().await;
     }
 
-    /// Schedules a poll at `at`, or keeps an earlier one. Does not wake the waiter.
-    pub(super) fn recheck(&self, at: Instant) {
-        let mut poll_at = self.poll_at();
-        *poll_at = Some(poll_at.map_or(at, |before| before.min(at)));
-    }
-
-    /// The scheduled poll. Takes it if it is due: the waiter must then poll.
-    pub(super) fn take_poll(&self, now: Instant) -> Option<Instant> {
-        let mut poll_at = self.poll_at();
-        let at = *poll_at;
-        poll_at.take_if(|at| *at <= now);
-        at
+    /// When it polls. Do not call [`LocalWaiters`](super::local_waiters::LocalWaiters) while holding it, and do not
+    /// await. A change does not wake the waiter.
+    pub(super) fn schedule(&self) -> MutexGuard<'_, PollSchedule> {
+        // Poisoning is harmless: no step panics halfway through a change.
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An earlier request for the same claim was granted.
@@ -99,10 +91,6 @@ impl Waiter {
     /// Whether its caller has disconnected.
     pub(super) fn is_disconnected(&self) -> bool {
         self.is_disconnected.load(Ordering::Acquire)
-    }
-
-    fn poll_at(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.poll_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

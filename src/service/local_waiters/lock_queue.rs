@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{DeferredNotify, POLL_SPACING};
+use super::DeferredNotify;
+use crate::service::schedule::{HeadSchedule, POLL_SPACING};
 use crate::service::waiter::Waiter;
 
 /// The waiters of one lock.
@@ -16,11 +17,8 @@ pub(super) struct LockQueue {
     pub(super) waiters: BTreeMap<(u64, u64), Arc<Waiter>>,
     /// Requests without an answer yet. They keep the queue alive, because a reservation may arrive before the answer.
     pub(super) arriving: usize,
-    /// The lock was reserved, and no waiter has polled since.
-    pub(super) is_reserved: bool,
-    pub(super) reserved_at: Option<Instant>,
-    /// When the head waiter polls, unless something makes it poll sooner.
-    pub(super) poll_at: Instant,
+    /// When its head waiter polls.
+    pub(super) head: HeadSchedule,
     /// When the last answered request was sent, which is the process's last heartbeat to the store.
     last_contact: Option<Instant>,
     /// When the request was sent that found places lost; since then all waiters poll once, one after the other.
@@ -81,7 +79,7 @@ impl LockQueue {
         let others = self.waiters.values();
         let others = others.filter(|other| other.number != waiter.number);
         for (number, other) in (0..).zip(others) {
-            other.recheck(now + POLL_SPACING * number);
+            other.schedule().recheck(now + POLL_SPACING * number);
             wakes.add(other);
         }
     }
@@ -101,9 +99,7 @@ impl Default for LockQueue {
         Self {
             waiters: BTreeMap::new(),
             arriving: 0,
-            is_reserved: false,
-            reserved_at: None,
-            poll_at: Instant::now(),
+            head: HeadSchedule::new(Instant::now()),
             last_contact: None,
             restoring: None,
         }

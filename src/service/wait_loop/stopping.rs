@@ -36,7 +36,7 @@ impl WaitLoop {
         } else if self.request.inner.draining.is_cancelled() {
             Some(StopReason::Draining)
         } else {
-            let is_over = self.limit.is_some_and(|limit| limit <= Instant::now());
+            let is_over = self.waiter.schedule().is_over(Instant::now());
             is_over.then_some(StopReason::TimedOut)
         }
     }
@@ -144,8 +144,8 @@ impl WaitLoop {
             return unconfirmed;
         }
         let mut by = Instant::now() + SUSPEND_MAX;
-        if let (StopReason::TimedOut, Some(limit)) = (reason, self.limit) {
-            by = by.min(limit + LATE_MAX);
+        if let (StopReason::TimedOut, Some(ends_at)) = (reason, self.waiter.schedule().ends_at()) {
+            by = by.min(ends_at + LATE_MAX);
         }
         let suspend = async {
             self.request.slot.retake().await;
