@@ -11,7 +11,7 @@
 //!   axum, except for the types of HTTP that [`server`] passes on.
 //!
 //! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`limits`] (what may be in use at
-//! once), [`telemetry`] (logs and metrics), and [`server`] (sockets, timeouts, shutdown), which knows none of the layers
+//! once), `backoff` (pauses between attempts), [`telemetry`] (logs and metrics), and [`server`] (sockets, timeouts, shutdown), which knows none of the layers
 //! and of which [`http`] knows only the peer of a request.
 //!
 //! # The way of a request
@@ -21,6 +21,7 @@
 //! [`domain::Acquired`], becomes a [`service::AcquireAnswer`], which carries the guard that rolls the grant back until it
 //! is delivered, and then a response.
 
+mod backoff;
 pub mod cli;
 pub mod config;
 pub mod domain;

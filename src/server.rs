@@ -24,8 +24,8 @@ use tokio::task::JoinSet;
 
 use connections::Protocol;
 pub use connections::{HttpApp, OpenConnections};
+pub use peer::Peer;
 use peer::Peers;
-pub use peer::{Peer, network_of};
 pub use workers::Workers;
 
 use crate::config::ServerConfig;

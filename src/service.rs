@@ -7,7 +7,6 @@
 
 mod acquire;
 mod background;
-mod backoff;
 mod events;
 mod held;
 mod hold;
@@ -307,9 +306,10 @@ impl LockService {
         self.inner.store.refresh_health().await;
     }
 
-    /// Refreshes the store's health and sweeps the store at this interval, for ever. Run it as a task.
-    pub async fn run_checks(&self, every: Duration) -> Infallible {
+    /// Refreshes the store's health and sweeps the store, as often as the store wants, for ever. Run it as a task.
+    pub async fn run_checks(&self) -> Infallible {
         let inner = &*self.inner;
+        let every = inner.store.check_interval();
         let checks = async {
             let mut ticks = ticks(every);
             loop {

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::acquire::Request;
-use super::backoff::Backoff;
 use super::{LockService, ServiceShared};
+use crate::backoff::Backoff;
 use crate::domain::{Claim, Rollback, SuspendOptions, Suspended};
 use crate::limits::{Passed, Slot};
 use crate::store::StoreError;

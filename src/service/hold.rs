@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use super::ServiceShared;
 use super::acquire::{AcquireAnswer, AcquireOutcome, Request, age};
-use super::backoff::{self, Backoff};
 use super::held::HeldByStream;
 use super::wait_loop::WaitLoop;
 use super::waiter::DisconnectGuard;
+use crate::backoff::{self, Backoff};
 use crate::domain::{
     Claim, GrantKind, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight,
 };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::backoff::{self, Backoff};
+use crate::backoff::{self, Backoff};
 
 /// The average time between two polls of a process is at least this, and n times as long for polls of n locks.
 pub(super) const POLL_SPACING: Duration = Duration::from_millis(1);

@@ -38,9 +38,6 @@ use crate::support::stores;
 /// A TTL longer than any test: a lock that becomes free must have been released or rolled back.
 const FOR_EVER: Duration = Duration::from_secs(600);
 
-/// How often a replica checks its store.
-const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-
 /// One replica of Leasehold, without HTTP.
 struct Replica {
     service: LockService,
@@ -68,7 +65,7 @@ impl Replica {
     fn within(timeout: Duration, store: Arc<dyn LockStore>) -> Self {
         let service = stores::service_within(timeout, store);
         let checked = service.clone();
-        let checks = tokio::spawn(async move { checked.run_checks(CHECK_INTERVAL).await });
+        let checks = tokio::spawn(async move { checked.run_checks().await });
         let checks = checks.abort_handle();
         Self { service, checks }
     }

@@ -115,7 +115,7 @@ impl Failures {
     /// Counts the failure and returns the problem for it. Trusted proxies are never limited, because they forward
     /// requests of many clients.
     pub(super) fn refuse(&self, requester: &Requester, detail: &'static str) -> Problem {
-        let counted = self.counts.count(requester.ip());
+        let counted = self.counts.count(requester.network());
         if requester.is_trusted_proxy() || counted.count <= self.per_minute_max {
             Problem::unauthorized(detail)
         } else {

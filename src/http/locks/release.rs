@@ -124,7 +124,9 @@ fn log_eviction(
     evicted: &Evicted,
     reason: &str,
 ) {
-    let frequent = role.is_none().then(|| Frequent::Eviction(requester.ip()));
+    let frequent = role
+        .is_none()
+        .then(|| Frequent::Eviction(requester.network()));
     let Some(number) = app.log_sample().number(frequent) else {
         return;
     };
