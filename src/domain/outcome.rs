@@ -37,6 +37,24 @@ pub enum Acquired {
     },
 }
 
+impl Acquired {
+    /// How the claim came to hold its locks; none if it does not hold them.
+    #[must_use]
+    pub fn kind(&self) -> Option<GrantKind> {
+        match self {
+            Self::Granted(granted) => Some(granted.kind),
+            Self::Waiting(_)
+            | Self::Superseded
+            | Self::Blocked(_)
+            | Self::Mismatched(_)
+            | Self::TooManyWaiters { .. }
+            | Self::WaitExpired
+            | Self::Ended(_)
+            | Self::Recovering { .. } => None,
+        }
+    }
+}
+
 /// The leases of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {

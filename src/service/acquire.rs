@@ -54,17 +54,23 @@ pub enum AcquireOutcome {
 }
 
 impl AcquireOutcome {
-    /// The leases that the outcome reports.
-    pub(super) fn leases(&self) -> &[Lease] {
+    /// How the claim came to hold its locks; none if it does not hold them.
+    #[must_use]
+    pub fn kind(&self) -> Option<GrantKind> {
+        Some(self.granted()?.kind)
+    }
+
+    /// The leases of the claim, if it holds its locks.
+    pub(super) fn granted(&self) -> Option<&Granted> {
         match self {
-            Self::Granted(granted) => &granted.leases,
+            Self::Granted(granted) => Some(granted),
             Self::Blocked(_)
             | Self::Mismatched(_)
             | Self::TooManyWaiters(_)
             | Self::TimedOut(_)
             | Self::Draining(_)
             | Self::Ended(_)
-            | Self::Recovering { .. } => &[],
+            | Self::Recovering { .. } => None,
         }
     }
 }

@@ -256,23 +256,23 @@ mod tests {
             NextStep::Sleep(Some(now + SECOND * 60))
         );
         schedule.start_ticket(now, SECOND * 30);
+        let until = |seconds| NextStep::Sleep(Some(now + SECOND * seconds));
+        assert_eq!(schedule.next(now, None), until(25), "the ticket");
         schedule.repeat(now + SECOND * 20);
+        assert_eq!(schedule.next(now, None), until(20), "the follow-up");
         let head_at = Some(now + SECOND * 15);
+        assert_eq!(schedule.next(now, head_at), until(15), "the head");
         schedule.recheck(now + SECOND * 10);
-        for (passed, head_at, next) in [
-            (0, head_at, 10),
-            (10, head_at, 15),
-            (15, None, 20),
-            (20, None, 25),
-        ] {
-            let now = now + SECOND * passed;
-            let until = now + SECOND * u32::try_from(next - passed).expect("it is small");
-            if schedule.next(now, None) == NextStep::Poll {
-                schedule.begin_poll(now);
-            }
-            assert_eq!(schedule.next(now, head_at), NextStep::Sleep(Some(until)));
-        }
+        assert_eq!(schedule.next(now, head_at), until(10), "the recheck");
+        assert_eq!(
+            schedule.next(now + SECOND * 10, head_at),
+            NextStep::Poll,
+            "the first of them"
+        );
+        schedule.begin_poll(now + SECOND * 10);
         let refresh_at = now + SECOND * 25;
+        let next = schedule.next(refresh_at - SECOND, None);
+        assert_eq!(next, until(25), "the poll was the follow-up, too");
         assert_eq!(schedule.next(refresh_at, None), NextStep::Poll);
         assert!(schedule.begin_poll(refresh_at), "the ticket is refreshed");
         assert!(!schedule.is_over(now + SECOND * 59));
@@ -331,6 +331,7 @@ mod tests {
         schedule.queued(now, None, PACE);
         schedule.failed(now, true, PACE);
         assert_jittered(schedule.next(now, None), now, SECOND);
+        schedule.queued(now, None, PACE);
         schedule.failed(now, false, PACE);
         assert_jittered(schedule.next(now, None), now, PACE.of_others);
     }

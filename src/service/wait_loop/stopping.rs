@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::{PendingAnswer, WaitLoop};
-use crate::domain::{Acquired, Lease, Suspended};
+use crate::domain::{Acquired, Granted, Suspended};
 use crate::service::UnclaimedLease;
 use crate::service::acquire::{AcquireAnswer, AcquireOutcome, NotGranted};
 use crate::service::local_waiters::Departure;
@@ -49,7 +49,7 @@ impl WaitLoop {
     ) -> Result<AcquireAnswer, StoreError> {
         let answer = self.request.answer(end, sent, self.waited());
         let expires_in = match &answer {
-            Ok(answer) => soonest_end(answer.outcome.leases()),
+            Ok(answer) => answer.outcome.granted().and_then(soonest_end),
             Err(_) => None,
         };
         // Where the claim does not hold, nothing keeps the next waiter from its turn.
@@ -235,6 +235,7 @@ impl Drop for WaitLoop {
     }
 }
 
-fn soonest_end(leases: &[Lease]) -> Option<Duration> {
-    leases.iter().map(|lease| lease.holder.expires_in).min()
+fn soonest_end(granted: &Granted) -> Option<Duration> {
+    let leases = granted.leases.iter();
+    leases.map(|lease| lease.holder.expires_in).min()
 }

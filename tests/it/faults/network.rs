@@ -60,13 +60,7 @@ async fn a_thread_that_cannot_connect_uses_the_connections_of_others() {
     });
     let answer = on_another_thread.await.expect("no panic");
     assert!(
-        matches!(
-            answer,
-            Ok(AcquireOutcome::Granted(Granted {
-                kind: GrantKind::New,
-                ..
-            }))
-        ),
+        matches!(&answer, Ok(granted) if granted.kind() == Some(GrantKind::New)),
         "{answer:?}"
     );
 }
@@ -101,14 +95,7 @@ async fn a_grant_whose_reply_was_lost_is_rolled_back() {
     // The token can be used as before.
     eventually("the network is well", async || {
         let answer = network.behind.acquire(&claim).await.ok()?;
-        matches!(
-            answer,
-            AcquireOutcome::Granted(Granted {
-                kind: GrantKind::New,
-                ..
-            })
-        )
-        .then_some(())
+        (answer.kind() == Some(GrantKind::New)).then_some(())
     })
     .await;
 }
@@ -134,14 +121,7 @@ async fn a_grant_that_ran_out_before_its_request_was_repeated_does_not_end_the_c
     let claim = lasting(claim);
     eventually("the token is as good as before", async || {
         let answer = network.behind.acquire(&claim).await.ok()?;
-        matches!(
-            answer,
-            AcquireOutcome::Granted(Granted {
-                kind: GrantKind::New,
-                ..
-            })
-        )
-        .then_some(())
+        (answer.kind() == Some(GrantKind::New)).then_some(())
     })
     .await;
 }
