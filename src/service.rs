@@ -18,12 +18,11 @@ mod wait_loop;
 mod waiter;
 mod watch;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -305,46 +304,6 @@ impl LockService {
     pub async fn warm_up(self) {
         self.inner.store.refresh_health().await;
     }
-
-    /// Refreshes the store's health and sweeps the store, as often as the store wants, for ever. Run it as a task.
-    pub async fn run_checks(&self) -> Infallible {
-        let inner = &*self.inner;
-        let every = inner.store.check_interval();
-        let checks = async {
-            let mut ticks = ticks(every);
-            loop {
-                ticks.tick().await;
-                inner.store.refresh_health().await;
-                inner.metrics.store.health(&inner.store.health());
-                inner.metrics.acquires.waiters(inner.queues.counts());
-            }
-        };
-        // Two loops, because a long sweep must not delay the detection of data loss.
-        let sweeps = async {
-            let mut ticks = ticks(every);
-            loop {
-                ticks.tick().await;
-                inner.store.sweep().await;
-            }
-        };
-        tokio::select! {
-            never = checks => never,
-            never = sweeps => never,
-        }
-    }
-
-    /// Waits until all background tasks have ended, or `grace` is over.
-    pub async fn shut_down(&self, grace: Duration) {
-        self.inner.background.close();
-        let finished = tokio::time::timeout(grace, self.inner.background.wait()).await;
-        if finished.is_err() {
-            tracing::warn!(
-                unfinished = self.inner.background.len(),
-                "the store did not answer in time; leases that may be orphaned end with their TTL"
-            );
-        }
-        self.inner.store.close().await;
-    }
 }
 
 impl ServiceShared {
@@ -400,10 +359,4 @@ impl ServiceShared {
             .operation("list", sent.elapsed(), &answer);
         (sent, answer)
     }
-}
-
-fn ticks(every: Duration) -> Interval {
-    let mut ticks = tokio::time::interval(every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
 }

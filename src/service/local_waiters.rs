@@ -4,8 +4,6 @@
 //! the poll interval is over. The others cost the store nothing. Nothing here waits or does I/O. Every step is short
 //! and under one mutex; waiters are woken after it is released.
 
-mod lock_queue;
-
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,13 +12,10 @@ use tokio::time::Instant;
 
 use super::QueueFull;
 use super::schedule::PollPace;
-pub(super) use super::waiter::DeferredNotify;
-use super::waiter::{Places, Waiter};
+use super::waiter::{DeferredNotify, LockQueue, Places, QueueAnswer, Waiter};
 use crate::config::half;
 use crate::domain::{Claim, ClaimDigest, LockName, Token};
 use crate::limits::{Budget, PeerLimits};
-use lock_queue::LockQueue;
-pub(super) use lock_queue::QueueAnswer;
 
 /// A process is considered dead after this many poll intervals without a poll.
 const LIVENESS_INTERVALS: u32 = 3;

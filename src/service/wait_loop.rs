@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use super::acquire::{AcquireAnswer, Request, remaining};
 use super::hold::{EventSender, HoldEvent};
-use super::local_waiters::{LocalWaiters, QueueAnswer, QueuePlace};
+use super::local_waiters::{LocalWaiters, QueuePlace};
 use super::schedule::{FollowUp, NextStep};
-use super::waiter::Waiter;
+use super::waiter::{QueueAnswer, Waiter};
 use crate::domain::{
     Acquired, Attempt, GrantKind, Position, QueueRequest, Rollback, Ticket, Waiting,
 };
