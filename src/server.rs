@@ -5,7 +5,6 @@ mod activity;
 mod connections;
 mod delivery;
 pub mod descriptors;
-mod flood;
 mod peer;
 pub mod shutdown;
 mod socket;
