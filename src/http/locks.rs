@@ -11,12 +11,11 @@ mod renew;
 
 use std::borrow::Cow;
 
-use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 
 use super::extract::Fields;
-use super::negotiate;
+use super::negotiate::preferred;
 use super::problem::Problem;
 use super::routes::Route;
 use crate::domain::{InvalidName, LockName, LockNames, NotHeld, Token};
@@ -170,13 +169,4 @@ pub(super) fn secret(token: Token) -> HeaderValue {
     let mut value = HeaderValue::from_str(text).expect("a UUID is printable ASCII");
     value.set_sensitive(true);
     value
-}
-
-/// The response media type that the client prefers. Most clients send no `Accept` and get the first.
-fn preferred(headers: &HeaderMap, offers: &[&'static str]) -> &'static str {
-    if headers.contains_key(ACCEPT) {
-        negotiate::preferred(headers, offers)
-    } else {
-        offers[0]
-    }
 }
