@@ -3,6 +3,8 @@
 //! Each has its own port and directory, and ends with its owner, even when the test process is killed.
 
 // Benches include this file by its path, too.
+#[path = "redis_server/preloaded.rs"]
+mod preloaded;
 #[path = "redis_server/process.rs"]
 mod process;
 
@@ -20,6 +22,7 @@ use redis::{AsyncConnectionConfig, Client, RedisResult, ToRedisArgs, Value};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
+pub(crate) use preloaded::preloaded;
 use process::Process;
 
 /// How long a start may take before another port is tried.

@@ -1,14 +1,12 @@
--- Included after clock.lua by the script that grants: the fencing token. No other file computes one.
-
--- The clock as text, built from Redis' own digits: converting a number loses digits or is slow.
-local now_text = time[1] .. (#time[2] == 6 and time[2] or string.sub('00000' .. time[2], -6))
+-- Included by the script that grants, after its first fast path: the fencing token. No other file computes one.
 
 -- The next token of a bucket, as text: its counter + 1, or the clock if that is larger. Else nothing, and the code of
 -- the answer: the counter shows that data were lost, because it is missing, it regressed, or it is unused in another
 -- epoch than the one that the process knows; or there is no larger token. The counter of an unused bucket is the
 -- negated epoch.
 local function next_fence(counter, last_seen)
-    -- Nearly always the counter was used, and is behind the clock. Strings of 16 digits compare like their numbers.
+    -- The short cut, which acquire.lua repeats: nearly always the counter was used, and is behind the clock. Strings of
+    -- 16 digits compare like their numbers.
     if counter and #counter == 16 and #now_text == 16 and counter < now_text and counter >= last_seen and counter >= '1' then
         return now_text
     end
