@@ -36,6 +36,9 @@ pub const RESERVATION_TTL: Duration = Duration::from_millis(700);
 /// turn. After a stall of the whole system, the first request to run must not find all the others too late.
 pub const LAST_CALL: Duration = Duration::from_millis(300);
 
+/// How often a store is checked that has no setting for it.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
 /// What a store method returns.
 pub type StoreResult<T> = Result<T, StoreError>;
 
@@ -155,6 +158,11 @@ pub trait LockStore: Send + Sync + fmt::Debug {
 
     /// Checks the state of the store itself and drops entries that are due. Called every few seconds.
     async fn refresh_health(&self);
+
+    /// How often to call [`refresh_health`](Self::refresh_health) and [`sweep`](Self::sweep).
+    fn check_interval(&self) -> Duration {
+        CHECK_INTERVAL
+    }
 
     /// Does the work that visits every lock, if it is due: counts the held ones, and repairs the effects of a clock
     /// that was set back. Called as often as [`refresh_health`](Self::refresh_health) but apart from it, because

@@ -7,12 +7,8 @@ use super::{Holders, Lease, LockName, Mode, Position, Queue, Ticket, Ttl};
 /// The outcome of an acquire. Lists with an entry per lock are in the order of the claim's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// The claim was granted just now.
-    Granted(Vec<Grant>),
-    /// The claim already holds its locks; its hold count was raised.
-    Reentered(Vec<Lease>),
-    /// The claim already holds its locks; nothing changed.
-    Replayed(Vec<Lease>),
+    /// The claim holds its locks.
+    Granted(Granted),
     /// The claim is in the queue of each lock. Only for a request that waits.
     Waiting(Waiting),
     /// A later request of the client replaced this one: the claim now waits on another process, or holds by that
@@ -41,13 +37,65 @@ pub enum Acquired {
     },
 }
 
-/// A lock that was granted just now.
+impl Acquired {
+    /// How the claim came to hold its locks; none if it does not hold them.
+    #[must_use]
+    pub fn kind(&self) -> Option<GrantKind> {
+        match self {
+            Self::Granted(granted) => Some(granted.kind),
+            Self::Waiting(_)
+            | Self::Superseded
+            | Self::Blocked(_)
+            | Self::Mismatched(_)
+            | Self::TooManyWaiters { .. }
+            | Self::WaitExpired
+            | Self::Ended(_)
+            | Self::Recovering { .. } => None,
+        }
+    }
+}
+
+/// The leases of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
-    /// The lease, with a new fencing token.
-    pub lease: Lease,
-    /// How long the previous lease had been held, if that lease expired.
-    pub after_expiry: Option<Duration>,
+pub struct Granted {
+    /// How the claim came to hold them.
+    pub kind: GrantKind,
+    /// The leases, in the order of names.
+    pub leases: Vec<Lease>,
+    /// The previous leases that had expired; only for new grants.
+    pub expired: Vec<PreviousLease>,
+}
+
+/// How a claim came to hold its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrantKind {
+    /// It was granted them just now, with new fencing tokens.
+    New,
+    /// It held them already; its hold count was raised.
+    Reentered,
+    /// It held them already; nothing changed.
+    Replayed,
+}
+
+/// The lease of a lock before a new grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreviousLease {
+    /// The lock.
+    pub name: LockName,
+    /// How long it had been held.
+    pub held_for: Duration,
+}
+
+impl Granted {
+    /// Leases that the claim held already.
+    #[must_use]
+    pub fn before(kind: GrantKind, leases: Vec<Lease>) -> Self {
+        Self {
+            kind,
+            leases,
+            expired: Vec::new(),
+        }
+    }
 }
 
 /// A claim in the queue.

@@ -68,7 +68,7 @@ pub(super) fn request(app: &App, request: &RequestFacts, response: &ResponseFact
 /// The kind of a line that can come in any number; none if such lines are always written. On a service with keys, bad
 /// requests to open routes count as refusals without a key, because clients without one can send them.
 fn frequent(app: &App, request: &RequestFacts, response: &ResponseFacts<'_>) -> Option<Frequent> {
-    let (settings, peer) = (app.settings(), request.requester.ip());
+    let (settings, peer) = (app.settings(), request.requester.network());
     let asks_for_keys = matches!(settings.access, Access::Keys(..));
     let is_open = request.route.is_none_or(Route::shows_no_lock);
     if asks_for_keys && is_open && response.status.is_client_error() {

@@ -12,9 +12,10 @@ use futures_util::{Stream, StreamExt as _, stream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::ServiceShared;
 use super::events::{ExpiryTask, Happened, LINGER, LogEntry};
 use super::metrics::Open;
-use super::{ServiceShared, backoff};
+use crate::backoff;
 use crate::domain::{EventKind, Fence, LockEvent, LockName, LockState, LockView};
 use crate::store::{ListQuery, StoreError};
 

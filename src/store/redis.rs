@@ -61,6 +61,7 @@ use scripts::ScriptRequest;
 pub struct RedisStore {
     node: Node,
     last_health: Mutex<HealthCheck>,
+    check_interval: Duration,
     /// The pace of listings and counts.
     pace: Pace,
 }
@@ -98,6 +99,7 @@ impl RedisStore {
         let store = Self {
             node,
             last_health: Mutex::default(),
+            check_interval: config.check_interval,
             pace: Pace::default(),
         };
         let check = store.check().await;
@@ -339,6 +341,10 @@ impl LockStore for RedisStore {
     async fn refresh_health(&self) {
         let check = self.check().await;
         self.log_changes(&check);
+    }
+
+    fn check_interval(&self) -> Duration {
+        self.check_interval
     }
 
     async fn sweep(&self) {

@@ -2,7 +2,7 @@
 //!
 //! The contract tests (`contract::order`) check that they increase at all.
 
-use leasehold::domain::{Acquired, Attempt, Claim, Fence, LockState};
+use leasehold::domain::{Acquired, Attempt, Claim, Fence, GrantKind, Granted, LockState};
 use leasehold::store::{Fault, StoreError};
 use tokio::time::Instant;
 
@@ -62,7 +62,11 @@ async fn a_lost_counter_never_leads_to_a_smaller_fence() {
     let next = rival(&first);
     let after = eventually("the lock is granted again", async || {
         match fixture.acquire(&next).await {
-            Acquired::Granted(grants) => Some(only(grants).lease.holder.fence.get()),
+            Acquired::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                ..
+            }) => Some(only(leases).holder.fence.get()),
             Acquired::Recovering { .. } => None,
             other => panic!("nobody holds the lock, but: {other:?}"),
         }
@@ -307,8 +311,12 @@ async fn a_hundred_thousand_grants_in_one_microsecond_are_all_in_order() {
     for _ in 0..100_000 {
         let attempt = Attempt::random();
         match fixture.attempt(&claim, attempt).await {
-            Ok(Acquired::Granted(grants)) => {
-                let fence = only(grants).lease.holder.fence.get();
+            Ok(Acquired::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                ..
+            })) => {
+                let fence = only(leases).holder.fence.get();
                 assert!(fence > last, "{fence} after {last}");
                 last = fence;
             }

@@ -13,6 +13,7 @@ use super::super::memory::{self, deliver};
 use super::super::state::{Downtime, Notification, State, StoreTime};
 use super::super::{Fault, Listener, StoreError};
 use super::disk::{Clocks, Disk, Rows};
+use crate::backoff::Backoff;
 
 /// After a failed commit, the next one is tried after this time, doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -149,7 +150,7 @@ impl FileJournal {
     /// Writes batch after batch until the journal is closed.
     pub(super) async fn write_to(self: Arc<Self>, disk: Disk) {
         let disk = Arc::new(Mutex::new(disk));
-        let mut pause = PAUSE_MIN;
+        let mut backoff = Backoff::default();
         while let Some((batch, is_last)) = self.next().await {
             let (disk, clocks) = (Arc::clone(&disk), self.clocks(batch.now));
             // Cancellation safety: this task ends with its runtime only, and the commit then succeeds or not, unreported.
@@ -160,7 +161,7 @@ impl FileJournal {
             });
             match written.await {
                 Ok((batch, Ok(()))) => {
-                    pause = PAUSE_MIN;
+                    backoff.reset();
                     self.succeeded(batch);
                 }
                 Ok((batch, Err(error))) => {
@@ -168,8 +169,7 @@ impl FileJournal {
                     if is_last {
                         return;
                     }
-                    sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    sleep(backoff.next(PAUSE_MIN, PAUSE_MAX)).await;
                 }
                 // What was to be written is lost, so that nothing that follows could be relied on.
                 Err(panicked) => {

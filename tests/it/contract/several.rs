@@ -3,8 +3,8 @@
 //! Waiting for them is in `several_waiting`.
 
 use leasehold::domain::{
-    Acquired, Attempt, Claim, ConflictKind, Lease, LockName, LockNames, LockState, Mismatch,
-    NotHolder, Released, Renewed,
+    Acquired, Attempt, Claim, ConflictKind, GrantKind, Granted, Lease, LockName, LockNames,
+    LockState, Mismatch, NotHolder, Released, Renewed,
 };
 
 use super::order::names_of_one_bucket;
@@ -113,11 +113,19 @@ pub(super) async fn a_lease_on_several_locks_is_replayed_and_re_entered(fixture:
             .collect::<Vec<_>>()
     };
     match fixture.acquire(&claim).await {
-        Acquired::Replayed(leases) => assert_eq!(fences(&leases), fences(&granted)),
+        Acquired::Granted(Granted {
+            kind: GrantKind::Replayed,
+            leases,
+            ..
+        }) => assert_eq!(fences(&leases), fences(&granted)),
         other => panic!("the claim holds, but: {other:?}"),
     }
     match fixture.acquire(&at_depth(&claim, 2)).await {
-        Acquired::Reentered(leases) => assert_eq!(fences(&leases), fences(&granted)),
+        Acquired::Granted(Granted {
+            kind: GrantKind::Reentered,
+            leases,
+            ..
+        }) => assert_eq!(fences(&leases), fences(&granted)),
         other => panic!("the claim goes deeper, but: {other:?}"),
     }
     for lock in &locks {
@@ -144,7 +152,9 @@ pub(super) async fn a_claim_on_other_locks_beside_those_it_holds_is_another(fixt
     assert_free(fixture, &[third]).await;
     // A claim on fewer locks finds that it holds them.
     let fewer = fixture.acquire(&on(&claim, &[&second])).await;
-    assert!(matches!(&fewer, Acquired::Replayed(leases) if leases.len() == 1));
+    assert!(
+        matches!(&fewer, Acquired::Granted(Granted { kind: GrantKind::Replayed, leases, .. }) if leases.len() == 1)
+    );
 }
 
 pub(super) async fn a_claim_that_ended_on_one_lock_is_not_granted_the_others(fixture: &Fixture) {
@@ -265,8 +275,12 @@ pub(super) async fn of_many_simultaneous_claims_on_several_locks_one_is_granted(
     let mut granted = 0;
     for answer in futures_util::future::join_all(requests).await {
         match answer {
-            Acquired::Granted(grants) => {
-                assert_eq!(grants.len(), 3);
+            Acquired::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                ..
+            }) => {
+                assert_eq!(leases.len(), 3);
                 granted += 1;
             }
             // A partial grant would show here.

@@ -1,8 +1,8 @@
 //! Contract tests of waiting for several locks at once: one place in each queue, all in one order, so no deadlocks.
 
 use leasehold::domain::{
-    Acquired, Claim, ConflictKind, LockName, LockNames, Mismatch, NotHolder, Position, Queue,
-    Released,
+    Acquired, Claim, ConflictKind, GrantKind, Granted, LockName, LockNames, Mismatch, NotHolder,
+    Position, Queue, Released,
 };
 
 use super::several::{blocked_by, claim_on_fresh};
@@ -173,7 +173,10 @@ pub(super) async fn a_ring_of_claims_does_not_deadlock(fixture: &Fixture) {
         let (mut granted, mut waiting) = (Vec::new(), Vec::new());
         for mut waiter in waiters {
             match fixture.poll(&mut waiter).await {
-                Acquired::Granted(_) => granted.push(waiter),
+                Acquired::Granted(Granted {
+                    kind: GrantKind::New,
+                    ..
+                }) => granted.push(waiter),
                 Acquired::Waiting(_) => waiting.push(waiter),
                 other => panic!("{other:?}"),
             }

@@ -3,7 +3,8 @@
 //! Reservations are in `reservations`, and places without a waiter in `places`.
 
 use leasehold::domain::{
-    Acquired, Claim, ConflictKind, LockState, Mode, NotHolder, Position, Queue, Released,
+    Acquired, Claim, ConflictKind, GrantKind, Granted, LockState, Mode, NotHolder, Position, Queue,
+    Released,
 };
 
 use super::expiry::after_expiry_in;
@@ -231,7 +232,11 @@ pub(super) async fn a_waiter_that_was_granted_is_replayed(fixture: &Fixture) {
     fixture.freed(&holding).await;
     let lease = only(leases_granted(fixture.poll(&mut waiter).await));
     match fixture.poll(&mut waiter.again()).await {
-        Acquired::Replayed(leases) => assert_eq!(only(leases).holder.fence, lease.holder.fence),
+        Acquired::Granted(Granted {
+            kind: GrantKind::Replayed,
+            leases,
+            ..
+        }) => assert_eq!(only(leases).holder.fence, lease.holder.fence),
         other => panic!("the claim holds, but: {other:?}"),
     }
     assert_eq!(fixture.queue(lock_of(&holding)).await, Queue::default());
