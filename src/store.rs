@@ -235,6 +235,8 @@ pub struct ListQuery {
     pub prefix: String,
     /// Only names after this one.
     pub after: Option<LockName>,
+    /// [`Listing::snapshot`] of the page before.
+    pub snapshot: Option<u64>,
     /// At most this many locks; fewer if the page has no room for them.
     pub page_size: usize,
 }
@@ -260,6 +262,8 @@ pub struct StoreHealth {
     pub clock_offset_ms: Option<i64>,
     /// The connection pool, if there is one.
     pub pool: Option<PoolHealth>,
+    /// The file of the store, if there is one.
+    pub disk: Option<DiskHealth>,
     /// Answers that did not belong to their request; always 0 unless the client library is broken.
     pub response_mismatches: u64,
 }
@@ -282,6 +286,17 @@ pub struct PoolHealth {
     pub open: u32,
     /// The most connections.
     pub max: u32,
+}
+
+/// The use of a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskHealth {
+    /// The size of the file at the last check, in bytes.
+    pub file_bytes: u64,
+    /// Commits that the disk has confirmed, each with the changes of many operations.
+    pub commits: u64,
+    /// Commits that failed.
+    pub failed_commits: u64,
 }
 
 /// Opens the configured store.

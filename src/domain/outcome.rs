@@ -343,4 +343,6 @@ pub struct Listing {
     pub locks: Vec<LockView>,
     /// The name after which the next page starts; none on the last page.
     pub next_after: Option<LockName>,
+    /// Lets the store continue with the names that it has found for this page.
+    pub snapshot: Option<u64>,
 }

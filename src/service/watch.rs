@@ -254,6 +254,7 @@ async fn learn(inner: &ServiceShared, scope: Scope) {
     let mut query = ListQuery {
         prefix,
         after: None,
+        snapshot: None,
         page_size: PAGE_SIZE,
     };
     loop {
@@ -263,7 +264,7 @@ async fn learn(inner: &ServiceShared, scope: Scope) {
             .locks
             .iter()
             .fold(true, |_, view| inner.events.learn(view, seen));
-        query.after = page.next_after;
+        (query.after, query.snapshot) = (page.next_after, page.snapshot);
         if query.after.is_none() || !has_room {
             return;
         }

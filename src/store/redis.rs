@@ -51,6 +51,7 @@ use crate::domain::{
 use connector::Connector;
 use encode::digests;
 use health::{CHECK_TIMEOUT, HealthCheck};
+use listing::Snapshots;
 use node::{LOSSES_MAX, Node};
 use pool::Pool;
 use pubsub::PubSub;
@@ -62,8 +63,10 @@ pub struct RedisStore {
     node: Node,
     last_health: Mutex<HealthCheck>,
     check_interval: Duration,
-    /// The pace of listings and counts.
+    /// The pace of listings, and of corrections after a clock that was set back.
     pace: Pace,
+    count_pace: Pace,
+    snapshots: Snapshots,
 }
 
 impl RedisStore {
@@ -100,7 +103,9 @@ impl RedisStore {
             node,
             last_health: Mutex::default(),
             check_interval: config.check_interval,
-            pace: Pace::default(),
+            pace: Pace::of_listings(),
+            count_pace: Pace::of_counts(),
+            snapshots: Snapshots::default(),
         };
         let check = store.check().await;
         if let Err(failure) = &check
@@ -369,6 +374,7 @@ impl LockStore for RedisStore {
             held_locks: last_health.held_locks,
             clock_offset_ms: contacted.then_some(clock_offset_ms),
             pool: Some(self.node.pool.health()),
+            disk: None,
             response_mismatches: self.node.mismatches.load(Ordering::Relaxed),
         }
     }

@@ -10,7 +10,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::support::fixture::{
-    READ, Waiter, claim, claim_on_all, fresh_name, in_mode, lock_of, names, permits, rival,
+    Fixture, READ, Waiter, claim, claim_on, claim_on_all, fresh_name, in_mode, lock_of, name,
+    names, permits, rival,
 };
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::{eventually, stores};
@@ -257,4 +258,30 @@ async fn a_hand_over_between_requests_is_four_commands_at_the_most_however_many_
         let most = 4 * waiters + 1;
         assert!(sent <= most, "{sent} commands for {waiters} hand-overs");
     }
+}
+
+/// Each page would cost as much as the whole listing otherwise.
+#[tokio::test]
+async fn the_keys_are_scanned_once_for_all_pages_of_a_listing() {
+    const LOCKS: usize = 600;
+    let fixture = Fixture::redis().await;
+    for number in 0..LOCKS {
+        let lock = name(&format!("listed/{number}"));
+        fixture.granted(&claim_on(&lock)).await;
+    }
+    let redis = &fixture.redis_behind().server;
+    let scans = async || {
+        let carried_out = carried_out(redis).await;
+        carried_out.get("scan").copied().unwrap_or_default()
+    };
+    let before = scans().await;
+    let one_page = fixture.page("listed/", None, LOCKS).await;
+    let of_one_page = scans().await - before;
+    assert_eq!(one_page.locks.len(), LOCKS);
+    let names = fixture.names("listed/", 50).await;
+    assert_eq!(names.len(), LOCKS);
+    let of_all_pages = scans().await - before - of_one_page;
+    assert!(of_one_page > 1);
+    // Other tests have locks on this Redis, in other databases.
+    assert!(of_all_pages <= of_one_page, "{of_all_pages} scans");
 }

@@ -2,6 +2,7 @@
 //! since the last commit is the next commit. How rows are written is not known here.
 
 use std::fmt::Display;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub(super) struct FileJournal {
     changed: Notify,
     downtime: Downtime,
     pub(super) listener: OnceLock<Arc<dyn Listener>>,
+    commits: AtomicU64,
+    failed_commits: AtomicU64,
 }
 
 struct JournalState {
@@ -74,6 +77,8 @@ impl FileJournal {
             changed: Notify::new(),
             downtime,
             listener: OnceLock::new(),
+            commits: AtomicU64::new(0),
+            failed_commits: AtomicU64::new(0),
         }
     }
 
@@ -91,6 +96,11 @@ impl FileJournal {
     /// Why changes cannot be written at present.
     pub(super) fn trouble(&self) -> Option<String> {
         self.state().trouble.clone()
+    }
+
+    /// How many commits have succeeded, and how many have failed.
+    pub(super) fn commits(&self) -> [u64; 2] {
+        [&self.commits, &self.failed_commits].map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Waits until everything that steps have changed so far is on the disk.
@@ -202,6 +212,7 @@ impl FileJournal {
     }
 
     fn succeeded(&self, batch: Batch) {
+        self.commits.fetch_add(1, Ordering::Relaxed);
         {
             let mut state = self.state();
             if state.trouble.take().is_some() {
@@ -218,6 +229,7 @@ impl FileJournal {
 
     /// Puts the batch back before what came since, so that the next commit writes both.
     fn failed(&self, mut batch: Batch, error: String) {
+        self.failed_commits.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state();
         if state.trouble.is_none() {
             tracing::error!(

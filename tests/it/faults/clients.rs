@@ -40,6 +40,7 @@ async fn grants_of_disconnected_clients_are_rolled_back() {
     let query = ListQuery {
         prefix: "hung-up/".to_owned(),
         after: None,
+        snapshot: None,
         page_size: 1_000,
     };
     eventually("every lock is free", async || {

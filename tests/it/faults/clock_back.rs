@@ -147,6 +147,7 @@ async fn look_at(held: &Claim, look: Look, holding: &Replica, other: &Replica) {
             let everything = ListQuery {
                 prefix: String::new(),
                 after: None,
+                snapshot: None,
                 page_size: 100,
             };
             other.service.list(&everything).await.ok().map(drop)

@@ -50,6 +50,10 @@ async fn after_a_failed_synchronization_it_depends_on_nothing_that_may_be_missin
     let (directory, records) = (stores::directory(), stores::directory());
     let disk = FaultyDisk::new(records.path());
     let mut serving = serve_on(&disk, directory.path());
+    eventually("the metrics have the size of the file", async || {
+        (metric(&serving, "file_bytes").await > 0).then_some(())
+    })
+    .await;
     let mut granted = Vec::new();
     for round in 0..3 {
         for number in 0..50 {
@@ -72,6 +76,10 @@ async fn after_a_failed_synchronization_it_depends_on_nothing_that_may_be_missin
         let ready = reqwest::get(format!("{}/readyz?verbose", serving.url)).await;
         let said = ready.unwrap().text().await.unwrap();
         assert!(said.contains("cannot write to the disk"), "{said}");
+        eventually("the metrics count the failure", async || {
+            (metric(&serving, r#"commits_total{result="error"}"#).await > round).then_some(())
+        })
+        .await;
         disk.repair();
         let path = format!("/locks/{round}/after");
         eventually("the store grants again", async || {
@@ -88,4 +96,13 @@ async fn after_a_failed_synchronization_it_depends_on_nothing_that_may_be_missin
     for path in granted {
         assert_eq!(post(&serving, &path).await.0, 423, "{path} is held");
     }
+}
+
+/// A metric of the store.
+async fn metric(serving: &Serving, name: &str) -> usize {
+    let metrics = reqwest::get(format!("{}/metrics", serving.url)).await;
+    let metrics = metrics.unwrap().text().await.unwrap();
+    let name = format!("leasehold_store_{name} ");
+    let value = metrics.lines().find_map(|line| line.strip_prefix(&name));
+    value.expect("it exists from the start").parse().unwrap()
 }

@@ -33,7 +33,9 @@ if #ARGV <= 5 and not has_stood then
         local counter, last_seen = call('GETSET', fence, now_text), ARGV[4]
         -- The short cut of next_fence in fence.lua: here, to define a function would cost as much as a quarter of a
         -- command.
-        if counter and #counter == 16 and #now_text == 16 and counter < now_text and counter >= last_seen and counter >= '1' then
+        local is_behind = counter and #counter == 16 and counter < now_text and counter >= last_seen and counter >= '1'
+        local is_unused = counter == last_seen and #counter == 17 and string.sub(counter, 1, 1) == '-' and string.sub(counter, 2) < now_text
+        if #now_text == 16 and (is_behind or is_unused) then
             return record
         end
         -- The counter is ahead of the clock, or data were lost. Undo the writes; the code below decides.
