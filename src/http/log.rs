@@ -164,7 +164,10 @@ impl Frequent {
         if is_over_limit || problem.access_refusal().is_some() {
             return Some(Self::PeerRefusal(peer));
         }
-        if matches!(code, Code::StoreUnavailable | Code::Recovering) {
+        if matches!(
+            code,
+            Code::StoreUnavailable | Code::StoreFull | Code::Recovering
+        ) {
             return Some(Self::StoreFailure);
         }
         let is_client_error = code.facts().status.is_client_error();

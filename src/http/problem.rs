@@ -320,26 +320,26 @@ impl From<StoreError> for Problem {
             ),
         };
         let detail = format!("{}; {effect}", what_failed(fault));
-        let mut refusal = Self::new(Code::StoreUnavailable, detail);
-        refusal.0.extras.outcome = Some(outcome);
-        refusal.0.cause = Some(error.to_string());
-        refusal.retry_after(match fault {
+        let (code, retry_after) = match fault {
             Fault::Timeout
             | Fault::Io
             | Fault::Replica
             | Fault::ReadOnly
             | Fault::Busy
-            | Fault::Corrupt => RETRY_STORE,
+            | Fault::Corrupt => (Code::StoreUnavailable, RETRY_STORE),
             Fault::Auth
             | Fault::Permission
             | Fault::Database
             | Fault::Cluster
             | Fault::Tls
             | Fault::Protocol
-            | Fault::Full
-            | Fault::Limit
-            | Fault::Refused => RETRY_STORE_LASTING,
-        })
+            | Fault::Refused => (Code::StoreUnavailable, RETRY_STORE_LASTING),
+            Fault::Full | Fault::Limit => (Code::StoreFull, RETRY_STORE_LASTING),
+        };
+        let mut refusal = Self::new(code, detail);
+        refusal.0.extras.outcome = Some(outcome);
+        refusal.0.cause = Some(error.to_string());
+        refusal.retry_after(retry_after)
     }
 }
 

@@ -255,13 +255,16 @@ impl LockStore for FileStore {
             trouble,
             refused,
             clock_offset_ms: Some(ahead / 1_000),
-            findings: vec![Finding {
-                topic: "durability",
-                is_fine: true,
-                detail: "leases are on the disk before they are reported, and survive a restart; no other process shares \
-                         them"
-                    .to_owned(),
-            }],
+            findings: vec![
+                Finding {
+                    topic: "durability",
+                    is_fine: true,
+                    detail: "leases are on the disk before they are reported, and survive a restart; no other process \
+                             shares them"
+                        .to_owned(),
+                },
+                self.memory.room(),
+            ],
             ..self.memory.health()
         }
     }
