@@ -13,7 +13,7 @@ pub enum Exit {
     Failed,
     /// The arguments are not a valid command.
     Misused,
-    /// The configuration is invalid, or the store is configured in a way that would lose leases.
+    /// The configuration is invalid; or the store would lose leases, or refuses this process.
     Misconfigured,
     /// A second signal ended the process during the drain.
     Stopped(Stop),
@@ -59,7 +59,8 @@ impl Exit {
             }
             Self::Misconfigured => {
                 "A setting is invalid, also if a flag sets it, or a file that it names cannot be read; or the store is \
-                 reachable but configured in a way that would lose leases; or its directory is in use or damaged."
+                 reachable but configured in a way that would lose leases, or refuses this process; or its directory is \
+                 in use or damaged."
             }
             Self::Stopped(Stop::HangUp) => {
                 "A second signal, SIGHUP, ended the server during the drain."

@@ -35,7 +35,7 @@ pub(super) enum ServeError {
         address: SocketAddr,
         error: io::Error,
     },
-    /// The store is reachable but would lose leases. The store's configuration or ours is wrong.
+    /// The store is reachable, but would lose leases or refuses this process. Its configuration or ours is wrong.
     #[error("refusing this store: {}", .0.detail())]
     Refused(#[from] StoreError),
     #[error("the operating system refused a resource that the server needs: {0}")]

@@ -12,10 +12,13 @@ mod losses;
 mod network;
 mod outages;
 mod pauses;
+mod refusals;
 mod replaced;
 mod replacements;
 mod rights;
+mod silence;
 mod streams;
+mod tls;
 mod unfit;
 
 use std::sync::Arc;

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use redis::Cmd;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::failure::Failure;
 use super::pool::Pool;
+use super::probe;
 use super::pubsub::PubSub;
 use super::recovery::Recovery;
 use super::reply::{InTime, Malformed, Reply};
@@ -28,6 +30,8 @@ pub(super) struct Node {
     pub(super) mismatches: AtomicU64,
     /// Held by the request that announces a TTL, so that only one of many with the same TTL does.
     pub(super) announcing: tokio::sync::Mutex<()>,
+    /// Finds out when a Redis that is down is back. Ends with the store.
+    pub(super) _probe: AbortOnDropHandle<()>,
 }
 
 /// The answer of a script.
@@ -118,6 +122,10 @@ impl Node {
         read: impl Fn(Reply) -> Result<T, Malformed>,
     ) -> Result<Answered<T>, Unanswered> {
         let (mut has_lost_tries, mut may_arrive) = (false, false);
+        if let Some(failure) = probe::known_down(&self.pool, &self.recovery) {
+            let error = failure.into_error(has_lost_tries);
+            return Err(Unanswered { error, may_arrive });
+        }
         let mut pause = Duration::ZERO;
         loop {
             let began = Instant::now();
@@ -170,8 +178,8 @@ impl Node {
         };
         let value = answer.inspect_err(|failure| {
             // Another connection has the same rights, but may lead to another Redis.
-            let is_doubtful = failure.may_be_done && failure.fault != Fault::Auth;
-            if is_doubtful || failure.fault == Fault::ReadOnly {
+            let is_doubtful = failure.may_be_done && failure.fault != Fault::Permission;
+            if is_doubtful || matches!(failure.fault, Fault::Replica | Fault::ReadOnly) {
                 connection.abandon();
             }
         })?;

@@ -33,7 +33,7 @@ async fn a_connection_to_a_redis_that_became_read_only_is_not_used_again() {
     acquire().await.expect("it may write");
     replace(&former, &proxy, &new).await;
     match acquire().await {
-        Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::ReadOnly),
+        Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::Replica),
         other => panic!("it is read-only, but: {other:?}"),
     }
     eventually("the new primary grants", async || {

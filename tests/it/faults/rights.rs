@@ -126,7 +126,7 @@ async fn what_a_script_may_not_do_in_the_middle_may_be_done() {
         .release(&claim.names, claim.token, None, deadline())
         .await;
     match answer {
-        Err(StoreError::Unknown { fault, .. }) => assert_eq!(fault, Fault::Auth),
+        Err(StoreError::Unknown { fault, .. }) => assert_eq!(fault, Fault::Permission),
         other => panic!("its first write was done, but: {other:?}"),
     }
     grant(&server, "+set -evalsha").await;
@@ -134,7 +134,7 @@ async fn what_a_script_may_not_do_in_the_middle_may_be_done() {
         .acquire(&rival(&claim), attempt, None, deadline())
         .await;
     match answer {
-        Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::Auth),
+        Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::Permission),
         other => panic!("nothing was done, but: {other:?}"),
     }
 }
@@ -168,45 +168,59 @@ async fn without_the_right_to_count_subscribers_locks_are_granted_and_it_is_repo
     );
 }
 
+/// What the opening of a store reports, if it is refused.
+async fn refusal(server: &RedisServer, database: u16, config: &RedisConfig) -> (Fault, String) {
+    match stores::redis_store(&server.database(database), config).await {
+        Err(error) => (error.fault(), error.detail().to_owned()),
+        Ok(store) => panic!("it must be refused: {:?}", store.health()),
+    }
+}
+
 #[tokio::test]
-async fn the_reason_for_an_unavailable_redis_is_reported() {
+async fn a_redis_that_refuses_a_starting_process_is_reported_with_the_reason() {
     let server = durable_redis().await;
     grant(&server, &format!("{RIGHTS} &lh:1:* -info")).await;
     let wrong = RedisConfig {
         password: Some(Secret::new("wrong")),
         ..config()
     };
-    let trouble = async |config: &RedisConfig, database| {
-        let store = stores::redis_store(&server.database(database), config).await;
-        let store = store.expect("it is waited for");
-        let answer = store
-            .acquire(
-                &claim(),
-                leasehold::domain::Attempt::random(),
-                None,
-                deadline(),
-            )
-            .await;
-        let fault = answer.err().map(|error| error.fault());
-        let health = store.health();
-        assert!(!health.contacted && !health.up);
-        (fault, health.trouble.unwrap_or_default())
-    };
-    let (fault, why) = trouble(&wrong, 0).await;
-    assert_eq!(fault, Some(Fault::Auth), "{why}");
-    assert!(why.contains("password"), "{why}");
-    let (fault, why) = trouble(&config(), 0).await;
-    assert_eq!(fault, Some(Fault::Auth), "{why}");
+    let (fault, why) = refusal(&server, 0, &wrong).await;
+    assert_eq!(fault, Fault::Auth, "{why}");
+    assert!(why.contains("the user or the password"), "{why}");
+    let (fault, why) = refusal(&server, 0, &config()).await;
+    assert_eq!(fault, Fault::Permission, "{why}");
     assert!(why.contains("may not run info"), "{why}");
     grant(&server, "+info").await;
-    let (fault, why) = trouble(&config(), 9_999).await;
-    assert_eq!(fault, Some(Fault::Auth), "{why}");
+    let (fault, why) = refusal(&server, 9_999, &config()).await;
+    assert_eq!(fault, Fault::Database, "{why}");
     assert!(why.contains("database"), "{why}");
     server
         .command(&["CONFIG", "SET", "requirepass", "secret"])
         .await;
-    let nobody = stores::redis_config();
-    let (fault, why) = trouble(&nobody, 0).await;
-    assert_eq!(fault, Some(Fault::Auth), "{why}");
+    let (fault, why) = refusal(&server, 0, &stores::redis_config()).await;
+    assert_eq!(fault, Fault::Auth, "{why}");
     assert!(why.contains("asks for a password"), "{why}");
+}
+
+#[tokio::test]
+async fn a_right_that_is_taken_back_later_is_reported_until_it_is_back() {
+    let server = durable_redis().await;
+    grant(&server, &format!("{RIGHTS} &lh:1:*")).await;
+    let replica = Replica::on(store(&server).await);
+    let held = lasting(claim());
+    replica.granted(&held).await;
+    grant(&server, "-evalsha").await;
+    let trouble = eventually("it is noticed", async || {
+        replica.service.store_health().trouble
+    })
+    .await;
+    assert!(trouble.contains("may not run evalsha"), "{trouble}");
+    let answer = replica.acquire(&lasting(claim())).await;
+    assert_eq!(
+        answer.err().map(|error| error.fault()),
+        Some(Fault::Permission)
+    );
+    grant(&server, "+evalsha").await;
+    eventually("it works again", async || replica.renew(&held).await.ok()).await;
+    replica.assert_holds(&held).await;
 }
