@@ -20,7 +20,7 @@ pub use mode::{Mode, Share};
 pub use name::{Bucket, InvalidName, LockName, LockNames};
 pub use outcome::{
     Acquired, Conflict, ConflictKind, Evicted, GrantKind, Granted, Listing, LockState, LockView,
-    Mismatch, NotHeld, NotHolder, PreviousLease, Released, RenewOptions, Renewal, Renewed,
+    Mismatch, NotHeld, NotHolder, PreviousLease, Refused, Released, RenewOptions, Renewal, Renewed,
     Rollback, RollbackRight, SuspendOptions, Suspended, Waiting,
 };
 pub use queue::{HeadWaiter, Position, Queue, QueueRequest, Ticket};

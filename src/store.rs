@@ -53,7 +53,7 @@ pub type StoreResult<T> = Result<T, StoreError>;
 ///   takes over may withdraw the lease that it found, from the step that took it over.
 /// - **Tokens identify claims.** A claim on a lock is the pair of the lock and a token. Acquiring again while the claim
 ///   holds changes nothing but its hold count, and that only upwards; acquiring a claim that ended returns
-///   [`Acquired::Ended`] for [`TOMBSTONE_TTL`] after the end. Methods that act on a claim change nothing for a token
+///   [`Refused::Ended`](crate::domain::Refused::Ended) for [`TOMBSTONE_TTL`] after the end. Methods that act on a claim change nothing for a token
 ///   that does not hold.
 /// - **Order.** Each grant of a lock carries a larger fencing token than every grant of that lock before it. It grows
 ///   on grants alone: not on renewal, re-entry or replay.

@@ -14,6 +14,15 @@ pub enum Acquired {
     /// A later request of the client replaced this one: the claim now waits on another process, or holds by that
     /// request. Only for a request with a ticket; nothing changed.
     Superseded,
+    /// The ticket has passed its deadline, so this request can no longer be granted from it; nothing changed.
+    WaitExpired,
+    /// The claim does not hold its locks and is not in their queues.
+    Refused(Refused),
+}
+
+/// Why a store refuses a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
     /// At least one lock has a conflict; nothing changed. Never for a request that waits.
     Blocked(Vec<Conflict>),
     /// The claim is incompatible with the lock, or with its own earlier request; nothing changed, and waiting cannot
@@ -26,8 +35,6 @@ pub enum Acquired {
         /// How many claims wait.
         queue_length: u64,
     },
-    /// The ticket has passed its deadline, so this request can no longer be granted from it; nothing changed.
-    WaitExpired,
     /// The claim has ended before; a token is valid for one claim only.
     Ended(NotHeld),
     /// The store was unavailable, or may have lost data; new grants wait.
@@ -43,14 +50,7 @@ impl Acquired {
     pub fn kind(&self) -> Option<GrantKind> {
         match self {
             Self::Granted(granted) => Some(granted.kind),
-            Self::Waiting(_)
-            | Self::Superseded
-            | Self::Blocked(_)
-            | Self::Mismatched(_)
-            | Self::TooManyWaiters { .. }
-            | Self::WaitExpired
-            | Self::Ended(_)
-            | Self::Recovering { .. } => None,
+            Self::Waiting(_) | Self::Superseded | Self::WaitExpired | Self::Refused(_) => None,
         }
     }
 }

@@ -9,8 +9,7 @@ use tokio::time::Instant;
 use super::waiter::Waiter;
 use super::{ServiceShared, UnclaimedLease};
 use crate::domain::{
-    Acquired, Attempt, Claim, Conflict, GrantKind, Granted, Lease, LockName, Mismatch, NotHeld,
-    Position, QueueRequest,
+    Acquired, Attempt, Claim, Conflict, GrantKind, Granted, Lease, Position, QueueRequest, Refused,
 };
 use crate::limits::Slot;
 use crate::store::{Fault, StoreError};
@@ -34,23 +33,14 @@ pub struct AcquireAnswer {
 pub enum AcquireOutcome {
     /// The claim holds its locks.
     Granted(Granted),
-    /// The claim is blocked, and the request did not ask to wait.
-    Blocked(Vec<Conflict>),
-    /// The claim contradicts the lock, or itself; waiting cannot help.
-    Mismatched(Mismatch),
-    /// A limit on waiters is reached, so the claim was not queued.
+    /// The store refused the claim. It is blocked only if the request did not ask to wait.
+    Refused(Refused),
+    /// A limit of this process on waiters is reached, so the claim was not queued.
     TooManyWaiters(QueueFull),
     /// The wait timed out.
     TimedOut(NotGranted),
     /// This process is shutting down; other processes continue.
     Draining(NotGranted),
-    /// The claim ended before; a token identifies one claim only.
-    Ended(NotHeld),
-    /// The store was unavailable or may have lost data; new grants wait.
-    Recovering {
-        /// How long new grants wait.
-        retry_in: Duration,
-    },
 }
 
 impl AcquireOutcome {
@@ -64,27 +54,16 @@ impl AcquireOutcome {
     pub(super) fn granted(&self) -> Option<&Granted> {
         match self {
             Self::Granted(granted) => Some(granted),
-            Self::Blocked(_)
-            | Self::Mismatched(_)
-            | Self::TooManyWaiters(_)
-            | Self::TimedOut(_)
-            | Self::Draining(_)
-            | Self::Ended(_)
-            | Self::Recovering { .. } => None,
+            Self::Refused(_) | Self::TooManyWaiters(_) | Self::TimedOut(_) | Self::Draining(_) => {
+                None
+            }
         }
     }
 }
 
-/// Which limit on waiters is reached.
+/// Which limit of this process on waiters is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueFull {
-    /// The queue of this lock is full.
-    Lock {
-        /// The lock.
-        name: LockName,
-        /// How many claims wait for it.
-        queue_length: u64,
-    },
     /// This process has its maximum of waiters.
     Process {
         /// How many there are; a waiter for several locks counts once per lock.
@@ -150,13 +129,14 @@ impl Request {
             .await;
         self.note(sent, &reply);
         let answer = match (reply, queue_full) {
-            (Ok(Acquired::Blocked(_) | Acquired::Recovering { .. }), Some(queue_full)) => {
-                Ok(AcquireAnswer {
-                    outcome: AcquireOutcome::TooManyWaiters(queue_full),
-                    waited: Duration::ZERO,
-                    unclaimed: UnclaimedLease::nothing(),
-                })
-            }
+            (
+                Ok(Acquired::Refused(Refused::Blocked(_) | Refused::Recovering { .. })),
+                Some(queue_full),
+            ) => Ok(AcquireAnswer {
+                outcome: AcquireOutcome::TooManyWaiters(queue_full),
+                waited: Duration::ZERO,
+                unclaimed: UnclaimedLease::nothing(),
+            }),
             (Ok(acquired), _) => self.answer(acquired, sent, Duration::ZERO),
             (Err(error), _) => {
                 if matches!(error, StoreError::Unknown { .. }) {
@@ -207,12 +187,8 @@ impl Request {
             },
             Acquired::Waiting(_)
             | Acquired::Superseded
-            | Acquired::Blocked(_)
-            | Acquired::Mismatched(_)
-            | Acquired::TooManyWaiters { .. }
             | Acquired::WaitExpired
-            | Acquired::Ended(_)
-            | Acquired::Recovering { .. } => None,
+            | Acquired::Refused(_) => None,
         };
         // Cancellation safety: from here on, dropping the answer rolls back the grant.
         let unclaimed = match undelivered_ttl {
@@ -238,13 +214,7 @@ fn outcome(acquired: Acquired, sent: Instant) -> Result<AcquireOutcome, StoreErr
             age(&mut granted.leases, sent)?;
             AcquireOutcome::Granted(granted)
         }
-        Acquired::Blocked(blocked_by) => AcquireOutcome::Blocked(blocked_by),
-        Acquired::Mismatched(mismatch) => AcquireOutcome::Mismatched(mismatch),
-        Acquired::TooManyWaiters { name, queue_length } => {
-            AcquireOutcome::TooManyWaiters(QueueFull::Lock { name, queue_length })
-        }
-        Acquired::Ended(lost) => AcquireOutcome::Ended(lost),
-        Acquired::Recovering { retry_in } => AcquireOutcome::Recovering { retry_in },
+        Acquired::Refused(refused) => AcquireOutcome::Refused(refused),
         Acquired::Waiting(_) | Acquired::Superseded | Acquired::WaitExpired => {
             let detail = "a claim was queued although its request does not wait";
             return Err(StoreError::unknown(Fault::Corrupt, detail));

@@ -194,12 +194,9 @@ impl HoldTask {
         let granted = match outcome {
             AcquireOutcome::Granted(granted) => granted,
             AcquireOutcome::Draining(_) => return self.send_last(HoldEvent::Draining).await,
-            refused @ (AcquireOutcome::Blocked(_)
-            | AcquireOutcome::Mismatched(_)
+            refused @ (AcquireOutcome::Refused(_)
             | AcquireOutcome::TooManyWaiters(_)
-            | AcquireOutcome::TimedOut(_)
-            | AcquireOutcome::Ended(_)
-            | AcquireOutcome::Recovering { .. }) => {
+            | AcquireOutcome::TimedOut(_)) => {
                 return self.send_last(HoldEvent::Refused(Ok(refused))).await;
             }
         };

@@ -141,8 +141,6 @@ impl LockMetrics {
     /// Counts a claim that was not queued because of a limit.
     pub(super) fn queue_full(&self, queue_full: &QueueFull) {
         match queue_full {
-            // Counted with the outcomes of acquires.
-            QueueFull::Lock { .. } => {}
             QueueFull::Process { .. } => self.refusals.count(Limit::Waiters),
             QueueFull::Peer => self.refusals.count(Limit::WaitersPerPeer),
         }

@@ -17,7 +17,7 @@ use super::local_waiters::{LocalWaiters, QueuePlace};
 use super::schedule::{FollowUp, NextStep};
 use super::waiter::{QueueAnswer, Waiter};
 use crate::domain::{
-    Acquired, Attempt, GrantKind, Position, QueueRequest, Rollback, Ticket, Waiting,
+    Acquired, Attempt, GrantKind, Position, QueueRequest, Refused, Rollback, Ticket, Waiting,
 };
 use crate::store::StoreError;
 use stopping::StopReason;
@@ -169,7 +169,9 @@ impl WaitLoop {
                 let mut leases = granted.leases.iter();
                 leases.any(|lease| remaining(lease, sent).is_none())
             }
-            Ok(Acquired::Ended(lost)) => self.has_ambiguous_attempt && lost.reason.ran_out(),
+            Ok(Acquired::Refused(Refused::Ended(lost))) => {
+                self.has_ambiguous_attempt && lost.reason.ran_out()
+            }
             Ok(_) | Err(_) => false,
         };
         has_expired && !self.waiter.is_disconnected()

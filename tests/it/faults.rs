@@ -26,7 +26,8 @@ use std::time::Duration;
 
 use leasehold::config::RedisAddress;
 use leasehold::domain::{
-    Claim, GrantKind, Granted, Holder, Lease, LockState, NotHolder, Released, RenewOptions, Renewed,
+    Claim, GrantKind, Granted, Holder, Lease, LockState, NotHolder, Refused, Released,
+    RenewOptions, Renewed,
 };
 use leasehold::service::{AcquireOutcome, LockService};
 use leasehold::store::{LockStore, StoreError};
@@ -102,7 +103,7 @@ impl Replica {
                 leases,
                 ..
             })) => Some(only(leases)),
-            Ok(AcquireOutcome::Recovering { .. }) | Err(_) => None,
+            Ok(AcquireOutcome::Refused(Refused::Recovering { .. })) | Err(_) => None,
             other => panic!("grants are held back, but: {other:?}"),
         })
         .await;

@@ -2,7 +2,7 @@
 //!
 //! The contract tests (`contract::order`) check that they increase at all.
 
-use leasehold::domain::{Acquired, Attempt, Claim, Fence, GrantKind, Granted, LockState};
+use leasehold::domain::{Acquired, Attempt, Claim, Fence, GrantKind, Granted, LockState, Refused};
 use leasehold::store::{Fault, StoreError};
 use tokio::time::Instant;
 
@@ -67,7 +67,7 @@ async fn a_lost_counter_never_leads_to_a_smaller_fence() {
                 leases,
                 ..
             }) => Some(only(leases).holder.fence.get()),
-            Acquired::Recovering { .. } => None,
+            Acquired::Refused(Refused::Recovering { .. }) => None,
             other => panic!("nobody holds the lock, but: {other:?}"),
         }
     })
@@ -168,7 +168,9 @@ async fn outcome_of(way: Way, counter: Counter) -> Outcome {
         fixture.attempt(&next, Attempt::random()).await
     };
     match answer {
-        Ok(Acquired::Recovering { .. } | Acquired::Waiting(_)) => Outcome::Refused,
+        Ok(Acquired::Refused(Refused::Recovering { .. }) | Acquired::Waiting(_)) => {
+            Outcome::Refused
+        }
         Err(StoreError::Unavailable { fault, .. }) => {
             assert_eq!(fault, Fault::Corrupt);
             Outcome::Exhausted

@@ -2,7 +2,7 @@
 //!
 //! The contract tests check the meaning of a lease; this is about its cost.
 
-use leasehold::domain::{Acquired, Attempt, Claim, GrantKind, Mode, Released, Renewed};
+use leasehold::domain::{Acquired, Attempt, Claim, GrantKind, Mode, Refused, Released, Renewed};
 
 use crate::support::fixture::{
     Fixture, FixtureRedis, READ, Waiter, at_depth, claim, claim_on_all, fresh_name, in_mode,
@@ -52,14 +52,20 @@ async fn a_plain_lease_stays_compact_when_it_is_inspected_or_wanted() {
     fixture.holder(lock_of(&holding)).await;
     let other = rival(&holding);
     let refused = fixture.acquire(&other).await;
-    assert!(matches!(refused, Acquired::Blocked(_)), "{refused:?}");
+    assert!(
+        matches!(refused, Acquired::Refused(Refused::Blocked(_))),
+        "{refused:?}"
+    );
     let released = fixture.release(&other).await;
     assert!(matches!(released, Released::NotHolder(_)), "{released:?}");
     let renewed = fixture.renew(&other).await;
     assert!(matches!(renewed, Renewed::NotHolder(_)), "{renewed:?}");
     let several = claim_on_all(names(&[lock_of(&holding).clone(), fresh_name()]));
     let refused = fixture.acquire(&several).await;
-    assert!(matches!(refused, Acquired::Blocked(_)), "{refused:?}");
+    assert!(
+        matches!(refused, Acquired::Refused(Refused::Blocked(_))),
+        "{refused:?}"
+    );
     assert!(is_compact(&fixture, &holding).await, "when others came");
 
     fixture.waiting(&rival(&holding)).await;

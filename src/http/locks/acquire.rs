@@ -107,15 +107,12 @@ pub(super) fn granted(
     let token = claim.token;
     Err(match outcome {
         AcquireOutcome::Granted(granted) => return Ok(granted),
-        AcquireOutcome::Blocked(blocked_by) => Problem::blocked(blocked_by),
-        AcquireOutcome::Mismatched(mismatch) => Problem::mismatch(mismatch),
+        AcquireOutcome::Refused(refused) => Problem::refused(refused, token),
         AcquireOutcome::TooManyWaiters(full) => Problem::too_many_waiters(full),
         AcquireOutcome::TimedOut(not_granted) => Problem::timed_out(not_granted, token, waited),
         AcquireOutcome::Draining(not_granted) => {
             Problem::draining(not_granted, token, was_draining)
         }
-        AcquireOutcome::Ended(lost) => Problem::claim_ended(lost),
-        AcquireOutcome::Recovering { retry_in } => Problem::recovering(retry_in, token),
     })
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram};
 
 use super::Labelled;
-use crate::domain::{Claim, Conflict, ConflictKind, GrantKind, Mode};
+use crate::domain::{Claim, Conflict, ConflictKind, GrantKind, Mode, Refused};
 use crate::service::local_waiters::WaiterCounts;
 use crate::service::{AcquireAnswer, AcquireOutcome};
 use crate::store::StoreError;
@@ -176,13 +176,16 @@ fn outcome(answer: &Result<AcquireAnswer, StoreError>) -> &'static str {
             GrantKind::Reentered => "reentered",
             GrantKind::Replayed => "replayed",
         },
-        AcquireOutcome::Blocked(blocked_by) => blocked_by.first().map_or("held", blocked),
-        AcquireOutcome::Mismatched(_) => "contradicts",
+        AcquireOutcome::Refused(refused) => match refused {
+            Refused::Blocked(blocked_by) => blocked_by.first().map_or("held", blocked),
+            Refused::Mismatched(_) => "contradicts",
+            Refused::TooManyWaiters { .. } => "too_many_waiters",
+            Refused::Ended(_) => "ended",
+            Refused::Recovering { .. } => "recovering",
+        },
         AcquireOutcome::TooManyWaiters(_) => "too_many_waiters",
         AcquireOutcome::TimedOut(_) => "wait_timeout",
         AcquireOutcome::Draining(_) => "draining",
-        AcquireOutcome::Ended(_) => "ended",
-        AcquireOutcome::Recovering { .. } => "recovering",
     }
 }
 

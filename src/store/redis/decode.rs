@@ -9,8 +9,8 @@ use super::reply::{InTime, Malformed, Reply};
 use crate::domain::{
     Acquired, Claim, Conflict, ConflictKind, Fence, GrantKind, Granted, HoldCount, Holder, Holders,
     Lease, LockName, LockNames, LockState, Metadata, Mismatch, Mode, NotHeld, NotHolder, Owner,
-    Position, PreviousLease, Released, Renewal, Renewed, Share, Suspended, Ticket, Timestamp, Ttl,
-    Waiting,
+    Position, PreviousLease, Refused, Released, Renewal, Renewed, Share, Suspended, Ticket,
+    Timestamp, Ttl, Waiting,
 };
 
 /// How long locks that were held before stay taken or closed at most, without further operations.
@@ -57,28 +57,28 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
         lua::REPLAYED => before(GrantKind::Replayed, leases(reply, &mut closed_for)?),
         lua::BLOCKED => {
             let now_ms = reply.number()?;
-            Acquired::Blocked(conflicts(reply, &claim.names, now_ms)?)
+            Acquired::Refused(Refused::Blocked(conflicts(reply, &claim.names, now_ms)?))
         }
         lua::WAITING => Acquired::Waiting(waiting(reply)?),
-        lua::ENDED => Acquired::Ended(NotHeld {
+        lua::ENDED => Acquired::Refused(Refused::Ended(NotHeld {
             name: name(&mut reply, &claim.names)?,
             reason: mark(&reply.text()?)?,
-        }),
+        })),
         lua::RECOVERING => return Ok(AcquireReply::Recovering),
         lua::COUNTER_REGRESSED => return Ok(AcquireReply::CounterRegressed),
         lua::FENCES_EXHAUSTED => return Ok(AcquireReply::Exhausted),
         lua::WITHDRAWN => return Ok(AcquireReply::Withdrawn),
-        code @ (lua::CLAIM_MISMATCH | lua::HOLDS_SHARED) => {
-            Acquired::Mismatched(mismatch(code, &mut reply, &claim.names)?)
-        }
-        lua::LIMIT_MISMATCH => Acquired::Mismatched(Mismatch::Limit {
+        code @ (lua::CLAIM_MISMATCH | lua::HOLDS_SHARED) => Acquired::Refused(Refused::Mismatched(
+            mismatch(code, &mut reply, &claim.names)?,
+        )),
+        lua::LIMIT_MISMATCH => Acquired::Refused(Refused::Mismatched(Mismatch::Limit {
             name: name(&mut reply, &claim.names)?,
             in_force: limit(reply.number()?)?,
-        }),
-        lua::TOO_MANY_WAITERS => Acquired::TooManyWaiters {
+        })),
+        lua::TOO_MANY_WAITERS => Acquired::Refused(Refused::TooManyWaiters {
             name: name(&mut reply, &claim.names)?,
             queue_length: reply.number()?,
-        },
+        }),
         lua::WAIT_EXPIRED => Acquired::WaitExpired,
         lua::TOO_LATE => {
             let redis_us = reply.number()?;
@@ -204,11 +204,11 @@ fn acquired_packed(packed: &Packed, claim: &Claim) -> Result<Acquired, Malformed
             expired: Vec::new(),
         })),
         Some(lua::REPLAYED) => Ok(before(GrantKind::Replayed, vec![packed.lease(1)?])),
-        Some(lua::BLOCKED) => Ok(Acquired::Blocked(vec![Conflict {
+        Some(lua::BLOCKED) => Ok(Acquired::Refused(Refused::Blocked(vec![Conflict {
             name: claim.names.first().cloned().ok_or(Malformed)?,
             by: ConflictKind::Holders(packed.lease(1)?.holder.into()),
             queue_length: 0,
-        }])),
+        }]))),
         _ => Err(Malformed),
     }
 }

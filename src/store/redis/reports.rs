@@ -11,8 +11,8 @@ use super::reply::Reply;
 use super::scripts::ScriptRequest;
 use super::{RedisStore, keys, scripts};
 use crate::domain::{
-    Acquired, Attempt, Claim, GrantKind, Holder, Lease, Released, Renewed, Rollback, Ticket,
-    Timestamp, Waiting,
+    Acquired, Attempt, Claim, GrantKind, Holder, Lease, Refused, Released, Renewed, Rollback,
+    Ticket, Timestamp, Waiting,
 };
 use crate::store::{Fault, LockStore, StoreError, StoreResult};
 
@@ -36,9 +36,9 @@ impl Node {
                     .await?;
                 Ok(Some(acquired))
             }
-            AcquireReply::Recovering => Ok(Some(Acquired::Recovering {
+            AcquireReply::Recovering => Ok(Some(Acquired::Refused(Refused::Recovering {
                 retry_in: self.recovery.grace_left().unwrap_or_default(),
-            })),
+            }))),
             AcquireReply::CounterRegressed => {
                 self.recovery.declare_lost(epoch);
                 Ok(None)
@@ -77,13 +77,7 @@ impl Node {
                 waiting.ticket = self.steady(waiting.ticket);
                 return Ok(());
             }
-            Acquired::Superseded
-            | Acquired::Blocked(_)
-            | Acquired::Mismatched(_)
-            | Acquired::TooManyWaiters { .. }
-            | Acquired::WaitExpired
-            | Acquired::Ended(_)
-            | Acquired::Recovering { .. } => return Ok(()),
+            Acquired::Superseded | Acquired::WaitExpired | Acquired::Refused(_) => return Ok(()),
         };
         let longest = match granted.kind {
             GrantKind::New => {
@@ -292,15 +286,11 @@ impl RedisStore {
                 ..waiting
             })),
             Acquired::Granted(_) | Acquired::Superseded | Acquired::WaitExpired => Ok(acquired),
-            Acquired::Ended(lost) if lost.reason.ran_out() => {
+            Acquired::Refused(Refused::Ended(lost)) if lost.reason.ran_out() => {
                 let detail = "an earlier try may have been granted, and its lease have run out";
                 Err(StoreError::unknown(Fault::Timeout, detail))
             }
-            Acquired::Blocked(_)
-            | Acquired::Mismatched(_)
-            | Acquired::TooManyWaiters { .. }
-            | Acquired::Ended(_)
-            | Acquired::Recovering { .. } => {
+            Acquired::Refused(_) => {
                 let withdrawn = self.withdraw(claim, attempt, Rollback::Undo, deadline);
                 match withdrawn.await {
                     Ok(()) => Ok(acquired),

@@ -8,7 +8,7 @@ use super::table::Table;
 use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
     Acquired, Attempt, EventKind, Fence, GrantKind, Granted, Lease, LockName, Mismatch, Mode,
-    NotHeld, PreviousLease, QueueRequest,
+    NotHeld, PreviousLease, QueueRequest, Refused,
 };
 use crate::store::{Fault, StoreError};
 
@@ -47,7 +47,7 @@ impl Table {
         if let Some(mismatch) = self.other_limit(claim) {
             // Waiting cannot help this claim, so it must not block the waiters behind it.
             self.leave(claim);
-            return Ok(Acquired::Mismatched(mismatch));
+            return Ok(Acquired::Refused(Refused::Mismatched(mismatch)));
         }
         let is_blocked = claim
             .names
@@ -56,7 +56,9 @@ impl Table {
         match request {
             _ if !is_blocked => self.grant(claim, attempt, now),
             Some(request) => self.enqueue(claim, request, sequence, now),
-            None => Ok(Acquired::Blocked(self.conflicts(claim, sequence, now))),
+            None => Ok(Acquired::Refused(Refused::Blocked(
+                self.conflicts(claim, sequence, now),
+            ))),
         }
     }
 
@@ -65,7 +67,7 @@ impl Table {
         claim.keys.iter().find_map(|key| {
             let reason = self.tombstones.get(key.claim, now)?;
             let name = key.name.clone();
-            Some(Acquired::Ended(NotHeld { name, reason }))
+            Some(Acquired::Refused(Refused::Ended(NotHeld { name, reason })))
         })
     }
 
@@ -85,11 +87,13 @@ impl Table {
             None => Some(self.replay(claim, attempt, now)),
             Some(first) if not_held.count() + 1 < claim.names.len() => {
                 let name = first.name.clone();
-                Some(Acquired::Mismatched(Mismatch::Claim { name }))
+                Some(Acquired::Refused(Refused::Mismatched(Mismatch::Claim {
+                    name,
+                })))
             }
             Some(_) => self
                 .other_ticket(claim)
-                .map(|name| Acquired::Mismatched(Mismatch::Claim { name })),
+                .map(|name| Acquired::Refused(Refused::Mismatched(Mismatch::Claim { name }))),
         }
     }
 
@@ -130,7 +134,7 @@ impl Table {
                 Some(mode) if mode != claim.mode => mismatch(mode, claim.mode, &key.name),
                 Some(_) | None => continue,
             };
-            return Acquired::Mismatched(mismatch);
+            return Acquired::Refused(Refused::Mismatched(mismatch));
         }
         let mut is_deeper = false;
         let mut leases: Vec<Lease> = Vec::with_capacity(claim.names.len());

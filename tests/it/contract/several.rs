@@ -4,7 +4,7 @@
 
 use leasehold::domain::{
     Acquired, Attempt, Claim, ConflictKind, GrantKind, Granted, Lease, LockName, LockNames,
-    LockState, Mismatch, NotHolder, Released, Renewed,
+    LockState, Mismatch, NotHolder, Refused, Released, Renewed,
 };
 
 use super::order::names_of_one_bucket;
@@ -36,7 +36,7 @@ fn evicted() -> NotHolder {
 
 /// What blocks the claim, by name.
 pub(super) fn blocked_by(answer: Acquired) -> Vec<(LockName, ConflictKind)> {
-    let Acquired::Blocked(conflicts) = answer else {
+    let Acquired::Refused(Refused::Blocked(conflicts)) = answer else {
         panic!("something is in the way, but: {answer:?}");
     };
     let named = conflicts
@@ -161,7 +161,7 @@ pub(super) async fn a_claim_that_ended_on_one_lock_is_not_granted_the_others(fix
     let (claim, [first, second, third]) = claim_on_fresh();
     fixture.all_granted(&claim).await;
     fixture.freed(&on(&claim, &[&second])).await;
-    let ended = Acquired::Ended(lost(&second, NotHolder::Released));
+    let ended = Acquired::Refused(Refused::Ended(lost(&second, NotHolder::Released)));
     assert_eq!(fixture.acquire(&claim).await, ended);
     fixture.release_all(&claim).await;
     fixture.granted(&claim_on(&first)).await;
@@ -249,7 +249,10 @@ pub(super) async fn several_locks_are_lost_together(fixture: &Fixture) {
     let lost = locks.map(|lock| lost(&lock, NotHolder::Expired)).to_vec();
     let first = lost[0].clone();
     assert_eq!(fixture.renew(&claim).await, Renewed::NotHolder(lost));
-    assert_eq!(fixture.acquire(&claim).await, Acquired::Ended(first));
+    assert_eq!(
+        fixture.acquire(&claim).await,
+        Acquired::Refused(Refused::Ended(first))
+    );
 }
 
 pub(super) async fn a_withdrawn_attempt_frees_all_its_locks(fixture: &Fixture) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::domain::{
-    Acquired, Attempt, Claim, GrantKind, LockState, NotHolder, RenewOptions, Renewed,
+    Acquired, Attempt, Claim, GrantKind, LockState, NotHolder, Refused, RenewOptions, Renewed,
     RollbackRight, Token,
 };
 
@@ -84,7 +84,10 @@ pub(super) async fn assert_cooling(fixture: &Fixture, claim: &Claim) {
         assert!(matches!(state, LockState::Cooling { .. }), "{state:?}");
     }
     let answer = fixture.acquire(&rival(claim)).await;
-    assert!(matches!(answer, Acquired::Blocked(_)), "{answer:?}");
+    assert!(
+        matches!(answer, Acquired::Refused(Refused::Blocked(_))),
+        "{answer:?}"
+    );
 }
 
 /// One stream after the other holds the claim, on one process or two.
@@ -286,13 +289,19 @@ pub(super) async fn permits_that_stay_taken_are_not_those_of_the_next_lease(fixt
     fixture.granted(&other).await;
     let too_many = in_mode(&rival(&taking), permits(1, 3));
     let answer = fixture.acquire(&too_many).await;
-    assert!(matches!(answer, Acquired::Blocked(_)), "{answer:?}");
+    assert!(
+        matches!(answer, Acquired::Refused(Refused::Blocked(_))),
+        "{answer:?}"
+    );
     fixture.outlast(SHORT * 4).await;
     fixture.granted(&too_many).await;
     let answer = fixture
         .acquire(&in_mode(&rival(&taking), permits(1, 3)))
         .await;
-    assert!(matches!(answer, Acquired::Blocked(_)), "{answer:?}");
+    assert!(
+        matches!(answer, Acquired::Refused(Refused::Blocked(_))),
+        "{answer:?}"
+    );
     for holding in [&back, &other, &too_many] {
         fixture.freed(holding).await;
     }

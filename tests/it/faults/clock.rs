@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, GrantKind, Granted, Released};
+use leasehold::domain::{Acquired, Claim, GrantKind, Granted, Refused, Released};
 use leasehold::service::AcquireOutcome;
 use tokio::time::Instant;
 
@@ -247,7 +247,10 @@ async fn a_clock_that_goes_back_does_not_extend_the_grace_after_a_loss() {
     let next = rival(&held);
     let answer = replica.acquire(&next).await;
     assert!(
-        matches!(answer, Ok(AcquireOutcome::Recovering { .. })),
+        matches!(
+            answer,
+            Ok(AcquireOutcome::Refused(Refused::Recovering { .. }))
+        ),
         "{answer:?}"
     );
     server.move_clock(Duration::ZERO);

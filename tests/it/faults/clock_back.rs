@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use leasehold::domain::{
-    Claim, GrantKind, Granted, Lease, LockState, NotHolder, Released, RenewOptions, Renewed,
+    Claim, GrantKind, Granted, Lease, LockState, NotHolder, Refused, Released, RenewOptions,
+    Renewed,
 };
 use leasehold::service::AcquireOutcome;
 use leasehold::store::ListQuery;
@@ -154,7 +155,7 @@ async fn look_at(held: &Claim, look: Look, holding: &Replica, other: &Replica) {
         }
         Look::Refused => {
             let answer = other.acquire(&rival(held)).await.ok()?;
-            matches!(answer, AcquireOutcome::Blocked(_)).then_some(())
+            matches!(answer, AcquireOutcome::Refused(Refused::Blocked(_))).then_some(())
         }
         Look::Replay | Look::Waiting => {
             let answer = holding.acquire(held).await.ok()?;

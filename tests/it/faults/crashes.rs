@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::config::RedisConfig;
-use leasehold::domain::{Claim, GrantKind, Granted, LockName, NotHolder, Renewed};
+use leasehold::domain::{Claim, GrantKind, Granted, LockName, NotHolder, Refused, Renewed};
 use leasehold::service::AcquireOutcome;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -92,7 +92,9 @@ async fn client(
                 // The client must repeat a release of unknown outcome.
                 while replica.release(&claim).await.is_err() {}
             }
-            Ok(AcquireOutcome::Blocked(_)) => tokio::time::sleep(Duration::from_millis(2)).await,
+            Ok(AcquireOutcome::Refused(Refused::Blocked(_))) => {
+                tokio::time::sleep(Duration::from_millis(2)).await
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             Ok(other) => panic!("nothing ends and nothing is lost here, but: {other:?}"),
         }
@@ -197,7 +199,7 @@ async fn a_redis_that_forgot_grants_nothing_until_the_last_reported_lease_is_ove
                 ) => {
                     assert!(answered >= held_until, "granted while the lease is alive");
                 }
-                Ok(AcquireOutcome::Recovering { .. }) => told_to_wait += 1,
+                Ok(AcquireOutcome::Refused(Refused::Recovering { .. })) => told_to_wait += 1,
                 Err(_) => {}
                 other => panic!("grants are held back, but: {other:?}"),
             }
@@ -276,7 +278,7 @@ async fn a_replica_waits_for_the_leases_that_another_replica_reported() {
             kind: GrantKind::New,
             ..
         })) => Some(()),
-        Ok(AcquireOutcome::Recovering { .. }) | Err(_) => None,
+        Ok(AcquireOutcome::Refused(Refused::Recovering { .. })) | Err(_) => None,
         other => panic!("grants are held back, but: {other:?}"),
     })
     .await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{GrantKind, Granted, LockState, Mode};
+use leasehold::domain::{GrantKind, Granted, LockState, Mode, Refused};
 use leasehold::service::AcquireOutcome;
 use leasehold::store::StoreError;
 
@@ -34,7 +34,7 @@ async fn a_refused_request_whose_first_try_arrives_late_is_not_granted() {
         let late = network.proxy.late();
         let answer = tried_twice(&network, network.behind.acquire(&refused)).await;
         assert!(
-            matches!(answer, Ok(AcquireOutcome::Blocked(_))),
+            matches!(answer, Ok(AcquireOutcome::Refused(Refused::Blocked(_)))),
             "{answer:?}"
         );
         network.beside.release(&holding).await.expect("it is well");

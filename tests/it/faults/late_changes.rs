@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::domain::{
-    Claim, GrantKind, Holder, LockState, Mode, Released, RenewOptions, Renewed,
+    Claim, GrantKind, Holder, LockState, Mode, Refused, Released, RenewOptions, Renewed,
 };
 use leasehold::service::AcquireOutcome;
 use leasehold::store::StoreError;
@@ -169,7 +169,7 @@ async fn a_step_down_that_arrives_after_its_deadline_changes_nothing() {
     let reading = in_mode(&rival(&held), READ);
     let refused = network.beside.acquire(&reading).await;
     assert!(
-        matches!(refused, Ok(AcquireOutcome::Blocked(_))),
+        matches!(refused, Ok(AcquireOutcome::Refused(Refused::Blocked(_)))),
         "{refused:?}"
     );
 }

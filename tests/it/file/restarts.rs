@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::domain::{
-    Acquired, Attempt, Claim, GrantKind, LockState, NotHolder, Released, Renewed,
+    Acquired, Attempt, Claim, GrantKind, LockState, NotHolder, Refused, Released, Renewed,
 };
 use leasehold::store::TOMBSTONE_TTL;
 
@@ -185,13 +185,13 @@ async fn shared_leases_and_permits_go_on() {
     let three = in_mode(&rival(&two), permits(3, 5));
     assert!(matches!(
         fixture.acquire(&three).await,
-        Acquired::Blocked(_)
+        Acquired::Refused(Refused::Blocked(_))
     ));
     fixture.granted(&in_mode(&rival(&two), permits(2, 5))).await;
     let writer = rival(&reader);
     assert!(matches!(
         fixture.acquire(&writer).await,
-        Acquired::Blocked(_)
+        Acquired::Refused(Refused::Blocked(_))
     ));
     fixture.granted(&in_mode(&rival(&reader), READ)).await;
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::domain::{
-    Acquired, Attempt, Claim, ConflictKind, GrantKind, LockState, Position, Ticket, Timestamp,
+    Acquired, Attempt, Claim, ConflictKind, GrantKind, LockState, Position, Refused, Ticket,
+    Timestamp,
 };
 use leasehold::service::{AcquireOutcome as Outcome, LockService};
 use leasehold::store::{LockStore as _, StoreError};
@@ -111,7 +112,10 @@ async fn a_waiter_whose_claim_ended_by_another_request_is_refused() {
     sleep(SHORT * 2).await;
     store.goes_silent(false);
     let outcome = waiting.outcome().await;
-    assert!(matches!(outcome, Outcome::Ended(_)), "{outcome:?}");
+    assert!(
+        matches!(outcome, Outcome::Refused(Refused::Ended(_))),
+        "{outcome:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -227,7 +231,10 @@ async fn a_released_token_ends_the_wait_for_it() {
     let since = Instant::now();
     releases(&service, &claim).await;
     let outcome = waiting.outcome().await;
-    assert!(matches!(outcome, Outcome::Ended(_)), "{outcome:?}");
+    assert!(
+        matches!(outcome, Outcome::Refused(Refused::Ended(_))),
+        "{outcome:?}"
+    );
     assert_at_once(since);
 }
 

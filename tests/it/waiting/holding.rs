@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use leasehold::domain::{Claim, GrantKind, LockState, NotHolder, Position};
+use leasehold::domain::{Claim, GrantKind, LockState, NotHolder, Position, Refused};
 use leasehold::service::{AcquireOutcome, Hold, HoldEvent};
 use tokio::time::{Instant, sleep};
 
@@ -255,7 +255,9 @@ async fn a_stream_that_does_not_ask_to_wait_is_refused() {
     assert!(
         matches!(
             refused[..],
-            [HoldEvent::Refused(Ok(AcquireOutcome::Blocked(_)))]
+            [HoldEvent::Refused(Ok(AcquireOutcome::Refused(
+                Refused::Blocked(_)
+            )))]
         ),
         "{refused:?}"
     );

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::domain::{
     self, Acquired, Claim, ConflictKind, GrantKind, Granted, Holder, Lease, LockName, LockState,
-    LockView, Mismatch, NotHolder, Position, Released, Renewed, Share, Suspended,
+    LockView, Mismatch, NotHolder, Position, Refused, Released, Renewed, Share, Suspended,
 };
 
 use super::super::reference::{Mode, Part, Seen, What, Why};
@@ -41,7 +41,7 @@ impl<P: Place> Run<P> {
             Acquired::Waiting(waiting) => {
                 vec![self.seen_position(What::Waiting, claim, waiting.position)]
             }
-            Acquired::Blocked(conflicts) => {
+            Acquired::Refused(Refused::Blocked(conflicts)) => {
                 let parts = conflicts.into_iter().map(|conflict| {
                     let (lock, length) = (self.lock(&conflict.name), conflict.queue_length);
                     match conflict.by {
@@ -56,16 +56,16 @@ impl<P: Place> Run<P> {
                 });
                 parts.collect()
             }
-            Acquired::Mismatched(mismatch) => vec![self.seen_mismatch(mismatch)],
-            Acquired::TooManyWaiters { name, queue_length } => {
+            Acquired::Refused(Refused::Mismatched(mismatch)) => vec![self.seen_mismatch(mismatch)],
+            Acquired::Refused(Refused::TooManyWaiters { name, queue_length }) => {
                 vec![What::TooManyWaiters.of(self.lock(&name), &[queue_length], &[])]
             }
-            Acquired::Ended(lost) => {
+            Acquired::Refused(Refused::Ended(lost)) => {
                 vec![What::Ended(why(&lost.reason)).bare(self.lock(&lost.name))]
             }
             Acquired::WaitExpired => panic!("nobody waits so long here"),
             Acquired::Superseded => panic!("there is one process here"),
-            Acquired::Recovering { .. } => panic!("nothing was lost here"),
+            Acquired::Refused(Refused::Recovering { .. }) => panic!("nothing was lost here"),
         }
     }
 
