@@ -22,8 +22,26 @@ use super::app::App;
 use super::openapi;
 use super::problem::Problem;
 use super::routes::Route;
-use super::scope::SharedBytes;
 use super::wire::json;
+
+/// A page that is only text: it loads nothing and sends nothing.
+pub(super) const TEXT_ONLY: &str =
+    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// A page with scripts: only our own scripts run, and they connect only to us. `data:` is for icons in the style sheet.
+pub(super) const OWN_SCRIPTS: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Rendered once, since the document never changes while the process runs.
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| openapi::json().into());
+
+/// Without the validator badge, which would send the document to a server of the Swagger project.
+static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
+    let config = Config::new(["/openapi.json"])
+        .validator_url("none")
+        .deep_linking(true)
+        .try_it_out_enabled(true);
+    Arc::new(config)
+});
 
 /// Links to the other routes.
 #[derive(Debug, Serialize, ToSchema)]
@@ -98,34 +116,9 @@ pub(super) async fn version(State(app): State<App>) -> Response {
     json(StatusCode::OK, "application/json", &version)
 }
 
-/// A page that is only text: it loads nothing and sends nothing.
-pub(super) const TEXT_ONLY: &str =
-    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-/// A page with scripts: only our own scripts run, and they connect only to us. `data:` is for icons in the style sheet.
-pub(super) const OWN_SCRIPTS: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
-     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-/// Adds the policy to the headers of a page, and `no-referrer`, because our URLs contain lock names.
-pub(super) fn confine(headers: &mut HeaderMap, policy: &'static str) {
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
-    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-}
-
-/// Rendered once, since the document never changes while the process runs.
-static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| openapi::json().into());
-
-/// Without the validator badge, which would send the document to a server of the Swagger project.
-static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
-    let config = Config::new(["/openapi.json"])
-        .validator_url("none")
-        .deep_linking(true)
-        .try_it_out_enabled(true);
-    Arc::new(config)
-});
-
 /// `GET /openapi.json`
 pub(super) async fn openapi() -> Response {
-    let mut response = shared(DOCUMENT.clone());
+    let mut response = Response::new(Body::from(DOCUMENT.clone()));
     let content_type = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
@@ -150,7 +143,7 @@ pub(super) async fn asset(request: Request) -> Result<Response, Problem> {
     let content_type =
         HeaderValue::try_from(file.content_type).expect("media types are printable ASCII");
     let mut response = match file.bytes {
-        Cow::Borrowed(bytes) => shared(Bytes::from_static(bytes)),
+        Cow::Borrowed(bytes) => Response::new(Body::from(bytes)),
         // The one generated file, of less than a kilobyte.
         Cow::Owned(bytes) => Response::new(Body::from(bytes)),
     };
@@ -169,9 +162,8 @@ pub(super) async fn asset(request: Request) -> Result<Response, Problem> {
     Ok(response)
 }
 
-/// A response whose bytes are shared with all others.
-fn shared(bytes: Bytes) -> Response {
-    let mut response = Response::new(Body::from(bytes));
-    response.extensions_mut().insert(SharedBytes);
-    response
+/// Adds the policy to the headers of a page, and `no-referrer`, because our URLs contain lock names.
+pub(super) fn confine(headers: &mut HeaderMap, policy: &'static str) {
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
 }

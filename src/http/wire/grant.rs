@@ -59,8 +59,8 @@ impl<'a> GrantView<'a> {
     }
 
     /// The same text as serde writes. Serde scans each key and each text for characters to escape, which keys, lock names,
-    /// tokens and times do not contain, and passes the flattened holder through a map. Together that would be an eighth
-    /// of the service's work for a request.
+    /// tokens and times do not contain, and passes the flattened holder through a map. Together that would be more than a
+    /// tenth of the service's work for a request.
     pub(in crate::http) fn to_json(&self) -> Vec<u8> {
         let holder = &self.holder;
         let mut json = Vec::with_capacity(512);
