@@ -16,7 +16,12 @@ use super::pubsub::PubSub;
 use super::recovery::Recovery;
 use super::reply::{InTime, Malformed, Reply};
 use super::scripts::ScriptRequest;
+use crate::backoff::Backoff;
 use crate::store::{Fault, StoreError};
+
+/// The second pause between two tries, after none; doubled up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// How many data losses one request survives before it gives up.
 pub(super) const LOSSES_MAX: usize = 3;
@@ -126,7 +131,7 @@ impl Node {
             let error = failure.into_error(has_lost_tries);
             return Err(Unanswered { error, may_arrive });
         }
-        let mut pause = Duration::ZERO;
+        let (mut pause, mut backoff) = (Duration::ZERO, Backoff::default());
         loop {
             let began = Instant::now();
             let command = || command(has_lost_tries);
@@ -153,7 +158,7 @@ impl Node {
             }
             has_lost_tries |= failure.may_be_done;
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).clamp(Duration::from_millis(10), Duration::from_millis(200));
+            pause = backoff.next(PAUSE_MIN, PAUSE_MAX);
         }
     }
 

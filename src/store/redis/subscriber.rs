@@ -19,6 +19,7 @@ use super::failure::Failure;
 use super::keys;
 use super::pool::Pool;
 use super::pubsub::{PubSubShared, UNPOISONED, publish};
+use crate::backoff::Backoff;
 use crate::store::{Fault, Listener};
 
 /// The pause between two attempts to connect or to announce; doubled up to [`PAUSE_MAX`].
@@ -44,11 +45,11 @@ type Step<'a> = Fuse<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>;
 impl Subscriber {
     /// Receives messages for ever, over one connection after another.
     pub(super) async fn run(&self) {
-        let mut pause = PAUSE_MIN;
+        let mut backoff = Backoff::default();
         loop {
             let ended = match self.connect().await {
                 Ok(pubsub) => {
-                    pause = PAUSE_MIN;
+                    backoff.reset();
                     let source = DemandSource::Since(Instant::now());
                     self.shared.demand.set_source(source);
                     self.shared
@@ -64,8 +65,7 @@ impl Subscriber {
             // Whatever ended the loop, the connection cannot be used again.
             let is_forbidden = |failure: &Failure| failure.fault == Fault::Permission;
             self.shared.lost(ended.as_ref().is_err_and(is_forbidden));
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            tokio::time::sleep(backoff.next(PAUSE_MIN, PAUSE_MAX)).await;
         }
     }
 
@@ -171,7 +171,7 @@ impl Subscriber {
     /// Announces that this process wants events, and gives the others time to receive it. A process that misses it
     /// publishes events anyway, as long as it does not know whether they are wanted.
     async fn announce(&self) {
-        let mut pause = PAUSE_MIN;
+        let mut backoff = Backoff::default();
         loop {
             let published = self.command::<u64>(&publish(&self.shared.watch)).await;
             match published {
@@ -185,8 +185,7 @@ impl Subscriber {
                 }
                 None => {}
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            tokio::time::sleep(backoff.next(PAUSE_MIN, PAUSE_MAX)).await;
         }
         tokio::time::sleep(WATCH_SPREADS).await;
     }
