@@ -22,6 +22,7 @@
 //! is delivered, and then a response.
 
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod domain;
 pub mod http;
