@@ -14,6 +14,7 @@ mod server;
 mod settings;
 mod store;
 mod suggestion;
+mod tls;
 mod waiting;
 
 use std::net::SocketAddr;
@@ -30,6 +31,7 @@ pub use server::{AddressBlock, ServerConfig, half};
 pub use settings::Settings;
 pub use store::{RedisAddress, RedisConfig, StoreUrl};
 pub use suggestion::{did_you_mean, key_meant_by};
+pub use tls::{ClientIdentity, RedisTls};
 pub use waiting::WaitingConfig;
 
 /// The whole configuration, validated.
@@ -96,6 +98,7 @@ impl Config {
         }
         let (store, credentials) = store::parse(settings.text("store"))
             .map_err(|problem| settings.invalid("store", problem))?;
+        let is_encrypted = matches!(&store, StoreUrl::Redis(address) if address.is_encrypted);
         Ok(Self {
             listen,
             store,
@@ -108,7 +111,7 @@ impl Config {
             memory: MemoryConfig {
                 locks_max: settings.count("memory.locks_max")?,
             },
-            redis: RedisConfig::parse(settings, credentials)?,
+            redis: RedisConfig::parse(settings, credentials, is_encrypted)?,
             log: LogConfig::parse(settings)?,
         })
     }

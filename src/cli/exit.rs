@@ -13,7 +13,7 @@ pub enum Exit {
     Failed,
     /// The arguments are not a valid command.
     Misused,
-    /// The configuration is invalid, or the store is configured in a way that would lose leases.
+    /// The configuration is invalid; or the store would lose leases, or refuses this process.
     Misconfigured,
     /// The service that a client command asked cannot be reached.
     Unreachable,
@@ -98,8 +98,9 @@ impl Exit {
             Self::NotFound => "The command of `run` was not found.",
             Self::Command(_) => "The exit code of the command of `run`.",
             Self::Misconfigured => {
-                "A setting is invalid, also if a flag sets it, or a file that it names cannot be read; the key is missing, \
-                 wrong or has no right; or the store is reachable but configured in a way that would lose leases; or its directory is in use or damaged."
+                "A setting is invalid, also if a flag sets it, or a file that it names cannot be read; or the key is \
+                 missing, wrong or has no right; or the store is reachable but configured in a way that would lose \
+                 leases, or refuses this process; or its directory is in use or damaged."
             }
             Self::Stopped(Stop::HangUp) => {
                 "A second signal, SIGHUP, ended the server during the drain."

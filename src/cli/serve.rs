@@ -16,7 +16,7 @@ use crate::server::shutdown::{self, StopSignals};
 use crate::server::{Drained, Server, Workers, descriptors};
 use crate::service::metrics::LockMetrics;
 use crate::service::{self, LockService};
-use crate::store::{self, StoreError};
+use crate::store::{self, StoreError, StoreHealth};
 use crate::telemetry::{self, LogWriter, Metrics};
 
 /// How often histogram samples are moved into their buckets, also in a process that is never scraped.
@@ -35,7 +35,7 @@ pub(super) enum ServeError {
         address: SocketAddr,
         error: io::Error,
     },
-    /// The store is reachable but would lose leases. The store's configuration or ours is wrong.
+    /// The store is reachable, but would lose leases or refuses this process. Its configuration or ours is wrong.
     #[error("refusing this store: {}", .0.detail())]
     Refused(#[from] StoreError),
     #[error("the operating system refused a resource that the server needs: {0}")]
@@ -110,7 +110,12 @@ async fn serve(
     let workers = Workers::start().map_err(ServeError::System)?;
     workers.on_each(|| service.clone().warm_up());
     let serve_admin = serve_admin(admin, app.clone());
-    announce(config, log.clone(), server.local_addr());
+    announce(
+        config,
+        log.clone(),
+        server.local_addr(),
+        &service.store_health(),
+    );
     let drained = tokio::select! {
         drained = server.run(
             http::router(app),
@@ -118,7 +123,7 @@ async fn serve(
             shutdown::announced(draining, config.server.drain_delay),
         ) => drained,
         never = upkeep(&metrics) => match never {},
-        never = service.run_checks(config.redis.check_interval) => match never {},
+        never = service.run_checks() => match never {},
         never = follow_keys(config, &access, &metrics) => match never {},
         never = serve_admin => match never {},
     };
@@ -253,11 +258,15 @@ async fn upkeep(metrics: &Metrics) -> Infallible {
 }
 
 /// Announces the open port: as a short banner on a terminal, as one log line otherwise.
-fn announce(config: &Config, mut log: LogWriter, address: SocketAddr) {
+fn announce(config: &Config, mut log: LogWriter, address: SocketAddr, health: &StoreHealth) {
     let (version, store) = (env!("CARGO_PKG_VERSION"), &config.store);
     if telemetry::is_text(&config.log) && io::stdout().is_terminal() {
+        let trouble = match (&health.trouble, health.contacted) {
+            (Some(trouble), false) => format!("\n          not ready: {trouble}"),
+            _ => String::new(),
+        };
         let banner = format!(
-            "leasehold {version}\n  locks   http://{address}/locks\n  docs    http://{address}/docs\n  store   {store}\n"
+            "leasehold {version}\n  locks   http://{address}/locks\n  docs    http://{address}/docs\n  store   {store}{trouble}\n"
         );
         // Through the log writer, because a stopped terminal (Ctrl-S) would block a direct write, and so the start.
         let _ = log.write_all(banner.as_bytes());

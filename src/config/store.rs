@@ -1,4 +1,4 @@
-//! The store: the URL that chooses it, and the settings of `redis://` besides its address. No message here quotes the URL as
+//! The store: the URL that chooses it, and the settings of Redis besides its address. No message here quotes the URL as
 //! written, because it may contain a password. The store itself connects.
 
 use std::fmt;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::error::ConfigError;
 use super::secret::Secret;
 use super::settings::Settings;
+use super::tls::RedisTls;
 
 const REDIS_PORT: u16 = 6379;
 
@@ -31,6 +32,8 @@ pub struct RedisAddress {
     pub port: u16,
     /// The number of the database.
     pub database: u32,
+    /// Whether the connection uses TLS: `rediss://`.
+    pub is_encrypted: bool,
 }
 
 /// The credentials in a URL.
@@ -45,26 +48,25 @@ impl fmt::Display for StoreUrl {
         match self {
             Self::Memory => formatter.write_str("memory:"),
             Self::File(directory) => write!(formatter, "file:{}", directory.display()),
-            Self::Redis(RedisAddress {
-                host,
-                port,
-                database,
-            }) if host.contains(':') => {
-                write!(formatter, "redis://[{host}]:{port}/{database}")
-            }
-            Self::Redis(RedisAddress {
-                host,
-                port,
-                database,
-            }) => {
-                write!(formatter, "redis://{host}:{port}/{database}")
+            Self::Redis(address) => {
+                let RedisAddress {
+                    host,
+                    port,
+                    database,
+                    is_encrypted,
+                } = address;
+                let scheme = if *is_encrypted { "rediss" } else { "redis" };
+                match host.contains(':') {
+                    true => write!(formatter, "{scheme}://[{host}]:{port}/{database}"),
+                    false => write!(formatter, "{scheme}://{host}:{port}/{database}"),
+                }
             }
         }
     }
 }
 
 pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
-    const HOW: &str = "write memory:, file:DIR or redis://[user:password@]host[:port][/database]";
+    const HOW: &str = "write memory:, file:DIR or redis://[user:password@]host[:port][/database], and rediss:// for TLS";
     let Some((scheme, rest)) = url.split_once(':') else {
         return Err(format!("this is not a URL; {HOW}"));
     };
@@ -72,13 +74,13 @@ pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
         ("memory", None) if rest.is_empty() => Ok((StoreUrl::Memory, Credentials::default())),
         ("memory", _) => Err("nothing follows memory:; write memory:".to_owned()),
         ("file", _) => Ok((StoreUrl::File(directory(rest)?), Credentials::default())),
-        ("redis", Some(rest)) => {
+        ("redis" | "rediss", Some(rest)) => {
             let (address, credentials) =
-                redis(rest).map_err(|problem| format!("{problem}; {HOW}"))?;
+                redis(rest, scheme == "rediss").map_err(|problem| format!("{problem}; {HOW}"))?;
             Ok((StoreUrl::Redis(address), credentials))
         }
-        ("redis", None) => Err(format!("two slashes follow redis:; {HOW}")),
-        ("rediss" | "redis+sentinel" | "redis+cluster" | "quorum", _) => Err(format!(
+        ("redis" | "rediss", None) => Err(format!("two slashes follow {scheme}:; {HOW}")),
+        ("redis+sentinel" | "redis+cluster" | "quorum", _) => Err(format!(
             "a {scheme}: store is planned, but this version does not have it; {HOW}"
         )),
         _ => Err(format!("there is no store of this scheme; {HOW}")),
@@ -112,7 +114,7 @@ pub(super) fn redacted(url: &str) -> String {
     }
 }
 
-fn redis(rest: &str) -> Result<(RedisAddress, Credentials), String> {
+fn redis(rest: &str, is_encrypted: bool) -> Result<(RedisAddress, Credentials), String> {
     // A password may contain an unescaped `@`, so the credentials end at the last one.
     let user_info = rest.rsplit_once('@').map_or("", |(user_info, _)| user_info);
     if user_info.contains(['?', '#']) {
@@ -144,6 +146,7 @@ fn redis(rest: &str) -> Result<(RedisAddress, Credentials), String> {
             host,
             port,
             database,
+            is_encrypted,
         },
         credentials,
     ))
@@ -187,7 +190,7 @@ fn decoded(text: &str) -> Result<String, String> {
         .map_err(|_| "the credentials are not percent-encoded UTF-8".to_owned())
 }
 
-/// The `redis://` store; credentials from the URL are merged into it.
+/// The settings of Redis; credentials from the URL are merged into them.
 #[derive(Debug, Clone)]
 pub struct RedisConfig {
     /// The maximum number of connections per thread.
@@ -198,6 +201,8 @@ pub struct RedisConfig {
     pub username: Option<String>,
     /// The password to authenticate with.
     pub password: Option<Secret>,
+    /// The certificates, for a store with TLS.
+    pub tls: RedisTls,
     /// A `maxmemory-policy` to accept besides `noeviction`.
     pub accept_eviction_policy: Option<String>,
     /// Whether a start on an empty Redis begins with a grace period before the first grant.
@@ -207,7 +212,11 @@ pub struct RedisConfig {
 }
 
 impl RedisConfig {
-    pub(super) fn parse(settings: &Settings, in_url: Credentials) -> Result<Self, ConfigError> {
+    pub(super) fn parse(
+        settings: &Settings,
+        in_url: Credentials,
+        is_encrypted: bool,
+    ) -> Result<Self, ConfigError> {
         let username = Some(settings.text("redis.username"))
             .filter(|name| !name.is_empty())
             .map(str::to_owned);
@@ -221,6 +230,7 @@ impl RedisConfig {
                 settings.secret("redis.password"),
                 in_url.password,
             )?,
+            tls: RedisTls::parse(settings, is_encrypted)?,
             accept_eviction_policy: eviction_policy(settings)?,
             grace_on_empty_start: settings.boolean("redis.grace_on_empty_start")?,
             check_interval: settings.positive("redis.check_interval")?,

@@ -320,15 +320,26 @@ impl From<StoreError> for Problem {
             ),
         };
         let detail = format!("{}; {effect}", what_failed(fault));
-        let mut refusal = Self::new(Code::StoreUnavailable, detail);
+        let (code, retry_after) = match fault {
+            Fault::Timeout
+            | Fault::Io
+            | Fault::Replica
+            | Fault::ReadOnly
+            | Fault::Busy
+            | Fault::Corrupt => (Code::StoreUnavailable, RETRY_STORE),
+            Fault::Auth
+            | Fault::Permission
+            | Fault::Database
+            | Fault::Cluster
+            | Fault::Tls
+            | Fault::Protocol
+            | Fault::Refused => (Code::StoreUnavailable, RETRY_STORE_LASTING),
+            Fault::Full | Fault::Limit => (Code::StoreFull, RETRY_STORE_LASTING),
+        };
+        let mut refusal = Self::new(code, detail);
         refusal.0.extras.outcome = Some(outcome);
         refusal.0.cause = Some(error.to_string());
-        refusal.retry_after(match fault {
-            Fault::Timeout | Fault::Io | Fault::ReadOnly | Fault::Busy | Fault::Corrupt => {
-                RETRY_STORE
-            }
-            Fault::Auth | Fault::Full | Fault::Limit | Fault::Refused => RETRY_STORE_LASTING,
-        })
+        refusal.retry_after(retry_after)
     }
 }
 
@@ -338,10 +349,18 @@ fn what_failed(fault: Fault) -> &'static str {
         Fault::Timeout => "the store did not answer in time",
         Fault::Io => "the store could not be reached, or the connection broke",
         Fault::Auth => {
-            "the store refuses the user, the password, the database number or a command of the service; see /readyz?verbose"
+            "the store refuses the user or the password of the service; see /readyz?verbose"
         }
+        Fault::Permission => {
+            "the user of the service lacks a right in the store; see /readyz?verbose"
+        }
+        Fault::Database => "the store has no database of the configured number",
+        Fault::Cluster => "the store is a node of a cluster, which the service cannot use",
+        Fault::Tls => "there is no TLS connection to the store; see /readyz?verbose",
+        Fault::Protocol => "what answers in place of the store is none; see /readyz?verbose",
+        Fault::Replica => "the store is a replica, which accepts no writes",
         Fault::ReadOnly => {
-            "the store accepts no writes: it is a replica, lacks replicas, or cannot write to its disk"
+            "the store accepts no writes: it lacks replicas, or cannot write to its disk"
         }
         Fault::Busy => "the store is starting or busy",
         Fault::Full => {

@@ -28,7 +28,6 @@ use super::problem::{self, Code, Problem};
 use super::requester::{REQUEST_ID, Requester};
 use super::routes::{Route, Routes};
 use crate::limits::Limit;
-pub(super) use large::SharedBytes;
 
 /// How long a request waited in a queue, passed from the handler to the log: a request that waits for a lock is not
 /// slow.

@@ -66,9 +66,21 @@ pub enum Fault {
     Timeout,
     /// No connection, or the connection broke.
     Io,
-    /// The store refused the credentials or the command.
+    /// The store refused the user or the password.
     Auth,
-    /// The store is a replica, or has too few replicas to accept writes.
+    /// The user lacks a right.
+    Permission,
+    /// The store has no database of this number.
+    Database,
+    /// The store is a node of a cluster, which the service cannot use.
+    Cluster,
+    /// There is no TLS connection: no TLS on one side, or a certificate that is refused.
+    Tls,
+    /// The other side speaks another protocol.
+    Protocol,
+    /// The store is a replica.
+    Replica,
+    /// The store has too few replicas to accept writes, or cannot write to its disk.
     ReadOnly,
     /// The store is starting or busy with a script.
     Busy,
@@ -84,10 +96,16 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds, so that the metrics exist from the start.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 15] = [
         Self::Timeout,
         Self::Io,
         Self::Auth,
+        Self::Permission,
+        Self::Database,
+        Self::Cluster,
+        Self::Tls,
+        Self::Protocol,
+        Self::Replica,
         Self::ReadOnly,
         Self::Busy,
         Self::Full,
@@ -103,6 +121,12 @@ impl Fault {
             Self::Timeout => "timeout",
             Self::Io => "io",
             Self::Auth => "auth",
+            Self::Permission => "permission",
+            Self::Database => "database",
+            Self::Cluster => "cluster",
+            Self::Tls => "tls",
+            Self::Protocol => "protocol",
+            Self::Replica => "replica",
             Self::ReadOnly => "readonly",
             Self::Busy => "busy",
             Self::Full => "full",

@@ -91,7 +91,7 @@ impl MemoryStore {
             steps: tokio::sync::Mutex::default(),
             listener: OnceLock::new(),
             clock,
-            pace: Pace::default(),
+            pace: Pace::of_listings(),
             journal,
         }
     }
@@ -105,6 +105,11 @@ impl MemoryStore {
     #[must_use]
     pub fn count_kept(&self) -> usize {
         self.guarded().state.count_kept()
+    }
+
+    /// Whether there is room for another claim.
+    pub(super) fn room(&self) -> Finding {
+        self.guarded().state.room()
     }
 
     /// Runs one step, then delivers its notifications.
@@ -366,12 +371,16 @@ impl LockStore for MemoryStore {
             up: true,
             held_locks: Some(self.step(State::held)),
             clock_offset_ms: Some(0),
-            findings: vec![Finding {
-                topic: "durability",
-                is_fine: true,
-                detail: "leases live in this process and end with it; use redis:// to share them"
-                    .to_owned(),
-            }],
+            findings: vec![
+                Finding {
+                    topic: "durability",
+                    is_fine: true,
+                    detail:
+                        "leases live in this process and end with it; use redis:// to share them"
+                            .to_owned(),
+                },
+                self.room(),
+            ],
             ..StoreHealth::default()
         }
     }

@@ -5,6 +5,7 @@
 //! `subscriber` handle messages between processes; `recovery` knows whether the data can be trusted, and `reports`
 //! announces what the others must know before a grant is reported.
 
+mod connector;
 mod constants;
 mod decode;
 mod encode;
@@ -16,6 +17,7 @@ mod keys;
 mod listing;
 mod node;
 mod pool;
+mod probe;
 mod pubsub;
 mod record;
 mod recovery;
@@ -23,6 +25,7 @@ mod reply;
 mod reports;
 mod scripts;
 mod subscriber;
+mod tls;
 mod views;
 
 use std::fmt;
@@ -33,6 +36,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::pace::Pace;
 use super::{
@@ -44,8 +48,10 @@ use crate::domain::{
     LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions,
     Suspended, Token,
 };
+use connector::Connector;
 use encode::digests;
 use health::{CHECK_TIMEOUT, HealthCheck};
+use listing::Snapshots;
 use node::{LOSSES_MAX, Node};
 use pool::Pool;
 use pubsub::PubSub;
@@ -56,15 +62,19 @@ use scripts::ScriptRequest;
 pub struct RedisStore {
     node: Node,
     last_health: Mutex<HealthCheck>,
-    /// The pace of listings and counts.
+    check_interval: Duration,
+    /// The pace of listings, and of corrections after a clock that was set back.
     pace: Pace,
+    count_pace: Pace,
+    snapshots: Snapshots,
 }
 
 impl RedisStore {
     /// Opens the Redis at `address` and checks it. `lease_max` is the longest lease that may have been granted there.
     ///
     /// # Errors
-    /// The Redis is configured in a way that would lose leases. One that does not answer is no error here.
+    /// The Redis is configured in a way that would lose leases; or it refuses this process, until the configuration of
+    /// one of them is changed. One that does not answer is no error here.
     pub async fn open(
         address: &RedisAddress,
         config: &RedisConfig,
@@ -76,11 +86,15 @@ impl RedisStore {
         let messages = Arc::new(messages);
         let recovery = Recovery::new(config, lease_max, fleet, Arc::clone(&messages));
         let recovery = Arc::new(recovery);
-        let pool = Pool::new(address, config, Arc::clone(&recovery))
-            .map_err(|error| StoreError::unavailable(Fault::Refused, error))?;
+        let connector = Connector::new(address, config)
+            .map_err(|failure| StoreError::unavailable(failure.fault, failure.explanation()))?;
+        let pool = Pool::new(connector, config.connections, Arc::clone(&recovery));
+        let pool = Arc::new(pool);
+        let probing = probe::run(Arc::downgrade(&pool), Arc::clone(&recovery));
         let node = Node {
-            pool: Arc::new(pool),
+            pool,
             recovery,
+            _probe: AbortOnDropHandle::new(tokio::spawn(probing)),
             messages,
             mismatches: AtomicU64::new(0),
             announcing: tokio::sync::Mutex::default(),
@@ -88,13 +102,22 @@ impl RedisStore {
         let store = Self {
             node,
             last_health: Mutex::default(),
-            pace: Pace::default(),
+            check_interval: config.check_interval,
+            pace: Pace::of_listings(),
+            count_pace: Pace::of_counts(),
+            snapshots: Snapshots::default(),
         };
         let check = store.check().await;
+        if let Err(failure) = &check
+            && failure.is_lasting
+        {
+            // Only at the start: later it may be repaired without anybody restarting this process.
+            return Err(StoreError::unavailable(failure.fault, failure.sentence()));
+        }
         store.log_changes(&check);
-        match store.node.recovery.findings() {
-            Some((Some(refusal), ..)) => Err(StoreError::unavailable(Fault::Refused, refusal)),
-            Some((None, ..)) | None => Ok(store),
+        match store.node.recovery.refusal() {
+            Some((fault, why)) => Err(StoreError::unavailable(fault, why)),
+            None => Ok(store),
         }
     }
 }
@@ -115,9 +138,10 @@ impl LockStore for RedisStore {
         deadline: Instant,
     ) -> StoreResult<Acquired> {
         let node = &self.node;
-        if node.recovery.is_refused() {
-            let detail = "the store is configured so that it would lose leases";
-            return Err(StoreError::unavailable(Fault::Refused, detail));
+        if node.recovery.is_refused()
+            && let Some((fault, why)) = node.recovery.refusal()
+        {
+            return Err(StoreError::unavailable(fault, why));
         }
         node.recovery.renew_if_long_away();
         let times = [Instant::now(), deadline];
@@ -324,6 +348,10 @@ impl LockStore for RedisStore {
         self.log_changes(&check);
     }
 
+    fn check_interval(&self) -> Duration {
+        self.check_interval
+    }
+
     async fn sweep(&self) {
         self.sweep_if_due().await;
     }
@@ -335,27 +363,25 @@ impl LockStore for RedisStore {
             .lock()
             .expect("nobody panics while holding it");
         let contacted = findings.is_some();
-        let (refused, findings, clock_offset_ms) = findings.unwrap_or_default();
+        let (findings, clock_offset_ms) = findings.unwrap_or_default();
         StoreHealth {
             contacted,
             up: matches!(last_health.last_check, Some(Ok(()))),
-            trouble: match &last_health.last_check {
-                Some(Err(trouble)) => Some(trouble.explanation.clone()),
-                Some(Ok(())) | None => None,
-            },
-            refused,
+            trouble: self.trouble(&last_health),
+            refused: self.node.recovery.refusal().map(|(_, why)| why),
             recovering_for: self.node.recovery.grace_left(),
             findings,
             held_locks: last_health.held_locks,
             clock_offset_ms: contacted.then_some(clock_offset_ms),
             pool: Some(self.node.pool.health()),
+            disk: None,
             response_mismatches: self.node.mismatches.load(Ordering::Relaxed),
         }
     }
 
     fn set_listener(&self, listener: Arc<dyn Listener>) {
         let Node { pool, messages, .. } = &self.node;
-        messages.set_listener(pool.client(), pool, listener);
+        messages.set_listener(pool, listener);
     }
 
     async fn set_event_delivery(&self, wanted: bool) {

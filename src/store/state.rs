@@ -29,7 +29,7 @@ use std::num::NonZeroU64;
 use std::ops::Add;
 use std::time::Duration;
 
-use super::{ListQuery, StoreError};
+use super::{Finding, ListQuery, StoreError};
 use crate::domain::{
     Acquired, Attempt, ClaimDigest, HoldCount, Holder, LockName, LockView, QueueRequest, Released,
     RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Timestamp,
@@ -116,6 +116,21 @@ impl State {
     #[must_use]
     pub fn count_kept(&self) -> usize {
         self.0.count()
+    }
+
+    /// Whether there is room for another claim.
+    pub(in crate::store) fn room(&self) -> Finding {
+        let (kept, locks_max) = (self.0.count(), self.0.locks_max);
+        let is_fine = kept < locks_max;
+        let what_then = match is_fine {
+            true => "",
+            false => ", so new claims are refused; raise it, or release leases",
+        };
+        Finding {
+            topic: "room",
+            is_fine,
+            detail: format!("{kept} of memory.locks_max = {locks_max} are used{what_then}"),
+        }
     }
 
     /// Sets whether steps return the rows that they changed. While they do not, this costs nothing.

@@ -186,6 +186,24 @@ fn the_error_for_a_taken_port_has_a_remedy() {
     );
 }
 
+#[test]
+fn a_store_that_can_never_be_used_exits_78_with_the_reason() {
+    let web_server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let store = format!("redis://{}", web_server.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in web_server.incoming() {
+            write!(stream.unwrap(), "HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        }
+    });
+    let refused = output(&["--listen", "127.0.0.1:0", "--store", &store]);
+    assert_eq!(refused.status.code(), Some(78));
+    let error = stderr(&refused);
+    assert!(
+        error.contains("refusing this store: it does not answer like a Redis server"),
+        "{error}"
+    );
+}
+
 /// The port is taken, so the process ends once it has checked its store.
 #[test]
 fn the_log_names_the_store_that_cannot_be_used_without_its_password() {

@@ -19,7 +19,7 @@ use crate::http::wire::{EvictedBody, GrantView, LockBody, LockPage};
 
 pub(super) const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 /// The codes of a refused acquire.
-pub(super) const REFUSED: [Code; 11] = [
+pub(super) const REFUSED: [Code; 12] = [
     Code::InvalidName,
     Code::ClaimEnded,
     Code::ClaimMismatch,
@@ -31,6 +31,7 @@ pub(super) const REFUSED: [Code; 11] = [
     Code::TooManyWaiters,
     Code::Draining,
     Code::Recovering,
+    Code::StoreFull,
 ];
 /// The codes of operations that need a claim that holds.
 pub(super) const NOT_HOLDER: [Code; 7] = [

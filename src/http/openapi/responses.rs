@@ -143,7 +143,12 @@ fn refusal(codes: &[Code]) -> Response {
         let seconds = number_header("When to try again, in seconds.");
         response = response.header("Retry-After", seconds);
     }
-    let have_token = [Code::WaitTimeout, Code::Draining, Code::Recovering];
+    let have_token = [
+        Code::WaitTimeout,
+        Code::Draining,
+        Code::Recovering,
+        Code::StoreFull,
+    ];
     if codes.iter().any(|code| have_token.contains(code)) {
         response = response.header("Lock-Token", claim_token_header());
     }
@@ -208,6 +213,7 @@ fn members_of(code: Code) -> Value {
         "rate_limited" | "overloaded" => {
             json!({"outcome": "nothing_done", "retry_after_ms": 1_000})
         }
+        "store_full" => json!({"outcome": "nothing_done", "retry_after_ms": 5_000}),
         "recovering" => json!({"outcome": "nothing_done", "retry_after_ms": 12_000}),
         _ => json!({}),
     }

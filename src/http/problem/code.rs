@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::Problem;
 use crate::http::wire::json;
-use crate::http::{index, negotiate};
+use crate::http::{negotiate, pages};
 
 /// The status and texts of a code.
 #[derive(Debug)]
@@ -143,8 +143,11 @@ codes! {
         "Something unexpected went wrong; see the log of the service for this request id."
         "Report it with the request id. Whether the request took effect is unknown; sending it again with the same token is safe."
     StoreUnavailable "store_unavailable" SERVICE_UNAVAILABLE "The store is unavailable"
-        "The store that keeps the leases did not answer in time, could not be reached, refused the operation, or has no room for another claim; `detail` says which. `outcome` says whether the request may have taken effect."
+        "The store that keeps the leases did not answer in time, could not be reached, or refused the operation; `detail` says which. `outcome` says whether the request may have taken effect."
         "Send the request again, with the token of this response if it has one: it then continues the same claim. A lease that you hold lasts until its known end."
+    StoreFull "store_full" SERVICE_UNAVAILABLE "The store has no room for another claim"
+        "The store has reached its limit of memory. Leases can be renewed and released, and releasing them makes room."
+        "Release what is not needed, then send the request again after `retry_after_ms`, with the token of this response. Nothing was done."
     Overloaded "overloaded" SERVICE_UNAVAILABLE "The service is overloaded"
         "This process has reached its limit of requests, operations or unread responses in flight."
         "Send the request again after `retry_after_ms`, with the same token if it had one. `outcome` says whether it may have taken effect."
@@ -253,7 +256,7 @@ fn written(headers: &HeaderMap, page: &Page) -> Response {
     };
     let mut response = Response::new(Body::from(body));
     if content_type.starts_with("text/html") {
-        index::confine(response.headers_mut(), index::TEXT_ONLY);
+        pages::confine(response.headers_mut(), pages::TEXT_ONLY);
     }
     response
         .headers_mut()

@@ -20,10 +20,6 @@ const LARGE_BYTES: u64 = 16 * 1024;
 /// The assumed size of a large response before it is built.
 const EXPECTED_BYTES: usize = 64 * 1024;
 
-/// Marks a response, in its extensions, whose bytes are shared with others, so that it takes no memory of its own.
-#[derive(Clone, Copy)]
-pub(in crate::http) struct SharedBytes;
-
 /// Refuses a request with a large response early if there is no room now, so that no response is built that cannot be
 /// sent because the client does not read the earlier ones.
 pub(super) fn expect(app: &App, request: &RequestFacts) -> Result<(), Limit> {
@@ -52,7 +48,9 @@ pub(super) fn admit(
     response: &mut Response,
 ) -> Result<(), Limit> {
     let length = response.body().size_hint().exact().unwrap_or_default();
-    if length <= LARGE_BYTES || response.extensions().get::<SharedBytes>().is_some() {
+    // The bytes of a file are shared by all its responses, so that these take no memory of their own.
+    let is_file = matches!(request.route, Some(Route::OpenApi | Route::Docs));
+    if length <= LARGE_BYTES || is_file {
         return Ok(());
     }
     let length = usize::try_from(length).unwrap_or(usize::MAX);

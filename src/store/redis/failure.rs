@@ -2,9 +2,11 @@
 
 use redis::RedisError;
 
+use super::tls::TlsProblem;
 use crate::store::{Fault, StoreError};
 
 /// Why a command has no answer.
+#[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) fault: Fault,
     /// Whether the command may have been executed.
@@ -12,6 +14,17 @@ pub(super) struct Failure {
     /// Whether a retry on another connection may succeed.
     pub(super) is_worth_retrying: bool,
     pub(super) detail: String,
+    /// What exactly is wrong, where the kind does not say it.
+    problem: Option<TlsProblem>,
+}
+
+/// Whether the command of a failure may have been executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It was refused, or not sent.
+    NotDone,
+    /// It was sent.
+    MayBeDone,
 }
 
 /// Part of the text of the client library's error if Redis refused to select the database.
@@ -20,62 +33,111 @@ const NO_DATABASE: &str = "switch database";
 const AMID_SCRIPT: &str = ", on @user_script";
 
 impl Failure {
-    pub(super) fn of(error: &RedisError) -> Self {
-        let detail = error.to_string();
-        let is_without_database = detail.contains(NO_DATABASE);
-        let failure = |fault, may_be_done, is_worth_retrying| Self {
+    /// One that another try at once would meet again.
+    pub(super) fn new(fault: Fault, fate: Fate, detail: impl Into<String>) -> Self {
+        Self {
             fault,
-            may_be_done,
-            is_worth_retrying,
-            detail,
+            may_be_done: fate == Fate::MayBeDone,
+            is_worth_retrying: false,
+            detail: detail.into(),
+            problem: None,
+        }
+    }
+
+    pub(super) fn of(error: &RedisError) -> Self {
+        use Fate::{MayBeDone, NotDone};
+        let failure = |fault, fate| Self::new(fault, fate, error.to_string());
+        let passing = |fault, fate| Self {
+            is_worth_retrying: true,
+            ..failure(fault, fate)
         };
         // The client library treats the first as a broken connection. Both happen before any command.
-        if error.kind() == redis::ErrorKind::AuthenticationFailed || is_without_database {
-            return failure(Fault::Auth, false, false);
+        if error.kind() == redis::ErrorKind::AuthenticationFailed {
+            return failure(Fault::Auth, NotDone);
+        }
+        if error.to_string().contains(NO_DATABASE) {
+            return failure(Fault::Database, NotDone);
         }
         if error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error() {
-            return failure(Fault::Io, true, true);
+            let fault = if error.kind() == redis::ErrorKind::Parse {
+                Fault::Protocol
+            } else if error.is_timeout() {
+                Fault::Timeout
+            } else {
+                Fault::Io
+            };
+            return passing(fault, MayBeDone);
         }
         // An error that names the script arose in the middle of it, so the commands before it were executed.
         let is_amid = error
             .detail()
             .is_some_and(|text| text.contains(AMID_SCRIPT));
+        let fate = if is_amid { MayBeDone } else { NotDone };
         match error.code().unwrap_or_default() {
             // Redis checks these before the first write of a script, and never after it.
-            "OOM" => failure(Fault::Full, false, false),
-            "READONLY" | "NOREPLICAS" | "MISCONF" => failure(Fault::ReadOnly, false, false),
+            "OOM" => failure(Fault::Full, NotDone),
+            "READONLY" => failure(Fault::Replica, NotDone),
+            "NOREPLICAS" | "MISCONF" => failure(Fault::ReadOnly, NotDone),
+            "NOAUTH" | "WRONGPASS" => failure(Fault::Auth, fate),
             // The error for a missing right inside a script depends on the version.
-            "NOAUTH" | "WRONGPASS" | "NOPERM" => failure(Fault::Auth, is_amid, false),
-            "ERR" if is_amid && detail_lacks_right(error) => failure(Fault::Auth, true, false),
-            _ if is_amid => failure(Fault::Corrupt, true, false),
-            "LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" => failure(Fault::Busy, false, true),
-            _ => failure(Fault::Corrupt, true, false),
+            "NOPERM" => failure(Fault::Permission, fate),
+            "ERR" if is_amid && detail_lacks_right(error) => failure(Fault::Permission, fate),
+            _ if is_amid => failure(Fault::Corrupt, fate),
+            "CLUSTERDOWN" | "MOVED" | "ASK" | "CROSSSLOT" => failure(Fault::Cluster, NotDone),
+            "LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" => passing(Fault::Busy, NotDone),
+            _ => failure(Fault::Corrupt, MayBeDone),
+        }
+    }
+
+    /// TLS stands in the way.
+    pub(super) fn of_tls(problem: TlsProblem, detail: String) -> Self {
+        Self {
+            problem: Some(problem),
+            ..Self::new(Fault::Tls, Fate::NotDone, detail)
         }
     }
 
     pub(super) fn timed_out() -> Self {
-        let detail = "no answer in time".to_owned();
+        Self::new(Fault::Timeout, Fate::MayBeDone, "no answer in time")
+    }
+
+    /// The same failure, of a connection over which nothing was sent yet.
+    pub(super) fn before_any_command(self) -> Self {
         Self {
-            fault: Fault::Timeout,
-            may_be_done: true,
-            is_worth_retrying: false,
-            detail,
+            may_be_done: false,
+            ..self
+        }
+    }
+
+    /// Whether it lasts until somebody changes the configuration, of Redis or of Leasehold.
+    pub(super) fn is_lasting(&self) -> bool {
+        match self.fault {
+            Fault::Auth
+            | Fault::Permission
+            | Fault::Database
+            | Fault::Cluster
+            | Fault::Tls
+            | Fault::Protocol
+            | Fault::Refused => true,
+            Fault::Timeout
+            | Fault::Io
+            | Fault::Replica
+            | Fault::ReadOnly
+            | Fault::Busy
+            | Fault::Full
+            | Fault::Limit
+            | Fault::Corrupt => false,
         }
     }
 
     /// Whether the command may still reach Redis: it was sent, and got no answer.
     pub(super) fn may_arrive(&self) -> bool {
-        self.may_be_done && matches!(self.fault, Fault::Io | Fault::Timeout)
+        self.may_be_done && matches!(self.fault, Fault::Io | Fault::Protocol | Fault::Timeout)
     }
 
     /// An answer that belongs to another request, or that its script cannot have given.
     pub(super) fn corrupt(detail: &str) -> Self {
-        Self {
-            fault: Fault::Corrupt,
-            may_be_done: true,
-            is_worth_retrying: false,
-            detail: detail.to_owned(),
-        }
+        Self::new(Fault::Corrupt, Fate::MayBeDone, detail)
     }
 
     /// The problem in words, for operators who may not see Redis' own text: that names users and addresses.
@@ -85,19 +147,27 @@ impl Failure {
             Fault::Timeout => "it did not answer in time",
             Fault::Io if mentions("refused") => "the connection was refused",
             Fault::Io if mentions("lookup") => "its host name cannot be resolved",
-            // The client library writes "parse error" or "Parse error", depending on where it notices.
-            Fault::Io if mentions("arse error") => {
-                "it does not answer like a Redis server; check host and port in the store's URL"
-            }
             Fault::Io => "there is no connection, or it broke",
             Fault::Auth if mentions("NOAUTH") => {
                 "it asks for a password; set redis.password or redis.password_file"
             }
-            Fault::Auth if mentions(NO_DATABASE) => {
+            Fault::Auth => "it refuses the user or the password",
+            Fault::Permission => return self.missing_right(),
+            Fault::Database => {
                 "it has no database of the number in the store's URL, or the user may not use it"
             }
-            Fault::Auth => return self.missing_right(),
-            Fault::ReadOnly => "it takes no writes",
+            Fault::Cluster => {
+                "it is a node of a Redis Cluster, which Leasehold cannot use; use a Redis without cluster-enabled"
+            }
+            Fault::Tls => match self.problem {
+                Some(problem) => problem.explanation(),
+                None => return format!("its certificates cannot be used: {}", self.detail),
+            },
+            Fault::Protocol => {
+                "it does not answer like a Redis server; check host and port in the store's URL"
+            }
+            Fault::Replica => "it is a replica, which takes no writes",
+            Fault::ReadOnly => "it takes no writes: it lacks replicas, or cannot write to its disk",
             Fault::Busy => "it is starting, or busy with a script",
             Fault::Full | Fault::Limit => "it has no room for more data",
             Fault::Refused => "it would lose leases",
@@ -111,9 +181,6 @@ impl Failure {
         let command = self.detail.split_once("to run the '");
         match command.and_then(|(_, rest)| rest.split_once('\'')) {
             Some((command, _)) => format!("the user may not run {command}; {RIGHTS}"),
-            None if self.detail.contains("authentication failed") => {
-                "it refuses the user or the password".to_owned()
-            }
             None => format!("the user lacks a right; {RIGHTS}"),
         }
     }
@@ -187,7 +254,7 @@ mod tests {
         for (answer, fault) in [
             (
                 "NOPERM User u has no permissions to run the 'evalsha' command",
-                Fault::Auth,
+                Fault::Permission,
             ),
             (
                 "LOADING Redis is loading the dataset in memory",
@@ -195,7 +262,7 @@ mod tests {
             ),
             (
                 "READONLY You can't write against a read only replica.",
-                Fault::ReadOnly,
+                Fault::Replica,
             ),
         ] {
             let failure = failure(answer);
@@ -217,7 +284,7 @@ mod tests {
             ),
             (
                 "READONLY You can't write against a read only replica.",
-                Fault::ReadOnly,
+                Fault::Replica,
             ),
         ] {
             let failure = failure(&format!("{answer}{AMID}"));
@@ -234,11 +301,11 @@ mod tests {
         for (answer, fault) in [
             (
                 "NOPERM User u has no permissions to run the 'set' command",
-                Fault::Auth,
+                Fault::Permission,
             ),
             (
                 "ERR The user executing the script can't run this command or subcommand",
-                Fault::Auth,
+                Fault::Permission,
             ),
             (
                 "WRONGTYPE Operation against a key holding the wrong kind of value",

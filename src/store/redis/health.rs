@@ -6,7 +6,10 @@ use tokio::time::Instant;
 
 use super::RedisStore;
 use super::failure::Failure;
-use crate::store::Finding;
+use super::node::Node;
+use super::probe;
+use crate::domain::duration;
+use crate::store::{Fault, Finding};
 
 /// How long a health check may take.
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -25,6 +28,9 @@ pub(super) struct HealthCheck {
 /// Why a check did not reach the store.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct CheckFailure {
+    pub(super) fault: Fault,
+    /// Whether it lasts until somebody changes the configuration.
+    pub(super) is_lasting: bool,
     /// For everybody who can query the readiness of the process.
     pub(super) explanation: String,
     /// For the log.
@@ -34,9 +40,18 @@ pub(super) struct CheckFailure {
 impl From<Failure> for CheckFailure {
     fn from(failure: Failure) -> Self {
         Self {
+            fault: failure.fault,
+            is_lasting: failure.is_lasting(),
             explanation: failure.explanation(),
             detail: failure.detail,
         }
+    }
+}
+
+impl CheckFailure {
+    /// For the operator who starts the process.
+    pub(super) fn sentence(&self) -> String {
+        format!("{} ({})", self.explanation, self.detail)
     }
 }
 
@@ -82,7 +97,14 @@ impl RedisStore {
     pub(super) async fn check(&self) -> Result<(), CheckFailure> {
         let deadline = Instant::now() + CHECK_TIMEOUT;
         // The address may lead to another Redis than before, which existing connections do not notice.
-        if let Ok(mut connection) = self.node.pool.connect(deadline).await {
+        let connecting = self.node.pool.connect(deadline).await;
+        if let Err(failure) = &connecting
+            && failure.is_lasting()
+            && self.node.recovery.findings().is_none()
+        {
+            return Err(failure.clone().into());
+        }
+        if let Ok(mut connection) = connecting {
             self.node.pool.sweep();
             let probing = self.node.messages.probe(connection.socket());
             // Whether messages can be sent is independent of whether the store answers.
@@ -92,6 +114,7 @@ impl RedisStore {
             return Ok(());
         }
         let mut connection = self.node.pool.get(deadline).await?;
+        let began = Instant::now();
         let checking = async {
             let verified = self.node.recovery.verify(connection.socket()).await;
             self.node.messages.probe(connection.socket()).await;
@@ -99,6 +122,7 @@ impl RedisStore {
         };
         let trouble = match tokio::time::timeout_at(deadline, checking).await {
             Ok(Ok(_)) => {
+                self.node.recovery.is_back(began);
                 // The address may lead to a suitable Redis by now, for example after a failover.
                 if self.node.recovery.is_refused() {
                     connection.abandon();
@@ -112,15 +136,31 @@ impl RedisStore {
         Err(trouble.into())
     }
 
-    /// Why grants are refused, the findings, and the offset of the clocks; none before the first contact.
-    pub(super) fn findings(&self) -> Option<(Option<String>, Vec<Finding>, i64)> {
-        let (refusal, mut findings, clock_offset_ms) = self.node.recovery.findings()?;
+    /// Why the last check did not reach the store, and since when no request has.
+    pub(super) fn trouble(&self, last: &HealthCheck) -> Option<String> {
+        let trouble = last.last_check.as_ref()?.as_ref().err()?;
+        let mut explanation = trouble.explanation.clone();
+        let Node { pool, recovery, .. } = &self.node;
+        if let (Some(_), Some(silence)) =
+            (probe::known_down(pool, recovery), recovery.outage.length())
+        {
+            let silence = duration::format(Duration::from_secs(silence.as_secs()));
+            explanation += &format!(
+                "; it has been silent for {silence}, and requests are refused at once until it answers a probe"
+            );
+        }
+        Some(explanation)
+    }
+
+    /// The findings, and the offset of the clocks; none before the first contact.
+    pub(super) fn findings(&self) -> Option<(Vec<Finding>, i64)> {
+        let (mut findings, clock_offset_ms) = self.node.recovery.findings()?;
         findings.push(self.node.messages.finding());
-        Some((refusal, findings, clock_offset_ms))
+        Some((findings, clock_offset_ms))
     }
 
     pub(super) fn log_changes(&self, check: &Result<(), CheckFailure>) {
-        let findings = self.findings().map(|(_, findings, _)| findings);
+        let findings = self.findings().map(|(findings, _)| findings);
         let mut last_health = self
             .last_health
             .lock()

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
-use crate::store::Finding;
+use crate::store::{Fault, Finding};
 
 /// The oldest Redis that supports the scripts.
 const VERSION_MIN: (u32, u32) = (6, 2);
@@ -21,6 +21,7 @@ pub(super) struct ServerInfo {
     pub(super) promoted_from: String,
     version: String,
     role: String,
+    is_cluster_node: bool,
     is_loading: bool,
     maxmemory_policy: String,
     is_append_only: bool,
@@ -74,6 +75,7 @@ impl ServerInfo {
             promoted_from: text("master_replid2").trim_matches('0').to_owned(),
             version: text("redis_version"),
             role: text("role"),
+            is_cluster_node: text("cluster_enabled") == "1",
             is_loading: text("loading") == "1",
             maxmemory_policy: text("maxmemory_policy"),
             is_append_only: text("aof_enabled") == "1",
@@ -98,23 +100,29 @@ impl ServerInfo {
         self.role == "master"
     }
 
+    /// Whether the scripts can run here at all: they write, and the keys of one script have many slots.
+    pub(super) fn runs_scripts(&self) -> bool {
+        self.is_primary() && !self.is_cluster_node
+    }
+
     fn is_synced(&self) -> bool {
         self.is_append_only
             && self.appendfsync.as_deref() == Some("always")
             && !self.last_write_failed
     }
 
-    /// Why this Redis may not grant leases; none if it may.
-    pub(super) fn refusal(&self, accepted_policy: Option<&str>) -> Option<String> {
+    /// Why this Redis may not grant leases, in kind and in words; none if it may.
+    pub(super) fn refusal(&self, accepted_policy: Option<&str>) -> Option<(Fault, String)> {
         let findings = [
-            self.version_finding(),
-            self.role_finding(),
-            self.policy_finding(accepted_policy),
+            (Fault::Refused, self.version_finding()),
+            (Fault::Cluster, self.cluster_finding()),
+            (Fault::Replica, self.role_finding()),
+            (Fault::Refused, self.policy_finding(accepted_policy)),
         ];
         findings
             .into_iter()
-            .find(|finding| !finding.is_fine)
-            .map(|finding| finding.detail)
+            .find(|(_, finding)| !finding.is_fine)
+            .map(|(fault, finding)| (fault, finding.detail))
     }
 
     /// All findings, good or bad.
@@ -125,6 +133,7 @@ impl ServerInfo {
     ) -> Vec<Finding> {
         vec![
             self.version_finding(),
+            self.cluster_finding(),
             self.role_finding(),
             self.policy_finding(accepted_policy),
             self.persistence_finding(),
@@ -145,6 +154,18 @@ impl ServerInfo {
             topic: "version",
             is_fine,
             detail: format!("redis {}{advice}", self.version),
+        }
+    }
+
+    fn cluster_finding(&self) -> Finding {
+        let detail = match self.is_cluster_node {
+            true => "it is a node of a Redis Cluster; use a Redis without cluster-enabled",
+            false => "it is no node of a Redis Cluster",
+        };
+        Finding {
+            topic: "cluster",
+            is_fine: !self.is_cluster_node,
+            detail: detail.to_owned(),
         }
     }
 
@@ -302,6 +323,7 @@ mod tests {
             server
                 .refusal(None)
                 .expect("refused")
+                .1
                 .contains("allkeys-lru")
         );
         assert!(server.refusal(Some("volatile-ttl")).is_some());

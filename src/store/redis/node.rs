@@ -7,14 +7,21 @@ use std::time::Duration;
 
 use redis::Cmd;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::failure::Failure;
 use super::pool::Pool;
+use super::probe;
 use super::pubsub::PubSub;
 use super::recovery::Recovery;
 use super::reply::{InTime, Malformed, Reply};
 use super::scripts::ScriptRequest;
+use crate::backoff::Backoff;
 use crate::store::{Fault, StoreError};
+
+/// The second pause between two tries, after none; doubled up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// How many data losses one request survives before it gives up.
 pub(super) const LOSSES_MAX: usize = 3;
@@ -28,6 +35,8 @@ pub(super) struct Node {
     pub(super) mismatches: AtomicU64,
     /// Held by the request that announces a TTL, so that only one of many with the same TTL does.
     pub(super) announcing: tokio::sync::Mutex<()>,
+    /// Finds out when a Redis that is down is back. Ends with the store.
+    pub(super) _probe: AbortOnDropHandle<()>,
 }
 
 /// The answer of a script.
@@ -118,7 +127,11 @@ impl Node {
         read: impl Fn(Reply) -> Result<T, Malformed>,
     ) -> Result<Answered<T>, Unanswered> {
         let (mut has_lost_tries, mut may_arrive) = (false, false);
-        let mut pause = Duration::ZERO;
+        if let Some(failure) = probe::known_down(&self.pool, &self.recovery) {
+            let error = failure.into_error(has_lost_tries);
+            return Err(Unanswered { error, may_arrive });
+        }
+        let (mut pause, mut backoff) = (Duration::ZERO, Backoff::default());
         loop {
             let began = Instant::now();
             let command = || command(has_lost_tries);
@@ -145,7 +158,7 @@ impl Node {
             }
             has_lost_tries |= failure.may_be_done;
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).clamp(Duration::from_millis(10), Duration::from_millis(200));
+            pause = backoff.next(PAUSE_MIN, PAUSE_MAX);
         }
     }
 
@@ -170,8 +183,8 @@ impl Node {
         };
         let value = answer.inspect_err(|failure| {
             // Another connection has the same rights, but may lead to another Redis.
-            let is_doubtful = failure.may_be_done && failure.fault != Fault::Auth;
-            if is_doubtful || failure.fault == Fault::ReadOnly {
+            let is_doubtful = failure.may_be_done && failure.fault != Fault::Permission;
+            if is_doubtful || matches!(failure.fault, Fault::Replica | Fault::ReadOnly) {
                 connection.abandon();
             }
         })?;

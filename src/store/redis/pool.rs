@@ -14,16 +14,12 @@ use std::time::Duration;
 use bb8_redis::bb8::{self, ManageConnection};
 use futures_util::FutureExt as _;
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisError, RedisResult,
-};
 use tokio::runtime;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
-use super::failure::Failure;
+use super::connector::Connector;
+use super::failure::{Failure, Fate};
 use super::recovery::Recovery;
-use crate::config::{RedisAddress, RedisConfig, StoreUrl};
 use crate::store::{Fault, PoolHealth};
 
 /// The shared connections: one pool per runtime.
@@ -47,8 +43,8 @@ const BORROW_AFTER: Duration = Duration::from_millis(50);
 
 const UNPOISONED: &str = "nobody panics while holding it";
 
-/// Why the last attempt to connect failed; none if it succeeded.
-type Refusal = Arc<Mutex<Option<RedisError>>>;
+/// As [`Pool::refusal`] returns it.
+type Refusal = Arc<Mutex<Option<Failure>>>;
 
 /// One shared connection. Clones share the socket.
 #[derive(Clone)]
@@ -61,26 +57,25 @@ pub(super) struct Connection {
 /// Opens connections and knows which are usable.
 #[derive(Clone)]
 struct Manager {
-    client: Client,
-    config: AsyncConnectionConfig,
-    connect_timeout: Duration,
+    connector: Arc<Connector>,
     recovery: Arc<Recovery>,
     refusal: Refusal,
 }
 
 impl Pool {
-    pub(super) fn new(
-        address: &RedisAddress,
-        config: &RedisConfig,
-        recovery: Arc<Recovery>,
-    ) -> RedisResult<Self> {
-        Ok(Self {
+    /// Each runtime gets a pool with at most this number of connections.
+    pub(super) fn new(connector: Connector, connections: usize, recovery: Arc<Recovery>) -> Self {
+        Self {
             of_runtimes: RwLock::default(),
             swept: AtomicU64::new(0),
-            manager: Manager::new(address, config, recovery)?,
-            size: u32::try_from(config.connections).unwrap_or(u32::MAX),
-            address: StoreUrl::Redis(address.clone()).to_string(),
-        })
+            address: connector.url(),
+            manager: Manager {
+                connector: Arc::new(connector),
+                recovery,
+                refusal: Refusal::default(),
+            },
+            size: u32::try_from(connections).unwrap_or(u32::MAX),
+        }
     }
 
     /// A connection to a verified Redis, shared with other requests.
@@ -97,7 +92,7 @@ impl Pool {
         };
         match connection {
             Ok(Ok(connection)) => Ok(connection.clone()),
-            Ok(Err(bb8::RunError::User(error))) => Err(Failure::of(&error)),
+            Ok(Err(bb8::RunError::User(failure))) => Err(failure),
             Ok(Err(bb8::RunError::TimedOut)) | Err(_) => Err(self.not_connected()),
         }
     }
@@ -134,7 +129,7 @@ impl Pool {
             .max_size(self.size)
             // The check reads a flag; it costs no round trip.
             .test_on_check_out(true)
-            .connection_timeout(self.manager.connect_timeout)
+            .connection_timeout(self.manager.connector.timeout())
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .idle_timeout(None)
             .max_lifetime(None)
@@ -143,27 +138,26 @@ impl Pool {
 
     /// Why there is no connection, if known. Nothing was sent.
     pub(super) fn not_connected(&self) -> Failure {
-        let refusal = self.manager.refusal.lock().expect(UNPOISONED);
-        let (fault, why) = match &*refusal {
-            Some(error) => (
-                Failure::of(error).fault,
-                format!("no connection in time: {error}"),
-            ),
-            None => (Fault::Io, "no connection in time".to_owned()),
-        };
-        Failure {
-            fault,
-            may_be_done: false,
-            is_worth_retrying: false,
-            detail: why,
+        let none = "no connection in time";
+        match self.refusal() {
+            Some(mut failure) => {
+                failure.detail = format!("{none}: {}", failure.detail);
+                failure.is_worth_retrying = false;
+                failure
+            }
+            None => Failure::new(Fault::Io, Fate::NotDone, none),
         }
+    }
+
+    /// Why the last attempt to connect failed; none if it succeeded.
+    pub(super) fn refusal(&self) -> Option<Failure> {
+        self.manager.refusal.lock().expect(UNPOISONED).clone()
     }
 
     /// A connection that is not shared, to the current target of the address. Its Redis has been verified.
     pub(super) async fn connect(&self, deadline: Instant) -> Result<Connection, Failure> {
         match timeout_at(deadline, self.manager.connect()).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(Failure::of(&error)),
+            Ok(opened) => opened,
             Err(_) => Err(self.not_connected()),
         }
     }
@@ -178,17 +172,13 @@ impl Pool {
     }
 
     /// Opens connections that the pool does not keep.
-    pub(super) fn client(&self) -> Client {
-        self.manager.client.clone()
+    pub(super) fn connector(&self) -> Arc<Connector> {
+        Arc::clone(&self.manager.connector)
     }
 
     /// The URL of the store, without credentials.
     pub(super) fn address(&self) -> &str {
         &self.address
-    }
-
-    pub(super) fn connect_timeout(&self) -> Duration {
-        self.manager.connect_timeout
     }
 
     pub(super) fn health(&self) -> PoolHealth {
@@ -215,46 +205,15 @@ impl Connection {
 }
 
 impl Manager {
-    fn new(
-        address: &RedisAddress,
-        config: &RedisConfig,
-        recovery: Arc<Recovery>,
-    ) -> RedisResult<Self> {
-        let info =
-            ConnectionAddr::Tcp(address.host.clone(), address.port).into_connection_info()?;
-        let mut settings = info
-            .redis_settings()
-            .clone()
-            .set_db(i64::from(address.database))
-            .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
-        if let Some(username) = &config.username {
-            settings = settings.set_username(username);
-        }
-        if let Some(password) = &config.password {
-            settings = settings.set_password(password.expose());
-        }
-        // Without it, a small command waits for the acknowledgement of the previous one.
-        let tcp = TcpSettings::default().set_nodelay(true);
-        let client = Client::open(info.set_tcp_settings(tcp).set_redis_settings(settings))?;
-        // Every command has its own deadline, so the connection needs none.
-        let connection = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(config.connect_timeout))
-            .set_response_timeout(None);
-        Ok(Self {
-            client,
-            config: connection,
-            connect_timeout: config.connect_timeout,
-            recovery,
-            refusal: Refusal::default(),
-        })
-    }
-
-    async fn open(&self) -> RedisResult<Connection> {
-        let mut shared = self
-            .client
-            .get_multiplexed_async_connection_with_config(&self.config)
-            .await?;
-        let epoch = self.recovery.verify(&mut shared).await?;
+    async fn open(&self) -> Result<Connection, Failure> {
+        let deadline = Instant::now() + self.connector.timeout();
+        let mut shared = self.connector.open().await?;
+        let verifying = timeout_at(deadline, self.recovery.verify(&mut shared)).await;
+        let verified = verifying.unwrap_or_else(|_| {
+            let timed_out = std::io::ErrorKind::TimedOut;
+            Err(std::io::Error::from(timed_out).into())
+        });
+        let epoch = verified.map_err(|error| Failure::of(&error).before_any_command())?;
         Ok(Connection {
             shared,
             is_broken: Arc::default(),
@@ -265,14 +224,11 @@ impl Manager {
 
 impl ManageConnection for Manager {
     type Connection = Connection;
-    type Error = RedisError;
+    type Error = Failure;
 
-    async fn connect(&self) -> Result<Connection, RedisError> {
+    async fn connect(&self) -> Result<Connection, Failure> {
         let began = Instant::now();
-        let opened = match timeout(self.connect_timeout, self.open()).await {
-            Ok(opened) => opened,
-            Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
-        };
+        let opened = self.open().await;
         match &opened {
             Ok(_) => self.recovery.is_connected(),
             Err(_) => self.recovery.is_not_connected(began),
@@ -281,11 +237,11 @@ impl ManageConnection for Manager {
         opened
     }
 
-    async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
-        if self.has_broken(connection) {
-            return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
+    async fn is_valid(&self, connection: &mut Connection) -> Result<(), Failure> {
+        match self.has_broken(connection) {
+            true => Err(Failure::new(Fault::Io, Fate::NotDone, "it broke")),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {

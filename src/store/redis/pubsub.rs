@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use redis::aio::MultiplexedConnection;
-use redis::{Client, Cmd, Msg, RedisError, RedisResult};
+use redis::{Cmd, Msg, RedisError, RedisResult};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -148,19 +148,13 @@ impl PubSub {
     }
 
     /// Starts to receive messages, for as long as this lives.
-    pub(super) fn set_listener(
-        &self,
-        client: Client,
-        pool: &Arc<Pool>,
-        listener: Arc<dyn Listener>,
-    ) {
+    pub(super) fn set_listener(&self, pool: &Arc<Pool>, listener: Arc<dyn Listener>) {
         self.shared.demand.set_source(DemandSource::Interrupted);
         let subscriber = Subscriber {
             shared: Arc::clone(&self.shared),
-            client,
+            connector: pool.connector(),
             // The pool refers to this object, and must not be kept alive by it.
             pool: Arc::downgrade(pool),
-            connect_timeout: pool.connect_timeout(),
             listener: Arc::clone(&listener),
         };
         let task = tokio::spawn(async move { subscriber.run().await });
@@ -324,8 +318,7 @@ impl PubSubShared {
     }
 
     /// Messages are lost until the next connection.
-    pub(super) fn lost(&self, why: Option<&RedisError>) {
-        let is_forbidden = why.is_some_and(|error| error.code() == Some("NOPERM"));
+    pub(super) fn lost(&self, is_forbidden: bool) {
         self.may_not_subscribe
             .store(is_forbidden, Ordering::Relaxed);
         self.demand.set_source(match is_forbidden {

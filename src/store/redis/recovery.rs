@@ -30,7 +30,7 @@ use super::scripts::ScriptRequest;
 use super::{keys, scripts};
 use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
-use crate::store::Finding;
+use crate::store::{Fault, Finding};
 pub(super) use fleet::FleetState;
 use outage::Outage;
 use redis_time::RedisTime;
@@ -46,7 +46,7 @@ pub(super) struct Recovery {
     messages: Arc<PubSub>,
     fleet: Arc<FleetState>,
     pub(super) time: RedisTime,
-    outage: Outage,
+    pub(super) outage: Outage,
     accepted_policy: Option<String>,
     grace_on_empty_start: Duration,
     known: Mutex<KnownData>,
@@ -99,8 +99,8 @@ impl Recovery {
     /// belongs to.
     pub(super) async fn verify(&self, connection: &mut MultiplexedConnection) -> RedisResult<u64> {
         let server = ServerInfo::read(connection).await?;
-        if !server.is_primary() {
-            // A replica accepts no writes, so nothing is granted.
+        if !server.runs_scripts() {
+            // So nothing is granted.
             self.is_refused.store(true, Ordering::Relaxed);
             self.known.lock().expect(UNPOISONED).server = Some(server);
             return Ok(self.epoch());
@@ -372,16 +372,19 @@ impl Recovery {
         self.fleet.grace_left()
     }
 
-    /// Why grants are refused, the findings, and the offset of the clocks; none before the first contact.
-    pub(super) fn findings(&self) -> Option<(Option<String>, Vec<Finding>, i64)> {
+    /// Why grants are refused; none if they are not.
+    pub(super) fn refusal(&self) -> Option<(Fault, String)> {
+        let known = self.known.lock().expect(UNPOISONED);
+        let server = known.server.as_ref()?;
+        server.refusal(self.accepted_policy.as_deref())
+    }
+
+    /// The findings, and the offset of the clocks; none before the first contact.
+    pub(super) fn findings(&self) -> Option<(Vec<Finding>, i64)> {
         let known = self.known.lock().expect(UNPOISONED);
         let server = known.server.as_ref()?;
         let findings = server.findings(self.accepted_policy.as_deref(), known.clock_offset_ms);
-        Some((
-            server.refusal(self.accepted_policy.as_deref()),
-            findings,
-            known.clock_offset_ms,
-        ))
+        Some((findings, known.clock_offset_ms))
     }
 }
 

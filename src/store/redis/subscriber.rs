@@ -9,15 +9,18 @@ use std::time::Duration;
 use futures_util::future::{Fuse, FusedFuture};
 use futures_util::{FutureExt, StreamExt};
 use redis::aio::{PubSub, PubSubSink};
-use redis::{Client, Cmd, FromRedisValue, RedisError, RedisResult};
+use redis::{Cmd, FromRedisValue, RedisError, RedisResult};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::connector::Connector;
 use super::events::DemandSource;
+use super::failure::Failure;
 use super::keys;
 use super::pool::Pool;
 use super::pubsub::{PubSubShared, UNPOISONED, publish};
-use crate::store::Listener;
+use crate::backoff::Backoff;
+use crate::store::{Fault, Listener};
 
 /// The pause between two attempts to connect or to announce; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -32,9 +35,8 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 /// The state of the receiving task.
 pub(super) struct Subscriber {
     pub(super) shared: Arc<PubSubShared>,
-    pub(super) client: Client,
+    pub(super) connector: Arc<Connector>,
     pub(super) pool: Weak<Pool>,
-    pub(super) connect_timeout: Duration,
     pub(super) listener: Arc<dyn Listener>,
 }
 
@@ -43,11 +45,11 @@ type Step<'a> = Fuse<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>;
 impl Subscriber {
     /// Receives messages for ever, over one connection after another.
     pub(super) async fn run(&self) {
-        let mut pause = PAUSE_MIN;
+        let mut backoff = Backoff::default();
         loop {
-            let ended = match timeout(self.connect_timeout, self.connect()).await {
-                Ok(Ok(pubsub)) => {
-                    pause = PAUSE_MIN;
+            let ended = match self.connect().await {
+                Ok(pubsub) => {
+                    backoff.reset();
                     let source = DemandSource::Since(Instant::now());
                     self.shared.demand.set_source(source);
                     self.shared
@@ -56,20 +58,26 @@ impl Subscriber {
                     *self.shared.connected_at.lock().expect(UNPOISONED) = Some(Instant::now());
                     let ended = self.read_loop(pubsub).await;
                     *self.shared.connected_at.lock().expect(UNPOISONED) = None;
-                    ended
+                    ended.map_err(|error| Failure::of(&error))
                 }
-                Ok(Err(error)) => Err(error),
-                Err(_) => Ok(()),
+                Err(failure) => Err(failure),
             };
             // Whatever ended the loop, the connection cannot be used again.
-            self.shared.lost(ended.as_ref().err());
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            let is_forbidden = |failure: &Failure| failure.fault == Fault::Permission;
+            self.shared.lost(ended.as_ref().is_err_and(is_forbidden));
+            tokio::time::sleep(backoff.next(PAUSE_MIN, PAUSE_MAX)).await;
         }
     }
 
-    async fn connect(&self) -> RedisResult<PubSub> {
-        let mut pubsub = self.client.get_async_pubsub().await?;
+    async fn connect(&self) -> Result<PubSub, Failure> {
+        let pubsub = self.connector.open_pubsub().await?;
+        match timeout(self.connector.timeout(), self.subscribed(pubsub)).await {
+            Ok(subscribed) => subscribed.map_err(|error| Failure::of(&error)),
+            Err(_) => Err(Failure::timed_out()),
+        }
+    }
+
+    async fn subscribed(&self, mut pubsub: PubSub) -> RedisResult<PubSub> {
         pubsub.subscribe(&self.shared.wake).await?;
         pubsub.subscribe(&self.shared.watch).await?;
         pubsub.subscribe(&self.shared.evictions).await?;
@@ -163,7 +171,7 @@ impl Subscriber {
     /// Announces that this process wants events, and gives the others time to receive it. A process that misses it
     /// publishes events anyway, as long as it does not know whether they are wanted.
     async fn announce(&self) {
-        let mut pause = PAUSE_MIN;
+        let mut backoff = Backoff::default();
         loop {
             let published = self.command::<u64>(&publish(&self.shared.watch)).await;
             match published {
@@ -177,8 +185,7 @@ impl Subscriber {
                 }
                 None => {}
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            tokio::time::sleep(backoff.next(PAUSE_MIN, PAUSE_MAX)).await;
         }
         tokio::time::sleep(WATCH_SPREADS).await;
     }

@@ -44,7 +44,7 @@ pub(super) struct Table {
     counted: usize,
     /// How much the texts of claims use.
     pub(super) counted_texts: TextTotal,
-    locks_max: usize,
+    pub(super) locks_max: usize,
 }
 
 impl Table {

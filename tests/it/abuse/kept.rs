@@ -55,9 +55,16 @@ impl Attacked {
         let (status, problem) = ask(self.address, "POST", "/locks/late", "").await.unwrap();
         assert_eq!(status, 503, "{problem}");
         let problem: Value = serde_json::from_str(&problem).unwrap();
-        assert_eq!(problem["code"], "store_unavailable");
+        assert_eq!(problem["code"], "store_full");
         assert_eq!(problem["outcome"], "nothing_done");
         assert_eq!(self.refused("locks").await, before + 1.0);
+        let (_, health) = ask(self.address, "GET", "/readyz?verbose", "")
+            .await
+            .unwrap();
+        let health: Value = serde_json::from_str(&health).unwrap();
+        let checks = health["checks"].as_array().unwrap();
+        let room = checks.iter().find(|check| check["name"] == "room");
+        assert_eq!(room.unwrap()["ok"], false, "{health}");
     }
 }
 

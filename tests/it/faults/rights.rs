@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use leasehold::config::RedisConfig;
 use leasehold::config::Secret;
-use leasehold::domain::{Acquired, Released};
-use leasehold::service::{AcquireOutcome, LockService};
+use leasehold::domain::{GrantKind, Released};
+use leasehold::service::LockService;
 use leasehold::store::{Fault, Finding, LockStore, StoreError};
 
 use super::{Replica, durable_redis, lasting};
@@ -83,7 +83,7 @@ async fn without_the_right_to_channels_everything_works_and_it_is_reported() {
         };
         let (granted, ()) = tokio::join!(waiting, ending);
         assert!(
-            matches!(granted, Ok(AcquireOutcome::Granted(_))),
+            matches!(&granted, Ok(granted) if granted.kind() == Some(GrantKind::New)),
             "{granted:?}"
         );
         let answer = other.release(&waiter).await;
@@ -116,14 +116,17 @@ async fn what_a_script_may_not_do_in_the_middle_may_be_done() {
     let claim = lasting(claim());
     let attempt = leasehold::domain::Attempt::random();
     let answer = store.acquire(&claim, attempt, None, deadline()).await;
-    assert!(matches!(answer, Ok(Acquired::Granted(_))), "{answer:?}");
+    assert!(
+        matches!(&answer, Ok(granted) if granted.kind() == Some(GrantKind::New)),
+        "{answer:?}"
+    );
 
     grant(&server, "-set").await;
     let answer = store
         .release(&claim.names, claim.token, None, deadline())
         .await;
     match answer {
-        Err(StoreError::Unknown { fault, .. }) => assert_eq!(fault, Fault::Auth),
+        Err(StoreError::Unknown { fault, .. }) => assert_eq!(fault, Fault::Permission),
         other => panic!("its first write was done, but: {other:?}"),
     }
     grant(&server, "+set -evalsha").await;
@@ -131,7 +134,7 @@ async fn what_a_script_may_not_do_in_the_middle_may_be_done() {
         .acquire(&rival(&claim), attempt, None, deadline())
         .await;
     match answer {
-        Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::Auth),
+        Err(StoreError::Unavailable { fault, .. }) => assert_eq!(fault, Fault::Permission),
         other => panic!("nothing was done, but: {other:?}"),
     }
 }
@@ -144,7 +147,7 @@ async fn without_the_right_to_count_subscribers_locks_are_granted_and_it_is_repo
     let held = lasting(claim());
     eventually("the first grants are over their wait", async || {
         let answer = replica.acquire(&held).await;
-        matches!(answer, Ok(AcquireOutcome::Granted(_))).then_some(())
+        matches!(&answer, Ok(granted) if granted.kind() == Some(GrantKind::New)).then_some(())
     })
     .await;
     let finding = channels(&replica.service).expect("Redis was looked at");
@@ -160,50 +163,64 @@ async fn without_the_right_to_count_subscribers_locks_are_granted_and_it_is_repo
         "{released:?}"
     );
     assert!(
-        matches!(granted, Ok(AcquireOutcome::Granted(_))),
+        matches!(&granted, Ok(granted) if granted.kind() == Some(GrantKind::New)),
         "{granted:?}"
     );
 }
 
+/// What the opening of a store reports, if it is refused.
+async fn refusal(server: &RedisServer, database: u16, config: &RedisConfig) -> (Fault, String) {
+    match stores::redis_store(&server.database(database), config).await {
+        Err(error) => (error.fault(), error.detail().to_owned()),
+        Ok(store) => panic!("it must be refused: {:?}", store.health()),
+    }
+}
+
 #[tokio::test]
-async fn the_reason_for_an_unavailable_redis_is_reported() {
+async fn a_redis_that_refuses_a_starting_process_is_reported_with_the_reason() {
     let server = durable_redis().await;
     grant(&server, &format!("{RIGHTS} &lh:1:* -info")).await;
     let wrong = RedisConfig {
         password: Some(Secret::new("wrong")),
         ..config()
     };
-    let trouble = async |config: &RedisConfig, database| {
-        let store = stores::redis_store(&server.database(database), config).await;
-        let store = store.expect("it is waited for");
-        let answer = store
-            .acquire(
-                &claim(),
-                leasehold::domain::Attempt::random(),
-                None,
-                deadline(),
-            )
-            .await;
-        let fault = answer.err().map(|error| error.fault());
-        let health = store.health();
-        assert!(!health.contacted && !health.up);
-        (fault, health.trouble.unwrap_or_default())
-    };
-    let (fault, why) = trouble(&wrong, 0).await;
-    assert_eq!(fault, Some(Fault::Auth), "{why}");
-    assert!(why.contains("password"), "{why}");
-    let (fault, why) = trouble(&config(), 0).await;
-    assert_eq!(fault, Some(Fault::Auth), "{why}");
+    let (fault, why) = refusal(&server, 0, &wrong).await;
+    assert_eq!(fault, Fault::Auth, "{why}");
+    assert!(why.contains("the user or the password"), "{why}");
+    let (fault, why) = refusal(&server, 0, &config()).await;
+    assert_eq!(fault, Fault::Permission, "{why}");
     assert!(why.contains("may not run info"), "{why}");
     grant(&server, "+info").await;
-    let (fault, why) = trouble(&config(), 9_999).await;
-    assert_eq!(fault, Some(Fault::Auth), "{why}");
+    let (fault, why) = refusal(&server, 9_999, &config()).await;
+    assert_eq!(fault, Fault::Database, "{why}");
     assert!(why.contains("database"), "{why}");
     server
         .command(&["CONFIG", "SET", "requirepass", "secret"])
         .await;
-    let nobody = stores::redis_config();
-    let (fault, why) = trouble(&nobody, 0).await;
-    assert_eq!(fault, Some(Fault::Auth), "{why}");
+    let (fault, why) = refusal(&server, 0, &stores::redis_config()).await;
+    assert_eq!(fault, Fault::Auth, "{why}");
     assert!(why.contains("asks for a password"), "{why}");
+}
+
+#[tokio::test]
+async fn a_right_that_is_taken_back_later_is_reported_until_it_is_back() {
+    let server = durable_redis().await;
+    grant(&server, &format!("{RIGHTS} &lh:1:*")).await;
+    let replica = Replica::on(store(&server).await);
+    let held = lasting(claim());
+    replica.granted(&held).await;
+    grant(&server, "-evalsha").await;
+    let trouble = eventually("it is noticed", async || {
+        replica.service.store_health().trouble
+    })
+    .await;
+    assert!(trouble.contains("may not run evalsha"), "{trouble}");
+    let answer = replica.acquire(&lasting(claim())).await;
+    assert_eq!(
+        answer.err().map(|error| error.fault()),
+        Some(Fault::Permission)
+    );
+    grant(&server, "+evalsha").await;
+    eventually("it works again", async || replica.renew(&held).await.ok()).await;
+    replica.assert_holds(&held).await;
 }

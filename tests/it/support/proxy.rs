@@ -83,6 +83,7 @@ impl Proxy {
             host: self.address.ip().to_string(),
             port: self.address.port(),
             database: database.into(),
+            is_encrypted: false,
         }
     }
 

@@ -3,6 +3,10 @@
 //! Each has its own port and directory, and ends with its owner, even when the test process is killed.
 
 // Benches include this file by its path, too.
+#[path = "redis_server/options.rs"]
+mod options;
+#[path = "redis_server/preloaded.rs"]
+mod preloaded;
 #[path = "redis_server/process.rs"]
 mod process;
 
@@ -20,6 +24,8 @@ use redis::{AsyncConnectionConfig, Client, RedisResult, ToRedisArgs, Value};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
+pub(crate) use options::{Persistence, RedisOptions, TlsFiles};
+pub(crate) use preloaded::preloaded;
 use process::Process;
 
 /// How long a start may take before another port is tried.
@@ -28,87 +34,12 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout of a command that a test sends itself.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What Redis persists, and when it syncs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Persistence {
-    /// Nothing: a kill loses all data.
-    Nothing,
-    /// Everything, synced once a second.
-    AofEverySecond,
-    /// Everything, synced before each answer.
-    AofAlways,
-}
-
-/// How a Redis is configured.
-#[derive(Clone, Debug)]
-pub(crate) struct RedisOptions {
-    /// What survives a kill.
-    pub(crate) persistence: Persistence,
-    /// `maxmemory-policy`.
-    pub(crate) eviction_policy: &'static str,
-    /// `databases`.
-    pub(crate) databases: u16,
-    /// Whether the test can move its clock.
-    pub(crate) has_movable_clock: bool,
-    /// Whether it loads its data slowly.
-    pub(crate) loads_slowly: bool,
-    /// The environment, for a preloaded library.
-    pub(crate) environment: Vec<(&'static str, String)>,
-}
-
-impl Default for RedisOptions {
-    fn default() -> Self {
-        Self {
-            persistence: Persistence::AofAlways,
-            eviction_policy: "noeviction",
-            databases: 16,
-            has_movable_clock: false,
-            loads_slowly: false,
-            environment: Vec::new(),
-        }
-    }
-}
-
-impl RedisOptions {
-    /// Without persistence, so that a slow disk cannot disturb a test.
-    pub(crate) fn forgetful() -> Self {
-        Self {
-            persistence: Persistence::Nothing,
-            ..Self::default()
-        }
-    }
-
-    fn arguments(&self, port: u16, directory: &str) -> Vec<String> {
-        let (aof, fsync) = match self.persistence {
-            Persistence::Nothing => ("no", "always"),
-            Persistence::AofEverySecond => ("yes", "everysec"),
-            Persistence::AofAlways => ("yes", "always"),
-        };
-        // Redis sleeps for a microsecond after about every fifth command.
-        let load_delay = if self.loads_slowly { "-5" } else { "0" };
-        [
-            ("port", port.to_string()),
-            ("bind", "127.0.0.1".to_owned()),
-            ("dir", directory.to_owned()),
-            ("save", String::new()),
-            ("appendonly", aof.to_owned()),
-            ("appendfsync", fsync.to_owned()),
-            // A replica that connects need not wait for others.
-            ("repl-diskless-sync-delay", "0".to_owned()),
-            ("maxmemory-policy", self.eviction_policy.to_owned()),
-            ("databases", self.databases.to_string()),
-            ("key-load-delay", load_delay.to_owned()),
-        ]
-        .into_iter()
-        .flat_map(|(option, value)| [format!("--{option}"), value])
-        .collect()
-    }
-}
-
 /// A running (or killed, or paused) Redis.
 pub(crate) struct RedisServer {
     options: RedisOptions,
     port: u16,
+    /// The port for TLS, if it has one.
+    tls_port: u16,
     directory: TempDir,
     process: Option<Process>,
 }
@@ -120,11 +51,12 @@ impl RedisServer {
         let mut server = Self {
             options,
             port: 0,
+            tls_port: 0,
             directory,
             process: None,
         };
         for _ in 0..5 {
-            server.port = free_port();
+            (server.port, server.tls_port) = (free_port(), free_port());
             // Another process may have taken the port since; then the next one is tried.
             if server.try_start().await {
                 return server;
@@ -241,6 +173,16 @@ impl RedisServer {
             host: "127.0.0.1".to_owned(),
             port: self.port,
             database: database.into(),
+            is_encrypted: false,
+        }
+    }
+
+    /// The same with TLS.
+    pub(crate) fn encrypted_database(&self, database: u16) -> RedisAddress {
+        RedisAddress {
+            port: self.tls_port,
+            is_encrypted: true,
+            ..self.database(database)
         }
     }
 
@@ -321,7 +263,7 @@ impl RedisServer {
         if clock_offset.as_ref().is_some_and(|file| !file.exists()) {
             self.write_clock_offset(0);
         }
-        let arguments = self.options.arguments(self.port, directory);
+        let arguments = self.options.arguments(self.port, self.tls_port, directory);
         let environment = &self.options.environment;
         let process = Process::start(&arguments, clock_offset.as_deref(), environment);
         let pid = process.pid().to_string();

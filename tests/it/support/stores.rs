@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::config::{RedisAddress, RedisConfig, WaitingConfig};
+use leasehold::config::{RedisAddress, RedisConfig, RedisTls, WaitingConfig};
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
 use leasehold::store::redis::RedisStore;
@@ -32,6 +32,7 @@ pub(crate) fn redis_config() -> RedisConfig {
         connect_timeout: Duration::from_millis(500),
         username: None,
         password: None,
+        tls: RedisTls::default(),
         accept_eviction_policy: None,
         grace_on_empty_start: false,
         check_interval: Duration::from_millis(200),

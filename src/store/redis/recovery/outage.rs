@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// How long no process is passed over once Redis is back: processes reconnect one after the other.
@@ -20,8 +21,10 @@ const VERIFIED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Moments in milliseconds after `base`; 0 for none.
 #[derive(Debug)]
-pub(super) struct Outage {
+pub(in crate::store::redis) struct Outage {
     base: Instant,
+    /// Wakes the probe when an outage begins.
+    pub(in crate::store::redis) began: Notify,
     /// Since when requests got no answer.
     since_ms: AtomicU64,
     /// When the last request that was answered was begun.
@@ -38,6 +41,7 @@ impl Outage {
     pub(super) fn new() -> Self {
         Self {
             base: Instant::now(),
+            began: Notify::new(),
             since_ms: AtomicU64::new(0),
             answered_ms: AtomicU64::new(0),
             recent_until_ms: AtomicU64::new(0),
@@ -50,10 +54,13 @@ impl Outage {
     pub(super) fn noticed(&self, since: Instant) {
         let since_ms = self.ms_of(since);
         // Of many requests, the first one shows how long the outage has lasted.
-        let _ = self
+        let noted = self
             .since_ms
             .compare_exchange(0, since_ms, Ordering::SeqCst, Ordering::SeqCst);
         self.prolong(Instant::now());
+        if noted.is_ok() {
+            self.began.notify_one();
+        }
     }
 
     /// No connection could be opened since `since`. That is no outage while other connections work: Redis may have as
@@ -88,8 +95,14 @@ impl Outage {
 
     /// Whether the outage is so long that Redis may have forgotten waiters.
     pub(super) fn is_long(&self) -> bool {
+        self.length().is_some_and(|it| it >= FORGETS_AFTER)
+    }
+
+    /// How long the outage has lasted; none if there is none.
+    pub(in crate::store::redis) fn length(&self) -> Option<Duration> {
         let since_ms = self.since_ms.load(Ordering::Relaxed);
-        since_ms > 0 && self.ms_of(Instant::now()).saturating_sub(since_ms) >= ms(FORGETS_AFTER)
+        let length_ms = self.ms_of(Instant::now()).saturating_sub(since_ms);
+        (since_ms > 0).then(|| Duration::from_millis(length_ms))
     }
 
     /// Whether connections from before must no longer be used, because the outage has become long. Returns true only

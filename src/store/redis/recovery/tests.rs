@@ -2,6 +2,7 @@
 //! arise.
 
 use super::*;
+use crate::config::RedisTls;
 use crate::domain::LockName;
 
 const EPOCH: u64 = 1_795_219_506_257_721;
@@ -13,6 +14,7 @@ fn recovery() -> Recovery {
         connect_timeout: SECOND,
         username: None,
         password: None,
+        tls: RedisTls::default(),
         accept_eviction_policy: None,
         grace_on_empty_start: false,
         check_interval: SECOND,

@@ -12,7 +12,7 @@ const OPERATION: Micros = 2 * SECOND;
 const RECONNECTING: Micros = SECOND + OPERATION;
 
 /// Refusals that are normal without any fault.
-const ORDINARY: [&str; 15] = [
+const ORDINARY: [&str; 16] = [
     "lock_held",
     "lock_cooling",
     "wait_timeout",
@@ -27,6 +27,7 @@ const ORDINARY: [&str; 15] = [
     "token_unknown",
     "too_many_waiters",
     "store_unavailable",
+    "store_full",
     "recovering",
 ];
 
@@ -130,6 +131,14 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
                     // A release works when memory is full.
                     Effect::Full => !is_release && strikes_until(outage, outage.until, request, at),
                     Effect::Slower | Effect::Stall => false,
+                })
+        }
+        "store_full" => {
+            // Renewing and releasing need no room.
+            !request.asks()
+                || !outages.any(|outage| {
+                    outage.effect == Effect::Full
+                        && strikes_until(outage, outage.until, request, at)
                 })
         }
         "recovering" => {

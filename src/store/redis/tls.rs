@@ -1,0 +1,217 @@
+//! TLS to Redis: what is verified, and what went wrong in words.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+
+use redis::RedisError;
+use rustls::crypto::ring;
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::failure::{Failure, Fate};
+use crate::config::{ClientIdentity, RedisTls};
+use crate::store::Fault;
+
+/// Encrypts connections to one Redis.
+pub(super) struct Tls {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+    has_identity: bool,
+}
+
+/// Why there is no TLS connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TlsProblem {
+    /// Its certificate is from an authority that is not trusted.
+    UnknownAuthority,
+    /// Its certificate is for another name.
+    OtherName,
+    /// Its certificate is too old.
+    Expired,
+    /// Its certificate begins later.
+    NotValidYet,
+    /// Its certificate is unusable for another reason.
+    BadCertificate,
+    /// It wants a certificate of this process.
+    WantsCertificate,
+    /// It refuses the certificate of this process.
+    RefusesCertificate,
+    /// It does not speak TLS.
+    Missing,
+    /// It speaks only TLS.
+    Expected,
+    /// Anything else, such as no version in common.
+    NoAgreement,
+}
+
+impl TlsProblem {
+    /// For operators.
+    pub(super) fn explanation(self) -> &'static str {
+        match self {
+            Self::UnknownAuthority => {
+                "its certificate is not from an authority that is trusted; set redis.tls_ca_file"
+            }
+            Self::OtherName => {
+                "its certificate is for another name; use that name in the store's URL, or set redis.tls_server_name"
+            }
+            Self::Expired => "its certificate has expired",
+            Self::NotValidYet => "its certificate is not valid yet",
+            Self::BadCertificate => "its certificate cannot be verified; the log has the reason",
+            Self::WantsCertificate => {
+                "it wants a certificate of Leasehold; set redis.tls_cert_file and redis.tls_key_file"
+            }
+            Self::RefusesCertificate => "it refuses the certificate in redis.tls_cert_file",
+            Self::Missing => {
+                "it answers without TLS; use its port for TLS, or write redis:// in the store's URL"
+            }
+            Self::Expected => "it expects TLS; write rediss:// in the store's URL",
+            Self::NoAgreement => "the TLS handshake failed; the log has the reason",
+        }
+    }
+}
+
+impl Tls {
+    /// # Errors
+    /// The certificates cannot be used.
+    pub(super) fn new(host: &str, config: &RedisTls) -> Result<Self, Failure> {
+        let unusable = |detail: String| Failure::new(Fault::Tls, Fate::NotDone, detail);
+        let mut roots = RootCertStore::empty();
+        match &config.authorities {
+            Some(authorities) => {
+                for authority in authorities {
+                    let added = roots.add(authority.clone());
+                    added.map_err(|error| unusable(format!("redis.tls_ca_file: {error}")))?;
+                }
+            }
+            None => {
+                let of_system = rustls_native_certs::load_native_certs().certs;
+                roots.add_parsable_certificates(of_system);
+                if roots.is_empty() {
+                    let detail = "this system has no root certificates; set redis.tls_ca_file";
+                    return Err(unusable(detail.to_owned()));
+                }
+            }
+        }
+        let name = match &config.server_name {
+            Some(name) => name.clone(),
+            None => ServerName::try_from(host.to_owned())
+                .map_err(|error| unusable(format!("the host of the store's URL: {error}")))?,
+        };
+        let client = client_config(roots, config.identity.as_ref())
+            .map_err(|error| unusable(format!("redis.tls_cert_file: {error}")))?;
+        Ok(Self {
+            connector: TlsConnector::from(Arc::new(client)),
+            name,
+            has_identity: config.identity.is_some(),
+        })
+    }
+
+    pub(super) async fn connect(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        self.connector.connect(self.name.clone(), stream).await
+    }
+
+    pub(super) fn has_identity(&self) -> bool {
+        self.has_identity
+    }
+}
+
+fn client_config(
+    roots: RootCertStore,
+    identity: Option<&ClientIdentity>,
+) -> Result<ClientConfig, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    match identity {
+        Some(ClientIdentity { chain, key }) => {
+            builder.with_client_auth_cert(chain.clone(), key.clone_key())
+        }
+        None => Ok(builder.with_no_client_auth()),
+    }
+}
+
+/// Whether the other side speaks TLS. Its certificate is refused.
+pub(super) async fn is_spoken_on(stream: TcpStream) -> bool {
+    let Ok(client) = client_config(RootCertStore::empty(), None) else {
+        return false;
+    };
+    let Ok(name) = ServerName::try_from("probe.invalid") else {
+        return false;
+    };
+    let connecting = TlsConnector::from(Arc::new(client)).connect(name, stream);
+    match connecting.await {
+        Ok(_) => true,
+        Err(error) => {
+            let error = cause(&error);
+            matches!(
+                error,
+                Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
+            )
+        }
+    }
+}
+
+/// What an error says about TLS; none if nothing.
+pub(super) fn problem_in(error: &RedisError, has_identity: bool) -> Option<TlsProblem> {
+    let source = error.source()?;
+    let shared = source.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
+    let cause = cause(shared.downcast_ref::<io::Error>()?)?;
+    Some(if let rustls::Error::InvalidCertificate(error) = cause {
+        problem_with(error)
+    } else if let rustls::Error::AlertReceived(alert) = cause
+        && is_about_certificate(*alert)
+    {
+        match has_identity {
+            true => TlsProblem::RefusesCertificate,
+            false => TlsProblem::WantsCertificate,
+        }
+    } else if let rustls::Error::InvalidMessage(_) = cause {
+        TlsProblem::Missing
+    } else {
+        TlsProblem::NoAgreement
+    })
+}
+
+fn problem_with(certificate: &CertificateError) -> TlsProblem {
+    use CertificateError as E;
+    // An authority of the same name with another key gives the second one.
+    if matches!(certificate, E::UnknownIssuer | E::BadSignature) {
+        TlsProblem::UnknownAuthority
+    } else if matches!(
+        certificate,
+        E::NotValidForName | E::NotValidForNameContext { .. }
+    ) {
+        TlsProblem::OtherName
+    } else if matches!(certificate, E::Expired | E::ExpiredContext { .. }) {
+        TlsProblem::Expired
+    } else if matches!(certificate, E::NotValidYet | E::NotValidYetContext { .. }) {
+        TlsProblem::NotValidYet
+    } else {
+        TlsProblem::BadCertificate
+    }
+}
+
+/// Whether an alert of the other side is about the certificate of this process.
+fn is_about_certificate(alert: AlertDescription) -> bool {
+    use AlertDescription as A;
+    matches!(
+        alert,
+        A::CertificateRequired
+            | A::NoCertificate
+            | A::BadCertificate
+            | A::UnsupportedCertificate
+            | A::CertificateRevoked
+            | A::CertificateExpired
+            | A::CertificateUnknown
+            | A::UnknownCA
+            | A::AccessDenied
+    )
+}
+
+fn cause(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}

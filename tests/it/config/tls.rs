@@ -1,0 +1,71 @@
+//! TLS to Redis: which settings belong together, and what their files must have in them.
+
+use leasehold::config::StoreUrl;
+
+use super::{complaint, file, from_environment};
+use crate::support::certificates::Authority;
+
+const STORE: (&str, &str) = ("LEASEHOLD_STORE", "rediss://redis.example/3");
+const CA: &str = "LEASEHOLD_REDIS_TLS_CA_FILE";
+const CERT: &str = "LEASEHOLD_REDIS_TLS_CERT_FILE";
+const KEY: &str = "LEASEHOLD_REDIS_TLS_KEY_FILE";
+const NAME: &str = "LEASEHOLD_REDIS_TLS_SERVER_NAME";
+
+#[test]
+fn an_encrypted_store_has_its_certificates_from_files() {
+    let (plain, _) = from_environment(&[STORE]).unwrap();
+    assert!(matches!(&plain.store, StoreUrl::Redis(address) if address.is_encrypted));
+    assert_eq!(plain.store.to_string(), "rediss://redis.example:6379/3");
+    assert!(plain.redis.tls.authorities.is_none() && plain.redis.tls.identity.is_none());
+
+    let authority = Authority::new();
+    let (ca, own) = (authority.file(), authority.files_for("leasehold"));
+    let given = [
+        STORE,
+        (CA, &ca),
+        (CERT, &own.certificate),
+        (KEY, &own.key),
+        (NAME, "other.example"),
+    ];
+    let (config, _) = from_environment(&given).unwrap();
+    let tls = &config.redis.tls;
+    assert_eq!(tls.authorities.as_ref().map(Vec::len), Some(1));
+    assert!(tls.identity.is_some() && tls.server_name.is_some());
+    let printed = format!("{config:?}");
+    assert!(!printed.contains("PRIVATE KEY"), "{printed}");
+}
+
+#[test]
+fn what_does_not_belong_together_is_refused() {
+    let authority = Authority::new();
+    let (ca, own) = (authority.file(), authority.files_for("leasehold"));
+    let plain = ("LEASEHOLD_STORE", "redis://redis.example");
+    let error = complaint(from_environment(&[plain, (CA, &ca)]));
+    assert!(error.contains("write rediss://"), "{error}");
+    let error = complaint(from_environment(&[STORE, (CERT, &own.certificate)]));
+    assert!(error.contains("set redis.tls_key_file too"), "{error}");
+    let error = complaint(from_environment(&[STORE, (KEY, &own.key)]));
+    assert!(error.contains("set redis.tls_cert_file too"), "{error}");
+    let error = complaint(from_environment(&[STORE, (NAME, "a b")]));
+    assert!(error.contains("is not a host name"), "{error}");
+}
+
+#[test]
+fn a_file_without_what_it_should_have_is_refused_and_not_quoted() {
+    let authority = Authority::new();
+    let own = authority.files_for("leasehold");
+    let error = complaint(from_environment(&[STORE, (CA, &own.key)]));
+    assert!(error.contains("has no certificate in PEM form"), "{error}");
+    let broken = file("-----BEGIN CERTIFICATE-----\n!secret!\n-----END CERTIFICATE-----\n");
+    let error = complaint(from_environment(&[
+        STORE,
+        (CA, broken.path().to_str().unwrap()),
+    ]));
+    assert!(error.contains("well-formed PEM"), "{error}");
+    assert!(!error.contains("secret"), "{error}");
+    let swapped = [STORE, (CERT, &own.certificate), (KEY, &own.certificate)];
+    let error = complaint(from_environment(&swapped));
+    assert!(error.contains("has no private key in PEM form"), "{error}");
+    let error = complaint(from_environment(&[STORE, (CA, "/nowhere/ca.pem")]));
+    assert!(error.contains("/nowhere/ca.pem: cannot be read"), "{error}");
+}
