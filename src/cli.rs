@@ -6,7 +6,9 @@ mod exit;
 mod flags;
 mod healthcheck;
 mod key_files;
+mod run;
 mod serve;
+mod service;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -18,6 +20,7 @@ use crate::config::ConfigError;
 use crate::http;
 pub use exit::Exit;
 use serve::ServeError;
+use service::ClientError;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,6 +51,8 @@ enum CliError {
     Serve(#[from] ServeError),
     #[error("not healthy: {0}")]
     Unhealthy(#[from] healthcheck::Unhealthy),
+    #[error(transparent)]
+    Client(#[from] ClientError),
 }
 
 impl CliError {
@@ -55,6 +60,7 @@ impl CliError {
         match self {
             Self::Config(_) | Self::Serve(ServeError::Refused(_)) => Exit::Misconfigured,
             Self::Serve(_) | Self::Unhealthy(_) => Exit::Failed,
+            Self::Client(error) => error.exit(),
         }
     }
 }
@@ -91,6 +97,8 @@ fn dispatch(matches: &ArgMatches, environment: Environment) -> Result<Exit, CliE
         None => serve::run(&flags::sources(matches, environment)),
         Some(("serve", matches)) => serve::run(&flags::sources(matches, environment)),
         Some(("healthcheck", matches)) => healthcheck::run(matches, environment),
+        Some(("run", matches)) => run::run(matches, &environment),
+        Some((run::guard::COMMAND, matches)) => Ok(run::guard::run(matches)),
         Some(("openapi", _)) => Ok(print(&http::openapi::json())),
         Some(("config", matches)) => config::run(matches, environment),
         Some((name, _)) => unreachable!("clap knows no command {name}"),
@@ -121,6 +129,8 @@ pub fn command() -> Command {
                 .after_help(flags::secrets_help())
                 .args(flags::all()),
         )
+        .subcommand(run::options::command())
+        .subcommand(run::guard::command())
         .subcommand(healthcheck::command())
         .subcommand(config::command())
         .subcommand(Command::new("openapi").about("Print the OpenAPI document"))

@@ -36,6 +36,7 @@
 
 mod backoff;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod domain;
 pub mod http;

@@ -15,31 +15,58 @@ pub enum Exit {
     Misused,
     /// The configuration is invalid; or the store would lose leases, or refuses this process.
     Misconfigured,
+    /// The service that a client command asked cannot be reached.
+    Unreachable,
+    /// The system refused what a client command needs.
+    Internal,
+    /// The lock is taken, or the wait for it is over.
+    Busy,
+    /// The lock was lost.
+    Lost,
+    /// The command of `run` is there and cannot be executed.
+    NotExecutable,
+    /// The command of `run` is not there.
+    NotFound,
     /// A second signal ended the process during the drain.
     Stopped(Stop),
+    /// The command of `run` ended with this code.
+    Command(u8),
 }
 
 impl Exit {
-    /// All variants, in the order of their codes.
-    pub const ALL: [Self; 7] = [
+    /// All variants in the order of their codes, without the codes that `run` passes on.
+    pub const ALL: [Self; 13] = [
         Self::Done,
         Self::Failed,
         Self::Misused,
+        Self::Unreachable,
+        Self::Internal,
+        Self::Busy,
+        Self::Lost,
         Self::Misconfigured,
+        Self::NotExecutable,
+        Self::NotFound,
         Self::Stopped(Stop::HangUp),
         Self::Stopped(Stop::Interrupt),
         Self::Stopped(Stop::Terminate),
     ];
 
-    /// The exit code. 64 and 78 are from `sysexits.h`, which service managers know.
+    /// The exit code. 64 to 78 are from `sysexits.h`, which service managers know; 126 and 127 are those of shells.
     #[must_use]
     pub fn code(self) -> u8 {
         match self {
             Self::Done => 0,
             Self::Failed => 1,
             Self::Misused => 64,
+            Self::Unreachable => 69,
+            Self::Internal => 70,
+            Self::Busy => 75,
+            Self::Lost => 76,
             Self::Misconfigured => 78,
+            Self::NotExecutable => 126,
+            Self::NotFound => 127,
             Self::Stopped(stop) => stop.exit_code(),
+            Self::Command(code) => code,
         }
     }
 
@@ -55,12 +82,25 @@ impl Exit {
                  server is not ready."
             }
             Self::Misused => {
-                "Unknown command or flag, a flag without its value, or an invalid value for `--url` or `--timeout`."
+                "Unknown command or flag, a flag without its value, or a value that a client command or the service refuses."
             }
+            Self::Unreachable => {
+                "The service cannot be reached, or its store does not answer, and retries did not help."
+            }
+            Self::Internal => {
+                "The system refused a resource that a client command needs, or something killed the guard process of `run`."
+            }
+            Self::Busy => "The lock is taken, or the wait for it is over.",
+            Self::Lost => {
+                "The lock was lost, for `run` while its command ran: the command was ended, or had just ended."
+            }
+            Self::NotExecutable => "The command of `run` cannot be executed.",
+            Self::NotFound => "The command of `run` was not found.",
+            Self::Command(_) => "The exit code of the command of `run`.",
             Self::Misconfigured => {
-                "A setting is invalid, also if a flag sets it, or a file that it names cannot be read; or the store is \
-                 reachable but configured in a way that would lose leases, or refuses this process; or its directory is \
-                 in use or damaged."
+                "A setting is invalid, also if a flag sets it, or a file that it names cannot be read; or the key is \
+                 missing, wrong or has no right; or the store is reachable but configured in a way that would lose \
+                 leases, or refuses this process; or its directory is in use or damaged."
             }
             Self::Stopped(Stop::HangUp) => {
                 "A second signal, SIGHUP, ended the server during the drain."

@@ -11,7 +11,7 @@ use crate::config::keys::{Kind, SettingKey};
 use crate::config::{Sources, key_meant_by, keys};
 
 /// Other programs' names for `serve`.
-const LIKE_SERVE: [&str; 4] = ["start", "run", "server", "up"];
+const LIKE_SERVE: [&str; 3] = ["start", "server", "up"];
 
 /// `--config` and a flag for each key that is not a secret.
 pub(super) fn all() -> Vec<Arg> {
@@ -40,6 +40,13 @@ pub(super) fn sources(matches: &ArgMatches, environment: Environment) -> Sources
         flags: flags.collect(),
         environment,
     }
+}
+
+/// The value of a variable, unless it is empty.
+pub(super) fn variable(environment: &Environment, name: &str) -> Option<String> {
+    let (_, value) = environment.iter().find(|(known, _)| known == name)?;
+    let value = value.to_string_lossy().into_owned();
+    Some(value).filter(|value| !value.is_empty())
 }
 
 /// The help text on how to pass secrets, which have no flag.

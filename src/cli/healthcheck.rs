@@ -5,20 +5,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command};
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
 use hyper::header::HOST;
 use hyper::{Request, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::TcpStream;
 
 use super::{CliError, Environment, Exit, flags, print};
+use crate::client::{HttpConnection, ServiceUrl};
 use crate::config::Config;
 use crate::domain::duration;
-
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// Why the server is considered unhealthy.
 #[derive(Debug, thiserror::Error)]
@@ -109,43 +105,20 @@ fn readiness_of(listen: SocketAddr) -> Uri {
 
 /// Sends a GET and returns the status, and the body as far as it arrived.
 async fn answer_of(url: &Uri) -> io::Result<(StatusCode, Bytes)> {
-    let host = url
-        .host()
-        .expect("the URL was checked to have one")
-        .trim_matches(['[', ']']);
-    let stream = TcpStream::connect((host, url.port_u16().unwrap_or(80))).await?;
     let path = match url.path_and_query() {
         // The answer then has the reason.
         Some(path) if path == "/readyz" => "/readyz?verbose",
         Some(path) => path.as_str(),
         None => "/",
     };
-    let authority = url.authority().map_or(host, |authority| authority.as_str());
-    let request = Request::get(path).header(HOST, authority);
-    let request = request
-        .body(Empty::<Bytes>::new())
-        .map_err(io::Error::other)?;
-    exchange(stream, request).await.map_err(io::Error::other)
-}
-
-async fn exchange(
-    stream: TcpStream,
-    request: Request<Empty<Bytes>>,
-) -> hyper::Result<(StatusCode, Bytes)> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
-    let response = sender.send_request(request).await?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
-        .collect()
-        .await;
-    connection.abort();
-    // The status says enough if the rest does not come.
-    Ok((
-        status,
-        body.map(http_body_util::Collected::to_bytes)
-            .unwrap_or_default(),
-    ))
+    let service = url.authority().map_or("", |authority| authority.as_str());
+    let service = ServiceUrl::parse(&format!("http://{service}")).map_err(io::Error::other)?;
+    let request = Request::get(path).header(HOST, service.host_header());
+    let request = request.body(Full::default()).map_err(io::Error::other)?;
+    let mut connection = HttpConnection::open(&service).await?;
+    let answer = connection.exchange(request).await;
+    let (status, _, body) = answer.map_err(io::Error::other)?;
+    Ok((status, body))
 }
 
 /// The names and findings of the failed checks in the body of `/readyz?verbose`, after a colon.

@@ -14,12 +14,13 @@ use super::suggestion::{did_you_mean, nearest_key};
 const PREFIX: &str = "LEASEHOLD_";
 const FILE_VARIABLE: &str = "LEASEHOLD_CONFIG";
 /// Variables of clients and their commands. They may be in the environment of a server, which ignores them.
-const OF_CLIENTS: [&str; 5] = [
+const OF_CLIENTS: [&str; 6] = [
     "LEASEHOLD_URL",
     "LEASEHOLD_LOCK_NAME",
     "LEASEHOLD_LOCK_TOKEN",
     "LEASEHOLD_FENCING_TOKEN",
     "LEASEHOLD_EXPIRES_AT",
+    "LEASEHOLD_HOLD_COUNT",
 ];
 const FILE_BY_CONVENTION: &str = "/etc/leasehold/leasehold.toml";
 

@@ -21,6 +21,14 @@ impl Secret {
         Self(text.into())
     }
 
+    /// Reads a secret from its file.
+    ///
+    /// # Errors
+    /// One line that says what is wrong with the file.
+    pub fn from_file(path: &Path) -> Result<Self, String> {
+        read(path).map(Self)
+    }
+
     /// The text itself, for the code that sends or compares it.
     pub fn expose(&self) -> &str {
         &self.0

@@ -95,7 +95,7 @@ async fn received(signal: Option<&mut Signal>) {
 }
 
 /// Whether the parent process set the signal to ignored. `false` where the system has no `/proc`.
-fn is_ignored(kind: SignalKind) -> bool {
+pub(crate) fn is_ignored(kind: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

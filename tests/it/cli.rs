@@ -95,7 +95,6 @@ fn misuse_with_a_name_of_another_program_suggests_ours() {
         (&["serve", "--port", "80"], "'--listen'"),
         (&["--verbose"], "'--log-level'"),
         (&["start"], "'serve'"),
-        (&["run"], "'serve'"),
         (&["--redis-grace-on-empty-start", "true"], "'--flag=true'"),
         (&["--store", "memory:", "serve"], "'leasehold serve --flag'"),
     ] {

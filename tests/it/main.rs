@@ -33,6 +33,7 @@ mod process;
 mod readme;
 mod records;
 mod round_trips;
+mod run;
 mod secrets;
 mod shutdown;
 mod sockets;

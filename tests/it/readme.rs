@@ -1,5 +1,6 @@
 //! Runs every shell block of the README, in order, in one shell, against the service that its first command starts.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::process::Serving;
@@ -30,10 +31,14 @@ fn every_shell_block_does_what_it_says() {
 
     let serving = Serving::start(&[]);
     let place = serving.url.trim_start_matches("http://");
+    let program = Path::new(env!("CARGO_BIN_EXE_leasehold"));
+    let directory = program.parent().unwrap().display();
     let script = tours.concat().replace("localhost:7625", place);
+    let script = format!("PATH={directory}:$PATH\n{script}");
     let output = Command::new("bash")
         .args(["-euo", "pipefail", "-c", &script])
         .env("no_proxy", "*")
+        .env("LEASEHOLD_URL", &serving.url)
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -44,6 +49,7 @@ fn every_shell_block_does_what_it_says() {
         "lock_held",
         "\"evicted\":[",
         "making the report",
+        "making another report",
         "event: acquired\ndata: {\"name\":\"acct/3\"",
     ] {
         assert!(stdout.contains(expected), "no {expected} in:\n{stdout}");

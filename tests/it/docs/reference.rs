@@ -145,7 +145,7 @@ fn describe(name: &str, command: &Command, text: &mut String) {
     // Every command has `help`, so it is not listed.
     let within = command
         .get_subcommands()
-        .filter(|command| command.get_name() != "help");
+        .filter(|command| command.get_name() != "help" && !command.is_hide_set());
     within.for_each(|within| describe(&format!("{name} {}", within.get_name()), within, text));
 }
 
@@ -163,17 +163,17 @@ fn row(arg: &Arg) -> String {
             .collect(),
         false => String::new(),
     };
-    let long = arg.get_long().expect("only flags have a row");
+    let name = match arg.get_long() {
+        Some(long) => format!("`--{long}{value}`"),
+        None => format!("`{}`", value.trim_start()),
+    };
     let default: Vec<_> = arg
         .get_default_values()
         .iter()
         .map(|value| format!("`{}`", value.display()))
         .collect();
     let help = arg.get_help().expect("every flag is explained");
-    format!(
-        "| {short}`--{long}{value}` | {} | {help} |\n",
-        default.join(" ")
-    )
+    format!("| {short}{name} | {} | {help} |\n", default.join(" "))
 }
 
 fn exit_codes() -> String {

@@ -1,0 +1,49 @@
+//! What runner and guard tell each other: one JSON text a line, over two pipes.
+
+use serde::{Deserialize, Serialize};
+
+use super::boottime::BootTime;
+
+/// When a command has to end if nothing is heard of its lease any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CommandDeadline {
+    /// When its processes are asked to end.
+    pub(super) terminate_at: BootTime,
+    /// When they are killed, which is before the lease can run out.
+    pub(super) kill_at: BootTime,
+}
+
+/// From the runner to the guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// The lease was renewed.
+    Until(CommandDeadline),
+    /// The lease is lost: end the command now, and kill it at this moment.
+    End { kill_at: BootTime },
+    /// Pass this signal on to the command.
+    Signal(i32),
+}
+
+/// From the guard to the runner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Report {
+    /// The command runs, as the leader of a process group.
+    Started { command: i32 },
+    /// The command cannot be executed, for this reason of the system.
+    NotStarted { errno: i32 },
+    /// A signal stopped the command.
+    Paused { signal: i32 },
+    /// Nothing was heard of the lease until the deadline: the command is asked to end.
+    Ending,
+    /// The command has ended, and this many of its processes go on.
+    Remaining { processes: usize },
+    /// The command and its processes are gone. This is the exit code, or 128 and the signal that ended the command.
+    Gone { code: u8, signal: Option<i32> },
+}
+
+/// A message with the end of its line.
+pub(super) fn line(message: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(message).expect("numbers and names make JSON");
+    line.push(b'\n');
+    line
+}

@@ -1,0 +1,59 @@
+//! What `run` writes to stderr. Standard output belongs to the command.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use super::options::Verbosity;
+
+/// Writes lines for people.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Say {
+    verbosity: Verbosity,
+    is_terminal: bool,
+}
+
+impl Say {
+    pub(super) fn new(verbosity: Verbosity) -> Self {
+        Self {
+            verbosity,
+            is_terminal: io::stderr().is_terminal(),
+        }
+    }
+
+    /// Why the command was ended, or what went wrong; always written.
+    pub(super) fn problem(self, text: &str) {
+        write(text);
+    }
+
+    /// What the reader should know although nothing failed.
+    pub(super) fn note(self, text: &str) {
+        if self.verbosity >= Verbosity::Normal {
+            write(text);
+        }
+    }
+
+    /// What is going on, for somebody who watches.
+    pub(super) fn progress(self, text: &str) {
+        if self.shows_progress() {
+            write(text);
+        }
+    }
+
+    pub(super) fn detail(self, text: &str) {
+        if self.verbosity == Verbosity::Verbose {
+            write(text);
+        }
+    }
+
+    pub(super) fn shows_progress(self) -> bool {
+        match self.verbosity {
+            Verbosity::Quiet => false,
+            Verbosity::Normal => self.is_terminal,
+            Verbosity::Verbose => true,
+        }
+    }
+}
+
+/// A closed stderr is no reason to fail.
+fn write(text: &str) {
+    let _ = writeln!(io::stderr(), "leasehold: {text}");
+}
