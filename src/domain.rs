@@ -11,19 +11,17 @@ pub mod mode;
 pub mod name;
 pub mod outcome;
 pub mod queue;
-pub mod room;
 pub mod token;
 
 pub use claim::{Attempt, Bounds, Claim, HoldCount, InvalidField, Metadata, Owner, Ttl};
 pub use event::{EventKind, LockEvent};
-pub use lease::{Fence, Holder, Holders, Lease, Timestamp};
+pub use lease::{AnswerRoom, Fence, Holder, Holders, Lease, PageRoom, Timestamp};
 pub use mode::{Mode, Share};
 pub use name::{Bucket, InvalidName, LockName, LockNames};
 pub use outcome::{
-    Acquired, Conflict, ConflictKind, Evicted, Grant, Listing, LockState, LockView, Mismatch,
-    NotHeld, NotHolder, Released, RenewOptions, Renewal, Renewed, Rollback, RollbackRight,
-    SuspendOptions, Suspended, Waiting,
+    Acquired, Conflict, ConflictKind, Evicted, GrantKind, Granted, Listing, LockState, LockView,
+    Mismatch, NotHeld, NotHolder, PreviousLease, Refused, Released, RenewOptions, Renewal, Renewed,
+    Rollback, RollbackRight, SuspendOptions, Suspended, Waiting,
 };
 pub use queue::{HeadWaiter, Position, Queue, QueueRequest, Ticket};
-pub use room::{AnswerRoom, PageRoom};
 pub use token::{ClaimDigest, InvalidToken, Token};

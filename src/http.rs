@@ -6,16 +6,15 @@
 mod admission;
 mod app;
 mod auth;
-mod docs;
 mod events;
 mod extract;
 mod health;
-mod index;
 mod locks;
 mod log;
 mod metrics;
 mod negotiate;
 pub mod openapi;
+mod pages;
 mod peers;
 mod problem;
 mod requester;
@@ -71,9 +70,9 @@ fn guarded(app: &App) -> Router<App> {
         .put(locks::renew)
         .delete(locks::release);
     let several = get(locks::list)
-        .post(locks::acquire_several)
-        .put(locks::renew_several)
-        .delete(locks::release_several);
+        .post(locks::acquire)
+        .put(locks::renew)
+        .delete(locks::release);
     let nameless = post(locks::nameless)
         .put(locks::nameless)
         .delete(locks::nameless);
@@ -117,11 +116,11 @@ fn open(app: &App) -> Router<App> {
     };
     routes
         .merge(probes())
-        .route(Route::Index.pattern(), get(index::index))
-        .route(Route::OpenApi.pattern(), get(docs::openapi))
-        .route(Route::Docs.pattern(), get(docs::redirect))
-        .route("/docs/", get(docs::asset))
-        .route("/docs/{*asset}", get(docs::asset))
+        .route(Route::Index.pattern(), get(pages::index))
+        .route(Route::OpenApi.pattern(), get(pages::openapi))
+        .route(Route::Docs.pattern(), get(pages::redirect))
+        .route("/docs/", get(pages::asset))
+        .route("/docs/{*asset}", get(pages::asset))
         .route(Route::Problems.pattern(), get(problem::code::list))
         .route(Route::Problem.pattern(), get(problem::code::page))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
@@ -133,6 +132,6 @@ fn probes() -> Router<App> {
         .route(Route::Livez.pattern(), get(health::livez))
         .route(Route::Readyz.pattern(), get(health::readyz))
         .route(Route::Healthz.pattern(), get(health::readyz))
-        .route(Route::Version.pattern(), get(index::version))
+        .route(Route::Version.pattern(), get(pages::version))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
 }

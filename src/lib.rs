@@ -11,16 +11,30 @@
 //!   axum, except for the types of HTTP that [`server`] passes on.
 //!
 //! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`limits`] (what may be in use at
-//! once), [`telemetry`] (logs and metrics), and [`server`] (sockets, timeouts, shutdown), which knows none of the layers
-//! and of which [`http`] knows only the peer of a request.
+//! once), `backoff` (pauses between attempts), [`telemetry`] (logs and metrics), and [`server`] (sockets, timeouts,
+//! shutdown), which knows none of the layers and of which [`http`] knows only the peer of a request.
 //!
 //! # The way of a request
 //!
-//! A plain acquire passes `server::connections`, `http::layers`, `http::routes`, `http::locks::acquire`,
-//! [`service::LockService::acquire`], `service::acquire` and [`store::LockStore::acquire`]. The reply,
-//! [`domain::Acquired`], becomes a [`service::AcquireAnswer`], which carries the guard that rolls the grant back until it
-//! is delivered, and then a response.
+//! A plain acquire passes ten functions from the connection to Redis:
+//!
+//! 1. `server::connections`, `Protocol::answer`: the limit on requests.
+//! 2. `http::scope`, `RequestScope::call`: request id, problems, metrics, log.
+//! 3. `http::routes`, `Routes::call`: the route and the key.
+//! 4. `http::locks::acquire`: from fields to a claim, and from the outcome to the response.
+//! 5. [`service::LockService::acquire`]: whether to wait; from here on, the request completes without its client.
+//! 6. `service::acquire`, `Request::acquire_now`: the deadline, and the guard that rolls back an undelivered grant.
+//! 7. [`store::LockStore::acquire`], which answers at once in the other stores.
+//! 8. `store::redis::node`, `Node::run`: retries until the deadline.
+//! 9. `Node::try_once`: a connection, and the check that the reply belongs to the request.
+//! 10. `store::redis::scripts`, `ScriptRequest::send`: `EVALSHA`.
+//!
+//! The leases come back as [`domain::Granted`] in [`domain::Acquired`] and then in [`service::AcquireAnswer`], and the
+//! response writes them as `http::wire::GrantView`.
+//!
+//! A request that waits goes from 5 to `service::wait_loop`, which polls the store whenever `service::schedule` says so.
 
+mod backoff;
 pub mod cli;
 pub mod config;
 pub mod domain;

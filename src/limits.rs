@@ -2,7 +2,6 @@
 //! limits are listed here because they share one metric; where each one is enforced is not known here.
 
 mod gate;
-mod slot;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,8 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use metrics::Counter;
 
 use crate::telemetry::Metrics;
-pub use gate::{Gate, Passed};
-pub use slot::Slot;
+pub use gate::{Gate, Passed, Slot};
 
 /// An amount that may be in use at once. Clones share it.
 #[derive(Clone, Debug)]

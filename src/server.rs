@@ -5,7 +5,6 @@ mod activity;
 mod connections;
 mod delivery;
 pub mod descriptors;
-mod flood;
 mod peer;
 pub mod shutdown;
 mod socket;
@@ -24,8 +23,8 @@ use tokio::task::JoinSet;
 
 use connections::Protocol;
 pub use connections::{HttpApp, OpenConnections};
+pub use peer::Peer;
 use peer::Peers;
-pub use peer::{Peer, network_of};
 pub use workers::Workers;
 
 use crate::config::ServerConfig;

@@ -2,28 +2,27 @@
 //!
 //! Nothing here knows HTTP or any particular store. Every operation runs to completion even if its caller disconnects,
 //! an undelivered grant is rolled back, and a failed rollback is retried in the background. Stores never wait, so all
-//! waiting is here: `wait_loop` has one waiting request, `local_waiters` all of them.
+//! waiting is here: `wait_loop` has one waiting request, `local_waiters` all of them, and `schedule` decides when each asks
+//! the store next.
 
 mod acquire;
 mod background;
-mod backoff;
 mod events;
 mod held;
 mod hold;
 mod listed_holders;
 mod local_waiters;
 pub mod metrics;
-mod remaining;
+mod schedule;
 mod wait_loop;
 mod waiter;
 mod watch;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -155,7 +154,7 @@ impl LockService {
         let (inner, wait) = (&self.inner, wait.min(self.inner.waiting.wait_max));
         let request = Request::new(inner, claim, self.slot.clone());
         if wait.is_zero() {
-            return self.run_to_completion(request.acquire_now(None)).await;
+            return Detached::new(self, request.acquire_now(None)).await;
         }
         match request.enter() {
             Ok(waiter) => {
@@ -168,12 +167,9 @@ impl LockService {
                     drop(open);
                     answer
                 };
-                self.run_to_completion(waiting.map(closed)).await
+                Detached::new(self, waiting.map(closed)).await
             }
-            Err(queue_full) => {
-                let answer = request.acquire_now(Some(queue_full));
-                self.run_to_completion(answer).await
-            }
+            Err(queue_full) => Detached::new(self, request.acquire_now(Some(queue_full))).await,
         }
     }
 
@@ -191,11 +187,9 @@ impl LockService {
         change: RenewOptions,
     ) -> Result<Renewed, StoreError> {
         let inner = Arc::clone(&self.inner);
-        self.run_to_completion(async move {
-            let (sent, deadline) = inner.start();
-            let answer = inner.store.renew(&names, token, change, deadline).await;
-            inner.metrics.renew(sent.elapsed(), &answer);
-            remaining::renewed(answer?, sent)
+        Detached::new(self, async move {
+            let (_, deadline) = inner.start();
+            inner.renew(&names, token, change, deadline).await
         })
         .await
     }
@@ -214,7 +208,7 @@ impl LockService {
         hold_count: Option<HoldCount>,
     ) -> Result<Vec<Released>, StoreError> {
         let inner = Arc::clone(&self.inner);
-        self.run_to_completion(async move {
+        Detached::new(self, async move {
             let (sent, deadline) = inner.start();
             let answer = inner
                 .store
@@ -222,8 +216,16 @@ impl LockService {
                 .await;
             inner.metrics.release(sent.elapsed(), &answer);
             inner.queues.recheck(token);
-            let released = answer?.into_iter();
-            released.map(|one| remaining::released(one, sent)).collect()
+            let mut released = answer?;
+            let held = released.iter_mut().filter_map(|released| match released {
+                Released::SteppedBack(lease) => Some(lease),
+                Released::Freed { .. }
+                | Released::LeftQueue
+                | Released::Repeated
+                | Released::NotHolder(_) => None,
+            });
+            acquire::age(held, sent)?;
+            Ok(released)
         })
         .await
     }
@@ -237,7 +239,7 @@ impl LockService {
     /// If the future is dropped, the operation still completes.
     pub async fn evict(&self, name: LockName, reason: String) -> Result<Evicted, StoreError> {
         let inner = Arc::clone(&self.inner);
-        self.run_to_completion(async move {
+        Detached::new(self, async move {
             let (sent, deadlines) = inner.start_long();
             let answer = inner.store.evict(&name, &reason, deadlines).await;
             inner.metrics.evict(sent.elapsed(), &answer);
@@ -302,52 +304,6 @@ impl LockService {
     pub async fn warm_up(self) {
         self.inner.store.refresh_health().await;
     }
-
-    /// Refreshes the store's health and sweeps the store at this interval, for ever. Run it as a task.
-    pub async fn run_checks(&self, every: Duration) -> Infallible {
-        let inner = &*self.inner;
-        let checks = async {
-            let mut ticks = ticks(every);
-            loop {
-                ticks.tick().await;
-                inner.store.refresh_health().await;
-                inner.metrics.store.health(&inner.store.health());
-                inner.metrics.acquires.waiters(inner.queues.counts());
-            }
-        };
-        // Two loops, because a long sweep must not delay the detection of data loss.
-        let sweeps = async {
-            let mut ticks = ticks(every);
-            loop {
-                ticks.tick().await;
-                inner.store.sweep().await;
-            }
-        };
-        tokio::select! {
-            never = checks => never,
-            never = sweeps => never,
-        }
-    }
-
-    /// Waits until all background tasks have ended, or `grace` is over.
-    pub async fn shut_down(&self, grace: Duration) {
-        self.inner.background.close();
-        let finished = tokio::time::timeout(grace, self.inner.background.wait()).await;
-        if finished.is_err() {
-            tracing::warn!(
-                unfinished = self.inner.background.len(),
-                "the store did not answer in time; leases that may be orphaned end with their TTL"
-            );
-        }
-        self.inner.store.close().await;
-    }
-
-    fn run_to_completion<T: Send + 'static>(
-        &self,
-        operation: impl Future<Output = T> + Send + 'static,
-    ) -> Detached<T> {
-        Detached::new(operation, self.inner.background.clone(), self.slot.clone())
-    }
 }
 
 impl ServiceShared {
@@ -362,6 +318,24 @@ impl ServiceShared {
         let (now, step) = (Instant::now(), self.operation_timeout);
         let end = now + step * LONG_TIMEOUTS;
         (now, Deadlines { step, end })
+    }
+
+    /// Renews leases. Their remaining times are as of now.
+    async fn renew(
+        &self,
+        names: &LockNames,
+        token: Token,
+        options: RenewOptions,
+        deadline: Instant,
+    ) -> Result<Renewed, StoreError> {
+        let sent = Instant::now();
+        let answer = self.store.renew(names, token, options, deadline).await;
+        self.metrics.renew(sent.elapsed(), &answer);
+        let mut renewed = answer?;
+        if let Renewed::Extended(renewals) = &mut renewed {
+            acquire::age(renewals.iter_mut().map(|renewal| &mut renewal.lease), sent)?;
+        }
+        Ok(renewed)
     }
 
     /// The state of a lock, and when the request was sent.
@@ -385,10 +359,4 @@ impl ServiceShared {
             .operation("list", sent.elapsed(), &answer);
         (sent, answer)
     }
-}
-
-fn ticks(every: Duration) -> Interval {
-    let mut ticks = tokio::time::interval(every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
 }

@@ -36,6 +36,9 @@ pub const RESERVATION_TTL: Duration = Duration::from_millis(700);
 /// turn. After a stall of the whole system, the first request to run must not find all the others too late.
 pub const LAST_CALL: Duration = Duration::from_millis(300);
 
+/// How often a store is checked that has no setting for it.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
 /// What a store method returns.
 pub type StoreResult<T> = Result<T, StoreError>;
 
@@ -50,7 +53,7 @@ pub type StoreResult<T> = Result<T, StoreError>;
 ///   takes over may withdraw the lease that it found, from the step that took it over.
 /// - **Tokens identify claims.** A claim on a lock is the pair of the lock and a token. Acquiring again while the claim
 ///   holds changes nothing but its hold count, and that only upwards; acquiring a claim that ended returns
-///   [`Acquired::Ended`] for [`TOMBSTONE_TTL`] after the end. Methods that act on a claim change nothing for a token
+///   [`Refused::Ended`](crate::domain::Refused::Ended) for [`TOMBSTONE_TTL`] after the end. Methods that act on a claim change nothing for a token
 ///   that does not hold.
 /// - **Order.** Each grant of a lock carries a larger fencing token than every grant of that lock before it. It grows
 ///   on grants alone: not on renewal, re-entry or replay.
@@ -156,6 +159,11 @@ pub trait LockStore: Send + Sync + fmt::Debug {
     /// Checks the state of the store itself and drops entries that are due. Called every few seconds.
     async fn refresh_health(&self);
 
+    /// How often to call [`refresh_health`](Self::refresh_health) and [`sweep`](Self::sweep).
+    fn check_interval(&self) -> Duration {
+        CHECK_INTERVAL
+    }
+
     /// Does the work that visits every lock, if it is due: counts the held ones, and repairs the effects of a clock
     /// that was set back. Called as often as [`refresh_health`](Self::refresh_health) but apart from it, because
     /// visiting millions of locks takes long.
@@ -227,6 +235,8 @@ pub struct ListQuery {
     pub prefix: String,
     /// Only names after this one.
     pub after: Option<LockName>,
+    /// [`Listing::snapshot`] of the page before.
+    pub snapshot: Option<u64>,
     /// At most this many locks; fewer if the page has no room for them.
     pub page_size: usize,
 }
@@ -252,6 +262,8 @@ pub struct StoreHealth {
     pub clock_offset_ms: Option<i64>,
     /// The connection pool, if there is one.
     pub pool: Option<PoolHealth>,
+    /// The file of the store, if there is one.
+    pub disk: Option<DiskHealth>,
     /// Answers that did not belong to their request; always 0 unless the client library is broken.
     pub response_mismatches: u64,
 }
@@ -274,6 +286,17 @@ pub struct PoolHealth {
     pub open: u32,
     /// The most connections.
     pub max: u32,
+}
+
+/// The use of a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskHealth {
+    /// The size of the file at the last check, in bytes.
+    pub file_bytes: u64,
+    /// Commits that the disk has confirmed, each with the changes of many operations.
+    pub commits: u64,
+    /// Commits that failed.
+    pub failed_commits: u64,
 }
 
 /// Opens the configured store.

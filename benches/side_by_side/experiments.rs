@@ -3,6 +3,7 @@
 mod commands;
 mod connections;
 mod cycles;
+mod file;
 mod hand_over;
 mod idle;
 mod locks;
@@ -43,7 +44,7 @@ impl Plan {
 type Experiment = fn(Plan) -> LocalBoxFuture<'static, Vec<Finding>>;
 
 /// All of them, in the order of the table.
-pub(crate) const ALL: [(&str, Experiment); 10] = [
+pub(crate) const ALL: [(&str, Experiment); 11] = [
     ("throughput", |plan| Box::pin(throughput::run(plan))),
     ("cycles", |plan| Box::pin(cycles::run(plan))),
     ("hand_over", |plan| Box::pin(hand_over::run(plan))),
@@ -53,6 +54,7 @@ pub(crate) const ALL: [(&str, Experiment); 10] = [
     ("commands", |_| Box::pin(commands::run())),
     ("idle", |plan| Box::pin(idle::run(plan))),
     ("processes", |plan| Box::pin(processes::run(plan))),
+    ("file", |plan| Box::pin(file::run(plan))),
     ("connections", |plan| Box::pin(connections::run(plan))),
 ];
 

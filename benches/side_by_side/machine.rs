@@ -73,10 +73,9 @@ impl Served {
         }
     }
 
-    /// An etcd of one node with its data on disk, and a lease that lasts as long as it does.
-    pub(crate) async fn etcd() -> (Self, String) {
+    /// An etcd of one node with its data in a directory, and a lease that lasts as long as it does.
+    pub(crate) async fn etcd(directory: TempDir) -> (Self, String) {
         let (client, peer) = (free_address(), free_address());
-        let directory = tempfile::tempdir().unwrap();
         let [client_url, peer_url] = [client, peer].map(|address| format!("http://{address}"));
         let child = Command::new("etcd")
             .args(["--log-level", "error", "--data-dir"])

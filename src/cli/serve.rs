@@ -123,7 +123,7 @@ async fn serve(
             shutdown::announced(draining, config.server.drain_delay),
         ) => drained,
         never = upkeep(&metrics) => match never {},
-        never = service.run_checks(config.redis.check_interval) => match never {},
+        never = service.run_checks() => match never {},
         never = follow_keys(config, &access, &metrics) => match never {},
         never = serve_admin => match never {},
     };

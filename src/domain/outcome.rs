@@ -7,17 +7,22 @@ use super::{Holders, Lease, LockName, Mode, Position, Queue, Ticket, Ttl};
 /// The outcome of an acquire. Lists with an entry per lock are in the order of the claim's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// The claim was granted just now.
-    Granted(Vec<Grant>),
-    /// The claim already holds its locks; its hold count was raised.
-    Reentered(Vec<Lease>),
-    /// The claim already holds its locks; nothing changed.
-    Replayed(Vec<Lease>),
+    /// The claim holds its locks.
+    Granted(Granted),
     /// The claim is in the queue of each lock. Only for a request that waits.
     Waiting(Waiting),
     /// A later request of the client replaced this one: the claim now waits on another process, or holds by that
     /// request. Only for a request with a ticket; nothing changed.
     Superseded,
+    /// The ticket has passed its deadline, so this request can no longer be granted from it; nothing changed.
+    WaitExpired,
+    /// The claim does not hold its locks and is not in their queues.
+    Refused(Refused),
+}
+
+/// Why a store refuses a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
     /// At least one lock has a conflict; nothing changed. Never for a request that waits.
     Blocked(Vec<Conflict>),
     /// The claim is incompatible with the lock, or with its own earlier request; nothing changed, and waiting cannot
@@ -30,8 +35,6 @@ pub enum Acquired {
         /// How many claims wait.
         queue_length: u64,
     },
-    /// The ticket has passed its deadline, so this request can no longer be granted from it; nothing changed.
-    WaitExpired,
     /// The claim has ended before; a token is valid for one claim only.
     Ended(NotHeld),
     /// The store was unavailable, or may have lost data; new grants wait.
@@ -41,13 +44,58 @@ pub enum Acquired {
     },
 }
 
-/// A lock that was granted just now.
+impl Acquired {
+    /// How the claim came to hold its locks; none if it does not hold them.
+    #[must_use]
+    pub fn kind(&self) -> Option<GrantKind> {
+        match self {
+            Self::Granted(granted) => Some(granted.kind),
+            Self::Waiting(_) | Self::Superseded | Self::WaitExpired | Self::Refused(_) => None,
+        }
+    }
+}
+
+/// The leases of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
-    /// The lease, with a new fencing token.
-    pub lease: Lease,
-    /// How long the previous lease had been held, if that lease expired.
-    pub after_expiry: Option<Duration>,
+pub struct Granted {
+    /// How the claim came to hold them.
+    pub kind: GrantKind,
+    /// The leases, in the order of names.
+    pub leases: Vec<Lease>,
+    /// The previous leases that had expired; only for new grants.
+    pub expired: Vec<PreviousLease>,
+}
+
+/// How a claim came to hold its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrantKind {
+    /// It was granted them just now, with new fencing tokens.
+    New,
+    /// It held them already; its hold count was raised.
+    Reentered,
+    /// It held them already; nothing changed.
+    Replayed,
+}
+
+/// The lease of a lock before a new grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreviousLease {
+    /// The lock.
+    pub name: LockName,
+    /// How long it had been held.
+    pub held_for: Duration,
+}
+
+impl Granted {
+    /// Leases that the claim held already.
+    #[must_use]
+    pub fn before(kind: GrantKind, leases: Vec<Lease>) -> Self {
+        Self {
+            kind,
+            leases,
+            expired: Vec::new(),
+        }
+    }
 }
 
 /// A claim in the queue.
@@ -295,4 +343,6 @@ pub struct Listing {
     pub locks: Vec<LockView>,
     /// The name after which the next page starts; none on the last page.
     pub next_after: Option<LockName>,
+    /// Lets the store continue with the names that it has found for this page.
+    pub snapshot: Option<u64>,
 }

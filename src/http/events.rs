@@ -81,12 +81,10 @@ fn response(
     let events = events.chain(stream::once(async { encode(WatchEvent::Reset) }));
     let events = events.ready_chunks(WRITTEN_AT_ONCE).map(Event::joined);
     let events = events.inspect(move |_| {
-        // Moved in here, so that the slot is taken for as long as the stream lives.
-        let _ = &slot;
+        // Moved in here, so that they are held for as long as the stream lives.
+        let _ = (&slot, &guard);
     });
-    EventStreamBody::new(events, KEEP_ALIVE)
-        .with_user_timeout(guard)
-        .response()
+    EventStreamBody::new(events, KEEP_ALIVE).response()
 }
 
 /// The id to resume after. Clients that have not received an id yet may send an empty one.

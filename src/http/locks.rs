@@ -11,20 +11,20 @@ mod renew;
 
 use std::borrow::Cow;
 
-use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 
 use super::extract::Fields;
-use super::negotiate;
+use super::negotiate::preferred;
 use super::problem::Problem;
+use super::routes::Route;
 use crate::domain::{InvalidName, LockName, LockNames, NotHeld, Token};
-pub(super) use acquire::{ACQUIRE_FIELDS, ACQUIRE_SEVERAL_FIELDS, acquire, acquire_several};
+pub(super) use acquire::{ACQUIRE_FIELDS, ACQUIRE_SEVERAL_FIELDS, acquire};
 pub(super) use read::{
     LIST_FIELDS, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, checked_prefix, inspect, list,
 };
-pub(super) use release::{RELEASE_FIELDS, RELEASE_SEVERAL_FIELDS, release, release_several};
-pub(super) use renew::{RENEW_FIELDS, RENEW_SEVERAL_FIELDS, renew, renew_several};
+pub(super) use release::{RELEASE_FIELDS, RELEASE_SEVERAL_FIELDS, release};
+pub(super) use renew::{RENEW_FIELDS, RENEW_SEVERAL_FIELDS, renew};
 
 /// The header that carries the token both ways.
 pub(super) const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
@@ -43,6 +43,14 @@ enum RouteForm {
 }
 
 impl RouteForm {
+    /// The form of a path, and the lock that it names.
+    fn of(path: &str) -> Result<(Self, Option<LockName>), InvalidName> {
+        if path == Route::Locks.template() {
+            return Ok((Self::Multi, None));
+        }
+        Ok((Self::Single, Some(lock_name(path)?)))
+    }
+
     /// The problem, without lock names if the request names its only lock in the path.
     fn adapt(self, problem: Problem) -> Problem {
         match self {
@@ -79,8 +87,14 @@ pub(super) async fn nameless() -> Problem {
     InvalidName::Empty.into()
 }
 
-/// The names of the locks, if the field is present.
-fn lock_names(fields: &mut Fields) -> Result<Option<LockNames>, Problem> {
+/// The names of the locks: the one in the path, or those in the field `names`, if it is present.
+fn lock_names(
+    in_path: Option<LockName>,
+    fields: &mut Fields,
+) -> Result<Option<LockNames>, Problem> {
+    if let Some(name) = in_path {
+        return Ok(Some(name.into()));
+    }
     let Some(texts) = fields.texts("names")? else {
         return Ok(None);
     };
@@ -155,13 +169,4 @@ pub(super) fn secret(token: Token) -> HeaderValue {
     let mut value = HeaderValue::from_str(text).expect("a UUID is printable ASCII");
     value.set_sensitive(true);
     value
-}
-
-/// The response media type that the client prefers. Most clients send no `Accept` and get the first.
-fn preferred(headers: &HeaderMap, offers: &[&'static str]) -> &'static str {
-    if headers.contains_key(ACCEPT) {
-        negotiate::preferred(headers, offers)
-    } else {
-        offers[0]
-    }
 }

@@ -18,6 +18,9 @@ use crate::domain::LockName;
 /// The lines of one kind that are written within a minute. After them, a line is written each time its number is a power
 /// of two. It carries that number, which shows how many lines were left out.
 const LOGGED_EACH: u32 = 5;
+/// The lines about all peers together that are written within a minute: an attacker may have thousands of addresses.
+/// After them as above.
+const LOGGED_OF_PEERS: u32 = 1_000;
 
 /// Writes the line, if the settings ask for it.
 ///
@@ -68,7 +71,7 @@ pub(super) fn request(app: &App, request: &RequestFacts, response: &ResponseFact
 /// The kind of a line that can come in any number; none if such lines are always written. On a service with keys, bad
 /// requests to open routes count as refusals without a key, because clients without one can send them.
 fn frequent(app: &App, request: &RequestFacts, response: &ResponseFacts<'_>) -> Option<Frequent> {
-    let (settings, peer) = (app.settings(), request.requester.ip());
+    let (settings, peer) = (app.settings(), request.requester.network());
     let asks_for_keys = matches!(settings.access, Access::Keys(..));
     let is_open = request.route.is_none_or(Route::shows_no_lock);
     if asks_for_keys && is_open && response.status.is_client_error() {
@@ -109,6 +112,7 @@ macro_rules! event {
             client_errors = number.client_errors,
             store_failures = number.store_failures,
             slow_requests = number.slow_requests,
+            lines_of_peers = number.lines_of_peers,
             cause = problem.and_then(|problem| problem.cause()),
             "{}",
             $sentence
@@ -183,6 +187,7 @@ pub(super) struct LogSample {
     evictions: PeerCounts,
     store_failures: TotalCount,
     slow_requests: TotalCount,
+    lines_of_peers: TotalCount,
 }
 
 /// The number of a line among those of its kind within the minute, as fields of the line.
@@ -193,6 +198,8 @@ pub(super) struct LineNumber {
     pub(super) evictions: Option<u32>,
     pub(super) store_failures: Option<u32>,
     pub(super) slow_requests: Option<u32>,
+    /// Only beyond [`LOGGED_OF_PEERS`].
+    lines_of_peers: Option<u32>,
 }
 
 impl LogSample {
@@ -218,6 +225,17 @@ impl LogSample {
             Some(Frequent::SlowRequest) => (&mut number.slow_requests, self.slow_requests.count()),
         };
         *field = Some(count);
-        (count <= LOGGED_EACH || count.is_power_of_two()).then_some(number)
+        if count > LOGGED_EACH && !count.is_power_of_two() {
+            return None;
+        }
+        if matches!(
+            frequent,
+            Some(Frequent::StoreFailure | Frequent::SlowRequest)
+        ) {
+            return Some(number);
+        }
+        let lines = self.lines_of_peers.count();
+        number.lines_of_peers = (lines > LOGGED_OF_PEERS).then_some(lines);
+        (lines <= LOGGED_OF_PEERS || lines.is_power_of_two()).then_some(number)
     }
 }

@@ -6,6 +6,10 @@ use axum::http::header::ACCEPT;
 /// The offered type that `Accept` prefers: by `q`, then by the order of the header. The first offer is the default,
 /// also for clients that accept none of the offers: a response in another type is better than none.
 pub(super) fn preferred(headers: &HeaderMap, offers: &[&'static str]) -> &'static str {
+    // Fast path: most clients send no `Accept`.
+    if !headers.contains_key(ACCEPT) {
+        return offers[0];
+    }
     let mut best = (0, offers[0]);
     for value in headers.get_all(ACCEPT) {
         let ranges = value.to_str().unwrap_or_default().split(',');

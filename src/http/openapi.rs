@@ -19,7 +19,7 @@ use utoipa::openapi::{
 use utoipa::{PartialSchema, ToSchema};
 
 use super::health::Health;
-use super::index::{Index, Version};
+use super::pages::{Index, Version};
 use super::problem::{Page, Pages, ProblemBody};
 use super::routes::Route;
 use super::wire::{

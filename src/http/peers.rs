@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::server::network_of;
-
 /// The length of a counting window.
 const WINDOW: Duration = Duration::from_secs(60);
 /// How many peers have a count of their own; all others share one.
@@ -30,10 +28,11 @@ pub(super) struct Counted {
 }
 
 impl PeerCounts {
+    /// Counts one event of the peer that is counted under this address.
     pub(super) fn count(&self, peer: IpAddr) -> Counted {
         let now = Instant::now();
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let window = counts.count(network_of(peer), now);
+        let window = counts.count(peer, now);
         Counted {
             count: window.count,
             over_in: (window.began_at + WINDOW).saturating_duration_since(now),

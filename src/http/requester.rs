@@ -50,9 +50,9 @@ impl Requester {
     }
 
     /// The address under which the peer is counted.
-    pub(super) fn ip(&self) -> IpAddr {
-        self.address()
-            .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip())
+    pub(super) fn network(&self) -> IpAddr {
+        let peer = self.peer.as_ref();
+        peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), Peer::network)
     }
 
     /// Whether the peer forwards requests of many clients, so that per-peer limits do not apply to it.

@@ -5,15 +5,15 @@ use std::convert::Infallible;
 use std::task::{Context, Poll};
 
 use axum::Router;
-use axum::extract::Request;
-use axum::handler::Handler as _;
+use axum::extract::{Request, State};
 use axum::http::Method;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::future::RouteFuture;
 use futures_util::future::{BoxFuture, Either, FutureExt as _, Map, ready};
 use tower::Service;
 
 use super::app::App;
+use super::problem::Problem;
 use super::{auth, locks};
 
 /// One route of the service.
@@ -173,7 +173,7 @@ impl Service<Request> for Routes {
             return Either::Right(self.router.call(request));
         };
         let answer = match auth::admit(app, request) {
-            Ok(request) => handler(request, app.clone()),
+            Ok(request) => handler(State(app.clone()), request),
             Err(problem) => ready(problem.into_response()).boxed(),
         };
         Either::Left(answer.map(Ok))
@@ -181,16 +181,22 @@ impl Service<Request> for Routes {
 }
 
 /// The handler of a request that changes one lock; `None` for all others.
-fn handler(request: &Request) -> Option<fn(Request, App) -> HandlerFuture> {
+fn handler(request: &Request) -> Option<fn(State<App>, Request) -> HandlerFuture> {
     if Route::of(request.uri().path()) != Some(Route::Lock) {
         return None;
     }
     match *request.method() {
-        Method::POST => Some(|request, app| locks::acquire.call(request, app)),
-        Method::PUT => Some(|request, app| locks::renew.call(request, app)),
-        Method::DELETE => Some(|request, app| locks::release.call(request, app)),
+        Method::POST => Some(|app, request| boxed(locks::acquire(app, request))),
+        Method::PUT => Some(|app, request| boxed(locks::renew(app, request))),
+        Method::DELETE => Some(|app, request| boxed(locks::release(app, request))),
         _ => None,
     }
+}
+
+fn boxed(
+    answer: impl Future<Output = Result<Response, Problem>> + Send + 'static,
+) -> HandlerFuture {
+    answer.map(IntoResponse::into_response).boxed()
 }
 
 #[cfg(test)]

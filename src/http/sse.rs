@@ -20,7 +20,6 @@ use serde::Serialize;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::locks::EVENT_STREAM;
-use crate::server::user_timeout::UserTimeoutGuard;
 
 /// Turns off response buffering in proxies such as nginx.
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -84,7 +83,6 @@ pub(super) fn text_with_id(id: &str, event: &str, data: &impl Serialize) -> Stri
 pub(super) struct EventStreamBody<S> {
     events: Pin<Box<S>>,
     comments: Interval,
-    _user_timeout: Option<UserTimeoutGuard>,
 }
 
 impl<S: Stream<Item = Event> + Send + 'static> EventStreamBody<S> {
@@ -95,14 +93,7 @@ impl<S: Stream<Item = Event> + Send + 'static> EventStreamBody<S> {
         Self {
             events: Box::pin(events),
             comments,
-            _user_timeout: None,
         }
-    }
-
-    /// Keeps the connection's user timeout lowered until the stream ends.
-    pub(super) fn with_user_timeout(mut self, guard: Option<UserTimeoutGuard>) -> Self {
-        self._user_timeout = guard;
-        self
     }
 
     pub(super) fn response(self) -> Response {

@@ -1,6 +1,26 @@
-//! What a connection is doing, as its socket, its requests and its answers report it. Its limits are decided elsewhere.
+//! What a connection is doing, as its socket, its requests and its answers report it, and whether an HTTP/2 connection sends
+//! more bytes than its requests explain. Its other limits are decided elsewhere.
+//!
+//! h2 reads PRIORITY and unknown frames without a limit. The frames are not parsed here; received bytes are compared with
+//! the requests that resulted from them.
 
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use axum::body::{Bytes, HttpBody};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+/// The bytes that one request accounts for beside its path and body: headers and control frames. The compressed size of
+/// the headers is not known here, and longer headers are rare.
+const REQUEST_BYTES: usize = 8 * 1024;
+/// The burst. It is larger than the flow-control window of a connection, which may be full of bodies not yet read.
+const BURST_BYTES: usize = 512 * 1024;
+/// The sustained rate. It allows a client that sends a WINDOW_UPDATE for each event to receive ten thousand a second.
+const BYTES_PER_SECOND: u128 = 256 * 1024;
 
 /// The state of one connection, shared by its socket and its requests.
 #[derive(Debug, Default)]
@@ -59,5 +79,135 @@ impl Activity {
 
     pub(super) fn is_flooded(&self) -> bool {
         self.is_flooded.load(Ordering::Relaxed)
+    }
+}
+
+/// The bytes that one connection has sent beyond its requests, less what the rate allows.
+#[derive(Debug)]
+pub(super) struct Surplus {
+    bytes: usize,
+    /// When the rate's allowance was last subtracted.
+    since: Instant,
+    /// The requests, and the bytes of their paths and bodies, that were already subtracted.
+    requests: usize,
+    received: usize,
+}
+
+impl Surplus {
+    pub(super) fn new() -> Self {
+        Self {
+            bytes: 0,
+            since: Instant::now(),
+            requests: 0,
+            received: 0,
+        }
+    }
+
+    /// Adds received bytes and subtracts those that requests account for.
+    pub(super) fn receive(&mut self, bytes: usize, activity: &Activity) {
+        let (requests, received) = (activity.begun(), activity.received());
+        let of_requests = requests.wrapping_sub(self.requests) * REQUEST_BYTES
+            + received.wrapping_sub(self.received);
+        (self.requests, self.received) = (requests, received);
+        self.bytes = (self.bytes + bytes).saturating_sub(of_requests);
+    }
+
+    /// Whether the connection exceeds its allowance. Reads the clock only above the burst.
+    pub(super) fn is_too_much(&mut self) -> bool {
+        self.bytes > BURST_BYTES && self.is_too_much_at(Instant::now())
+    }
+
+    fn is_too_much_at(&mut self, now: Instant) -> bool {
+        let elapsed = now.duration_since(self.since).as_micros();
+        let allowed = elapsed * BYTES_PER_SECOND / 1_000_000;
+        self.since = now;
+        self.bytes = self
+            .bytes
+            .saturating_sub(usize::try_from(allowed).unwrap_or(usize::MAX));
+        self.bytes > BURST_BYTES
+    }
+}
+
+/// A request body that counts its bytes as they are read.
+pub(super) struct RequestBody {
+    body: Incoming,
+    activity: Arc<Activity>,
+}
+
+impl RequestBody {
+    pub(super) fn new(body: Incoming, activity: Arc<Activity>) -> Self {
+        Self { body, activity }
+    }
+}
+
+impl HttpBody for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            self.activity
+                .receive(frame.data_ref().map_or(0, Bytes::len));
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const KIB: usize = 1024;
+
+    /// Whether receiving this many bytes in each of this many seconds is a flood.
+    fn floods(surplus: &mut Surplus, bytes: usize, seconds: u64) -> bool {
+        let (began, activity) = (surplus.since, Activity::default());
+        (1..=seconds).any(|second| {
+            surplus.receive(bytes, &activity);
+            surplus.bytes > BURST_BYTES
+                && surplus.is_too_much_at(began + Duration::from_secs(second))
+        })
+    }
+
+    #[test]
+    fn a_week_of_window_updates_is_no_flood() {
+        assert!(!floods(&mut Surplus::new(), 200 * KIB, 7 * 24 * 60 * 60));
+        assert!(floods(&mut Surplus::new(), 300 * KIB, 60));
+    }
+
+    #[test]
+    fn an_idle_period_allows_no_more_than_twice_the_burst() {
+        let mut surplus = Surplus::new();
+        assert!(!floods(&mut surplus, 1, 60 * 60));
+        surplus.receive(BURST_BYTES, &Activity::default());
+        assert!(!surplus.is_too_much_at(surplus.since + Duration::from_secs(60 * 60)));
+        surplus.receive(BURST_BYTES + KIB, &Activity::default());
+        assert!(surplus.is_too_much_at(surplus.since));
+    }
+
+    #[test]
+    fn requests_account_for_their_paths_and_bodies() {
+        let (mut surplus, activity) = (Surplus::new(), Activity::default());
+        for _ in 0..1_000 {
+            surplus.receive(64 * KIB + 8 * KIB, &activity);
+            activity.begin();
+            activity.receive(64 * KIB);
+        }
+        surplus.receive(0, &activity);
+        assert_eq!(surplus.bytes, 0);
     }
 }

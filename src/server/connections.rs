@@ -22,10 +22,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tower::Service;
 
-use super::activity::Activity;
+use super::activity::{Activity, RequestBody};
 use super::delivery;
 use super::delivery::{AnswerBody, StreamExecutor, UnderWay};
-use super::flood::RequestBody;
 use super::peer::Peer;
 use super::socket::{Socket, SocketDeadlines};
 use super::user_timeout::UserTimeoutStream;

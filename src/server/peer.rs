@@ -51,6 +51,12 @@ impl Peer {
         self.address
     }
 
+    /// The address under which the peer is counted.
+    #[must_use]
+    pub fn network(&self) -> IpAddr {
+        network_of(self.address.ip())
+    }
+
     /// Whether it is configured as a trusted proxy, which forwards requests of many clients.
     #[must_use]
     pub fn is_trusted_proxy(&self) -> bool {
@@ -252,8 +258,7 @@ impl Peers {
 
 /// The address under which a peer is counted. All of an IPv6 /64 is one peer, because a client with one IPv6 address usually
 /// has 2^64 of them (RFC 6177).
-#[must_use]
-pub fn network_of(ip: IpAddr) -> IpAddr {
+fn network_of(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => {

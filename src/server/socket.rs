@@ -11,8 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::activity::Activity;
-use super::flood::Surplus;
+use super::activity::{Activity, Surplus};
 use super::user_timeout::UserTimeoutStream;
 use crate::limits::{Limit, Refusals};
 

@@ -1,5 +1,5 @@
 //! Acquires: the request, without waiting; the translation of the store's reply into the service's answer; and that answer,
-//! with the guard for its delivery.
+//! with the guard for its delivery. Also what every operation does with the remaining times of leases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +7,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::waiter::Waiter;
-use super::{ServiceShared, UnclaimedLease, remaining};
+use super::{ServiceShared, UnclaimedLease};
 use crate::domain::{
-    Acquired, Attempt, Claim, Conflict, Lease, LockName, Mismatch, NotHeld, Position, QueueRequest,
+    Acquired, Attempt, Claim, Conflict, GrantKind, Granted, Lease, Position, QueueRequest, Refused,
 };
 use crate::limits::Slot;
 use crate::store::{Fault, StoreError};
+
+/// The unit in which remaining times are reported.
+const LEFT_MIN: Duration = Duration::from_millis(1);
 
 /// The outcome of an acquire, and the guard for its delivery.
 #[derive(Debug)]
@@ -28,57 +31,39 @@ pub struct AcquireAnswer {
 /// The outcome of an acquire and its wait. What there is per lock is in the order of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcquireOutcome {
-    /// The claim was granted now.
-    Granted(Vec<Lease>),
-    /// The claim held already, and its hold count has increased.
-    Reentered(Vec<Lease>),
-    /// The claim held already; nothing changed.
-    Replayed(Vec<Lease>),
-    /// The claim is blocked, and the request did not ask to wait.
-    Blocked(Vec<Conflict>),
-    /// The claim contradicts the lock, or itself; waiting cannot help.
-    Mismatched(Mismatch),
-    /// A limit on waiters is reached, so the claim was not queued.
+    /// The claim holds its locks.
+    Granted(Granted),
+    /// The store refused the claim. It is blocked only if the request did not ask to wait.
+    Refused(Refused),
+    /// A limit of this process on waiters is reached, so the claim was not queued.
     TooManyWaiters(QueueFull),
     /// The wait timed out.
     TimedOut(NotGranted),
     /// This process is shutting down; other processes continue.
     Draining(NotGranted),
-    /// The claim ended before; a token identifies one claim only.
-    Ended(NotHeld),
-    /// The store was unavailable or may have lost data; new grants wait.
-    Recovering {
-        /// How long new grants wait.
-        retry_in: Duration,
-    },
 }
 
 impl AcquireOutcome {
-    /// The leases that the outcome reports.
-    pub(super) fn leases(&self) -> &[Lease] {
+    /// How the claim came to hold its locks; none if it does not hold them.
+    #[must_use]
+    pub fn kind(&self) -> Option<GrantKind> {
+        Some(self.granted()?.kind)
+    }
+
+    /// The leases of the claim, if it holds its locks.
+    pub(super) fn granted(&self) -> Option<&Granted> {
         match self {
-            Self::Granted(leases) | Self::Reentered(leases) | Self::Replayed(leases) => leases,
-            Self::Blocked(_)
-            | Self::Mismatched(_)
-            | Self::TooManyWaiters(_)
-            | Self::TimedOut(_)
-            | Self::Draining(_)
-            | Self::Ended(_)
-            | Self::Recovering { .. } => &[],
+            Self::Granted(granted) => Some(granted),
+            Self::Refused(_) | Self::TooManyWaiters(_) | Self::TimedOut(_) | Self::Draining(_) => {
+                None
+            }
         }
     }
 }
 
-/// Which limit on waiters is reached.
+/// Which limit of this process on waiters is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueFull {
-    /// The queue of this lock is full.
-    Lock {
-        /// The lock.
-        name: LockName,
-        /// How many claims wait for it.
-        queue_length: u64,
-    },
     /// This process has its maximum of waiters.
     Process {
         /// How many there are; a waiter for several locks counts once per lock.
@@ -132,37 +117,26 @@ impl Request {
         entered.inspect_err(|queue_full| self.inner.metrics.queue_full(queue_full))
     }
 
-    /// Sends one acquire to the store. Returns when it was sent, and the reply.
-    pub(super) async fn try_acquire(
-        self,
-        queue_request: Option<QueueRequest>,
-    ) -> (Instant, Result<Acquired, StoreError>) {
-        let (sent, deadline) = self.inner.start();
-        let store = &self.inner.store;
-        let answer = store
-            .acquire(&self.claim, self.attempt, queue_request.as_ref(), deadline)
-            .await;
-        self.inner.metrics.store_acquire(sent.elapsed(), &answer);
-        if let Ok(acquired) = &answer {
-            self.inner.listed_holders.acquired(&self.claim, acquired);
-        }
-        (sent, answer)
-    }
-
     /// Acquires without waiting. `queue_full` is the limit that refused a request which asked to wait.
     pub(super) async fn acquire_now(
         self,
         queue_full: Option<QueueFull>,
     ) -> Result<AcquireAnswer, StoreError> {
-        let (sent, answer) = self.clone().try_acquire(None).await;
-        let answer = match (answer, queue_full) {
-            (Ok(Acquired::Blocked(_) | Acquired::Recovering { .. }), Some(queue_full)) => {
-                Ok(AcquireAnswer {
-                    outcome: AcquireOutcome::TooManyWaiters(queue_full),
-                    waited: Duration::ZERO,
-                    unclaimed: UnclaimedLease::nothing(),
-                })
-            }
+        let (sent, deadline) = self.inner.start();
+        let store = &self.inner.store;
+        let reply = store
+            .acquire(&self.claim, self.attempt, None, deadline)
+            .await;
+        self.note(sent, &reply);
+        let answer = match (reply, queue_full) {
+            (
+                Ok(Acquired::Refused(Refused::Blocked(_) | Refused::Recovering { .. })),
+                Some(queue_full),
+            ) => Ok(AcquireAnswer {
+                outcome: AcquireOutcome::TooManyWaiters(queue_full),
+                waited: Duration::ZERO,
+                unclaimed: UnclaimedLease::nothing(),
+            }),
             (Ok(acquired), _) => self.answer(acquired, sent, Duration::ZERO),
             (Err(error), _) => {
                 if matches!(error, StoreError::Unknown { .. }) {
@@ -176,6 +150,28 @@ impl Request {
         answer
     }
 
+    /// Asks the store once for a request that waits. Returns when it was sent, and the reply.
+    pub(super) async fn poll(
+        self,
+        queue_request: QueueRequest,
+    ) -> (Instant, Result<Acquired, StoreError>) {
+        let (sent, deadline) = self.inner.start();
+        let store = &self.inner.store;
+        let reply = store
+            .acquire(&self.claim, self.attempt, Some(&queue_request), deadline)
+            .await;
+        self.note(sent, &reply);
+        (sent, reply)
+    }
+
+    /// Notes the store's reply for metrics, and for the expected length of later ones.
+    fn note(&self, sent: Instant, reply: &Result<Acquired, StoreError>) {
+        self.inner.metrics.store_acquire(sent.elapsed(), reply);
+        if let Ok(acquired) = reply {
+            self.inner.listed_holders.acquired(&self.claim, acquired);
+        }
+    }
+
     /// Translates the store's reply.
     pub(super) fn answer(
         &self,
@@ -184,17 +180,15 @@ impl Request {
         waited: Duration,
     ) -> Result<AcquireAnswer, StoreError> {
         let undelivered_ttl = match &acquired {
-            Acquired::Granted(_) => Some(self.claim.ttl.get()),
-            // The store knows what goes back to an earlier request, and what ends.
-            Acquired::Replayed(leases) | Acquired::Reentered(leases) => longest_ttl(leases),
+            Acquired::Granted(granted) => match granted.kind {
+                GrantKind::New => Some(self.claim.ttl.get()),
+                // The store knows what goes back to an earlier request, and what ends.
+                GrantKind::Reentered | GrantKind::Replayed => longest_ttl(&granted.leases),
+            },
             Acquired::Waiting(_)
             | Acquired::Superseded
-            | Acquired::Blocked(_)
-            | Acquired::Mismatched(_)
-            | Acquired::TooManyWaiters { .. }
             | Acquired::WaitExpired
-            | Acquired::Ended(_)
-            | Acquired::Recovering { .. } => None,
+            | Acquired::Refused(_) => None,
         };
         // Cancellation safety: from here on, dropping the answer rolls back the grant.
         let unclaimed = match undelivered_ttl {
@@ -216,26 +210,40 @@ fn longest_ttl(leases: &[Lease]) -> Option<Duration> {
 
 fn outcome(acquired: Acquired, sent: Instant) -> Result<AcquireOutcome, StoreError> {
     Ok(match acquired {
-        Acquired::Granted(grants) => {
-            let leases = grants.into_iter().map(|grant| grant.lease);
-            AcquireOutcome::Granted(remaining::acquired(leases, sent)?)
+        Acquired::Granted(mut granted) => {
+            age(&mut granted.leases, sent)?;
+            AcquireOutcome::Granted(granted)
         }
-        Acquired::Reentered(leases) => {
-            AcquireOutcome::Reentered(remaining::acquired(leases.into_iter(), sent)?)
-        }
-        Acquired::Replayed(leases) => {
-            AcquireOutcome::Replayed(remaining::acquired(leases.into_iter(), sent)?)
-        }
-        Acquired::Blocked(blocked_by) => AcquireOutcome::Blocked(blocked_by),
-        Acquired::Mismatched(mismatch) => AcquireOutcome::Mismatched(mismatch),
-        Acquired::TooManyWaiters { name, queue_length } => {
-            AcquireOutcome::TooManyWaiters(QueueFull::Lock { name, queue_length })
-        }
-        Acquired::Ended(lost) => AcquireOutcome::Ended(lost),
-        Acquired::Recovering { retry_in } => AcquireOutcome::Recovering { retry_in },
+        Acquired::Refused(refused) => AcquireOutcome::Refused(refused),
         Acquired::Waiting(_) | Acquired::Superseded | Acquired::WaitExpired => {
             let detail = "a claim was queued although its request does not wait";
             return Err(StoreError::unknown(Fault::Corrupt, detail));
         }
     })
+}
+
+/// Subtracts the time since the request was sent from the remaining times of the leases in its reply.
+///
+/// # Errors
+/// A lease may have expired before it could be reported. etcd once reported such leases (Jepsen, etcd 3.4.3). It may
+/// also still be valid, because the store applied the request some time after it was sent.
+pub(super) fn age<'a>(
+    leases: impl IntoIterator<Item = &'a mut Lease>,
+    sent: Instant,
+) -> Result<(), StoreError> {
+    for lease in leases {
+        let detail = "a lease may have ended before it could be reported";
+        let left = remaining(lease, sent);
+        lease.holder.expires_in =
+            left.ok_or_else(|| StoreError::unknown(Fault::Timeout, detail))?;
+    }
+    Ok(())
+}
+
+/// Counts the remaining time from before the request was sent, by this machine's monotonic clock. The store applied the
+/// request after that, so the lease ends no earlier than reported. `None` if it has expired, or has less than
+/// [`LEFT_MIN`] left, which would be reported as zero.
+pub(super) fn remaining(lease: &Lease, sent: Instant) -> Option<Duration> {
+    let left = lease.holder.expires_in.checked_sub(sent.elapsed());
+    left.filter(|left| *left >= LEFT_MIN)
 }

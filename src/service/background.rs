@@ -1,21 +1,24 @@
 //! Work that outlives its caller: operations that complete without it, and the clean-up of undelivered grants and abandoned
 //! waiters. Clean-up is retried until the store confirms it, or until the TTL makes it unnecessary.
 //!
+//! Also the periodic checks of the store, and the wait for all of this when the process stops.
+//!
 //! Rollbacks are by attempt. A release, which is by token, is *not* retried: its client may have posted the token again
 //! since, and hold the lock again.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::task::TaskTracker;
 
-use super::ServiceShared;
 use super::acquire::Request;
-use super::backoff::Backoff;
+use super::{LockService, ServiceShared};
+use crate::backoff::Backoff;
 use crate::domain::{Claim, Rollback, SuspendOptions, Suspended};
 use crate::limits::{Passed, Slot};
 use crate::store::StoreError;
@@ -75,14 +78,13 @@ pub(super) struct Detached<T: Send + 'static> {
 
 impl<T: Send + 'static> Detached<T> {
     pub(super) fn new(
+        service: &LockService,
         operation: impl Future<Output = T> + Send + 'static,
-        background: TaskTracker,
-        slot: Slot,
     ) -> Self {
         Self {
             operation: Some(Box::pin(operation)),
-            background,
-            slot,
+            background: service.inner.background.clone(),
+            slot: service.slot.clone(),
         }
     }
 }
@@ -177,6 +179,48 @@ impl Request {
     }
 }
 
+impl LockService {
+    /// Refreshes the store's health and sweeps the store, as often as the store wants, for ever. Run it as a task.
+    pub async fn run_checks(&self) -> Infallible {
+        let inner = &*self.inner;
+        let every = inner.store.check_interval();
+        let checks = async {
+            let mut ticks = ticks(every);
+            loop {
+                ticks.tick().await;
+                inner.store.refresh_health().await;
+                inner.metrics.store.health(&inner.store.health());
+                inner.metrics.acquires.waiters(inner.queues.counts());
+            }
+        };
+        // Two loops, because a long sweep must not delay the detection of data loss.
+        let sweeps = async {
+            let mut ticks = ticks(every);
+            loop {
+                ticks.tick().await;
+                inner.store.sweep().await;
+            }
+        };
+        tokio::select! {
+            never = checks => never,
+            never = sweeps => never,
+        }
+    }
+
+    /// Waits until all background tasks have ended, or `grace` is over.
+    pub async fn shut_down(&self, grace: Duration) {
+        self.inner.background.close();
+        let finished = tokio::time::timeout(grace, self.inner.background.wait()).await;
+        if finished.is_err() {
+            tracing::warn!(
+                unfinished = self.inner.background.len(),
+                "the store did not answer in time; leases that may be orphaned end with their TTL"
+            );
+        }
+        self.inner.store.close().await;
+    }
+}
+
 impl ServiceShared {
     /// Leaves the queue and keeps the place.
     pub(super) async fn suspend(
@@ -236,4 +280,10 @@ async fn retry_until<F: Future<Output = bool>>(
         }
         tokio::time::sleep(pause).await;
     }
+}
+
+fn ticks(every: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::backoff;
 use super::held::HeldByStreams;
 use super::local_waiters::LocalWaiters;
 use super::watch::{ExpirySchedule, Scope};
+use crate::backoff;
 use crate::domain::{ClaimDigest, LockEvent, LockName, LockView};
 use crate::store::Listener;
 

@@ -10,13 +10,15 @@ use futures_util::Stream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::acquire::{AcquireAnswer, AcquireOutcome, Request};
-use super::backoff::{self, Backoff};
+use super::ServiceShared;
+use super::acquire::{AcquireAnswer, AcquireOutcome, Request, age};
 use super::held::HeldByStream;
 use super::wait_loop::WaitLoop;
 use super::waiter::DisconnectGuard;
-use super::{ServiceShared, remaining};
-use crate::domain::{Claim, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight};
+use crate::backoff::{self, Backoff};
+use crate::domain::{
+    Claim, GrantKind, Lease, NotHolder, Position, RenewOptions, Renewed, RollbackRight,
+};
 use crate::store::{Fault, StoreError};
 
 /// The first pause before a failed renewal is retried; doubled each time.
@@ -85,23 +87,17 @@ impl DatedEvent {
     /// The event with the remaining time as of now, which may be long after it was sent. It may still have to wait for
     /// buffer space, see `server::delivery`. `None` if the lease has expired.
     fn with_current_remaining(self) -> Option<HoldEvent> {
-        let Self(since, event) = self;
-        Some(match event {
-            HoldEvent::Acquired {
-                lease,
-                waited,
-                replayed,
-            } => HoldEvent::Acquired {
-                lease: remaining::remaining(lease, since)?,
-                waited,
-                replayed,
-            },
-            HoldEvent::Renewed(lease) => HoldEvent::Renewed(remaining::remaining(lease, since)?),
-            event @ (HoldEvent::Queued(_)
+        let Self(since, mut event) = self;
+        match &mut event {
+            HoldEvent::Acquired { lease, .. } | HoldEvent::Renewed(lease) => {
+                age([lease], since).ok()?;
+            }
+            HoldEvent::Queued(_)
             | HoldEvent::Lost(_)
             | HoldEvent::Refused(_)
-            | HoldEvent::Draining) => event,
-        })
+            | HoldEvent::Draining => {}
+        }
+        Some(event)
     }
 }
 
@@ -195,20 +191,17 @@ impl HoldTask {
             Ok(answer) => answer,
             Err(error) => return self.send_last(HoldEvent::Refused(Err(error))).await,
         };
-        let (leases, replayed) = match outcome {
-            AcquireOutcome::Granted(leases) => (leases, false),
-            AcquireOutcome::Reentered(leases) | AcquireOutcome::Replayed(leases) => (leases, true),
+        let granted = match outcome {
+            AcquireOutcome::Granted(granted) => granted,
             AcquireOutcome::Draining(_) => return self.send_last(HoldEvent::Draining).await,
-            refused @ (AcquireOutcome::Blocked(_)
-            | AcquireOutcome::Mismatched(_)
+            refused @ (AcquireOutcome::Refused(_)
             | AcquireOutcome::TooManyWaiters(_)
-            | AcquireOutcome::TimedOut(_)
-            | AcquireOutcome::Ended(_)
-            | AcquireOutcome::Recovering { .. }) => {
+            | AcquireOutcome::TimedOut(_)) => {
                 return self.send_last(HoldEvent::Refused(Ok(refused))).await;
             }
         };
-        let lease = leases.into_iter().next();
+        let replayed = granted.kind != GrantKind::New;
+        let lease = granted.leases.into_iter().next();
         let lease = lease.expect("a claim has at least one lock");
         let (until, ttl) = (Instant::now() + lease.holder.expires_in, lease.ttl.get());
         let acquired = HoldEvent::Acquired {
@@ -313,14 +306,11 @@ impl HoldTask {
             ),
             None => None,
         };
-        let (sent, deadline) = inner.start();
-        let deadline = deadline.min(until);
-        let answer = inner
-            .store
-            .renew(&claim.names, claim.token, change, deadline)
-            .await;
-        inner.metrics.renew(sent.elapsed(), &answer);
-        Ok(match remaining::renewed(answer?, sent)? {
+        let (_, deadline) = inner.start();
+        let renewed = inner
+            .renew(&claim.names, claim.token, change, deadline.min(until))
+            .await?;
+        Ok(match renewed {
             Renewed::Extended(renewals) => renewals
                 .into_iter()
                 .next()

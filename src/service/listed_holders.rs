@@ -5,7 +5,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::domain::{
-    Acquired, AnswerRoom, Claim, Conflict, ConflictKind, LockName, LockState, LockView,
+    Acquired, AnswerRoom, Claim, Conflict, ConflictKind, LockName, LockState, LockView, Refused,
 };
 
 /// How many locks are known at a time.
@@ -53,7 +53,7 @@ impl ListedHolders {
 
     /// Notes the answer to a claim.
     pub(super) fn acquired(&self, claim: &Claim, acquired: &Acquired) {
-        if let Acquired::Blocked(conflicts) = acquired {
+        if let Acquired::Refused(Refused::Blocked(conflicts)) = acquired {
             self.conflicts(conflicts);
         } else {
             claim.names.iter().for_each(|name| self.note(name, 0));

@@ -4,31 +4,21 @@
 //! the poll interval is over. The others cost the store nothing. Nothing here waits or does I/O. Every step is short
 //! and under one mutex; waiters are woken after it is released.
 
-mod lock_queue;
-
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub(super) use super::waiter::DeferredNotify;
-use super::waiter::{Places, Waiter};
-use super::{QueueFull, backoff};
+use super::QueueFull;
+use super::schedule::PollPace;
+use super::waiter::{DeferredNotify, LockQueue, Places, QueueAnswer, Waiter};
 use crate::config::half;
 use crate::domain::{Claim, ClaimDigest, LockName, Token};
 use crate::limits::{Budget, PeerLimits};
-use lock_queue::LockQueue;
-pub(super) use lock_queue::QueueAnswer;
 
-/// The average time between two polls of a process is at least this, and n times as long for polls of n locks.
-const POLL_SPACING: Duration = Duration::from_millis(1);
-/// How often a waiting stream is sent its position, at most.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// A process is considered dead after this many poll intervals without a poll.
 const LIVENESS_INTERVALS: u32 = 3;
-/// Spreads the polls of all head waiters after messages may have been lost.
-const RECHECK_SPREAD: Duration = Duration::from_millis(200);
 
 /// The waiters of one process.
 #[derive(Debug)]
@@ -143,13 +133,8 @@ impl LocalWaiters {
             queue
                 .waiters
                 .insert((sequence, waiter.number), Arc::clone(waiter));
-            // A reservation that overtook this answer may have gone to another head waiter, or to none.
-            if queue.is_first(waiter)
-                && queue
-                    .reserved_at
-                    .is_some_and(|reserved_at| reserved_at >= sent)
-            {
-                queue.is_reserved = true;
+            if queue.is_first(waiter) {
+                queue.head.new_head(sent);
             }
         }
     }
@@ -160,7 +145,7 @@ impl LocalWaiters {
         let now = Instant::now();
         let mut wakes = DeferredNotify::default();
         let mut state = self.lock();
-        state.of_first(waiter, |queue| queue.poll_at = now);
+        state.of_first(waiter, |queue| queue.head.poll_at(now));
         state.dequeue(waiter, place, &mut wakes);
     }
 
@@ -170,19 +155,15 @@ impl LocalWaiters {
         let now = Instant::now();
         let mut wakes = DeferredNotify::default();
         let mut state = self.lock();
-        let poll_interval = self.poll_interval_of(&state);
-        let regular = answer.sent + backoff::jittered(poll_interval);
-        let recheck = answer
-            .recheck_in
-            .map(|recheck_in| answer.sent + recheck_in + backoff::past_expiry());
+        let pace = self.pace_of(&state);
         for name in waiter.claim.names.iter() {
             let Some(queue) = state.queues.get_mut(name) else {
                 continue;
             };
             if queue.is_first(waiter) {
-                queue.poll_at = recheck.map_or(regular, |recheck| recheck.min(regular));
+                queue.head.answered(answer.sent, answer.recheck_in, pace);
             }
-            if queue.may_have_lost_places(&answer, now, LIVENESS_INTERVALS * poll_interval) {
+            if queue.may_have_lost_places(&answer, now, LIVENESS_INTERVALS * pace.of_head) {
                 queue.restore(waiter, &answer, now, &mut wakes);
             }
         }
@@ -191,7 +172,7 @@ impl LocalWaiters {
     /// The store failed; the waiter retries at `retry_at`.
     pub(super) fn record_failure(&self, waiter: &Waiter, retry_at: Instant) {
         self.lock()
-            .of_first(waiter, |queue| queue.poll_at = retry_at);
+            .of_first(waiter, |queue| queue.head.poll_at(retry_at));
     }
 
     /// Whether the waiter is the head of one of its queues.
@@ -211,17 +192,13 @@ impl LocalWaiters {
         queue.is_some_and(|queue| queue.arriving == 0 && queue.is_first(waiter))
     }
 
-    /// When the waiter must poll; `None` while only other waiters must. This takes a reservation: the waiter must then
-    /// poll now.
-    pub(super) fn next_poll(&self, waiter: &Waiter, now: Instant) -> Option<Instant> {
-        let mut poll_at = waiter.take_poll(now);
+    /// When the waiter polls as a head; `None` while only other waiters do. This takes a reservation: the waiter must
+    /// then poll now.
+    pub(super) fn next_head_poll(&self, waiter: &Waiter, now: Instant) -> Option<Instant> {
+        let mut poll_at = None;
         self.lock().of_first(waiter, |queue| {
-            let at = if std::mem::take(&mut queue.is_reserved) {
-                now
-            } else {
-                queue.poll_at
-            };
-            poll_at = Some(poll_at.map_or(at, |other| other.min(at)));
+            let at = queue.head.next(now);
+            poll_at = Some(poll_at.map_or(at, |other: Instant| other.min(at)));
         });
         poll_at
     }
@@ -243,7 +220,7 @@ impl LocalWaiters {
         let mut wakes = DeferredNotify::default();
         let state = self.lock();
         for waiter in state.attached.get(&token).into_iter().flatten() {
-            waiter.recheck(now);
+            waiter.schedule().recheck(now);
             wakes.add(waiter);
         }
     }
@@ -256,7 +233,7 @@ impl LocalWaiters {
         let waiters = state.queues.get(name).map(|queue| queue.waiters.values());
         for waiter in waiters.into_iter().flatten() {
             if waiter.digest_on(name) == Some(claim) {
-                waiter.recheck(now);
+                waiter.schedule().recheck(now);
                 wakes.add(waiter);
             }
         }
@@ -281,8 +258,7 @@ impl LocalWaiters {
         let mut wakes = DeferredNotify::default();
         let mut state = self.lock();
         if let Some(queue) = state.queues.get_mut(name) {
-            queue.is_reserved = true;
-            queue.reserved_at = Some(Instant::now());
+            queue.head.reserve(Instant::now());
             queue.first().into_iter().for_each(|first| wakes.add(first));
         }
         wakes
@@ -294,20 +270,14 @@ impl LocalWaiters {
         let mut wakes = DeferredNotify::default();
         let mut state = self.lock();
         for queue in state.queues.values_mut() {
-            queue.poll_at = queue.poll_at.min(now + backoff::up_to(RECHECK_SPREAD));
+            queue.head.poll_soon(now);
             queue.first().into_iter().for_each(|first| wakes.add(first));
         }
     }
 
-    /// How often a head waiter polls. With very many queues it is longer than configured.
-    pub(super) fn poll_interval(&self) -> Duration {
-        self.poll_interval_of(&self.lock())
-    }
-
-    /// How often a waiter may poll for its position, whatever its place.
-    pub(super) fn progress_interval(&self) -> Duration {
-        let places = u32::try_from(self.places.used()).unwrap_or(u32::MAX);
-        PROGRESS_INTERVAL.max(POLL_SPACING * places)
+    /// How often waiters poll.
+    pub(super) fn pace(&self) -> PollPace {
+        self.pace_of(&self.lock())
     }
 
     pub(super) fn counts(&self) -> WaiterCounts {
@@ -318,11 +288,10 @@ impl LocalWaiters {
         }
     }
 
-    fn poll_interval_of(&self, state: &WaiterTable) -> Duration {
+    fn pace_of(&self, state: &WaiterTable) -> PollPace {
         // One poll of a waiter for several locks costs as much as one for each.
         let polls = state.queues.len() + state.places_of_several;
-        let polls = u32::try_from(polls).unwrap_or(u32::MAX);
-        self.poll_interval.max(POLL_SPACING * polls)
+        PollPace::new(self.poll_interval, polls, self.places.used())
     }
 
     fn lock(&self) -> MutexGuard<'_, WaiterTable> {
@@ -384,5 +353,60 @@ impl WaiterTable {
     }
 }
 
+/// Polls and wake-ups are tested with the whole service.
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::domain::{LockNames, Ttl};
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn claim(name: &str) -> Arc<Claim> {
+        let name = LockName::parse(name.as_bytes()).expect(name);
+        Arc::new(Claim::plain(
+            LockNames::from(name),
+            Token::random(),
+            Ttl::from_store(HOUR),
+        ))
+    }
+
+    /// Its client has moved to another process. The next waiter must follow the reservation; otherwise each superseded
+    /// request would block a free lock until the next regular poll.
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_dequeued_early_passes_its_reservation_to_the_next() {
+        let waiters = LocalWaiters::new(HOUR, 10);
+        let queued = [1, 2].map(|sequence| {
+            let waiter = waiters.enter(&claim("a"), None).expect("there is room");
+            waiters.enqueue(&waiter, QueuePlace::Arriving, sequence, Instant::now());
+            waiter
+        });
+        let [first, next] = &queued;
+        let sent = Instant::now();
+        let answer = QueueAnswer {
+            sent,
+            before: None,
+            recheck_in: None,
+            restored: false,
+        };
+        waiters.record_answer(first, answer);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let now = Instant::now();
+        drop(waiters.reserved(&first.claim.names[0]));
+        assert_eq!(
+            waiters.next_head_poll(first, now),
+            Some(now),
+            "the reservation"
+        );
+        assert!(
+            waiters.next_head_poll(first, now) > Some(now),
+            "it has polled"
+        );
+        assert_eq!(
+            waiters.next_head_poll(next, now),
+            None,
+            "it is not the head"
+        );
+        waiters.dequeue_early(first, QueuePlace::At(1));
+        assert_eq!(waiters.next_head_poll(next, now), Some(now));
+    }
+}

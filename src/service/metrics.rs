@@ -130,10 +130,10 @@ impl LockMetrics {
         if matches!(answer, Err(error) if error.fault() == Fault::Limit) {
             self.refusals.count(Limit::Locks);
         }
-        if let Ok(Acquired::Granted(grants)) = answer {
-            for held_for in grants.iter().filter_map(|grant| grant.after_expiry) {
+        if let Ok(Acquired::Granted(granted)) = answer {
+            for previous in &granted.expired {
                 self.expired.increment(1);
-                self.held_for["expired"].record(held_for.as_secs_f64());
+                self.held_for["expired"].record(previous.held_for.as_secs_f64());
             }
         }
     }
@@ -141,8 +141,6 @@ impl LockMetrics {
     /// Counts a claim that was not queued because of a limit.
     pub(super) fn queue_full(&self, queue_full: &QueueFull) {
         match queue_full {
-            // Counted with the outcomes of acquires.
-            QueueFull::Lock { .. } => {}
             QueueFull::Process { .. } => self.refusals.count(Limit::Waiters),
             QueueFull::Peer => self.refusals.count(Limit::WaitersPerPeer),
         }

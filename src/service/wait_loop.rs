@@ -1,7 +1,7 @@
 //! One waiting request: it polls the store, sleeps until the next poll, and ends with a grant, at its time limit, on
 //! shutdown, or when its caller disconnects.
 //!
-//! [`LocalWaiters`] schedules the polls. Only a poll can be granted the locks, so a lost message delays a waiter until
+//! `schedule` decides when it polls, and [`LocalWaiters`] which waiter is the head of its queue. Only a poll can be granted the locks, so a lost message delays a waiter until
 //! its next regular poll and has no other effect.
 
 mod stopping;
@@ -11,20 +11,19 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::acquire::{AcquireAnswer, Request};
-use super::backoff::{self, Backoff};
+use super::acquire::{AcquireAnswer, Request, remaining};
 use super::hold::{EventSender, HoldEvent};
-use super::local_waiters::{LocalWaiters, QueueAnswer, QueuePlace};
-use super::remaining;
-use super::waiter::Waiter;
-use crate::domain::{Acquired, Attempt, Position, QueueRequest, Rollback, Ticket, Waiting};
+use super::local_waiters::{LocalWaiters, QueuePlace};
+use super::schedule::{FollowUp, NextStep};
+use super::waiter::{QueueAnswer, Waiter};
+use crate::domain::{
+    Acquired, Attempt, GrantKind, Position, QueueRequest, Refused, Rollback, Ticket, Waiting,
+};
 use crate::store::StoreError;
 use stopping::StopReason;
 
 /// How long a poll that is in flight when the wait ends may still take.
 const IN_FLIGHT_MAX: Duration = Duration::from_millis(100);
-/// How soon a waiter polls again whose claim waits elsewhere now; doubled up to the interval of progress.
-const SUPERSEDED_PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The minimum lifetime of a ticket in the store; a longer wait refreshes its ticket.
 const TICKET_TTL_MIN: Duration = Duration::from_secs(60);
 
@@ -32,8 +31,6 @@ const TICKET_TTL_MIN: Duration = Duration::from_secs(60);
 pub(super) struct WaitLoop {
     request: Request,
     waiter: Arc<Waiter>,
-    /// When the wait times out, if ever.
-    limit: Option<Instant>,
     /// Where changes of the position are sent.
     progress: Option<EventSender>,
     last_position: Option<Position>,
@@ -42,15 +39,10 @@ pub(super) struct WaitLoop {
     /// When the last answered request was sent.
     answered_at: Option<Instant>,
     ticket: Option<Ticket>,
-    /// When the ticket must be refreshed.
-    refresh_at: Option<Instant>,
-    /// When this waiter polls, apart from the schedule of its queues.
-    poll_at: Option<Instant>,
     /// The error of the last poll.
     failure: Option<StoreError>,
     /// The outcome of a poll is unknown; the store may still apply it.
     has_ambiguous_attempt: bool,
-    backoff: Backoff,
 }
 
 /// The result of one poll.
@@ -65,8 +57,10 @@ type PendingAnswer =
 
 impl WaitLoop {
     pub(super) fn new(request: Request, waiter: Arc<Waiter>, wait: Option<Duration>) -> Self {
+        waiter
+            .schedule()
+            .end_at(wait.map(|wait| request.began + wait));
         Self {
-            limit: wait.map(|wait| request.began + wait),
             request,
             waiter,
             progress: None,
@@ -75,11 +69,8 @@ impl WaitLoop {
             has_left: false,
             answered_at: None,
             ticket: None,
-            refresh_at: None,
-            poll_at: None,
             failure: None,
             has_ambiguous_attempt: false,
-            backoff: Backoff::default(),
         }
     }
 
@@ -129,7 +120,7 @@ impl WaitLoop {
         let answer = if self.has_expired_unseen(sent, &answer) {
             match self.start_new_attempt().await {
                 Ok(()) => {
-                    self.poll_at = Some(sent);
+                    self.waiter.schedule().repeat(sent);
                     return None;
                 }
                 Err(error) => Err(error),
@@ -147,12 +138,10 @@ impl WaitLoop {
 
     async fn poll_store(&mut self) -> PollResult {
         let queue_request = self.queue_request();
-        self.poll_at = None;
         // A re-entry cannot be rolled back. A poll that may re-enter must be too late before the client gets its answer.
         let may_reenter = queue_request.takes_over;
         let too_late_at = Instant::now() + queue_request.execute_within;
-        let poll = self.request.clone().try_acquire(Some(queue_request));
-        let mut in_flight: PendingAnswer = Box::pin(poll);
+        let mut in_flight: PendingAnswer = Box::pin(self.request.clone().poll(queue_request));
         tokio::select! {
             biased;
             (sent, answer) = &mut in_flight => return PollResult::Answered(sent, answer),
@@ -176,11 +165,13 @@ impl WaitLoop {
     /// late or was lost.
     fn has_expired_unseen(&self, sent: Instant, answer: &Result<Acquired, StoreError>) -> bool {
         let has_expired = match answer {
-            Ok(Acquired::Granted(grants)) => {
-                let mut leases = grants.iter().map(|grant| &grant.lease);
-                leases.any(|lease| remaining::is_over(lease, sent))
+            Ok(Acquired::Granted(granted)) if granted.kind == GrantKind::New => {
+                let mut leases = granted.leases.iter();
+                leases.any(|lease| remaining(lease, sent).is_none())
             }
-            Ok(Acquired::Ended(lost)) => self.has_ambiguous_attempt && lost.reason.ran_out(),
+            Ok(Acquired::Refused(Refused::Ended(lost))) => {
+                self.has_ambiguous_attempt && lost.reason.ran_out()
+            }
             Ok(_) | Err(_) => false,
         };
         has_expired && !self.waiter.is_disconnected()
@@ -191,7 +182,7 @@ impl WaitLoop {
     async fn start_new_attempt(&mut self) -> Result<(), StoreError> {
         let request = &mut self.request;
         let (_, deadline) = request.inner.start();
-        let deadline = self.limit.map_or(deadline, |limit| limit.min(deadline));
+        let deadline = self.waiter.schedule().limit(deadline);
         let (store, attempt) = (&request.inner.store, request.attempt);
         let undo = store.withdraw(&request.claim, attempt, Rollback::Undo, deadline);
         undo.await?;
@@ -203,14 +194,15 @@ impl WaitLoop {
     fn queue_request(&mut self) -> QueueRequest {
         let now = Instant::now();
         let ticket_ttl = self.ticket_ttl();
-        let remaining = self.limit.map(|limit| limit.saturating_duration_since(now));
-        if self.refresh_at.is_some_and(|at| at <= now) {
-            self.restart_ticket();
+        let mut schedule = self.waiter.schedule();
+        let remaining = schedule.left(now);
+        if schedule.begin_poll(now) {
+            restart(&mut self.ticket);
         }
         if self.ticket.is_none_or(|ticket| ticket.until.is_none()) {
-            let outlasts_ticket = remaining.is_none_or(|remaining| remaining > ticket_ttl);
-            self.refresh_at = outlasts_ticket.then(|| now + ticket_ttl / 6 * 5);
+            schedule.start_ticket(now, ticket_ttl);
         }
+        drop(schedule);
         let inner = &self.request.inner;
         QueueRequest {
             ticket: self.ticket,
@@ -220,19 +212,11 @@ impl WaitLoop {
                 inner.operation_timeout.min(remaining + IN_FLIGHT_MAX)
             }),
             place_kept: inner.waiting.place_kept,
-            poll_interval: inner.queues.poll_interval(),
+            poll_interval: inner.queues.pace().of_head,
             waiters_max: inner.waiting.waiters_per_lock_max,
             tells_position: self.progress.is_some(),
             is_head: inner.queues.is_head(&self.waiter),
             takes_over: !self.was_queued() || self.waiter.is_heir(),
-        }
-    }
-
-    /// Restarts the ticket's lifetime at the next poll. Keeps its sequence number, so that a store that has lost the
-    /// place can restore it.
-    fn restart_ticket(&mut self) {
-        if let Some(ticket) = &mut self.ticket {
-            ticket.until = None;
         }
     }
 
@@ -254,8 +238,8 @@ impl WaitLoop {
             }
             Ok(Acquired::WaitExpired) => {
                 // The store's clock was changed. The claim keeps its place.
-                self.restart_ticket();
-                self.poll_at = Some(sent);
+                restart(&mut self.ticket);
+                self.waiter.schedule().repeat(sent);
                 None
             }
             Ok(Acquired::Superseded) => {
@@ -276,17 +260,18 @@ impl WaitLoop {
         let (queues, sequence) = (self.queues(), waiting.ticket.sequence);
         queues.enqueue(&self.waiter, self.queue_place, sequence, sent);
         self.record_answer(sent, waiting.recheck_in, waiting.restored);
-        if self.progress.is_some() {
-            self.poll_at = Some(sent + backoff::jittered(queues.progress_interval()));
-        } else if self.has_ambiguous_attempt {
-            // A late poll may be granted although this waiter is not the head, so it must poll by itself.
-            self.poll_at = Some(sent + backoff::jittered(queues.poll_interval()));
-        }
+        let follow_up = match self.progress {
+            Some(_) => Some(FollowUp::Position),
+            None => self
+                .has_ambiguous_attempt
+                .then_some(FollowUp::AmbiguousPoll),
+        };
+        let pace = queues.pace();
+        self.waiter.schedule().queued(sent, follow_up, pace);
         self.queue_place = QueuePlace::At(sequence);
         self.answered_at = Some(sent);
         self.ticket = Some(waiting.ticket);
         self.failure = None;
-        self.backoff.reset();
         self.report_position(waiting.position);
     }
 
@@ -295,10 +280,8 @@ impl WaitLoop {
     fn on_superseded(&mut self, sent: Instant) {
         self.queues().dequeue_early(&self.waiter, self.queue_place);
         self.queue_place = QueuePlace::Superseded;
-        self.refresh_at = None;
-        let most = self.queues().progress_interval();
-        let pause = self.backoff.next(SUPERSEDED_PAUSE_MIN, most);
-        self.poll_at = Some(sent + backoff::jittered(pause));
+        let pace = self.queues().pace();
+        self.waiter.schedule().superseded(sent, pace);
         self.failure = None;
         // A late poll could enqueue the claim here again after it has stopped waiting elsewhere.
         self.has_ambiguous_attempt = true;
@@ -331,17 +314,10 @@ impl WaitLoop {
     /// Schedules a retry with back-off: the claim still has its place in the store.
     fn on_failure(&mut self, error: StoreError) {
         let queues = self.queues();
-        let (least, most) = if queues.is_first(&self.waiter) {
-            let poll_interval = queues.poll_interval();
-            (poll_interval / 10, poll_interval)
-        } else {
-            // There may be very many waiters that are not the head.
-            (queues.progress_interval(), queues.progress_interval())
-        };
-        let pause = self.backoff.next(least, most);
-        let retry_at = Instant::now() + backoff::jittered(pause);
-        self.queues().record_failure(&self.waiter, retry_at);
-        self.poll_at = Some(retry_at);
+        let (is_head, pace) = (queues.is_first(&self.waiter), queues.pace());
+        let now = Instant::now();
+        let retry_at = self.waiter.schedule().failed(now, is_head, pace);
+        queues.record_failure(&self.waiter, retry_at);
         self.failure = Some(error);
     }
 
@@ -352,18 +328,12 @@ impl WaitLoop {
                 return Some(reason);
             }
             let now = Instant::now();
-            let own = [self.poll_at, self.refresh_at].into_iter().flatten();
-            let poll_at = self
-                .queues()
-                .next_poll(&self.waiter, now)
-                .into_iter()
-                .chain(own)
-                .min();
-            if poll_at.is_some_and(|at| at <= now) {
-                return None;
+            let head_at = self.queues().next_head_poll(&self.waiter, now);
+            let next = self.waiter.schedule().next(now, head_at);
+            match next {
+                NextStep::Poll => return None,
+                NextStep::Sleep(until) => self.sleep(until).await,
             }
-            self.sleep(poll_at.into_iter().chain(self.limit).min())
-                .await;
         }
     }
 
@@ -372,7 +342,8 @@ impl WaitLoop {
             if let Some(reason) = self.stop_reason() {
                 return reason;
             }
-            self.sleep(self.limit).await;
+            let ends_at = self.waiter.schedule().ends_at();
+            self.sleep(ends_at).await;
         }
     }
 
@@ -393,5 +364,13 @@ impl WaitLoop {
 
     fn queues(&self) -> &LocalWaiters {
         &self.request.inner.queues
+    }
+}
+
+/// Restarts the ticket's lifetime at the next poll. Keeps its sequence number, so that a store that has lost the place
+/// can restore it.
+fn restart(ticket: &mut Option<Ticket>) {
+    if let Some(ticket) = ticket {
+        ticket.until = None;
     }
 }

@@ -1,12 +1,16 @@
-//! The shared handle of a waiting request: others wake it and schedule its polls.
+//! The shared handle of a waiting request, by which others wake it and add reasons to its schedule; and the queue of one
+//! lock on this process.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::schedule::{HeadSchedule, POLL_SPACING, PollSchedule};
 use crate::domain::{Claim, ClaimDigest, LockName};
 use crate::limits::Taken;
 
@@ -23,8 +27,7 @@ pub(super) struct Waiter {
     is_disconnected: AtomicBool,
     /// An earlier request of this process for the same claim was granted; this one may take the lease over.
     is_heir: AtomicBool,
-    /// When it must poll, whatever its place in the queue.
-    poll_at: Mutex<Option<Instant>>,
+    schedule: Mutex<PollSchedule>,
     #[expect(dead_code, reason = "it is held, not read")]
     places: Places,
 }
@@ -51,7 +54,7 @@ impl Waiter {
             wake: Notify::new(),
             is_disconnected: AtomicBool::new(false),
             is_heir: AtomicBool::new(false),
-            poll_at: Mutex::default(),
+            schedule: Mutex::default(),
             places,
         }
     }
@@ -72,18 +75,11 @@ impl Waiter {
         self.wake.notified().await;
     }
 
-    /// Schedules a poll at `at`, or keeps an earlier one. Does not wake the waiter.
-    pub(super) fn recheck(&self, at: Instant) {
-        let mut poll_at = self.poll_at();
-        *poll_at = Some(poll_at.map_or(at, |before| before.min(at)));
-    }
-
-    /// The scheduled poll. Takes it if it is due: the waiter must then poll.
-    pub(super) fn take_poll(&self, now: Instant) -> Option<Instant> {
-        let mut poll_at = self.poll_at();
-        let at = *poll_at;
-        poll_at.take_if(|at| *at <= now);
-        at
+    /// When it polls. Do not call [`LocalWaiters`](super::local_waiters::LocalWaiters) while holding it, and do not
+    /// await. A change does not wake the waiter.
+    pub(super) fn schedule(&self) -> MutexGuard<'_, PollSchedule> {
+        // Poisoning is harmless: no step panics halfway through a change.
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An earlier request for the same claim was granted.
@@ -100,10 +96,6 @@ impl Waiter {
     pub(super) fn is_disconnected(&self) -> bool {
         self.is_disconnected.load(Ordering::Acquire)
     }
-
-    fn poll_at(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.poll_at.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for DisconnectGuard {
@@ -119,13 +111,13 @@ impl Drop for DisconnectGuard {
 /// So create this before locking the mutex: then it is dropped after the mutex is released.
 #[derive(Debug, Default)]
 #[must_use = "they are woken when this is dropped"]
-pub(in crate::service) struct DeferredNotify(Vec<Arc<Waiter>>);
+pub(super) struct DeferredNotify(Vec<Arc<Waiter>>);
 
 impl DeferredNotify {
     /// Wakes them once the current task yields, because woken waiters and the answered client compete for cores. By
     /// then, the task of an HTTP/1 connection has written its response. HTTP/2 streams and events are written by
     /// another task, so their order is undefined. Outside of a runtime, wakes them at once.
-    pub(in crate::service) fn defer(self) {
+    pub(super) fn defer(self) {
         if let (false, Ok(runtime)) = (self.0.is_empty(), Handle::try_current()) {
             runtime.spawn(async { drop(self) });
         }
@@ -140,6 +132,102 @@ impl Drop for DeferredNotify {
     fn drop(&mut self) {
         for waiter in &self.0 {
             waiter.wake();
+        }
+    }
+}
+
+/// The waiters of one lock.
+#[derive(Debug)]
+pub(super) struct LockQueue {
+    /// By the sequence of their places, then by their own numbers.
+    pub(super) waiters: BTreeMap<(u64, u64), Arc<Waiter>>,
+    /// Requests without an answer yet. They keep the queue alive, because a reservation may arrive before the answer.
+    pub(super) arriving: usize,
+    /// When its head waiter polls.
+    pub(super) head: HeadSchedule,
+    /// When the last answered request was sent, which is the process's last heartbeat to the store.
+    last_contact: Option<Instant>,
+    /// When the request was sent that found places lost; since then all waiters poll once, one after the other.
+    restoring: Option<Instant>,
+}
+
+/// What the answer to a waiter says about its queues.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueueAnswer {
+    /// When the request was sent.
+    pub(super) sent: Instant,
+    /// When the waiter's previous request was sent.
+    pub(super) before: Option<Instant>,
+    /// When something expires, counted from the request.
+    pub(super) recheck_in: Option<Duration>,
+    /// Whether the store had lost the waiter's place.
+    pub(super) restored: bool,
+}
+
+impl LockQueue {
+    pub(super) fn first(&self) -> Option<&Arc<Waiter>> {
+        self.waiters.first_key_value().map(|(_, first)| first)
+    }
+
+    pub(super) fn is_first(&self, waiter: &Waiter) -> bool {
+        self.first()
+            .is_some_and(|first| first.number == waiter.number)
+    }
+
+    /// Whether the store may have lost the places of this queue: it reports one as lost, or it may have considered this
+    /// process dead. A loss that the current restoration already covers does not count again.
+    pub(super) fn may_have_lost_places(
+        &mut self,
+        answer: &QueueAnswer,
+        now: Instant,
+        liveness_timeout: Duration,
+    ) -> bool {
+        let was_silent = self
+            .last_contact
+            .is_some_and(|last_contact| last_contact + liveness_timeout <= now);
+        self.last_contact = self.last_contact.max(Some(answer.sent));
+        let is_new = || match (self.restoring, answer.before) {
+            (Some(since), Some(before)) => before >= since,
+            (Some(_), None) | (None, _) => true,
+        };
+        was_silent || (answer.restored && is_new())
+    }
+
+    /// Makes every other waiter poll once, in the order of the queue.
+    pub(super) fn restore(
+        &mut self,
+        waiter: &Waiter,
+        answer: &QueueAnswer,
+        now: Instant,
+        wakes: &mut DeferredNotify,
+    ) {
+        self.restoring = Some(answer.sent);
+        let others = self.waiters.values();
+        let others = others.filter(|other| other.number != waiter.number);
+        for (number, other) in (0..).zip(others) {
+            other.schedule().recheck(now + POLL_SPACING * number);
+            wakes.add(other);
+        }
+    }
+
+    /// Removes a waiter. A new head waiter is woken, to follow the reservation and the poll interval.
+    pub(super) fn dequeue(&mut self, sequence: u64, waiter: &Waiter, wakes: &mut DeferredNotify) {
+        let was_first = self.is_first(waiter);
+        self.waiters.remove(&(sequence, waiter.number));
+        if let (true, Some(next)) = (was_first, self.first()) {
+            wakes.add(next);
+        }
+    }
+}
+
+impl Default for LockQueue {
+    fn default() -> Self {
+        Self {
+            waiters: BTreeMap::new(),
+            arriving: 0,
+            head: HeadSchedule::new(Instant::now()),
+            last_contact: None,
+            restoring: None,
         }
     }
 }

@@ -12,9 +12,10 @@ use futures_util::{Stream, StreamExt as _, stream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::ServiceShared;
 use super::events::{ExpiryTask, Happened, LINGER, LogEntry};
 use super::metrics::Open;
-use super::{ServiceShared, backoff};
+use crate::backoff;
 use crate::domain::{EventKind, Fence, LockEvent, LockName, LockState, LockView};
 use crate::store::{ListQuery, StoreError};
 
@@ -253,6 +254,7 @@ async fn learn(inner: &ServiceShared, scope: Scope) {
     let mut query = ListQuery {
         prefix,
         after: None,
+        snapshot: None,
         page_size: PAGE_SIZE,
     };
     loop {
@@ -262,7 +264,7 @@ async fn learn(inner: &ServiceShared, scope: Scope) {
             .locks
             .iter()
             .fold(true, |_, view| inner.events.learn(view, seen));
-        query.after = page.next_after;
+        (query.after, query.snapshot) = (page.next_after, page.snapshot);
         if query.after.is_none() || !has_room {
             return;
         }

@@ -9,6 +9,7 @@ mod disk;
 mod journal;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,13 +20,14 @@ use tokio::time::Instant;
 use super::memory::{MemoryStore, wall_time};
 use super::state::{Downtime, Loading};
 use super::{
-    Deadlines, Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreHealth, StoreResult,
+    Deadlines, DiskHealth, Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreHealth,
+    StoreResult,
 };
 use crate::domain::{
     Acquired, Attempt, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView,
     QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
 };
-use disk::{Clocks, Disk};
+use disk::{Clocks, Disk, FILE};
 use journal::FileJournal;
 
 /// How old the clocks on the disk may become while there are leases but no changes.
@@ -37,6 +39,8 @@ pub struct FileStore {
     journal: Arc<FileJournal>,
     directory: PathBuf,
     writer: Mutex<Option<JoinHandle<()>>>,
+    /// The size of the file at the last check.
+    file_bytes: AtomicU64,
 }
 
 impl FileStore {
@@ -61,6 +65,7 @@ impl FileStore {
             journal,
             directory: directory.to_owned(),
             writer: Mutex::new(Some(writer)),
+            file_bytes: AtomicU64::new(0),
         })
     }
 
@@ -211,6 +216,12 @@ impl LockStore for FileStore {
     }
 
     async fn refresh_health(&self) {
+        let file = self.directory.join(FILE);
+        let metadata = tokio::task::spawn_blocking(|| std::fs::metadata(file));
+        // The next check tries again if this one cannot find out.
+        if let Ok(Ok(metadata)) = metadata.await {
+            self.file_bytes.store(metadata.len(), Ordering::Relaxed);
+        }
         if self.journal.accepts().is_err() {
             return;
         }
@@ -233,7 +244,13 @@ impl LockStore for FileStore {
             )
         });
         let ahead = self.memory.now().unix_us() as i64 - wall_time().unix_us() as i64;
+        let [commits, failed_commits] = self.journal.commits();
         StoreHealth {
+            disk: Some(DiskHealth {
+                file_bytes: self.file_bytes.load(Ordering::Relaxed),
+                commits,
+                failed_commits,
+            }),
             up: trouble.is_none(),
             trouble,
             refused,

@@ -91,7 +91,7 @@ impl MemoryStore {
             steps: tokio::sync::Mutex::default(),
             listener: OnceLock::new(),
             clock,
-            pace: Pace::default(),
+            pace: Pace::of_listings(),
             journal,
         }
     }

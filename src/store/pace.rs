@@ -8,18 +8,35 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{Fault, StoreError};
 
-/// A tenth of the store's time.
-const SHARE: u32 = 10;
 /// How much of the share may be used at once after a rest.
 const SAVED_MAX: Duration = Duration::from_millis(5);
 /// A step is small. Time beyond this is not the store's work on it, but network delay or other work.
 const STEP_MAX: Duration = Duration::from_millis(2);
 
 /// When the next step may begin; the lock queues the callers.
-#[derive(Debug, Default)]
-pub(super) struct Pace(Mutex<Option<Instant>>);
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// The steps get the store's time divided by this.
+    share: u32,
+    turn: Mutex<Option<Instant>>,
+}
 
 impl Pace {
+    /// The pace of what clients wait for: a tenth of the store's time.
+    pub(super) fn of_listings() -> Self {
+        Self::with(10)
+    }
+
+    /// The pace of what nobody waits for: a hundredth of the store's time.
+    pub(super) fn of_counts() -> Self {
+        Self::with(100)
+    }
+
+    fn with(share: u32) -> Self {
+        let turn = Mutex::default();
+        Self { share, turn }
+    }
+
     /// Runs one step when its turn comes. The step returns how long the store worked for it, if known.
     ///
     /// # Errors
@@ -33,24 +50,24 @@ impl Pace {
         step: impl Future<Output = Result<(T, Option<Duration>), StoreError>>,
     ) -> Result<T, StoreError> {
         let its_turn = async {
-            let turn = self.0.lock().await;
+            let turn = self.turn.lock().await;
             if let Some(at) = *turn {
                 sleep_until(at).await;
             }
             turn
         };
         let Ok(mut turn) = timeout_at(deadline, its_turn).await else {
-            let detail = "other listings took the share of time that there is for them";
+            let detail = "listings have a share of the store's time, and that was used up";
             return Err(StoreError::unavailable(Fault::Timeout, detail));
         };
         let began = Instant::now();
         let saved = began.checked_sub(SAVED_MAX).unwrap_or(began);
         let rested = turn.map_or(saved, |turn| turn.max(saved));
         // Cancellation safety: a step whose caller is gone has used its full time.
-        *turn = Some(rested + STEP_MAX * SHARE);
+        *turn = Some(rested + STEP_MAX * self.share);
         let (answer, worked) = step.await?;
         let worked = worked.unwrap_or_else(|| began.elapsed()).min(STEP_MAX);
-        *turn = Some(rested + worked * SHARE);
+        *turn = Some(rested + worked * self.share);
         Ok(answer)
     }
 }
@@ -60,6 +77,7 @@ mod tests {
     use super::*;
 
     const WORK: Duration = Duration::from_millis(1);
+    const SHARE: u32 = 10;
 
     async fn step(pace: &Pace) -> Result<(), StoreError> {
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -68,7 +86,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn all_steps_together_take_their_share_and_no_more() {
-        let (pace, began) = (Pace::default(), Instant::now());
+        let (pace, began) = (Pace::with(SHARE), Instant::now());
         for _ in 0..50 {
             let (one, other) = tokio::join!(step(&pace), step(&pace));
             one.and(other).expect("there is time");
@@ -81,7 +99,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_step_whose_caller_is_gone_has_had_its_time() {
-        let (pace, began) = (Pace::default(), Instant::now());
+        let (pace, began) = (Pace::with(SHARE), Instant::now());
         let never = std::future::pending::<Result<((), _), _>>();
         let gone = timeout_at(began + WORK, pace.step(began + WORK * 2, never)).await;
         assert!(gone.is_err());
@@ -91,7 +109,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_step_whose_turn_does_not_come_in_time_is_not_taken() {
-        let pace = Pace::default();
+        let pace = Pace::with(SHARE);
         let deadline = Instant::now() + WORK;
         let slow = async {
             tokio::time::sleep(WORK * 2).await;

@@ -35,6 +35,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -50,6 +51,7 @@ use crate::domain::{
 };
 use encode::digests;
 use health::{CHECK_TIMEOUT, HealthCheck};
+use listing::Snapshots;
 use node::{LOSSES_MAX, Node};
 use scripts::ScriptRequest;
 
@@ -57,8 +59,11 @@ use scripts::ScriptRequest;
 pub struct RedisStore {
     node: Node,
     last_health: Mutex<HealthCheck>,
-    /// The pace of listings and counts.
+    check_interval: Duration,
+    /// The pace of listings, and of corrections after a clock that was set back.
     pace: Pace,
+    count_pace: Pace,
+    snapshots: Snapshots,
 }
 
 impl fmt::Debug for RedisStore {
@@ -287,6 +292,10 @@ impl LockStore for RedisStore {
         self.log_changes(&check);
     }
 
+    fn check_interval(&self) -> Duration {
+        self.check_interval
+    }
+
     async fn sweep(&self) {
         self.sweep_if_due().await;
     }
@@ -309,6 +318,7 @@ impl LockStore for RedisStore {
             held_locks: last_health.held_locks,
             clock_offset_ms: contacted.then_some(clock_offset_ms),
             pool: Some(self.node.pool.health()),
+            disk: None,
             response_mismatches: self.node.mismatches.load(Ordering::Relaxed),
         }
     }

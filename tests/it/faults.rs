@@ -27,7 +27,8 @@ use std::time::Duration;
 
 use leasehold::config::RedisAddress;
 use leasehold::domain::{
-    Claim, Holder, Lease, LockState, NotHolder, Released, RenewOptions, Renewed,
+    Claim, GrantKind, Granted, Holder, Lease, LockState, NotHolder, Refused, Released,
+    RenewOptions, Renewed,
 };
 use leasehold::service::{AcquireOutcome, LockService};
 use leasehold::store::{LockStore, StoreError};
@@ -41,9 +42,6 @@ use crate::support::stores;
 
 /// A TTL longer than any test: a lock that becomes free must have been released or rolled back.
 const FOR_EVER: Duration = Duration::from_secs(600);
-
-/// How often a replica checks its store.
-const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// One replica of Leasehold, without HTTP.
 struct Replica {
@@ -72,7 +70,7 @@ impl Replica {
     fn within(timeout: Duration, store: Arc<dyn LockStore>) -> Self {
         let service = stores::service_within(timeout, store);
         let checked = service.clone();
-        let checks = tokio::spawn(async move { checked.run_checks(CHECK_INTERVAL).await });
+        let checks = tokio::spawn(async move { checked.run_checks().await });
         let checks = checks.abort_handle();
         Self { service, checks }
     }
@@ -101,8 +99,12 @@ impl Replica {
     /// Retries an acquire while the store is recovering or unavailable, and fails if it is granted before `held_until`.
     async fn granted_not_before(&self, claim: &Claim, held_until: Instant) -> Lease {
         let lease = eventually("grants go on", async || match self.acquire(claim).await {
-            Ok(AcquireOutcome::Granted(leases)) => Some(only(leases)),
-            Ok(AcquireOutcome::Recovering { .. }) | Err(_) => None,
+            Ok(AcquireOutcome::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                ..
+            })) => Some(only(leases)),
+            Ok(AcquireOutcome::Refused(Refused::Recovering { .. })) | Err(_) => None,
             other => panic!("grants are held back, but: {other:?}"),
         })
         .await;
@@ -117,7 +119,11 @@ impl Replica {
     /// Acquires a claim that must be granted.
     async fn lease(&self, claim: &Claim) -> Lease {
         match self.acquire(claim).await {
-            Ok(AcquireOutcome::Granted(leases)) => only(leases),
+            Ok(AcquireOutcome::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                ..
+            })) => only(leases),
             other => panic!("{:?} must be granted, but: {other:?}", claim.names),
         }
     }

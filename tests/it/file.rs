@@ -3,6 +3,7 @@
 
 mod crashes;
 mod damage;
+mod power;
 mod restarts;
 
 use std::path::Path;

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, Mode, Released, RenewOptions};
-use leasehold::service::AcquireOutcome;
+use leasehold::domain::{Acquired, Claim, GrantKind, Mode, Released, RenewOptions};
 use leasehold::store::LockStore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::support::fixture::{
-    READ, Waiter, claim, claim_on_all, fresh_name, in_mode, lock_of, names, permits, rival,
+    Fixture, READ, Waiter, claim, claim_on, claim_on_all, fresh_name, in_mode, lock_of, name,
+    names, permits, rival,
 };
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::{eventually, stores};
@@ -65,7 +65,7 @@ async fn live(store: &dyn LockStore, claim: Claim) {
     let waiter = Waiter::new(claim);
     let (claim, attempt) = (&waiter.claim, waiter.attempt);
     let answer = store.acquire(claim, attempt, Some(&waiter.queue_request), deadline());
-    assert!(matches!(answer.await, Ok(Acquired::Granted(_))));
+    assert!(matches!(&answer.await, Ok(granted) if granted.kind() == Some(GrantKind::New)));
     let change = RenewOptions::default();
     store
         .renew(&claim.names, claim.token, change, deadline())
@@ -193,7 +193,7 @@ async fn ten_hand_overs(
             .unwrap();
         assert!(matches!(released[..], [Released::Freed { .. }]));
         let granted = acquire(&next).await;
-        assert!(matches!(granted, Acquired::Granted(_)), "{granted:?}");
+        assert_eq!(granted.kind(), Some(GrantKind::New), "{granted:?}");
         holding = next.claim;
     }
     let mut carried_out = carried_out(redis).await;
@@ -230,7 +230,7 @@ async fn sent_for_hand_overs(waiters: usize) -> usize {
             let wait = stores::waiting_config().wait_max;
             let answer = service.acquire(Arc::clone(&claim), wait).await.unwrap();
             answer.unclaimed.delivered();
-            let is_granted = matches!(answer.outcome, AcquireOutcome::Granted(_));
+            let is_granted = answer.outcome.kind() == Some(GrantKind::New);
             assert!(is_granted, "{:?}", answer.outcome);
             let names = claim.names.clone();
             service.release(names, claim.token, None).await.unwrap();
@@ -258,4 +258,30 @@ async fn a_hand_over_between_requests_is_four_commands_at_the_most_however_many_
         let most = 4 * waiters + 1;
         assert!(sent <= most, "{sent} commands for {waiters} hand-overs");
     }
+}
+
+/// Each page would cost as much as the whole listing otherwise.
+#[tokio::test]
+async fn the_keys_are_scanned_once_for_all_pages_of_a_listing() {
+    const LOCKS: usize = 600;
+    let fixture = Fixture::redis().await;
+    for number in 0..LOCKS {
+        let lock = name(&format!("listed/{number}"));
+        fixture.granted(&claim_on(&lock)).await;
+    }
+    let redis = &fixture.redis_behind().server;
+    let scans = async || {
+        let carried_out = carried_out(redis).await;
+        carried_out.get("scan").copied().unwrap_or_default()
+    };
+    let before = scans().await;
+    let one_page = fixture.page("listed/", None, LOCKS).await;
+    let of_one_page = scans().await - before;
+    assert_eq!(one_page.locks.len(), LOCKS);
+    let names = fixture.names("listed/", 50).await;
+    assert_eq!(names.len(), LOCKS);
+    let of_all_pages = scans().await - before - of_one_page;
+    assert!(of_one_page > 1);
+    // Other tests have locks on this Redis, in other databases.
+    assert!(of_all_pages <= of_one_page, "{of_all_pages} scans");
 }

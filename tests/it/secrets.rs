@@ -159,6 +159,10 @@ fn the_parts_of_a_redis_url_are_understood() {
         load("redis://[::1]:7000/3").unwrap().store.to_string(),
         "redis://[::1]:7000/3"
     );
+    assert_eq!(
+        load("rediss://h/2").unwrap().store.to_string(),
+        "rediss://h:6379/2"
+    );
     let config = load("redis://bob:p%40ss@h/1").unwrap();
     assert_eq!(config.redis.username.as_deref(), Some("bob"));
     assert_eq!(config.redis.password.unwrap().expose(), "p@ss");
@@ -168,7 +172,6 @@ fn the_parts_of_a_redis_url_are_understood() {
         ("redis://h:port", "port is not a number"),
         ("redis://h/x", "database is not a number"),
         ("redis://h?db=1", "takes no parameters"),
-        ("rediss://h", "planned"),
         ("quorum:redis://a,redis://b", "planned"),
         ("etcd://h", "no store of this scheme"),
         ("nonsense", "not a URL"),

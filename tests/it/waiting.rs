@@ -13,7 +13,7 @@ mod watching;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Claim, LockState, LockView};
+use leasehold::domain::{Claim, GrantKind, LockState, LockView};
 use leasehold::service::{AcquireAnswer, AcquireOutcome, LockService, NotGranted};
 use leasehold::store::StoreError;
 use tokio::task::JoinHandle;
@@ -62,7 +62,7 @@ impl Waiting {
 
     async fn granted(self) {
         let outcome = self.outcome().await;
-        assert!(matches!(outcome, AcquireOutcome::Granted(_)), "{outcome:?}");
+        assert_eq!(outcome.kind(), Some(GrantKind::New), "{outcome:?}");
     }
 
     async fn timed_out(self) -> NotGranted {
@@ -94,10 +94,7 @@ async fn held(service: &LockService) -> Arc<Claim> {
 async fn takes(service: &LockService, claim: &Arc<Claim>) {
     let answer = service.acquire(Arc::clone(claim), Duration::ZERO).await;
     let answer = answer.unwrap();
-    assert!(
-        matches!(answer.outcome, AcquireOutcome::Granted(_)),
-        "{answer:?}"
-    );
+    assert_eq!(answer.outcome.kind(), Some(GrantKind::New), "{answer:?}");
     answer.unclaimed.delivered();
 }
 

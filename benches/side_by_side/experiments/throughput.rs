@@ -83,7 +83,7 @@ impl Measured {
                 (Served::leasehold(&url, &[]), String::new())
             }
             Contestant::TenLines => (Served::contestant("ten-lines", &url), String::new()),
-            Contestant::Etcd => Served::etcd().await,
+            Contestant::Etcd => Served::etcd(tempfile::tempdir().unwrap()).await,
         };
         let script = if contestant == Contestant::Etcd {
             Script::Etcd

@@ -141,7 +141,7 @@ fn is_origin_of(origin: &str, host: &str) -> bool {
 
 fn without_port(authority: &str) -> &str {
     match authority.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => host,
+        Some((host, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => host,
         _ => authority,
     }
 }
@@ -194,6 +194,9 @@ mod tests {
             "éocalhost",
         ] {
             assert!(!hosts.contains(unknown), "{unknown}");
+        }
+        for unknown in ["127.0.0.1:1@evil.example", "[::1]:7625x", "localhost:http"] {
+            assert!(!hosts.contains(without_port(unknown)), "{unknown}");
         }
     }
 

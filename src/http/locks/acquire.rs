@@ -4,19 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::Version;
 use axum::response::Response;
 
-use super::grant::{GrantAnswer, GrantKind};
-use super::{EVENT_STREAM, HeaderToken, RouteForm, hold, lock_name, lock_names, preferred};
+use super::grant::{self, Format};
+use super::{EVENT_STREAM, HeaderToken, RouteForm, hold, lock_names, preferred};
 use crate::domain::{
-    Bounds, Claim, HoldCount, Lease, LockNames, Metadata, Mode, Owner, Share, Token,
+    Bounds, Claim, Granted, HoldCount, LockNames, Metadata, Mode, Owner, Share, Token,
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::extract::{Fields, UnreadRequest};
 use crate::http::problem::Problem;
-use crate::http::requester::Requester;
 use crate::http::scope::Waited;
 use crate::service::{AcquireAnswer, AcquireOutcome};
 
@@ -39,78 +37,37 @@ pub(in crate::http) const ACQUIRE_FIELDS: [&str; 13] = [
 /// The fields of an acquire of several locks.
 pub(in crate::http) const ACQUIRE_SEVERAL_FIELDS: [&str; 14] = super::with_names(ACQUIRE_FIELDS);
 
-/// `POST /locks/{name}`
+/// `POST /locks/{name}` and `POST /locks`
 pub(in crate::http) async fn acquire(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let name = lock_name(request.uri().path())?;
-    let format = Format::of(RouteForm::Single, &request);
-    let token = HeaderToken::of(request.headers());
-    let (mut fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
-    let token = token.or_field(&mut fields)?.unwrap_or_else(Token::random);
-    let names = Some(name.into());
-    let bounds = &app.settings().bounds;
-    let acquire_request = acquire_request(names, token, fields, &ACQUIRE_FIELDS, bounds)?;
-    if format.form == EVENT_STREAM {
-        // Boxed, so that the futures of other requests need no space for a stream.
-        return Box::pin(hold::hold(&app, requester, acquire_request)).await;
-    }
-    respond(&app, format, acquire_request, requester).await
-}
-
-/// `POST /locks`
-pub(in crate::http) async fn acquire_several(
-    State(app): State<App>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let format = Format::of(RouteForm::Multi, &request);
-    let token = HeaderToken::of(request.headers());
-    let (mut fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
-    let token = token.or_field(&mut fields)?.unwrap_or_else(Token::random);
-    let names = lock_names(&mut fields)?;
-    let bounds = &app.settings().bounds;
-    let acquire_request = acquire_request(names, token, fields, &ACQUIRE_SEVERAL_FIELDS, bounds)?;
-    if format.form == EVENT_STREAM {
-        // Not a plain lease instead: a client that asks for a stream does not renew, so the lease would expire.
-        let problem = "a stream holds only one lock, at /locks/{name}; to hold several, send the request without Accept: \
-                       text/event-stream, and renew";
-        return Err(Problem::field("names", problem));
-    }
-    respond(&app, format, acquire_request, requester).await
-}
-
-/// The format of a response.
-struct Format {
-    form: &'static str,
-    route_form: RouteForm,
-    version: Version,
-}
-
-impl Format {
-    fn of(route_form: RouteForm, request: &Request) -> Self {
-        Self {
-            form: preferred(
-                request.headers(),
-                &["application/json", "text/plain", EVENT_STREAM],
-            ),
-            route_form,
-            version: request.version(),
-        }
-    }
-}
-
-async fn respond(
-    app: &App,
-    format: Format,
-    acquire_request: AcquireRequest,
-    requester: Requester,
-) -> Result<Response, Problem> {
-    let Format {
-        form,
+    let (route_form, in_path) = RouteForm::of(request.uri().path())?;
+    let format = Format {
         route_form,
-        version,
-    } = format;
+        media_type: preferred(
+            request.headers(),
+            &["application/json", "text/plain", EVENT_STREAM],
+        ),
+        version: request.version(),
+    };
+    let token = HeaderToken::of(request.headers());
+    let (mut fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
+    let token = token.or_field(&mut fields)?.unwrap_or_else(Token::random);
+    let names = lock_names(in_path, &mut fields)?;
+    let known: &[_] = match route_form {
+        RouteForm::Single => &ACQUIRE_FIELDS,
+        RouteForm::Multi => &ACQUIRE_SEVERAL_FIELDS,
+    };
+    let bounds = &app.settings().bounds;
+    let acquire_request = acquire_request(names, token, fields, known, bounds)?;
+    if format.media_type == EVENT_STREAM {
+        return match route_form {
+            // Boxed, so that the futures of other requests need no space for a stream.
+            RouteForm::Single => Box::pin(hold::hold(&app, requester, acquire_request)).await,
+            RouteForm::Multi => Err(no_stream_of_several()),
+        };
+    }
     let wait = acquire_request.wait.unwrap_or_default();
     let operation = Operation::Acquire {
         names: &acquire_request.claim.names,
@@ -119,26 +76,25 @@ async fn respond(
     let service = app.admit(operation, &requester).await?;
     drop(requester);
     let claim = Arc::new(acquire_request.claim);
-    let was_draining = app.service().is_draining();
+    let was_draining = service.is_draining();
     let answer = service.acquire(Arc::clone(&claim), wait).await;
     let AcquireAnswer {
         outcome,
         waited,
         unclaimed,
     } = answer.map_err(|error| Problem::from(error).with_token(claim.token))?;
-    let (granted, leases) = granted(outcome, &claim, waited, was_draining)
+    let granted = granted(outcome, &claim, waited, was_draining)
         .map_err(|refusal| route_form.adapt(refusal).after(waited))?;
-    let grant = GrantAnswer {
-        route_form,
-        names: &claim.names,
-        token: claim.token,
-        leases: &leases,
-        granted,
-        waited,
-    };
-    let mut response = grant.acquired(form, unclaimed, version);
+    let mut response = grant::acquired(&format, &claim, &granted, waited, unclaimed);
     Waited(waited).attach_to(&mut response);
     Ok(response)
+}
+
+/// Not a plain lease instead: a client that asks for a stream does not renew, so the lease would expire.
+fn no_stream_of_several() -> Problem {
+    let problem = "a stream holds only one lock, at /locks/{name}; to hold several, send the request without Accept: \
+                   text/event-stream, and renew";
+    Problem::field("names", problem)
 }
 
 /// The leases of the claim, or the problem if it has none.
@@ -147,21 +103,16 @@ pub(super) fn granted(
     claim: &Claim,
     waited: Duration,
     was_draining: bool,
-) -> Result<(GrantKind, Vec<Lease>), Problem> {
+) -> Result<Granted, Problem> {
     let token = claim.token;
     Err(match outcome {
-        AcquireOutcome::Granted(leases) => return Ok((GrantKind::New, leases)),
-        AcquireOutcome::Reentered(leases) => return Ok((GrantKind::Reentered, leases)),
-        AcquireOutcome::Replayed(leases) => return Ok((GrantKind::Replayed, leases)),
-        AcquireOutcome::Blocked(blocked_by) => Problem::blocked(blocked_by),
-        AcquireOutcome::Mismatched(mismatch) => Problem::mismatch(mismatch),
+        AcquireOutcome::Granted(granted) => return Ok(granted),
+        AcquireOutcome::Refused(refused) => Problem::refused(refused, token),
         AcquireOutcome::TooManyWaiters(full) => Problem::too_many_waiters(full),
         AcquireOutcome::TimedOut(not_granted) => Problem::timed_out(not_granted, token, waited),
         AcquireOutcome::Draining(not_granted) => {
             Problem::draining(not_granted, token, was_draining)
         }
-        AcquireOutcome::Ended(lost) => Problem::claim_ended(lost),
-        AcquireOutcome::Recovering { retry_in } => Problem::recovering(retry_in, token),
     })
 }
 

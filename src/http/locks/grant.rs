@@ -12,108 +12,119 @@ use axum::response::Response;
 use http_body::{Frame, SizeHint};
 
 use super::{FENCING_TOKEN, LOCK_TOKEN, RouteForm, secret};
-use crate::domain::{Lease, LockName, Token};
+use crate::domain::{Claim, GrantKind, Granted, Lease, LockName, Token};
 use crate::http::wire::{GrantView, GrantsView};
 use crate::service::UnclaimedLease;
 
 /// The most headers that a response has, including the common ones, so that the map never reallocates.
 const HEADERS_MAX: usize = 9;
 
-/// How the client came to hold the locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GrantKind {
-    /// They were granted just now.
-    New,
-    /// The claim held them already and now has a higher hold count.
-    Reentered,
-    /// The claim held them already; this repeats the earlier response.
-    Replayed,
-    /// The claim still holds them, renewed or with a lower hold count.
-    Unchanged,
-}
-
-/// Leases on their way to their holder, one for each name.
-pub(super) struct GrantAnswer<'a> {
+/// The format of the response to an acquire.
+pub(super) struct Format {
     pub(super) route_form: RouteForm,
-    pub(super) names: &'a [LockName],
-    pub(super) token: Token,
-    pub(super) leases: &'a [Lease],
-    pub(super) granted: GrantKind,
-    pub(super) waited: Duration,
+    pub(super) media_type: &'static str,
+    pub(super) version: Version,
 }
 
-impl GrantAnswer<'_> {
-    /// The response to an acquire, in the requested format. If it is not delivered, it rolls the grant back.
-    pub(super) fn acquired(
-        &self,
-        form: &str,
-        unclaimed: UnclaimedLease,
-        version: Version,
-    ) -> Response {
-        let (content_type, body) = if form == "text/plain" {
-            let token = format!("{}\n", self.token.expose());
-            ("text/plain; charset=utf-8", Bytes::from(token))
-        } else {
-            ("application/json", self.json())
-        };
-        let body = Body::new(GrantBody::new(body, unclaimed, version));
-        let mut response = self.response(content_type, body);
-        if self.granted == GrantKind::New {
-            *response.status_mut() = StatusCode::CREATED;
-            if let Some((name, _)) = self.only() {
-                // Every character of a lock name is valid in a path without encoding.
-                let location = HeaderValue::try_from(["/locks/", name.as_str()].concat())
-                    .expect("lock names are printable ASCII");
-                response.headers_mut().insert(LOCATION, location);
-            }
+/// The response to an acquire. If it is not delivered, it rolls the grant back.
+pub(super) fn acquired(
+    format: &Format,
+    claim: &Claim,
+    granted: &Granted,
+    waited: Duration,
+    unclaimed: UnclaimedLease,
+) -> Response {
+    let (names, token, leases) = (&claim.names, claim.token, &granted.leases);
+    let (content_type, text) = match format.media_type {
+        "text/plain" => {
+            let text = format!("{}\n", token.expose());
+            ("text/plain; charset=utf-8", text.into())
         }
-        response
-    }
-
-    /// The response to any other operation that returns leases.
-    pub(super) fn plain(&self) -> Response {
-        self.response("application/json", Body::from(self.json()))
-    }
-
-    /// The lock and its lease, if the request names it in its path.
-    fn only(&self) -> Option<(&LockName, &Lease)> {
-        match self.route_form {
-            RouteForm::Single => self.names.first().zip(self.leases.first()),
-            RouteForm::Multi => None,
+        _ => {
+            let replayed = granted.kind == GrantKind::Replayed;
+            let grants =
+                grants(names, token, leases).map(|grant| grant.waited(waited).replayed(replayed));
+            ("application/json", json(format.route_form, token, grants))
+        }
+    };
+    let body = Body::new(GrantBody::new(text, unclaimed, format.version));
+    let mut response = response(format.route_form, token, leases, content_type, body);
+    if granted.kind == GrantKind::New {
+        *response.status_mut() = StatusCode::CREATED;
+        if let (RouteForm::Single, Some(name)) = (format.route_form, names.first()) {
+            // Every character of a lock name is valid in a path without encoding.
+            let location = HeaderValue::try_from(["/locks/", name.as_str()].concat())
+                .expect("lock names are printable ASCII");
+            response.headers_mut().insert(LOCATION, location);
         }
     }
+    response
+}
 
-    fn json(&self) -> Bytes {
-        if let Some((name, lease)) = self.only() {
-            return self.grant(name, lease).to_json().into();
+/// The response to any other operation after which the claim holds these locks.
+pub(super) fn kept(
+    route_form: RouteForm,
+    names: &[LockName],
+    token: Token,
+    leases: &[Lease],
+) -> Response {
+    let json = json(route_form, token, grants(names, token, leases));
+    response(
+        route_form,
+        token,
+        leases,
+        "application/json",
+        Body::from(json),
+    )
+}
+
+fn grants<'a>(
+    names: &'a [LockName],
+    token: Token,
+    leases: &'a [Lease],
+) -> impl Iterator<Item = GrantView<'a>> {
+    let leases = names.iter().zip(leases);
+    leases.map(move |(name, lease)| GrantView::new(name, token, lease))
+}
+
+fn json<'a>(
+    route_form: RouteForm,
+    token: Token,
+    mut grants: impl Iterator<Item = GrantView<'a>>,
+) -> Bytes {
+    match route_form {
+        RouteForm::Single => {
+            let grant = grants.next();
+            grant.expect("a claim has a lock").to_json().into()
         }
-        let locks = self.names.iter().zip(self.leases);
-        let grants = GrantsView {
-            token: self.token.expose(),
-            locks: locks.map(|(name, lease)| self.grant(name, lease)).collect(),
-        };
-        let text = serde_json::to_vec(&grants);
-        text.expect("grants have string keys and no failing serializer")
-            .into()
-    }
-
-    fn grant<'a>(&self, name: &'a LockName, lease: &'a Lease) -> GrantView<'a> {
-        GrantView::new(name, self.token, lease)
-            .waited(self.waited)
-            .replayed(self.granted == GrantKind::Replayed)
-    }
-
-    fn response(&self, content_type: &'static str, body: Body) -> Response {
-        let mut headers = HeaderMap::with_capacity(HEADERS_MAX);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        if let Some((_, lease)) = self.only() {
-            headers.insert(FENCING_TOKEN, lease.holder.fence.get().into());
+        RouteForm::Multi => {
+            let grants = GrantsView {
+                token: token.expose(),
+                locks: grants.collect(),
+            };
+            let text = serde_json::to_vec(&grants);
+            text.expect("grants have string keys and no failing serializer")
+                .into()
         }
-        headers.insert(LOCK_TOKEN, secret(self.token));
-        let mut response = Response::new(body);
-        *response.headers_mut() = headers;
-        response
     }
+}
+
+fn response(
+    route_form: RouteForm,
+    token: Token,
+    leases: &[Lease],
+    content_type: &'static str,
+    body: Body,
+) -> Response {
+    let mut headers = HeaderMap::with_capacity(HEADERS_MAX);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if let (RouteForm::Single, Some(lease)) = (route_form, leases.first()) {
+        headers.insert(FENCING_TOKEN, lease.holder.fence.get().into());
+    }
+    headers.insert(LOCK_TOKEN, secret(token));
+    let mut response = Response::new(body);
+    *response.headers_mut() = headers;
+    response
 }
 
 /// The data of a grant, with its unclaimed lease.

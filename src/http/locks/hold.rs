@@ -70,10 +70,12 @@ pub(super) async fn hold(
         .map(|user_timeout| user_timeout.limited_to(third_of_ttl.max(USER_TIMEOUT_MIN)));
     let events = stream::once(async { first })
         .chain(events)
-        .map(move |event| encoder.encode(event));
-    let mut response = EventStreamBody::new(events, third_of_ttl.min(KEEP_ALIVE_MAX))
-        .with_user_timeout(guard)
-        .response();
+        .map(move |event| {
+            // Moved in here, so that the timeout is in force for as long as the stream lives.
+            let _ = &guard;
+            encoder.encode(event)
+        });
+    let mut response = EventStreamBody::new(events, third_of_ttl.min(KEEP_ALIVE_MAX)).response();
     response
         .headers_mut()
         .insert(LOCK_TOKEN, secret(claim.token));
@@ -155,7 +157,7 @@ impl EventEncoder {
         if mode == LogRequests::Off {
             return None;
         }
-        let frequent = Frequent::of(problem, self.requester.ip(), mode);
+        let frequent = Frequent::of(problem, self.requester.network(), mode);
         self.app.log_sample().number(frequent)
     }
 }

@@ -57,9 +57,11 @@ pub(in crate::http) async fn list(
         let problem = format!("0 is out of range; use 1 to {PAGE_SIZE_MAX}");
         return Err(Problem::field("page_size", problem));
     }
+    let (after, snapshot) = continued(&page_token)?;
     let query = ListQuery {
         prefix: checked_prefix(prefix)?,
-        after: after(&page_token)?,
+        after,
+        snapshot,
         page_size: page_size.map_or(PAGE_SIZE_DEFAULT, capped).into(),
     };
     let requester = Requester::of(request);
@@ -70,7 +72,7 @@ pub(in crate::http) async fn list(
         next_page_token: listing
             .next_after
             .as_ref()
-            .map(page_token_after)
+            .map(|name| page_token_after(name, listing.snapshot))
             .unwrap_or_default(),
     };
     Ok(json(StatusCode::OK, "application/json", &page))
@@ -92,22 +94,30 @@ pub(in crate::http) fn checked_prefix(prefix: String) -> Result<String, Problem>
     Err(Problem::field("prefix", "no lock name can begin like this"))
 }
 
-/// The page token is the last name of the page before. It is in hexadecimal, so that clients treat it as opaque.
-fn page_token_after(name: &LockName) -> String {
-    name.as_str()
-        .bytes()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+/// The page token is the last name of the page before, and the snapshot that the store continues with. It is in
+/// hexadecimal, so that clients treat it as opaque.
+fn page_token_after(name: &LockName, snapshot: Option<u64>) -> String {
+    let bytes = name.as_str().bytes();
+    let mut token: String = bytes.map(|byte| format!("{byte:02x}")).collect();
+    if let Some(snapshot) = snapshot {
+        token += &format!(".{snapshot:016x}");
+    }
+    token
 }
 
-fn after(page_token: &str) -> Result<Option<LockName>, Problem> {
+/// The name and the snapshot in a page token.
+fn continued(page_token: &str) -> Result<(Option<LockName>, Option<u64>), Problem> {
     if page_token.is_empty() {
-        return Ok(None);
+        return Ok((None, None));
     }
-    let name = bytes_of(page_token).and_then(|bytes| LockName::parse(&bytes).ok());
-    match name {
-        Some(name) => Ok(Some(name)),
-        None => Err(Problem::field(
+    let (name, snapshot) = match page_token.split_once('.') {
+        Some((name, snapshot)) => (name, u64::from_str_radix(snapshot, 16).map(Some)),
+        None => (page_token, Ok(None)),
+    };
+    let name = bytes_of(name).and_then(|bytes| LockName::parse(&bytes).ok());
+    match (name, snapshot) {
+        (Some(name), Ok(snapshot)) => Ok((Some(name), snapshot)),
+        _ => Err(Problem::field(
             "page_token",
             "is not from an earlier listing; start again without one",
         )),

@@ -1,16 +1,13 @@
 //! `DELETE`: releases one lock or several by their token, or evicts the holders of one by force.
 
-use std::time::Duration;
-
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use super::grant::{GrantAnswer, GrantKind};
-use super::{HeaderToken, RouteForm, lock_name, lock_names, names_missing};
+use super::{HeaderToken, RouteForm, grant, lock_names, names_missing};
 use crate::domain::{
-    Evicted, HoldCount, InvalidField, Lease, LockName, LockNames, NotHeld, Owner, Released, Token,
+    Evicted, HoldCount, InvalidField, LockName, LockNames, NotHeld, Owner, Released, Token,
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
@@ -26,59 +23,38 @@ pub(in crate::http) const RELEASE_FIELDS: [&str; 4] = ["hold_count", "token", "f
 /// The fields of a release of several locks.
 pub(in crate::http) const RELEASE_SEVERAL_FIELDS: [&str; 3] = ["names", "hold_count", "token"];
 
-/// `DELETE /locks/{name}`
+/// `DELETE /locks/{name}` and `DELETE /locks`
 pub(in crate::http) async fn release(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let name = lock_name(request.uri().path())?;
-    let token = HeaderToken::of(request.headers());
-    let (mut fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
-    if fields.flag("force")?.unwrap_or(false) {
-        return evict(&app, requester, name, token, fields).await;
-    }
-    if fields.text("reason")?.is_some() {
-        return Err(Problem::field("reason", "is allowed only with force=true"));
-    }
-    let (token, hold_count) = release_request(token, fields, &RELEASE_FIELDS)?;
-    let token = token.ok_or_else(Problem::token_missing)?;
-    let names = LockNames::from(name);
-    let service = app.admit(Operation::Keep(1), &requester).await?;
-    let released = service.release(names.clone(), token, hold_count).await?;
-    respond(RouteForm::Single, &names, token, released)
-}
-
-/// `DELETE /locks`
-pub(in crate::http) async fn release_several(
-    State(app): State<App>,
-    request: Request,
-) -> Result<Response, Problem> {
+    let (route_form, in_path) = RouteForm::of(request.uri().path())?;
     let token = HeaderToken::of(request.headers());
     let (mut fields, requester) = UnreadRequest::of(request)?.fields(&app).await?;
     if fields.flag("force")?.unwrap_or(false) {
         let problem = "is allowed only for one lock at a time, at /locks/{name}";
-        return Err(Problem::field("force", problem));
+        return match in_path {
+            Some(name) => evict(&app, requester, name, token, fields).await,
+            None => Err(Problem::field("force", problem)),
+        };
     }
-    let names = lock_names(&mut fields)?;
-    let (token, hold_count) = release_request(token, fields, &RELEASE_SEVERAL_FIELDS)?;
+    if route_form == RouteForm::Single && fields.text("reason")?.is_some() {
+        return Err(Problem::field("reason", "is allowed only with force=true"));
+    }
+    let names = lock_names(in_path, &mut fields)?;
+    let token = token.or_field(&mut fields)?;
+    let hold_count = fields.number("hold_count")?;
+    let hold_count = hold_count.map(HoldCount::new).transpose()?;
+    fields.finish(match route_form {
+        RouteForm::Single => &RELEASE_FIELDS,
+        RouteForm::Multi => &RELEASE_SEVERAL_FIELDS,
+    })?;
     let names = names.ok_or_else(names_missing)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let operation = Operation::Keep(names.len());
     let service = app.admit(operation, &requester).await?;
     let released = service.release(names.clone(), token, hold_count).await?;
-    respond(RouteForm::Multi, &names, token, released)
-}
-
-fn release_request(
-    token: HeaderToken,
-    mut fields: Fields,
-    known: &[&'static str],
-) -> Result<(Option<Token>, Option<HoldCount>), Problem> {
-    let token = token.or_field(&mut fields)?;
-    let hold_count = fields.number("hold_count")?;
-    let hold_count = hold_count.map(HoldCount::new).transpose()?;
-    fields.finish(known)?;
-    Ok((token, hold_count))
+    respond(route_form, &names, token, released)
 }
 
 fn respond(
@@ -87,33 +63,24 @@ fn respond(
     token: Token,
     released: Vec<Released>,
 ) -> Result<Response, Problem> {
-    let (mut held, mut lost): ((Vec<LockName>, Vec<Lease>), Vec<NotHeld>) = Default::default();
+    let (mut held, mut leases, mut lost) = (Vec::new(), Vec::new(), Vec::new());
     for (name, released) in names.iter().cloned().zip(released) {
         match released {
             Released::Freed { .. } | Released::LeftQueue | Released::Repeated => {}
             Released::SteppedBack(lease) => {
-                held.0.push(name);
-                held.1.push(lease);
+                held.push(name);
+                leases.push(lease);
             }
-            Released::NotHolder(how) => lost.push(NotHeld { name, reason: how }),
+            Released::NotHolder(reason) => lost.push(NotHeld { name, reason }),
         }
     }
     if !lost.is_empty() {
         return Err(route_form.not_held(lost, "the others were released as requested"));
     }
-    let (names, leases) = held;
-    if leases.is_empty() {
-        return Ok(no_content());
-    }
-    let grant = GrantAnswer {
-        route_form,
-        names: &names,
-        token,
-        leases: &leases,
-        granted: GrantKind::Unchanged,
-        waited: Duration::ZERO,
-    };
-    Ok(grant.plain())
+    Ok(match leases.is_empty() {
+        true => no_content(),
+        false => grant::kept(route_form, &held, token, &leases),
+    })
 }
 
 /// Evicts all holders of the lock. A token is ignored, but must be valid if it is sent.
@@ -157,7 +124,9 @@ fn log_eviction(
     evicted: &Evicted,
     reason: &str,
 ) {
-    let frequent = role.is_none().then(|| Frequent::Eviction(requester.ip()));
+    let frequent = role
+        .is_none()
+        .then(|| Frequent::Eviction(requester.network()));
     let Some(number) = app.log_sample().number(frequent) else {
         return;
     };

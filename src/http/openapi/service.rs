@@ -8,7 +8,7 @@ use utoipa::openapi::{ObjectBuilder, Required, Type};
 use super::responses::{bare, header, of, refusals, text};
 use super::{Described, fields, guarded};
 use crate::http::health::Health;
-use crate::http::index::{Index, Version};
+use crate::http::pages::{Index, Version};
 use crate::http::problem::Code;
 use crate::http::problem::{Page, Pages};
 use crate::http::routes::Route;

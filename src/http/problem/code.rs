@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::Problem;
 use crate::http::wire::json;
-use crate::http::{index, negotiate};
+use crate::http::{negotiate, pages};
 
 /// The status and texts of a code.
 #[derive(Debug)]
@@ -256,7 +256,7 @@ fn written(headers: &HeaderMap, page: &Page) -> Response {
     };
     let mut response = Response::new(Body::from(body));
     if content_type.starts_with("text/html") {
-        index::confine(response.headers_mut(), index::TEXT_ONLY);
+        pages::confine(response.headers_mut(), pages::TEXT_ONLY);
     }
     response
         .headers_mut()

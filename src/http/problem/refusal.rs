@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::body::{Ended, ProblemOutcome};
 use super::{Code, Problem};
 use crate::domain::{
-    Conflict, ConflictKind, Holders, LockName, Mismatch, NotHeld, NotHolder, Token,
+    Conflict, ConflictKind, Holders, LockName, Mismatch, NotHeld, NotHolder, Refused, Token,
 };
 use crate::limits::Limit;
 use crate::service::{NotGranted, QueueFull};
@@ -20,8 +20,19 @@ const RETRY_CROWDED: Duration = Duration::from_secs(1);
 const WAITED_LONG: Duration = Duration::from_secs(1);
 
 impl Problem {
+    /// The store refused the claim with this token.
+    pub(in crate::http) fn refused(refused: Refused, token: Token) -> Self {
+        match refused {
+            Refused::Blocked(blocked_by) => Self::blocked(blocked_by),
+            Refused::Mismatched(mismatch) => Self::mismatch(mismatch),
+            Refused::TooManyWaiters { name, queue_length } => Self::queue_full(name, queue_length),
+            Refused::Ended(lost) => Self::claim_ended(lost),
+            Refused::Recovering { retry_in } => Self::recovering(retry_in, token),
+        }
+    }
+
     /// The claim conflicts with others and did not ask to wait.
-    pub(in crate::http) fn blocked(blocked_by: Vec<Conflict>) -> Self {
+    fn blocked(blocked_by: Vec<Conflict>) -> Self {
         let (code, detail) = match blocked_by.first().map(|conflict| &conflict.by) {
             Some(ConflictKind::Holders(_)) | None => {
                 (Code::LockHeld, "the lock is held by another claim")
@@ -87,16 +98,18 @@ impl Problem {
             .retry_at_once()
     }
 
-    /// A queue, or this process, has its maximum number of waiters.
+    /// The queue of the lock has its maximum number of waiters.
+    fn queue_full(name: LockName, queue_length: u64) -> Self {
+        let detail = "the queue of the lock has its maximum number of waiters";
+        let mut refusal = Self::new(Code::TooManyWaiters, detail);
+        refusal.0.extras.name = Some(name);
+        refusal.0.extras.queue_length = Some(queue_length);
+        refusal.retry_after(RETRY_CROWDED)
+    }
+
+    /// This process has its maximum number of waiters, in all or of one peer.
     pub(in crate::http) fn too_many_waiters(full: QueueFull) -> Self {
         let refusal = match full {
-            QueueFull::Lock { name, queue_length } => {
-                let detail = "the queue of the lock has its maximum number of waiters";
-                let mut refusal = Self::new(Code::TooManyWaiters, detail);
-                refusal.0.extras.name = Some(name);
-                refusal.0.extras.queue_length = Some(queue_length);
-                refusal
-            }
             QueueFull::Process { waiters } => Self::new(
                 Code::TooManyWaiters,
                 format!(
@@ -190,7 +203,7 @@ impl Problem {
     }
 
     /// New grants wait while the store recovers.
-    pub(in crate::http) fn recovering(retry_in: Duration, token: Token) -> Self {
+    fn recovering(retry_in: Duration, token: Token) -> Self {
         let mut refusal = Self::new(
             Code::Recovering,
             "the store was unavailable, or may have lost data; new grants wait until every process has reported, and every \
@@ -201,7 +214,7 @@ impl Problem {
     }
 
     /// The claim has ended; it cannot be granted again.
-    pub(in crate::http) fn claim_ended(lost: NotHeld) -> Self {
+    fn claim_ended(lost: NotHeld) -> Self {
         let (ended, reason, how) = match lost.reason {
             NotHolder::Released => (Ended::Released, None, "it was released"),
             NotHolder::Expired | NotHolder::Lost => (Ended::Expired, None, "its lease expired"),

@@ -1,5 +1,6 @@
 //! Grants, for the holder; and holders, as other clients see them.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -57,12 +58,18 @@ impl<'a> GrantView<'a> {
         self
     }
 
-    /// The same text as serde writes. Serde scans each key for characters to escape and passes the flattened holder
-    /// through a map, which together is a tenth of the service's work for a request.
+    /// The same text as serde writes. Serde scans each key and each text for characters to escape, which keys, lock names,
+    /// tokens and times do not contain, and passes the flattened holder through a map. Together that would be an eighth
+    /// of the service's work for a request.
     pub(in crate::http) fn to_json(&self) -> Vec<u8> {
         let holder = &self.holder;
         let mut json = Vec::with_capacity(512);
-        fields!(json, "{", self.name, self.token);
+        let mut token = Uuid::encode_buffer();
+        json.extend_from_slice(b"{\"name\":\"");
+        json.extend_from_slice(self.name.as_bytes());
+        json.extend_from_slice(b"\",\"token\":\"");
+        json.extend_from_slice(self.token.hyphenated().encode_lower(&mut token).as_bytes());
+        json.push(b'"');
         fields!(
             json,
             ",",
@@ -72,14 +79,20 @@ impl<'a> GrantView<'a> {
             holder.permits
         );
         fields!(json, ",", holder.owner, holder.metadata, holder.hold_count);
+        let (acquired_at, expires_at) = (&holder.acquired_at, &holder.expires_at);
+        let times = write!(
+            json,
+            ",\"acquired_at\":\"{acquired_at}\",\"expires_at\":\"{expires_at}\""
+        );
+        times.expect("memory takes every byte");
         fields!(
             json,
             ",",
-            holder.acquired_at,
-            holder.expires_at,
-            holder.expires_in_ms
+            holder.expires_in_ms,
+            self.ttl_ms,
+            self.waited_ms,
+            self.replayed
         );
-        fields!(json, ",", self.ttl_ms, self.waited_ms, self.replayed);
         json.push(b'}');
         json
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram};
 
 use super::Labelled;
-use crate::domain::{Claim, Conflict, ConflictKind, Mode};
+use crate::domain::{Claim, Conflict, ConflictKind, GrantKind, Mode, Refused};
 use crate::service::local_waiters::WaiterCounts;
 use crate::service::{AcquireAnswer, AcquireOutcome};
 use crate::store::StoreError;
@@ -171,16 +171,21 @@ fn outcome(answer: &Result<AcquireAnswer, StoreError>) -> &'static str {
         return "error";
     };
     match &answer.outcome {
-        AcquireOutcome::Granted(_) => "granted",
-        AcquireOutcome::Reentered(_) => "reentered",
-        AcquireOutcome::Replayed(_) => "replayed",
-        AcquireOutcome::Blocked(blocked_by) => blocked_by.first().map_or("held", blocked),
-        AcquireOutcome::Mismatched(_) => "contradicts",
+        AcquireOutcome::Granted(granted) => match granted.kind {
+            GrantKind::New => "granted",
+            GrantKind::Reentered => "reentered",
+            GrantKind::Replayed => "replayed",
+        },
+        AcquireOutcome::Refused(refused) => match refused {
+            Refused::Blocked(blocked_by) => blocked_by.first().map_or("held", blocked),
+            Refused::Mismatched(_) => "contradicts",
+            Refused::TooManyWaiters { .. } => "too_many_waiters",
+            Refused::Ended(_) => "ended",
+            Refused::Recovering { .. } => "recovering",
+        },
         AcquireOutcome::TooManyWaiters(_) => "too_many_waiters",
         AcquireOutcome::TimedOut(_) => "wait_timeout",
         AcquireOutcome::Draining(_) => "draining",
-        AcquireOutcome::Ended(_) => "ended",
-        AcquireOutcome::Recovering { .. } => "recovering",
     }
 }
 

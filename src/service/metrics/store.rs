@@ -31,6 +31,8 @@ pub(in crate::service) struct StoreMetrics {
     held_locks: Gauge,
     connections: Gauge,
     connections_max: Gauge,
+    file_bytes: Gauge,
+    commits: Labelled<Counter>,
     mismatches: Counter,
 }
 
@@ -80,6 +82,15 @@ impl StoreMetrics {
                 "leasehold_store_pool_max_connections",
                 "Connections to the store that there may be, over all threads.",
             ),
+            file_bytes: gauge(
+                "leasehold_store_file_bytes",
+                "The size of the file of a file store; 0 for other stores.",
+            ),
+            commits: Labelled::new(&["ok", "error"], |result| {
+                let help = "Commits of a file store to its disk, each with the changes of many operations.";
+                let labels = [("result", result)];
+                registry.counter("leasehold_store_commits_total", help, &labels)
+            }),
             mismatches: registry.counter(
                 "leasehold_store_response_mismatches_total",
                 "Answers of the store that did not belong to their request; must stay 0.",
@@ -119,6 +130,11 @@ impl StoreMetrics {
         if let Some(pool) = health.pool {
             self.connections.set(f64::from(pool.open));
             self.connections_max.set(f64::from(pool.max));
+        }
+        if let Some(disk) = health.disk {
+            self.file_bytes.set(disk.file_bytes as f64);
+            self.commits["ok"].absolute(disk.commits);
+            self.commits["error"].absolute(disk.failed_commits);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::{PendingAnswer, WaitLoop};
-use crate::domain::{Acquired, Lease, Suspended};
+use crate::domain::{Acquired, Granted, Suspended};
 use crate::service::UnclaimedLease;
 use crate::service::acquire::{AcquireAnswer, AcquireOutcome, NotGranted};
 use crate::service::local_waiters::Departure;
@@ -36,7 +36,7 @@ impl WaitLoop {
         } else if self.request.inner.draining.is_cancelled() {
             Some(StopReason::Draining)
         } else {
-            let is_over = self.limit.is_some_and(|limit| limit <= Instant::now());
+            let is_over = self.waiter.schedule().is_over(Instant::now());
             is_over.then_some(StopReason::TimedOut)
         }
     }
@@ -49,7 +49,7 @@ impl WaitLoop {
     ) -> Result<AcquireAnswer, StoreError> {
         let answer = self.request.answer(end, sent, self.waited());
         let expires_in = match &answer {
-            Ok(answer) => soonest_end(answer.outcome.leases()),
+            Ok(answer) => answer.outcome.granted().and_then(soonest_end),
             Err(_) => None,
         };
         // Where the claim does not hold, nothing keeps the next waiter from its turn.
@@ -144,8 +144,8 @@ impl WaitLoop {
             return unconfirmed;
         }
         let mut by = Instant::now() + SUSPEND_MAX;
-        if let (StopReason::TimedOut, Some(limit)) = (reason, self.limit) {
-            by = by.min(limit + LATE_MAX);
+        if let (StopReason::TimedOut, Some(ends_at)) = (reason, self.waiter.schedule().ends_at()) {
+            by = by.min(ends_at + LATE_MAX);
         }
         let suspend = async {
             self.request.slot.retake().await;
@@ -235,6 +235,7 @@ impl Drop for WaitLoop {
     }
 }
 
-fn soonest_end(leases: &[Lease]) -> Option<Duration> {
-    leases.iter().map(|lease| lease.holder.expires_in).min()
+fn soonest_end(granted: &Granted) -> Option<Duration> {
+    let leases = granted.leases.iter();
+    leases.map(|lease| lease.holder.expires_in).min()
 }

@@ -13,7 +13,7 @@ use redb::{Builder, Database, ReadableDatabase as _, ReadableTable as _, TableDe
 use super::super::state::StoreTime;
 
 /// The database, in the directory.
-const FILE: &str = "leases.redb";
+pub(super) const FILE: &str = "leases.redb";
 /// A database that is being made. It gets its name when it is complete.
 const NEW_FILE: &str = "leases.redb.new";
 /// Locked as long as a process uses the directory. The lock of the database itself is not enough: it is released for a

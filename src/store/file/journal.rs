@@ -2,6 +2,7 @@
 //! since the last commit is the next commit. How rows are written is not known here.
 
 use std::fmt::Display;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::super::memory::{self, deliver};
 use super::super::state::{Downtime, Notification, State, StoreTime};
 use super::super::{Fault, Listener, StoreError};
 use super::disk::{Clocks, Disk, Rows};
+use crate::backoff::Backoff;
 
 /// After a failed commit, the next one is tried after this time, doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -27,6 +29,8 @@ pub(super) struct FileJournal {
     changed: Notify,
     downtime: Downtime,
     pub(super) listener: OnceLock<Arc<dyn Listener>>,
+    commits: AtomicU64,
+    failed_commits: AtomicU64,
 }
 
 struct JournalState {
@@ -73,6 +77,8 @@ impl FileJournal {
             changed: Notify::new(),
             downtime,
             listener: OnceLock::new(),
+            commits: AtomicU64::new(0),
+            failed_commits: AtomicU64::new(0),
         }
     }
 
@@ -90,6 +96,11 @@ impl FileJournal {
     /// Why changes cannot be written at present.
     pub(super) fn trouble(&self) -> Option<String> {
         self.state().trouble.clone()
+    }
+
+    /// How many commits have succeeded, and how many have failed.
+    pub(super) fn commits(&self) -> [u64; 2] {
+        [&self.commits, &self.failed_commits].map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Waits until everything that steps have changed so far is on the disk.
@@ -149,7 +160,7 @@ impl FileJournal {
     /// Writes batch after batch until the journal is closed.
     pub(super) async fn write_to(self: Arc<Self>, disk: Disk) {
         let disk = Arc::new(Mutex::new(disk));
-        let mut pause = PAUSE_MIN;
+        let mut backoff = Backoff::default();
         while let Some((batch, is_last)) = self.next().await {
             let (disk, clocks) = (Arc::clone(&disk), self.clocks(batch.now));
             // Cancellation safety: this task ends with its runtime only, and the commit then succeeds or not, unreported.
@@ -160,7 +171,7 @@ impl FileJournal {
             });
             match written.await {
                 Ok((batch, Ok(()))) => {
-                    pause = PAUSE_MIN;
+                    backoff.reset();
                     self.succeeded(batch);
                 }
                 Ok((batch, Err(error))) => {
@@ -168,8 +179,7 @@ impl FileJournal {
                     if is_last {
                         return;
                     }
-                    sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    sleep(backoff.next(PAUSE_MIN, PAUSE_MAX)).await;
                 }
                 // What was to be written is lost, so that nothing that follows could be relied on.
                 Err(panicked) => {
@@ -202,6 +212,7 @@ impl FileJournal {
     }
 
     fn succeeded(&self, batch: Batch) {
+        self.commits.fetch_add(1, Ordering::Relaxed);
         {
             let mut state = self.state();
             if state.trouble.take().is_some() {
@@ -218,6 +229,7 @@ impl FileJournal {
 
     /// Puts the batch back before what came since, so that the next commit writes both.
     fn failed(&self, mut batch: Batch, error: String) {
+        self.failed_commits.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state();
         if state.trouble.is_none() {
             tracing::error!(

@@ -7,9 +7,10 @@ use super::constants as lua;
 use super::record::Packed;
 use super::reply::{InTime, Malformed, Reply};
 use crate::domain::{
-    Acquired, Claim, Conflict, ConflictKind, Fence, Grant, HoldCount, Holder, Holders, Lease,
-    LockName, LockNames, LockState, Metadata, Mismatch, Mode, NotHeld, NotHolder, Owner, Position,
-    Released, Renewal, Renewed, Share, Suspended, Ticket, Timestamp, Ttl, Waiting,
+    Acquired, Claim, Conflict, ConflictKind, Fence, GrantKind, Granted, HoldCount, Holder, Holders,
+    Lease, LockName, LockNames, LockState, Metadata, Mismatch, Mode, NotHeld, NotHolder, Owner,
+    Position, PreviousLease, Refused, Released, Renewal, Renewed, Share, Suspended, Ticket,
+    Timestamp, Ttl, Waiting,
 };
 
 /// How long locks that were held before stay taken or closed at most, without further operations.
@@ -52,32 +53,32 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
     let mut closed_for = None;
     let acquired = match reply.number()? {
         lua::GRANTED => granted(reply, claim)?,
-        lua::REENTERED => Acquired::Reentered(leases(reply, &mut closed_for)?),
-        lua::REPLAYED => Acquired::Replayed(leases(reply, &mut closed_for)?),
+        lua::REENTERED => before(GrantKind::Reentered, leases(reply, &mut closed_for)?),
+        lua::REPLAYED => before(GrantKind::Replayed, leases(reply, &mut closed_for)?),
         lua::BLOCKED => {
             let now_ms = reply.number()?;
-            Acquired::Blocked(conflicts(reply, &claim.names, now_ms)?)
+            Acquired::Refused(Refused::Blocked(conflicts(reply, &claim.names, now_ms)?))
         }
         lua::WAITING => Acquired::Waiting(waiting(reply)?),
-        lua::ENDED => Acquired::Ended(NotHeld {
+        lua::ENDED => Acquired::Refused(Refused::Ended(NotHeld {
             name: name(&mut reply, &claim.names)?,
             reason: mark(&reply.text()?)?,
-        }),
+        })),
         lua::RECOVERING => return Ok(AcquireReply::Recovering),
         lua::COUNTER_REGRESSED => return Ok(AcquireReply::CounterRegressed),
         lua::FENCES_EXHAUSTED => return Ok(AcquireReply::Exhausted),
         lua::WITHDRAWN => return Ok(AcquireReply::Withdrawn),
-        code @ (lua::CLAIM_MISMATCH | lua::HOLDS_SHARED) => {
-            Acquired::Mismatched(mismatch(code, &mut reply, &claim.names)?)
-        }
-        lua::LIMIT_MISMATCH => Acquired::Mismatched(Mismatch::Limit {
+        code @ (lua::CLAIM_MISMATCH | lua::HOLDS_SHARED) => Acquired::Refused(Refused::Mismatched(
+            mismatch(code, &mut reply, &claim.names)?,
+        )),
+        lua::LIMIT_MISMATCH => Acquired::Refused(Refused::Mismatched(Mismatch::Limit {
             name: name(&mut reply, &claim.names)?,
             in_force: limit(reply.number()?)?,
-        }),
-        lua::TOO_MANY_WAITERS => Acquired::TooManyWaiters {
+        })),
+        lua::TOO_MANY_WAITERS => Acquired::Refused(Refused::TooManyWaiters {
             name: name(&mut reply, &claim.names)?,
             queue_length: reply.number()?,
-        },
+        }),
         lua::WAIT_EXPIRED => Acquired::WaitExpired,
         lua::TOO_LATE => {
             let redis_us = reply.number()?;
@@ -197,26 +198,37 @@ pub(super) fn withdrawn(mut reply: Reply) -> Result<u64, Malformed> {
 /// Decodes the answer of the fast path.
 fn acquired_packed(packed: &Packed, claim: &Claim) -> Result<Acquired, Malformed> {
     match packed.code() {
-        Some(lua::GRANTED) => Ok(Acquired::Granted(vec![Grant {
-            lease: packed.granted()?,
-            after_expiry: None,
-        }])),
-        Some(lua::REPLAYED) => Ok(Acquired::Replayed(vec![packed.lease(1)?])),
-        Some(lua::BLOCKED) => Ok(Acquired::Blocked(vec![Conflict {
+        Some(lua::GRANTED) => Ok(Acquired::Granted(Granted {
+            kind: GrantKind::New,
+            leases: vec![packed.granted()?],
+            expired: Vec::new(),
+        })),
+        Some(lua::REPLAYED) => Ok(before(GrantKind::Replayed, vec![packed.lease(1)?])),
+        Some(lua::BLOCKED) => Ok(Acquired::Refused(Refused::Blocked(vec![Conflict {
             name: claim.names.first().cloned().ok_or(Malformed)?,
             by: ConflictKind::Holders(packed.lease(1)?.holder.into()),
             queue_length: 0,
-        }])),
+        }]))),
         _ => Err(Malformed),
     }
 }
 
 fn granted(mut reply: Reply, claim: &Claim) -> Result<Acquired, Malformed> {
     let now_ms = reply.number()?;
-    let grants = claim.names.iter().map(|_| {
+    let mut granted = Granted {
+        kind: GrantKind::New,
+        leases: Vec::with_capacity(claim.names.len()),
+        expired: Vec::new(),
+    };
+    for name in claim.names.iter() {
         let fence = Fence::new(reply.number()?).ok_or(Malformed)?;
         let (acquired_ms, until_ms) = (reply.number()?, reply.number()?);
-        let after_expiry = reply.optional()?.map(Duration::from_millis);
+        if let Some(held_ms) = reply.optional()? {
+            granted.expired.push(PreviousLease {
+                name: name.clone(),
+                held_for: Duration::from_millis(held_ms),
+            });
+        }
         let holder = Holder {
             owner: claim.owner.clone(),
             metadata: claim.metadata.clone(),
@@ -228,12 +240,13 @@ fn granted(mut reply: Reply, claim: &Claim) -> Result<Acquired, Malformed> {
             expires_in: Duration::from_millis(until_ms.saturating_sub(now_ms)),
         };
         let ttl = claim.ttl;
-        Ok(Grant {
-            lease: Lease { holder, ttl },
-            after_expiry,
-        })
-    });
-    Ok(Acquired::Granted(grants.collect::<Result<_, _>>()?))
+        granted.leases.push(Lease { holder, ttl });
+    }
+    Ok(Acquired::Granted(granted))
+}
+
+fn before(kind: GrantKind, leases: Vec<Lease>) -> Acquired {
+    Acquired::Granted(Granted::before(kind, leases))
 }
 
 fn waiting(mut reply: Reply) -> Result<Waiting, Malformed> {

@@ -1,56 +1,76 @@
 //! Work that visits every lock: listings, the count of held locks, and corrections after a clock that was set back. It
-//! runs in small steps, at a pace that leaves nearly all of Redis' time to other requests.
+//! runs in small steps, at a pace that leaves nearly all of Redis' time to other requests. SCAN visits all keys of the
+//! database, also those of others.
 
-use std::collections::BTreeSet;
+mod snapshots;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Cmd;
 use tokio::time::Instant;
 
+pub(super) use snapshots::Snapshots;
+use snapshots::{Found, Snapshot};
+
 use super::scripts::ScriptRequest;
 use super::views::{self, Scanned, Shifted};
 use super::{RedisStore, keys, scripts};
 use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};
+use crate::store::pace::Pace;
 use crate::store::{Deadlines, ListQuery, StoreError, StoreResult};
 
 /// How many keys one step of a scan visits; a step keeps Redis busy for less than half a millisecond.
 const SCAN_STEP: usize = 200;
 /// How many locks one step reads in full.
 const PAGE_STEP: usize = 32;
-/// Held locks are counted at most this often, and so rarely that counting takes at most a hundredth of Redis' time.
+/// Held locks are counted at most this often.
 const COUNT_EVERY: Duration = Duration::from_secs(30);
-/// A count has a tenth of Redis' time while it lasts, and runs at most a tenth of the time.
-const COUNT_SHARE: u32 = 10;
+/// How long a count may take: at its pace, a thousand million keys.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// How many keys or holders one step checks after the clock was set back; each may take a few commands.
 const SHIFT_STEP: usize = 50;
-/// How long one step of background work on all locks may take, and all steps together if there are very many locks.
+/// How long one step of background work on all locks may take, and all steps of a correction together.
 const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl RedisStore {
-    /// Visits every lock once. SCAN returns every key that stays, some of them twice; the set of the smallest names
-    /// after the page's start sorts them and drops duplicates.
+    /// A page of the snapshot that the page before was taken from, if this process still has it.
     pub(super) async fn list_page(
         &self,
         query: &ListQuery,
         deadlines: Deadlines,
     ) -> Result<Listing, StoreError> {
-        let mut names = BTreeSet::new();
-        self.scan(&query.prefix, deadlines, |key| {
-            let Some(name) = keys::name_of(key) else {
-                return;
-            };
-            if query.after.as_ref().is_none_or(|after| name > *after) {
-                names.insert(name);
-                if names.len() > query.page_size + 1 {
-                    names.pop_last();
-                }
+        let snapshot = match self.snapshots.continued(query) {
+            Some(snapshot) => snapshot,
+            None => Arc::new(self.snapshot(query, deadlines).await?),
+        };
+        let names = snapshot.names_after(query.after.as_ref());
+        let is_last = snapshot.is_complete() && names.len() <= query.page_size;
+        let names = &names[..names.len().min(query.page_size)];
+        let mut listing = self.page(names, is_last, deadlines).await?;
+        if listing.next_after.is_some() {
+            listing.snapshot = Some(snapshot.id());
+            self.snapshots.keep(snapshot);
+        }
+        Ok(listing)
+    }
+
+    /// Visits every lock once. SCAN returns every key that stays, some of them twice.
+    async fn snapshot(
+        &self,
+        query: &ListQuery,
+        deadlines: Deadlines,
+    ) -> Result<Snapshot, StoreError> {
+        let mut found = Found::new(query);
+        let find = |key: &[u8]| {
+            if let Some(name) = keys::name_of(key) {
+                found.add(name);
             }
-        })
-        .await?;
-        let is_last = names.len() <= query.page_size;
-        let names: Vec<_> = names.into_iter().take(query.page_size).collect();
-        self.page(&names, is_last, deadlines).await
+        };
+        self.scan(&query.prefix, &self.pace, deadlines, find)
+            .await?;
+        Ok(found.snapshot())
     }
 
     /// The page with these locks, as many as it has room for.
@@ -70,7 +90,7 @@ impl RedisStore {
             for view in views {
                 if matches!(view.state, LockState::Held(_)) || view.queue.length > 0 {
                     if !room.take(&view) {
-                        return Ok(Listing { locks, next_after });
+                        return Ok(page(locks, next_after));
                     }
                     next_after = Some(view.name.clone());
                     locks.push(view);
@@ -82,7 +102,7 @@ impl RedisStore {
         if is_last {
             next_after = None;
         }
-        Ok(Listing { locks, next_after })
+        Ok(page(locks, next_after))
     }
 
     /// The first of these locks, as many as one step returns.
@@ -107,6 +127,7 @@ impl RedisStore {
     async fn scan(
         &self,
         prefix: &str,
+        pace: &Pace,
         deadlines: Deadlines,
         mut each: impl FnMut(&[u8]),
     ) -> Result<u64, StoreError> {
@@ -124,7 +145,7 @@ impl RedisStore {
                 let run = self.node.run(request, deadline, command, views::scanned);
                 StoreResult::Ok(run.await?.answer)
             };
-            let scanned: Scanned = self.pace.step(deadlines.end, step).await?;
+            let scanned: Scanned = pace.step(deadlines.end, step).await?;
             held += scanned.held;
             scanned.keys.iter().for_each(|key| each(key));
             if scanned.next == 0 {
@@ -160,19 +181,20 @@ impl RedisStore {
         {
             return;
         }
-        let counted = self.scan("", sweep_deadlines(), |_| {}).await;
+        let deadlines = deadlines_within(COUNT_TIMEOUT);
+        let counted = self.scan("", &self.count_pace, deadlines, |_| {}).await;
         let mut last_health = self
             .last_health
             .lock()
             .expect("nobody panics while holding it");
-        last_health.next_count = Some(started + COUNT_EVERY.max(started.elapsed() * COUNT_SHARE));
+        last_health.next_count = Some(started + COUNT_EVERY);
         last_health.held_locks = counted.ok();
     }
 
     /// Corrects all locks after the clock of Redis was set back, even those without requests.
     async fn shift_locks(&self) -> Result<(), StoreError> {
         let pattern = keys::lock_pattern("");
-        let deadlines = sweep_deadlines();
+        let deadlines = deadlines_within(SWEEP_TIMEOUT);
         let mut cursor = 0;
         loop {
             let request = ScriptRequest::new(&scripts::SHIFT);
@@ -225,9 +247,18 @@ impl RedisStore {
     }
 }
 
-fn sweep_deadlines() -> Deadlines {
+fn page(locks: Vec<LockView>, next_after: Option<LockName>) -> Listing {
+    let snapshot = None;
+    Listing {
+        locks,
+        next_after,
+        snapshot,
+    }
+}
+
+fn deadlines_within(timeout: Duration) -> Deadlines {
     Deadlines {
         step: STEP_TIMEOUT,
-        end: Instant::now() + SWEEP_TIMEOUT,
+        end: Instant::now() + timeout,
     }
 }

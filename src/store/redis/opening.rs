@@ -9,6 +9,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::RedisStore;
 use super::connector::Connector;
 use super::failure::Failure;
+use super::listing::Snapshots;
 use super::node::Node;
 use super::pool::Pool;
 use super::probe;
@@ -85,7 +86,10 @@ impl RedisStore {
         let store = Self {
             node,
             last_health: Mutex::default(),
-            pace: Pace::default(),
+            check_interval: config.check_interval,
+            pace: Pace::of_listings(),
+            count_pace: Pace::of_counts(),
+            snapshots: Snapshots::default(),
         };
         let check = store.check().await;
         if let Err(failure) = &check

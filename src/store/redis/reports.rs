@@ -11,8 +11,8 @@ use super::reply::Reply;
 use super::scripts::ScriptRequest;
 use super::{RedisStore, keys, scripts};
 use crate::domain::{
-    Acquired, Attempt, Claim, Holder, Lease, Released, Renewed, Rollback, Ticket, Timestamp,
-    Waiting,
+    Acquired, Attempt, Claim, GrantKind, Holder, Lease, Refused, Released, Renewed, Rollback,
+    Ticket, Timestamp, Waiting,
 };
 use crate::store::{Fault, LockStore, StoreError, StoreResult};
 
@@ -36,9 +36,9 @@ impl Node {
                     .await?;
                 Ok(Some(acquired))
             }
-            AcquireReply::Recovering => Ok(Some(Acquired::Recovering {
+            AcquireReply::Recovering => Ok(Some(Acquired::Refused(Refused::Recovering {
                 retry_in: self.recovery.grace_left().unwrap_or_default(),
-            })),
+            }))),
             AcquireReply::CounterRegressed => {
                 self.recovery.declare_lost(epoch);
                 Ok(None)
@@ -71,49 +71,32 @@ impl Node {
         epoch: u64,
         [sent_at, deadline]: [Instant; 2],
     ) -> Result<(), StoreError> {
-        let longest = match acquired {
-            Acquired::Granted(grants) => {
-                for (name, grant) in claim.names.iter().zip(&*grants) {
-                    let fence = grant.lease.holder.fence;
-                    self.recovery.granted(name.bucket(), fence, epoch);
-                }
-                let longest = longest(grants.iter().map(|grant| &grant.lease));
-                // The lock stays closed for longer than the lease lasts.
-                let lasts = |ttl| ttl + claim.lock_delay.unwrap_or_default();
-                longest.map(lasts).max(claim.min_hold)
-            }
-            Acquired::Reentered(leases) | Acquired::Replayed(leases) => {
-                longest(leases.iter()).max(closed_for)
-            }
+        let granted = match acquired {
+            Acquired::Granted(granted) => granted,
             Acquired::Waiting(waiting) => {
                 waiting.ticket = self.steady(waiting.ticket);
-                None
+                return Ok(());
             }
-            Acquired::Superseded
-            | Acquired::Blocked(_)
-            | Acquired::Mismatched(_)
-            | Acquired::TooManyWaiters { .. }
-            | Acquired::WaitExpired
-            | Acquired::Ended(_)
-            | Acquired::Recovering { .. } => None,
+            Acquired::Superseded | Acquired::WaitExpired | Acquired::Refused(_) => return Ok(()),
         };
-        match acquired {
-            Acquired::Granted(grants) => {
-                let leases = grants.iter().map(|grant| &grant.lease);
-                self.check_clock(leases, sent_at, deadline).await?;
+        let longest = match granted.kind {
+            GrantKind::New => {
+                for (name, lease) in claim.names.iter().zip(&granted.leases) {
+                    self.recovery
+                        .granted(name.bucket(), lease.holder.fence, epoch);
+                }
+                // The lock stays closed for longer than the lease lasts.
+                let lasts = |ttl| ttl + claim.lock_delay.unwrap_or_default();
+                longest(granted.leases.iter())
+                    .map(lasts)
+                    .max(claim.min_hold)
             }
-            Acquired::Reentered(leases) | Acquired::Replayed(leases) => {
-                self.check_clock(leases.iter(), sent_at, deadline).await?;
+            GrantKind::Reentered | GrantKind::Replayed => {
+                longest(granted.leases.iter()).max(closed_for)
             }
-            Acquired::Superseded
-            | Acquired::Waiting(_)
-            | Acquired::Blocked(_)
-            | Acquired::Mismatched(_)
-            | Acquired::TooManyWaiters { .. }
-            | Acquired::WaitExpired
-            | Acquired::Ended(_)
-            | Acquired::Recovering { .. } => {}
-        }
+        };
+        self.check_clock(granted.leases.iter(), sent_at, deadline)
+            .await?;
         self.report(longest, epoch, deadline).await
     }
 
@@ -302,20 +285,12 @@ impl RedisStore {
                 is_unsure: true,
                 ..waiting
             })),
-            Acquired::Granted(_)
-            | Acquired::Reentered(_)
-            | Acquired::Replayed(_)
-            | Acquired::Superseded
-            | Acquired::WaitExpired => Ok(acquired),
-            Acquired::Ended(lost) if lost.reason.ran_out() => {
+            Acquired::Granted(_) | Acquired::Superseded | Acquired::WaitExpired => Ok(acquired),
+            Acquired::Refused(Refused::Ended(lost)) if lost.reason.ran_out() => {
                 let detail = "an earlier try may have been granted, and its lease have run out";
                 Err(StoreError::unknown(Fault::Timeout, detail))
             }
-            Acquired::Blocked(_)
-            | Acquired::Mismatched(_)
-            | Acquired::TooManyWaiters { .. }
-            | Acquired::Ended(_)
-            | Acquired::Recovering { .. } => {
+            Acquired::Refused(_) => {
                 let withdrawn = self.withdraw(claim, attempt, Rollback::Undo, deadline);
                 match withdrawn.await {
                     Ok(()) => Ok(acquired),

@@ -122,7 +122,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE: ["clock" "fence" "acquire" "acquire_reserved" "times" "acquire_options" lock queue "view" "acquire_held" "acquire_replay" "acquire_conflicts" "acquire_wait" "acquire_grant"],
+    ACQUIRE: ["clock" "acquire" "fence" "acquire_reserved" "times" "acquire_options" lock queue "view" "acquire_held" "acquire_replay" "acquire_conflicts" "acquire_wait" "acquire_grant"],
     SUSPEND: ["clock" "times" lock queue "view" "suspend"],
     RENEW: ["clock" "renew" "times" "renew_options" lock queue "renew_general"],
     RELEASE: ["clock" "release" "times" lock queue "release_general"],

@@ -7,8 +7,8 @@ use super::lock::Obstruction;
 use super::table::Table;
 use super::{ClaimKey, KeyedClaim};
 use crate::domain::{
-    Acquired, Attempt, EventKind, Fence, Grant, Lease, LockName, Mismatch, Mode, NotHeld,
-    QueueRequest,
+    Acquired, Attempt, EventKind, Fence, GrantKind, Granted, Lease, LockName, Mismatch, Mode,
+    NotHeld, PreviousLease, QueueRequest, Refused,
 };
 use crate::store::{Fault, StoreError};
 
@@ -47,7 +47,7 @@ impl Table {
         if let Some(mismatch) = self.other_limit(claim) {
             // Waiting cannot help this claim, so it must not block the waiters behind it.
             self.leave(claim);
-            return Ok(Acquired::Mismatched(mismatch));
+            return Ok(Acquired::Refused(Refused::Mismatched(mismatch)));
         }
         let is_blocked = claim
             .names
@@ -56,7 +56,9 @@ impl Table {
         match request {
             _ if !is_blocked => self.grant(claim, attempt, now),
             Some(request) => self.enqueue(claim, request, sequence, now),
-            None => Ok(Acquired::Blocked(self.conflicts(claim, sequence, now))),
+            None => Ok(Acquired::Refused(Refused::Blocked(
+                self.conflicts(claim, sequence, now),
+            ))),
         }
     }
 
@@ -65,7 +67,7 @@ impl Table {
         claim.keys.iter().find_map(|key| {
             let reason = self.tombstones.get(key.claim, now)?;
             let name = key.name.clone();
-            Some(Acquired::Ended(NotHeld { name, reason }))
+            Some(Acquired::Refused(Refused::Ended(NotHeld { name, reason })))
         })
     }
 
@@ -85,11 +87,13 @@ impl Table {
             None => Some(self.replay(claim, attempt, now)),
             Some(first) if not_held.count() + 1 < claim.names.len() => {
                 let name = first.name.clone();
-                Some(Acquired::Mismatched(Mismatch::Claim { name }))
+                Some(Acquired::Refused(Refused::Mismatched(Mismatch::Claim {
+                    name,
+                })))
             }
             Some(_) => self
                 .other_ticket(claim)
-                .map(|name| Acquired::Mismatched(Mismatch::Claim { name })),
+                .map(|name| Acquired::Refused(Refused::Mismatched(Mismatch::Claim { name }))),
         }
     }
 
@@ -130,7 +134,7 @@ impl Table {
                 Some(mode) if mode != claim.mode => mismatch(mode, claim.mode, &key.name),
                 Some(_) | None => continue,
             };
-            return Acquired::Mismatched(mismatch);
+            return Acquired::Refused(Refused::Mismatched(mismatch));
         }
         let mut is_deeper = false;
         let mut leases: Vec<Lease> = Vec::with_capacity(claim.names.len());
@@ -142,10 +146,11 @@ impl Table {
                 leases.push(record.lease(now));
             }
         }
-        match is_deeper {
-            true => Acquired::Reentered(leases),
-            false => Acquired::Replayed(leases),
-        }
+        let kind = match is_deeper {
+            true => GrantKind::Reentered,
+            false => GrantKind::Replayed,
+        };
+        Acquired::Granted(Granted::before(kind, leases))
     }
 
     fn other_limit(&self, claim: &KeyedClaim<'_>) -> Option<Mismatch> {
@@ -181,15 +186,26 @@ impl Table {
     ) -> Result<Acquired, StoreError> {
         let text = self.make_room(claim, now)?;
         let fences = self.next_fences(claim, now)?;
-        let mut grants = Vec::with_capacity(claim.keys.len());
+        let mut granted = Granted {
+            kind: GrantKind::New,
+            leases: Vec::with_capacity(claim.keys.len()),
+            expired: Vec::new(),
+        };
         for (key, fence) in claim.keys.iter().zip(fences) {
             let record = LeaseRecord::new(claim, key.claim, text.clone(), attempt, fence, now);
-            grants.push(self.grant_one(key, record, now));
+            granted.leases.push(record.lease(now));
+            granted.expired.extend(self.grant_one(key, record, now));
         }
-        Ok(Acquired::Granted(grants))
+        Ok(Acquired::Granted(granted))
     }
 
-    fn grant_one(&mut self, key: &ClaimKey, record: LeaseRecord, now: StoreTime) -> Grant {
+    /// Grants one lock. Returns its previous lease if that has expired.
+    fn grant_one(
+        &mut self,
+        key: &ClaimKey,
+        record: LeaseRecord,
+        now: StoreTime,
+    ) -> Option<PreviousLease> {
         let (name, effects) = (&key.name, &mut self.effects);
         let bucket = name.bucket();
         self.fences[bucket.index()] = record.fence.get();
@@ -201,17 +217,17 @@ impl Table {
             effects.ticket_changed(name, key.claim);
         }
         let before = lock.take_last_expired_if(|_| true, effects);
-        let grant = Grant {
-            lease: record.lease(now),
-            after_expiry: before.as_ref().map(|expired| expired.held_for),
-        };
         effects.event(EventKind::Acquired, name, &record, now);
         lock.admit(record, effects);
-        if let Some(before) = before {
+        let previous = before.map(|before| {
             self.tombstones.lose(before.claim, effects);
-        }
+            PreviousLease {
+                name: name.clone(),
+                held_for: before.held_for,
+            }
+        });
         self.touch(slot);
-        grant
+        previous
     }
 
     /// The next fencing token for each lock of the claim. Locks of one bucket share a counter.

@@ -26,6 +26,7 @@ impl ListingProgress {
             listing: Listing {
                 locks: Vec::new(),
                 next_after: None,
+                snapshot: None,
             },
             is_over: false,
             room: PageRoom::for_locks(query.page_size),

@@ -9,7 +9,7 @@ use super::table::Table;
 use super::wait_queue::QueueEntry;
 use crate::domain::{
     Acquired, AnswerRoom, Conflict, ConflictKind, LockName, LockState, Position, QueueRequest,
-    SuspendOptions, Suspended, Ticket, Waiting,
+    Refused, SuspendOptions, Suspended, Ticket, Waiting,
 };
 use crate::store::StoreError;
 
@@ -102,9 +102,11 @@ impl Table {
     fn too_many_waiters(&self, claim: &KeyedClaim<'_>, request: &QueueRequest) -> Option<Acquired> {
         claim.names.iter().find_map(|name| {
             let queue_length = self.queue(name)?.length();
-            (queue_length >= u64::from(request.waiters_max)).then(|| Acquired::TooManyWaiters {
-                name: name.clone(),
-                queue_length,
+            (queue_length >= u64::from(request.waiters_max)).then(|| {
+                Acquired::Refused(Refused::TooManyWaiters {
+                    name: name.clone(),
+                    queue_length,
+                })
             })
         })
     }

@@ -57,6 +57,21 @@ async fn many_requests_without_a_key_have_few_lines() {
     }
 }
 
+/// An attacker may have very many addresses.
+#[tokio::test]
+async fn refusals_of_many_addresses_have_few_lines() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new();
+    for address in 0..1_500_u32 {
+        let peer = Peer::unlimited((std::net::Ipv4Addr::from(0x0a00_0000 + address), 1).into());
+        let request = post("/locks/a").extension(peer.in_request(Err(Limit::Requests)));
+        assert_eq!(api.send(request).await.status, 503);
+    }
+    let lines = log.requests();
+    assert_eq!(lines.len(), 1_001, "{}", log.text());
+    assert_eq!(lines[1_000].1["lines_of_peers"], 1_024);
+}
+
 /// A client with a key can be refused thousands of times in a second. Where every request has a line, these have, too.
 #[tokio::test]
 async fn many_claims_of_a_held_lock_have_few_lines_unless_all_have_one() {

@@ -1,6 +1,6 @@
 //! Contract tests of eviction: an operator evicts the holders of a lock, and their claims report the reason.
 
-use leasehold::domain::{Acquired, Claim, LockState, NotHolder};
+use leasehold::domain::{Acquired, Claim, LockState, NotHolder, Refused};
 
 use super::expiry::{assert_ended, expired_claim};
 use super::permits::taking;
@@ -112,7 +112,10 @@ pub(super) async fn an_eviction_does_not_open_what_a_shared_lease_that_ran_out_k
     assert_ended(fixture, &reading, NotHolder::Expired).await;
     assert_eq!(fixture.evict(lock_of(&one), "").await.len(), 1);
     let refused = fixture.acquire(&taking(&lock, 2, 3)).await;
-    assert!(matches!(refused, Acquired::Blocked(_)), "{refused:?}");
+    assert!(
+        matches!(refused, Acquired::Refused(Refused::Blocked(_))),
+        "{refused:?}"
+    );
     fixture.granted(&taking(&lock, 1, 3)).await;
 }
 

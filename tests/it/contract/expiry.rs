@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, LockState, NotHolder, Released};
+use leasehold::domain::{Acquired, Claim, GrantKind, Granted, LockState, NotHolder, Released};
 
 use crate::support::fixture::{
     Fixture, SHORT, claim, ended, for_short, lock_of, not_holder, only, rival,
@@ -30,7 +30,14 @@ pub(super) async fn assert_ended(fixture: &Fixture, claim: &Claim, reason: NotHo
 /// How long the expired lease before a grant was held.
 pub(super) fn after_expiry_in(answer: Acquired) -> Option<Duration> {
     match answer {
-        Acquired::Granted(grants) => only(grants).after_expiry,
+        Acquired::Granted(Granted {
+            kind: GrantKind::New,
+            leases,
+            expired,
+        }) => {
+            only(leases);
+            (!expired.is_empty()).then(|| only(expired).held_for)
+        }
         other => panic!("the lock is free, but: {other:?}"),
     }
 }

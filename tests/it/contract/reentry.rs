@@ -1,6 +1,6 @@
 //! Contract tests of re-entry: an acquire can increase the hold count, and a release can reduce it.
 
-use leasehold::domain::{Acquired, Claim, Lease, LockState, Released};
+use leasehold::domain::{Acquired, Claim, GrantKind, Granted, Lease, LockState, Released};
 
 use super::replay::replayed;
 use crate::support::fixture::{
@@ -9,7 +9,11 @@ use crate::support::fixture::{
 
 async fn reentered(fixture: &Fixture, claim: &Claim) -> Lease {
     match fixture.acquire(claim).await {
-        Acquired::Reentered(leases) => only(leases),
+        Acquired::Granted(Granted {
+            kind: GrantKind::Reentered,
+            leases,
+            ..
+        }) => only(leases),
         other => panic!("the claim goes deeper, but: {other:?}"),
     }
 }

@@ -1,13 +1,17 @@
 //! Contract tests of replay: repeating the acquire of a claim that holds changes nothing.
 
-use leasehold::domain::{Acquired, Claim, Lease};
+use leasehold::domain::{Acquired, Claim, GrantKind, Granted, Lease};
 
 use crate::support::fixture::{Fixture, LONG, SHORT, at_depth, claim, only, owner, ttl};
 
 /// Acquires, and fails unless it is a replay.
 pub(super) async fn replayed(fixture: &Fixture, claim: &Claim) -> Lease {
     match fixture.acquire(claim).await {
-        Acquired::Replayed(leases) => only(leases),
+        Acquired::Granted(Granted {
+            kind: GrantKind::Replayed,
+            leases,
+            ..
+        }) => only(leases),
         other => panic!("the claim holds at that depth, but: {other:?}"),
     }
 }
@@ -60,11 +64,19 @@ pub(super) async fn simultaneous_requests_for_one_claim_make_one_grant(fixture: 
     let mut fences = Vec::new();
     for answer in answers {
         match answer {
-            Acquired::Granted(grants) => {
+            Acquired::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                ..
+            }) => {
                 granted += 1;
-                fences.push(only(grants).lease.holder.fence);
+                fences.push(only(leases).holder.fence);
             }
-            Acquired::Replayed(leases) => fences.push(only(leases).holder.fence),
+            Acquired::Granted(Granted {
+                kind: GrantKind::Replayed,
+                leases,
+                ..
+            }) => fences.push(only(leases).holder.fence),
             other => panic!("the claim holds, but: {other:?}"),
         }
     }

@@ -3,8 +3,8 @@
 //! Waiting for them is in `several_waiting`.
 
 use leasehold::domain::{
-    Acquired, Attempt, Claim, ConflictKind, Lease, LockName, LockNames, LockState, Mismatch,
-    NotHolder, Released, Renewed,
+    Acquired, Attempt, Claim, ConflictKind, GrantKind, Granted, Lease, LockName, LockNames,
+    LockState, Mismatch, NotHolder, Refused, Released, Renewed,
 };
 
 use super::order::names_of_one_bucket;
@@ -36,7 +36,7 @@ fn evicted() -> NotHolder {
 
 /// What blocks the claim, by name.
 pub(super) fn blocked_by(answer: Acquired) -> Vec<(LockName, ConflictKind)> {
-    let Acquired::Blocked(conflicts) = answer else {
+    let Acquired::Refused(Refused::Blocked(conflicts)) = answer else {
         panic!("something is in the way, but: {answer:?}");
     };
     let named = conflicts
@@ -113,11 +113,19 @@ pub(super) async fn a_lease_on_several_locks_is_replayed_and_re_entered(fixture:
             .collect::<Vec<_>>()
     };
     match fixture.acquire(&claim).await {
-        Acquired::Replayed(leases) => assert_eq!(fences(&leases), fences(&granted)),
+        Acquired::Granted(Granted {
+            kind: GrantKind::Replayed,
+            leases,
+            ..
+        }) => assert_eq!(fences(&leases), fences(&granted)),
         other => panic!("the claim holds, but: {other:?}"),
     }
     match fixture.acquire(&at_depth(&claim, 2)).await {
-        Acquired::Reentered(leases) => assert_eq!(fences(&leases), fences(&granted)),
+        Acquired::Granted(Granted {
+            kind: GrantKind::Reentered,
+            leases,
+            ..
+        }) => assert_eq!(fences(&leases), fences(&granted)),
         other => panic!("the claim goes deeper, but: {other:?}"),
     }
     for lock in &locks {
@@ -144,14 +152,16 @@ pub(super) async fn a_claim_on_other_locks_beside_those_it_holds_is_another(fixt
     assert_free(fixture, &[third]).await;
     // A claim on fewer locks finds that it holds them.
     let fewer = fixture.acquire(&on(&claim, &[&second])).await;
-    assert!(matches!(&fewer, Acquired::Replayed(leases) if leases.len() == 1));
+    assert!(
+        matches!(&fewer, Acquired::Granted(Granted { kind: GrantKind::Replayed, leases, .. }) if leases.len() == 1)
+    );
 }
 
 pub(super) async fn a_claim_that_ended_on_one_lock_is_not_granted_the_others(fixture: &Fixture) {
     let (claim, [first, second, third]) = claim_on_fresh();
     fixture.all_granted(&claim).await;
     fixture.freed(&on(&claim, &[&second])).await;
-    let ended = Acquired::Ended(lost(&second, NotHolder::Released));
+    let ended = Acquired::Refused(Refused::Ended(lost(&second, NotHolder::Released)));
     assert_eq!(fixture.acquire(&claim).await, ended);
     fixture.release_all(&claim).await;
     fixture.granted(&claim_on(&first)).await;
@@ -239,7 +249,10 @@ pub(super) async fn several_locks_are_lost_together(fixture: &Fixture) {
     let lost = locks.map(|lock| lost(&lock, NotHolder::Expired)).to_vec();
     let first = lost[0].clone();
     assert_eq!(fixture.renew(&claim).await, Renewed::NotHolder(lost));
-    assert_eq!(fixture.acquire(&claim).await, Acquired::Ended(first));
+    assert_eq!(
+        fixture.acquire(&claim).await,
+        Acquired::Refused(Refused::Ended(first))
+    );
 }
 
 pub(super) async fn a_withdrawn_attempt_frees_all_its_locks(fixture: &Fixture) {
@@ -265,8 +278,12 @@ pub(super) async fn of_many_simultaneous_claims_on_several_locks_one_is_granted(
     let mut granted = 0;
     for answer in futures_util::future::join_all(requests).await {
         match answer {
-            Acquired::Granted(grants) => {
-                assert_eq!(grants.len(), 3);
+            Acquired::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                ..
+            }) => {
+                assert_eq!(leases.len(), 3);
                 granted += 1;
             }
             // A partial grant would show here.

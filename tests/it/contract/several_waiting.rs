@@ -1,8 +1,8 @@
 //! Contract tests of waiting for several locks at once: one place in each queue, all in one order, so no deadlocks.
 
 use leasehold::domain::{
-    Acquired, Claim, ConflictKind, LockName, LockNames, Mismatch, NotHolder, Position, Queue,
-    Released,
+    Acquired, Claim, ConflictKind, GrantKind, Granted, LockName, LockNames, Mismatch, NotHolder,
+    Position, Queue, Refused, Released,
 };
 
 use super::several::{blocked_by, claim_on_fresh};
@@ -173,7 +173,10 @@ pub(super) async fn a_ring_of_claims_does_not_deadlock(fixture: &Fixture) {
         let (mut granted, mut waiting) = (Vec::new(), Vec::new());
         for mut waiter in waiters {
             match fixture.poll(&mut waiter).await {
-                Acquired::Granted(_) => granted.push(waiter),
+                Acquired::Granted(Granted {
+                    kind: GrantKind::New,
+                    ..
+                }) => granted.push(waiter),
                 Acquired::Waiting(_) => waiting.push(waiter),
                 other => panic!("{other:?}"),
             }
@@ -198,7 +201,7 @@ pub(super) async fn a_claim_leaves_all_its_queues_by_release(fixture: &Fixture) 
     let mut next = fixture.waiting(&claim_on(&free)).await;
     let released = fixture.release_all(&leaving.claim).await;
     assert_eq!(released, [Released::LeftQueue, Released::LeftQueue]);
-    let ended = Acquired::Ended(lost(&free, NotHolder::Released));
+    let ended = Acquired::Refused(Refused::Ended(lost(&free, NotHolder::Released)));
     assert_eq!(fixture.poll(&mut leaving).await, ended);
     assert_eq!(fixture.queue(&held).await, Queue::default());
     fixture.granted_after_wait(&mut next).await;
@@ -214,7 +217,7 @@ pub(super) async fn a_claim_that_left_one_queue_leaves_all_at_its_next_poll(fixt
     assert_eq!(fixture.release(&part).await, Released::LeftQueue);
     let digest = leaving.claim.token.digest(&free);
     assert_eq!(fixture.received().await.dequeued_of(&free, digest), 1);
-    let ended = Acquired::Ended(lost(&free, NotHolder::Released));
+    let ended = Acquired::Refused(Refused::Ended(lost(&free, NotHolder::Released)));
     assert_eq!(fixture.poll(&mut leaving).await, ended);
     for name in [&free, &held] {
         assert_eq!(fixture.queue(name).await, Queue::default());
@@ -238,7 +241,7 @@ pub(super) async fn a_refused_claim_on_several_locks_leaves_the_place_of_another
     fixture.freed(&has_ended).await;
     let both = names([&ended, lock_of(&holding)]);
     let mut refused = Waiter::new(part(both));
-    let answer = Acquired::Ended(lost(&ended, NotHolder::Released));
+    let answer = Acquired::Refused(Refused::Ended(lost(&ended, NotHolder::Released)));
     assert_eq!(fixture.poll(&mut refused).await, answer);
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 1);
     fixture.freed(&holding).await;
@@ -256,10 +259,13 @@ pub(super) async fn a_kept_claim_that_is_released_on_one_lock_is_kept_on_the_oth
     };
     assert_eq!(fixture.release(&on(&free)).await, Released::LeftQueue);
     assert_eq!(fixture.release(&on(&free)).await, Released::Repeated);
-    let ended = Acquired::Ended(lost(&free, NotHolder::Released));
+    let ended = Acquired::Refused(Refused::Ended(lost(&free, NotHolder::Released)));
     assert_eq!(fixture.poll(&mut suspended.again()).await, ended);
     let part = fixture.acquire(&on(&held)).await;
-    assert!(matches!(part, Acquired::Mismatched(_)), "{part:?}");
+    assert!(
+        matches!(part, Acquired::Refused(Refused::Mismatched(_))),
+        "{part:?}"
+    );
     assert_eq!(fixture.release(&on(&held)).await, Released::LeftQueue);
 }
 
@@ -314,7 +320,7 @@ pub(super) async fn a_claim_that_waits_cannot_wait_for_more(fixture: &Fixture) {
     let mut more = waiter.again();
     more.claim.names = names([&free, &held, &third]);
     let answer = fixture.poll(&mut more).await;
-    let Acquired::Mismatched(Mismatch::Claim { .. }) = answer else {
+    let Acquired::Refused(Refused::Mismatched(Mismatch::Claim { .. })) = answer else {
         panic!("the claim was made on other locks, but: {answer:?}");
     };
     assert_eq!(fixture.queue(&third).await.length, 1);

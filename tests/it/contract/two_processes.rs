@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, EventKind, LockState, NotHolder, Released};
+use leasehold::domain::{
+    Acquired, Claim, EventKind, GrantKind, Granted, LockState, NotHolder, Released,
+};
 use leasehold::store::RESERVATION_TTL;
 
 use crate::support::eventually;
@@ -293,7 +295,11 @@ pub(super) async fn a_claim_that_waits_on_two_processes_is_granted_once(fixture:
     fixture.freed(&holding).await;
     let lease = only(leases_granted(another.poll(&mut there).await));
     match fixture.poll(&mut here).await {
-        Acquired::Replayed(leases) => assert_eq!(only(leases).holder.fence, lease.holder.fence),
+        Acquired::Granted(Granted {
+            kind: GrantKind::Replayed,
+            leases,
+            ..
+        }) => assert_eq!(only(leases).holder.fence, lease.holder.fence),
         other => panic!("the claim holds, but: {other:?}"),
     }
     // The place of the other request is removed.

@@ -3,7 +3,8 @@
 //! Reservations are in `reservations`, and places without a waiter in `places`.
 
 use leasehold::domain::{
-    Acquired, Claim, ConflictKind, LockState, Mode, NotHolder, Position, Queue, Released,
+    Acquired, Claim, ConflictKind, GrantKind, Granted, LockState, Mode, NotHolder, Position, Queue,
+    Refused, Released,
 };
 
 use super::expiry::after_expiry_in;
@@ -111,7 +112,8 @@ pub(super) async fn an_inspection_shows_the_length_and_the_head_of_the_queue(fix
         granted.holder.fence
     );
     // A claim that does not wait gets the length of the queue, too.
-    let Acquired::Blocked(conflicts) = fixture.acquire(&rival(&holding)).await else {
+    let Acquired::Refused(Refused::Blocked(conflicts)) = fixture.acquire(&rival(&holding)).await
+    else {
         panic!("the lock is held");
     };
     assert_eq!(only(conflicts).queue_length, 2);
@@ -231,7 +233,11 @@ pub(super) async fn a_waiter_that_was_granted_is_replayed(fixture: &Fixture) {
     fixture.freed(&holding).await;
     let lease = only(leases_granted(fixture.poll(&mut waiter).await));
     match fixture.poll(&mut waiter.again()).await {
-        Acquired::Replayed(leases) => assert_eq!(only(leases).holder.fence, lease.holder.fence),
+        Acquired::Granted(Granted {
+            kind: GrantKind::Replayed,
+            leases,
+            ..
+        }) => assert_eq!(only(leases).holder.fence, lease.holder.fence),
         other => panic!("the claim holds, but: {other:?}"),
     }
     assert_eq!(fixture.queue(lock_of(&holding)).await, Queue::default());
@@ -349,10 +355,10 @@ pub(super) async fn a_full_queue_refuses_newcomers(fixture: &Fixture) {
     let few = |waiter: Waiter| waiter.with(|stand| stand.waiters_max = 2);
     let (holding, waiters) = held_and_waited_for::<2>(fixture).await;
     let mut refused = few(Waiter::new(rival(&holding)));
-    let full = Acquired::TooManyWaiters {
+    let full = Acquired::Refused(Refused::TooManyWaiters {
         name: lock_of(&holding).clone(),
         queue_length: 2,
-    };
+    });
     assert_eq!(fixture.poll(&mut refused).await, full);
     assert_eq!(fixture.queue(lock_of(&holding)).await.length, 2);
     // Waiters that are in the queue already can poll, and their claims can be posted again.

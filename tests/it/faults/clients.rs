@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use leasehold::domain::{Released, Renewed};
-use leasehold::service::AcquireOutcome;
+use leasehold::domain::{GrantKind, Released, Renewed};
 use leasehold::store::ListQuery;
 use tokio::task::JoinSet;
 
@@ -41,6 +40,7 @@ async fn grants_of_disconnected_clients_are_rolled_back() {
     let query = ListQuery {
         prefix: "hung-up/".to_owned(),
         after: None,
+        snapshot: None,
         page_size: 1_000,
     };
     eventually("every lock is free", async || {
@@ -70,7 +70,7 @@ async fn flushed_scripts_do_not_affect_clients() {
             for claim in lasting_claims(&format!("flushed/{number}"), 50) {
                 let answer = replica.acquire(&claim).await;
                 assert!(
-                    matches!(answer, Ok(AcquireOutcome::Granted(_))),
+                    matches!(&answer, Ok(granted) if granted.kind() == Some(GrantKind::New)),
                     "{answer:?}"
                 );
                 let answer = replica.renew(&claim).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Acquired, Claim, Released};
+use leasehold::domain::{Acquired, Claim, GrantKind, Granted, Refused, Released};
 use leasehold::service::AcquireOutcome;
 use tokio::time::Instant;
 
@@ -68,7 +68,12 @@ async fn waiters_keep_waiting_in_order_while_the_clock_jumps_forward() {
         let waiter = lasting(rival(&held));
         waiting.push(tokio::spawn(async move {
             let answer = replica.acquire_within(&waiter, TTL * 4).await;
-            let Ok(AcquireOutcome::Granted(leases)) = answer else {
+            let Ok(AcquireOutcome::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                ..
+            })) = answer
+            else {
                 panic!("it waits on, but: {answer:?}");
             };
             let granted = Instant::now();
@@ -105,7 +110,7 @@ async fn a_redis_that_answers_late_has_not_jumped() {
         replica.acquire(&lasting(claim())).await.ok()
     })
     .await;
-    assert!(matches!(answer, AcquireOutcome::Granted(_)), "{answer:?}");
+    assert_eq!(answer.kind(), Some(GrantKind::New), "{answer:?}");
 }
 
 /// A claim of every kind, whose holder is gone or releases it.
@@ -151,7 +156,7 @@ async fn a_clock_that_goes_back_closes_no_lock_for_longer_than_its_settings_say(
         let next = rival(claim);
         eventually("the lock can be had", async || {
             let answer = replica.acquire(&next).await.ok()?;
-            matches!(answer, AcquireOutcome::Granted(_)).then_some(())
+            (answer.kind() == Some(GrantKind::New)).then_some(())
         })
         .await;
     }
@@ -184,7 +189,7 @@ async fn a_clock_that_goes_back_does_not_extend_the_reservation_of_a_lost_proces
     let next = rival(&held);
     let granted = replica.acquire_within(&next, Duration::from_secs(15)).await;
     assert!(
-        matches!(granted, Ok(AcquireOutcome::Granted(_))),
+        matches!(&granted, Ok(granted) if granted.kind() == Some(GrantKind::New)),
         "{granted:?}"
     );
 }
@@ -206,9 +211,16 @@ async fn a_clock_that_goes_back_and_is_corrected_ends_no_lease_for_others() {
     // The request that detects the step gets an unknown outcome.
     let lease = eventually("it is granted", async || {
         match holding.acquire(&held).await.ok()? {
-            AcquireOutcome::Granted(leases) | AcquireOutcome::Replayed(leases) => {
-                Some(only(leases))
-            }
+            AcquireOutcome::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                ..
+            })
+            | AcquireOutcome::Granted(Granted {
+                kind: GrantKind::Replayed,
+                leases,
+                ..
+            }) => Some(only(leases)),
             _ => None,
         }
     })
@@ -235,7 +247,10 @@ async fn a_clock_that_goes_back_does_not_extend_the_grace_after_a_loss() {
     let next = rival(&held);
     let answer = replica.acquire(&next).await;
     assert!(
-        matches!(answer, Ok(AcquireOutcome::Recovering { .. })),
+        matches!(
+            answer,
+            Ok(AcquireOutcome::Refused(Refused::Recovering { .. }))
+        ),
         "{answer:?}"
     );
     server.move_clock(Duration::ZERO);
@@ -330,7 +345,7 @@ async fn a_loss_after_the_clock_went_back_keeps_the_order_of_the_waiters() {
     queued(2).await;
     let answer = earlier.await.expect("it ends");
     assert!(
-        matches!(answer, Ok(AcquireOutcome::Granted(_))),
+        matches!(&answer, Ok(granted) if granted.kind() == Some(GrantKind::New)),
         "{answer:?}"
     );
     assert!(!later.is_finished(), "it came later");

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
-use leasehold::domain::{Claim, Lease, LockState, NotHolder, Released, RenewOptions, Renewed};
+use leasehold::domain::{
+    Claim, GrantKind, Granted, Lease, LockState, NotHolder, Refused, Released, RenewOptions,
+    Renewed,
+};
 use leasehold::service::AcquireOutcome;
 use leasehold::store::ListQuery;
 use tokio::time::Instant;
@@ -112,7 +115,7 @@ async fn keeps_excluding(held: Claim, look: Look) {
         let waiting = other.acquire_within(&next, EFFECT_TIMEOUT);
         let (answer, held_until) = tokio::join!(waiting, looking);
         assert!(
-            matches!(answer, Ok(AcquireOutcome::Granted(_))),
+            matches!(&answer, Ok(granted) if granted.kind() == Some(GrantKind::New)),
             "{answer:?}"
         );
         assert!(Instant::now() >= held_until, "granted early");
@@ -145,23 +148,30 @@ async fn look_at(held: &Claim, look: Look, holding: &Replica, other: &Replica) {
             let everything = ListQuery {
                 prefix: String::new(),
                 after: None,
+                snapshot: None,
                 page_size: 100,
             };
             other.service.list(&everything).await.ok().map(drop)
         }
         Look::Refused => {
             let answer = other.acquire(&rival(held)).await.ok()?;
-            matches!(answer, AcquireOutcome::Blocked(_)).then_some(())
+            matches!(answer, AcquireOutcome::Refused(Refused::Blocked(_))).then_some(())
         }
         Look::Replay | Look::Waiting => {
             let answer = holding.acquire(held).await.ok()?;
-            matches!(answer, AcquireOutcome::Replayed(_)).then_some(())
+            (answer.kind() == Some(GrantKind::Replayed)).then_some(())
         }
         Look::Reenter => {
             let answer = holding.acquire(&at_depth(held, 2)).await.ok()?;
             matches!(
                 answer,
-                AcquireOutcome::Reentered(_) | AcquireOutcome::Replayed(_)
+                AcquireOutcome::Granted(Granted {
+                    kind: GrantKind::Reentered,
+                    ..
+                }) | AcquireOutcome::Granted(Granted {
+                    kind: GrantKind::Replayed,
+                    ..
+                })
             )
             .then_some(())
         }
@@ -212,7 +222,11 @@ async fn keeps_the_reported_time(look: Look) {
     let lease = eventually("it holds", async || match look {
         Look::StepBack => step_back(&holding, &held).await,
         _ => match holding.acquire(&held).await.ok()? {
-            AcquireOutcome::Replayed(leases) => Some(only(leases)),
+            AcquireOutcome::Granted(Granted {
+                kind: GrantKind::Replayed,
+                leases,
+                ..
+            }) => Some(only(leases)),
             other => panic!("it holds, but: {other:?}"),
         },
     })
@@ -224,7 +238,7 @@ async fn keeps_the_reported_time(look: Look) {
     let next = rival(&held);
     eventually("it is granted", async || {
         let answer = other.acquire(&next).await.ok()?;
-        matches!(answer, AcquireOutcome::Granted(_)).then_some(())
+        (answer.kind() == Some(GrantKind::New)).then_some(())
     })
     .await;
     assert!(Instant::now() >= held_until, "granted early after {look:?}");

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::config::RedisConfig;
-use leasehold::domain::{Claim, LockName, NotHolder, Renewed};
+use leasehold::domain::{Claim, GrantKind, Granted, LockName, NotHolder, Refused, Renewed};
 use leasehold::service::AcquireOutcome;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -79,7 +79,11 @@ async fn client(
         let claim = lasting(claim_on(&names[turn % names.len()]));
         let asked = Instant::now();
         match replica.acquire(&claim).await {
-            Ok(AcquireOutcome::Granted(leases)) => {
+            Ok(AcquireOutcome::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                ..
+            })) => {
                 let lease = only(leases);
                 let until = asked + lease.holder.expires_in;
                 seen.enter(lock_of(&claim), lease.holder.fence.get(), until);
@@ -88,7 +92,9 @@ async fn client(
                 // The client must repeat a release of unknown outcome.
                 while replica.release(&claim).await.is_err() {}
             }
-            Ok(AcquireOutcome::Blocked(_)) => tokio::time::sleep(Duration::from_millis(2)).await,
+            Ok(AcquireOutcome::Refused(Refused::Blocked(_))) => {
+                tokio::time::sleep(Duration::from_millis(2)).await
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             Ok(other) => panic!("nothing ends and nothing is lost here, but: {other:?}"),
         }
@@ -181,16 +187,32 @@ async fn a_redis_that_forgot_grants_nothing_until_the_last_reported_lease_is_ove
         let answered = Instant::now();
         for answer in &answers {
             match answer {
-                Ok(AcquireOutcome::Granted(_) | AcquireOutcome::Replayed(_)) => {
+                Ok(
+                    AcquireOutcome::Granted(Granted {
+                        kind: GrantKind::New,
+                        ..
+                    })
+                    | AcquireOutcome::Granted(Granted {
+                        kind: GrantKind::Replayed,
+                        ..
+                    }),
+                ) => {
                     assert!(answered >= held_until, "granted while the lease is alive");
                 }
-                Ok(AcquireOutcome::Recovering { .. }) => told_to_wait += 1,
+                Ok(AcquireOutcome::Refused(Refused::Recovering { .. })) => told_to_wait += 1,
                 Err(_) => {}
                 other => panic!("grants are held back, but: {other:?}"),
             }
         }
         match answers {
-            [_, Ok(AcquireOutcome::Granted(leases))] => Some(only(leases).holder.fence),
+            [
+                _,
+                Ok(AcquireOutcome::Granted(Granted {
+                    kind: GrantKind::New,
+                    leases,
+                    ..
+                })),
+            ] => Some(only(leases).holder.fence),
             _ => None,
         }
     })
@@ -252,8 +274,11 @@ async fn a_replica_waits_for_the_leases_that_another_replica_reported() {
     server.restart().await;
     let next = rival(&held);
     eventually("grants go on", async || match second.acquire(&next).await {
-        Ok(AcquireOutcome::Granted(_)) => Some(()),
-        Ok(AcquireOutcome::Recovering { .. }) | Err(_) => None,
+        Ok(AcquireOutcome::Granted(Granted {
+            kind: GrantKind::New,
+            ..
+        })) => Some(()),
+        Ok(AcquireOutcome::Refused(Refused::Recovering { .. })) | Err(_) => None,
         other => panic!("grants are held back, but: {other:?}"),
     })
     .await;
@@ -285,17 +310,15 @@ async fn a_durable_redis_whose_disk_was_lost_deceives_no_replica() {
         let first = idle.acquire(&next).await;
         let second = holding.acquire(&elsewhere).await;
         for answer in [&first, &second] {
-            if matches!(
-                answer,
-                Ok(AcquireOutcome::Granted(_) | AcquireOutcome::Replayed(_))
-            ) {
+            let kind = answer.as_ref().ok().and_then(AcquireOutcome::kind);
+            if matches!(kind, Some(GrantKind::New | GrantKind::Replayed)) {
                 assert!(
                     Instant::now() >= held_until,
                     "granted while the lease is alive"
                 );
             }
         }
-        matches!(first, Ok(AcquireOutcome::Granted(_))).then_some(())
+        matches!(&first, Ok(granted) if granted.kind() == Some(GrantKind::New)).then_some(())
     })
     .await;
 }
@@ -333,7 +356,8 @@ async fn a_durable_redis_that_came_back_with_older_data_deceives_no_replica() {
     server.restart().await;
     let next = rival(&held);
     eventually("grants go on", async || {
-        matches!(idle.acquire(&next).await, Ok(AcquireOutcome::Granted(_))).then_some(())
+        matches!(&idle.acquire(&next).await, Ok(granted) if granted.kind() == Some(GrantKind::New))
+            .then_some(())
     })
     .await;
     assert!(

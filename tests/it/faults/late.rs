@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::domain::{LockState, Mode};
+use leasehold::domain::{GrantKind, Granted, LockState, Mode, Refused};
 use leasehold::service::AcquireOutcome;
 use leasehold::store::StoreError;
 
@@ -34,7 +34,7 @@ async fn a_refused_request_whose_first_try_arrives_late_is_not_granted() {
         let late = network.proxy.late();
         let answer = tried_twice(&network, network.behind.acquire(&refused)).await;
         assert!(
-            matches!(answer, Ok(AcquireOutcome::Blocked(_))),
+            matches!(answer, Ok(AcquireOutcome::Refused(Refused::Blocked(_)))),
             "{answer:?}"
         );
         network.beside.release(&holding).await.expect("it is well");
@@ -115,7 +115,13 @@ async fn a_waiter_keeps_its_place_though_an_earlier_request_of_its_client_arrive
     };
     let granted = tokio::time::timeout(EFFECT_TIMEOUT, first).await;
     assert!(
-        matches!(granted, Ok(Ok(AcquireOutcome::Granted(_)))),
+        matches!(
+            granted,
+            Ok(Ok(AcquireOutcome::Granted(Granted {
+                kind: GrantKind::New,
+                ..
+            })))
+        ),
         "{granted:?}"
     );
 }
@@ -176,7 +182,7 @@ async fn a_repeated_eviction_evicts_no_others_and_repeats_its_answer() {
     let others = async {
         eventually("the eviction arrives", async || {
             let answer = network.beside.acquire(&next).await;
-            matches!(answer, Ok(AcquireOutcome::Granted(_))).then_some(())
+            matches!(&answer, Ok(granted) if granted.kind() == Some(GrantKind::New)).then_some(())
         })
         .await;
         network.proxy.pass_replies();

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold::domain::{Claim, HoldCount, Lease, Mode, Released, RenewOptions, Renewed};
+use leasehold::domain::{
+    Claim, GrantKind, Granted, HoldCount, Lease, Mode, Released, RenewOptions, Renewed,
+};
 use leasehold::service::AcquireOutcome;
 use tokio::time::Instant;
 
@@ -143,7 +145,12 @@ async fn the_grace_covers_a_renewed_lease_with_its_lock_delay() {
 async fn requested_again(replica: &Replica, held: &Claim) -> Lease {
     if held.mode == Mode::Exclusive {
         let answer = replica.acquire(held).await.expect("it is well");
-        let AcquireOutcome::Replayed(leases) = answer else {
+        let AcquireOutcome::Granted(Granted {
+            kind: GrantKind::Replayed,
+            leases,
+            ..
+        }) = answer
+        else {
             panic!("it is held, but: {answer:?}");
         };
         leases.into_iter().next().expect("it has one")
@@ -299,7 +306,12 @@ async fn waiters_keep_waiting_in_order_while_redis_is_emptied() {
         let waiter = lasting(rival(&held));
         waiting.push(tokio::spawn(async move {
             let answer = replica.acquire_within(&waiter, TTL * 4).await;
-            let Ok(AcquireOutcome::Granted(leases)) = answer else {
+            let Ok(AcquireOutcome::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                ..
+            })) = answer
+            else {
                 panic!("it waits on, but: {answer:?}");
             };
             let granted = Instant::now();

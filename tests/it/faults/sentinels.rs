@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{Claim, Released, Renewed};
+use leasehold::domain::{Claim, Refused, Released, Renewed};
 use leasehold::service::AcquireOutcome;
 use leasehold::store::{Fault, LockStore};
 use tokio::time::Instant;
@@ -125,7 +125,7 @@ async fn what_a_failover_loses_is_not_granted_again_while_it_may_be_held() {
     assert!(next.holder.fence > lease.holder.fence);
     let refused = other.acquire(&rival(&held)).await;
     assert!(
-        matches!(refused, Ok(AcquireOutcome::Blocked(_))),
+        matches!(refused, Ok(AcquireOutcome::Refused(Refused::Blocked(_)))),
         "{refused:?}"
     );
 }

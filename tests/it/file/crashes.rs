@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use reqwest::{Client, RequestBuilder};
@@ -10,6 +11,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::serve;
+use crate::process::Serving;
 use crate::support::stores;
 
 const ROUNDS: usize = 6;
@@ -20,7 +22,7 @@ const GRANTS: usize = 300;
 
 /// What the clients know of the locks.
 #[derive(Debug, Default)]
-struct Known {
+pub(super) struct Known {
     /// The holder of each lock: reported, and its release not begun.
     held: BTreeMap<usize, (Uuid, u64)>,
     /// The last release of each lock that was reported.
@@ -34,26 +36,32 @@ struct Known {
 async fn killed_under_load_it_loses_nothing_that_it_reported() {
     let directory = stores::directory();
     let known = Arc::new(Mutex::new(Known::default()));
-    for round in 0..ROUNDS {
-        let serving = serve(directory.path());
+    for _ in 0..ROUNDS {
+        let mut serving = serve(directory.path());
         check(&serving.url, &known).await;
-        let load = (0..CLIENTS)
-            .map(|number| tokio::spawn(run(serving.url.clone(), number, Arc::clone(&known))));
-        let load: Vec<_> = load.collect();
-        while known.lock().unwrap().grants < GRANTS * (round + 1) {
-            tokio::task::yield_now().await;
-            assert!(
-                !load.iter().all(|client| client.is_finished()),
-                "no client goes on"
-            );
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
-        serving.signal(Signal::SIGKILL);
-        for client in load {
-            client.await.unwrap();
-        }
+        kill_under_load(&mut serving, &known).await;
     }
     check(&serve(directory.path()).url, &known).await;
+}
+
+/// Kills a process when its clients have got some more grants, and waits for its end.
+pub(super) async fn kill_under_load(serving: &mut Serving, known: &Arc<Mutex<Known>>) {
+    let enough = known.lock().unwrap().grants + GRANTS;
+    let load = (0..CLIENTS)
+        .map(|number| tokio::spawn(run(serving.url.clone(), number, Arc::clone(known))));
+    let load: Vec<_> = load.collect();
+    while known.lock().unwrap().grants < enough {
+        assert!(
+            !load.iter().all(|client| client.is_finished()),
+            "no client goes on"
+        );
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    serving.signal(Signal::SIGKILL);
+    serving.wait();
+    for client in load {
+        client.await.unwrap();
+    }
 }
 
 /// Acquires and releases until the process is gone.
@@ -115,7 +123,7 @@ async fn answered(request: RequestBuilder, token: Uuid) -> Option<(u16, Value)> 
 
 /// Compares the store after a restart with what was reported. Then every lock is released, so that the next round begins
 /// without holders that nobody knows.
-async fn check(url: &str, known: &Mutex<Known>) {
+pub(super) async fn check(url: &str, known: &Mutex<Known>) {
     let client = Client::new();
     let (held, released) = {
         let mut known = known.lock().unwrap();

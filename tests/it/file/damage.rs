@@ -159,7 +159,7 @@ async fn a_full_disk_grants_nothing_and_loses_nothing() {
 }
 
 /// Acquires a lock. Returns the status and the body.
-async fn post(serving: &Serving, path: &str) -> (u16, Value) {
+pub(super) async fn post(serving: &Serving, path: &str) -> (u16, Value) {
     static CLIENT: std::sync::LazyLock<reqwest::Client> =
         std::sync::LazyLock::new(reqwest::Client::new);
     let request = CLIENT.post(format!("{}{path}?ttl=1h", serving.url));

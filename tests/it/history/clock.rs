@@ -1,35 +1,28 @@
 //! Steps the clock of a running Redis, by a preloaded library (`support/clock_shim.c`).
 
 use std::io::{Seek as _, Write as _};
-use std::process::Command;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use tempfile::TempDir;
 
+use crate::support::redis_server::preloaded;
+
 /// The library, and the file with the offset of the clock.
 pub(super) struct Clock {
     directory: TempDir,
+    library: PathBuf,
     offset_us: Mutex<i64>,
 }
 
 impl Clock {
     /// Builds the library. The offset is 0 at first.
     pub(super) fn build() -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory");
         let clock = Self {
-            directory,
+            directory: tempfile::tempdir().expect("a temporary directory"),
+            library: preloaded("clock_shim"),
             offset_us: Mutex::new(0),
         };
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/clock_shim.c");
-        let built = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-o", &clock.library(), source])
-            .output()
-            .expect("there is a C compiler, for the faults of the clock");
-        assert!(
-            built.status.success(),
-            "cc: {}",
-            String::from_utf8_lossy(&built.stderr)
-        );
         clock.step(0);
         clock
     }
@@ -37,8 +30,8 @@ impl Clock {
     /// The environment to start a Redis with.
     pub(super) fn environment(&self) -> Vec<(&'static str, String)> {
         vec![
-            ("LD_PRELOAD", self.library()),
-            ("CLOCK_OFFSET_FILE", self.file()),
+            ("LD_PRELOAD", text(&self.library)),
+            ("CLOCK_OFFSET_FILE", text(&self.file())),
         ]
     }
 
@@ -58,16 +51,11 @@ impl Clock {
             .expect("it can be written");
     }
 
-    fn library(&self) -> String {
-        self.path("clock.so")
+    fn file(&self) -> PathBuf {
+        self.directory.path().join("offset")
     }
+}
 
-    fn file(&self) -> String {
-        self.path("offset")
-    }
-
-    fn path(&self, name: &str) -> String {
-        let path = self.directory.path().join(name);
-        path.to_str().expect("a path in UTF-8").to_owned()
-    }
+fn text(path: &Path) -> String {
+    path.to_str().expect("a path in UTF-8").to_owned()
 }

@@ -12,6 +12,7 @@ use tokio::time::sleep;
 
 use super::chance::Chance;
 use super::fleet::{Fleet, Store};
+use super::options::Backend;
 use super::record::{Effect, Micros, Outage};
 use super::recorder::Recorder;
 
@@ -20,6 +21,7 @@ use super::recorder::Recorder;
 pub(super) enum Fault {
     KillProcess,
     PauseProcess,
+    LosePower,
     KillRedis,
     LoseRedis,
     PauseRedis,
@@ -38,9 +40,10 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 18] = [
         Self::KillProcess,
         Self::PauseProcess,
+        Self::LosePower,
         Self::KillRedis,
         Self::LoseRedis,
         Self::PauseRedis,
@@ -63,6 +66,10 @@ impl Fault {
         match self {
             Self::KillProcess => ("kill-process", "a process is killed and started again"),
             Self::PauseProcess => ("pause-process", "a process stands still for 0.1 to 6 s"),
+            Self::LosePower => (
+                "lose-power",
+                "the process is killed, and its disk loses what was not synchronized",
+            ),
             Self::KillRedis => (
                 "kill-redis",
                 "Redis is killed and comes back with what it had on disk",
@@ -113,9 +120,15 @@ impl Fault {
         Self::ALL.into_iter().find(|fault| fault.name() == name)
     }
 
-    /// Whether it is applicable without a Redis.
-    pub(super) fn is_for_memory(self) -> bool {
-        self == Self::PauseProcess
+    /// Whether it is applicable to locks that are kept there.
+    pub(super) fn strikes(self, backend: Backend) -> bool {
+        match backend {
+            Backend::Redis => self != Self::LosePower,
+            Backend::Memory => self == Self::PauseProcess,
+            Backend::File => {
+                [Self::KillProcess, Self::PauseProcess, Self::LosePower].contains(&self)
+            }
+        }
     }
 }
 
@@ -161,6 +174,7 @@ impl<'a> Nemesis<'a> {
         let struck = match fault {
             Fault::KillProcess => self.kill_process().await,
             Fault::PauseProcess => self.pause_process().await,
+            Fault::LosePower => self.lose_power().await,
             Fault::LoseBoth => self.lose_both().await,
             Fault::KillRedis => self.kill_redis(false).await,
             Fault::LoseRedis => self.kill_redis(true).await,
@@ -210,6 +224,7 @@ impl<'a> Nemesis<'a> {
             | Fault::Replaced
             | Fault::KillRedis => true,
             Fault::PauseProcess
+            | Fault::LosePower
             | Fault::PauseRedis
             | Fault::Cut
             | Fault::Stall

@@ -1,16 +1,19 @@
-//! The processes under test, each behind its own proxy, and the Redis that they share.
+//! The processes under test, each behind its own proxy, and the Redis that they share; or one process with its directory.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use tempfile::TempDir;
 
 use super::clock::Clock;
 use super::record::Micros;
 use super::recorder::micros;
-use crate::process::Serving;
+use crate::process::{Serving, leasehold};
+use crate::support::disk::FaultyDisk;
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::{Persistence, RedisOptions, RedisServer};
+use crate::support::stores;
 use crate::waiters::client::Addresses;
 
 /// How long places are kept.
@@ -30,8 +33,17 @@ const ARGUMENTS: [&str; 6] = [
 pub(super) struct Fleet {
     pub(super) processes: Vec<Serving>,
     pub(super) addresses: Addresses,
-    /// `None` for `memory:`.
+    /// The Redis, if there is one.
     pub(super) store: Option<Store>,
+    /// The directory of the file store, if there is one.
+    pub(super) directory: Option<Directory>,
+}
+
+/// A directory on a disk that can lose power.
+pub(super) struct Directory {
+    directory: TempDir,
+    disk: FaultyDisk,
+    _records: TempDir,
 }
 
 /// A Redis, and a proxy to it for each process.
@@ -50,6 +62,26 @@ impl Fleet {
             processes: Vec::new(),
             addresses: Addresses::default(),
             store: None,
+            directory: None,
+        };
+        let process = fleet.launch(0);
+        fleet.processes.push(process);
+        fleet
+    }
+
+    /// One process on a directory.
+    pub(super) fn on_file() -> Self {
+        let (directory, records) = (stores::directory(), stores::directory());
+        let directory = Directory {
+            directory,
+            disk: FaultyDisk::new(records.path()),
+            _records: records,
+        };
+        let mut fleet = Self {
+            processes: Vec::new(),
+            addresses: Addresses::default(),
+            store: None,
+            directory: Some(directory),
         };
         let process = fleet.launch(0);
         fleet.processes.push(process);
@@ -74,6 +106,7 @@ impl Fleet {
             processes: Vec::new(),
             addresses: Addresses::default(),
             store: Some(store),
+            directory: None,
         };
         for number in 0..count {
             let process = fleet.launch(number);
@@ -83,12 +116,17 @@ impl Fleet {
     }
 
     fn launch(&self, number: usize) -> Serving {
-        let store = self.store.as_ref().map_or_else(
-            || "memory:".to_owned(),
-            |store| format!("redis://{}", store.proxies[number].address()),
-        );
+        let mut command = leasehold(&[]);
+        let store = match (&self.store, &self.directory) {
+            (Some(store), _) => format!("redis://{}", store.proxies[number].address()),
+            (None, Some(directory)) => {
+                directory.disk.attach(&mut command);
+                format!("file:{}", directory.directory.path().display())
+            }
+            (None, None) => "memory:".to_owned(),
+        };
         let arguments = [&["--store", &store][..], &ARGUMENTS].concat();
-        let process = tokio::task::block_in_place(|| Serving::start(&arguments));
+        let process = tokio::task::block_in_place(|| Serving::start_as(command, &arguments));
         let address = process.url.strip_prefix("http://").expect("an address");
         self.addresses
             .set(number, address.parse().expect("an address"));
@@ -120,6 +158,14 @@ impl Fleet {
         let processes = self.processes.iter_mut().enumerate();
         let ended = processes.filter_map(|(number, process)| process.has_ended().then_some(number));
         ended.collect()
+    }
+}
+
+impl Directory {
+    /// See [`FaultyDisk::lose_power`].
+    pub(super) fn lose_power(&self, choose: impl FnMut(usize) -> usize) -> usize {
+        let file = self.directory.path().join("leases.redb");
+        self.disk.lose_power(&file, choose)
     }
 }
 

@@ -5,13 +5,35 @@ use std::time::Duration;
 use super::faults::Fault;
 use crate::support::redis_server::Persistence;
 
+/// Where the locks are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Backend {
+    Redis,
+    /// One process, whose locks end with it.
+    Memory,
+    /// One process, on a directory.
+    File,
+}
+
+impl Backend {
+    const ALL: [Self; 3] = [Self::Redis, Self::Memory, Self::File];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::Memory => "memory",
+            Self::File => "file",
+        }
+    }
+}
+
 /// The options of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub(super) seed: u64,
     pub(super) time: Duration,
     pub(super) faults: Vec<Fault>,
-    pub(super) is_redis: bool,
+    pub(super) backend: Backend,
     pub(super) processes: usize,
     pub(super) clients: usize,
     /// What Redis keeps on disk; chosen by the seed if `None`.
@@ -25,7 +47,7 @@ impl Default for Options {
             seed: 1,
             time: Duration::from_secs(60),
             faults: Vec::new(),
-            is_redis: true,
+            backend: Backend::Redis,
             processes: 3,
             clients: 14,
             persistence: None,
@@ -57,8 +79,11 @@ impl Options {
                 "--processes" => options.processes = count()?.min(9),
                 "--clients" => options.clients = count()?.min(200),
                 "--ttl-max" => options.ttl_max = Duration::from_secs(number()?.max(1)),
-                "--store" if value == "redis" || value == "memory" => {
-                    options.is_redis = value == "redis";
+                "--store" => {
+                    let mut all = Backend::ALL.into_iter();
+                    let backend = all.find(|backend| backend.name() == value);
+                    options.backend =
+                        backend.ok_or_else(|| format!("there is no {value} store"))?;
                 }
                 "--persistence" if value == "always" => {
                     options.persistence = Some(Persistence::AofAlways);
@@ -69,7 +94,7 @@ impl Options {
                 _ => return Err(format!("{name} {value} is not known")),
             }
         }
-        if !options.is_redis {
+        if options.backend != Backend::Redis {
             options.processes = 1;
         }
         options.faults = options.named(faults)?;
@@ -79,8 +104,7 @@ impl Options {
     /// The faults with these names: one, several with commas, `all` that are applicable, or `none`.
     fn named(&self, names: &str) -> Result<Vec<Fault>, String> {
         let makes_sense = |fault: &Fault| {
-            (self.is_redis || fault.is_for_memory())
-                && (self.processes > 1 || *fault != Fault::LoseBoth)
+            fault.strikes(self.backend) && (self.processes > 1 || *fault != Fault::LoseBoth)
         };
         match names {
             "none" => Ok(Vec::new()),
@@ -106,7 +130,7 @@ impl Options {
         } else {
             faults.join(",")
         };
-        let store = if self.is_redis { "redis" } else { "memory" };
+        let store = self.backend.name();
         let persistence = match self.persistence {
             Some(Persistence::AofAlways) => " --persistence always",
             Some(Persistence::AofEverySecond) => " --persistence everysec",
@@ -151,7 +175,7 @@ fn options_are_read_and_written() {
     for wrong in [
         "--faults tea",
         "--seed x",
-        "--store file",
+        "--store tape",
         "--seed",
         "--store memory --faults cut",
     ] {
@@ -162,4 +186,6 @@ fn options_are_read_and_written() {
         (memory.faults, memory.processes),
         (vec![Fault::PauseProcess], 1)
     );
+    let file = Options::parse("--store file").expect("they are fine");
+    assert_eq!((file.faults.len(), file.processes), (3, 1));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::judge::{Counts, Rule};
-use super::options::Options;
+use super::options::{Backend, Options};
 use super::run::{Report, Round, kept};
 
 /// With fewer grants per second than this, a run is invalid.
@@ -37,20 +37,22 @@ impl Report {
             .iter()
             .map(|round| round.seed.to_string())
             .collect();
-        let redis = if options.is_redis {
-            let first = options.persistence(options.seed);
-            format!(
-                "redis {} that keeps {} (first round)",
-                self.redis_version,
-                kept(first)
-            )
-        } else {
-            "memory".to_owned()
+        let store = match options.backend {
+            Backend::Redis => {
+                let first = options.persistence(options.seed);
+                format!(
+                    "redis {} that keeps {} (first round)",
+                    self.redis_version,
+                    kept(first)
+                )
+            }
+            Backend::Memory => "memory".to_owned(),
+            Backend::File => "file".to_owned(),
         };
         let version = env!("CARGO_PKG_VERSION");
         let _ = writeln!(
             text,
-            "leasehold {version}, {redis}, {} processes, seeds {}",
+            "leasehold {version}, {store}, {} processes, seeds {}",
             options.processes,
             seeds.join(" ")
         );

@@ -12,7 +12,7 @@ use super::faults::{Effects, Fault, Nemesis};
 use super::fleet::{self, Fleet};
 use super::judge::{Counts, Violation, judge};
 use super::observe;
-use super::options::Options;
+use super::options::{Backend, Options};
 use super::plan::{KEPT, PAIR, SINGLE};
 use super::record::{Bounds, Effect, Micros};
 use super::recorder::Recorder;
@@ -71,12 +71,14 @@ pub(super) async fn run(options: &Options) -> Report {
 }
 
 async fn round(options: &Options, seed: u64, time: Duration, report: &mut Report) -> Round {
-    let mut fleet = if options.is_redis {
-        let has_clock = options.faults.contains(&Fault::Clock);
-        let persistence = options.persistence(seed);
-        Fleet::on_redis(options.processes, persistence, has_clock).await
-    } else {
-        Fleet::in_memory()
+    let mut fleet = match options.backend {
+        Backend::Redis => {
+            let has_clock = options.faults.contains(&Fault::Clock);
+            let persistence = options.persistence(seed);
+            Fleet::on_redis(options.processes, persistence, has_clock).await
+        }
+        Backend::Memory => Fleet::in_memory(),
+        Backend::File => Fleet::on_file(),
     };
     if let Some(store) = &fleet.store {
         report.redis_version = store.redis.info("server", "redis_version").await;

@@ -35,6 +35,7 @@ async fn others_run_between_the_steps_of_a_listing() {
     let query = ListQuery {
         prefix: "closed/".to_owned(),
         after: None,
+        snapshot: None,
         page_size: 10,
     };
     let deadlines = Deadlines {

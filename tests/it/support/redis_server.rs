@@ -5,6 +5,8 @@
 // Benches include this file by its path, too.
 #[path = "redis_server/options.rs"]
 mod options;
+#[path = "redis_server/preloaded.rs"]
+mod preloaded;
 #[path = "redis_server/process.rs"]
 mod process;
 
@@ -23,6 +25,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 pub(crate) use options::{Persistence, RedisOptions, TlsFiles};
+pub(crate) use preloaded::preloaded;
 pub(crate) use process::Process;
 
 /// How long a start may take before another port is tried.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use leasehold::domain::{Claim, LockState, Mode};
+use leasehold::domain::{Claim, LockState, Mode, Refused};
 use leasehold::service::AcquireOutcome;
 use tokio::time::{Instant, sleep};
 
@@ -223,7 +223,10 @@ async fn when_the_head_of_the_queue_is_released_the_next_waiter_gets_its_turn() 
     next.granted().await;
     assert_at_once(since);
     let ended = head.outcome().await;
-    assert!(matches!(ended, AcquireOutcome::Ended(_)), "{ended:?}");
+    assert!(
+        matches!(ended, AcquireOutcome::Refused(Refused::Ended(_))),
+        "{ended:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -327,7 +330,6 @@ async fn beyond_the_maximum_of_waiters_a_process_grants_free_locks_only() {
 
 #[tokio::test(start_paused = true)]
 async fn a_queue_has_at_most_its_maximum_of_waiters() {
-    use leasehold::service::{AcquireOutcome, QueueFull};
     let (service, _) = ScriptedStore::service_with(|config| config.waiters_per_lock_max = 1);
     let holder = held(&service).await;
     let _first = Waiting::queued(&service, &Arc::new(rival(&holder)), LONG_WAIT).await;
@@ -335,7 +337,7 @@ async fn a_queue_has_at_most_its_maximum_of_waiters() {
     let name = lock_of(&holder).clone();
     assert_eq!(
         second.outcome().await,
-        AcquireOutcome::TooManyWaiters(QueueFull::Lock {
+        AcquireOutcome::Refused(Refused::TooManyWaiters {
             name,
             queue_length: 1
         })

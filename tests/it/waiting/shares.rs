@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use leasehold::domain::{Mode, NotHolder, Share};
+use leasehold::domain::{Mode, NotHolder, Refused, Share};
 use leasehold::limits::{Budget, Gate, Limit, Passed, PeerLimits, RequestPermit, Slot};
 use leasehold::service::{AcquireOutcome, HoldEvent, QueueFull};
 use tokio::time::{Instant, sleep};
@@ -166,7 +166,7 @@ async fn the_next_answer_is_expected_to_list_as_many_holders() {
     let refused = service.acquire(Arc::new(claim), Duration::ZERO).await;
     assert!(matches!(
         refused.unwrap().outcome,
-        AcquireOutcome::Blocked(_)
+        AcquireOutcome::Refused(Refused::Blocked(_))
     ));
     assert_eq!(service.expected_holders(names), 8);
     service.evict(lock.clone(), String::new()).await.unwrap();

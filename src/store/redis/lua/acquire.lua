@@ -30,14 +30,18 @@ if #ARGV <= 5 and not has_stood then
         local record = record_head .. struct.pack('>I4I8I6', ttl_ms, now_us, now_ms + ttl_ms)
         -- The first write: when memory is full, it fails before anything is done.
         call('SET', lock_key, record, 'PX', kept_ms)
-        local last = call('GETSET', fence, now_text)
-        if next_fence(last, ARGV[4]) == now_text then
+        local counter, last_seen = call('GETSET', fence, now_text), ARGV[4]
+        -- The short cut of next_fence in fence.lua: here, to define a function would cost as much as a quarter of a
+        -- command.
+        local is_behind = counter and #counter == 16 and counter < now_text and counter >= last_seen and counter >= '1'
+        local is_unused = counter == last_seen and #counter == 17 and string.sub(counter, 1, 1) == '-' and string.sub(counter, 2) < now_text
+        if #now_text == 16 and (is_behind or is_unused) then
             return record
         end
         -- The counter is ahead of the clock, or data were lost. Undo the writes; the code below decides.
         call('DEL', lock_key)
-        if last then
-            call('SET', fence, last)
+        if counter then
+            call('SET', fence, counter)
         else
             call('DEL', fence)
         end

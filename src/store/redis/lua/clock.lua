@@ -5,5 +5,7 @@
 
 local call = redis.call
 local time = call('TIME')
-local now_us = time[1] * 1000000 + time[2]
+-- As text, built from Redis' own digits: converting a number loses digits or is slow.
+local now_text = time[1] .. (#time[2] == 6 and time[2] or string.sub('00000' .. time[2], -6))
+local now_us = now_text + 0
 local now_ms = (now_us - now_us % 1000) / 1000

@@ -9,7 +9,7 @@
 local not_after = ARGV[1]
 
 -- The client has got an unknown outcome, and may have retried since.
-if now_us > tonumber(not_after) then
+if now_us > not_after + 0 then
     return { string.sub(ARGV[2], 1, 8), TOO_LATE, now_us }
 end
 

@@ -23,6 +23,23 @@ impl Nemesis<'_> {
         }
     }
 
+    /// Counts the sectors that are lost.
+    pub(super) async fn lose_power(&mut self) -> Struck {
+        let away = self.chance.millis(50, 2_500);
+        let from = self.recorder.now();
+        self.fleet.kill(0);
+        let directory = self.fleet.directory.as_ref();
+        let directory = directory.expect("the fault is for the file store");
+        let lost = directory.lose_power(|end| self.chance.index(end));
+        sleep(away).await;
+        self.fleet.restart(0);
+        Struck {
+            process: Some(0),
+            ends_process: true,
+            ..self.struck(from, Effect::Away, lost as u64)
+        }
+    }
+
     pub(super) async fn pause_process(&mut self) -> Struck {
         let process = self.any_process();
         let away = self.chance.millis(100, 6_000);

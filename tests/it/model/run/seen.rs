@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leasehold::domain::{
-    self, Acquired, Claim, ConflictKind, Holder, Lease, LockName, LockState, LockView, Mismatch,
-    NotHolder, Position, Released, Renewed, Share, Suspended,
+    self, Acquired, Claim, ConflictKind, GrantKind, Granted, Holder, Lease, LockName, LockState,
+    LockView, Mismatch, NotHolder, Position, Refused, Released, Renewed, Share, Suspended,
 };
 
 use super::super::reference::{Mode, Part, Seen, What, Why};
@@ -13,22 +13,35 @@ use super::{Place, Run};
 impl<P: Place> Run<P> {
     pub(super) fn seen_acquired(&mut self, claim: &Claim, answer: Acquired) -> Seen {
         match answer {
-            Acquired::Granted(grants) => {
-                let grants = claim.names.iter().zip(grants);
-                let grants = grants.map(|(name, grant)| {
+            Acquired::Granted(Granted {
+                kind: GrantKind::New,
+                leases,
+                expired,
+            }) => {
+                let leases = claim.names.iter().zip(&leases);
+                let grants = leases.map(|(name, lease)| {
                     let lock = self.lock(name);
-                    self.keep_fence(lock, claim, &grant.lease);
-                    let also: Vec<_> = grant.after_expiry.into_iter().collect();
-                    Self::seen_holder(What::Granted, lock, &grant.lease.holder, &also)
+                    self.keep_fence(lock, claim, lease);
+                    let expired = expired.iter().filter(|previous| previous.name == *name);
+                    let also: Vec<_> = expired.map(|previous| previous.held_for).collect();
+                    Self::seen_holder(What::Granted, lock, &lease.holder, &also)
                 });
                 grants.collect()
             }
-            Acquired::Reentered(leases) => self.seen_leases(What::Reentered, claim, &leases),
-            Acquired::Replayed(leases) => self.seen_leases(What::Replayed, claim, &leases),
+            Acquired::Granted(Granted {
+                kind: GrantKind::Reentered,
+                leases,
+                ..
+            }) => self.seen_leases(What::Reentered, claim, &leases),
+            Acquired::Granted(Granted {
+                kind: GrantKind::Replayed,
+                leases,
+                ..
+            }) => self.seen_leases(What::Replayed, claim, &leases),
             Acquired::Waiting(waiting) => {
                 vec![self.seen_position(What::Waiting, claim, waiting.position)]
             }
-            Acquired::Blocked(conflicts) => {
+            Acquired::Refused(Refused::Blocked(conflicts)) => {
                 let parts = conflicts.into_iter().map(|conflict| {
                     let (lock, length) = (self.lock(&conflict.name), conflict.queue_length);
                     match conflict.by {
@@ -43,16 +56,16 @@ impl<P: Place> Run<P> {
                 });
                 parts.collect()
             }
-            Acquired::Mismatched(mismatch) => vec![self.seen_mismatch(mismatch)],
-            Acquired::TooManyWaiters { name, queue_length } => {
+            Acquired::Refused(Refused::Mismatched(mismatch)) => vec![self.seen_mismatch(mismatch)],
+            Acquired::Refused(Refused::TooManyWaiters { name, queue_length }) => {
                 vec![What::TooManyWaiters.of(self.lock(&name), &[queue_length], &[])]
             }
-            Acquired::Ended(lost) => {
+            Acquired::Refused(Refused::Ended(lost)) => {
                 vec![What::Ended(why(&lost.reason)).bare(self.lock(&lost.name))]
             }
             Acquired::WaitExpired => panic!("nobody waits so long here"),
             Acquired::Superseded => panic!("there is one process here"),
-            Acquired::Recovering { .. } => panic!("nothing was lost here"),
+            Acquired::Refused(Refused::Recovering { .. }) => panic!("nothing was lost here"),
         }
     }
 

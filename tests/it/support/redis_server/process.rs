@@ -1,12 +1,13 @@
 //! A Redis process, and the library that lets a test move its clock.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+use super::preloaded;
 
 /// Starts Redis and ends it when the standard input closes, which also happens when the test process dies.
 const KEEPER: &str = r#"trap '' INT; redis-server "$@" >/dev/null 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null; wait"#;
@@ -27,7 +28,7 @@ impl Process {
         let mut keeper = Command::new("sh");
         keeper.envs(environment.iter().cloned());
         if let Some(file) = clock_offset {
-            keeper.env("LD_PRELOAD", clock_shim());
+            keeper.env("LD_PRELOAD", preloaded("clock_shim"));
             keeper.env("CLOCK_OFFSET_FILE", file);
         }
         let mut keeper = keeper
@@ -58,22 +59,4 @@ impl Drop for Process {
         drop(self.keeper.stdin.take());
         drop(self.keeper.wait());
     }
-}
-
-/// The library that lets a test move the clock of a Redis, compiled once.
-fn clock_shim() -> &'static Path {
-    static SHIM: OnceLock<PathBuf> = OnceLock::new();
-    SHIM.get_or_init(|| {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/clock_shim.c");
-        // Another test process may compile it at the same time.
-        let library = format!("clock_shim.{}.so", std::process::id());
-        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(library);
-        let compiled = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .args([library.as_os_str(), source.as_ref()])
-            .status();
-        let is_compiled = compiled.is_ok_and(|status| status.success());
-        assert!(is_compiled, "a C compiler is needed to move a clock");
-        library
-    })
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::domain::{
     Acquired, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName, LockNames, LockView,
-    Position, QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended,
-    Ticket, Token, Waiting,
+    Position, QueueRequest, Refused, Released, RenewOptions, Renewed, Rollback, SuspendOptions,
+    Suspended, Ticket, Token, Waiting,
 };
 use leasehold::store::{Deadlines, ListQuery, Listener, LockStore, StoreHealth, StoreResult};
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ const FIRST: Position = Position {
 fn recovering(request: Option<&QueueRequest>) -> Acquired {
     let Some(_) = request else {
         let retry_in = Duration::from_millis(2_500);
-        return Acquired::Recovering { retry_in };
+        return Acquired::Refused(Refused::Recovering { retry_in });
     };
     Acquired::Waiting(Waiting {
         ticket: Ticket {

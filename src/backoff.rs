@@ -8,40 +8,40 @@ const PAST_EXPIRY_SPREAD: Duration = Duration::from_millis(20);
 
 /// The growing pauses between attempts: each is twice the one before, within bounds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     last: Option<Duration>,
 }
 
 impl Backoff {
     /// The pause before the next attempt.
-    pub(super) fn next(&mut self, least: Duration, most: Duration) -> Duration {
+    pub(crate) fn next(&mut self, least: Duration, most: Duration) -> Duration {
         let pause = self.last.map_or(least, |last| last * 2).min(most);
         self.last = Some(pause);
         pause
     }
 
     /// The last pause, if the last attempt failed.
-    pub(super) fn last(&self) -> Option<Duration> {
+    pub(crate) fn last(&self) -> Option<Duration> {
         self.last
     }
 
     /// Begins again with the shortest pause.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.last = None;
     }
 }
 
 /// A random duration from zero to `end`.
-pub(super) fn up_to(end: Duration) -> Duration {
+pub(crate) fn up_to(end: Duration) -> Duration {
     end.mul_f64(fastrand::f64())
 }
 
 /// The duration less 5 % to 25 %. Never more, so that jitter delays nothing that others wait for.
-pub(super) fn jittered(duration: Duration) -> Duration {
+pub(crate) fn jittered(duration: Duration) -> Duration {
     duration.mul_f64(0.75) + up_to(duration.mul_f64(0.2))
 }
 
 /// How long after the known end of a lease it is safe to assume that it has expired by the store's clock.
-pub(super) fn past_expiry() -> Duration {
+pub(crate) fn past_expiry() -> Duration {
     PAST_EXPIRY_MIN + up_to(PAST_EXPIRY_SPREAD)
 }

@@ -1,0 +1,131 @@
+//! The file store beside etcd, which also syncs each grant to disk: how both grow with connections. And what a start with
+//! many leases takes.
+
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use super::{Plan, ratios};
+use crate::machine::{Served, undisturbed};
+use crate::report::Finding;
+use crate::wrk::{self, Script, Wrk};
+
+const NAME: &str = "file";
+const CONNECTIONS: [usize; 3] = [1, 64, 256];
+const LEASES: f64 = 1_000_000.0;
+const WARM_UP_SECONDS: f64 = 1.0;
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+pub(super) async fn run(plan: Plan) -> Vec<Finding> {
+    let mut findings = beside_etcd(plan).await;
+    findings.extend(start(plan).await);
+    findings
+}
+
+/// Each with its data in a directory on the disk of the build, because a temporary directory may be in memory.
+fn directory() -> TempDir {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("the build has made it")
+}
+
+fn serve(directory: &TempDir) -> Served {
+    let store = format!("file:{}", directory.path().display());
+    Served::leasehold(&store, &["--memory-locks-max", "5000000"])
+}
+
+async fn beside_etcd(plan: Plan) -> Vec<Finding> {
+    let [mut file, mut etcd] = [(); 2].map(|()| CONNECTIONS.map(|_| Vec::new()));
+    for round in 1..=plan.rounds {
+        for (index, connections) in CONNECTIONS.into_iter().enumerate() {
+            eprintln!("  round {round}: {connections} connections");
+            let measure = async || {
+                let directory = directory();
+                let served = serve(&directory);
+                rate(Script::Acquire, &served, "", connections, plan.seconds)
+            };
+            file[index].push(undisturbed(measure).await);
+            let measure = async || {
+                let (served, lease) = Served::etcd(directory()).await;
+                rate(Script::Etcd, &served, &lease, connections, plan.seconds)
+            };
+            etcd[index].push(undisturbed(measure).await);
+        }
+    }
+    let mut findings = Vec::new();
+    for (index, connections) in CONNECTIONS.into_iter().enumerate() {
+        let over_etcd = Finding::new(
+            NAME,
+            format!("file: over etcd, {connections} connections"),
+            "",
+            ratios(&file[index], &etcd[index]),
+        );
+        findings.push(match connections {
+            256 => over_etcd.at_least(5.0),
+            _ => over_etcd,
+        });
+    }
+    let growth = ratios(&file[2], &file[0]);
+    findings.push(Finding::new(
+        NAME,
+        "file: 256 connections over 1",
+        "",
+        growth,
+    ));
+    for (store, rates) in [("file:", file), ("etcd:", etcd)] {
+        for (connections, rates) in CONNECTIONS.into_iter().zip(rates) {
+            let name = format!("{store} acquires, {connections} connections");
+            findings.push(Finding::new(NAME, name, "/s", rates));
+        }
+    }
+    findings
+}
+
+/// Acquires per second of fresh names.
+fn rate(script: Script, served: &Served, argument: &str, connections: usize, seconds: f64) -> f64 {
+    let load = |seconds| Wrk::start(script, &served.url(), connections, seconds, argument).finish();
+    load(WARM_UP_SECONDS);
+    load(seconds).per_second()
+}
+
+/// The time from the start of a process to its first answer, after its predecessor was killed; and the size of the file.
+async fn start(plan: Plan) -> Vec<Finding> {
+    let directory = directory();
+    let served = serve(&directory);
+    let mut held = 0.0;
+    while held < LEASES / plan.less as f64 {
+        held += wrk::run(Script::Fill, &served.url(), 64, 1.0).good();
+    }
+    eprintln!("  {held} locks are held");
+    drop(served);
+    let file = directory.path().join("leases.redb");
+    let bytes = std::fs::metadata(file)
+        .expect("the store has made it")
+        .len() as f64;
+    let mut seconds = Vec::new();
+    for _ in 0..plan.rounds {
+        let measure = async || {
+            let began = Instant::now();
+            let served = serve(&directory);
+            while served.post("/livez", "").await.is_err() {
+                assert!(began.elapsed() < START_TIMEOUT, "it does not answer");
+            }
+            began.elapsed().as_secs_f64()
+        };
+        seconds.push(undisturbed(measure).await * LEASES / held);
+    }
+    vec![
+        Finding::new(
+            NAME,
+            "start to first answer, for a million leases",
+            "s",
+            seconds,
+        )
+        .at_most(3.0),
+        Finding::new(
+            NAME,
+            "size of the file for each lease",
+            "bytes",
+            vec![bytes / held],
+        ),
+    ]
+}
