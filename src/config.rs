@@ -10,6 +10,7 @@ pub mod keys;
 mod layers;
 mod log;
 mod secret;
+mod sentinel;
 mod server;
 mod settings;
 mod store;
@@ -27,6 +28,7 @@ pub use error::{ConfigError, Origin};
 pub use layers::Sources;
 pub use log::{LogConfig, LogFormat, LogRequests};
 pub use secret::Secret;
+pub use sentinel::SentinelAddress;
 pub use server::{AddressBlock, ServerConfig, half};
 pub use settings::Settings;
 pub use store::{RedisAddress, RedisConfig, StoreUrl};
@@ -98,7 +100,7 @@ impl Config {
         }
         let (store, credentials) = store::parse(settings.text("store"))
             .map_err(|problem| settings.invalid("store", problem))?;
-        let is_encrypted = matches!(&store, StoreUrl::Redis(address) if address.is_encrypted);
+        let redis = RedisConfig::parse(settings, credentials, &store)?;
         Ok(Self {
             listen,
             store,
@@ -111,7 +113,7 @@ impl Config {
             memory: MemoryConfig {
                 locks_max: settings.count("memory.locks_max")?,
             },
-            redis: RedisConfig::parse(settings, credentials, is_encrypted)?,
+            redis,
             log: LogConfig::parse(settings)?,
         })
     }

@@ -313,5 +313,9 @@ pub async fn open(config: &Config) -> Result<Arc<dyn LockStore>, StoreError> {
         StoreUrl::Redis(address) => Ok(Arc::new(
             redis::RedisStore::open(address, &config.redis, config.lease.ttl_max).await?,
         )),
+        StoreUrl::Sentinel(address) => Ok(Arc::new(
+            redis::RedisStore::open_by_sentinels(address, &config.redis, config.lease.ttl_max)
+                .await?,
+        )),
     }
 }

@@ -155,7 +155,9 @@ fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
         // The database and the lock, and a moment while the database is opened again.
         StoreUrl::File(_) => 4,
         // Each worker and the accepting thread have a pool, and one more connection for pub/sub.
-        StoreUrl::Redis(_) => (Workers::threads() + 1) * (config.redis.connections + 1),
+        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) => {
+            (Workers::threads() + 1) * (config.redis.connections + 1)
+        }
     };
     let reserved = of_store + server.admin_listen.map_or(0, |_| ADMIN_CONNECTIONS);
     let fitting = descriptors::connections_that_fit(server.connections_max, reserved)?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::error::ConfigError;
 use super::secret::Secret;
+use super::sentinel::SentinelAddress;
 use super::settings::Settings;
 use super::tls::RedisTls;
 
@@ -21,6 +22,19 @@ pub enum StoreUrl {
     File(PathBuf),
     /// In one Redis or Valkey.
     Redis(RedisAddress),
+    /// In the Redis or Valkey that Sentinels name.
+    Sentinel(SentinelAddress),
+}
+
+impl StoreUrl {
+    /// Whether the connections to Redis use TLS.
+    fn is_encrypted(&self) -> bool {
+        match self {
+            Self::Memory | Self::File(_) => false,
+            Self::Redis(address) => address.is_encrypted,
+            Self::Sentinel(address) => address.is_encrypted,
+        }
+    }
 }
 
 /// Which database of which Redis; credentials are in [`RedisConfig`](super::RedisConfig).
@@ -48,6 +62,7 @@ impl fmt::Display for StoreUrl {
         match self {
             Self::Memory => formatter.write_str("memory:"),
             Self::File(directory) => write!(formatter, "file:{}", directory.display()),
+            Self::Sentinel(address) => write!(formatter, "{address}"),
             Self::Redis(address) => {
                 let RedisAddress {
                     host,
@@ -66,7 +81,8 @@ impl fmt::Display for StoreUrl {
 }
 
 pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
-    const HOW: &str = "write memory:, file:DIR or redis://[user:password@]host[:port][/database], and rediss:// for TLS";
+    const HOW: &str = "write memory:, file:DIR or redis://[user:password@]host[:port][/database], or \
+        redis+sentinel://[user:password@]host[:port],…/name[/database], and rediss for TLS";
     let Some((scheme, rest)) = url.split_once(':') else {
         return Err(format!("this is not a URL; {HOW}"));
     };
@@ -74,13 +90,13 @@ pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
         ("memory", None) if rest.is_empty() => Ok((StoreUrl::Memory, Credentials::default())),
         ("memory", _) => Err("nothing follows memory:; write memory:".to_owned()),
         ("file", _) => Ok((StoreUrl::File(directory(rest)?), Credentials::default())),
-        ("redis" | "rediss", Some(rest)) => {
-            let (address, credentials) =
-                redis(rest, scheme == "rediss").map_err(|problem| format!("{problem}; {HOW}"))?;
-            Ok((StoreUrl::Redis(address), credentials))
+        ("redis" | "rediss" | "redis+sentinel" | "rediss+sentinel", Some(rest)) => {
+            redis(scheme, rest).map_err(|problem| format!("{problem}; {HOW}"))
         }
-        ("redis" | "rediss", None) => Err(format!("two slashes follow {scheme}:; {HOW}")),
-        ("redis+sentinel" | "redis+cluster" | "quorum", _) => Err(format!(
+        ("redis" | "rediss" | "redis+sentinel" | "rediss+sentinel", None) => {
+            Err(format!("two slashes follow {scheme}:; {HOW}"))
+        }
+        ("redis+cluster" | "quorum", _) => Err(format!(
             "a {scheme}: store is planned, but this version does not have it; {HOW}"
         )),
         _ => Err(format!("there is no store of this scheme; {HOW}")),
@@ -114,7 +130,7 @@ pub(super) fn redacted(url: &str) -> String {
     }
 }
 
-fn redis(rest: &str, is_encrypted: bool) -> Result<(RedisAddress, Credentials), String> {
+fn redis(scheme: &str, rest: &str) -> Result<(StoreUrl, Credentials), String> {
     // A password may contain an unescaped `@`, so the credentials end at the last one.
     let user_info = rest.rsplit_once('@').map_or("", |(user_info, _)| user_info);
     if user_info.contains(['?', '#']) {
@@ -125,34 +141,41 @@ fn redis(rest: &str, is_encrypted: bool) -> Result<(RedisAddress, Credentials), 
     }
     if rest.contains(['?', '#']) {
         return Err(
-            "a redis:// URL takes no parameters; settings of Redis are keys of their own"
+            "the URL of a Redis takes no parameters; settings of Redis are keys of their own"
                 .to_owned(),
         );
     }
     let (user_info, place) = rest
         .rsplit_once('@')
         .map_or((None, rest), |(user, place)| (Some(user), place));
-    let (authority, database) = place.split_once('/').unwrap_or((place, ""));
-    let (host, port) = host_and_port(authority)?;
-    let database = match database {
-        "" => 0,
-        number => number
-            .parse()
-            .map_err(|_| "the database is not a number".to_owned())?,
-    };
     let credentials = user_info.map_or_else(|| Ok(Credentials::default()), credentials)?;
-    Ok((
-        RedisAddress {
-            host,
-            port,
-            database,
-            is_encrypted,
-        },
-        credentials,
-    ))
+    let is_encrypted = scheme.starts_with("rediss");
+    if scheme.ends_with("+sentinel") {
+        let address = SentinelAddress::parse(place, is_encrypted)?;
+        return Ok((StoreUrl::Sentinel(address), credentials));
+    }
+    let (authority, number) = place.split_once('/').unwrap_or((place, ""));
+    let (host, port) = host_and_port(authority, REDIS_PORT)?;
+    let address = RedisAddress {
+        host,
+        port,
+        database: database(number)?,
+        is_encrypted,
+    };
+    Ok((StoreUrl::Redis(address), credentials))
 }
 
-fn host_and_port(authority: &str) -> Result<(String, u16), String> {
+/// The number of a database, in a URL that need not have one.
+pub(super) fn database(number: &str) -> Result<u32, String> {
+    match number {
+        "" => Ok(0),
+        number => number
+            .parse()
+            .map_err(|_| "the database is not a number".to_owned()),
+    }
+}
+
+pub(super) fn host_and_port(authority: &str, default: u16) -> Result<(String, u16), String> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(bracketed) => {
             let (host, port) = bracketed
@@ -166,7 +189,7 @@ fn host_and_port(authority: &str) -> Result<(String, u16), String> {
         return Err("the host is missing".to_owned());
     }
     let port = match port {
-        "" => REDIS_PORT,
+        "" => default,
         number => number
             .parse()
             .map_err(|_| "the port is not a number up to 65535".to_owned())?,
@@ -201,6 +224,10 @@ pub struct RedisConfig {
     pub username: Option<String>,
     /// The password to authenticate with.
     pub password: Option<Secret>,
+    /// The user to authenticate as at the Sentinels.
+    pub sentinel_username: Option<String>,
+    /// The password of the Sentinels.
+    pub sentinel_password: Option<Secret>,
     /// The certificates, for a store with TLS.
     pub tls: RedisTls,
     /// A `maxmemory-policy` to accept besides `noeviction`.
@@ -215,11 +242,10 @@ impl RedisConfig {
     pub(super) fn parse(
         settings: &Settings,
         in_url: Credentials,
-        is_encrypted: bool,
+        store: &StoreUrl,
     ) -> Result<Self, ConfigError> {
-        let username = Some(settings.text("redis.username"))
-            .filter(|name| !name.is_empty())
-            .map(str::to_owned);
+        let name = |key| Some(settings.text(key)).filter(|name| !name.is_empty());
+        let username = name("redis.username").map(str::to_owned);
         Ok(Self {
             connections: settings.count("redis.connections")?,
             connect_timeout: settings.positive("redis.connect_timeout")?,
@@ -230,7 +256,9 @@ impl RedisConfig {
                 settings.secret("redis.password"),
                 in_url.password,
             )?,
-            tls: RedisTls::parse(settings, is_encrypted)?,
+            sentinel_username: name("redis.sentinel_username").map(str::to_owned),
+            sentinel_password: settings.secret("redis.sentinel_password"),
+            tls: RedisTls::parse(settings, store.is_encrypted())?,
             accept_eviction_policy: eviction_policy(settings)?,
             grace_on_empty_start: settings.boolean("redis.grace_on_empty_start")?,
             check_interval: settings.positive("redis.check_interval")?,

@@ -102,7 +102,7 @@ impl HttpSettings {
             store: match config.store {
                 StoreUrl::Memory => "memory",
                 StoreUrl::File(_) => "file",
-                StoreUrl::Redis(_) => "redis",
+                StoreUrl::Redis(_) | StoreUrl::Sentinel(_) => "redis",
             },
             build: telemetry::BUILD,
         }

@@ -16,6 +16,7 @@ mod info;
 mod keys;
 mod listing;
 mod node;
+mod opening;
 mod pool;
 mod probe;
 mod pubsub;
@@ -24,38 +25,34 @@ mod recovery;
 mod reply;
 mod reports;
 mod scripts;
+mod sentinel;
 mod subscriber;
 mod tls;
+mod transport;
 mod views;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::pace::Pace;
 use super::{
     Deadlines, Fault, ListQuery, Listener, LockStore, StoreError, StoreHealth, StoreResult,
 };
-use crate::config::{RedisAddress, RedisConfig};
 use crate::domain::{
     Acquired, AnswerRoom, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName,
     LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions,
     Suspended, Token,
 };
-use connector::Connector;
 use encode::digests;
 use health::{CHECK_TIMEOUT, HealthCheck};
 use listing::Snapshots;
 use node::{LOSSES_MAX, Node};
-use pool::Pool;
-use pubsub::PubSub;
-use recovery::{FleetState, Recovery};
 use scripts::ScriptRequest;
 
 /// Leases in a Redis.
@@ -67,59 +64,6 @@ pub struct RedisStore {
     pace: Pace,
     count_pace: Pace,
     snapshots: Snapshots,
-}
-
-impl RedisStore {
-    /// Opens the Redis at `address` and checks it. `lease_max` is the longest lease that may have been granted there.
-    ///
-    /// # Errors
-    /// The Redis is configured in a way that would lose leases; or it refuses this process, until the configuration of
-    /// one of them is changed. One that does not answer is no error here.
-    pub async fn open(
-        address: &RedisAddress,
-        config: &RedisConfig,
-        lease_max: Duration,
-    ) -> Result<Self, StoreError> {
-        let fleet = Arc::new(FleetState::new(config.check_interval));
-        let process = Attempt::random().0;
-        let messages = PubSub::new(process, address.database, Arc::clone(&fleet));
-        let messages = Arc::new(messages);
-        let recovery = Recovery::new(config, lease_max, fleet, Arc::clone(&messages));
-        let recovery = Arc::new(recovery);
-        let connector = Connector::new(address, config)
-            .map_err(|failure| StoreError::unavailable(failure.fault, failure.explanation()))?;
-        let pool = Pool::new(connector, config.connections, Arc::clone(&recovery));
-        let pool = Arc::new(pool);
-        let probing = probe::run(Arc::downgrade(&pool), Arc::clone(&recovery));
-        let node = Node {
-            pool,
-            recovery,
-            _probe: AbortOnDropHandle::new(tokio::spawn(probing)),
-            messages,
-            mismatches: AtomicU64::new(0),
-            announcing: tokio::sync::Mutex::default(),
-        };
-        let store = Self {
-            node,
-            last_health: Mutex::default(),
-            check_interval: config.check_interval,
-            pace: Pace::of_listings(),
-            count_pace: Pace::of_counts(),
-            snapshots: Snapshots::default(),
-        };
-        let check = store.check().await;
-        if let Err(failure) = &check
-            && failure.is_lasting
-        {
-            // Only at the start: later it may be repaired without anybody restarting this process.
-            return Err(StoreError::unavailable(failure.fault, failure.sentence()));
-        }
-        store.log_changes(&check);
-        match store.node.recovery.refusal() {
-            Some((fault, why)) => Err(StoreError::unavailable(fault, why)),
-            None => Ok(store),
-        }
-    }
 }
 
 impl fmt::Debug for RedisStore {

@@ -1,5 +1,6 @@
 //! The configuration: layers, names, values and error messages. Nothing here reads the environment of the test process.
 
+mod sentinel;
 mod slips;
 mod tls;
 
@@ -145,7 +146,9 @@ fn every_key_is_read() {
             ("store", _) => "redis://elsewhere:1".to_owned(),
             ("store_file", _) => path(&url),
             ("api_key", _) => KEY.to_owned(),
-            ("api_key_file" | "redis.password_file", _) => path(&secret),
+            ("api_key_file" | "redis.password_file" | "redis.sentinel_password_file", _) => {
+                path(&secret)
+            }
             ("api_key_next" | "admin_key" | "read_key", _) => OTHER_KEY.to_owned(),
             ("api_key_next_file" | "admin_key_file" | "read_key_file", _) => path(&other_secret),
             ("auth_metrics", _) => "none".to_owned(),

@@ -57,6 +57,9 @@ macro_rules! on_every_store {
         mod redis {
             tests!(crate::support::fixture::Fixture::redis(), (flavor = "current_thread"), $($tests)+);
         }
+        mod sentinel {
+            tests!(crate::support::fixture::Fixture::sentinel(), (flavor = "current_thread"), $($tests)+);
+        }
     };
 }
 

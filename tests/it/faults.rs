@@ -16,6 +16,7 @@ mod refusals;
 mod replaced;
 mod replacements;
 mod rights;
+mod sentinels;
 mod silence;
 mod streams;
 mod tls;

@@ -8,6 +8,7 @@ pub(crate) mod proxy;
 pub(crate) mod recording_listener;
 pub(crate) mod redis_server;
 pub(crate) mod scripted_store;
+pub(crate) mod sentinels;
 pub(crate) mod stores;
 
 use std::time::Duration;

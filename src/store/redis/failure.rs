@@ -2,7 +2,6 @@
 
 use redis::RedisError;
 
-use super::tls::TlsProblem;
 use crate::store::{Fault, StoreError};
 
 /// Why a command has no answer.
@@ -14,8 +13,8 @@ pub(super) struct Failure {
     /// Whether a retry on another connection may succeed.
     pub(super) is_worth_retrying: bool,
     pub(super) detail: String,
-    /// What exactly is wrong, where the kind does not say it.
-    problem: Option<TlsProblem>,
+    /// What exactly is wrong, where the kind does not say it; for operators.
+    reason: Option<&'static str>,
 }
 
 /// Whether the command of a failure may have been executed.
@@ -40,7 +39,7 @@ impl Failure {
             may_be_done: fate == Fate::MayBeDone,
             is_worth_retrying: false,
             detail: detail.into(),
-            problem: None,
+            reason: None,
         }
     }
 
@@ -89,11 +88,19 @@ impl Failure {
         }
     }
 
-    /// TLS stands in the way.
-    pub(super) fn of_tls(problem: TlsProblem, detail: String) -> Self {
+    /// The same failure with a reason of its own.
+    pub(super) fn because(self, reason: &'static str) -> Self {
         Self {
-            problem: Some(problem),
-            ..Self::new(Fault::Tls, Fate::NotDone, detail)
+            reason: Some(reason),
+            ..self
+        }
+    }
+
+    /// The same failure, where another try may succeed.
+    pub(super) fn passing(self) -> Self {
+        Self {
+            is_worth_retrying: true,
+            ..self
         }
     }
 
@@ -143,6 +150,9 @@ impl Failure {
     /// The problem in words, for operators who may not see Redis' own text: that names users and addresses.
     pub(super) fn explanation(&self) -> String {
         let mentions = |text| self.detail.contains(text);
+        if let Some(reason) = self.reason {
+            return reason.to_owned();
+        }
         let why = match self.fault {
             Fault::Timeout => "it did not answer in time",
             Fault::Io if mentions("refused") => "the connection was refused",
@@ -159,10 +169,9 @@ impl Failure {
             Fault::Cluster => {
                 "it is a node of a Redis Cluster, which Leasehold cannot use; use a Redis without cluster-enabled"
             }
-            Fault::Tls => match self.problem {
-                Some(problem) => problem.explanation(),
-                None => return format!("its certificates cannot be used: {}", self.detail),
-            },
+            Fault::Tls => {
+                return format!("its certificates cannot be used: {}", self.detail);
+            }
             Fault::Protocol => {
                 "it does not answer like a Redis server; check host and port in the store's URL"
             }

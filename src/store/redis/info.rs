@@ -9,6 +9,8 @@ use crate::store::{Fault, Finding};
 
 /// The oldest Redis that supports the scripts.
 const VERSION_MIN: (u32, u32) = (6, 2);
+/// What counts as the role of a Sentinel.
+const SENTINEL: &str = "sentinel";
 /// Clock offsets above this get a warning, in milliseconds.
 const CLOCK_OFFSET_MAX_MS: i64 = 250;
 
@@ -74,7 +76,11 @@ impl ServerInfo {
             // All zeros if there is none.
             promoted_from: text("master_replid2").trim_matches('0').to_owned(),
             version: text("redis_version"),
-            role: text("role"),
+            role: match lines.get("redis_mode") {
+                // It reports no role of its own.
+                Some(&"sentinel") => SENTINEL.to_owned(),
+                Some(_) | None => text("role"),
+            },
             is_cluster_node: text("cluster_enabled") == "1",
             is_loading: text("loading") == "1",
             maxmemory_policy: text("maxmemory_policy"),
@@ -171,10 +177,10 @@ impl ServerInfo {
 
     fn role_finding(&self) -> Finding {
         let is_fine = self.is_primary();
-        let advice = if is_fine {
-            ""
-        } else {
-            "; point LEASEHOLD_STORE at the primary"
+        let advice = match self.role.as_str() {
+            _ if is_fine => "",
+            SENTINEL => "; write redis+sentinel:// in LEASEHOLD_STORE",
+            _ => "; point LEASEHOLD_STORE at the primary",
         };
         Finding {
             topic: "role",
@@ -346,6 +352,15 @@ mod tests {
             ServerInfo::parse(&INFO.replace("7.0.15", "6.2.0"), &forbidden()).refusal(None),
             None
         );
+    }
+
+    #[test]
+    fn a_sentinel_is_not_taken_for_a_redis() {
+        let info = "redis_version:7.0.15\r\nredis_mode:sentinel\r\nmaxmemory_policy:noeviction\r\n";
+        let (_, why) = ServerInfo::parse(info, &forbidden())
+            .refusal(None)
+            .expect("refused");
+        assert!(why.contains("redis+sentinel://"), "{why}");
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl Pool {
         Self {
             of_runtimes: RwLock::default(),
             swept: AtomicU64::new(0),
-            address: connector.url(),
+            address: connector.url().to_owned(),
             manager: Manager {
                 connector: Arc::new(connector),
                 recovery,
@@ -206,8 +206,8 @@ impl Connection {
 
 impl Manager {
     async fn open(&self) -> Result<Connection, Failure> {
-        let deadline = Instant::now() + self.connector.timeout();
         let mut shared = self.connector.open().await?;
+        let deadline = Instant::now() + self.connector.timeout();
         let verifying = timeout_at(deadline, self.recovery.verify(&mut shared)).await;
         let verified = verifying.unwrap_or_else(|_| {
             let timed_out = std::io::ErrorKind::TimedOut;

@@ -19,7 +19,8 @@ use crate::store::Fault;
 /// Encrypts connections to one Redis.
 pub(super) struct Tls {
     connector: TlsConnector,
-    name: ServerName<'static>,
+    /// The name in the certificate, if it is not the host.
+    name: Option<ServerName<'static>>,
     has_identity: bool,
 }
 
@@ -77,7 +78,7 @@ impl TlsProblem {
 impl Tls {
     /// # Errors
     /// The certificates cannot be used.
-    pub(super) fn new(host: &str, config: &RedisTls) -> Result<Self, Failure> {
+    pub(super) fn new(config: &RedisTls) -> Result<Self, Failure> {
         let unusable = |detail: String| Failure::new(Fault::Tls, Fate::NotDone, detail);
         let mut roots = RootCertStore::empty();
         match &config.authorities {
@@ -96,22 +97,25 @@ impl Tls {
                 }
             }
         }
-        let name = match &config.server_name {
-            Some(name) => name.clone(),
-            None => ServerName::try_from(host.to_owned())
-                .map_err(|error| unusable(format!("the host of the store's URL: {error}")))?,
-        };
         let client = client_config(roots, config.identity.as_ref())
             .map_err(|error| unusable(format!("redis.tls_cert_file: {error}")))?;
         Ok(Self {
             connector: TlsConnector::from(Arc::new(client)),
-            name,
+            name: config.server_name.clone(),
             has_identity: config.identity.is_some(),
         })
     }
 
-    pub(super) async fn connect(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        self.connector.connect(self.name.clone(), stream).await
+    pub(super) async fn connect(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
+        };
+        self.connector.connect(name, stream).await
     }
 
     pub(super) fn has_identity(&self) -> bool {

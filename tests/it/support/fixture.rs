@@ -21,8 +21,10 @@ use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use super::certificates::Authority;
 use super::recording_listener::RecordingListener;
 use super::redis_server::{Persistence, RedisOptions, RedisServer};
+use super::sentinels::Sentinels;
 use super::{eventually, stores};
 pub(crate) use answers::{
     assert_behind_waiters, assert_held, assert_waiting, blocker, claim_mismatch, ended,
@@ -69,6 +71,8 @@ pub(crate) struct FixtureRedis {
     pub(crate) server: &'static RedisServer,
     /// This fixture's own.
     pub(crate) database: u16,
+    /// What names it, and who signed its certificate, if it is found by Sentinels.
+    watching: Option<&'static (Sentinels, Authority)>,
 }
 
 impl Fixture {
@@ -109,7 +113,38 @@ impl Fixture {
         };
         let server = SERVER.get_or_init(|| RedisServer::start(options)).await;
         let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
-        Self::on_redis(FixtureRedis { server, database }).await
+        Self::on_redis(FixtureRedis {
+            server,
+            database,
+            watching: None,
+        })
+        .await
+    }
+
+    /// The same by a Sentinel, with TLS to both.
+    pub(crate) async fn sentinel() -> Self {
+        static SERVER: OnceCell<(RedisServer, (Sentinels, Authority))> = OnceCell::const_new();
+        static NEXT_DATABASE: AtomicU16 = AtomicU16::new(0);
+        let started = SERVER.get_or_init(async || {
+            let authority = Authority::new();
+            let files = authority.files_for("127.0.0.1");
+            let options = RedisOptions {
+                databases: DATABASES,
+                tls: Some(files.clone()),
+                ..RedisOptions::forgetful()
+            };
+            let server = RedisServer::start(options).await;
+            let primary = server.encrypted_database(0).port;
+            let sentinels = Sentinels::watch(primary, 1, Some(&files)).await;
+            (server, (sentinels, authority))
+        });
+        let (server, watching) = started.await;
+        Self::on_redis(FixtureRedis {
+            server,
+            database: NEXT_DATABASE.fetch_add(1, Ordering::Relaxed),
+            watching: Some(watching),
+        })
+        .await
     }
 
     /// Another process on the same Redis.
@@ -118,15 +153,20 @@ impl Fixture {
     }
 
     async fn on_redis(redis: FixtureRedis) -> Self {
-        let address = redis.server.database(redis.database);
         // Hundreds of tests connect at the same time.
         let config = RedisConfig {
             connect_timeout: DEADLINE,
             ..stores::redis_config()
         };
-        let store = stores::redis_store(&address, &config)
-            .await
-            .expect("the store opens on a Redis that is as it should be");
+        let store = match redis.watching {
+            None => stores::redis_store(&redis.server.database(redis.database), &config).await,
+            Some((sentinels, authority)) => {
+                let tls = authority.trusted();
+                let address = sentinels.database(redis.database);
+                stores::sentinel_store(&address, &RedisConfig { tls, ..config }).await
+            }
+        };
+        let store = store.expect("the store opens on a Redis that is as it should be");
         let fixture = Self::on(store, Some(redis));
         // Until a process has subscribed and looked for other subscribers, it assumes that one of them wants events.
         fixture.listens().await;

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 pub(crate) use options::{Persistence, RedisOptions, TlsFiles};
 pub(crate) use preloaded::preloaded;
-use process::Process;
+pub(crate) use process::Process;
 
 /// How long a start may take before another port is tried.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -162,6 +162,11 @@ impl RedisServer {
         self.signal(Signal::SIGCONT);
     }
 
+    /// The port without TLS.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// `127.0.0.1:port`.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
@@ -294,7 +299,7 @@ impl RedisServer {
 
 /// A port without a listener, below the range for outgoing connections, so that it stays free while a killed Redis is
 /// down.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = std::process::id().wrapping_mul(97);
     loop {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::config::{RedisAddress, RedisConfig, RedisTls, WaitingConfig};
+use leasehold::config::{RedisAddress, RedisConfig, RedisTls, SentinelAddress, WaitingConfig};
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
 use leasehold::store::redis::RedisStore;
@@ -32,6 +32,8 @@ pub(crate) fn redis_config() -> RedisConfig {
         connect_timeout: Duration::from_millis(500),
         username: None,
         password: None,
+        sentinel_username: None,
+        sentinel_password: None,
         tls: RedisTls::default(),
         accept_eviction_policy: None,
         grace_on_empty_start: false,
@@ -45,6 +47,15 @@ pub(crate) async fn redis_store(
     config: &RedisConfig,
 ) -> Result<Arc<dyn LockStore>, StoreError> {
     let store = RedisStore::open(address, config, LEASE_MAX).await?;
+    Ok(Arc::new(store))
+}
+
+/// Opens the Redis store that Sentinels name.
+pub(crate) async fn sentinel_store(
+    address: &SentinelAddress,
+    config: &RedisConfig,
+) -> Result<Arc<dyn LockStore>, StoreError> {
+    let store = RedisStore::open_by_sentinels(address, config, LEASE_MAX).await?;
     Ok(Arc::new(store))
 }
 

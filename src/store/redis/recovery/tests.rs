@@ -14,6 +14,8 @@ fn recovery() -> Recovery {
         connect_timeout: SECOND,
         username: None,
         password: None,
+        sentinel_username: None,
+        sentinel_password: None,
         tls: RedisTls::default(),
         accept_eviction_policy: None,
         grace_on_empty_start: false,

@@ -13,14 +13,14 @@ use super::preloaded;
 const KEEPER: &str = r#"trap '' INT; redis-server "$@" >/dev/null 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null; wait"#;
 
 /// A Redis process, and the shell that ends it when the test process is gone.
-pub(super) struct Process {
+pub(crate) struct Process {
     keeper: Child,
     pid: Pid,
 }
 
 impl Process {
     /// Starts it. With `clock_offset`, its clock can be moved.
-    pub(super) fn start(
+    pub(crate) fn start(
         arguments: &[String],
         clock_offset: Option<&Path>,
         environment: &[(&'static str, String)],
@@ -47,7 +47,7 @@ impl Process {
     }
 
     /// The pid of the Redis process itself.
-    pub(super) fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 }

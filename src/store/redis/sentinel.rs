@@ -1,0 +1,270 @@
+//! Which Redis the Sentinels name as the primary, asked again for each connection.
+//!
+//! A Sentinel that was cut off still names the former primary, and so does one that has not heard of a failover yet. So
+//! most of all Sentinels have to answer, and the latest configuration counts: each failover has a larger epoch, which
+//! most of them have to agree to.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use redis::{RedisConnectionInfo, RedisResult};
+use tokio::net::lookup_host;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::failure::{Failure, Fate};
+use super::transport::{Place, Transport};
+use crate::config::SentinelAddress;
+use crate::store::Fault;
+
+/// How long a Sentinel may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the last ones may take once most have answered: one of them may have heard of a failover first.
+const LAST_ANSWERS_WITHIN: Duration = Duration::from_millis(100);
+/// The most Sentinels that are asked.
+const SENTINELS_MAX: usize = 15;
+
+/// How long the epoch of a failover is remembered beyond the last answer with it. Sentinels that were set up anew begin
+/// with smaller ones.
+const EPOCH_KNOWN_FOR: Duration = Duration::from_secs(60);
+
+type Fields = BTreeMap<String, String>;
+type Answered = (String, Fields, (String, String), Vec<Fields>);
+
+/// The Sentinels of one primary.
+pub(super) struct Sentinels {
+    /// Those of the URL, which know the others.
+    seeds: Vec<Place>,
+    primary: String,
+    settings: RedisConnectionInfo,
+    /// The largest epoch, and when it was last seen.
+    latest: Mutex<Option<(u64, Instant)>>,
+}
+
+/// What one Sentinel answers.
+#[derive(Debug)]
+struct SentinelAnswer {
+    /// Identifies the Sentinel, which may have several addresses.
+    id: String,
+    /// The number of the failover that made this Redis the primary.
+    epoch: u64,
+    primary: Place,
+    /// The other Sentinels that it knows.
+    others: Vec<Place>,
+}
+
+impl Sentinels {
+    pub(super) fn new(address: &SentinelAddress, settings: RedisConnectionInfo) -> Self {
+        Self {
+            seeds: address.sentinels.clone(),
+            primary: address.primary.clone(),
+            settings,
+            latest: Mutex::default(),
+        }
+    }
+
+    /// The place of the primary.
+    ///
+    /// # Errors
+    /// Too few Sentinels answer, or they know no primary of this name.
+    pub(super) async fn primary(&self, transport: &Transport) -> Result<Place, Failure> {
+        let mut asked: BTreeSet<Place> = self.addresses().await;
+        let mut round: Vec<Place> = asked.iter().cloned().collect();
+        let mut answers: HashMap<String, SentinelAnswer> = HashMap::new();
+        let mut failures = Vec::new();
+        // The second round asks those that the first ones know.
+        for _ in 0..2 {
+            let failed = self.gather(transport, &round, &mut answers).await;
+            failures.extend(failed);
+            if is_majority(&answers) {
+                break;
+            }
+            let known = answers.values().flat_map(|answer| answer.others.clone());
+            let known: BTreeSet<Place> = known.collect();
+            round = known.difference(&asked).cloned().collect();
+            round.truncate(SENTINELS_MAX.saturating_sub(asked.len()));
+            asked.extend(round.iter().cloned());
+        }
+        if !is_majority(&answers) {
+            return Err(too_few(answers.len(), failures));
+        }
+        let count = answers.len();
+        let latest = answers.into_values().max_by_key(|answer| answer.epoch);
+        match latest.filter(|answer| self.is_latest(answer.epoch)) {
+            Some(answer) => Ok(answer.primary),
+            None => Err(too_few(count, failures)),
+        }
+    }
+
+    /// Asks these Sentinels. Returns why some do not answer.
+    async fn gather(
+        &self,
+        transport: &Transport,
+        places: &[Place],
+        answers: &mut HashMap<String, SentinelAnswer>,
+    ) -> Vec<Failure> {
+        let mut failures = Vec::new();
+        let asking = places.iter().map(|place| self.ask(transport, place));
+        let mut asking: FuturesUnordered<_> = asking.collect();
+        let mut give_up = Instant::now() + ANSWER_TIMEOUT;
+        while let Ok(Some(answer)) = timeout_at(give_up, asking.next()).await {
+            match answer {
+                Ok(answer) => drop(answers.insert(answer.id.clone(), answer)),
+                Err(failure) => failures.push(failure),
+            }
+            if is_majority(answers) {
+                give_up = give_up.min(Instant::now() + LAST_ANSWERS_WITHIN);
+            }
+        }
+        let silent = asking.len();
+        failures.extend((0..silent).map(|_| Failure::timed_out().before_any_command()));
+        failures
+    }
+
+    /// Whether no answer had a larger epoch lately: those that knew of the last failover may not answer this time.
+    fn is_latest(&self, epoch: u64) -> bool {
+        let mut latest = self.latest.lock().expect("nobody panics while holding it");
+        let is_behind = latest
+            .is_some_and(|(known, seen_at)| epoch < known && seen_at.elapsed() < EPOCH_KNOWN_FOR);
+        if !is_behind {
+            *latest = Some((epoch, Instant::now()));
+        }
+        !is_behind
+    }
+
+    /// One name may stand for several Sentinels.
+    async fn addresses(&self) -> BTreeSet<Place> {
+        let mut places = BTreeSet::new();
+        for (host, port) in &self.seeds {
+            match timeout(ANSWER_TIMEOUT, lookup_host((host.as_str(), *port))).await {
+                Ok(Ok(addresses)) => {
+                    let several: Vec<_> = addresses.collect();
+                    // With TLS, the certificate may be for the name.
+                    match several.as_slice() {
+                        [_] => drop(places.insert((host.clone(), *port))),
+                        all => places.extend(all.iter().map(|it| (it.ip().to_string(), it.port()))),
+                    }
+                }
+                Ok(Err(_)) | Err(_) => drop(places.insert((host.clone(), *port))),
+            }
+        }
+        places
+    }
+
+    async fn ask(&self, transport: &Transport, place: &Place) -> Result<SentinelAnswer, Failure> {
+        let mut connection = transport.open(place, &self.settings).await?;
+        let sentinel = |words: &[&str]| redis::cmd("SENTINEL").arg(words).to_owned();
+        // While it leads a failover, a Sentinel shows the new epoch with the former address in MASTER.
+        let commands = redis::pipe()
+            .add_command(sentinel(&["MYID"]))
+            .add_command(sentinel(&["MASTER", &self.primary]))
+            .add_command(sentinel(&["GET-MASTER-ADDR-BY-NAME", &self.primary]))
+            .add_command(sentinel(&["SENTINELS", &self.primary]))
+            .to_owned();
+        let answer: RedisResult<Answered> = commands.query_async(&mut connection).await;
+        let (id, state, primary, others) = answer.map_err(|error| refused(&error))?;
+        let answer = SentinelAnswer::of(id, &state, primary, &others);
+        answer.ok_or_else(|| Failure::corrupt("an answer of a Sentinel out of form"))
+    }
+}
+
+impl SentinelAnswer {
+    fn of(
+        id: String,
+        state: &Fields,
+        (host, port): (String, String),
+        others: &[Fields],
+    ) -> Option<Self> {
+        Some(Self {
+            id,
+            epoch: state.get("config-epoch")?.parse().ok()?,
+            primary: (host, port.parse().ok()?),
+            others: others.iter().filter_map(place).collect(),
+        })
+    }
+}
+
+fn place(of: &Fields) -> Option<Place> {
+    Some((of.get("ip")?.clone(), of.get("port")?.parse().ok()?))
+}
+
+/// Whether most of all Sentinels have answered, as far as those that have know the others.
+fn is_majority(answers: &HashMap<String, SentinelAnswer>) -> bool {
+    let total = answers.values().map(|answer| answer.others.len() + 1).max();
+    total.is_some_and(|total| answers.len() > total / 2)
+}
+
+/// What stands in the way; if it is not the same for all Sentinels, that may pass.
+fn too_few(answered: usize, failures: Vec<Failure>) -> Failure {
+    let details: Vec<&str> = failures.iter().map(|it| it.detail.as_str()).collect();
+    let detail = format!("{answered} Sentinels answer ({})", details.join("; "));
+    let is_lasting = answered == 0 && failures.iter().all(Failure::is_lasting);
+    match failures.into_iter().next() {
+        Some(failure) if is_lasting => failure,
+        Some(_) | None => Failure::new(Fault::Io, Fate::NotDone, detail)
+            .because("too few of its Sentinels answer, so its primary is not known")
+            .passing(),
+    }
+}
+
+fn refused(error: &redis::RedisError) -> Failure {
+    let failure = Failure::of(error).before_any_command();
+    let mentions = |text| failure.detail.contains(text);
+    if mentions("No such master") {
+        let lasting = Failure::new(Fault::Database, Fate::NotDone, failure.detail);
+        lasting.because("its Sentinels watch no primary of the name in the store's URL")
+    } else if mentions("unknown command") {
+        let lasting = Failure::new(Fault::Protocol, Fate::NotDone, failure.detail);
+        lasting.because("what answers is no Sentinel; check hosts and ports in the store's URL")
+    } else {
+        failure
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answers(known: &[(&str, usize)]) -> HashMap<String, SentinelAnswer> {
+        let answers = known.iter().map(|(id, others)| {
+            let answer = SentinelAnswer {
+                id: (*id).to_owned(),
+                epoch: 0,
+                primary: (String::new(), 0),
+                others: vec![(String::new(), 0); *others],
+            };
+            ((*id).to_owned(), answer)
+        });
+        answers.collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_from_before_the_last_failover_is_not_believed() {
+        let address = SentinelAddress {
+            sentinels: Vec::new(),
+            primary: String::new(),
+            database: 0,
+            is_encrypted: false,
+        };
+        let sentinels = Sentinels::new(&address, RedisConnectionInfo::default());
+        assert!(sentinels.is_latest(3));
+        assert!(!sentinels.is_latest(2));
+        assert!(sentinels.is_latest(3));
+        tokio::time::advance(EPOCH_KNOWN_FOR).await;
+        assert!(sentinels.is_latest(1), "they were set up anew");
+    }
+
+    #[test]
+    fn more_than_half_of_the_sentinels_have_to_answer() {
+        assert!(is_majority(&answers(&[("a", 0)])));
+        assert!(!is_majority(&answers(&[("a", 2)])));
+        assert!(is_majority(&answers(&[("a", 2), ("b", 2)])));
+        assert!(
+            !is_majority(&answers(&[("a", 3), ("b", 2)])),
+            "the largest number counts"
+        );
+        assert!(!is_majority(&answers(&[])));
+    }
+}

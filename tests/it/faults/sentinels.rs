@@ -1,0 +1,194 @@
+//! A Redis that Sentinels watch: a failover is followed without a restart, and nobody is granted what another holds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::domain::{Claim, Refused, Released, Renewed};
+use leasehold::service::AcquireOutcome;
+use leasehold::store::{Fault, LockStore};
+use tokio::time::Instant;
+
+use super::{Replica, forgetful_redis, lasting, lasting_for};
+use crate::support::fixture::{claim, lock_of, rival};
+use crate::support::redis_server::RedisOptions;
+use crate::support::sentinels::{Sentinels, WatchedPair};
+use crate::support::{EFFECT_TIMEOUT, eventually, stores};
+
+/// Longer than a failover takes, and short enough for the test to wait for it.
+const TTL: Duration = Duration::from_secs(8);
+
+async fn pair() -> WatchedPair {
+    WatchedPair::start(RedisOptions::forgetful()).await
+}
+
+async fn store(sentinels: &Sentinels) -> Arc<dyn LockStore> {
+    let address = sentinels.database(0);
+    let store = stores::sentinel_store(&address, &stores::redis_config()).await;
+    store.expect("the primary is found")
+}
+
+async fn replica(sentinels: &Sentinels) -> Replica {
+    Replica::on(store(sentinels).await)
+}
+
+/// Asserts that the lease of the claim outlives the failover, that new grants wait for leases that may be lost, and that
+/// fencing tokens grow.
+async fn is_kept(replica: &Replica, pair: &WatchedPair, held: &Claim, fence: u64) {
+    pair.is_promoted().await;
+    // Until it notices, it may still use the former primary.
+    eventually("new grants wait", async || {
+        replica.service.store_health().recovering_for
+    })
+    .await;
+    eventually("it is renewed at the new primary", async || {
+        let renewed = replica.renew(held).await;
+        matches!(renewed, Ok(Renewed::Extended(_))).then_some(())
+    })
+    .await;
+    let released = eventually("it is released", async || replica.release(held).await.ok()).await;
+    assert!(matches!(released, Released::Freed { .. }), "{released:?}");
+    let next = replica
+        .granted_not_before(&lasting(rival(held)), Instant::now())
+        .await;
+    assert!(next.holder.fence.get() > fence);
+}
+
+#[tokio::test]
+async fn a_planned_failover_is_followed_for_commands_and_messages() {
+    let pair = pair().await;
+    let [holder, other] = [
+        replica(&pair.sentinels).await,
+        replica(&pair.sentinels).await,
+    ];
+    super::all_listen(&pair.primary, 2).await;
+    let held = lasting_for(TTL, claim());
+    let fence = holder.granted(&held).await;
+    pair.is_in_step().await;
+    pair.sentinels.fail_over().await;
+    is_kept(&holder, &pair, &held, fence).await;
+
+    super::all_listen(&pair.replica, 2).await;
+    let held = lasting(claim());
+    holder.granted(&held).await;
+    let waiter = lasting(rival(&held));
+    let waiting = other.acquire_within(&waiter, EFFECT_TIMEOUT);
+    let releasing = async {
+        eventually("it is queued", async || {
+            let view = holder.service.inspect(lock_of(&held)).await.ok()?;
+            (view.queue.length == 1).then_some(())
+        })
+        .await;
+        holder.release(&held).await
+    };
+    let (granted, released) = tokio::join!(waiting, releasing);
+    assert!(
+        matches!(released, Ok(Released::Freed { .. })),
+        "{released:?}"
+    );
+    assert!(
+        matches!(granted, Ok(AcquireOutcome::Granted(_))),
+        "{granted:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_primary_that_is_killed_is_replaced() {
+    let mut pair = pair().await;
+    let replica = replica(&pair.sentinels).await;
+    let held = lasting_for(TTL, claim());
+    let fence = replica.granted(&held).await;
+    pair.is_in_step().await;
+    pair.primary.kill();
+    is_kept(&replica, &pair, &held, fence).await;
+}
+
+#[tokio::test]
+async fn what_a_failover_loses_is_not_granted_again_while_it_may_be_held() {
+    let mut pair = pair().await;
+    let [holder, other] = [
+        replica(&pair.sentinels).await,
+        replica(&pair.sentinels).await,
+    ];
+    // So that everybody knows of leases this long.
+    other.granted(&lasting_for(TTL, claim())).await;
+    pair.separate().await;
+    let held = lasting_for(TTL, claim());
+    let lease = holder.lease(&held).await;
+    let held_until = Instant::now() + lease.holder.expires_in;
+    drop(holder);
+    pair.primary.kill();
+    pair.is_promoted().await;
+    // A process that has never seen the former primary must know it too.
+    let fresh = replica(&pair.sentinels).await;
+    let rival_claim = lasting_for(TTL, rival(&held));
+    let next = fresh.granted_not_before(&rival_claim, held_until).await;
+    assert!(next.holder.fence > lease.holder.fence);
+    let refused = other.acquire(&rival(&held)).await;
+    assert!(
+        matches!(refused, Ok(AcquireOutcome::Refused(Refused::Blocked(_)))),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_former_primary_that_comes_back_grants_nothing() {
+    let pair = pair().await;
+    let replica = replica(&pair.sentinels).await;
+    let held = lasting_for(TTL, claim());
+    let fence = replica.granted(&held).await;
+    pair.is_in_step().await;
+    pair.primary.pause();
+    is_kept(&replica, &pair, &held, fence).await;
+    let next = lasting(claim());
+    replica.granted(&next).await;
+    pair.primary.resume();
+    for _ in 0..100 {
+        replica.assert_holds(&next).await;
+        replica.granted(&lasting(claim())).await;
+    }
+    eventually("the Sentinels have demoted it", async || {
+        let role = pair.primary.info("replication", "role").await;
+        (role == "slave").then_some(())
+    })
+    .await;
+    replica.assert_holds(&next).await;
+}
+
+#[tokio::test]
+async fn most_of_the_sentinels_have_to_answer() {
+    let mut pair = pair().await;
+    let started = replica(&pair.sentinels).await;
+    pair.sentinels.kill(0);
+    let replica = replica(&pair.sentinels).await;
+    let held = lasting(claim());
+    replica.granted(&held).await;
+    pair.sentinels.kill(1);
+    // A process that hears only a minority cannot know whether its primary was replaced.
+    let trouble = eventually("it is given up", async || {
+        started.service.store_health().trouble
+    })
+    .await;
+    assert!(trouble.contains("too few of its Sentinels"), "{trouble}");
+}
+
+#[tokio::test]
+async fn what_is_no_sentinel_or_knows_no_such_primary_is_refused_at_the_start() {
+    let server = forgetful_redis().await;
+    let sentinels = Sentinels::watch(server.port(), 1, None).await;
+    let mut address = sentinels.database(0);
+    address.primary = "other".to_owned();
+    let refusal = async |address| {
+        let store = stores::sentinel_store(&address, &stores::redis_config()).await;
+        match store {
+            Err(error) => (error.fault(), error.detail().to_owned()),
+            Ok(store) => panic!("it must be refused: {:?}", store.health()),
+        }
+    };
+    let (fault, why) = refusal(address.clone()).await;
+    assert_eq!(fault, Fault::Database, "{why}");
+    assert!(why.contains("no primary of the name"), "{why}");
+    address.sentinels = vec![("127.0.0.1".to_owned(), server.port())];
+    let (fault, why) = refusal(address).await;
+    assert_eq!(fault, Fault::Protocol, "{why}");
+    assert!(why.contains("is no Sentinel"), "{why}");
+}

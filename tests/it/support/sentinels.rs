@@ -1,0 +1,195 @@
+//! Real Sentinels that a test starts over its own Redis servers.
+
+use std::fmt::Write as _;
+
+use leasehold::config::SentinelAddress;
+use redis::{Client, FromRedisValue};
+use tempfile::TempDir;
+
+use super::eventually;
+use super::redis_server::{Process, RedisOptions, RedisServer, TlsFiles, free_port};
+
+/// The name under which they watch the primary.
+pub(crate) const PRIMARY: &str = "locks";
+
+/// How long a Redis is silent before a Sentinel takes it for down.
+const DOWN_AFTER_MS: u64 = 500;
+
+/// Some Sentinels, which know each other from the start.
+pub(crate) struct Sentinels {
+    ports: Vec<u16>,
+    processes: Vec<Option<Process>>,
+    is_encrypted: bool,
+    /// Of their configuration files, which they rewrite.
+    _directory: TempDir,
+}
+
+impl Sentinels {
+    /// Starts this number of Sentinels, which watch the Redis at this port.
+    pub(crate) async fn watch(primary: u16, count: usize, tls: Option<&TlsFiles>) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
+        let id = |number: usize| format!("{:040x}", number + 1);
+        let mut processes = Vec::new();
+        for (number, port) in ports.iter().enumerate() {
+            let mut config = String::new();
+            let path = directory.path().display();
+            writeln!(config, "bind 127.0.0.1\ndir {path}\nprotected-mode no").expect("a text");
+            match tls {
+                None => writeln!(config, "port {port}"),
+                Some(tls) => writeln!(
+                    config,
+                    "port 0\ntls-port {port}\ntls-replication yes\ntls-auth-clients no\ntls-cert-file {}\n\
+                     tls-key-file {}\ntls-ca-cert-file {}",
+                    tls.certificate, tls.key, tls.authority
+                ),
+            }
+            .expect("a text");
+            let quorum = count / 2 + 1;
+            writeln!(
+                config,
+                "sentinel myid {}\nsentinel monitor {PRIMARY} 127.0.0.1 {primary} {quorum}\n\
+                 sentinel down-after-milliseconds {PRIMARY} {DOWN_AFTER_MS}\n\
+                 sentinel failover-timeout {PRIMARY} 3000",
+                id(number)
+            )
+            .expect("a text");
+            for (other, port) in ports.iter().enumerate().filter(|(it, _)| *it != number) {
+                let id = id(other);
+                writeln!(
+                    config,
+                    "sentinel known-sentinel {PRIMARY} 127.0.0.1 {port} {id}"
+                )
+                .expect("a text");
+            }
+            let file = directory.path().join(format!("{port}.conf"));
+            std::fs::write(&file, config).expect("a writable directory");
+            let file = file.to_str().expect("a path in UTF-8").to_owned();
+            processes.push(Some(Process::start(
+                &[file, "--sentinel".to_owned()],
+                None,
+                &[],
+            )));
+        }
+        let sentinels = Self {
+            ports,
+            processes,
+            is_encrypted: tls.is_some(),
+            _directory: directory,
+        };
+        if !sentinels.is_encrypted {
+            eventually("all Sentinels answer", async || {
+                for number in 0..count {
+                    sentinels.ask::<String>(number, &["MYID"]).await?;
+                }
+                Some(())
+            })
+            .await;
+        }
+        sentinels
+    }
+
+    /// The address of a database of the primary, for a store.
+    pub(crate) fn database(&self, database: u16) -> SentinelAddress {
+        let place = |port: &u16| ("127.0.0.1".to_owned(), *port);
+        SentinelAddress {
+            sentinels: self.ports.iter().map(place).collect(),
+            primary: PRIMARY.to_owned(),
+            database: database.into(),
+            is_encrypted: self.is_encrypted,
+        }
+    }
+
+    /// Kills one of them.
+    pub(crate) fn kill(&mut self, number: usize) {
+        drop(self.processes[number].take());
+    }
+
+    /// The port of the primary, as the first one that lives knows it.
+    pub(crate) async fn primary(&self) -> Option<u16> {
+        let alive = self.processes.iter().position(Option::is_some)?;
+        let words = ["GET-MASTER-ADDR-BY-NAME", PRIMARY];
+        let (_, port): (String, String) = self.ask(alive, &words).await?;
+        port.parse().ok()
+    }
+
+    /// Promotes a replica, as an operator does.
+    pub(crate) async fn fail_over(&self) {
+        eventually("a failover begins", async || {
+            self.ask::<String>(0, &["FAILOVER", PRIMARY]).await
+        })
+        .await;
+    }
+
+    /// How many replicas the first one knows.
+    async fn replicas(&self) -> Option<usize> {
+        let replicas: Vec<redis::Value> = self.ask(0, &["REPLICAS", PRIMARY]).await?;
+        Some(replicas.len())
+    }
+
+    /// What one of them answers to `SENTINEL` with these words; none if it does not, or refuses.
+    async fn ask<T: FromRedisValue>(&self, number: usize, words: &[&str]) -> Option<T> {
+        let url = format!("redis://127.0.0.1:{}", self.ports[number]);
+        let client = Client::open(url).expect("a URL");
+        let mut connection = client.get_multiplexed_async_connection().await.ok()?;
+        let mut command = redis::cmd("SENTINEL");
+        command.arg(words).query_async(&mut connection).await.ok()
+    }
+}
+
+/// A primary with a replica, and three Sentinels that watch them.
+pub(crate) struct WatchedPair {
+    pub(crate) primary: RedisServer,
+    pub(crate) replica: RedisServer,
+    pub(crate) sentinels: Sentinels,
+}
+
+impl WatchedPair {
+    pub(crate) async fn start(options: RedisOptions) -> Self {
+        let primary = RedisServer::start(options.clone()).await;
+        let replica = RedisServer::start(options).await;
+        let port = primary.port().to_string();
+        replica.command(&["REPLICAOF", "127.0.0.1", &port]).await;
+        let sentinels = Sentinels::watch(primary.port(), 3, None).await;
+        let pair = Self {
+            primary,
+            replica,
+            sentinels,
+        };
+        pair.is_in_step().await;
+        eventually("the Sentinels know the replica", async || {
+            (pair.sentinels.replicas().await? == 1).then_some(())
+        })
+        .await;
+        pair
+    }
+
+    /// Waits until the replica has everything.
+    pub(crate) async fn is_in_step(&self) {
+        eventually("the replica has everything", async || {
+            let field = |server| RedisServer::info(server, "replication", "master_repl_offset");
+            let (there, here) = (field(&self.primary).await, field(&self.replica).await);
+            let link = self.replica.info("replication", "master_link_status").await;
+            (there == here && link == "up").then_some(())
+        })
+        .await;
+    }
+
+    /// Cuts the replication for ever: from now on the replica misses new writes.
+    pub(crate) async fn separate(&self) {
+        self.is_in_step().await;
+        let forbidden = ["ACL", "SETUSER", "default", "-psync", "-sync", "-replconf"];
+        self.primary.command(&forbidden).await;
+        self.primary
+            .command(&["CLIENT", "KILL", "TYPE", "replica"])
+            .await;
+    }
+
+    /// Waits until the replica is the primary.
+    pub(crate) async fn is_promoted(&self) {
+        eventually("the replica is promoted", async || {
+            (self.sentinels.primary().await? == self.replica.port()).then_some(())
+        })
+        .await;
+    }
+}
