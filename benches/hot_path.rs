@@ -15,7 +15,11 @@
 )]
 #![allow(missing_docs, reason = "the harness makes public items")]
 
-#[allow(dead_code, reason = "tests need more of it than a measurement does")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "tests need more of it than a measurement does"
+)]
 #[path = "../tests/it/support/redis_server.rs"]
 mod redis_server;
 

@@ -16,7 +16,11 @@ mod experiments;
 mod http1;
 mod machine;
 mod plot;
-#[allow(dead_code, reason = "tests need more of it than a measurement does")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "tests need more of it than a measurement does"
+)]
 #[path = "../../tests/it/support/redis_server.rs"]
 mod redis_server;
 mod report;

@@ -50,6 +50,10 @@ impl KnownHosts {
     }
 
     fn contains(&self, host: &str) -> bool {
+        let is_of_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
+        if !host.bytes().all(is_of_host) {
+            return false;
+        }
         let host = host.strip_suffix('.').unwrap_or(host);
         let address = host
             .strip_prefix('[')
@@ -191,6 +195,8 @@ mod tests {
             "?",
             "127.1",
             "user@localhost",
+            "evil.example#.localhost",
+            "evil.example/.localhost",
             "éocalhost",
         ] {
             assert!(!hosts.contains(unknown), "{unknown}");
