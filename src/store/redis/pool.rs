@@ -139,14 +139,16 @@ impl Pool {
     /// Why there is no connection, if known. Nothing was sent.
     pub(super) fn not_connected(&self) -> Failure {
         let none = "no connection in time";
-        match self.refusal() {
-            Some(mut failure) => {
-                failure.detail = format!("{none}: {}", failure.detail);
-                failure.is_worth_retrying = false;
-                failure
+        let mut failure = match self.refusal() {
+            Some(mut refusal) => {
+                refusal.detail = format!("{none}: {}", refusal.detail);
+                refusal
             }
             None => Failure::new(Fault::Io, Fate::NotDone, none),
-        }
+        };
+        // What may pass is worth the rest of the time that the request has.
+        failure.is_worth_retrying = !failure.is_lasting();
+        failure
     }
 
     /// Why the last attempt to connect failed; none if it succeeded.

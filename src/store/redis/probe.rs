@@ -22,7 +22,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Why requests are refused at once; none unless Redis is known to be down.
 pub(super) fn known_down(pool: &Pool, recovery: &Recovery) -> Option<Failure> {
     let length = recovery.outage.length();
-    let silence = length.filter(|it| *it >= KNOWN_DOWN_AFTER)?;
+    let silence = length.filter(|it| *it >= KNOWN_DOWN_AFTER && recovery.outage.is_confirmed())?;
     // None while connections can be opened: whatever goes wrong then, each request has to find out.
     let mut failure = pool.refusal()?;
     failure.is_worth_retrying = false;
@@ -38,7 +38,10 @@ pub(super) async fn run(pool: Weak<Pool>, recovery: Arc<Recovery>) {
         while recovery.outage.length().is_some() {
             let Some(pool) = pool.upgrade() else { return };
             // A connection that can be opened ends the silence.
-            let _ = pool.connect(Instant::now() + PROBE_TIMEOUT).await;
+            let probe = pool.connect(Instant::now() + PROBE_TIMEOUT).await;
+            if probe.is_err() {
+                recovery.outage.confirm();
+            }
             drop(pool);
             sleep(PROBE_PAUSE).await;
         }

@@ -43,6 +43,23 @@ impl Network {
     }
 }
 
+/// Opening a connection may take less time than an operation, and be tried several times.
+#[tokio::test]
+async fn an_interruption_that_is_shorter_than_the_timeout_costs_only_time() {
+    let network = Network::start().await;
+    for claim in lasting_claims("ridden-out", 3) {
+        network.proxy.refuse(true);
+        network.proxy.cut();
+        let over = async {
+            tokio::time::sleep(Duration::from_millis(900)).await;
+            network.proxy.refuse(false);
+        };
+        let (granted, ()) = tokio::join!(network.behind.acquire(&claim), over);
+        let granted = granted.expect("there was time");
+        assert_eq!(granted.kind(), Some(GrantKind::New), "{granted:?}");
+    }
+}
+
 /// Each thread of the service has its own runtime, and each runtime its own connections.
 #[tokio::test]
 async fn a_thread_that_cannot_connect_uses_the_connections_of_others() {

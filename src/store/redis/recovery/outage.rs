@@ -33,6 +33,8 @@ pub(in crate::store::redis) struct Outage {
     recent_until_ms: AtomicU64,
     /// Since when no connection could be opened.
     unverified_since_ms: AtomicU64,
+    /// Whether a probe has failed since this outage was long.
+    is_confirmed: AtomicBool,
     /// Whether connections from before this outage are no longer used.
     is_distrusted: AtomicBool,
 }
@@ -46,6 +48,7 @@ impl Outage {
             answered_ms: AtomicU64::new(0),
             recent_until_ms: AtomicU64::new(0),
             unverified_since_ms: AtomicU64::new(0),
+            is_confirmed: AtomicBool::new(false),
             is_distrusted: AtomicBool::new(false),
         }
     }
@@ -88,9 +91,20 @@ impl Outage {
     pub(super) fn is_over(&self) {
         if self.since_ms.load(Ordering::Relaxed) > 0 {
             self.since_ms.store(0, Ordering::SeqCst);
+            self.is_confirmed.store(false, Ordering::SeqCst);
             self.is_distrusted.store(false, Ordering::SeqCst);
             self.prolong(Instant::now());
         }
+    }
+
+    /// A probe has failed.
+    pub(in crate::store::redis) fn confirm(&self) {
+        self.is_confirmed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a probe has failed. The length alone may be that of a pause of this process.
+    pub(in crate::store::redis) fn is_confirmed(&self) -> bool {
+        self.is_confirmed.load(Ordering::SeqCst)
     }
 
     /// Whether the outage is so long that Redis may have forgotten waiters.
