@@ -103,7 +103,7 @@ fn load(
     directory: &Path,
     locks_max: usize,
 ) -> Result<(MemoryStore, Arc<FileJournal>, Disk), String> {
-    let wall = wall_time();
+    let (wall, begun) = (wall_time(), Instant::now());
     let disk = Disk::open(
         directory,
         Clocks {
@@ -123,6 +123,8 @@ fn load(
     })?;
     let journal = Arc::new(FileJournal::new(downtime, now));
     let state = loading.finish(now);
+    // A disk may be slow, and leases end by the clock of the system.
+    let now = now + begun.elapsed();
     let memory = MemoryStore::journaled(state, now, Arc::clone(&journal) as _);
     Ok((memory, journal, disk))
 }

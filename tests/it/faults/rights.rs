@@ -107,7 +107,7 @@ async fn without_the_right_to_channels_everything_works_and_it_is_reported() {
     .await;
 }
 
-/// Redis 7.0 has no error code for it, later versions reply NOPERM.
+/// Only the words of the error say so, and they depend on the version.
 #[tokio::test]
 async fn what_a_script_may_not_do_in_the_middle_may_be_done() {
     let server = durable_redis().await;
