@@ -14,6 +14,7 @@
 )]
 
 mod abuse;
+mod again;
 mod api;
 mod cli;
 mod config;

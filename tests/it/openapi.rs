@@ -38,14 +38,14 @@ fn the_committed_document_is_the_one_that_the_code_makes() {
 
 #[tokio::test]
 async fn the_served_document_is_the_same() {
-    let answer = Api::new().send(call("GET", "/openapi.json")).await;
+    let answer = Api::new().await.send(call("GET", "/openapi.json")).await;
     assert_eq!(answer.header("content-type"), "application/json");
     assert_eq!(answer.text(), openapi::json());
 }
 
 #[tokio::test]
 async fn what_is_documented_is_served_and_what_is_served_is_documented() {
-    let (api, document) = (Api::new(), document());
+    let (api, document) = (Api::new().await, document());
     let documented: BTreeSet<_> = document["paths"]
         .as_object()
         .expect("paths")
@@ -167,7 +167,7 @@ async fn null_is_documented_and_means_that_a_field_is_left_out() {
         }
     }
     let request = call("POST", "/locks").json(body.to_string());
-    assert_eq!(Api::new().send(request).await.status, 201, "{body}");
+    assert_eq!(Api::new().await.send(request).await.status, 201, "{body}");
 }
 
 /// Runs a check on random texts that match a pattern of the document.
@@ -185,7 +185,7 @@ fn generated(pattern: &Value, check: impl Fn(String) -> Result<(), TestCaseError
 /// Every response with a lease, a lock or a problem has the members that its schema requires, and no others.
 #[tokio::test]
 async fn answers_have_the_members_that_their_schemas_say() {
-    let (api, document) = (Api::new(), document());
+    let (api, document) = (Api::new().await, document());
     let schema = |name: &str| &document["components"]["schemas"][name];
     let grant = api.send(call("POST", "/locks/a")).await.json();
     let held = api.send(call("POST", "/locks/a")).await.json();

@@ -4,7 +4,7 @@ use super::support::{Api, get, post};
 
 #[tokio::test]
 async fn a_shell_script_gets_just_the_token() {
-    let api = Api::new();
+    let api = Api::new().await;
     let answer = api
         .send(post("/locks/a").header("accept", "text/plain"))
         .await;
@@ -15,7 +15,7 @@ async fn a_shell_script_gets_just_the_token() {
 
 #[tokio::test]
 async fn a_client_that_takes_anything_gets_json() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (name, accept) in [
         ("a", "*/*"),
         ("b", "application/json, text/plain"),
@@ -34,7 +34,7 @@ async fn a_client_that_takes_anything_gets_json() {
 
 #[tokio::test]
 async fn a_refusal_is_a_problem_whatever_the_client_accepts() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a").await;
     let refused = api
         .send(post("/locks/a").header("accept", "text/plain"))
@@ -44,7 +44,7 @@ async fn a_refusal_is_a_problem_whatever_the_client_accepts() {
 
 #[tokio::test]
 async fn a_problem_can_be_read_by_programs_and_by_people() {
-    let api = Api::new();
+    let api = Api::new().await;
     let page = async |accept| {
         let page = get("/problems/lock_held").header("accept", accept);
         api.send(page).await.header("content-type").to_owned()
@@ -59,7 +59,7 @@ async fn a_problem_can_be_read_by_programs_and_by_people() {
 
 #[tokio::test]
 async fn several_locks_cannot_be_held_by_a_stream_and_that_is_said() {
-    let api = Api::new();
+    let api = Api::new().await;
     let asked = post("/locks?names=a&names=b").header("accept", "text/event-stream");
     let answer = api.send(asked).await;
     assert_eq!(answer.refusal(), (400, "invalid_field".to_owned()));

@@ -12,7 +12,7 @@ use super::support::{Api, get, post};
 
 #[tokio::test]
 async fn a_body_that_is_neither_json_nor_a_form_is_415() {
-    let api = Api::new();
+    let api = Api::new().await;
     for content_type in [
         "text/plain",
         "application/xml",
@@ -41,7 +41,7 @@ async fn a_body_that_is_neither_json_nor_a_form_is_415() {
 
 #[tokio::test]
 async fn a_type_with_parameters_or_none_at_all_is_fine() {
-    let api = Api::new();
+    let api = Api::new().await;
     let form = "application/x-www-form-urlencoded;charset=UTF-8";
     for (name, content_type) in [("a", form), ("b", "APPLICATION/X-WWW-FORM-URLENCODED")] {
         let request = post(&format!("/locks/{name}")).header("content-type", content_type);
@@ -60,7 +60,7 @@ async fn a_type_with_parameters_or_none_at_all_is_fine() {
 
 #[tokio::test]
 async fn json_that_is_no_object_or_no_json_is_malformed() {
-    let api = Api::new();
+    let api = Api::new().await;
     let deep = format!("{{\"a\":{}", "[".repeat(60_000));
     for body in [
         "[]",
@@ -94,7 +94,7 @@ async fn json_that_is_no_object_or_no_json_is_malformed() {
 
 #[tokio::test]
 async fn deep_json_is_harmless_everywhere() {
-    let api = Api::new();
+    let api = Api::new().await;
     let deep = format!("{}{}", "[".repeat(30_000), "]".repeat(30_000));
     for field in ["metadata", "ttl", "nonsense"] {
         let body = format!("{{\"{field}\":{deep}}}");
@@ -108,7 +108,7 @@ async fn deep_json_is_harmless_everywhere() {
 
 #[tokio::test]
 async fn invalid_utf_8_is_refused_everywhere() {
-    let api = Api::new();
+    let api = Api::new().await;
     for request in [
         post("/locks/a?owner=%FF"),
         post("/locks/a?%FF=x"),
@@ -128,7 +128,7 @@ async fn invalid_utf_8_is_refused_everywhere() {
 
 #[tokio::test]
 async fn a_body_that_is_too_large_is_413_with_or_without_a_content_length() {
-    let api = Api::new();
+    let api = Api::new().await;
     let fits = format!("{{\"owner\":\"{}\"}}", "o".repeat(65_536 - 12));
     assert_eq!(fits.len(), 65_536);
     assert_eq!(
@@ -146,7 +146,7 @@ async fn a_body_that_is_too_large_is_413_with_or_without_a_content_length() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_does_not_arrive_is_408() {
-    let api = Api::with(|settings| settings.body_timeout = Duration::from_secs(3));
+    let api = Api::with(|settings| settings.body_timeout = Duration::from_secs(3)).await;
     let begun = tokio::time::Instant::now();
     let never = stream::pending::<Result<Bytes, Infallible>>();
     let answer = api
@@ -170,7 +170,7 @@ impl AsRef<[u8]> for Piece {
 #[tokio::test]
 async fn the_pieces_of_a_body_are_not_kept_while_others_come() {
     const PIECES: usize = 1_000;
-    let (kept, api) = (Arc::new(()), Api::new());
+    let (kept, api) = (Arc::new(()), Api::new().await);
     let pieces = stream::iter(0..PIECES).map({
         let kept = Arc::clone(&kept);
         move |_| {
@@ -188,6 +188,7 @@ async fn the_pieces_of_a_body_are_not_kept_while_others_come() {
 async fn a_body_that_breaks_off_is_malformed() {
     let chunks = stream::iter([Ok("{\"ttl\":"), Err(std::io::Error::other("gone"))]);
     let answer = Api::new()
+        .await
         .send(post("/locks/a").json(Body::from_stream(chunks)))
         .await;
     assert_eq!(answer.refusal(), (400, "malformed_body".to_owned()));
@@ -197,6 +198,7 @@ async fn a_body_that_breaks_off_is_malformed() {
 async fn a_get_does_not_read_its_body() {
     let never = stream::pending::<Result<Bytes, Infallible>>();
     let answer = Api::new()
+        .await
         .send(get("/locks/a").json(Body::from_stream(never)))
         .await;
     assert_eq!(answer.status, 200);

@@ -6,18 +6,18 @@ use leasehold::http::{Access, Failures, KeyRing, KnownHosts, Role};
 use super::support::{Api, Call, call, delete, get, post};
 
 /// A service on 127.0.0.1, with one more host name.
-fn on_loopback() -> Api {
+async fn on_loopback() -> Api {
     let hosts = KnownHosts::new(
         ([127, 0, 0, 1], 7625).into(),
         vec!["locks.internal".to_owned()],
     );
-    Api::with(|settings| settings.access = Access::Open(hosts))
+    Api::with(|settings| settings.access = Access::Open(hosts)).await
 }
 
 /// A service on every address, with auth = "none".
-fn open_to_all() -> Api {
+async fn open_to_all() -> Api {
     let hosts = KnownHosts::new(([0, 0, 0, 0], 7625).into(), Vec::new());
-    Api::with(|settings| settings.access = Access::Open(hosts))
+    Api::with(|settings| settings.access = Access::Open(hosts)).await
 }
 
 /// The headers that mark a request as cross-site.
@@ -37,7 +37,7 @@ fn local(request: Call) -> Call {
 
 #[tokio::test]
 async fn a_page_of_another_site_neither_changes_nor_sees_locks() {
-    for api in [on_loopback(), open_to_all()] {
+    for api in [on_loopback().await, open_to_all().await] {
         let token = api.token_of("/locks/a").await;
         for mark in marks() {
             for request in [
@@ -69,7 +69,7 @@ async fn a_page_of_another_site_neither_changes_nor_sees_locks() {
 
 #[tokio::test]
 async fn a_link_on_another_site_leads_to_pages_and_probes() {
-    let api = on_loopback();
+    let api = on_loopback().await;
     for path in ["/", "/livez", "/readyz", "/docs/", "/problems/lock_held"] {
         for mark in marks() {
             let request = mark(local(get(path))).header("sec-fetch-mode", "navigate");
@@ -80,7 +80,7 @@ async fn a_link_on_another_site_leads_to_pages_and_probes() {
 
 #[tokio::test]
 async fn our_own_pages_and_the_address_bar_may_do_everything() {
-    let api = on_loopback();
+    let api = on_loopback().await;
     for (number, request) in [
         post("/locks/0").header("sec-fetch-site", "same-origin"),
         post("/locks/1").header("sec-fetch-site", "none"),
@@ -99,7 +99,7 @@ async fn our_own_pages_and_the_address_bar_may_do_everything() {
 
 #[tokio::test]
 async fn a_name_that_a_page_made_up_for_our_address_reaches_nothing() {
-    let api = on_loopback();
+    let api = on_loopback().await;
     api.token_of("/locks/a").await;
     for path in ["/locks/a?force=true", "/livez", "/", "/nothing"] {
         for host in [
@@ -125,7 +125,7 @@ async fn a_name_that_a_page_made_up_for_our_address_reaches_nothing() {
 
 #[tokio::test]
 async fn a_loopback_listener_accepts_its_usual_names() {
-    let api = on_loopback();
+    let api = on_loopback().await;
     for host in [
         "localhost",
         "localhost:7625",
@@ -144,11 +144,12 @@ async fn a_loopback_listener_accepts_its_usual_names() {
 /// Such a service cannot know its host names unless they are configured.
 #[tokio::test]
 async fn a_service_for_other_machines_accepts_any_name_until_names_are_configured() {
-    let any = open_to_all();
+    let any = open_to_all().await;
     let named = Api::with(|settings| {
         let names = vec!["locks.example".to_owned()];
         settings.access = Access::Open(KnownHosts::new(([0, 0, 0, 0], 7625).into(), names));
-    });
+    })
+    .await;
     for (host, status) in [("locks.example", 200), ("elsewhere.example", 403)] {
         let request = || get("/locks").header("host", host);
         assert_eq!(any.send(request()).await.status, 200, "{host}");
@@ -162,7 +163,8 @@ async fn with_a_key_cross_site_requests_are_like_any_other() {
     let api = Api::with(|settings| {
         let ring = KeyRing::new([(Role::Client, "s3cret")]);
         settings.access = Access::Keys(ring, Failures::new(60));
-    });
+    })
+    .await;
     let request = post("/locks/a")
         .header("host", "locks.example")
         .header("origin", "https://dashboard.example")
@@ -177,7 +179,7 @@ async fn with_a_key_cross_site_requests_are_like_any_other() {
 
 #[tokio::test]
 async fn no_response_is_sniffed() {
-    let api = Api::new();
+    let api = Api::new().await;
     for request in [
         get("/locks/a"),
         post("/locks/a"),
@@ -196,7 +198,7 @@ async fn no_response_is_sniffed() {
 
 #[tokio::test]
 async fn our_pages_load_nothing_from_elsewhere_and_are_shown_in_no_frame() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (page, scripts) in [
         (get("/docs/"), "script-src 'self'"),
         (

@@ -25,7 +25,7 @@ async fn is_free_soon(api: &Api) -> bool {
 
 #[tokio::test]
 async fn a_response_that_is_dropped_before_it_was_sent_rolls_back_the_grant() {
-    let api = Api::new();
+    let api = Api::new().await;
     let response = api
         .router
         .clone()
@@ -39,7 +39,7 @@ async fn a_response_that_is_dropped_before_it_was_sent_rolls_back_the_grant() {
 
 #[tokio::test]
 async fn a_response_that_was_taken_for_sending_keeps_the_grant() {
-    let api = Api::new();
+    let api = Api::new().await;
     let response = api
         .router
         .clone()
@@ -54,7 +54,7 @@ async fn a_response_that_was_taken_for_sending_keeps_the_grant() {
 
 #[tokio::test]
 async fn a_replay_that_is_dropped_leaves_the_lease_to_its_holder() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a").await;
     let mut again = acquire();
     again

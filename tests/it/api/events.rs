@@ -21,7 +21,7 @@ async fn tell_three(api: &Api, stream: &mut EventStream, name: &str) -> Vec<Even
 
 #[tokio::test(start_paused = true)]
 async fn events_arrive_in_order_with_ids() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut stream = EventStream::of(api.open(get("/events")).await);
     let events = tell_three(&api, &mut stream, "a").await;
     let kinds: Vec<_> = events.iter().map(|event| event.kind.as_str()).collect();
@@ -40,7 +40,7 @@ async fn events_arrive_in_order_with_ids() {
 /// Each event is written to each stream.
 #[tokio::test]
 async fn an_event_stream_too_many_is_refused_until_another_one_ends() {
-    let api = Api::with(|settings| settings.event_streams_max = 2);
+    let api = Api::with(|settings| settings.event_streams_max = 2).await;
     let of_all = EventStream::of(api.open(get("/events")).await);
     let _of_one = EventStream::of(api.open(watch("/locks/a")).await);
     for request in [get("/events"), watch("/locks/a")] {
@@ -58,7 +58,7 @@ async fn an_event_stream_too_many_is_refused_until_another_one_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn only_locks_under_the_prefix_have_events() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut stream = EventStream::of(api.open(get("/events?prefix=jobs/")).await);
     api.token_of("/locks/other").await;
     api.token_of("/locks/jobs/1").await;
@@ -67,7 +67,7 @@ async fn only_locks_under_the_prefix_have_events() {
 
 #[tokio::test(start_paused = true)]
 async fn expiry_eviction_and_waiting_have_events() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut stream = EventStream::of(api.open(get("/events")).await);
     api.token_of("/locks/a?ttl=1s").await;
     let waiting = api.begin(post("/locks/a?wait=20s&owner=pod-2"));
@@ -82,7 +82,7 @@ async fn expiry_eviction_and_waiting_have_events() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_reconnects_resumes_after_the_last_event_that_it_saw() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut stream = EventStream::of(api.open(get("/events")).await);
     let events = tell_three(&api, &mut stream, "a").await;
     let last = events[0].id.clone().expect("an id");
@@ -100,7 +100,7 @@ async fn a_client_that_reconnects_resumes_after_the_last_event_that_it_saw() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_may_have_missed_events_gets_a_reset() {
-    let api = Api::new();
+    let api = Api::new().await;
     for unknown in ["never-sent", "caf\u{e9}"] {
         let request = get("/events").header("last-event-id", unknown);
         let mut stream = EventStream::of(api.open(request).await);
@@ -110,7 +110,7 @@ async fn a_client_that_may_have_missed_events_gets_a_reset() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_of_one_lock_begins_with_its_state() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut stream = EventStream::of(api.open(watch("/locks/a")).await);
     let state = stream.expect("state").await;
     assert_eq!(state, api.send(get("/locks/a")).await.json());
@@ -123,7 +123,7 @@ async fn a_watch_of_one_lock_begins_with_its_state() {
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_stops_ends_the_streams_of_watchers() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut all = EventStream::of(api.open(get("/events")).await);
     let mut one = EventStream::of(api.open(watch("/locks/a")).await);
     one.expect("state").await;
@@ -136,7 +136,7 @@ async fn a_process_that_stops_ends_the_streams_of_watchers() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_without_events_sends_keep_alives() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut stream = EventStream::of(api.open(get("/events")).await);
     let quiet = tokio::time::timeout(std::time::Duration::from_secs(60), stream.next()).await;
     assert!(quiet.is_err());
@@ -145,7 +145,7 @@ async fn a_stream_without_events_sends_keep_alives() {
 
 #[tokio::test]
 async fn a_request_for_the_head_of_a_stream_ends() {
-    let api = Api::new();
+    let api = Api::new().await;
     let head = api.send(call("HEAD", "/events")).await;
     assert_eq!(head.status, 200);
     assert_eq!(head.header("content-type"), "text/event-stream");
@@ -155,7 +155,7 @@ async fn a_request_for_the_head_of_a_stream_ends() {
 
 #[tokio::test]
 async fn wrong_fields_of_a_stream_are_refused() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (path, code) in [
         ("/events?prefix=/a", "invalid_field"),
         ("/events?prefx=a", "unknown_field"),

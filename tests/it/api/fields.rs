@@ -7,7 +7,7 @@ const B: &str = "0b0d1d6e-0a58-4f0b-8a0f-2b1f6f1f9a77";
 
 #[tokio::test]
 async fn a_field_means_the_same_in_json_in_a_form_and_in_the_query_string() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (name, request) in [
         (
             "json",
@@ -57,7 +57,7 @@ async fn a_field_means_the_same_in_json_in_a_form_and_in_the_query_string() {
 
 #[tokio::test]
 async fn no_body_an_empty_one_and_null_mean_the_defaults() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (name, request) in [
         ("a", post("/locks/a")),
         ("b", post("/locks/b").json("")),
@@ -77,7 +77,7 @@ async fn no_body_an_empty_one_and_null_mean_the_defaults() {
 
 #[tokio::test]
 async fn a_field_may_be_repeated_with_the_same_value_only() {
-    let api = Api::new();
+    let api = Api::new().await;
     let fine = [
         post("/locks/a?ttl=5s").form("ttl=5s"),
         post("/locks/b?ttl=5s&ttl=5s"),
@@ -106,7 +106,7 @@ async fn a_field_may_be_repeated_with_the_same_value_only() {
 
 #[tokio::test]
 async fn a_field_that_does_not_exist_is_refused_with_the_one_that_was_meant() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (request, field, meant) in [
         (post("/locks/a?tll=5s"), "tll", "did you mean \"ttl\""),
         (
@@ -168,7 +168,7 @@ async fn a_field_that_does_not_exist_is_refused_with_the_one_that_was_meant() {
 
 #[tokio::test]
 async fn a_misspelt_field_for_waiting_or_sharing_gets_a_suggestion() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (request, field, meant) in [
         (post("/locks/a?wiat=5s"), "wiat", "did you mean \"wait\""),
         (
@@ -199,7 +199,7 @@ async fn a_misspelt_field_for_waiting_or_sharing_gets_a_suggestion() {
 
 #[tokio::test]
 async fn a_number_that_is_too_large_is_not_quoted_as_another_one() {
-    let api = Api::new();
+    let api = Api::new().await;
     let digits = "9".repeat(30);
     for (request, field) in [
         (post(&format!("/locks/a?ttl={digits}s")), "ttl"),
@@ -219,7 +219,7 @@ async fn a_number_that_is_too_large_is_not_quoted_as_another_one() {
 
 #[tokio::test]
 async fn a_token_is_a_uuid_and_never_in_the_query_string() {
-    let api = Api::new();
+    let api = Api::new().await;
     let (nil, max) = (
         "00000000-0000-0000-0000-000000000000",
         "ffffffff-ffff-ffff-ffff-ffffffffffff",
@@ -251,7 +251,7 @@ async fn a_token_is_a_uuid_and_never_in_the_query_string() {
 
 #[tokio::test]
 async fn renewing_and_releasing_need_the_token() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a").await;
     for request in [
         put("/locks/a"),
@@ -268,7 +268,7 @@ async fn renewing_and_releasing_need_the_token() {
 
 #[tokio::test]
 async fn an_eviction_takes_only_what_belongs_to_it() {
-    let api = Api::new();
+    let api = Api::new().await;
     let long = format!("/locks/a?force=true&reason={}", "r".repeat(257));
     for (request, field, words) in [
         (delete("/locks/a?reason=x").token(A), "reason", "force=true"),
@@ -293,7 +293,7 @@ async fn an_eviction_takes_only_what_belongs_to_it() {
 /// The rest of the body is not even parsed: it is not valid UTF-8.
 #[tokio::test]
 async fn of_thousands_of_unknown_fields_the_first_is_refused_and_the_rest_is_not_read() {
-    let api = Api::new();
+    let api = Api::new().await;
     let many = "a=1&".repeat(15_000);
     let members = "\"a\":1,".repeat(8_000);
     for request in [
@@ -314,7 +314,7 @@ async fn of_thousands_of_unknown_fields_the_first_is_refused_and_the_rest_is_not
 
 #[tokio::test]
 async fn more_fields_than_any_request_needs_are_refused_though_all_are_known() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (count, status) in [(200, 201), (201, 400)] {
         let form = vec!["ttl=10s"; count].join("&");
         let members = vec![r#""ttl":"10s""#; count].join(",");
@@ -336,7 +336,7 @@ async fn more_fields_than_any_request_needs_are_refused_though_all_are_known() {
 /// Each of these characters is escaped with six.
 #[tokio::test]
 async fn a_name_among_several_is_not_repeated_at_its_full_length() {
-    let api = Api::new();
+    let api = Api::new().await;
     let name = "\u{7f}".repeat(10_000);
     let request = post("/locks").json(serde_json::json!({ "names": [name] }).to_string());
     let refused = api.send(request).await;

@@ -175,7 +175,7 @@ async fn a_grant_that_its_client_does_not_read_in_time_is_rolled_back() {
         write_timeout: Duration::from_millis(50),
         ..config()
     };
-    let server = Server::configured(Api::new(), &config).await;
+    let server = Server::configured(Api::new().await, &config).await;
     for room in [0, 1, ANSWER_LEN - 1] {
         let mut client = Client::acquire(&server, "a", room).await;
         client.is_reset().await;
@@ -245,7 +245,7 @@ async fn a_stream_that_is_not_read_in_time_releases_the_lock() {
         write_timeout: Duration::from_millis(50),
         ..config()
     };
-    let server = Server::configured(Api::new(), &config).await;
+    let server = Server::configured(Api::new().await, &config).await;
     for room in [0, 1, 100] {
         let mut client = Client::hold(&server, "/locks/a?ttl=1h", room).await;
         server.api.is_soon("a", "held").await;

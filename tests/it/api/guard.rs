@@ -6,27 +6,29 @@ use std::time::Duration;
 use leasehold::http::{Access, Failures, KeyRing, Role};
 use leasehold::server::Peer;
 
-use super::support::{Answer, Api, Call, call, delete, get, post};
+use super::support::{Answer, Api, Call, call, delete, get, pass, post};
 
 const FAILURES_MAX: u32 = 20;
 
-fn guarded_by(ring: &KeyRing) -> Api {
+async fn guarded_by(ring: &KeyRing) -> Api {
     Api::with(|settings| {
         settings.access = Access::Keys(ring.clone(), Failures::new(FAILURES_MAX));
     })
+    .await
 }
 
-fn guarded() -> Api {
-    guarded_by(&KeyRing::new([(Role::Client, "s3cret")]))
+async fn guarded() -> Api {
+    guarded_by(&KeyRing::new([(Role::Client, "s3cret")])).await
 }
 
-fn with_every_role() -> Api {
+async fn with_every_role() -> Api {
     guarded_by(&KeyRing::new([
         (Role::Reader, "reader"),
         (Role::Client, "client"),
         (Role::Client, "next"),
         (Role::Admin, "admin"),
     ]))
+    .await
 }
 
 fn with_key(request: Call, key: &str) -> Call {
@@ -48,20 +50,20 @@ async fn without_the_key_nothing_about_locks_is_answered() {
         "/events",
         "/metrics",
     ] {
-        let api = guarded();
+        let api = guarded().await;
         for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"] {
             let answer = api.send(call(method, path)).await;
             assert_eq!(answer.status, 401, "{method} {path}");
             assert_eq!(answer.header("www-authenticate"), "Bearer");
         }
     }
-    let answer = guarded().send(post("/locks/a")).await;
+    let answer = guarded().await.send(post("/locks/a")).await;
     insta::assert_snapshot!("unauthorized", answer.shape());
 }
 
 #[tokio::test]
 async fn a_wrong_key_is_refused_like_none() {
-    let api = guarded();
+    let api = guarded().await;
     let long = format!("Bearer {}", "s".repeat(10_000));
     for presented in [
         "Bearer s3cre",
@@ -86,7 +88,7 @@ async fn a_wrong_key_is_refused_like_none() {
 
 #[tokio::test]
 async fn the_right_key_opens_everything_but_evictions() {
-    let api = guarded();
+    let api = guarded().await;
     for presented in ["Bearer s3cret", "bearer s3cret", "BEARER  s3cret"] {
         let answer = api
             .send(get("/locks").header("authorization", presented))
@@ -108,7 +110,7 @@ async fn the_right_key_opens_everything_but_evictions() {
 
 #[tokio::test]
 async fn probes_and_documents_stay_open() {
-    let api = guarded();
+    let api = guarded().await;
     for path in [
         "/",
         "/livez",
@@ -125,7 +127,7 @@ async fn probes_and_documents_stay_open() {
 
 #[tokio::test]
 async fn each_role_may_do_what_those_below_it_may_and_no_more() {
-    let api = with_every_role();
+    let api = with_every_role().await;
     for (key, read, change, evict) in [
         ("reader", 200, 403, 403),
         ("client", 200, 201, 403),
@@ -162,7 +164,7 @@ async fn each_role_may_do_what_those_below_it_may_and_no_more() {
 #[tokio::test]
 async fn keys_can_be_replaced_while_requests_are_served() {
     let ring = KeyRing::new([(Role::Client, "before")]);
-    let api = guarded_by(&ring);
+    let api = guarded_by(&ring).await;
     let status = async |key| api.send(with_key(get("/locks"), key)).await.status;
     assert_eq!((status("before").await, status("after").await), (200, 401));
     ring.replace([(Role::Client, "before"), (Role::Client, "after")]);
@@ -177,7 +179,8 @@ async fn the_metrics_can_be_open_while_locks_are_not() {
         let ring = KeyRing::new([(Role::Client, "s3cret")]);
         settings.access = Access::Keys(ring, Failures::new(FAILURES_MAX));
         settings.is_metrics_open = true;
-    });
+    })
+    .await;
     assert_eq!(api.send(get("/metrics")).await.status, 200);
     assert_eq!(api.send(post("/metrics")).await.status, 405);
     assert_eq!(api.send(get("/locks")).await.status, 401);
@@ -194,7 +197,7 @@ async fn worn_out(api: &Api, peer: [u8; 4]) -> Answer {
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_without_a_key_is_rate_limited_and_affects_no_others() {
-    let api = guarded();
+    let api = guarded().await;
     let (one, other) = ([192, 0, 2, 1], [192, 0, 2, 2]);
     let answer = worn_out(&api, one).await;
     assert_eq!(answer.refusal(), (429, "rate_limited".to_owned()));
@@ -204,14 +207,14 @@ async fn a_peer_without_a_key_is_rate_limited_and_affects_no_others() {
     assert_eq!(api.send(right).await.status, 201);
     let elsewhere = from(post("/locks/a"), other);
     assert_eq!(api.send(elsewhere).await.status, 401);
-    tokio::time::advance(Duration::from_secs(60)).await;
+    pass(Duration::from_secs(60)).await;
     let later = api.send(from(post("/locks/a"), one)).await;
     assert_eq!(later.status, 401);
 }
 
 #[tokio::test]
 async fn a_trusted_proxy_is_not_rate_limited_for_its_clients() {
-    let api = guarded();
+    let api = guarded().await;
     let proxy = Peer::unlimited(([192, 0, 2, 1], 40_000).into()).trusted();
     for _ in 0..=FAILURES_MAX {
         let answer = api.send(post("/locks/a").extension(proxy.clone())).await;
@@ -221,7 +224,7 @@ async fn a_trusted_proxy_is_not_rate_limited_for_its_clients() {
 
 #[tokio::test]
 async fn refusals_are_counted_by_their_reason() {
-    let api = with_every_role();
+    let api = with_every_role().await;
     worn_out(&api, [192, 0, 2, 1]).await;
     api.send(with_key(post("/locks/a"), "reader")).await;
     api.send(with_key(delete("/locks/a?force=true"), "client"))

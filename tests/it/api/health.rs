@@ -52,7 +52,7 @@ async fn it_is_ready_once_the_store_has_answered_and_stays_so_while_the_store_bl
 async fn it_is_alive_whatever_the_store_does_and_not_ready_while_it_drains() {
     let api = Api::on(Arc::new(ScriptedStore::recovering()), |_| {});
     assert_eq!(api.send(get("/livez")).await.text(), r#"{"status":"ok"}"#);
-    let api = Api::new();
+    let api = Api::new().await;
     assert_eq!(api.send(get("/readyz")).await.text(), r#"{"status":"ok"}"#);
     api.stop();
     for path in ["/readyz", "/healthz"] {
@@ -88,14 +88,18 @@ async fn a_verbose_probe_lists_what_was_looked_at() {
         api.send(get("/readyz?verbose")).await.shape()
     );
     assert_eq!(
-        Api::new().send(get("/readyz?verbose=false")).await.text(),
+        Api::new()
+            .await
+            .send(get("/readyz?verbose=false"))
+            .await
+            .text(),
         r#"{"status":"ok"}"#
     );
 }
 
 #[tokio::test]
 async fn verbose_is_true_or_false_or_there() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (query, is_verbose) in [
         ("verbose", true),
         ("verbose=", true),
@@ -114,7 +118,7 @@ async fn verbose_is_true_or_false_or_there() {
 
 #[tokio::test]
 async fn the_index_and_the_version_describe_the_service() {
-    let api = Api::new();
+    let api = Api::new().await;
     assert_snapshot!("version", api.send(get("/version")).await.shape());
     let index = api.send(get("/")).await;
     assert_snapshot!("index", index.shape());
@@ -129,7 +133,7 @@ async fn the_index_and_the_version_describe_the_service() {
 
 #[tokio::test]
 async fn requests_are_counted_by_route_and_never_by_what_the_client_wrote() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.send(post("/locks/secret-name?ttl=5s")).await;
     api.send(call("BREW", "/locks/secret-name")).await;
     api.send(get("/secret-path")).await;
@@ -168,7 +172,7 @@ async fn requests_are_counted_by_route_and_never_by_what_the_client_wrote() {
 
 #[tokio::test]
 async fn the_pages_for_people_refer_to_no_other_host() {
-    let api = Api::new();
+    let api = Api::new().await;
     let redirect = api.send(get("/docs")).await;
     assert_eq!(
         (redirect.status, redirect.header("location")),

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use insta::assert_snapshot;
 
-use super::support::{Api, delete, get, post, put};
+use super::support::{Api, delete, get, pass, post, put};
 
 const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 
 #[tokio::test]
 async fn a_request_without_anything_is_granted_with_the_defaults() {
-    let api = Api::new();
+    let api = Api::new().await;
     assert_snapshot!("granted", api.send(post("/locks/orders/42")).await.shape());
 }
 
 #[tokio::test]
 async fn every_field_is_taken_and_shown_again() {
-    let api = Api::new();
+    let api = Api::new().await;
     let body = r#"{"ttl":"1m","mode":"exclusive","owner":"pod-1","metadata":{"job" : [1, 2.50]},
         "token":"6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b","hold_count":2,"min_hold":"0s","max_hold":"1h",
         "lock_delay":"5s"}"#;
@@ -29,7 +29,7 @@ async fn every_field_is_taken_and_shown_again() {
 
 #[tokio::test]
 async fn the_fencing_token_of_the_header_is_the_one_of_the_body() {
-    let answer = Api::new().send(post("/locks/a")).await;
+    let answer = Api::new().await.send(post("/locks/a")).await;
     assert_eq!(
         answer.json()["fencing_token"].to_string(),
         answer.header("fencing-token")
@@ -39,7 +39,7 @@ async fn the_fencing_token_of_the_header_is_the_one_of_the_body() {
 
 #[tokio::test]
 async fn a_lock_that_is_held_is_refused_with_its_holders_but_without_their_tokens() {
-    let api = Api::new();
+    let api = Api::new().await;
     let holder = post("/locks/a").json(r#"{"owner":"pod-1","metadata":{"job":7}}"#);
     let token = api.send(holder).await.header("lock-token").to_owned();
     let refused = api.send(post("/locks/a")).await;
@@ -50,7 +50,7 @@ async fn a_lock_that_is_held_is_refused_with_its_holders_but_without_their_token
 
 #[tokio::test]
 async fn posting_the_same_token_again_repeats_the_answer() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a").await;
     let again = api.send(post("/locks/a").token(&token)).await;
     assert_eq!(again.header("lock-token"), token);
@@ -59,7 +59,7 @@ async fn posting_the_same_token_again_repeats_the_answer() {
 
 #[tokio::test]
 async fn a_holder_changes_its_hold_count_to_the_requested_one() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a").await;
     let deeper = api.send(post("/locks/a?hold_count=2").token(&token)).await;
     assert_eq!(
@@ -77,9 +77,9 @@ async fn a_holder_changes_its_hold_count_to_the_requested_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_renewal_restarts_the_ttl() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a?ttl=10s").await;
-    tokio::time::advance(Duration::from_secs(6)).await;
+    pass(Duration::from_secs(6)).await;
     let renewed = api.send(put("/locks/a").token(&token)).await;
     assert_eq!(renewed.json()["expires_in_ms"], 10_000);
     let longer = api
@@ -94,7 +94,7 @@ async fn a_renewal_restarts_the_ttl() {
 
 #[tokio::test]
 async fn releasing_twice_is_answered_twice_with_204() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a").await;
     for _ in 0..2 {
         assert_eq!(api.send(delete("/locks/a").token(&token)).await.status, 204);
@@ -104,13 +104,13 @@ async fn releasing_twice_is_answered_twice_with_204() {
 /// Nothing in the request says that it is late. It only affects its own claim: a new token is another claim.
 #[tokio::test(start_paused = true)]
 async fn a_late_release_also_ends_later_grants_of_its_token() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a").await;
     let release = || delete("/locks/a").token(&token);
     assert_eq!(api.send(release()).await.status, 204);
     let again = api.send(post("/locks/a").token(&token)).await;
     assert_eq!(again.refusal(), (409, "claim_ended".to_owned()));
-    tokio::time::advance(Duration::from_secs(61)).await;
+    pass(Duration::from_secs(61)).await;
     assert_eq!(api.send(post("/locks/a").token(&token)).await.status, 201);
     assert_eq!(api.send(release()).await.status, 204);
     api.is_soon("a", "free").await;
@@ -125,7 +125,7 @@ async fn a_late_release_also_ends_later_grants_of_its_token() {
 
 #[tokio::test]
 async fn a_late_request_of_a_released_claim_gets_claim_ended() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a").await;
     api.send(delete("/locks/a").token(&token)).await;
     let posted = api.send(post("/locks/a").token(&token)).await;
@@ -137,9 +137,9 @@ async fn a_late_request_of_a_released_claim_gets_claim_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn an_expired_lease_is_412_and_says_whether_the_lock_was_granted_since() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a?ttl=1s").await;
-    tokio::time::advance(Duration::from_secs(2)).await;
+    pass(Duration::from_secs(2)).await;
     for late in [put("/locks/a"), delete("/locks/a")] {
         let answer = api.send(late.token(&token)).await;
         assert_eq!(answer.refusal(), (412, "lease_expired".to_owned()));
@@ -162,7 +162,7 @@ async fn an_expired_lease_is_412_and_says_whether_the_lock_was_granted_since() {
 
 #[tokio::test]
 async fn an_unknown_token_changes_nothing() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a").await;
     for foreign in [put("/locks/a"), delete("/locks/a"), delete("/locks/free")] {
         let answer = api.send(foreign.token(TOKEN)).await;
@@ -173,7 +173,7 @@ async fn an_unknown_token_changes_nothing() {
 
 #[tokio::test]
 async fn an_eviction_names_the_holders_and_tells_them_why() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a?owner=pod-1").await;
     let evicted = api
         .send(delete("/locks/a?force=true&reason=maintenance%20at%20ten"))
@@ -193,7 +193,7 @@ async fn an_eviction_names_the_holders_and_tells_them_why() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_shows_its_state() {
-    let api = Api::new();
+    let api = Api::new().await;
     assert_snapshot!("inspect_free", api.send(get("/locks/a")).await.shape());
     let token = api.token_of("/locks/a?min_hold=20s").await;
     assert_snapshot!("inspect_held", api.send(get("/locks/a")).await.shape());
@@ -207,7 +207,7 @@ async fn a_lock_shows_its_state() {
 
 #[tokio::test]
 async fn head_responds_like_get_without_a_body() {
-    let api = Api::new();
+    let api = Api::new().await;
     let (head, get) = (
         api.send(super::support::call("HEAD", "/locks/a")).await,
         api.send(get("/locks/a")).await,
@@ -218,7 +218,7 @@ async fn head_responds_like_get_without_a_body() {
 
 #[tokio::test(start_paused = true)]
 async fn retry_after_is_rounded_up_to_at_least_a_second_and_at_most_five() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (ttl, seconds) in [("100ms", "1"), ("1500ms", "2"), ("3s", "3"), ("1h", "5")] {
         let path = format!("/locks/{ttl}?ttl={ttl}");
         api.token_of(&path).await;

@@ -153,7 +153,7 @@ async fn an_operation_whose_client_is_gone_counts_until_it_has_ended() {
 /// A waiting claim has no operation in flight.
 #[tokio::test]
 async fn waiting_claims_take_no_slots() {
-    let api = Api::with(|settings| settings.operations_max = 1);
+    let api = Api::with(|settings| settings.operations_max = 1).await;
     api.token_of("/locks/a").await;
     let first = api.queue(post("/locks/a?wait=30s"), "a", 1).await;
     let second = api.queue(post("/locks/a?wait=30s"), "a", 2).await;

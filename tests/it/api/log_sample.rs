@@ -16,7 +16,7 @@ use crate::support::scripted_store::ScriptedStore;
 #[tokio::test]
 async fn many_requests_over_a_limit_have_few_lines() {
     let (log, _guard) = Log::capture();
-    let api = Api::new();
+    let api = Api::new().await;
     for (limit, status) in [(Limit::RequestsPerPeer, 429), (Limit::Requests, 503)] {
         for _ in 0..32 {
             let peer = Peer::unlimited(([192, 0, 2, 7], 40_000).into());
@@ -40,7 +40,8 @@ async fn many_requests_without_a_key_have_few_lines() {
         let ring = KeyRing::new([(Role::Client, "s3cret")]);
         settings.access = Access::Keys(ring, Failures::new(10));
         settings.request_log.mode = LogRequests::All;
-    });
+    })
+    .await;
     // What is open to all can be asked for wrongly as well.
     for request in ["/locks/a", "/nothing", "/livez", "/problems"]
         .into_iter()
@@ -61,7 +62,7 @@ async fn many_requests_without_a_key_have_few_lines() {
 #[tokio::test]
 async fn refusals_of_many_addresses_have_few_lines() {
     let (log, _guard) = Log::capture();
-    let api = Api::new();
+    let api = Api::new().await;
     for address in 0..1_500_u32 {
         let peer = Peer::unlimited((std::net::Ipv4Addr::from(0x0a00_0000 + address), 1).into());
         let request = post("/locks/a").extension(peer.in_request(Err(Limit::Requests)));
@@ -77,7 +78,7 @@ async fn refusals_of_many_addresses_have_few_lines() {
 async fn many_claims_of_a_held_lock_have_few_lines_unless_all_have_one() {
     let (log, _guard) = Log::capture();
     for (mode, lines) in [(LogRequests::Failed, 9), (LogRequests::All, 9 + 101)] {
-        let api = Api::with(|settings| settings.request_log.mode = mode);
+        let api = Api::with(|settings| settings.request_log.mode = mode).await;
         assert_eq!(api.send(from_peer(post("/locks/a"))).await.status, 201);
         for _ in 0..100 {
             assert_eq!(api.send(from_peer(post("/locks/a"))).await.status, 423);
@@ -91,7 +92,7 @@ async fn many_claims_of_a_held_lock_have_few_lines_unless_all_have_one() {
 #[tokio::test]
 async fn what_a_page_of_another_site_sends_has_few_lines() {
     let (log, _guard) = Log::capture();
-    let api = Api::new();
+    let api = Api::new().await;
     for _ in 0..100 {
         let request = post("/locks/a").header("sec-fetch-site", "cross-site");
         assert_eq!(api.send(from_peer(request)).await.status, 403);
@@ -131,7 +132,8 @@ async fn many_slow_requests_have_few_lines_unless_all_have_one() {
         let api = Api::with(|settings| {
             settings.request_log.slow = Duration::ZERO;
             settings.request_log.mode = mode;
-        });
+        })
+        .await;
         for _ in 0..100 {
             assert_eq!(api.send(get("/livez")).await.status, 200);
         }

@@ -12,7 +12,7 @@ use tracing::Dispatch;
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::support::{Api, Call, EventStream, delete, get, post, put};
+use super::support::{Api, Call, EventStream, delete, get, pass, post, put};
 use crate::support::scripted_store::ScriptedStore;
 
 /// The captured log, as JSON lines.
@@ -79,7 +79,7 @@ impl<'a> MakeWriter<'a> for Log {
 #[tokio::test(start_paused = true)]
 async fn no_token_is_ever_logged() {
     let (log, _guard) = Log::capture();
-    let api = Api::with(|settings| settings.request_log.mode = LogRequests::All);
+    let api = Api::with(|settings| settings.request_log.mode = LogRequests::All).await;
     let token = api.token_of("/locks/a?ttl=1s").await;
     for request in [
         post("/locks/a").token(&token),
@@ -102,7 +102,7 @@ async fn no_token_is_ever_logged() {
     ] {
         api.send(request).await;
     }
-    tokio::time::advance(Duration::from_secs(100)).await;
+    pass(Duration::from_secs(100)).await;
     api.send(put("/locks/a").token(&token)).await;
     let (text, token) = (log.text(), token.to_lowercase());
     assert!(!text.is_empty());
@@ -116,7 +116,7 @@ async fn no_token_is_ever_logged() {
 #[tokio::test]
 async fn a_refused_request_is_logged_once_with_what_an_operator_needs() {
     let (log, _guard) = Log::capture();
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a").await;
     api.send(get("/locks/a")).await;
     assert_eq!(log.requests(), [], "what went well is not news");
@@ -170,6 +170,7 @@ async fn a_request_that_the_store_did_not_answer_is_a_warning_with_its_cause() {
 async fn the_log_can_be_full_or_off() {
     let (log, _guard) = Log::capture();
     Api::with(|settings| settings.request_log.mode = LogRequests::All)
+        .await
         .send(get("/livez"))
         .await;
     let [(level, fields)] = &log.requests()[..] else {
@@ -179,10 +180,11 @@ async fn the_log_can_be_full_or_off() {
         (level.as_str(), &fields["message"]),
         ("INFO", &"The request was answered.".into())
     );
-    let slow = Api::with(|settings| settings.request_log.slow = Duration::ZERO);
+    let slow = Api::with(|settings| settings.request_log.slow = Duration::ZERO).await;
     slow.send(get("/livez")).await;
     assert_eq!(log.requests()[1].1["message"], "The request was slow.");
     Api::with(|settings| settings.request_log.mode = LogRequests::Off)
+        .await
         .send(get("/nothing"))
         .await;
     assert_eq!(log.requests().len(), 2);
@@ -191,10 +193,10 @@ async fn the_log_can_be_full_or_off() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waited_is_not_slow_and_says_how_long_it_waited() {
     let (log, _guard) = Log::capture();
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a").await;
     let waiting = api.queue(post("/locks/a?wait=20s"), "a", 1).await;
-    tokio::time::advance(Duration::from_secs(10)).await;
+    pass(Duration::from_secs(10)).await;
     api.send(delete("/locks/a").token(&token)).await;
     assert_eq!(waiting.await.expect("an answer").status, 201);
     assert_eq!(log.requests(), [], "what went well is not news");
@@ -209,7 +211,7 @@ async fn a_request_that_waited_is_not_slow_and_says_how_long_it_waited() {
 #[tokio::test(start_paused = true)]
 async fn a_refusal_while_draining_is_not_a_warning() {
     let (log, _guard) = Log::capture();
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a").await;
     let waiting = api.queue(post("/locks/a?wait=20s"), "a", 1).await;
     api.stop();
@@ -224,7 +226,7 @@ async fn a_refusal_while_draining_is_not_a_warning() {
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_loses_its_lock_is_logged_with_its_request() {
     let (log, _guard) = Log::capture();
-    let api = Api::new();
+    let api = Api::new().await;
     let request = post("/locks/a?ttl=3s").header("accept", "text/event-stream");
     let response = api.open(request.header("x-request-id", "job-7")).await;
     let mut stream = EventStream::of(response);
@@ -242,7 +244,7 @@ async fn a_stream_that_loses_its_lock_is_logged_with_its_request() {
 #[tokio::test]
 async fn an_invalid_name_is_not_logged() {
     let (log, _guard) = Log::capture();
-    Api::new().send(post("/locks/a%0Aforged")).await;
+    Api::new().await.send(post("/locks/a%0Aforged")).await;
     assert_eq!(log.requests()[0].1["outcome"], "invalid_name");
     assert!(log.requests()[0].1.get("lock.name").is_none());
     assert!(!log.text().contains("forged"), "{}", log.text());
@@ -251,7 +253,7 @@ async fn an_invalid_name_is_not_logged() {
 #[tokio::test]
 async fn a_probe_that_fails_is_not_logged_as_fine() {
     let (log, _guard) = Log::capture();
-    let api = Api::new();
+    let api = Api::new().await;
     api.stop();
     api.send(get("/readyz")).await;
     let (level, fields) = &log.requests()[0];
@@ -272,7 +274,8 @@ async fn a_refusal_and_an_eviction_are_logged_with_their_sender() {
     let api = Api::with(|settings| {
         let ring = KeyRing::new([(Role::Admin, "s3cret")]);
         settings.access = Access::Keys(ring, Failures::new(60));
-    });
+    })
+    .await;
     api.send(from_peer(post("/locks/a")).header("x-request-id", "job-7"))
         .await;
     let held = post("/locks/a").header("authorization", "Bearer s3cret");
@@ -302,7 +305,7 @@ async fn a_refusal_and_an_eviction_are_logged_with_their_sender() {
 #[tokio::test]
 async fn a_line_is_short_however_long_the_request_was() {
     let (log, _guard) = Log::capture();
-    let api = Api::new();
+    let api = Api::new().await;
     let long = "x".repeat(60_000);
     for request in [
         post(&format!("/locks/a?{long}=1")),

@@ -4,7 +4,7 @@ use super::support::{Api, call, get, post};
 
 #[tokio::test]
 async fn a_slash_and_an_encoded_slash_are_the_same_lock() {
-    let api = Api::new();
+    let api = Api::new().await;
     let granted = api.send(post("/locks/orders%2F42")).await;
     assert_eq!(granted.json()["name"], "orders/42");
     assert_eq!(granted.header("location"), "/locks/orders/42");
@@ -17,7 +17,7 @@ async fn a_slash_and_an_encoded_slash_are_the_same_lock() {
 
 #[tokio::test]
 async fn every_letter_of_the_alphabet_is_taken_plain_and_encoded() {
-    let api = Api::new();
+    let api = Api::new().await;
     let name = "AZaz09._~:@+,=-";
     let encoded: String = name.bytes().map(|byte| format!("%{byte:02X}")).collect();
     assert_eq!(
@@ -33,7 +33,7 @@ async fn every_letter_of_the_alphabet_is_taken_plain_and_encoded() {
 /// As with `/locks/$NAME` and an empty variable.
 #[tokio::test]
 async fn an_empty_name_is_refused_as_such() {
-    let api = Api::new();
+    let api = Api::new().await;
     for method in ["POST", "PUT", "DELETE"] {
         let answer = api.send(call(method, "/locks/")).await;
         assert_eq!(answer.refusal(), (400, "invalid_name".to_owned()));
@@ -43,7 +43,7 @@ async fn an_empty_name_is_refused_as_such() {
 
 #[tokio::test]
 async fn no_lock_name_is_reserved() {
-    let api = Api::new();
+    let api = Api::new().await;
     for name in ["livez", "metrics", "locks", "docs/x", "n", "force"] {
         assert_eq!(
             api.send(post(&format!("/locks/{name}"))).await.status,
@@ -55,7 +55,7 @@ async fn no_lock_name_is_reserved() {
 
 #[tokio::test]
 async fn a_bad_name_is_400_with_the_rule_that_it_breaks() {
-    let api = Api::new();
+    let api = Api::new().await;
     let too_long = format!("/locks/{}", "n".repeat(256));
     for (path, rule) in [
         ("/locks//a", "empty segment"),

@@ -100,7 +100,7 @@ proptest! {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         runtime.expect("a runtime").block_on(async {
-            let answer = Api::new().router.oneshot(request).await.expect("an answer");
+            let answer = Api::new().await.router.oneshot(request).await.expect("an answer");
             let answer = Answer::of(answer).await;
             assert!(answer.status < 500, "{}: {}", answer.status, answer.text());
             if answer.status >= 400 && method != "HEAD" {

@@ -6,7 +6,7 @@ use super::support::{Api, call, get};
 
 #[tokio::test]
 async fn a_path_that_does_not_exist_is_404() {
-    let api = Api::new();
+    let api = Api::new().await;
     for path in [
         "/lock",
         "/lock/a",
@@ -26,7 +26,7 @@ async fn a_path_that_does_not_exist_is_404() {
 
 #[tokio::test]
 async fn a_method_that_does_not_exist_is_405_and_lists_those_that_do() {
-    let api = Api::new();
+    let api = Api::new().await;
     let methods = [
         "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "LOCK",
         "PURGE",
@@ -76,7 +76,7 @@ async fn a_method_that_does_not_exist_is_405_and_lists_those_that_do() {
 
 #[tokio::test]
 async fn every_problem_has_a_page_that_its_type_leads_to() {
-    let api = Api::new();
+    let api = Api::new().await;
     let list = api.send(get(Route::Problems.template())).await.json();
     let list = list["problems"].as_array().expect("a list").clone();
     assert_eq!(list.len(), Code::ALL.len());
@@ -103,7 +103,7 @@ async fn every_problem_has_a_page_that_its_type_leads_to() {
 
 #[tokio::test]
 async fn the_request_id_of_the_client_is_repeated_if_it_is_fit_to_be() {
-    let api = Api::new();
+    let api = Api::new().await;
     let echoed = api
         .send(get("/nothing").header("x-request-id", "job 7/α".replace('α', "a")))
         .await;
@@ -119,7 +119,7 @@ async fn the_request_id_of_the_client_is_repeated_if_it_is_fit_to_be() {
 
 #[tokio::test]
 async fn no_answer_may_be_stored() {
-    let api = Api::new();
+    let api = Api::new().await;
     for path in [
         "/locks/a",
         "/locks",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use insta::assert_snapshot;
 use serde_json::json;
 
-use super::support::{Api, Call, call, delete, get, post, put, refused};
+use super::support::{Api, Call, call, delete, get, pass, post, put, refused};
 
 const A: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 
@@ -20,7 +20,7 @@ async fn state(api: &Api, name: &str) -> String {
 
 #[tokio::test]
 async fn several_locks_are_granted_under_one_token() {
-    let api = Api::new();
+    let api = Api::new().await;
     let body = r#"{"names":["b","a"],"owner":"pod-1","ttl":"45s"}"#;
     let granted = api.send(both("POST").json(body)).await;
     assert_eq!(granted.header("lock-token"), A);
@@ -42,7 +42,7 @@ async fn several_locks_are_granted_under_one_token() {
 
 #[tokio::test]
 async fn names_mean_the_same_in_json_in_a_form_and_in_the_query_string() {
-    let api = Api::new();
+    let api = Api::new().await;
     for request in [
         both("POST").json(r#"{"names":["a/1","b,c"]}"#),
         both("POST").form("names=b%2Cc&names=a/1"),
@@ -58,7 +58,7 @@ async fn names_mean_the_same_in_json_in_a_form_and_in_the_query_string() {
 
 #[tokio::test]
 async fn a_shell_script_gets_just_the_one_token() {
-    let api = Api::new();
+    let api = Api::new().await;
     let request = post("/locks").form("names=a&names=b");
     let granted = api.send(request.header("accept", "text/plain")).await;
     assert_eq!(granted.status, 201);
@@ -70,7 +70,7 @@ async fn a_shell_script_gets_just_the_one_token() {
 
 #[tokio::test]
 async fn one_lock_in_the_way_keeps_all_of_them_and_is_named() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/b?owner=pod-1").await;
     let refused = api.send(both("POST").form("names=a&names=b")).await;
     assert_eq!(refused.refusal(), (423, "lock_held".to_owned()));
@@ -81,7 +81,7 @@ async fn one_lock_in_the_way_keeps_all_of_them_and_is_named() {
 
 #[tokio::test(start_paused = true)]
 async fn several_locks_are_waited_for_at_once() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/b").await;
     let waiting = both("POST").form("names=a&names=b&wait=20s");
     let waiting = api.queue(waiting, "b", 1).await;
@@ -97,14 +97,14 @@ async fn several_locks_are_waited_for_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn all_leases_are_renewed_or_none() {
-    let api = Api::new();
+    let api = Api::new().await;
     let names = "names=a&names=b&ttl=10s";
     api.send(both("POST").form(names)).await;
-    tokio::time::advance(Duration::from_secs(4)).await;
+    pass(Duration::from_secs(4)).await;
     let renewed = api.send(both("PUT").form("names=b&names=a")).await;
     assert_eq!(renewed.json()["locks"][0]["expires_in_ms"], 10_000);
     assert_snapshot!("renewed_several", renewed.shape());
-    tokio::time::advance(Duration::from_secs(4)).await;
+    pass(Duration::from_secs(4)).await;
     api.send(delete("/locks/b?force=true&reason=maintenance"))
         .await;
     let lost = api.send(both("PUT").form("names=a&names=b")).await;
@@ -118,7 +118,7 @@ async fn all_leases_are_renewed_or_none() {
 
 #[tokio::test]
 async fn a_release_frees_the_held_locks_and_lists_the_lost_ones() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.send(both("POST").form("names=a&names=b")).await;
     api.send(delete("/locks/a?force=true")).await;
     let lost = api.send(call("DELETE", "/locks?names=a&names=b").token(A));
@@ -132,7 +132,7 @@ async fn a_release_frees_the_held_locks_and_lists_the_lost_ones() {
 
 #[tokio::test]
 async fn several_locks_are_held_deeper_and_stepped_back_together() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.send(both("POST").form("names=a&names=b")).await;
     let deeper = both("POST").form("names=a&names=b&hold_count=2");
     let deeper = api.send(deeper).await;
@@ -161,7 +161,7 @@ async fn several_locks_are_held_deeper_and_stepped_back_together() {
 
 #[tokio::test]
 async fn one_of_several_locks_may_be_released_before_the_others() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.send(both("POST").form("names=a&names=b")).await;
     assert_eq!(api.send(delete("/locks/a").token(A)).await.status, 204);
     assert_eq!(state(&api, "b").await, "held");
@@ -175,7 +175,7 @@ async fn one_of_several_locks_may_be_released_before_the_others() {
 
 #[tokio::test]
 async fn names_that_are_missing_too_many_or_none_are_refused() {
-    let api = Api::new();
+    let api = Api::new().await;
     let many: Vec<_> = (0..65).map(|number| format!("names={number}")).collect();
     for (body, words) in [
         ("", "required"),
@@ -231,7 +231,7 @@ async fn names_that_are_missing_too_many_or_none_are_refused() {
 
 #[tokio::test]
 async fn names_belong_to_all_locks_and_force_to_one() {
-    let api = Api::new();
+    let api = Api::new().await;
     for method in ["POST", "PUT", "DELETE"] {
         refused(
             &api,

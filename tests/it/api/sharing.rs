@@ -6,7 +6,7 @@ use super::support::{Api, delete, get, post, put};
 
 #[tokio::test]
 async fn readers_hold_together_and_a_writer_does_not_join_them() {
-    let api = Api::new();
+    let api = Api::new().await;
     let first = api.send(post("/locks/a?mode=shared&owner=r1")).await;
     assert_snapshot!("granted_shared", first.shape());
     api.token_of("/locks/a?mode=shared&owner=r2").await;
@@ -23,7 +23,7 @@ async fn readers_hold_together_and_a_writer_does_not_join_them() {
 
 #[tokio::test]
 async fn no_more_permits_are_given_than_there_are() {
-    let api = Api::new();
+    let api = Api::new().await;
     let path = "/locks/gpu?mode=shared&limit=4&permits=3";
     let granted = api.send(post(path)).await;
     let grant = granted.json();
@@ -40,7 +40,7 @@ async fn no_more_permits_are_given_than_there_are() {
 
 #[tokio::test]
 async fn another_limit_is_refused_with_the_one_in_force() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a?mode=shared&limit=4").await;
     let refused = api.send(post("/locks/a?mode=shared&limit=5")).await;
     assert_eq!(refused.refusal(), (409, "limit_mismatch".to_owned()));
@@ -58,7 +58,7 @@ async fn another_limit_is_refused_with_the_one_in_force() {
 
 #[tokio::test]
 async fn a_claim_stays_what_it_was_made_as() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a?mode=shared&limit=4").await;
     for request in [
         post("/locks/a?mode=shared&limit=4&permits=2"),
@@ -81,7 +81,7 @@ async fn a_claim_stays_what_it_was_made_as() {
 
 #[tokio::test]
 async fn a_holder_is_downgraded_and_others_share_the_lock() {
-    let api = Api::new();
+    let api = Api::new().await;
     let granted = api.send(post("/locks/a")).await;
     let token = granted.header("lock-token");
     let down = api

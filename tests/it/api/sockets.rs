@@ -20,7 +20,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) async fn start() -> Self {
-        Self::of(Api::new()).await
+        Self::of(Api::new().await).await
     }
 
     async fn of(api: Api) -> Self {
@@ -190,7 +190,7 @@ async fn a_large_body_is_refused_before_it_is_sent() {
 
 #[tokio::test]
 async fn a_body_that_does_not_come_is_answered_and_the_connection_closed() {
-    let api = Api::with(|settings| settings.body_timeout = Duration::from_millis(20));
+    let api = Api::with(|settings| settings.body_timeout = Duration::from_millis(20)).await;
     let server = Server::of(api).await;
     let answer = server
         .raw("POST /locks/a HTTP/1.1\r\nhost: x\r\ncontent-length: 7\r\n\r\nttl")

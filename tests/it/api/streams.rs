@@ -5,7 +5,7 @@ use std::time::Duration;
 use insta::assert_snapshot;
 use tokio::time::Instant;
 
-use super::support::{Answer, Api, Call, EventStream, delete, get, post};
+use super::support::{Answer, Api, Call, EventStream, delete, get, pass, post};
 
 const A: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 
@@ -15,7 +15,7 @@ fn hold(path: &str) -> Call {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_holds_the_lock_and_renews_it_until_its_client_leaves() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut stream = EventStream::of(api.open(hold("/locks/a?ttl=9s&owner=pod-1")).await);
     let grant = stream.expect("acquired").await;
     assert_eq!(
@@ -40,7 +40,7 @@ async fn a_stream_holds_the_lock_and_renews_it_until_its_client_leaves() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_waits_in_the_queue_and_reports_its_position() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a?ttl=1h").await;
     let mut stream = EventStream::of(api.open(hold("/locks/a").token(A)).await);
     let position = stream.expect("queued").await;
@@ -49,7 +49,7 @@ async fn a_stream_waits_in_the_queue_and_reports_its_position() {
         serde_json::json!({"position": 1, "queue_length": 1})
     );
     // Longer than any request without a stream may wait.
-    tokio::time::advance(Duration::from_secs(100)).await;
+    pass(Duration::from_secs(100)).await;
     api.send(delete("/locks/a").token(&token)).await;
     let grant = stream.expect("acquired").await;
     assert_eq!(grant["token"], A);
@@ -59,7 +59,7 @@ async fn a_stream_waits_in_the_queue_and_reports_its_position() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_closed_while_it_waits_leaves_the_queue() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a").await;
     let mut stream = EventStream::of(api.open(hold("/locks/a")).await);
     stream.expect("queued").await;
@@ -69,7 +69,7 @@ async fn a_stream_that_is_closed_while_it_waits_leaves_the_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_does_not_want_to_wait_is_refused_as_any_other_request() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a").await;
     let refused = api.send(hold("/locks/a?wait=0s")).await;
     assert_eq!(refused.refusal(), (423, "lock_held".to_owned()));
@@ -83,7 +83,7 @@ async fn a_stream_that_does_not_want_to_wait_is_refused_as_any_other_request() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_whose_wait_runs_out_ends_with_the_problem() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a").await;
     let request = hold("/locks/a?wait=3s").header("x-request-id", "job-7");
     let mut stream = EventStream::of(api.open(request.token(A)).await);
@@ -99,7 +99,7 @@ async fn a_stream_whose_wait_runs_out_ends_with_the_problem() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_loses_its_lock_says_why_and_ends() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut stream = EventStream::of(api.open(hold("/locks/a?ttl=9s")).await);
     stream.expect("acquired").await;
     api.send(delete("/locks/a?force=true&reason=maintenance"))
@@ -114,7 +114,7 @@ async fn a_stream_that_loses_its_lock_says_why_and_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_whose_claim_is_released_elsewhere_says_so_at_once_and_ends() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut stream = EventStream::of(api.open(hold("/locks/a?ttl=9s").token(A)).await);
     stream.expect("acquired").await;
     let since = Instant::now();
@@ -128,7 +128,7 @@ async fn a_stream_whose_claim_is_released_elsewhere_says_so_at_once_and_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_stops_leaves_the_lock_to_the_holder_of_the_token() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut stream = EventStream::of(api.open(hold("/locks/a").token(A)).await);
     stream.expect("acquired").await;
     api.stop();
@@ -148,7 +148,7 @@ async fn a_process_that_stops_leaves_the_lock_to_the_holder_of_the_token() {
 
 #[tokio::test]
 async fn a_token_that_holds_can_continue_in_a_stream() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.send(post("/locks/a").token(A)).await;
     let mut stream = EventStream::of(api.open(hold("/locks/a").token(A)).await);
     assert_eq!(stream.expect("acquired").await["replayed"], true);
@@ -156,7 +156,7 @@ async fn a_token_that_holds_can_continue_in_a_stream() {
 
 #[tokio::test]
 async fn the_head_of_a_stream_is_that_of_an_answer_that_never_ends() {
-    let api = Api::new();
+    let api = Api::new().await;
     let response = api.open(hold("/locks/a")).await;
     let (parts, _body) = response.into_parts();
     let head = Answer {
@@ -170,7 +170,7 @@ async fn the_head_of_a_stream_is_that_of_an_answer_that_never_ends() {
 /// Metadata is kept byte for byte, and JSON may have line breaks between its members.
 #[tokio::test]
 async fn metadata_with_line_breaks_stays_within_its_event() {
-    let api = Api::new();
+    let api = Api::new().await;
     let body = "{\"metadata\":{\"a\":1,\n\n\"b\":\r\"x\u{2028}\\n\",\r\n\"c\":[]}}";
     let expected = serde_json::json!({"a": 1, "b": "x\u{2028}\n", "c": []});
     let mut holder = EventStream::of(api.open(hold("/locks/a").json(body)).await);

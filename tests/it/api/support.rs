@@ -1,4 +1,4 @@
-//! A service on an embedded store, a builder for requests, and responses as text for comparison.
+//! A service on an empty store, a builder for requests, and responses as text for comparison.
 
 mod answer;
 mod event_stream;
@@ -14,45 +14,63 @@ use leasehold::domain::Bounds;
 use leasehold::http::{Access, App, BUCKETS, HttpSettings, RequestLog, RequestScope, router};
 use leasehold::service::LockService;
 use leasehold::store::LockStore;
+use leasehold::store::file::FileStore;
 use leasehold::store::memory::MemoryStore;
 use leasehold::telemetry::{Build, Metrics};
+use tempfile::TempDir;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tower::ServiceExt;
 
 pub(crate) use answer::Answer;
 pub(crate) use event_stream::{Event, EventStream};
 
 use crate::support::eventually;
-use crate::support::stores::{OPERATION_TIMEOUT, service_with, waiting_config};
+use crate::support::fixture::FixtureRedis;
+use crate::support::stores::{self, OPERATION_TIMEOUT, service_with, waiting_config};
+
+/// How many locks a store without Redis may keep.
+const LOCKS_MAX: usize = 10_000;
 
 /// The API of a new service.
 pub(crate) struct Api {
     pub(crate) router: RequestScope,
     service: LockService,
+    /// The directory of its store, if that has one.
+    _directory: Option<TempDir>,
 }
 
 impl Api {
-    /// On an embedded store, with the default settings.
-    pub(crate) fn new() -> Self {
-        Self::with(|_| {})
+    /// On an empty store, with the default settings.
+    pub(crate) async fn new() -> Self {
+        Self::with(|_| {}).await
     }
 
-    /// On an embedded store.
-    pub(crate) fn with(change: impl FnOnce(&mut HttpSettings)) -> Self {
-        Self::on(Arc::new(MemoryStore::new(10_000)), change)
+    /// On an empty store.
+    pub(crate) async fn with(change: impl FnOnce(&mut HttpSettings)) -> Self {
+        let (store, directory) = empty_store().await;
+        Self {
+            _directory: directory,
+            ..Self::on(store, change)
+        }
     }
 
+    /// On this store.
     pub(crate) fn on(store: Arc<dyn LockStore>, change: impl FnOnce(&mut HttpSettings)) -> Self {
         let mut settings = settings();
         change(&mut settings);
         Self::made(store, waiting_config(), settings)
     }
 
-    /// On an embedded store, with changed queue settings.
-    pub(crate) fn waiting(change: impl FnOnce(&mut WaitingConfig)) -> Self {
+    /// On an empty store, with changed queue settings.
+    pub(crate) async fn waiting(change: impl FnOnce(&mut WaitingConfig)) -> Self {
         let mut waiting = waiting_config();
         change(&mut waiting);
-        Self::made(Arc::new(MemoryStore::new(10_000)), waiting, settings())
+        let (store, directory) = empty_store().await;
+        Self {
+            _directory: directory,
+            ..Self::made(store, waiting, settings())
+        }
     }
 
     fn made(store: Arc<dyn LockStore>, waiting: WaitingConfig, settings: HttpSettings) -> Self {
@@ -62,6 +80,7 @@ impl Api {
         Self {
             router: router(app),
             service,
+            _directory: None,
         }
     }
 
@@ -114,6 +133,48 @@ impl Api {
         let answer = self.send(post(path)).await;
         assert_eq!(answer.status, 201, "{}", answer.text());
         answer.header("lock-token").to_owned()
+    }
+}
+
+/// An empty store of the kind that `TEST_STORE` names, and its directory. `again` runs the tests of this module with
+/// each.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a knob of the tests is no configuration of the service"
+)]
+async fn empty_store() -> (Arc<dyn LockStore>, Option<TempDir>) {
+    match std::env::var("TEST_STORE").as_deref() {
+        Ok("file") => {
+            let directory = stores::directory();
+            let store = FileStore::open(directory.path(), LOCKS_MAX).await;
+            let store = store.expect("no other process uses the directory");
+            (Arc::new(store), Some(directory))
+        }
+        Ok("redis") => {
+            // Answers come from another process, for which a stopped clock would not wait.
+            if is_clock_stopped() {
+                tokio::time::resume();
+            }
+            (FixtureRedis::unused().await.store().await, None)
+        }
+        Ok(other) => panic!("TEST_STORE: there is no store {other:?}"),
+        Err(_) => (Arc::new(MemoryStore::new(LOCKS_MAX)), None),
+    }
+}
+
+/// A running clock never shows the same time for so long.
+fn is_clock_stopped() -> bool {
+    let now = Instant::now();
+    (0..10_000).all(|_| Instant::now() == now)
+}
+
+/// Lets time pass.
+pub(crate) async fn pass(duration: Duration) {
+    if is_clock_stopped() {
+        tokio::time::advance(duration).await;
+    } else {
+        // Not a synchronisation: the passing of time is what the test is about.
+        tokio::time::sleep(duration).await;
     }
 }
 

@@ -6,7 +6,7 @@ const A: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 
 #[tokio::test]
 async fn a_duration_without_a_unit_is_refused_and_the_message_shows_how_to_write_it() {
-    let api = Api::new();
+    let api = Api::new().await;
     for field in ["ttl", "wait", "min_hold", "max_hold", "lock_delay"] {
         let number = post("/locks/a").json(format!(r#"{{"{field}":30}}"#));
         refused(&api, number, "invalid_field", field, "30s").await;
@@ -41,7 +41,7 @@ async fn a_duration_without_a_unit_is_refused_and_the_message_shows_how_to_write
 
 #[tokio::test]
 async fn a_value_out_of_its_bounds_is_refused_and_the_message_has_the_bounds() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (query, field, bounds) in [
         ("ttl=99ms", "ttl", "100ms to 1h"),
         ("ttl=0s", "ttl", "100ms to 1h"),
@@ -92,7 +92,7 @@ async fn a_value_out_of_its_bounds_is_refused_and_the_message_has_the_bounds() {
 /// Bidirectional controls and Unicode line breaks can make a text look like another one wherever it is shown.
 #[tokio::test]
 async fn text_that_is_shown_to_others_has_nothing_that_changes_how_it_is_shown() {
-    let api = Api::new();
+    let api = Api::new().await;
     let letters = [0x61c, 0x200e, 0x200f, 0x2028, 0x2029];
     for letter in letters
         .into_iter()
@@ -125,7 +125,7 @@ async fn text_that_is_shown_to_others_has_nothing_that_changes_how_it_is_shown()
 
 #[tokio::test]
 async fn a_value_of_the_wrong_type_is_refused() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (body, field) in [
         (r#"{"owner":7}"#, "owner"),
         (r#"{"mode":true}"#, "mode"),
@@ -165,7 +165,7 @@ async fn a_value_of_the_wrong_type_is_refused() {
 
 #[tokio::test]
 async fn metadata_that_would_break_the_answers_about_a_lock_is_refused() {
-    let api = Api::new();
+    let api = Api::new().await;
     let nested = |depth: usize| {
         let (open, close) = (r#"{"a":"#.repeat(depth), "}".repeat(depth));
         post("/locks/a").json(format!(r#"{{"metadata":{open}1{close}}}"#))

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use insta::assert_snapshot;
 
-use super::support::{Api, delete, get, post};
+use super::support::{Api, delete, get, pass, post};
 
 const A: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 const B: &str = "0b0d1d6e-0a58-4f0b-8a0f-2b1f6f1f9a77";
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_is_answered_when_it_is_its_turn() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a").await;
     let waiting = post("/locks/a?wait=20s&owner=pod-2").token(A);
     let waiting = api.queue(waiting, "a", 1).await;
-    tokio::time::advance(Duration::from_secs(7)).await;
+    pass(Duration::from_secs(7)).await;
     api.send(delete("/locks/a").token(&token)).await;
     let granted = waiting.await.unwrap();
     assert_eq!((granted.status, granted.header("lock-token")), (201, A));
@@ -26,7 +26,7 @@ async fn a_request_that_waits_is_answered_when_it_is_its_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_times_out_reports_the_position_and_how_long_the_place_is_kept() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a?owner=pod-1").await;
     let other = api.queue(post("/locks/a?wait=30s"), "a", 1).await;
     let refused = api.send(post("/locks/a?wait=2s").token(A)).await;
@@ -43,7 +43,7 @@ async fn a_wait_that_times_out_reports_the_position_and_how_long_the_place_is_ke
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_waits_briefly_must_not_retry_at_once() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a").await;
     let refused = api.send(post("/locks/a?wait=100ms")).await;
     assert_eq!(refused.refusal(), (423, "wait_timeout".to_owned()));
@@ -52,7 +52,7 @@ async fn a_client_that_waits_briefly_must_not_retry_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn the_same_token_keeps_waiting_in_its_place() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a").await;
     let first = api.send(post("/locks/a?wait=1s").token(A)).await;
     assert_eq!(first.json()["position"], 1);
@@ -67,7 +67,7 @@ async fn the_same_token_keeps_waiting_in_its_place() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_is_longer_than_allowed_is_capped_and_not_refused() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a?ttl=1h").await;
     let before = tokio::time::Instant::now();
     let refused = api.send(post("/locks/a?wait=1000d")).await;
@@ -78,7 +78,7 @@ async fn a_wait_that_is_longer_than_allowed_is_capped_and_not_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_stops_ends_waits_at_once_and_keeps_the_places() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a?owner=pod-1").await;
     let waiting = api.queue(post("/locks/a?wait=30s").token(A), "a", 1).await;
     api.stop();
@@ -101,7 +101,7 @@ async fn a_process_that_stops_ends_waits_at_once_and_keeps_the_places() {
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_can_leave_the_queue() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a").await;
     let waiting = api.queue(post("/locks/a?wait=30s").token(A), "a", 1).await;
     assert_eq!(api.send(delete("/locks/a").token(A)).await.status, 204);
@@ -113,7 +113,7 @@ async fn a_claim_can_leave_the_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_refuses_further_claims() {
-    let api = Api::waiting(|waiting| waiting.waiters_per_lock_max = 1);
+    let api = Api::waiting(|waiting| waiting.waiters_per_lock_max = 1).await;
     api.token_of("/locks/a").await;
     let waiting = api.queue(post("/locks/a?wait=30s"), "a", 1).await;
     let refused = api.send(post("/locks/a?wait=30s")).await;
@@ -126,7 +126,7 @@ async fn a_full_queue_refuses_further_claims() {
 
 #[tokio::test(start_paused = true)]
 async fn a_process_limits_its_waiters() {
-    let api = Api::waiting(|waiting| waiting.waiters_max = 1);
+    let api = Api::waiting(|waiting| waiting.waiters_max = 1).await;
     api.token_of("/locks/a").await;
     api.token_of("/locks/b").await;
     let waiting = api.queue(post("/locks/a?wait=30s"), "a", 1).await;
@@ -137,7 +137,7 @@ async fn a_process_limits_its_waiters() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_shows_the_head_of_its_queue() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.token_of("/locks/a?owner=pod-1&ttl=1h").await;
     let next = post("/locks/a?wait=30s&owner=pod-2&mode=shared&limit=4&permits=2");
     let next = api.queue(next, "a", 1).await;
@@ -156,7 +156,7 @@ async fn a_lock_shows_the_head_of_its_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_is_not_fair_takes_what_is_free() {
-    let api = Api::new();
+    let api = Api::new().await;
     let token = api.token_of("/locks/a?mode=shared").await;
     // A writer waits for the reader, and further readers queue behind it.
     let writer = api.queue(post("/locks/a?wait=30s"), "a", 1).await;

@@ -41,7 +41,7 @@ async fn a_clock_that_jumps_forward_ends_no_lease_for_others() {
     let held = lasting_for(TTL, claim());
     let lease = holding.lease(&held).await;
     let held_until = Instant::now() + lease.holder.expires_in;
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     let (next, elsewhere) = (rival(&held), claim());
     let (granted, _) = tokio::join!(
         other.granted_not_before(&next, held_until),
@@ -87,7 +87,7 @@ async fn waiters_keep_waiting_in_order_while_the_clock_jumps_forward() {
         })
         .await;
     }
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     let mut last = None;
     for waiter in waiting {
         let (fence, granted) = waiter.await.expect("it was granted");
@@ -141,13 +141,13 @@ fn of_every_kind() -> Vec<Claim> {
 #[tokio::test]
 async fn a_clock_that_goes_back_closes_no_lock_for_longer_than_its_settings_say() {
     let server = redis_with_a_movable_clock().await;
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     let replica = Replica::open(&server.database(0)).await;
     let (left, released) = (of_every_kind(), of_every_kind());
     for claim in left.iter().chain(&released) {
         replica.granted(claim).await;
     }
-    server.move_clock(Duration::ZERO);
+    server.move_clock(Duration::ZERO).await;
     for claim in &released {
         let answer = replica.release(claim).await;
         assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
@@ -166,7 +166,7 @@ async fn a_clock_that_goes_back_closes_no_lock_for_longer_than_its_settings_say(
 #[tokio::test]
 async fn a_clock_that_goes_back_does_not_extend_the_reservation_of_a_lost_process() {
     let server = redis_with_a_movable_clock().await;
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     let address = server.database(0);
     let config = stores::redis_config();
     let gone = stores::redis_store(&address, &config)
@@ -185,7 +185,7 @@ async fn a_clock_that_goes_back_does_not_extend_the_reservation_of_a_lost_proces
     assert!(matches!(asked.await, Ok(Acquired::Waiting(_))));
     drop(gone);
     replica.release(&held).await.expect("the store answers");
-    server.move_clock(Duration::ZERO);
+    server.move_clock(Duration::ZERO).await;
     let next = rival(&held);
     let granted = replica.acquire_within(&next, Duration::from_secs(15)).await;
     assert!(
@@ -199,14 +199,14 @@ async fn a_clock_that_goes_back_does_not_extend_the_reservation_of_a_lost_proces
 #[tokio::test]
 async fn a_clock_that_goes_back_and_is_corrected_ends_no_lease_for_others() {
     let server = redis_with_a_movable_clock().await;
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     let holding = Replica::open(&server.database(0)).await;
     let other = Replica::open(&server.database(0)).await;
     holding.checks.abort();
     other.checks.abort();
     holding.granted(&lasting_for(TTL, claim())).await;
     other.granted(&lasting_for(TTL, claim())).await;
-    server.move_clock(Duration::ZERO);
+    server.move_clock(Duration::ZERO).await;
     let held = lasting_for(TTL, claim());
     // The request that detects the step gets an unknown outcome.
     let lease = eventually("it is granted", async || {
@@ -229,7 +229,7 @@ async fn a_clock_that_goes_back_and_is_corrected_ends_no_lease_for_others() {
     // The other process is notified, and sends no request that would show when it has checked. The documentation
     // promises that steps at least a quarter of a second apart are detected.
     tokio::time::sleep(Duration::from_millis(250)).await;
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     let granted = other.granted_not_before(&rival(&held), held_until).await;
     assert!(granted.holder.fence > lease.holder.fence);
 }
@@ -238,7 +238,7 @@ async fn a_clock_that_goes_back_and_is_corrected_ends_no_lease_for_others() {
 #[tokio::test]
 async fn a_clock_that_goes_back_does_not_extend_the_grace_after_a_loss() {
     let server = redis_with_a_movable_clock().await;
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     let replica = Replica::open(&server.database(0)).await;
     let held = lasting_for(TTL, claim());
     let lease = replica.lease(&held).await;
@@ -253,7 +253,7 @@ async fn a_clock_that_goes_back_does_not_extend_the_grace_after_a_loss() {
         ),
         "{answer:?}"
     );
-    server.move_clock(Duration::ZERO);
+    server.move_clock(Duration::ZERO).await;
     let fresh = Replica::open(&server.database(0)).await;
     let elsewhere = claim();
     tokio::join!(
@@ -266,14 +266,14 @@ async fn a_clock_that_goes_back_does_not_extend_the_grace_after_a_loss() {
 #[tokio::test]
 async fn a_loss_after_the_clock_went_back_leaves_the_fences_in_order() {
     let server = redis_with_a_movable_clock().await;
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     let replicas = [
         Replica::open(&server.database(0)).await,
         Replica::open(&server.database(0)).await,
     ];
     let held = lasting_for(BRIEF, claim());
     let mut last = replicas[0].granted(&held).await;
-    server.move_clock(Duration::ZERO);
+    server.move_clock(Duration::ZERO).await;
     for round in 0..2 {
         server.command(&["FLUSHALL"]).await;
         let now = Instant::now();
@@ -296,7 +296,7 @@ async fn a_clock_that_goes_back_after_a_loss_of_the_last_grants_leaves_the_fence
         ..RedisOptions::default()
     })
     .await;
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     let replica = Replica::open(&server.database(0)).await;
     let held = lasting_for(BRIEF, claim());
     replica.granted(&held).await;
@@ -311,7 +311,7 @@ async fn a_clock_that_goes_back_after_a_loss_of_the_last_grants_leaves_the_fence
     replica
         .granted_not_before(&lasting_for(BRIEF, claim()), Instant::now())
         .await;
-    server.move_clock(Duration::ZERO);
+    server.move_clock(Duration::ZERO).await;
     let next = rival(&held);
     let lease = replica.granted_not_before(&next, Instant::now()).await;
     assert!(lease.holder.fence.get() > last);
@@ -321,7 +321,7 @@ async fn a_clock_that_goes_back_after_a_loss_of_the_last_grants_leaves_the_fence
 #[tokio::test]
 async fn a_loss_after_the_clock_went_back_keeps_the_order_of_the_waiters() {
     let server = redis_with_a_movable_clock().await;
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     let replica = Arc::new(Replica::open(&server.database(0)).await);
     let holding = lasting_for(TTL, claim());
     replica.granted(&holding).await;
@@ -339,7 +339,7 @@ async fn a_loss_after_the_clock_went_back_keeps_the_order_of_the_waiters() {
     let [first, second] = [rival(&holding), rival(&holding)].map(lasting);
     let earlier = waits(&first);
     queued(1).await;
-    server.move_clock(Duration::ZERO);
+    server.move_clock(Duration::ZERO).await;
     server.command(&["FLUSHALL"]).await;
     let later = waits(&second);
     queued(2).await;

@@ -84,7 +84,7 @@ async fn an_access_while_the_clock_is_back_ends_no_lease_for_others() {
 
 async fn keeps_excluding(held: Claim, look: Look) {
     let server = redis_with_a_movable_clock().await;
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     let holding = Replica::open(&server.database(0)).await;
     let other = Replica::open(&server.database(0)).await;
     super::all_listen(&server, 2).await;
@@ -95,7 +95,7 @@ async fn keeps_excluding(held: Claim, look: Look) {
     let lease = holding.lease(&held).await;
     let lasts = lease.holder.expires_in;
     let held_until = Instant::now() + lasts.max(held.min_hold.unwrap_or_default());
-    server.move_clock(Duration::ZERO);
+    server.move_clock(Duration::ZERO).await;
     let next = rival(&held);
     let looking = async {
         if let Look::Waiting = look {
@@ -108,7 +108,7 @@ async fn keeps_excluding(held: Claim, look: Look) {
             _ => held_until,
         };
         tokio::time::sleep(BETWEEN_STEPS).await;
-        server.move_clock(AN_HOUR);
+        server.move_clock(AN_HOUR).await;
         closed_until
     };
     if let Look::Waiting = look {
@@ -206,7 +206,7 @@ async fn keeps_the_reported_time(look: Look) {
     let passes = Duration::from_secs(3);
     let step = passes - BETWEEN_STEPS;
     let server = redis_with_a_movable_clock().await;
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     // The next request detects a step that is longer than the operation timeout.
     let timeout = Duration::from_secs(1);
     let holding = Replica::open_within(timeout, &server.database(0)).await;
@@ -218,7 +218,7 @@ async fn keeps_the_reported_time(look: Look) {
     holding.granted(&held).await;
     // Not for synchronisation: the test is about the passing of time.
     tokio::time::sleep(passes).await;
-    server.move_clock(AN_HOUR - step);
+    server.move_clock(AN_HOUR - step).await;
     let lease = eventually("it holds", async || match look {
         Look::StepBack => step_back(&holding, &held).await,
         _ => match holding.acquire(&held).await.ok()? {
@@ -234,7 +234,7 @@ async fn keeps_the_reported_time(look: Look) {
     let held_until = Instant::now() + lease.holder.expires_in;
     assert!(lease.holder.expires_in > TTL - passes, "{lease:?}");
     tokio::time::sleep(BETWEEN_STEPS).await;
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     let next = rival(&held);
     eventually("it is granted", async || {
         let answer = other.acquire(&next).await.ok()?;
@@ -248,7 +248,7 @@ async fn keeps_the_reported_time(look: Look) {
 #[tokio::test]
 async fn a_lock_that_is_not_accessed_ends_its_ttl_after_the_clock_went_back() {
     let server = redis_with_a_movable_clock().await;
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     let replica = Replica::open(&server.database(0)).await;
     let brief = || lasting_for(BRIEF, claim());
     let several = lasting(in_mode(&claim(), READ));
@@ -267,7 +267,7 @@ async fn a_lock_that_is_not_accessed_ends_its_ttl_after_the_clock_went_back() {
     }
     let answer = replica.release(&closing).await;
     assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
-    server.move_clock(Duration::ZERO);
+    server.move_clock(Duration::ZERO).await;
     let ends = [
         (&plain, BRIEF),
         (&reading, BRIEF),
@@ -288,7 +288,7 @@ async fn a_lock_that_is_not_accessed_ends_its_ttl_after_the_clock_went_back() {
 #[tokio::test]
 async fn no_lease_outlasts_its_max_hold_after_the_clock_went_back() {
     let server = redis_with_a_movable_clock().await;
-    server.move_clock(AN_HOUR);
+    server.move_clock(AN_HOUR).await;
     let replica = Replica::open(&server.database(0)).await;
     replica.checks.abort();
     let capped = |claim| Claim {
@@ -307,7 +307,7 @@ async fn no_lease_outlasts_its_max_hold_after_the_clock_went_back() {
     for held in &renewed {
         replica.granted(held).await;
     }
-    server.move_clock(Duration::ZERO);
+    server.move_clock(Duration::ZERO).await;
     let view = replica.service.inspect(lock_of(&quiet)).await;
     let LockState::Held(holders) = view.expect("it answers").state else {
         panic!("somebody holds the lock");

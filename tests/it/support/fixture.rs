@@ -75,6 +75,43 @@ pub(crate) struct FixtureRedis {
     watching: Option<&'static (Sentinels, Authority)>,
 }
 
+impl FixtureRedis {
+    /// A database that no test has used yet.
+    pub(crate) async fn unused() -> Self {
+        static SERVER: OnceCell<RedisServer> = OnceCell::const_new();
+        static NEXT_DATABASE: AtomicU16 = AtomicU16::new(0);
+        let options = RedisOptions {
+            persistence: Persistence::Nothing,
+            databases: DATABASES,
+            ..RedisOptions::default()
+        };
+        let server = SERVER.get_or_init(|| RedisServer::start(options)).await;
+        Self {
+            server,
+            database: NEXT_DATABASE.fetch_add(1, Ordering::Relaxed),
+            watching: None,
+        }
+    }
+
+    /// Opens the store of one process.
+    pub(crate) async fn store(self) -> Arc<dyn LockStore> {
+        // Hundreds of tests connect at the same time.
+        let config = RedisConfig {
+            connect_timeout: DEADLINE,
+            ..stores::redis_config()
+        };
+        let store = match self.watching {
+            None => stores::redis_store(&self.server.database(self.database), &config).await,
+            Some((sentinels, authority)) => {
+                let tls = authority.trusted();
+                let address = sentinels.database(self.database);
+                stores::sentinel_store(&address, &RedisConfig { tls, ..config }).await
+            }
+        };
+        store.expect("the store opens on a Redis that is as it should be")
+    }
+}
+
 impl Fixture {
     /// A fresh store in a directory of its own. The runtime's clock must be stopped.
     pub(crate) async fn file() -> Self {
@@ -104,21 +141,7 @@ impl Fixture {
 
     /// A Redis store on its own database, in the Redis that all fixtures of this test process share.
     pub(crate) async fn redis() -> Self {
-        static SERVER: OnceCell<RedisServer> = OnceCell::const_new();
-        static NEXT_DATABASE: AtomicU16 = AtomicU16::new(0);
-        let options = RedisOptions {
-            persistence: Persistence::Nothing,
-            databases: DATABASES,
-            ..RedisOptions::default()
-        };
-        let server = SERVER.get_or_init(|| RedisServer::start(options)).await;
-        let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
-        Self::on_redis(FixtureRedis {
-            server,
-            database,
-            watching: None,
-        })
-        .await
+        Self::on_redis(FixtureRedis::unused().await).await
     }
 
     /// The same by a Sentinel, with TLS to both.
@@ -147,27 +170,27 @@ impl Fixture {
         .await
     }
 
+    /// A Redis store on a Redis that no other test uses.
+    pub(crate) async fn redis_alone() -> Self {
+        let server = RedisServer::start(RedisOptions::forgetful()).await;
+        // It ends with the process of the tests.
+        let server = Box::leak(Box::new(server));
+        let database = 0;
+        Self::on_redis(FixtureRedis {
+            server,
+            database,
+            watching: None,
+        })
+        .await
+    }
+
     /// Another process on the same Redis.
     pub(crate) async fn another_process(&self) -> Self {
         Self::on_redis(self.redis_behind()).await
     }
 
     async fn on_redis(redis: FixtureRedis) -> Self {
-        // Hundreds of tests connect at the same time.
-        let config = RedisConfig {
-            connect_timeout: DEADLINE,
-            ..stores::redis_config()
-        };
-        let store = match redis.watching {
-            None => stores::redis_store(&redis.server.database(redis.database), &config).await,
-            Some((sentinels, authority)) => {
-                let tls = authority.trusted();
-                let address = sentinels.database(redis.database);
-                stores::sentinel_store(&address, &RedisConfig { tls, ..config }).await
-            }
-        };
-        let store = store.expect("the store opens on a Redis that is as it should be");
-        let fixture = Self::on(store, Some(redis));
+        let fixture = Self::on(redis.store().await, Some(redis));
         // Until a process has subscribed and looked for other subscribers, it assumes that one of them wants events.
         fixture.listens().await;
         fixture

@@ -16,7 +16,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold::config::RedisAddress;
 use nix::sys::signal::{Signal, kill};
@@ -130,11 +130,27 @@ impl RedisServer {
             .join("appendonlydir/appendonly.aof.1.incr.aof")
     }
 
-    /// Moves the clock of a Redis with a movable clock ahead of the machine's.
-    pub(crate) fn move_clock(&self, ahead: Duration) {
+    /// Moves the clock of a Redis with a movable clock ahead of the machine's, and waits until Redis uses it: Valkey 9.1
+    /// reads the clock of the system once a millisecond.
+    pub(crate) async fn move_clock(&self, ahead: Duration) {
         assert!(self.options.has_movable_clock);
         let micros = i64::try_from(ahead.as_micros()).expect("not so far");
         self.write_clock_offset(micros);
+        let give_up = Instant::now() + COMMAND_TIMEOUT;
+        loop {
+            let time = self.command(&["TIME"]).await;
+            let (seconds, _): (u64, u64) = redis::from_redis_value(time).expect("TIME answers two");
+            let expected = SystemTime::now() + ahead;
+            let actual = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            let off = match expected.duration_since(actual) {
+                Ok(late) => late,
+                Err(early) => early.duration(),
+            };
+            if off < COMMAND_TIMEOUT {
+                return;
+            }
+            assert!(Instant::now() < give_up, "Redis does not use the new clock");
+        }
     }
 
     fn write_clock_offset(&self, micros: i64) {

@@ -1,7 +1,7 @@
 //! A Redis process, and the library that lets a test move its clock.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -10,7 +10,8 @@ use nix::unistd::Pid;
 use super::preloaded;
 
 /// Starts Redis and ends it when the standard input closes, which also happens when the test process dies.
-const KEEPER: &str = r#"trap '' INT; redis-server "$@" >/dev/null 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null; wait"#;
+const KEEPER: &str =
+    r#"trap '' INT; "$@" >/dev/null 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null; wait"#;
 
 /// A Redis process, and the shell that ends it when the test process is gone.
 pub(crate) struct Process {
@@ -33,6 +34,7 @@ impl Process {
         }
         let mut keeper = keeper
             .args(["-c", KEEPER, "sh"])
+            .arg(program())
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -50,6 +52,25 @@ impl Process {
     pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
+}
+
+/// `TEST_REDIS` names one of the servers of `scripts/setup-servers`, such as `valkey-9`, instead of the installed one.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a knob of the tests is no configuration of the service"
+)]
+fn program() -> PathBuf {
+    let Some(name) = std::env::var_os("TEST_REDIS") else {
+        return PathBuf::from("redis-server");
+    };
+    let servers = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/servers");
+    let program = servers.join(name).join("server");
+    assert!(
+        program.exists(),
+        "{} is missing: run scripts/setup-servers, which unpacks it from Debian's archive",
+        program.display()
+    );
+    program
 }
 
 impl Drop for Process {
