@@ -10,9 +10,10 @@
 //! - [`http`]: the wire. It parses requests into claims and encodes outcomes as responses and problems. Only it knows
 //!   axum, except for the types of HTTP that [`server`] passes on.
 //!
-//! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`limits`] (what may be in use at
-//! once), `backoff` (pauses between attempts), [`telemetry`] (logs and metrics), and [`server`] (sockets, timeouts,
-//! shutdown), which knows none of the layers and of which [`http`] knows only the peer of a request.
+//! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`client`] (the service as the
+//! commands see it, over HTTP), [`limits`] (what may be in use at once), `backoff` (pauses between attempts),
+//! [`telemetry`] (logs and metrics), and [`server`] (sockets, timeouts, shutdown), which knows none of the layers and of
+//! which [`http`] knows only the peer of a request.
 //!
 //! # The way of a request
 //!

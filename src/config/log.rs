@@ -9,8 +9,9 @@ use super::suggestion::did_you_mean;
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
 /// The modules below `leasehold::` that a level can be set for.
-const MODULES: [&str; 9] = [
+const MODULES: [&str; 10] = [
     "cli",
+    "client",
     "config",
     "domain",
     "http",
