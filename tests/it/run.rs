@@ -16,16 +16,27 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::process::{Serving, leasehold};
+use crate::process::Serving;
 use crate::support::eventually;
+
+/// Starts a program with the signals of a terminal at their default. A shell makes what it starts in the background
+/// ignore them, these tests too, and a run leaves ignored what is ignored.
+fn with_signals(program: &str) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,QUIT", program]);
+    command
+}
 
 /// `leasehold run` against this service. Its environment has nothing but what a command needs to be found.
 fn run(serving: &Serving, arguments: &[&str]) -> Command {
-    let mut command = leasehold(&["run"]);
+    let mut command = with_signals(env!("CARGO_BIN_EXE_leasehold"));
     command
+        .arg("run")
         .args(arguments)
+        .env_clear()
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-        .env("LEASEHOLD_URL", &serving.url);
+        .env("LEASEHOLD_URL", &serving.url)
+        .stdin(Stdio::null());
     command
 }
 

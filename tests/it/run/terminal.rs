@@ -1,9 +1,10 @@
 //! Runs on a terminal, which `script` of util-linux provides.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
+use super::with_signals;
 use crate::process::Serving;
 use crate::support::EFFECT_TIMEOUT;
 
@@ -18,7 +19,7 @@ struct OnTerminal {
 
 impl OnTerminal {
     fn start(serving: &Serving, command: &str) -> Self {
-        let mut child = Command::new("script")
+        let mut child = with_signals("script")
             .args(["--quiet", "--return", "--command", command, "/dev/null"])
             .env("LEASEHOLD_URL", &serving.url)
             .env("SHELL", "/bin/bash")
