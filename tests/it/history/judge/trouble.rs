@@ -134,8 +134,9 @@ fn is_wrong(evidence: &Evidence<'_>, request: &Request, at: Micros, refusal: &Re
                 })
         }
         "store_full" => {
-            // Renewing and releasing need no room.
-            !request.asks()
+            // Renewing and releasing need no room. An eviction does: its answer is kept in case it is sent again.
+            let needs_room = request.asks() || request.action == Action::Evict;
+            !needs_room
                 || !outages.any(|outage| {
                     outage.effect == Effect::Full
                         && strikes_until(outage, outage.until, request, at)
