@@ -320,21 +320,14 @@ impl From<StoreError> for Problem {
             ),
         };
         let detail = format!("{}; {effect}", what_failed(fault));
-        let (code, retry_after) = match fault {
-            Fault::Timeout
-            | Fault::Io
-            | Fault::Replica
-            | Fault::ReadOnly
-            | Fault::Busy
-            | Fault::Corrupt => (Code::StoreUnavailable, RETRY_STORE),
-            Fault::Auth
-            | Fault::Permission
-            | Fault::Database
-            | Fault::Cluster
-            | Fault::Tls
-            | Fault::Protocol
-            | Fault::Refused => (Code::StoreUnavailable, RETRY_STORE_LASTING),
-            Fault::Full | Fault::Limit => (Code::StoreFull, RETRY_STORE_LASTING),
+        let is_full = matches!(fault, Fault::Full | Fault::Limit);
+        let code = match is_full {
+            true => Code::StoreFull,
+            false => Code::StoreUnavailable,
+        };
+        let retry_after = match is_full || fault.is_lasting() {
+            true => RETRY_STORE_LASTING,
+            false => RETRY_STORE,
         };
         let mut refusal = Self::new(code, detail);
         refusal.0.extras.outcome = Some(outcome);

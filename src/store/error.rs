@@ -114,6 +114,28 @@ impl Fault {
         Self::Corrupt,
     ];
 
+    /// Whether it lasts until somebody changes the configuration, of the store or of Leasehold.
+    #[must_use]
+    pub fn is_lasting(self) -> bool {
+        match self {
+            Self::Auth
+            | Self::Permission
+            | Self::Database
+            | Self::Cluster
+            | Self::Tls
+            | Self::Protocol
+            | Self::Refused => true,
+            Self::Timeout
+            | Self::Io
+            | Self::Replica
+            | Self::ReadOnly
+            | Self::Busy
+            | Self::Full
+            | Self::Limit
+            | Self::Corrupt => false,
+        }
+    }
+
     /// The metric label.
     #[must_use]
     pub fn label(self) -> &'static str {

@@ -35,10 +35,10 @@ use leasehold::store::{LockStore, StoreError};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::support::eventually;
-use crate::support::fixture::{claim_on, lock_of, name, not_holder, only, ttl};
+use crate::support::fixture::{claim, claim_on, lock_of, name, not_holder, only, rival, ttl};
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::stores;
+use crate::support::{EFFECT_TIMEOUT, eventually};
 
 /// A TTL longer than any test: a lock that becomes free must have been released or rolled back.
 const FOR_EVER: Duration = Duration::from_secs(600);
@@ -218,4 +218,29 @@ fn lasting_claims(prefix: &str, count: usize) -> Vec<Claim> {
         .map(|number| name(&format!("{prefix}/{number}")))
         .map(|name| lasting(claim_on(&name)))
         .collect()
+}
+
+/// A lock that one replica releases is granted to a waiter of another.
+async fn assert_hands_over(holder: &Replica, other: &Replica) {
+    let held = lasting(claim());
+    holder.granted(&held).await;
+    let waiter = lasting(rival(&held));
+    let waiting = other.acquire_within(&waiter, EFFECT_TIMEOUT);
+    let releasing = async {
+        eventually("it is queued", async || {
+            let view = holder.service.inspect(lock_of(&held)).await.ok()?;
+            (view.queue.length == 1).then_some(())
+        })
+        .await;
+        holder.release(&held).await
+    };
+    let (granted, released) = tokio::join!(waiting, releasing);
+    assert!(
+        matches!(released, Ok(Released::Freed { .. })),
+        "{released:?}"
+    );
+    assert!(
+        matches!(granted, Ok(AcquireOutcome::Granted(_))),
+        "{granted:?}"
+    );
 }

@@ -117,23 +117,7 @@ impl Failure {
 
     /// Whether it lasts until somebody changes the configuration, of Redis or of Leasehold.
     pub(super) fn is_lasting(&self) -> bool {
-        match self.fault {
-            Fault::Auth
-            | Fault::Permission
-            | Fault::Database
-            | Fault::Cluster
-            | Fault::Tls
-            | Fault::Protocol
-            | Fault::Refused => true,
-            Fault::Timeout
-            | Fault::Io
-            | Fault::Replica
-            | Fault::ReadOnly
-            | Fault::Busy
-            | Fault::Full
-            | Fault::Limit
-            | Fault::Corrupt => false,
-        }
+        self.fault.is_lasting()
     }
 
     /// Whether the command may still reach Redis: it was sent, and got no answer.

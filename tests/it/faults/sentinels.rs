@@ -9,10 +9,10 @@ use leasehold::store::{Fault, LockStore};
 use tokio::time::Instant;
 
 use super::{Replica, forgetful_redis, lasting, lasting_for};
-use crate::support::fixture::{claim, lock_of, rival};
+use crate::support::fixture::{claim, rival};
 use crate::support::redis_server::RedisOptions;
 use crate::support::sentinels::{Sentinels, WatchedPair};
-use crate::support::{EFFECT_TIMEOUT, eventually, stores};
+use crate::support::{eventually, stores};
 
 /// Longer than a failover takes, and short enough for the test to wait for it.
 const TTL: Duration = Duration::from_secs(8);
@@ -68,27 +68,7 @@ async fn a_planned_failover_is_followed_for_commands_and_messages() {
     is_kept(&holder, &pair, &held, fence).await;
 
     super::all_listen(&pair.replica, 2).await;
-    let held = lasting(claim());
-    holder.granted(&held).await;
-    let waiter = lasting(rival(&held));
-    let waiting = other.acquire_within(&waiter, EFFECT_TIMEOUT);
-    let releasing = async {
-        eventually("it is queued", async || {
-            let view = holder.service.inspect(lock_of(&held)).await.ok()?;
-            (view.queue.length == 1).then_some(())
-        })
-        .await;
-        holder.release(&held).await
-    };
-    let (granted, released) = tokio::join!(waiting, releasing);
-    assert!(
-        matches!(released, Ok(Released::Freed { .. })),
-        "{released:?}"
-    );
-    assert!(
-        matches!(granted, Ok(AcquireOutcome::Granted(_))),
-        "{granted:?}"
-    );
+    super::assert_hands_over(&holder, &other).await;
 }
 
 #[tokio::test]

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use leasehold::config::{RedisAddress, RedisConfig, RedisTls, Secret};
-use leasehold::domain::Released;
-use leasehold::service::AcquireOutcome;
 use leasehold::store::{Fault, LockStore};
 
 use super::{Replica, forgetful_redis, lasting};
 use crate::support::certificates::Authority;
-use crate::support::fixture::{claim, lock_of, rival};
+use crate::support::fixture::claim;
 use crate::support::redis_server::{RedisOptions, RedisServer, TlsFiles};
-use crate::support::{EFFECT_TIMEOUT, eventually, stores};
+use crate::support::stores;
 
 const HOST: &str = "127.0.0.1";
 
@@ -54,27 +52,7 @@ async fn commands_and_messages_travel_over_tls() {
     let holder = Replica::on(opened(&address, &config).await);
     let other = Replica::on(opened(&address, &config).await);
     super::all_listen(&server, 2).await;
-    let held = lasting(claim());
-    holder.granted(&held).await;
-    let waiter = lasting(rival(&held));
-    let waiting = other.acquire_within(&waiter, EFFECT_TIMEOUT);
-    let releasing = async {
-        eventually("it is queued", async || {
-            let view = holder.service.inspect(lock_of(&held)).await.ok()?;
-            (view.queue.length == 1).then_some(())
-        })
-        .await;
-        holder.release(&held).await
-    };
-    let (granted, released) = tokio::join!(waiting, releasing);
-    assert!(
-        matches!(released, Ok(Released::Freed { .. })),
-        "{released:?}"
-    );
-    assert!(
-        matches!(granted, Ok(AcquireOutcome::Granted(_))),
-        "{granted:?}"
-    );
+    super::assert_hands_over(&holder, &other).await;
     let findings = other.service.store_health().findings;
     assert!(findings.iter().all(|found| found.is_fine), "{findings:?}");
 }
