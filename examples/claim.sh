@@ -10,6 +10,7 @@
 # be repeated with the same token, and finds the same claim.
 
 : "${LEASEHOLD_URL:=http://127.0.0.1:7625}" "${TTL_S:=30}"
+LEASEHOLD_URL=${LEASEHOLD_URL%/}
 # A lease that is renewed every third of the TTL survives a failure or two, and leaves a third in which to stop.
 renew_s=$(((TTL_S + 2) / 3))
 
@@ -46,8 +47,9 @@ report() {
     echo "$0: $lock: ${status}: $(member detail)" >&2
 }
 
-# acquire LOCK [FIELD=VALUE...]: acquires the lock and sets $fencing_token. Returns 1 if another client holds it, 2 if the
-# service refuses or cannot be reached. With wait=50s it stays in the queue until it has the lock.
+# acquire LOCK [FIELD=VALUE...]: acquires the lock and sets $fencing_token. Returns 75 if another client holds it, 69 if the
+# service cannot be reached, 78 if it refuses the key and 64 if it refuses the request. With wait=50s it stays in the queue
+# until it has the lock.
 acquire() {
     lock=$1 path=/locks/$(jq -rn --arg name "$1" '$name | @uri') failures=0
     shift
@@ -61,18 +63,25 @@ acquire() {
             ;;
         # The service keeps the place in the queue, and finds it by the token.
         "423 wait_timeout") failures=0 ;;
-        423*) return 1 ;;
+        423*) return 75 ;;
         # An answer was lost, and the lease expired before the retry. That claim has ended.
         "409 claim_ended") new_token ;;
         000* | 408* | 429* | 5*)
             failures=$((failures + 1))
             sleep 1
             ;;
-        *) break ;;
+        401* | 403*)
+            report
+            return 78
+            ;;
+        *)
+            report
+            return 64
+            ;;
         esac
     done
     report
-    return 2
+    return 69
 }
 
 # Renews the lease. Retries for another third of the TTL, so that one third is left.

@@ -23,7 +23,8 @@ if [ $# -lt 2 ]; then
 fi
 lock=$1
 shift
-url=${LEASEHOLD_URL:-http://127.0.0.1:7625}/locks/$(jq -rn --arg name "$lock" '$name | @uri')
+url=${LEASEHOLD_URL:-http://127.0.0.1:7625}
+url=${url%/}/locks/$(jq -rn --arg name "$lock" '$name | @uri')
 ttl_s=${TTL_S:-15}
 work='' connection=''
 
@@ -128,7 +129,10 @@ while true; do
     409) new_token ;;
     *)
         log "$problem"
-        exit 75
+        case $(member status <<<"$problem") in
+        401 | 403) exit 78 ;;
+        *) exit 64 ;;
+        esac
         ;;
     esac
     sleep 1

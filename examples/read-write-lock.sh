@@ -22,5 +22,5 @@ fi
 name=$2
 shift 2
 
-acquire "$name" "mode=$mode" wait=50s || exit 75
+acquire "$name" "mode=$mode" wait=50s || exit
 run_with_lock "$@"

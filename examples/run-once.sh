@@ -17,5 +17,5 @@ fi
 name=$1 min_hold=$2
 shift 2
 
-acquire "$name" "min_hold=$min_hold" || exit $(($? == 1 ? 0 : 75))
+acquire "$name" "min_hold=$min_hold" || exit $(($? == 75 ? 0 : $?))
 run_with_lock "$@"

@@ -15,5 +15,5 @@ fi
 name=$1 limit=$2
 shift 2
 
-acquire "$name" mode=shared "limit=$limit" wait=50s || exit 75
+acquire "$name" mode=shared "limit=$limit" wait=50s || exit
 run_with_lock "$@"

@@ -41,6 +41,11 @@ pub(crate) fn jittered(duration: Duration) -> Duration {
     duration.mul_f64(0.75) + up_to(duration.mul_f64(0.2))
 }
 
+/// The duration and up to a quarter more, for a pause that the other side asked for: repeating sooner would be refused.
+pub(crate) fn at_least(duration: Duration) -> Duration {
+    duration + up_to(duration / 4)
+}
+
 /// How long after the known end of a lease it is safe to assume that it has expired by the store's clock.
 pub(crate) fn past_expiry() -> Duration {
     PAST_EXPIRY_MIN + up_to(PAST_EXPIRY_SPREAD)

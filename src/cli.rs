@@ -1,14 +1,27 @@
 //! The command line: commands, their help and their exit codes. Each command has its own file; the configuration flags
 //! are generated from the configuration keys.
 
+mod acquisition;
+mod arguments;
+mod boottime;
+mod claims;
 mod config;
+mod doctor;
 mod exit;
 mod flags;
 mod healthcheck;
 mod key_files;
+mod leading_flags;
+mod locks;
+mod manual;
+mod output;
 mod run;
+mod say;
 mod serve;
 mod service;
+mod signals;
+mod views;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -24,12 +37,18 @@ use service::ClientError;
 
 const EXAMPLES: &str = "\
 Examples:
-  leasehold                                           Serve on 127.0.0.1:7625, locks in memory
-  leasehold --store redis://127.0.0.1                 Serve with locks in Redis
-  leasehold --listen 0.0.0.0:7625 --api-key-file key  Serve to other machines, with a key
-  leasehold config print                              Show every setting and where it came from
-
-  curl -X POST localhost:7625/locks/backup            Take a lock: 201, or 423 when it is held";
+  Serve on 127.0.0.1:7625, locks in memory, in Redis or in a directory:
+    leasehold
+    leasehold --store redis://127.0.0.1
+    leasehold --store file:/var/lib/leasehold
+  Serve to other machines, with a key:
+    leasehold --listen 0.0.0.0:7625 --api-key-file key
+  Show every setting and where it came from:
+    leasehold config print
+  Run a command under a lock of a server:
+    leasehold run backup -- ./backup.sh
+  Take a lock with any HTTP client; 201, or 423 when it is held:
+    curl -X POST localhost:7625/locks/backup";
 
 /// `EXAMPLES` come first, because most readers of the help want to get started.
 const TEMPLATE: &str = "\
@@ -53,6 +72,8 @@ enum CliError {
     Unhealthy(#[from] healthcheck::Unhealthy),
     #[error(transparent)]
     Client(#[from] ClientError),
+    #[error(transparent)]
+    Manual(#[from] manual::ManualError),
 }
 
 impl CliError {
@@ -61,6 +82,7 @@ impl CliError {
             Self::Config(_) | Self::Serve(ServeError::Refused(_)) => Exit::Misconfigured,
             Self::Serve(_) | Self::Unhealthy(_) => Exit::Failed,
             Self::Client(error) => error.exit(),
+            Self::Manual(_) => Exit::Internal,
         }
     }
 }
@@ -70,7 +92,19 @@ pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> ExitCode {
-    let matches = match command().try_get_matches_from(arguments) {
+    let arguments: Vec<_> = arguments.into_iter().collect();
+    let program = match arguments.get(1) {
+        // Every run starts both, which need none of the other commands.
+        Some(first) if first == run::guard::COMMAND => {
+            Command::new("leasehold").subcommand(run::guard::command())
+        }
+        Some(first) if first == run::launch::COMMAND => {
+            Command::new("leasehold").subcommand(run::launch::command())
+        }
+        _ => command(),
+    };
+    let arguments = leading_flags::moved(arguments, &program);
+    let matches = match program.try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(mut stop) => {
             flags::add_tips(&mut stop);
@@ -98,20 +132,25 @@ fn dispatch(matches: &ArgMatches, environment: Environment) -> Result<Exit, CliE
         Some(("serve", matches)) => serve::run(&flags::sources(matches, environment)),
         Some(("healthcheck", matches)) => healthcheck::run(matches, environment),
         Some(("run", matches)) => run::run(matches, &environment),
-        Some((run::guard::COMMAND, matches)) => Ok(run::guard::run(matches)),
-        Some(("openapi", _)) => Ok(print(&http::openapi::json())),
+        Some(("acquire", matches)) => Ok(claims::acquire(matches, &environment)?),
+        Some(("renew", matches)) => Ok(claims::renew(matches, &environment)?),
+        Some(("release", matches)) => Ok(claims::release(matches, &environment)?),
+        Some(("get", matches)) => Ok(locks::get(matches, &environment)?),
+        Some(("ls", matches)) => Ok(locks::ls(matches, &environment)?),
+        Some(("watch", matches)) => Ok(watch::run(matches, &environment)?),
+        Some(("evict", matches)) => Ok(locks::evict(matches, &environment)?),
+        Some((run::guard::COMMAND, matches)) => Ok(run::guard::run(matches, &environment)),
+        Some((run::launch::COMMAND, matches)) => Ok(run::launch::run(matches)),
+        Some(("completions", matches)) => Ok(manual::completions(matches)),
+        Some(("man", matches)) => Ok(manual::man(matches)?),
+        Some(("openapi", _)) => Ok(output::show(&http::openapi::json())),
+        Some(("doctor", matches)) => Ok(doctor::run(matches, &environment)?),
         Some(("config", matches)) => config::run(matches, environment),
         Some((name, _)) => unreachable!("clap knows no command {name}"),
     }
 }
 
-/// Prints a command's output. A closed pipe (`leasehold … | head`) is not a failure.
-fn print(text: &str) -> Exit {
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    Exit::Done
-}
-
-/// The definition of all commands and flags, from which the help and the reference are generated.
+/// The definition of all commands and flags for people, from which help, reference and manual pages are generated.
 #[must_use]
 pub fn command() -> Command {
     Command::new("leasehold")
@@ -127,11 +166,15 @@ pub fn command() -> Command {
             Command::new("serve")
                 .about("Run the server (the default command)")
                 .after_help(flags::secrets_help())
-                .args(flags::all()),
+                .defer(|serve| serve.args(flags::all())),
         )
         .subcommand(run::options::command())
-        .subcommand(run::guard::command())
+        .subcommands(claims::commands())
+        .subcommands(locks::commands())
+        .subcommand(watch::command())
         .subcommand(healthcheck::command())
         .subcommand(config::command())
+        .subcommand(doctor::command())
         .subcommand(Command::new("openapi").about("Print the OpenAPI document"))
+        .subcommands(manual::commands())
 }

@@ -1,25 +1,35 @@
 //! A client of the service, for the commands: one connection that is kept, the key, and answers with their status.
 //!
 //! Every request of a claim has the token that the client chose, so a request whose answer was lost may be repeated.
-//! When to repeat is decided by the commands. Nothing here knows the server's layers above [`crate::domain`].
+//! Requests are repeated here, except those that wait and those that keep a lease. Nothing here knows the server's layers above [`crate::domain`].
 
 mod claim;
 mod connection;
+mod events;
+mod retry;
 mod url;
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, StatusCode};
+use rustls::InvalidMessage;
+use rustls::pki_types::CertificateDer;
 use serde_json::Value;
+use tokio_rustls::TlsConnector;
 
 use crate::config::Secret;
-use crate::domain::Token;
+use crate::domain::{LockName, Token};
+use crate::tls::{self, CertificateFault};
 pub use claim::{ClientClaim, GrantedLease};
 pub(crate) use connection::HttpConnection;
+pub use events::{EventStream, StreamAnswer, StreamedEvent};
+pub use retry::Repeat;
+pub(crate) use retry::RetryPauses;
 pub use url::ServiceUrl;
 
 /// How long to wait for a connection. A request has its own, longer time.
@@ -29,6 +39,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Client {
     url: ServiceUrl,
     key: Option<Secret>,
+    tls: Option<TlsConnector>,
     connection: Option<HttpConnection>,
 }
 
@@ -54,6 +65,8 @@ pub struct ServiceAnswer {
     pub retry_after: Option<Duration>,
     /// The JSON body; `Null` if the body is none.
     pub body: Value,
+    /// The body as it was sent.
+    pub text: Bytes,
 }
 
 /// Why there is no answer. Whether the service executed the request is unknown.
@@ -66,6 +79,14 @@ pub enum NoAnswer {
         url: String,
         /// The system's reason.
         error: io::Error,
+    },
+    /// It does not speak TLS, or its certificate cannot be trusted.
+    #[error("{url} cannot be trusted: {problem}")]
+    Untrusted {
+        /// Whose.
+        url: String,
+        /// Why, and what to do.
+        problem: &'static str,
     },
     /// Not in time.
     #[error("{url} did not answer in time")]
@@ -83,15 +104,50 @@ pub enum NoAnswer {
     },
 }
 
-impl Client {
-    /// A client that connects with its first request.
+impl Call {
+    /// A request without fields, about no claim.
     #[must_use]
-    pub fn new(url: ServiceUrl, key: Option<Secret>) -> Self {
+    pub fn get(path: String) -> Self {
         Self {
+            method: Method::GET,
+            path,
+            token: None,
+            fields: Value::Null,
+        }
+    }
+
+    /// The same about one lock. A name has no character that a path would need to escape.
+    #[must_use]
+    pub fn of_lock(method: Method, name: &LockName) -> Self {
+        let path = format!("/locks/{}", name.as_str());
+        Self {
+            method,
+            ..Self::get(path)
+        }
+    }
+}
+
+impl Client {
+    /// A client that connects with its first request. It trusts these authorities for a URL with TLS, or those of the
+    /// system.
+    ///
+    /// # Errors
+    /// The authorities cannot be used.
+    pub fn new(
+        url: ServiceUrl,
+        key: Option<Secret>,
+        authorities: Option<&[CertificateDer<'static>]>,
+    ) -> Result<Self, String> {
+        let tls = match url.is_encrypted() {
+            true => Some(connector(authorities)?),
+            false => None,
+        };
+        Ok(Self {
             url,
             key,
+            tls,
             connection: None,
-        }
+        })
     }
 
     /// Where the requests go.
@@ -121,23 +177,12 @@ impl Client {
             {
                 return Ok(answered);
             }
-            let connecting = HttpConnection::open(&self.url);
-            let connection = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
-                Ok(Ok(connection)) => connection,
-                Ok(Err(error)) => return Err(self.no_connection(error)),
-                Err(_) => return Err(self.no_connection(io::ErrorKind::TimedOut.into())),
-            };
-            self.exchange(connection, call)
-                .await
-                .map_err(|error| NoAnswer::Broken {
-                    url: self.url.to_string(),
-                    error,
-                })
+            let connection = self.connect().await?;
+            let exchanged = self.exchange(connection, call).await;
+            exchanged.map_err(|error| self.broken(error))
         };
         let answered = tokio::time::timeout(timeout, exchange).await;
-        let (connection, answer) = answered.map_err(|_| NoAnswer::TimedOut {
-            url: self.url.to_string(),
-        })??;
+        let (connection, answer) = answered.map_err(|_| self.timed_out())??;
         self.connection = Some(connection);
         Ok(answer)
     }
@@ -148,12 +193,23 @@ impl Client {
         call: &Call,
     ) -> hyper::Result<(HttpConnection, ServiceAnswer)> {
         let (status, headers, body) = connection.exchange(self.request(call)).await?;
-        let answer = ServiceAnswer {
-            status,
-            retry_after: retry_after(&headers),
-            body: serde_json::from_slice(&body).unwrap_or_default(),
-        };
+        let answer = ServiceAnswer::new(status, &headers, body);
         Ok((connection, answer))
+    }
+
+    async fn connect(&self) -> Result<HttpConnection, NoAnswer> {
+        let connecting = HttpConnection::open(&self.url, self.tls.as_ref());
+        match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(match trust_problem(&error) {
+                Some(problem) => NoAnswer::Untrusted {
+                    url: self.url.to_string(),
+                    problem,
+                },
+                None => self.no_connection(error),
+            }),
+            Err(_) => Err(self.no_connection(io::ErrorKind::TimedOut.into())),
+        }
     }
 
     fn request(&self, call: &Call) -> Request<Full<Bytes>> {
@@ -186,22 +242,45 @@ impl Client {
         let url = self.url.to_string();
         NoAnswer::Connect { url, error }
     }
+
+    fn timed_out(&self) -> NoAnswer {
+        let url = self.url.to_string();
+        NoAnswer::TimedOut { url }
+    }
+
+    fn broken(&self, error: hyper::Error) -> NoAnswer {
+        let url = self.url.to_string();
+        NoAnswer::Broken { url, error }
+    }
 }
 
 impl ServiceAnswer {
+    fn new(status: StatusCode, headers: &HeaderMap, text: Bytes) -> Self {
+        Self {
+            status,
+            retry_after: retry_after(headers),
+            body: serde_json::from_slice(&text).unwrap_or_default(),
+            text,
+        }
+    }
+
     /// The code of the problem, or an empty text.
     #[must_use]
     pub fn code(&self) -> &str {
         self.body["code"].as_str().unwrap_or_default()
     }
 
-    /// The problem for people: the service's sentence, or the status if the answer is not from the service.
+    /// The problem for people: the service's sentence, with the reason of an eviction; or the status if the answer is not
+    /// from the service.
     #[must_use]
     pub fn detail(&self) -> String {
-        match (self.body["detail"].as_str(), self.body["title"].as_str()) {
-            (Some(detail), _) => detail.to_owned(),
-            (None, Some(title)) => title.to_owned(),
-            (None, None) => self.status.to_string(),
+        let text = |name: &str| self.body[name].as_str().filter(|text| !text.is_empty());
+        let Some(detail) = text("detail").or_else(|| text("title")) else {
+            return self.status.to_string();
+        };
+        match text("reason") {
+            Some(reason) => format!("{detail}; reason: {reason}"),
+            None => detail.to_owned(),
         }
     }
 
@@ -219,6 +298,37 @@ fn sensitive(text: &str) -> HeaderValue {
     let mut value = HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
     value.set_sensitive(true);
     value
+}
+
+fn connector(authorities: Option<&[CertificateDer<'static>]>) -> Result<TlsConnector, String> {
+    let config = tls::client_config(tls::trusted(authorities)?, None);
+    let mut config = config.map_err(|error| error.to_string())?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Why the other side is not trusted, and what to do; none if the error is another one.
+fn trust_problem(error: &io::Error) -> Option<&'static str> {
+    let error: &rustls::Error = error.get_ref()?.downcast_ref()?;
+    if *error == rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) {
+        return Some("it speaks plain HTTP; write http:// instead of https://");
+    }
+    let rustls::Error::InvalidCertificate(error) = error else {
+        return None;
+    };
+    Some(match CertificateFault::of(error) {
+        CertificateFault::UnknownAuthority => {
+            "its certificate is not from an authority that is trusted; name that authority with --ca-file or LEASEHOLD_CA_FILE"
+        }
+        CertificateFault::OtherName => {
+            "its certificate is for another name; use that name in the URL"
+        }
+        CertificateFault::Expired => "its certificate has expired",
+        CertificateFault::NotValidYet => {
+            "its certificate is not valid yet; check the clock of this machine"
+        }
+        CertificateFault::Other => "its certificate cannot be verified",
+    })
 }
 
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {

@@ -25,7 +25,7 @@ use crate::domain::Bounds;
 
 pub use auth::{API_KEY_CHARS_MAX, ApiKey, Auth, AuthConfig, Keys};
 pub use error::{ConfigError, Origin};
-pub use layers::Sources;
+pub use layers::{Sources, UnreadVariable, check_variables};
 pub use log::{LogConfig, LogFormat, LogRequests};
 pub use secret::Secret;
 pub use sentinel::SentinelAddress;
@@ -33,7 +33,7 @@ pub use server::{AddressBlock, ServerConfig, half};
 pub use settings::Settings;
 pub use store::{RedisAddress, RedisConfig, StoreUrl};
 pub use suggestion::{did_you_mean, key_meant_by};
-pub use tls::{ClientIdentity, RedisTls};
+pub use tls::{ClientIdentity, RedisTls, certificates_in};
 pub use waiting::WaitingConfig;
 
 /// The whole configuration, validated.
@@ -61,6 +61,8 @@ pub struct Config {
     pub redis: RedisConfig,
     /// Logs.
     pub log: LogConfig,
+    /// Variables of other programs that are set, and those that would be read instead.
+    pub unread: Vec<UnreadVariable>,
 }
 
 /// The embedded stores, `memory:` and `file:`.
@@ -78,7 +80,8 @@ impl Config {
     /// When a name is unknown, a value does not parse, or two values contradict each other.
     pub fn load(sources: &Sources) -> Result<(Self, Settings), ConfigError> {
         let settings = Settings::resolve(sources)?;
-        let config = Self::parse(&settings)?;
+        let mut config = Self::parse(&settings)?;
+        config.unread = layers::unread(sources, &settings);
         Ok((config, settings))
     }
 
@@ -88,11 +91,11 @@ impl Config {
     ///
     /// When a name is unknown, a file cannot be read, or the address does not parse.
     pub fn listen_address(sources: &Sources) -> Result<SocketAddr, ConfigError> {
-        listen(&Settings::resolve(sources)?)
+        Settings::resolve(sources)?.address("listen")
     }
 
     fn parse(settings: &Settings) -> Result<Self, ConfigError> {
-        let listen = listen(settings)?;
+        let listen = settings.address("listen")?;
         let server = ServerConfig::parse(settings)?;
         if server.admin_listen == Some(listen) && listen.port() != 0 {
             let problem = format!("{listen} is taken by listen; choose another port");
@@ -115,6 +118,7 @@ impl Config {
             },
             redis,
             log: LogConfig::parse(settings)?,
+            unread: Vec::new(),
         })
     }
 
@@ -130,10 +134,16 @@ impl Config {
             }
             if self.store == StoreUrl::Memory {
                 warnings.push(
-                    "the store is memory: locks are lost when this process ends, and no other process shares them"
+                    "the store is memory: leases are lost when this process ends, and no other process shares them; use file:DIR \
+                     or redis://"
                         .to_owned(),
                 );
             }
+        }
+        for UnreadVariable { name, meant } in &self.unread {
+            warnings.push(format!(
+                "{name} is set and not read, because it does not begin with LEASEHOLD_; set {meant}"
+            ));
         }
         if let Some(policy) = &self.redis.accept_eviction_policy {
             warnings.push(format!(
@@ -153,14 +163,6 @@ fn bounds(settings: &Settings) -> Result<Bounds, ConfigError> {
         ttl_max: settings.positive("lease.ttl_max")?,
         max_hold_max: settings.positive("lease.max_hold_max")?,
         lock_delay_max: lock_delay_max(settings)?,
-    })
-}
-
-fn listen(settings: &Settings) -> Result<SocketAddr, ConfigError> {
-    let text = settings.text("listen");
-    text.parse().map_err(|_| {
-        let problem = format!("\"{text}\" is not an address with a port; write 127.0.0.1:7625, 0.0.0.0:7625 or [::]:7625");
-        settings.invalid("listen", problem)
     })
 }
 

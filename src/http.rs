@@ -25,7 +25,7 @@ mod wire;
 
 use axum::Router;
 use axum::middleware::map_request;
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use futures_util::future::ready;
 
 pub use app::{App, HttpSettings, RequestLog};
@@ -82,7 +82,8 @@ fn guarded(app: &App) -> Router<App> {
         // A trailing slash is the most common mistake. It only lists: with an empty variable as the name, a POST, PUT
         // or DELETE here must not become one on several locks.
         .route("/locks/", get(locks::list).merge(nameless))
-        .route(Route::Events.pattern(), get(events::events));
+        .route(Route::Events.pattern(), get(events::events))
+        .route(Route::Terraform.pattern(), any(locks::terraform));
     let routes = match app.settings().is_metrics_open {
         true => routes,
         false => routes.merge(metrics()),

@@ -11,9 +11,9 @@
 //!   axum, except for the types of HTTP that [`server`] passes on.
 //!
 //! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`client`] (the service as the
-//! commands see it, over HTTP), [`limits`] (what may be in use at once), `backoff` (pauses between attempts),
-//! [`telemetry`] (logs and metrics), and [`server`] (sockets, timeouts, shutdown), which knows none of the layers and of
-//! which [`http`] knows only the peer of a request.
+//! commands see it, over HTTP), [`limits`] (what may be in use at once), `backoff` (pauses between attempts), `tls` (TLS to
+//! Redis and, for the commands, to the service), [`telemetry`] (logs and metrics), and [`server`] (sockets, timeouts,
+//! shutdown), which knows none of the layers and of which [`http`] knows only the peer of a request.
 //!
 //! # The way of a request
 //!
@@ -46,3 +46,4 @@ pub mod server;
 pub mod service;
 pub mod store;
 pub mod telemetry;
+mod tls;

@@ -297,6 +297,8 @@ pub struct DiskHealth {
     pub commits: u64,
     /// Commits that failed.
     pub failed_commits: u64,
+    /// Whether there is the reserve for commits on a full disk. Without it, new claims are refused.
+    pub has_reserve: bool,
 }
 
 /// Opens the configured store.

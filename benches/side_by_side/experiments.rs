@@ -6,10 +6,12 @@ mod cycles;
 mod file;
 mod hand_over;
 mod idle;
+mod instructions;
 mod locks;
 mod processes;
 mod redis_floor;
 mod redis_memory;
+mod run;
 mod throughput;
 mod waiters;
 
@@ -44,7 +46,7 @@ impl Plan {
 type Experiment = fn(Plan) -> LocalBoxFuture<'static, Vec<Finding>>;
 
 /// All of them, in the order of the table.
-pub(crate) const ALL: [(&str, Experiment); 11] = [
+pub(crate) const ALL: [(&str, Experiment); 13] = [
     ("throughput", |plan| Box::pin(throughput::run(plan))),
     ("cycles", |plan| Box::pin(cycles::run(plan))),
     ("hand_over", |plan| Box::pin(hand_over::run(plan))),
@@ -52,10 +54,12 @@ pub(crate) const ALL: [(&str, Experiment); 11] = [
     ("redis_memory", |plan| Box::pin(redis_memory::run(plan))),
     ("waiters", |plan| Box::pin(waiters::run(plan))),
     ("commands", |_| Box::pin(commands::run())),
+    ("instructions", |_| Box::pin(instructions::run())),
     ("idle", |plan| Box::pin(idle::run(plan))),
     ("processes", |plan| Box::pin(processes::run(plan))),
     ("file", |plan| Box::pin(file::run(plan))),
     ("connections", |plan| Box::pin(connections::run(plan))),
+    ("run", |plan| Box::pin(run::run(plan))),
 ];
 
 /// Ratios round by round, so that what the machine does to all in a round does not count.

@@ -38,7 +38,8 @@ Measures the service beside others and prints a table. Takes about 15 minutes.
 Usage: scripts/bench [--quick] [--only NAME,NAME] [--write]
 
   --quick   about a minute for a first look: too short for figures to be quoted
-  --only    some of: throughput cycles hand_over locks redis_memory waiters commands idle processes connections
+  --only    some of: throughput cycles hand_over locks redis_memory waiters commands instructions idle
+            processes file connections run
   --write   writes the figures and the plots into docs/performance, otherwise into the target directory;
             only for everything at full length";
 /// What stands around the figures on a page.

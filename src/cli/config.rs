@@ -2,7 +2,7 @@
 
 use clap::{ArgMatches, Command};
 
-use super::{CliError, Environment, Exit, flags, print};
+use super::{CliError, Environment, Exit, flags, output};
 use crate::config::Config;
 
 pub(super) fn command() -> Command {
@@ -13,20 +13,22 @@ pub(super) fn command() -> Command {
         .about("Check or print the configuration")
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommand(check.args(flags::all()))
-        .subcommand(print.args(flags::all()))
+        .subcommand(check.defer(|check| check.args(flags::all())))
+        .subcommand(print.defer(|print| print.args(flags::all())))
 }
 
 pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit, CliError> {
     let (name, matches) = matches.subcommand().expect("clap requires a subcommand");
     let (config, settings) = Config::load(&flags::sources(matches, environment))?;
     if name == "print" {
-        return Ok(print(&settings.to_string()));
+        return Ok(output::show(&settings.to_string()));
     }
     let warnings: String = config
         .warnings()
         .iter()
         .map(|warning| format!("warning: {warning}\n"))
         .collect();
-    Ok(print(&format!("{warnings}the configuration is valid\n")))
+    Ok(output::show(&format!(
+        "{warnings}the configuration is valid\n"
+    )))
 }

@@ -9,7 +9,7 @@ use crate::server::shutdown::Stop;
 pub enum Exit {
     /// The command succeeded.
     Done,
-    /// The server cannot start, or the server that `healthcheck` asked is not healthy.
+    /// The server cannot start, the server that `healthcheck` asked is not healthy, or `doctor` has a warning.
     Failed,
     /// The arguments are not a valid command.
     Misused,
@@ -17,7 +17,7 @@ pub enum Exit {
     Misconfigured,
     /// The service that a client command asked cannot be reached.
     Unreachable,
-    /// The system refused what a client command needs.
+    /// The system refused what a command needs.
     Internal,
     /// The lock is taken, or the wait for it is over.
     Busy,
@@ -79,7 +79,7 @@ impl Exit {
             }
             Self::Failed => {
                 "The server could not start, for example because the port is in use; or `healthcheck` found that the \
-                 server is not ready."
+                 server is not ready; or `doctor` found something that should be improved."
             }
             Self::Misused => {
                 "Unknown command or flag, a flag without its value, or a value that a client command or the service refuses."
@@ -88,7 +88,8 @@ impl Exit {
                 "The service cannot be reached, or its store does not answer, and retries did not help."
             }
             Self::Internal => {
-                "The system refused a resource that a client command needs, or something killed the guard process of `run`."
+                "The system refused a resource that a command needs, such as room for its output, a process or an open \
+                 file; or something killed or stopped the guard process of `run`."
             }
             Self::Busy => "The lock is taken, or the wait for it is over.",
             Self::Lost => {

@@ -10,10 +10,35 @@ use super::Environment;
 use crate::config::keys::{Kind, SettingKey};
 use crate::config::{Sources, key_meant_by, keys};
 
-/// Other programs' names for `serve`.
-const LIKE_SERVE: [&str; 3] = ["start", "server", "up"];
+/// Other programs' names for our commands.
+const SYNONYMS: [(&str, &str); 24] = [
+    ("start", "serve"),
+    ("server", "serve"),
+    ("up", "serve"),
+    ("exec", "run"),
+    ("with", "run"),
+    ("lock", "acquire"),
+    ("take", "acquire"),
+    ("extend", "renew"),
+    ("refresh", "renew"),
+    ("unlock", "release"),
+    ("inspect", "get"),
+    ("show", "get"),
+    ("status", "get"),
+    ("list", "ls"),
+    ("locks", "ls"),
+    ("events", "watch"),
+    ("force-release", "evict"),
+    ("force-unlock", "evict"),
+    ("health", "healthcheck"),
+    ("diagnose", "doctor"),
+    ("check", "doctor"),
+    ("completion", "completions"),
+    ("manual", "man"),
+    ("env", "config"),
+];
 
-/// `--config` and a flag for each key that is not a secret.
+/// `--config` and a flag for each key that is not a secret. They are many: commands should defer them until they are used.
 pub(super) fn all() -> Vec<Arg> {
     let file = Arg::new("config")
         .long("config")
@@ -113,10 +138,7 @@ fn heading(section: &str) -> String {
 }
 
 fn first_sentence(text: &str) -> &str {
-    let end = [". ", "; ", ": "]
-        .iter()
-        .filter_map(|end| text.find(end))
-        .min();
+    let end = [". ", "; "].iter().filter_map(|end| text.find(end)).min();
     end.map_or(text, |end| &text[..end]).trim_end_matches('.')
 }
 
@@ -124,15 +146,27 @@ fn first_sentence(text: &str) -> &str {
 pub(super) fn add_tips(refusal: &mut clap::Error) {
     match (refusal.kind(), invalid(refusal)) {
         (ErrorKind::UnknownArgument, Some(name)) => {
+            if name == "--prefix" && is_of(refusal, "leasehold ls") {
+                add_tip(refusal, "write 'leasehold ls PREFIX'".to_owned());
+                return;
+            }
             let meant = name.strip_prefix("--").and_then(key_meant_by);
             if let Some(key) = meant.filter(|key| has_flag(key)) {
                 let flag = ContextValue::String(format!("--{}", key.flag()));
                 refusal.insert(ContextKind::SuggestedArg, flag);
             }
         }
-        (ErrorKind::InvalidSubcommand, Some(name)) if LIKE_SERVE.contains(&name.as_str()) => {
-            let serve = ContextValue::Strings(vec!["serve".to_owned()]);
-            refusal.insert(ContextKind::SuggestedSubcommand, serve);
+        (ErrorKind::InvalidSubcommand, Some(name)) if name == "version" => {
+            add_tip(
+                refusal,
+                "'leasehold --version' prints the version".to_owned(),
+            );
+        }
+        (ErrorKind::InvalidSubcommand, Some(name)) => {
+            if let Some((_, meant)) = SYNONYMS.iter().find(|(synonym, _)| *synonym == name) {
+                let meant = ContextValue::Strings(vec![(*meant).to_owned()]);
+                refusal.insert(ContextKind::SuggestedSubcommand, meant);
+            }
         }
         (ErrorKind::ArgumentConflict, Some(name)) if name == "true" || name == "false" => {
             add_tip(
@@ -140,19 +174,46 @@ pub(super) fn add_tips(refusal: &mut clap::Error) {
                 format!("a flag that is true or false needs '=', as in '--flag={name}'"),
             );
         }
-        (ErrorKind::ArgumentConflict, Some(name)) => {
-            add_tip(
-                refusal,
-                format!("flags follow the command, as in 'leasehold {name} --flag'"),
-            );
+        (ErrorKind::ValueValidation, _) => hide_password(refusal),
+        (ErrorKind::MissingRequiredArgument, _) if lacks(refusal, "<COMMAND>") => {
+            let tip = "'--' goes before the command, as in 'leasehold run NAME -- ./command'";
+            add_tip(refusal, tip.to_owned());
         }
         _ => {}
+    }
+}
+
+/// A URL may have a password, and errors end up in logs.
+fn hide_password(refusal: &mut clap::Error) {
+    if let Some(ContextValue::String(value)) = refusal.get(ContextKind::InvalidValue)
+        && let Some((_, host)) = value.rsplit_once('@')
+    {
+        let shown = ContextValue::String(format!("…@{host}"));
+        refusal.insert(ContextKind::InvalidValue, shown);
     }
 }
 
 fn add_tip(refusal: &mut clap::Error, tip: String) {
     let tip = ContextValue::StyledStrs(vec![tip.into()]);
     refusal.insert(ContextKind::Suggested, tip);
+}
+
+/// Whether this argument is missing.
+fn lacks(refusal: &clap::Error, argument: &str) -> bool {
+    match refusal.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(missing)) => {
+            missing.iter().any(|missing| missing.contains(argument))
+        }
+        _ => false,
+    }
+}
+
+/// Whether a command refused the arguments whose usage begins like this.
+fn is_of(refusal: &clap::Error, command: &str) -> bool {
+    match refusal.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => usage.to_string().contains(command),
+        _ => false,
+    }
 }
 
 /// The argument that was refused.

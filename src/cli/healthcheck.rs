@@ -11,7 +11,7 @@ use hyper::header::HOST;
 use hyper::{Request, StatusCode, Uri};
 use serde_json::Value;
 
-use super::{CliError, Environment, Exit, flags, print};
+use super::{CliError, Environment, Exit, flags, output};
 use crate::client::{HttpConnection, ServiceUrl};
 use crate::config::Config;
 use crate::domain::duration;
@@ -43,7 +43,15 @@ pub(super) fn command() -> Command {
     Command::new("healthcheck")
         .about("Ask a running server whether it is ready: exit 0, or 1 with the reason")
         .args([url, timeout])
-        .args(flags::all())
+        .defer(|healthcheck| healthcheck.args(flags_of_its_server()))
+}
+
+/// All flags of the server are accepted. The address and the file are used, so only these are in the help.
+fn flags_of_its_server() -> impl Iterator<Item = Arg> {
+    flags::all().into_iter().map(|flag| {
+        let is_used = ["config", "listen"].contains(&flag.get_id().as_str());
+        flag.hide(!is_used)
+    })
 }
 
 pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit, CliError> {
@@ -68,7 +76,11 @@ pub(super) fn run(matches: &ArgMatches, environment: Environment) -> Result<Exit
     match answer {
         Err(_) => Err(Unhealthy::TimedOut { url, timeout }.into()),
         Ok(Err(error)) => Err(Unhealthy::Unreachable { url, error }.into()),
-        Ok(Ok((status, _))) if status.is_success() => Ok(print("healthy\n")),
+        Ok(Ok((status, _))) if status.is_success() => {
+            // The exit code says it.
+            let _ = output::write("healthy\n");
+            Ok(Exit::Done)
+        }
         Ok(Ok((status, body))) => {
             let text = status.to_string() + &failed_checks(&body);
             Err(Unhealthy::Refused { url, text }.into())
@@ -115,7 +127,7 @@ async fn answer_of(url: &Uri) -> io::Result<(StatusCode, Bytes)> {
     let service = ServiceUrl::parse(&format!("http://{service}")).map_err(io::Error::other)?;
     let request = Request::get(path).header(HOST, service.host_header());
     let request = request.body(Full::default()).map_err(io::Error::other)?;
-    let mut connection = HttpConnection::open(&service).await?;
+    let mut connection = HttpConnection::open(&service, None).await?;
     let answer = connection.exchange(request).await;
     let (status, _, body) = answer.map_err(io::Error::other)?;
     Ok((status, body))

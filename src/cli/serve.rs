@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::{CliError, Exit, key_files};
@@ -25,6 +26,10 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The connection limit of the address for probes and metrics: more than there are probes.
 const ADMIN_CONNECTIONS: usize = 512;
+
+/// What those should know who start a server without naming a store.
+const FORGETS: &str =
+    "leases are lost when this process ends; --store file:DIR or redis://HOST keeps them";
 
 /// Why serving did not start.
 #[derive(Debug, thiserror::Error)]
@@ -63,12 +68,21 @@ fn run_until_stopped(config: &Config, log: &LogWriter) -> Result<Exit, ServeErro
 
 /// Serves until the drain after the first signal has finished, or until a second signal.
 async fn until_stopped(config: &Config, log: &LogWriter) -> Result<Exit, ServeError> {
+    outlive_file_limit()?;
     let signals = StopSignals::listen()?;
     let draining = CancellationToken::new();
     tokio::select! {
         served = serve(config, log, draining.clone()) => served.map(|()| Exit::Done),
         second = signals.announce(draining) => Ok(Exit::Stopped(second)),
     }
+}
+
+/// Lets a write beyond the limit on the size of a file (`ulimit -f`) fail, as one on a full disk does. Without a handler,
+/// its signal would end the process.
+fn outlive_file_limit() -> io::Result<()> {
+    let kind = SignalKind::from_raw(nix::sys::signal::Signal::SIGXFSZ as i32);
+    // The handler stays when the stream of signals is dropped.
+    signal(kind).map(drop)
 }
 
 async fn serve(
@@ -262,18 +276,27 @@ async fn upkeep(metrics: &Metrics) -> Infallible {
 /// Announces the open port: as a short banner on a terminal, as one log line otherwise.
 fn announce(config: &Config, mut log: LogWriter, address: SocketAddr, health: &StoreHealth) {
     let (version, store) = (env!("CARGO_PKG_VERSION"), &config.store);
+    // On other addresses the warnings of the configuration say it.
+    let forgets = *store == StoreUrl::Memory && config.listen.ip().is_loopback();
     if telemetry::is_text(&config.log) && io::stdout().is_terminal() {
         let trouble = match (&health.trouble, health.contacted) {
             (Some(trouble), false) => format!("\n          not ready: {trouble}"),
             _ => String::new(),
         };
+        let warning = match forgets {
+            true => format!("\n          {FORGETS}"),
+            false => String::new(),
+        };
         let banner = format!(
-            "leasehold {version}\n  locks   http://{address}/locks\n  docs    http://{address}/docs\n  store   {store}{trouble}\n"
+            "leasehold {version}\n  url     http://{address}\n  docs    http://{address}/docs\n  store   {store}{warning}{trouble}\n"
         );
         // Through the log writer, because a stopped terminal (Ctrl-S) would block a direct write, and so the start.
         let _ = log.write_all(banner.as_bytes());
     } else {
         tracing::info!(url = %format_args!("http://{address}"), %store, version, "listening");
+        if forgets {
+            tracing::warn!("{FORGETS}");
+        }
     }
     for warning in config.warnings() {
         tracing::warn!("{warning}");

@@ -1,19 +1,29 @@
 //! Which service the client commands ask, with which key, and what its refusals mean for their exit codes.
 
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
+use std::pin::pin;
+use std::time::Duration;
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgMatches, value_parser};
 use hyper::StatusCode;
 
+use super::say::Say;
 use super::{Environment, Exit, flags};
-use crate::client::{Client, NoAnswer, ServiceAnswer, ServiceUrl};
-use crate::config::Secret;
+use crate::client::{Call, Client, NoAnswer, Repeat, ServiceAnswer, ServiceUrl};
+use crate::config::{Secret, certificates_in, check_variables};
+use crate::domain::duration;
 
+/// How long nothing is said about a service that does not answer.
+pub(super) const NOTICE_AFTER: Duration = Duration::from_secs(1);
 const URL_VARIABLE: &str = "LEASEHOLD_URL";
+const CA_VARIABLE: &str = "LEASEHOLD_CA_FILE";
 const KEY_VARIABLE: &str = "LEASEHOLD_API_KEY";
 const KEY_FILE_VARIABLE: &str = "LEASEHOLD_API_KEY_FILE";
+/// How many files a command may have open at a time, or a few more.
+const OPEN_FILES: usize = 24;
 
 /// Why a client command failed. Each text says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +38,8 @@ pub(super) enum ClientError {
     Lost(String),
     #[error("{0}")]
     Unreachable(String),
+    #[error("{0}")]
+    Internal(String),
     #[error("the operating system refused a resource: {0}")]
     System(#[from] io::Error),
 }
@@ -40,7 +52,7 @@ impl ClientError {
             Self::Busy(_) => Exit::Busy,
             Self::Lost(_) => Exit::Lost,
             Self::Unreachable(_) => Exit::Unreachable,
-            Self::System(_) => Exit::Internal,
+            Self::Internal(_) | Self::System(_) => Exit::Internal,
         }
     }
 
@@ -52,30 +64,48 @@ impl ClientError {
             answer.detail()
         );
         match answer.status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Self::Misconfigured(format!(
-                "{text}; set {KEY_VARIABLE} or {KEY_FILE_VARIABLE} to a key of the service"
+            StatusCode::FORBIDDEN if !answer.detail().ends_with("_key") => {
+                Self::Misconfigured(text)
+            }
+            // The detail ends with the key that is needed; the one that was sent is valid.
+            StatusCode::FORBIDDEN => Self::Misconfigured(format!(
+                "{text}; give that key with --api-key-file, {KEY_VARIABLE} or {KEY_FILE_VARIABLE}"
+            )),
+            StatusCode::UNAUTHORIZED => Self::Misconfigured(format!(
+                "{text}; set {KEY_VARIABLE} or {KEY_FILE_VARIABLE} to a key of the service, or give --api-key-file"
             )),
             StatusCode::LOCKED => Self::Busy(text),
             StatusCode::PRECONDITION_FAILED => Self::Lost(text),
             // Its claim was released or evicted by somebody else while it waited.
             StatusCode::CONFLICT if answer.code() == "claim_ended" => Self::Busy(text),
-            // Not from Leasehold.
-            _ if answer.code().is_empty() || answer.is_temporary() => {
+            _ if answer.code().is_empty() => {
                 Self::Unreachable(format!("{text}; is this the URL of a Leasehold service?"))
             }
+            _ if answer.is_temporary() => Self::Unreachable(match answer.retry_after {
+                Some(pause) if pause > Duration::from_secs(1) => {
+                    format!(
+                        "{text}; it asks to try again in {}",
+                        duration::format(pause)
+                    )
+                }
+                _ => text,
+            }),
             _ => Self::Misused(text),
         }
     }
 
     pub(super) fn no_answer(error: &NoAnswer) -> Self {
+        if let NoAnswer::Untrusted { .. } = error {
+            return Self::Misconfigured(error.to_string());
+        }
         Self::Unreachable(format!(
             "{error}; start the service, or name another one with --url or {URL_VARIABLE}"
         ))
     }
 }
 
-/// `--url` and `--api-key-file`.
-pub(super) fn arguments() -> [Arg; 2] {
+/// `--url`, `--ca-file` and `--api-key-file`.
+pub(super) fn arguments() -> [Arg; 3] {
     [
         Arg::new("url")
             .long("url")
@@ -83,6 +113,12 @@ pub(super) fn arguments() -> [Arg; 2] {
             .value_parser(ValueParser::new(ServiceUrl::parse))
             .help_heading("Service")
             .help("The service to ask [env: LEASEHOLD_URL] [default: http://127.0.0.1:7625]"),
+        Arg::new("ca_file")
+            .long("ca-file")
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help_heading("Service")
+            .help("For https: the certificates of the only authorities to trust, in PEM form [env: LEASEHOLD_CA_FILE] [default: those of the system]"),
         Arg::new("api_key_file")
             .long("api-key-file")
             .value_name("FILE")
@@ -97,33 +133,132 @@ pub(super) fn client(
     matches: &ArgMatches,
     environment: &Environment,
 ) -> Result<Client, ClientError> {
-    let url = match matches.get_one::<ServiceUrl>("url") {
-        Some(url) => url.clone(),
-        None => {
-            let text = flags::variable(environment, URL_VARIABLE);
-            let text = text.as_deref().unwrap_or(ServiceUrl::DEFAULT);
-            ServiceUrl::parse(text).map_err(|problem| {
-                ClientError::Misconfigured(format!("environment {URL_VARIABLE}: {problem}"))
-            })?
-        }
+    let file = |name| matches.get_one::<PathBuf>(name).cloned();
+    let options = ServiceOptions {
+        url: matches.get_one::<ServiceUrl>("url").cloned(),
+        ca_file: file("ca_file"),
+        key_file: file("api_key_file"),
     };
-    Ok(Client::new(url, key(matches, environment)?))
+    options.client(environment)
+}
+
+/// The client for the service that the environment names, if it names one.
+pub(super) fn client_of_environment(
+    environment: &Environment,
+) -> Option<Result<Client, ClientError>> {
+    environment.iter().find(|(name, _)| name == URL_VARIABLE)?;
+    Some(ServiceOptions::default().client(environment))
+}
+
+/// What the flags say; the environment has the rest.
+#[derive(Default)]
+struct ServiceOptions {
+    url: Option<ServiceUrl>,
+    ca_file: Option<PathBuf>,
+    key_file: Option<PathBuf>,
+}
+
+impl ServiceOptions {
+    fn client(self, environment: &Environment) -> Result<Client, ClientError> {
+        check_variables(environment)
+            .map_err(|error| ClientError::Misconfigured(error.to_string()))?;
+        let file = |name| flags::variable(environment, name).map(PathBuf::from);
+        let url = match self.url {
+            Some(url) => url,
+            None => url_in(environment)?,
+        };
+        let authorities = match url.is_encrypted() {
+            true => self.ca_file.or_else(|| file(CA_VARIABLE)),
+            false => None,
+        };
+        let authorities = authorities.map(|file| certificates_in(&file)).transpose();
+        let authorities = authorities.map_err(ClientError::Misconfigured)?;
+        let key_file = self.key_file.or_else(|| file(KEY_FILE_VARIABLE));
+        let key = key(key_file, environment)?;
+        let client = Client::new(url, key, authorities.as_deref());
+        client.map_err(|problem| {
+            ClientError::Misconfigured(format!("{problem}; set --ca-file or {CA_VARIABLE}"))
+        })
+    }
+}
+
+/// The URL in the environment, or the default. An empty one is refused: another service than the one that was meant would
+/// grant the lock, too.
+fn url_in(environment: &Environment) -> Result<ServiceUrl, ClientError> {
+    let set = environment.iter().find(|(name, _)| name == URL_VARIABLE);
+    let text = set.map(|(_, value)| value.to_string_lossy());
+    let text = text.as_deref().unwrap_or(ServiceUrl::DEFAULT);
+    let url = match text {
+        "" => Err(format!(
+            "it is empty; unset it, or write one like {}",
+            ServiceUrl::DEFAULT
+        )),
+        text => ServiceUrl::parse(text),
+    };
+    url.map_err(|problem| {
+        ClientError::Misconfigured(format!("environment {URL_VARIABLE}: {problem}"))
+    })
+}
+
+/// Runs a command's requests.
+pub(super) fn block_on(
+    requests: impl Future<Output = Result<Exit, ClientError>>,
+) -> Result<Exit, ClientError> {
+    // The runtime panics where it finds none left, so this asks first.
+    let stderr = io::stderr();
+    let files = (0..OPEN_FILES).map(|_| stderr.as_fd().try_clone_to_owned());
+    drop(files.collect::<io::Result<Vec<_>>>()?);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(requests)
+}
+
+/// Sends a request, and repeats it while there is no useful answer. It says so when that takes long.
+pub(super) async fn ask(
+    client: &mut Client,
+    call: &Call,
+    repeat: Repeat,
+    say: Say,
+) -> Result<ServiceAnswer, NoAnswer> {
+    let url = client.url().to_string();
+    let mut answer = pin!(client.send_repeatedly(call, repeat));
+    if let Ok(answered) = tokio::time::timeout(NOTICE_AFTER, &mut answer).await {
+        return answered;
+    }
+    say.note(&format!("no useful answer from {url} yet; still trying"));
+    answer.await
+}
+
+/// The answer, if it is what was asked for.
+pub(super) fn expect_success(
+    answered: Result<ServiceAnswer, NoAnswer>,
+    client: &Client,
+) -> Result<ServiceAnswer, ClientError> {
+    match answered {
+        Ok(answer) if answer.status.is_success() => Ok(answer),
+        Ok(answer) => Err(ClientError::refused(&answer, client.url())),
+        Err(error) => Err(ClientError::no_answer(&error)),
+    }
 }
 
 /// The variables by which commands that a command starts find the same service.
 pub(super) fn variables(matches: &ArgMatches, client: &Client) -> Vec<(&'static str, String)> {
     let mut variables = vec![(URL_VARIABLE, client.url().to_string())];
-    if let Some(file) = matches.get_one::<PathBuf>("api_key_file") {
-        let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-        variables.push((KEY_FILE_VARIABLE, file.to_string_lossy().into_owned()));
+    for (name, variable) in [
+        ("api_key_file", KEY_FILE_VARIABLE),
+        ("ca_file", CA_VARIABLE),
+    ] {
+        if let Some(file) = matches.get_one::<PathBuf>(name) {
+            let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+            variables.push((variable, file.to_string_lossy().into_owned()));
+        }
     }
     variables
 }
 
-fn key(matches: &ArgMatches, environment: &Environment) -> Result<Option<Secret>, ClientError> {
-    let by_variable = || flags::variable(environment, KEY_FILE_VARIABLE).map(PathBuf::from);
-    let file = matches.get_one::<PathBuf>("api_key_file").cloned();
-    let key = match file.or_else(by_variable) {
+fn key(file: Option<PathBuf>, environment: &Environment) -> Result<Option<Secret>, ClientError> {
+    let key = match file {
         Some(file) => Some(Secret::from_file(&file).map_err(ClientError::Misconfigured)?),
         None => flags::variable(environment, KEY_VARIABLE).map(Secret::new),
     };

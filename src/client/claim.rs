@@ -6,7 +6,7 @@ use hyper::Method;
 use serde_json::{Map, Value, json};
 
 use super::Call;
-use crate::domain::{LockName, LockNames, Token};
+use crate::domain::{LockName, LockNames, Token, duration};
 
 /// One claim on one lock or on several. It keeps its token, so that each request may be repeated.
 #[derive(Debug, Clone)]
@@ -53,10 +53,11 @@ impl ClientClaim {
         self.call(Method::POST, fields.clone())
     }
 
-    /// The request that renews.
+    /// The request that renews, for the TTL of the claim or for this one.
     #[must_use]
-    pub fn renew(&self) -> Call {
-        self.call(Method::PUT, Map::new())
+    pub fn renew(&self, ttl: Option<Duration>) -> Call {
+        let ttl = ttl.map(|ttl| ("ttl".to_owned(), json!(duration::format(ttl))));
+        self.call(Method::PUT, ttl.into_iter().collect())
     }
 
     /// The request that releases or leaves the queue; with a hold count, that steps back to this depth.
@@ -71,7 +72,7 @@ impl ClientClaim {
 
     fn call(&self, method: Method, mut fields: Map<String, Value>) -> Call {
         let path = match &self.names[..] {
-            [name] => format!("/locks/{}", name.as_str()),
+            [name] => Call::of_lock(method.clone(), name).path,
             names => {
                 let names: Vec<_> = names.iter().map(LockName::as_str).collect();
                 fields.insert("names".to_owned(), json!(names));
@@ -92,11 +93,17 @@ impl ClientClaim {
 }
 
 impl GrantedLease {
+    /// The grants in an answer: one, or one for each of several locks.
+    #[must_use]
+    pub fn documents(body: &Value) -> &[Value] {
+        let one = std::slice::from_ref(body);
+        body["locks"].as_array().map_or(one, Vec::as_slice)
+    }
+
     /// Reads a grant of one lock, or of several, of which the shortest counts. `None` if the body is not a grant.
     #[must_use]
     pub fn read(body: &Value) -> Option<Self> {
-        let one = std::slice::from_ref(body);
-        let grants = body["locks"].as_array().map_or(one, Vec::as_slice);
+        let grants = Self::documents(body);
         let millis = |grant: &Value, name: &str| grant[name].as_u64().map(Duration::from_millis);
         let fencing_tokens = grants.iter().map(|grant| grant["fencing_token"].as_u64());
         // The lease lasts for `expires_in_ms` from the answer, which came no sooner than after the wait.

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection of a client.
+//! One HTTP/1.1 connection of a client, with TLS or without.
 
 use std::io;
 
@@ -7,13 +7,16 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::ServiceUrl;
 
 /// More than the largest answer: a page of a listing with its metadata.
-const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub(super) const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// An open connection. Dropping it closes it, also while an answer is to come.
 pub(crate) struct HttpConnection {
@@ -22,9 +25,21 @@ pub(crate) struct HttpConnection {
 }
 
 impl HttpConnection {
-    pub(crate) async fn open(url: &ServiceUrl) -> io::Result<Self> {
-        let stream = TcpStream::connect(url.address()).await?;
+    /// Connects; with TLS if there is a connector.
+    pub(crate) async fn open(url: &ServiceUrl, tls: Option<&TlsConnector>) -> io::Result<Self> {
+        let (host, port) = url.address();
+        let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
+        let Some(tls) = tls else {
+            return Self::over(stream).await;
+        };
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        Self::over(tls.connect(name, stream).await?).await
+    }
+
+    async fn over(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) -> io::Result<Self> {
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(io::Error::other)?;

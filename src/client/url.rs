@@ -1,4 +1,4 @@
-//! The URL of a service: `http://`, a host, and perhaps a port and a path.
+//! The URL of a service: `http://` or `https://`, a host, and perhaps a port and a path.
 
 use std::fmt;
 
@@ -13,29 +13,60 @@ impl ServiceUrl {
     /// Where a service listens unless it is configured otherwise.
     pub const DEFAULT: &str = "http://127.0.0.1:7625";
 
-    /// Parses a URL.
+    /// Parses a URL. Without a scheme it is `http`, and without a host this machine.
     ///
     /// # Errors
-    /// It is not a URL, has no host, has a query, or needs TLS.
+    /// It is not a URL of HTTP, has no host, has a query, or is the URL of the locks instead of that of the service.
     pub fn parse(text: &str) -> Result<Self, String> {
         let example = format!("write one like {}", Self::DEFAULT);
-        let url = text
+        let complete = match text.split_once(':') {
+            Some(("", rest)) => format!("http://127.0.0.1:{rest}"),
+            Some((_, rest)) if rest.starts_with(|first: char| first.is_ascii_digit()) => {
+                format!("http://{text}")
+            }
+            _ => text.to_owned(),
+        };
+        if complete.contains('@') {
+            return Err(format!(
+                "a user and a password in it have no effect, and others could read them; the key of the service has \
+                 settings of its own; {example}"
+            ));
+        }
+        let url = complete
             .parse::<Uri>()
             .map_err(|error| format!("{error}; {example}"))?;
-        match url.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return Err(
-                    "TLS is not supported; use http:// and a proxy on this machine that speaks TLS"
-                        .to_owned(),
-                );
-            }
-            _ => return Err(example),
+        if !matches!(url.scheme_str(), Some("http" | "https")) {
+            return Err(example);
         }
         if url.query().is_some() || url.host().is_none_or(str::is_empty) {
             return Err(example);
         }
-        Ok(Self(url))
+        // The parser lets pass what is no port, and then there is none.
+        let authority = url.authority().map_or("", |authority| authority.as_str());
+        let host_and_port = authority.rsplit(['@', ']']).next().unwrap_or_default();
+        match host_and_port.split_once(':') {
+            Some((_, port)) if url.port_u16().is_none() => {
+                Err(format!("\"{port}\" is not a port; {example}"))
+            }
+            _ => Self(url).without_locks(),
+        }
+    }
+
+    /// Refuses the URL of the locks or of one lock, which is what people copy from a request: what follows `/locks/` is a
+    /// name, so each command would use another lock than it names, and find it free.
+    fn without_locks(self) -> Result<Self, String> {
+        let path = self.0.path();
+        let mut segments = path.split('/');
+        let Some(at) = segments.position(|segment| segment == "locks") else {
+            return Ok(self);
+        };
+        let before: Vec<_> = path.split('/').take(at).collect();
+        let scheme = self.0.scheme_str().unwrap_or_default();
+        let authority = self.0.authority().map_or("", |known| known.as_str());
+        Err(format!(
+            "this is the URL of the locks, and the URL of the service has no /locks; write {scheme}://{authority}{}",
+            before.join("/")
+        ))
     }
 
     /// Host and port to connect to.
@@ -43,16 +74,20 @@ impl ServiceUrl {
     pub fn address(&self) -> (&str, u16) {
         let host = self.0.host().unwrap_or_default();
         let host = host.trim_matches(['[', ']']);
-        (host, self.0.port_u16().unwrap_or(80))
+        let default = if self.is_encrypted() { 443 } else { 80 };
+        (host, self.0.port_u16().unwrap_or(default))
     }
 
-    /// The value of the `Host` header, without what would be a password.
+    /// Whether the connection uses TLS.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.0.scheme_str() == Some("https")
+    }
+
+    /// The value of the `Host` header.
     pub(crate) fn host_header(&self) -> HeaderValue {
-        let authority = self
-            .0
-            .authority()
-            .map_or("", |authority| authority.as_str());
-        let host = authority.rsplit('@').next().unwrap_or_default();
+        let authority = self.0.authority();
+        let host = authority.map_or("", |authority| authority.as_str());
         HeaderValue::from_str(host).unwrap_or(HeaderValue::from_static(""))
     }
 
@@ -83,18 +118,53 @@ mod tests {
         assert_eq!(url.address(), ("::1", 80));
         assert_eq!(url.target("/locks/a").to_string(), "/locks/a");
         assert_eq!(url.to_string(), "http://[::1]");
+        let url = ServiceUrl::parse("https://locks.example").expect("valid");
+        assert_eq!(url.address(), ("locks.example", 443));
+    }
+
+    #[test]
+    fn a_url_without_a_scheme_is_http() {
+        for (text, meant) in [
+            ("localhost:7625", "http://localhost:7625"),
+            (":7625", "http://127.0.0.1:7625"),
+            ("locks:81/team", "http://locks:81/team"),
+        ] {
+            assert_eq!(ServiceUrl::parse(text).expect(text).to_string(), meant);
+        }
+    }
+
+    #[test]
+    fn the_url_of_the_locks_is_refused_with_that_of_the_service() {
+        for (text, meant) in [
+            ("http://127.0.0.1:7625/locks", "write http://127.0.0.1:7625"),
+            (
+                "http://127.0.0.1:7625/locks/",
+                "write http://127.0.0.1:7625",
+            ),
+            ("http://a/team/locks/backup", "write http://a/team"),
+            ("localhost:7625/locks", "write http://localhost:7625"),
+        ] {
+            let problem = ServiceUrl::parse(text).expect_err(text);
+            assert!(problem.ends_with(meant), "{text}: {problem}");
+        }
+        ServiceUrl::parse("http://a/locksmith").expect("another path");
     }
 
     #[test]
     fn what_is_no_url_of_a_service_is_refused_with_an_example() {
-        for text in ["", "localhost:7625", "ftp://a", "http://a?x=1", "/a"] {
+        for text in [
+            "",
+            "ftp://a",
+            "http://a?x=1",
+            "/a",
+            "a:1x",
+            "http://a:99999",
+        ] {
             let problem = ServiceUrl::parse(text).expect_err(text);
             assert!(
                 problem.contains("http://127.0.0.1:7625"),
                 "{text}: {problem}"
             );
         }
-        let problem = ServiceUrl::parse("https://a").expect_err("TLS");
-        assert!(problem.contains("TLS is not supported"), "{problem}");
     }
 }

@@ -9,20 +9,33 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Origin};
 use super::keys::{self, Kind, SettingKey};
+use super::settings::Settings;
 use super::suggestion::{did_you_mean, nearest_key};
 
 const PREFIX: &str = "LEASEHOLD_";
 const FILE_VARIABLE: &str = "LEASEHOLD_CONFIG";
 /// Variables of clients and their commands. They may be in the environment of a server, which ignores them.
-const OF_CLIENTS: [&str; 6] = [
+const OF_CLIENTS: [&str; 8] = [
     "LEASEHOLD_URL",
+    "LEASEHOLD_CA_FILE",
     "LEASEHOLD_LOCK_NAME",
     "LEASEHOLD_LOCK_TOKEN",
     "LEASEHOLD_FENCING_TOKEN",
     "LEASEHOLD_EXPIRES_AT",
     "LEASEHOLD_HOLD_COUNT",
+    "LEASEHOLD_RUN_PIPE",
 ];
+/// Variables by which other programs find a Redis or their port, and the keys that they would set.
+const OF_OTHERS: [(&str, &str); 2] = [("REDIS_URL", "store"), ("PORT", "listen")];
 const FILE_BY_CONVENTION: &str = "/etc/leasehold/leasehold.toml";
+
+/// Refuses a variable that begins with `LEASEHOLD_` and that no command reads.
+///
+/// # Errors
+/// The first such variable, with the name that was probably meant.
+pub fn check_variables(variables: &[(OsString, OsString)]) -> Result<(), ConfigError> {
+    environment(variables).map(|_| ())
+}
 
 /// The command line and environment of the process, passed in so that nothing below reads them from the process.
 #[derive(Default)]
@@ -33,6 +46,15 @@ pub struct Sources {
     pub flags: Vec<(String, String)>,
     /// The environment; only `LEASEHOLD_*` is read.
     pub environment: Vec<(OsString, OsString)>,
+}
+
+/// A variable that somebody may have set in the belief that it is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadVariable {
+    /// Its name.
+    pub name: &'static str,
+    /// The variable to set instead.
+    pub meant: String,
 }
 
 /// One key as set in one layer. It has no `Debug`, because the value may be a secret.
@@ -62,6 +84,19 @@ pub(super) fn gather(sources: &Sources) -> Result<Vec<Setting>, ConfigError> {
     settings.extend(environment);
     settings.extend(flags(&sources.flags));
     Ok(settings)
+}
+
+/// The variables of other programs that are set, whose keys are not.
+pub(super) fn unread(sources: &Sources, settings: &Settings) -> Vec<UnreadVariable> {
+    let is_set = |name: &str| sources.environment.iter().any(|(known, _)| known == name);
+    let unread = OF_OTHERS
+        .into_iter()
+        .filter(|(name, key)| is_set(name) && *settings.origin(key) == Origin::Default);
+    let unread = unread.filter_map(|(name, key)| {
+        let meant = keys::find(key)?.variable();
+        Some(UnreadVariable { name, meant })
+    });
+    unread.collect()
 }
 
 fn file_path(sources: &Sources) -> Option<PathBuf> {
@@ -106,8 +141,7 @@ fn environment(variables: &[(OsString, OsString)]) -> Result<Vec<Setting>, Confi
         }
         let origin = Origin::Environment(name.to_owned());
         let Some(key) = keys::all().iter().find(|key| key.variable() == name) else {
-            // Without the prefix: since all names share it, it would make every name look similar.
-            let nearest = nearest_key(&name[PREFIX.len()..]).map(SettingKey::variable);
+            let nearest = nearest_variable(&name[PREFIX.len()..]);
             return Err(ConfigError::Unknown {
                 origin,
                 what: "variable",
@@ -122,6 +156,18 @@ fn environment(variables: &[(OsString, OsString)]) -> Result<Vec<Setting>, Confi
         });
     }
     Ok(settings)
+}
+
+/// The variable that was probably meant. The names are compared without the prefix: since all share it, it would make
+/// every name look similar.
+fn nearest_variable(name: &str) -> Option<String> {
+    let others = OF_CLIENTS.into_iter().chain([FILE_VARIABLE]);
+    let others = others.filter_map(|other| other.strip_prefix(PREFIX));
+    let others: Vec<_> = others.map(str::to_lowercase).collect();
+    match did_you_mean(name, others.iter().map(String::as_str)) {
+        Some(other) => Some(format!("{PREFIX}{}", other.to_uppercase())),
+        None => nearest_key(name).map(SettingKey::variable),
+    }
 }
 
 /// Whether Kubernetes generated this variable: for a Service called `leasehold` or `leasehold-…`, it sets
@@ -140,10 +186,11 @@ fn file(path: &Path, text: &str) -> Result<Vec<Setting>, ConfigError> {
     };
     let table = DeTable::parse(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
-        let mut reason = error.message().lines().collect::<Vec<_>>().join(", ");
-        if let Some(quoted) = without_quotes(text, offset) {
-            reason.push_str(&format!("; a text needs quotes: {quoted}"));
-        }
+        let reason = match without_quotes(text, offset) {
+            // What the parser took it for is of no help.
+            Some(quoted) => format!("a text needs quotes: {quoted}"),
+            None => error.message().lines().collect::<Vec<_>>().join(", "),
+        };
         ConfigError::Syntax {
             origin: origin(offset),
             reason,

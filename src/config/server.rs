@@ -169,13 +169,7 @@ fn admin_listen(settings: &Settings) -> Result<Option<SocketAddr>, ConfigError> 
     if text.is_empty() {
         return Ok(None);
     }
-    let address = text.parse().map_err(|_| {
-        let problem = format!(
-            "\"{text}\" is not an address with a port; write 127.0.0.1:7626 or 0.0.0.0:7626"
-        );
-        settings.invalid(name, problem)
-    })?;
-    Ok(Some(address))
+    settings.address(name).map(Some)
 }
 
 /// A block of IP addresses that share a prefix.

@@ -2,6 +2,7 @@
 //! each key has.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,6 +13,18 @@ use super::secret::{self, Secret};
 use super::store;
 use super::suggestion::did_you_mean;
 use crate::domain::duration;
+
+/// How booleans are written where no TOML says it, such as in the environment.
+const BOOLEANS: [(&str, bool); 8] = [
+    ("true", true),
+    ("false", false),
+    ("yes", true),
+    ("no", false),
+    ("on", true),
+    ("off", false),
+    ("1", true),
+    ("0", false),
+];
 
 /// One effective setting for each key. `Display` prints them as TOML with their origins and without secrets.
 pub struct Settings(Vec<Setting>);
@@ -95,7 +108,29 @@ impl Settings {
     }
 
     pub(super) fn boolean(&self, name: &str) -> Result<bool, ConfigError> {
-        self.choice(name, &[("true", true), ("false", false)])
+        let text = self.text(name);
+        let found = BOOLEANS
+            .iter()
+            .find(|(word, _)| word.eq_ignore_ascii_case(text));
+        found
+            .map(|(_, value)| *value)
+            .ok_or_else(|| self.invalid(name, format!("\"{text}\" is not one of true, false")))
+    }
+
+    /// An address with a port. `:7625` is on all interfaces, and `localhost:7625` on the loopback one.
+    pub(super) fn address(&self, name: &str) -> Result<SocketAddr, ConfigError> {
+        let text = self.text(name);
+        let complete = match text.split_once(':') {
+            Some(("", port)) => format!("0.0.0.0:{port}"),
+            Some(("localhost", port)) => format!("127.0.0.1:{port}"),
+            _ => text.to_owned(),
+        };
+        complete.parse().map_err(|_| {
+            let problem = format!(
+                "\"{text}\" is not an address with a port; write 127.0.0.1:7625, 0.0.0.0:7625 or [::]:7625"
+            );
+            self.invalid(name, problem)
+        })
     }
 
     /// One of the given words.
@@ -105,7 +140,9 @@ impl Settings {
         choices: &[(&str, T)],
     ) -> Result<T, ConfigError> {
         let text = self.text(name);
-        let chosen = choices.iter().find(|(word, _)| *word == text);
+        let chosen = choices
+            .iter()
+            .find(|(word, _)| word.eq_ignore_ascii_case(text));
         chosen.map(|(_, value)| *value).ok_or_else(|| {
             let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
             let nearest = did_you_mean(text, words.iter().copied());
@@ -179,7 +216,10 @@ impl fmt::Display for Settings {
             let shown = shown(key, value);
             let shown = match key.kind {
                 keys::Kind::Text | keys::Kind::Duration => toml::Value::String(shown).to_string(),
-                keys::Kind::Integer | keys::Kind::Boolean => shown,
+                keys::Kind::Boolean => self
+                    .boolean(&key.name)
+                    .map_or(shown, |value| value.to_string()),
+                keys::Kind::Integer => shown,
             };
             writeln!(formatter, "{:<48} # {origin}", format!("{name} = {shown}"))?;
         }

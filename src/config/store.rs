@@ -1,6 +1,7 @@
 //! The store: the URL that chooses it, and the settings of Redis besides its address. No message here quotes the URL as
 //! written, because it may contain a password. The store itself connects.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -83,6 +84,12 @@ impl fmt::Display for StoreUrl {
 pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
     const HOW: &str = "write memory:, file:DIR or redis://[user:password@]host[:port][/database], or \
         redis+sentinel://[user:password@]host[:port],…/name[/database], and rediss for TLS";
+    let url = completed(url);
+    if url.starts_with(['/', '.']) {
+        return Err(format!(
+            "this is a directory without its scheme; write file:{url}"
+        ));
+    }
     let Some((scheme, rest)) = url.split_once(':') else {
         return Err(format!("this is not a URL; {HOW}"));
     };
@@ -101,6 +108,33 @@ pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
         )),
         _ => Err(format!("there is no store of this scheme; {HOW}")),
     }
+}
+
+/// What a text means that can mean only one store: `memory`, `localhost:6379`, and the URLs of Valkey's own clients.
+fn completed(url: &str) -> Cow<'_, str> {
+    if url == "memory" {
+        return "memory:".into();
+    }
+    if is_host_and_port(url) {
+        return format!("redis://{url}").into();
+    }
+    match url.strip_prefix("valkey") {
+        Some(rest) if rest.contains("://") => format!("redis{rest}").into(),
+        _ => url.into(),
+    }
+}
+
+/// Whether this is a host with its port. `redis:6379` is one too, because the slashes of a URL are missing.
+fn is_host_and_port(text: &str) -> bool {
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    text.rsplit_once(':').is_some_and(|(host, port)| {
+        let is_name = |letter: char| letter.is_ascii_alphanumeric() || ".-_[]:".contains(letter);
+        !host.is_empty()
+            && host != "memory"
+            && host != "file"
+            && host.chars().all(is_name)
+            && is_port(port)
+    })
 }
 
 /// The directory of a `file:` URL: `file:DIR`, or `file:///DIR` as other programs write it.
@@ -125,7 +159,8 @@ pub(super) fn redacted(url: &str) -> String {
             Some((_, place)) => format!("{scheme}://***@{place}"),
             None => url.to_owned(),
         },
-        None if url.is_empty() || url == "memory:" || url.starts_with("file:") => url.to_owned(),
+        None if url.is_empty() || ["memory", "memory:"].contains(&url) => url.to_owned(),
+        None if url.starts_with("file:") || is_host_and_port(url) => url.to_owned(),
         None => "***".to_owned(),
     }
 }
@@ -236,6 +271,10 @@ pub struct RedisConfig {
     pub grace_on_empty_start: bool,
     /// How often Redis is checked again.
     pub check_interval: Duration,
+    /// How many replicas have to have a lease before it is reported.
+    pub wait_replicas: usize,
+    /// How long they may take.
+    pub wait_timeout: Duration,
 }
 
 impl RedisConfig {
@@ -262,7 +301,23 @@ impl RedisConfig {
             accept_eviction_policy: eviction_policy(settings)?,
             grace_on_empty_start: settings.boolean("redis.grace_on_empty_start")?,
             check_interval: settings.positive("redis.check_interval")?,
+            wait_replicas: settings.whole("redis.wait_replicas")?,
+            wait_timeout: wait_timeout(settings)?,
         })
+    }
+}
+
+/// An answer after the deadline of its operation would be worth nothing.
+fn wait_timeout(settings: &Settings) -> Result<Duration, ConfigError> {
+    let key = "redis.wait_timeout";
+    let (timeout, limit) = (
+        settings.positive(key)?,
+        settings.positive("operation_timeout")?,
+    );
+    let is_in_use = settings.whole("redis.wait_replicas")? > 0;
+    match is_in_use && timeout >= limit {
+        true => Err(settings.invalid(key, "must be shorter than operation_timeout")),
+        false => Ok(timeout),
     }
 }
 

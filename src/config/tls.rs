@@ -1,4 +1,4 @@
-//! TLS to Redis: the certificates that are trusted, and the one that this process shows. Parsed once; the store connects.
+//! TLS: the certificates that are trusted, and the one that this process shows to Redis. Parsed once; the store connects.
 
 use std::fmt;
 use std::path::Path;
@@ -71,8 +71,10 @@ fn identity(settings: &Settings) -> Result<Option<ClientIdentity>, ConfigError> 
         (true, true) => {
             let chain = certificates(settings, CERT_FILE)?;
             let key = PrivateKeyDer::from_pem_slice(&pem(settings, KEY_FILE)?);
-            let key =
-                key.map_err(|error| invalid_pem(settings, KEY_FILE, "private key", &error))?;
+            let key = key.map_err(|error| {
+                let problem = no_pem(Path::new(settings.text(KEY_FILE)), "private key", &error);
+                settings.invalid(KEY_FILE, problem)
+            })?;
             let key = Arc::new(key);
             return Ok(Some(ClientIdentity { chain, key }));
         }
@@ -101,17 +103,23 @@ fn certificates(
     settings: &Settings,
     name: &str,
 ) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
-    let contents = pem(settings, name)?;
+    certificates_in(Path::new(settings.text(name)))
+        .map_err(|problem| settings.invalid(name, problem))
+}
+
+/// The certificates in a file.
+///
+/// # Errors
+/// One line that says what is wrong with the file.
+pub fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let contents = secret::read_pem(file)?;
     let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&contents).collect();
     match parsed {
-        Ok(certificates) if certificates.is_empty() => Err(invalid_pem(
-            settings,
-            name,
-            "certificate",
-            &PemError::NoItemsFound,
-        )),
+        Ok(certificates) if certificates.is_empty() => {
+            Err(no_pem(file, "certificate", &PemError::NoItemsFound))
+        }
         Ok(certificates) => Ok(certificates),
-        Err(error) => Err(invalid_pem(settings, name, "certificate", &error)),
+        Err(error) => Err(no_pem(file, "certificate", &error)),
     }
 }
 
@@ -121,12 +129,10 @@ fn pem(settings: &Settings, name: &str) -> Result<Vec<u8>, ConfigError> {
 }
 
 /// The error of the parser is not quoted, because it may quote the file.
-fn invalid_pem(settings: &Settings, name: &str, what: &str, error: &PemError) -> ConfigError {
-    let file = settings.text(name);
+fn no_pem(file: &Path, what: &str, error: &PemError) -> String {
     let form = match matches!(error, PemError::NoItemsFound) {
         true => "in PEM form",
         false => "in well-formed PEM",
     };
-    let problem = format!("{file}: has no {what} {form}");
-    settings.invalid(name, problem)
+    format!("{}: has no {what} {form}", file.display())
 }

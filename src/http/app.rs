@@ -8,6 +8,7 @@ use super::admission::Admission;
 use super::auth::Access;
 use super::log::LogSample;
 use super::metrics::HttpMetrics;
+use super::pages::IndexPages;
 use crate::config::{Config, LogRequests, StoreUrl};
 use crate::domain::Bounds;
 use crate::limits::{Budget, Refusals};
@@ -26,6 +27,7 @@ struct AppShared {
     metrics: Arc<Metrics>,
     http_metrics: HttpMetrics,
     settings: HttpSettings,
+    index_pages: IndexPages,
     log_sample: LogSample,
     refusals: Refusals,
     admission: Admission,
@@ -121,6 +123,7 @@ impl App {
                 admission,
                 answer_bytes: Budget::new(settings.answer_bytes_max),
                 body_bytes: Budget::new(settings.body_bytes_total_max),
+                index_pages: IndexPages::new(settings.build.version),
                 service,
                 metrics,
                 http_metrics,
@@ -132,6 +135,10 @@ impl App {
 
     pub(super) fn service(&self) -> &LockService {
         &self.inner.service
+    }
+
+    pub(super) fn index_pages(&self) -> &IndexPages {
+        &self.inner.index_pages
     }
 
     pub(super) fn metrics(&self) -> &Metrics {

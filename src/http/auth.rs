@@ -5,12 +5,14 @@
 
 mod browsers;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::extract::Request;
 use axum::http::Method;
 use axum::http::header::AUTHORIZATION;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
@@ -111,9 +113,10 @@ pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem>
     let Access::Keys(keys, failures) = &app.settings().access else {
         return Ok(request);
     };
-    let presented = request.headers().get(AUTHORIZATION);
-    let presented = presented.and_then(|value| bearer(value.as_bytes()));
-    let Some(role) = presented.and_then(|key| keys.role_of(key)) else {
+    let value = request.headers().get(AUTHORIZATION);
+    let presented = value.and_then(|value| presented(value.as_bytes(), request.uri().path()));
+    let role = presented.as_deref().and_then(|key| keys.role_of(key));
+    let Some(role) = role else {
         let detail = match presented {
             Some(_) => "the API key is not valid",
             None => "this needs an API key; send it as \"Authorization: Bearer <key>\"",
@@ -131,12 +134,23 @@ pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem>
     Ok(request)
 }
 
-/// The key after the scheme `Bearer`, which is case-insensitive (RFC 9110, 11.1).
-fn bearer(value: &[u8]) -> Option<&[u8]> {
-    let (scheme, key) = value.split_at_checked(b"bearer ".len())?;
-    scheme
-        .eq_ignore_ascii_case(b"bearer ")
-        .then_some(key.trim_ascii())
+/// The key after the scheme, which is case-insensitive (RFC 9110, 11.1): with `Bearer` the key, with `Basic` a user and
+/// the key as the password, for Terraform, which can send nothing else. Not for other routes, because browsers can be made
+/// to send that by themselves.
+fn presented<'a>(value: &'a [u8], path: &str) -> Option<Cow<'a, [u8]>> {
+    let after = |scheme: &[u8]| {
+        let (start, rest) = value.split_at_checked(scheme.len())?;
+        start
+            .eq_ignore_ascii_case(scheme)
+            .then(|| rest.trim_ascii())
+    };
+    if let Some(key) = after(b"bearer ") {
+        return Some(Cow::Borrowed(key));
+    }
+    let encoded = after(b"basic ").filter(|_| Route::of(path) == Some(Route::Terraform))?;
+    let mut decoded = BASE64_STANDARD.decode(encoded).ok()?;
+    let colon = decoded.iter().position(|&byte| byte == b':')?;
+    Some(Cow::Owned(decoded.split_off(colon + 1)))
 }
 
 /// What a key allows. Each role includes the ones before it.

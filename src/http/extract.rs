@@ -55,6 +55,18 @@ impl UnreadRequest {
         })
     }
 
+    /// The fields of the query string, the body as it came, and who sent it: for requests whose body is not ours.
+    ///
+    /// # Errors
+    /// The body cannot be read.
+    pub(super) async fn query_and_body(
+        self,
+        app: &App,
+    ) -> Result<(Fields, Bytes, Requester), Problem> {
+        let body = read(self.body, self.query_bytes, &self.requester, app).await?;
+        Ok((Fields::new(self.entries), body, self.requester))
+    }
+
     /// The fields of the request, and who sent it.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ mod hold;
 mod read;
 mod release;
 mod renew;
+mod terraform;
 
 use std::borrow::Cow;
 
@@ -25,6 +26,7 @@ pub(super) use read::{
 };
 pub(super) use release::{RELEASE_FIELDS, RELEASE_SEVERAL_FIELDS, release};
 pub(super) use renew::{RENEW_FIELDS, RENEW_SEVERAL_FIELDS, renew};
+pub(super) use terraform::{LockInfo, TERRAFORM_FIELDS, terraform};
 
 /// The header that carries the token both ways.
 pub(super) const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
@@ -51,11 +53,11 @@ impl RouteForm {
         Ok((Self::Single, Some(lock_name(path)?)))
     }
 
-    /// The problem, without lock names if the request names its only lock in the path.
+    /// The problem, without lock names if the request names its only lock in the path, and with them otherwise.
     fn adapt(self, problem: Problem) -> Problem {
         match self {
             Self::Single => problem.of_one_lock(),
-            Self::Multi => problem,
+            Self::Multi => problem.of_several_locks(),
         }
     }
 
@@ -74,7 +76,9 @@ impl RouteForm {
 /// The name of the lock, decoded exactly once from the raw path: axum's own decoding refuses invalid UTF-8 with a plain
 /// text response, before any handler runs.
 pub(super) fn lock_name(path: &str) -> Result<LockName, InvalidName> {
-    let encoded = path.strip_prefix("/locks/").unwrap_or_default();
+    let below = |root| path.strip_prefix(root);
+    let encoded = below("/locks/").or_else(|| below("/terraform/"));
+    let encoded = encoded.unwrap_or_default();
     if !encoded.contains('%') {
         return LockName::parse(encoded.as_bytes());
     }

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 
 use super::app::App;
 use super::auth::Access;
+use super::extract::echo;
 use super::locks::lock_name;
 use super::peers::{PeerCounts, TotalCount};
 use super::problem::{Code, Problem};
@@ -25,7 +26,7 @@ const LOGGED_OF_PEERS: u32 = 1_000;
 /// Writes the line, if the settings ask for it.
 ///
 /// A 4xx is `info`, because the client has to fix it, and so is a 503 while draining; any other 503 is a warning, a 500
-/// an error.
+/// an error. A 423 has a line only where every request has one: refusing a lock that is held is no failure.
 pub(super) fn request(app: &App, request: &RequestFacts, response: &ResponseFacts<'_>) {
     let settings = &app.settings().request_log;
     if settings.mode == LogRequests::Off {
@@ -33,7 +34,8 @@ pub(super) fn request(app: &App, request: &RequestFacts, response: &ResponseFact
     }
     // Time in the queue does not count: the client asked to wait.
     let is_slow = response.took.saturating_sub(response.waited) >= settings.slow;
-    let is_failed = response.status.as_u16() >= 400;
+    let is_failed = response.status.as_u16() >= 400
+        && (settings.mode == LogRequests::All || response.status != StatusCode::LOCKED);
     if !is_slow && !is_failed && settings.mode == LogRequests::Failed {
         return;
     }
@@ -45,13 +47,15 @@ pub(super) fn request(app: &App, request: &RequestFacts, response: &ResponseFact
     let Some(number) = app.log_sample().number(frequent) else {
         return;
     };
-    let lock = (request.route == Some(Route::Lock))
+    let lock = matches!(request.route, Some(Route::Lock | Route::Terraform))
         .then(|| lock_name(&request.path).ok())
         .flatten();
+    let path = (request.route.is_none()).then(|| without_secrets(&request.path));
     let line = LogLine {
         request,
         response,
         lock,
+        path,
         number,
     };
     let is_draining = response.problem.map(Problem::code) == Some(Code::Draining);
@@ -84,6 +88,8 @@ struct LogLine<'a> {
     request: &'a RequestFacts,
     response: &'a ResponseFacts<'a>,
     lock: Option<LockName>,
+    /// Of a request that has no route.
+    path: Option<String>,
     number: LineNumber,
 }
 
@@ -94,6 +100,7 @@ macro_rules! event {
             request,
             response,
             lock,
+            path,
             number,
         } = $line;
         let problem = response.problem;
@@ -102,6 +109,7 @@ macro_rules! event {
             peer = request.requester.address().map(tracing::field::display),
             method = request.method.as_str(),
             route = request.route.map_or("other", Route::template),
+            path = path.as_deref(),
             lock.name = lock.as_ref().map(tracing::field::display),
             outcome = outcome(response),
             status = response.status.as_u16(),
@@ -134,11 +142,25 @@ impl LogLine<'_> {
     }
 }
 
+/// The beginning of a path that has no route, with `*` for each segment that may contain a token: one with as many
+/// hexadecimal digits as a UUID, or with percent-encoding.
+fn without_secrets(path: &str) -> String {
+    let segments = path.split('/').map(|segment| {
+        let digits = segment.bytes().filter(u8::is_ascii_hexdigit).count();
+        match digits >= 32 || segment.contains('%') {
+            true => "*",
+            false => segment,
+        }
+    });
+    echo(&segments.collect::<Vec<_>>().join("/")).into_owned()
+}
+
 /// The code of the problem. A failed readiness probe is not a problem, but a correct response.
 fn outcome(response: &ResponseFacts<'_>) -> &'static str {
     match response.problem {
         Some(problem) => problem.code().as_str(),
         None if response.status.is_server_error() => "unavailable",
+        None if response.status == StatusCode::LOCKED => Code::LockHeld.as_str(),
         None => "ok",
     }
 }
@@ -148,7 +170,7 @@ fn outcome(response: &ResponseFacts<'_>) -> &'static str {
 pub(super) enum Frequent {
     /// Refusals that any client can cause, with or without a key.
     PeerRefusal(IpAddr),
-    /// Other refusals of what a client asks for: a lock that is held, a field that is wrong.
+    /// Other refusals of what a client asks for, such as a field that is wrong.
     ClientError(IpAddr),
     /// Evictions by clients without a key, on a service that has none.
     Eviction(IpAddr),

@@ -22,8 +22,9 @@ pub const BUCKETS: (&str, &[f64]) = (
 );
 
 /// Unknown methods share a label, so that clients cannot fill the registry with made-up ones.
-const METHODS: [&str; 10] = [
-    "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "_OTHER",
+const METHODS: [&str; 12] = [
+    "GET", "HEAD", "POST", "PUT", "DELETE", "LOCK", "UNLOCK", "OPTIONS", "PATCH", "TRACE",
+    "CONNECT", "_OTHER",
 ];
 /// Every status that a route responds with.
 const STATUSES: [(u16, &str); 19] = [
@@ -133,7 +134,7 @@ impl HttpMetrics {
     ) -> Histogram {
         self.registry.histogram(
             REQUEST_DURATION,
-            "Duration of requests until their response was ready to be sent.",
+            "Duration of requests until their response was ready to be sent, without their wait for a lock.",
             &[
                 ("http_request_method", method),
                 ("http_route", route.map_or("other", Route::template)),

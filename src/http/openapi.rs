@@ -1,7 +1,10 @@
 //! The OpenAPI document, built from what the handlers use: their fields, response types and problem codes. Parts that
 //! axum cannot express, such as a lock name with slashes, are written by hand.
 //!
-//! A test compares it with the served routes, and with the committed file.
+//! It is a document for generators of clients: each request and each response has one media type, JSON, with a schema that
+//! has a name. What else a request may be (a form, the query string) and a response may be (a token as text, a stream) is
+//! in descriptions. A test generates clients from it and runs them; another compares it with the served routes, and with
+//! the committed file.
 
 mod fields;
 mod locks;
@@ -9,6 +12,7 @@ mod responses;
 mod service;
 mod several;
 mod streams;
+mod terraform;
 
 use utoipa::openapi::path::{HttpMethod, Operation, Paths};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
@@ -19,6 +23,7 @@ use utoipa::openapi::{
 use utoipa::{PartialSchema, ToSchema};
 
 use super::health::Health;
+use super::locks::LockInfo;
 use super::pages::{Index, Version};
 use super::problem::{Page, Pages, ProblemBody};
 use super::routes::Route;
@@ -43,10 +48,11 @@ keeps its place in the queue.
 With `wait`, a request waits for the lock in a queue. With `mode=shared`, several claims hold the lock at the same time: \
 readers, or at most `limit` permits. `/locks` acquires several `names` at once, all or none, under one token.
 
-`text/event-stream` responses are streams of server-sent events; their data is JSON.
+A request with `Accept: text/event-stream` may get a stream of server-sent events, whose data is JSON; the operations \
+say which.
 
-Fields are sent as JSON, as a form or in the query string, with the same names; the token never in the query string. \
-Durations are strings with a unit: `500ms`, `30s`, `1m30s`.
+Fields are described as JSON. They may also be sent as a form or in the query string, with the same names; the token \
+never in the query string, and `metadata` only in JSON. Durations are strings with a unit: `500ms`, `30s`, `1m30s`.
 
 Errors are problems (RFC 9457); programs should check the `code`. `/problems` explains each one and what to do.";
 
@@ -65,6 +71,7 @@ pub fn document() -> OpenApi {
         ]))
         .paths(paths())
         .components(Some(components()))
+        .security(Some(guarded()))
         .build()
 }
 
@@ -105,6 +112,7 @@ fn paths() -> Paths {
         .into_iter()
         .chain(several::operations())
         .chain(streams::operations())
+        .chain(terraform::operations())
         .chain(service::operations());
     for (route, method, mut operation) in operations {
         let refused = ["414", "431"].map(|status| {
@@ -133,12 +141,15 @@ fn components() -> Components {
     collect::<EvictedBody<'_>>(&mut schemas);
     collect::<LockEventBody<'_>>(&mut schemas);
     collect::<PositionView>(&mut schemas);
+    collect::<LockInfo>(&mut schemas);
     collect::<ProblemBody<'_>>(&mut schemas);
     collect::<Page>(&mut schemas);
     collect::<Pages>(&mut schemas);
     collect::<Health>(&mut schemas);
     collect::<Index>(&mut schemas);
     collect::<Version>(&mut schemas);
+    let bodies = fields::BODIES.map(|body| (body.name.to_owned(), body.schema().into()));
+    schemas.extend(bodies);
     let components = ComponentsBuilder::new().schemas_from_iter(schemas);
     responses::examples()
         .fold(components, |components, (code, example)| {
@@ -160,7 +171,8 @@ fn collect<T: ToSchema + PartialSchema>(
 /// One operation with its route and method.
 type Described = (Route, HttpMethod, Operation);
 
-/// A key or none: whether one is needed depends on the configuration.
+/// A key or none: whether one is needed depends on the configuration. It is said once, for all operations that do not say
+/// otherwise: with an alternative of its own, a generated operation would always want a key.
 fn guarded() -> [SecurityRequirement; 2] {
     let no_scopes: [&str; 0] = [];
     [

@@ -1,7 +1,9 @@
-//! `/` and `/version`: links to the other routes, and the build. `/openapi.json` and `/docs`: the document, and Swagger UI
-//! embedded in the binary. Also what pages for people may load: nothing from another host.
+//! `/version`: the build. `/openapi.json` and `/docs`: the document, and Swagger UI embedded in the binary. Also what pages
+//! for people may load: nothing from another host. `/` is in `index`.
 //!
 //! All responses with a file share its bytes: with a copy for each, a client that reads nothing could fill the memory.
+
+mod index;
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -21,8 +23,8 @@ use utoipa_swagger_ui::Config;
 use super::app::App;
 use super::openapi;
 use super::problem::Problem;
-use super::routes::Route;
 use super::wire::json;
+pub(super) use index::{Index, IndexPages, index};
 
 /// A page that is only text: it loads nothing and sends nothing.
 pub(super) const TEXT_ONLY: &str =
@@ -43,35 +45,6 @@ static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     Arc::new(config)
 });
 
-/// Links to the other routes.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Index {
-    /// The name of the service.
-    service: &'static str,
-    /// The version of the release.
-    version: &'static str,
-    /// All locks; append a name for one lock.
-    locks: &'static str,
-    /// Lock events, as a stream.
-    events: &'static str,
-    /// Interactive documentation.
-    docs: &'static str,
-    /// The OpenAPI document.
-    openapi: &'static str,
-    /// What each problem means; append a code for one problem.
-    problems: &'static str,
-    /// Whether the process runs.
-    livez: &'static str,
-    /// Whether the process can serve.
-    readyz: &'static str,
-    /// The same.
-    healthz: &'static str,
-    /// The build.
-    build: &'static str,
-    /// Metrics for Prometheus.
-    metrics: &'static str,
-}
-
 /// The build.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Version {
@@ -83,25 +56,6 @@ pub(super) struct Version {
     rustc: &'static str,
     /// The kind of store.
     store: &'static str,
-}
-
-/// `GET /`
-pub(super) async fn index(State(app): State<App>) -> Response {
-    let index = Index {
-        service: "leasehold",
-        version: app.settings().build.version,
-        locks: Route::Locks.template(),
-        events: Route::Events.template(),
-        docs: Route::Docs.template(),
-        openapi: Route::OpenApi.template(),
-        problems: Route::Problems.template(),
-        livez: Route::Livez.template(),
-        readyz: Route::Readyz.template(),
-        healthz: Route::Healthz.template(),
-        build: Route::Version.template(),
-        metrics: Route::Metrics.template(),
-    };
-    json(StatusCode::OK, "application/json", &index)
 }
 
 /// `GET /version`

@@ -1,6 +1,6 @@
 //! Error responses (RFC 9457). Only this module maps outcomes and errors to statuses and codes: invalid requests are
-//! here, refused operations on locks in `refusal`, refusals because of the sender in `access`, the texts of each code
-//! in `code`.
+//! here, refused operations on locks in `refusal`, failures of the store in `store_failure`, refusals because of the
+//! sender in `access`, the texts of each code in `code`.
 //!
 //! A handler returns a [`Problem`]; the outermost layer renders it, because only that layer knows the request id.
 
@@ -8,6 +8,8 @@ mod access;
 mod body;
 pub(super) mod code;
 mod refusal;
+mod sentence;
+mod store_failure;
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -24,17 +26,12 @@ use super::wire::{HolderView, json, millis};
 use crate::domain::{
     Conflict, Holders, InvalidField, InvalidName, InvalidToken, LockName, NotHeld, Token, duration,
 };
-use crate::store::{Fault, StoreError};
 pub(super) use access::AccessRefusal;
 pub(super) use body::ProblemBody;
 use body::{Blocked, Ended, LostLock, ProblemOutcome};
 pub use code::Code;
 pub(super) use code::{Page, Pages};
-
-/// When to retry after a store failure.
-const RETRY_STORE: Duration = Duration::from_secs(1);
-/// The same, for failures that an operator has to fix first.
-const RETRY_STORE_LASTING: Duration = Duration::from_secs(5);
+pub(super) use sentence::conflict as conflict_sentence;
 
 /// An error response that is not rendered yet.
 #[derive(Clone, Debug)]
@@ -204,6 +201,20 @@ impl Problem {
         self
     }
 
+    /// Names the lock that the detail is about, for requests that name several, and counts the others.
+    pub(super) fn of_several_locks(mut self) -> Self {
+        let Parts { detail, extras, .. } = &mut *self.0;
+        if let (Some(name), Some(blocked_by)) = (&extras.name, &extras.blocked_by) {
+            let others = match blocked_by.len() {
+                0 | 1 => String::new(),
+                2 => "; 1 other lock is not free either".to_owned(),
+                count => format!("; {} other locks are not free either", count - 1),
+            };
+            *detail = format!("{name}: {detail}{others}").into();
+        }
+        self
+    }
+
     fn retry_after(mut self, retry_after: Duration) -> Self {
         // Clients would read 0 as "at once, as often as you like".
         self.0.retry_after = Some(retry_after.max(Duration::from_millis(1)));
@@ -306,66 +317,6 @@ impl From<InvalidField> for Problem {
 impl From<InvalidToken> for Problem {
     fn from(invalid: InvalidToken) -> Self {
         Self::field("token", invalid.to_string())
-    }
-}
-
-impl From<StoreError> for Problem {
-    fn from(error: StoreError) -> Self {
-        let fault = error.fault();
-        let (outcome, effect) = match &error {
-            StoreError::Unavailable { .. } => (ProblemOutcome::NothingDone, "nothing was done"),
-            StoreError::Unknown { .. } => (
-                ProblemOutcome::Unknown,
-                "whether the request took effect is unknown",
-            ),
-        };
-        let detail = format!("{}; {effect}", what_failed(fault));
-        let is_full = matches!(fault, Fault::Full | Fault::Limit);
-        let code = match is_full {
-            true => Code::StoreFull,
-            false => Code::StoreUnavailable,
-        };
-        let retry_after = match is_full || fault.is_lasting() {
-            true => RETRY_STORE_LASTING,
-            false => RETRY_STORE,
-        };
-        let mut refusal = Self::new(code, detail);
-        refusal.0.extras.outcome = Some(outcome);
-        refusal.0.cause = Some(error.to_string());
-        refusal.retry_after(retry_after)
-    }
-}
-
-/// The part of a store failure that clients may see. The log has the cause.
-fn what_failed(fault: Fault) -> &'static str {
-    match fault {
-        Fault::Timeout => "the store did not answer in time",
-        Fault::Io => "the store could not be reached, or the connection broke",
-        Fault::Auth => {
-            "the store refuses the user or the password of the service; see /readyz?verbose"
-        }
-        Fault::Permission => {
-            "the user of the service lacks a right in the store; see /readyz?verbose"
-        }
-        Fault::Database => "the store has no database of the configured number",
-        Fault::Cluster => "the store is a node of a cluster, which the service cannot use",
-        Fault::Tls => "there is no TLS connection to the store; see /readyz?verbose",
-        Fault::Protocol => "what answers in place of the store is none; see /readyz?verbose",
-        Fault::Replica => "the store is a replica, which accepts no writes",
-        Fault::ReadOnly => {
-            "the store accepts no writes: it lacks replicas, or cannot write to its disk"
-        }
-        Fault::Busy => "the store is starting or busy",
-        Fault::Full => {
-            "the store has no room for another claim; leases can be renewed and released"
-        }
-        Fault::Limit => {
-            "the store is full: memory.locks_max leases and places; leases can be renewed and released"
-        }
-        Fault::Refused => {
-            "no leases are granted, because the configuration of the store would lose them; see /readyz?verbose"
-        }
-        Fault::Corrupt => "the store sent an invalid answer",
     }
 }
 

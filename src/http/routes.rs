@@ -25,6 +25,8 @@ pub enum Route {
     Locks,
     /// Lock events.
     Events,
+    /// The lock of a Terraform state.
+    Terraform,
     /// Links to the other routes.
     Index,
     /// Liveness.
@@ -49,10 +51,11 @@ pub enum Route {
 
 impl Route {
     /// Every route.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Lock,
         Self::Locks,
         Self::Events,
+        Self::Terraform,
         Self::Readyz,
         Self::Livez,
         Self::Healthz,
@@ -72,6 +75,7 @@ impl Route {
             Self::Lock => "/locks/{name}",
             Self::Locks => "/locks",
             Self::Events => "/events",
+            Self::Terraform => "/terraform/{name}",
             Self::Index => "/",
             Self::Livez => "/livez",
             Self::Readyz => "/readyz",
@@ -89,6 +93,8 @@ impl Route {
     pub(super) fn pattern(self) -> &'static str {
         if self == Self::Lock {
             "/locks/{*name}"
+        } else if self == Self::Terraform {
+            "/terraform/{*name}"
         } else {
             self.template()
         }
@@ -97,7 +103,7 @@ impl Route {
     /// Whether the route neither shows nor changes any lock, so that every client may read it.
     pub(super) fn shows_no_lock(self) -> bool {
         match self {
-            Self::Lock | Self::Locks | Self::Events | Self::Metrics => false,
+            Self::Lock | Self::Locks | Self::Events | Self::Terraform | Self::Metrics => false,
             Self::Index
             | Self::Livez
             | Self::Readyz
@@ -118,6 +124,7 @@ impl Route {
         Some(match path {
             _ if is_below("/locks/") => Self::Lock,
             "/locks/" => Self::Locks,
+            _ if is_below("/terraform/") => Self::Terraform,
             _ if is_below("/problems/") => Self::Problem,
             "/problems/" => Self::Problems,
             _ if path.starts_with("/docs/") => Self::Docs,

@@ -175,7 +175,7 @@ fn finished(
         &request_facts.method,
         request_facts.route,
         response_facts.status,
-        response_facts.took,
+        response_facts.took.saturating_sub(waited),
     );
     log::request(app, request_facts, &response_facts);
     response

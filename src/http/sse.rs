@@ -17,7 +17,7 @@ use axum::response::Response;
 use futures_util::Stream;
 use http_body::Frame;
 use serde::Serialize;
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::{Interval, MissedTickBehavior};
 
 use super::locks::EVENT_STREAM;
 
@@ -86,9 +86,10 @@ pub(super) struct EventStreamBody<S> {
 }
 
 impl<S: Stream<Item = Event> + Send + 'static> EventStreamBody<S> {
-    /// A body that sends a comment after `keep_alive` without an event.
+    /// A body that sends a comment after `keep_alive` without an event, and at once if it has none to begin with: so the
+    /// client learns that it is connected, and proxies pass the head on.
     pub(super) fn new(events: S, keep_alive: Duration) -> Self {
-        let mut comments = tokio::time::interval_at(Instant::now() + keep_alive, keep_alive);
+        let mut comments = tokio::time::interval(keep_alive);
         comments.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             events: Box::pin(events),

@@ -16,15 +16,16 @@ use utoipa::ToSchema;
 use crate::domain::{HeadWaiter, LockEvent, LockState, LockView, Metadata, Position, Timestamp};
 pub(super) use grant::{GrantView, GrantsView, HolderView, ModeView};
 
-/// A JSON response.
+/// A JSON response. Its text ends with a newline, so that the prompt of a shell is on a line of its own.
 pub(super) fn json(
     status: StatusCode,
     content_type: &'static str,
     body: &impl Serialize,
 ) -> Response {
-    let body =
+    let mut text =
         serde_json::to_vec(body).expect("answers have string keys and no failing serializer");
-    let mut response = Response::new(Body::from(body));
+    text.push(b'\n');
+    let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
     response
         .headers_mut()
@@ -149,15 +150,15 @@ pub(in crate::http) struct LockBody<'a> {
 
 impl<'a> LockBody<'a> {
     pub(in crate::http) fn new(view: &'a LockView) -> Self {
-        let (state, holders, free_in) = match &view.state {
-            LockState::Free => (StateView::Free, None, None),
-            LockState::Held(holders) => (StateView::Held, Some(holders), None),
-            LockState::Cooling { free_in } => (StateView::Cooling, None, Some(*free_in)),
+        let (holders, free_in) = match &view.state {
+            LockState::Free => (None, None),
+            LockState::Held(holders) => (Some(holders), None),
+            LockState::Cooling { free_in } => (None, Some(*free_in)),
         };
         let (holders, holders_total) = HolderView::listed(holders);
         Self {
             name: view.name.as_str(),
-            state,
+            state: StateView::of(&view.state),
             holders,
             holders_total,
             queue_length: view.queue.length,
@@ -171,13 +172,32 @@ impl<'a> LockBody<'a> {
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[schema(as = LockState)]
 #[serde(rename_all = "snake_case")]
-enum StateView {
+pub(in crate::http) enum StateView {
     /// No claim holds it.
     Free,
     /// One or more claims hold it.
     Held,
     /// No claim holds it, but it stays closed for a while.
     Cooling,
+}
+
+impl StateView {
+    pub(in crate::http) fn of(state: &LockState) -> Self {
+        match state {
+            LockState::Free => Self::Free,
+            LockState::Held(_) => Self::Held,
+            LockState::Cooling { .. } => Self::Cooling,
+        }
+    }
+
+    /// The state as the body has it, for the header.
+    pub(in crate::http) fn as_str(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Held => "held",
+            Self::Cooling => "cooling",
+        }
+    }
 }
 
 /// A waiting claim, as every client may see it; without its token.
@@ -224,7 +244,7 @@ pub(in crate::http) struct LockPage<'a> {
 
 /// The evicted holders.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Evicted)]
+#[schema(as = Eviction)]
 pub(in crate::http) struct EvictedBody<'a> {
     /// The former holders; empty if no claim held the lock. At most 100, and fewer if their metadata would make the
     /// response too large.

@@ -9,6 +9,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -152,7 +153,11 @@ impl Request {
     async fn roll_back(&self, rollback: Rollback, ttl: Duration) {
         let inner = &self.inner;
         let give_up_at = Instant::now() + ttl + inner.operation_timeout;
+        let has_released = AtomicBool::new(false);
         let withdrawn = retry_until(give_up_at, || async {
+            if has_released.load(Ordering::Relaxed) {
+                self.slot.retake_before_peer().await;
+            }
             let _permits = self.admit_rollback(rollback).await;
             let (sent, deadline) = inner.start();
             let store = &inner.store;
@@ -162,6 +167,12 @@ impl Request {
                 .metrics
                 .store
                 .operation("withdraw", sent.elapsed(), &answer);
+            // A store that refuses may do so for as long as the lease lasts; others need the slot meanwhile, be it only
+            // to be told the same.
+            if matches!(answer, Err(StoreError::Unavailable { .. })) && rollback == Rollback::Undo {
+                self.slot.release();
+                has_released.store(true, Ordering::Relaxed);
+            }
             answer.is_ok()
         })
         .await;

@@ -1,8 +1,8 @@
 //! One waiting request: it polls the store, sleeps until the next poll, and ends with a grant, at its time limit, on
 //! shutdown, or when its caller disconnects.
 //!
-//! `schedule` decides when it polls, and [`LocalWaiters`] which waiter is the head of its queue. Only a poll can be granted the locks, so a lost message delays a waiter until
-//! its next regular poll and has no other effect.
+//! `schedule` decides when it polls, and [`LocalWaiters`] which waiter is the head of its queue. Only a poll can be granted
+//! the locks, so a lost message delays a waiter until its next regular poll and has no other effect.
 
 mod stopping;
 

@@ -82,6 +82,8 @@ pub enum Fault {
     Replica,
     /// The store has too few replicas to accept writes, or cannot write to its disk.
     ReadOnly,
+    /// Too few replicas of the store have confirmed a write.
+    Unreplicated,
     /// The store is starting or busy with a script.
     Busy,
     /// The store is out of memory.
@@ -96,7 +98,7 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds, so that the metrics exist from the start.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Timeout,
         Self::Io,
         Self::Auth,
@@ -107,6 +109,7 @@ impl Fault {
         Self::Protocol,
         Self::Replica,
         Self::ReadOnly,
+        Self::Unreplicated,
         Self::Busy,
         Self::Full,
         Self::Limit,
@@ -129,6 +132,7 @@ impl Fault {
             | Self::Io
             | Self::Replica
             | Self::ReadOnly
+            | Self::Unreplicated
             | Self::Busy
             | Self::Full
             | Self::Limit
@@ -150,6 +154,7 @@ impl Fault {
             Self::Protocol => "protocol",
             Self::Replica => "replica",
             Self::ReadOnly => "readonly",
+            Self::Unreplicated => "unreplicated",
             Self::Busy => "busy",
             Self::Full => "full",
             Self::Limit => "limit",

@@ -5,8 +5,11 @@
 //! all rows: nothing that was reported is lost, and no lease, closed time, place or tombstone is shortened by the time
 //! that the process was away, whatever the system's clock does. One process uses a directory at a time.
 
+mod batch;
 mod disk;
+mod identity;
 mod journal;
+mod reserve;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +31,7 @@ use crate::domain::{
     QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
 };
 use disk::{Clocks, Disk, FILE};
+use identity::Identities;
 use journal::FileJournal;
 
 /// How old the clocks on the disk may become while there are leases but no changes.
@@ -38,6 +42,7 @@ pub struct FileStore {
     memory: MemoryStore,
     journal: Arc<FileJournal>,
     directory: PathBuf,
+    files: Arc<Identities>,
     writer: Mutex<Option<JoinHandle<()>>>,
     /// The size of the file at the last check.
     file_bytes: AtomicU64,
@@ -59,11 +64,13 @@ impl FileStore {
         let (memory, journal, disk) = loaded
             .and_then(|loaded| loaded)
             .map_err(|detail| StoreError::unavailable(Fault::Refused, detail))?;
+        let files = disk.identities();
         let writer = tokio::spawn(Arc::clone(&journal).write_to(disk));
         Ok(Self {
             memory,
             journal,
             directory: directory.to_owned(),
+            files,
             writer: Mutex::new(Some(writer)),
             file_bytes: AtomicU64::new(0),
         })
@@ -104,7 +111,7 @@ fn load(
     locks_max: usize,
 ) -> Result<(MemoryStore, Arc<FileJournal>, Disk), String> {
     let (wall, begun) = (wall_time(), Instant::now());
-    let disk = Disk::open(
+    let mut disk = Disk::open(
         directory,
         Clocks {
             store: wall,
@@ -123,10 +130,30 @@ fn load(
     })?;
     let journal = Arc::new(FileJournal::new(downtime, now));
     let state = loading.finish(now);
+    journal.try_disk(&mut disk, now);
     // A disk may be slow, and leases end by the clock of the system.
     let now = now + begun.elapsed();
     let memory = MemoryStore::journaled(state, now, Arc::clone(&journal) as _);
     Ok((memory, journal, disk))
+}
+
+/// Whether the disk has room for more claims.
+fn disk_room(is_full: bool, directory: &Path) -> Finding {
+    let detail = match is_full {
+        true => format!(
+            "the disk is full, so new claims are refused until leases have ended or there is room in {}; renewals and \
+             releases go on",
+            directory.display()
+        ),
+        false => {
+            "the disk has room, and a reserve for releases and renewals when it is full".to_owned()
+        }
+    };
+    Finding {
+        topic: "disk",
+        is_fine: !is_full,
+        detail,
+    }
 }
 
 impl Drop for FileStore {
@@ -219,7 +246,11 @@ impl LockStore for FileStore {
 
     async fn refresh_health(&self) {
         let file = self.directory.join(FILE);
-        let metadata = tokio::task::spawn_blocking(|| std::fs::metadata(file));
+        let (journal, files) = (Arc::clone(&self.journal), Arc::clone(&self.files));
+        let metadata = tokio::task::spawn_blocking(move || {
+            journal.check_files(&files);
+            std::fs::metadata(file)
+        });
         // The next check tries again if this one cannot find out.
         if let Ok(Ok(metadata)) = metadata.await {
             self.file_bytes.store(metadata.len(), Ordering::Relaxed);
@@ -240,11 +271,13 @@ impl LockStore for FileStore {
     fn health(&self) -> StoreHealth {
         let trouble = self.journal.trouble();
         let refused = trouble.as_ref().map(|trouble| {
-            format!(
-                "{trouble}; make room in {}, or repair it",
-                self.directory.display()
-            )
+            let directory = self.directory.display();
+            match self.journal.is_broken() {
+                true => trouble.clone(),
+                false => format!("{trouble}; make room in {directory}, or repair it"),
+            }
         });
+        let is_full = self.journal.is_full();
         let ahead = self.memory.now().unix_us() as i64 - wall_time().unix_us() as i64;
         let [commits, failed_commits] = self.journal.commits();
         StoreHealth {
@@ -252,6 +285,7 @@ impl LockStore for FileStore {
                 file_bytes: self.file_bytes.load(Ordering::Relaxed),
                 commits,
                 failed_commits,
+                has_reserve: !is_full,
             }),
             up: trouble.is_none(),
             trouble,
@@ -266,6 +300,7 @@ impl LockStore for FileStore {
                         .to_owned(),
                 },
                 self.memory.room(),
+                disk_room(is_full, &self.directory),
             ],
             ..self.memory.health()
         }

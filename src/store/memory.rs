@@ -6,6 +6,7 @@
 //! tests can stop it. What an operation means is not known here.
 
 mod clock;
+mod guarded;
 mod journal;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,9 +18,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::pace::Pace;
-use super::state::{
-    Applied, ClaimKeys, KeyedClaim, ListingProgress, Notification, State, StoreTime,
-};
+use super::state::{Applied, ClaimKeys, KeyedClaim, ListingProgress, State, StoreTime};
 use super::{
     Deadlines, Fault, Finding, ListQuery, Listener, LockStore, StoreError, StoreHealth, StoreResult,
 };
@@ -30,6 +29,8 @@ use crate::domain::{
 };
 use clock::Clock;
 pub(super) use clock::wall_time;
+use guarded::Guarded;
+use journal::has_room;
 pub(super) use journal::{Journal, deliver};
 
 /// How many holders one step of an eviction evicts.
@@ -52,17 +53,12 @@ pub struct MemoryStore {
     delivering: Mutex<()>,
     /// How many steps of work that takes several were run. The mutex queues them: all such work shares the pauses.
     steps: tokio::sync::Mutex<usize>,
+    /// Held by an eviction for one step.
+    evicting: tokio::sync::Mutex<()>,
     listener: OnceLock<Arc<dyn Listener>>,
     clock: Clock,
     /// The pace of listings.
     pace: Pace,
-    journal: Option<Arc<dyn Journal>>,
-}
-
-/// The state, and the notifications of its steps that are not delivered yet.
-struct Guarded {
-    state: State,
-    pending: Vec<Notification>,
     journal: Option<Arc<dyn Journal>>,
 }
 
@@ -89,6 +85,7 @@ impl MemoryStore {
             delivering: Mutex::new(()),
             waiting: AtomicUsize::new(0),
             steps: tokio::sync::Mutex::default(),
+            evicting: tokio::sync::Mutex::new(()),
             listener: OnceLock::new(),
             clock,
             pace: Pace::of_listings(),
@@ -208,25 +205,6 @@ impl MemoryStore {
     }
 }
 
-impl Guarded {
-    fn step<T>(
-        &mut self,
-        now: StoreTime,
-        step: impl FnOnce(&mut State, StoreTime) -> Applied<'_, T>,
-    ) -> T {
-        let Applied {
-            answer,
-            notifications,
-            ..
-        } = step(&mut self.state, now);
-        match &self.journal {
-            Some(journal) => journal.record(&self.state, now, notifications),
-            None => self.pending.extend(notifications),
-        }
-        answer
-    }
-}
-
 impl std::fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("MemoryStore")
@@ -313,14 +291,21 @@ impl LockStore for MemoryStore {
             .await?;
         let mut is_complete = true;
         for (number, claims) in claims.chunks(EVICTED_PER_STEP).enumerate() {
-            if Instant::now() > deadlines.end {
+            let evict = || self.step(|state, now| state.evict(now, name, claims, reason));
+            let step = async {
+                // Another eviction must not take the room between the check and the step.
+                let _alone = self.evicting.lock().await;
+                if Instant::now() > deadlines.end || !has_room(self.journal.as_deref()).await {
+                    return None;
+                }
+                Some(match number {
+                    0 => evict(),
+                    _ => self.in_turn(evict).await,
+                })
+            };
+            let Ok(Some(evicted)) = timeout_at(deadlines.end, step).await else {
                 is_complete = false;
                 break;
-            }
-            let evict = || self.step(|state, now| state.evict(now, name, claims, reason));
-            let evicted = match number {
-                0 => evict(),
-                _ => self.in_turn(evict).await,
             };
             holders.total += evicted.len() as u64;
             let left = AnswerRoom::HOLDERS_MAX - holders.listed.len();
@@ -354,10 +339,7 @@ impl LockStore for MemoryStore {
 
     async fn refresh_health(&self) {
         let mut has_more = self.step(State::sweep);
-        while has_more {
-            if let Some(journal) = &self.journal {
-                journal.room().await;
-            }
+        while has_more && has_room(self.journal.as_deref()).await {
             has_more = self.in_turn(|| self.step(State::sweep)).await;
         }
     }

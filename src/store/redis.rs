@@ -22,11 +22,13 @@ mod probe;
 mod pubsub;
 mod record;
 mod recovery;
+mod replication;
 mod reply;
 mod reports;
 mod scripts;
 mod sentinel;
 mod subscriber;
+mod switches;
 mod tls;
 mod transport;
 mod views;
@@ -86,6 +88,9 @@ impl LockStore for RedisStore {
             && let Some((fault, why)) = node.recovery.refusal()
         {
             return Err(StoreError::unavailable(fault, why));
+        }
+        if queue_request.is_none() {
+            node.refuse_unreplicated()?;
         }
         node.recovery.renew_if_long_away();
         let times = [Instant::now(), deadline];
@@ -220,6 +225,7 @@ impl LockStore for RedisStore {
         let (node, lock) = (&self.node, keys::lock(name));
         let mut room = AnswerRoom::for_locks(1);
         let (mut holders, mut next) = (Holders::none(), Some(0));
+        let mut last_epoch = node.recovery.epoch();
         while let Some(cursor) = next {
             let request = ScriptRequest::new(&scripts::EVICT);
             let mark = keys::evicted(name, request.id);
@@ -235,13 +241,16 @@ impl LockStore for RedisStore {
                 command
             };
             let run = node.run_in_time(request, deadline, command, views::evicted);
-            let step = run.await.map(|(step, _)| step);
+            let step = run.await;
             // The message on the channel may be lost or late, and after a lost answer the outcome is unknown.
-            if step.as_ref().map_or(true, |step| step.count > 0) {
+            if step.as_ref().map_or(true, |(step, _)| step.count > 0) {
                 node.messages.evicted(name);
             }
             let step = match step {
-                Ok(step) => step,
+                Ok((step, epoch)) => {
+                    last_epoch = epoch;
+                    step
+                }
                 // Evictions that were done must be reported.
                 Err(_) if holders.total > 0 => break,
                 Err(error) => return Err(error),
@@ -260,6 +269,9 @@ impl LockStore for RedisStore {
             next = step.next;
         }
         holders.listed.sort_by_key(|holder| holder.expires_at);
+        // A failover that lost it would give the holders their leases back. This also holds for a lock whose holders
+        // an earlier request has just evicted.
+        node.confirm(last_epoch, deadlines.of_step()).await?;
         let is_complete = next.is_none();
         Ok(Evicted {
             holders,

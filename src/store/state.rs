@@ -39,6 +39,7 @@ pub use claim::{ClaimKey, ClaimKeys, KeyedClaim};
 pub use effects::{Notification, Row};
 pub use listing::ListingProgress;
 pub use loading::Loading;
+pub use rows::is_referred_to;
 use table::{Table, WORK_PER_STEP};
 
 /// How many due entries one operation clears away beside its own work. An operation on one lock creates fewer, so they
@@ -136,6 +137,12 @@ impl State {
     /// Sets whether steps return the rows that they changed. While they do not, this costs nothing.
     pub fn list_changed_rows(&mut self, wanted: bool) {
         self.0.effects.lists_rows = wanted;
+    }
+
+    /// Sets whether claims are admitted that need more room. Without it, a claim that waits already can still be granted
+    /// its locks.
+    pub fn admit_claims(&mut self, admitted: bool) {
+        self.0.admits_claims = admitted;
     }
 
     fn step<T>(

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use metrics::{
     Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder as _, SharedString,
@@ -10,6 +11,7 @@ use metrics::{
 use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
+use nix::time::ClockId;
 
 /// Buckets for request durations in seconds, from an operation in memory to a long wait.
 pub const SECONDS: &[f64] = &[
@@ -140,7 +142,7 @@ impl Metrics {
             sampled();
         }
         self.handle.run_upkeep();
-        self.handle.render()
+        with_cpu_time(&self.handle.render())
     }
 
     fn sample(&self, sampled: Sampled) {
@@ -179,6 +181,25 @@ impl fmt::Debug for Metrics {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Metrics").finish_non_exhaustive()
     }
+}
+
+/// Replaces the value of the CPU time, because counters of the `metrics` facade have whole numbers only, and whole seconds
+/// hide what a process costs that does little.
+fn with_cpu_time(rendered: &str) -> String {
+    const CPU_SECONDS: &str = "process_cpu_seconds_total ";
+    let Ok(time) = ClockId::CLOCK_PROCESS_CPUTIME_ID.now() else {
+        return rendered.to_owned();
+    };
+    let mut text = String::with_capacity(rendered.len() + 16);
+    for line in rendered.split_inclusive('\n') {
+        if line.starts_with(CPU_SECONDS) {
+            let seconds = Duration::from(time).as_secs_f64();
+            text.push_str(&format!("{CPU_SECONDS}{seconds:.6}\n"));
+        } else {
+            text.push_str(line);
+        }
+    }
+    text
 }
 
 /// Required by the `metrics` facade; the exporter ignores it.

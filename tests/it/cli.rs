@@ -95,14 +95,52 @@ fn misuse_with_a_name_of_another_program_suggests_ours() {
         (&["serve", "--port", "80"], "'--listen'"),
         (&["--verbose"], "'--log-level'"),
         (&["start"], "'serve'"),
+        (&["lock", "a"], "'acquire'"),
+        (&["list"], "'ls'"),
+        (&["version"], "'leasehold --version'"),
         (&["--redis-grace-on-empty-start", "true"], "'--flag=true'"),
-        (&["--store", "memory:", "serve"], "'leasehold serve --flag'"),
     ] {
         let misused = output(arguments);
         assert_eq!(misused.status.code(), Some(64), "{arguments:?}");
         let error = stderr(&misused);
         assert!(error.contains(suggestion), "{arguments:?}: {error}");
     }
+}
+
+#[test]
+fn the_short_help_names_the_values_of_a_flag() {
+    let help = stdout(&output(&["-h"]));
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for text in [
+        "Where locks are kept: memory: (in this process), file:DIR",
+        "Who may call: key (clients send api_key) or none (everybody)",
+        "How to log: text, json, or auto",
+        "log line of their own: failed (or slow), all, or off",
+    ] {
+        assert!(help.contains(text), "{text} is not in {help}");
+    }
+}
+
+#[test]
+fn the_help_of_the_health_check_has_only_the_settings_that_it_uses() {
+    let help = stdout(&output(&["healthcheck", "-h"]));
+    assert!(
+        help.contains("--listen") && help.contains("--config"),
+        "{help}"
+    );
+    assert!(
+        !help.contains("--redis") && !help.contains("--lease"),
+        "{help}"
+    );
+    // The settings of its server are taken nevertheless.
+    let unreachable = output(&[
+        "healthcheck",
+        "--listen",
+        "127.0.0.1:1",
+        "--log-level",
+        "off",
+    ]);
+    assert_eq!(unreachable.status.code(), Some(1));
 }
 
 #[test]

@@ -31,6 +31,9 @@ mod undone;
 mod waiting;
 mod withdraw;
 
+use futures_util::future::LocalBoxFuture;
+
+use crate::support::fixture::Fixture;
 pub(crate) use order::names_of_one_bucket;
 
 /// One `#[tokio::test]` per contract test, each on its own fixture.
@@ -45,9 +48,26 @@ macro_rules! tests {
 
 mod one_store;
 
+/// A contract test.
+pub(crate) type ContractTest = for<'a> fn(&'a Fixture) -> LocalBoxFuture<'a, ()>;
+
+/// A list of all contract tests, by their names.
+macro_rules! list {
+    ($($topic:ident: $($test:ident)+;)+) => {{
+        $($(fn $test(fixture: &Fixture) -> LocalBoxFuture<'_, ()> {
+            Box::pin($topic::$test(fixture))
+        })+)+
+        vec![$($((stringify!($test), $test as ContractTest)),+),+]
+    }};
+}
+
 /// The same tests for every store.
 macro_rules! on_every_store {
     ($($tests:tt)+) => {
+        /// Every contract test, for runs of all of them on one server.
+        pub(crate) fn all() -> Vec<(&'static str, ContractTest)> {
+            list!($($tests)+)
+        }
         mod memory {
             tests!(crate::support::fixture::Fixture::memory(), (start_paused = true), $($tests)+);
         }
@@ -56,6 +76,9 @@ macro_rules! on_every_store {
         }
         mod redis {
             tests!(crate::support::fixture::Fixture::redis(), (flavor = "current_thread"), $($tests)+);
+        }
+        mod replicated {
+            tests!(crate::support::fixture::Fixture::replicated(), (flavor = "current_thread"), $($tests)+);
         }
         mod sentinel {
             tests!(crate::support::fixture::Fixture::sentinel(), (flavor = "current_thread"), $($tests)+);

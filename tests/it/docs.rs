@@ -1,7 +1,9 @@
 //! Documentation pages and manifests that list things from the code must list all of them, and nothing else.
 
+mod blocks;
 mod links;
 mod reference;
+pub(crate) mod shell;
 
 use std::collections::BTreeMap;
 use std::process::Output;
@@ -16,6 +18,10 @@ const REDIS_PAGE: &str = include_str!("../../docs/how-to/redis.md");
 const DOCKERFILE: &str = include_str!("../../Dockerfile");
 const USERS: &str = include_str!("../../k8s/overlays/dev/users.acl");
 const OVERLAY: &str = include_str!("../../k8s/overlays/dev/kustomization.yaml");
+const COMPOSE: &str = include_str!("../../compose.yaml");
+const UNIT: &str = include_str!("../../packaging/leasehold.service");
+const VALKEY: &str = include_str!("../../k8s/components/valkey/valkey.conf");
+const DEPLOYMENT: &str = include_str!("../../k8s/base/deployment.yaml");
 const ENVIRONMENT: &str = include_str!("../../k8s/base/leasehold.env");
 
 /// The kind of each metric family, and its exposed samples.
@@ -184,6 +190,53 @@ fn secret_of_overlay(key: &str) -> &'static str {
     let mut lines = OVERLAY.lines();
     let value = lines.find_map(|line| line.trim_start().strip_prefix(&literal));
     value.unwrap_or_else(|| panic!("the overlay has no {key}"))
+}
+
+/// The settings with which the package for Debian starts its service.
+#[test]
+fn the_settings_of_the_package_are_accepted() {
+    let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/leasehold.toml");
+    let output = leasehold(&["config", "check", "--config", settings]).output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+    assert!(UNIT.contains("leasehold serve --config /etc/leasehold/leasehold.toml"));
+}
+
+/// The Valkey of compose.yaml has the settings that the component of the manifests has.
+#[test]
+fn compose_starts_a_valkey_that_keeps_what_it_acknowledged() {
+    let command = COMPOSE.split_once("valkey-server ").unwrap().1;
+    let command = command.split_once("volumes").unwrap().0.replace("--", "\n");
+    let of_compose: Vec<_> = command.lines().map(str::trim).collect();
+    let settings = [
+        "appendonly",
+        "appendfsync",
+        "save",
+        "maxmemory",
+        "maxmemory-policy",
+    ];
+    for setting in settings {
+        let of_manifests = VALKEY
+            .lines()
+            .find(|line| line.starts_with(&format!("{setting} ")));
+        assert!(
+            of_compose.contains(&of_manifests.unwrap()),
+            "{setting}: {of_compose:?}"
+        );
+    }
+}
+
+/// A Secret without `redis-password` sets no variable, and that is a Redis without a password.
+#[test]
+fn the_manifests_need_no_password_of_redis() {
+    let optional = "key: redis-password\n                  optional: true\n";
+    assert!(DEPLOYMENT.contains(optional) && !ENVIRONMENT.contains("REDIS_PASSWORD"));
+    for password in ["", "only-for-trying-it"] {
+        let output = checked(&[
+            ("LEASEHOLD_STORE", "redis://redis.example:6379/0".to_owned()),
+            ("LEASEHOLD_REDIS_PASSWORD", password.to_owned()),
+        ]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
 }
 
 #[test]

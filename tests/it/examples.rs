@@ -1,5 +1,7 @@
 //! Runs each of the examples, with several instances at once, against a service of its own.
 
+mod refusals;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -179,7 +181,7 @@ async fn the_status_of_a_job_is_the_status_of_the_script() {
     assert_eq!(status.code(), Some(7));
     let refused = ["no name", "1m", "true"];
     let status = stage.run("run-once.sh", 30, &refused).end().await;
-    assert_eq!(status.code(), Some(75));
+    assert_eq!(status.code(), Some(64));
 }
 
 #[tokio::test]

@@ -3,8 +3,10 @@
 
 mod crashes;
 mod damage;
+mod full;
 mod power;
 mod restarts;
+mod size;
 
 use std::path::Path;
 

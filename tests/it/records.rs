@@ -74,6 +74,46 @@ async fn a_plain_lease_stays_compact_when_it_is_inspected_or_wanted() {
     fixture.freed(&holding).await;
 }
 
+/// A compact record has one field for both, and a counter may be ahead of the clock.
+#[tokio::test]
+async fn a_lease_is_compact_only_if_its_fence_is_the_time_of_its_grant() {
+    const AHEAD: u64 = 8_000_000_000_000_000;
+    for is_ahead in [false, true] {
+        for waits in [false, true] {
+            let fixture = Fixture::redis().await;
+            let redis = fixture.redis_behind();
+            let first = claim();
+            fixture.granted(&first).await;
+            let mut next = Waiter::new(rival(&first));
+            if waits {
+                fixture.still_waits(&mut next).await;
+                // Its end is known, so this poll takes the fast path of a waiter.
+                fixture.still_waits(&mut next).await;
+            }
+            fixture.freed(&first).await;
+            if is_ahead {
+                let counter = format!("lh:1:{{{}}}:f", lock_of(&first).bucket().index());
+                let set = ["SET", &counter, &AHEAD.to_string()];
+                redis.server.command_in(redis.database, &set).await;
+            }
+            let granted = fixture.poll(&mut next).await;
+            let granted = only(leases_granted(granted)).holder;
+            let fence = granted.fence.get();
+            assert_eq!(is_compact(&fixture, &next.claim).await, !is_ahead);
+            assert_eq!(fence == AHEAD + 1, is_ahead, "{fence}");
+            let is_time = fence / 1_000 == granted.acquired_at.unix_ms();
+            assert_eq!(is_time, !is_ahead, "{fence}");
+            // Nothing that is done to the lease later changes either.
+            fixture.renewed(&next.claim, None).await;
+            let deeper = at_depth(&next.claim, 2);
+            fixture.acquire(&deeper).await;
+            let holder = fixture.holder(lock_of(&first)).await;
+            assert_eq!(holder.fence, granted.fence);
+            assert_eq!(holder.acquired_at, granted.acquired_at);
+        }
+    }
+}
+
 /// The names of the fields of the only holder's record, or of the lock itself.
 async fn fields(fixture: &Fixture, pattern: &str) -> Vec<String> {
     let redis = fixture.redis_behind();

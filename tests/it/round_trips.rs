@@ -154,6 +154,42 @@ async fn many_requests_share_few_sockets() {
     );
 }
 
+/// What is reported waits for the replica, and what is refused does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_requests_share_each_wait_for_a_replica() {
+    let redis = RedisServer::start(RedisOptions::forgetful()).await;
+    let _replica = redis.replica(RedisOptions::forgetful()).await;
+    let config = stores::confirmed_by(1);
+    let store = stores::redis_store(&redis.database(0), &config).await;
+    let store = store.expect("the store opens");
+    let held = claim();
+    let acquire = async |claim: &Claim| {
+        let waiter = Waiter::new(claim.clone());
+        let acquiring = store.acquire(&waiter.claim, waiter.attempt, None, deadline());
+        acquiring.await.expect("it is confirmed")
+    };
+    acquire(&held).await;
+    reset(&redis).await;
+    let grants: Vec<_> = (0..ROUNDS).map(|_| claim()).collect();
+    let granted = futures_util::future::join_all(grants.iter().map(&acquire)).await;
+    let granted = granted
+        .iter()
+        .filter(|it| it.kind() == Some(GrantKind::New));
+    assert_eq!(granted.count(), ROUNDS);
+    let done = carried_out(&redis).await;
+    assert_eq!(done["evalsha"], ROUNDS);
+    assert_eq!(done["wait"], done["publish"]);
+    assert!(done["wait"] * 4 <= ROUNDS, "{} waits", done["wait"]);
+
+    reset(&redis).await;
+    for _ in 0..10 {
+        let refused = acquire(&rival(&held)).await;
+        assert!(matches!(refused, Acquired::Refused(_)), "{refused:?}");
+    }
+    let done = carried_out(&redis).await;
+    assert_eq!((done["evalsha"], done.get("wait")), (10, None));
+}
+
 /// The cost of ten hand-overs in Redis while `waiters` wait on one process, and the same or another one releases;
 /// without the polls.
 async fn ten_hand_overs(

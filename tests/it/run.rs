@@ -1,13 +1,14 @@
 //! `leasehold run` with real processes: exit codes, signals, the terminal, lost leases, and what happens when one of its
 //! processes is stopped or killed.
 
+mod answers;
 mod codes;
-mod loss;
+pub(crate) mod loss;
 mod nested;
 mod pauses;
 mod remaining;
 mod signals;
-mod terminal;
+pub(crate) mod terminal;
 mod waiting;
 
 use std::io::{BufRead as _, BufReader};
@@ -21,17 +22,16 @@ use crate::support::eventually;
 
 /// Starts a program with the signals of a terminal at their default. A shell makes what it starts in the background
 /// ignore them, these tests too, and a run leaves ignored what is ignored.
-fn with_signals(program: &str) -> Command {
+pub(crate) fn with_signals(program: &str) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,QUIT", program]);
     command
 }
 
-/// `leasehold run` against this service. Its environment has nothing but what a command needs to be found.
-fn run(serving: &Serving, arguments: &[&str]) -> Command {
+/// A client command against this service. Its environment has nothing but what a command needs to be found.
+pub(crate) fn client(serving: &Serving, arguments: &[&str]) -> Command {
     let mut command = with_signals(env!("CARGO_BIN_EXE_leasehold"));
     command
-        .arg("run")
         .args(arguments)
         .env_clear()
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")
@@ -40,13 +40,18 @@ fn run(serving: &Serving, arguments: &[&str]) -> Command {
     command
 }
 
+/// `leasehold run` against this service.
+fn run(serving: &Serving, arguments: &[&str]) -> Command {
+    client(serving, &[&["run"], arguments].concat())
+}
+
 fn output(serving: &Serving, arguments: &[&str]) -> Output {
     run(serving, arguments).output().unwrap()
 }
 
 /// The exit code of a run, whose stderr is shown if it is another.
 #[track_caller]
-fn assert_code(output: &Output, code: i32) {
+pub(crate) fn assert_code(output: &Output, code: i32) {
     assert_eq!(output.status.code(), Some(code), "{output:?}");
 }
 
@@ -59,8 +64,11 @@ struct Running {
 
 impl Running {
     fn start(serving: &Serving, arguments: &[&str]) -> Self {
-        let mut command = run(serving, arguments);
-        let mut child = command
+        Self::of(&mut run(serving, arguments))
+    }
+
+    fn of(runner: &mut Command) -> Self {
+        let mut child = runner
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -91,12 +99,8 @@ impl Running {
         Pid::from_raw(self.child.id().try_into().unwrap())
     }
 
-    /// The guard is the only child of the runner.
     fn guard(&self) -> Pid {
-        let runner = self.runner();
-        let children = format!("/proc/{runner}/task/{runner}/children");
-        let children = std::fs::read_to_string(children).unwrap();
-        Pid::from_raw(children.trim().parse().unwrap())
+        guard_of(self.runner())
     }
 
     fn signal(&self, signal: Signal) {
@@ -127,6 +131,13 @@ impl Drop for Running {
     }
 }
 
+/// The guard is the only child of the runner.
+fn guard_of(runner: Pid) -> Pid {
+    let children = format!("/proc/{runner}/task/{runner}/children");
+    let children = std::fs::read_to_string(children).unwrap();
+    Pid::from_raw(children.trim().parse().unwrap())
+}
+
 /// Whether the process goes on: it is there and not a zombie.
 fn is_running(process: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
@@ -142,20 +153,20 @@ async fn until_gone(process: Pid) {
 }
 
 /// The state of a lock.
-async fn state(serving: &Serving, name: &str) -> serde_json::Value {
+pub(crate) async fn state(serving: &Serving, name: &str) -> serde_json::Value {
     let answer = reqwest::get(format!("{}/locks/{name}", serving.url)).await;
     let text = answer.unwrap().text().await.unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
-async fn until_held(serving: &Serving, name: &str) {
+pub(crate) async fn until_held(serving: &Serving, name: &str) {
     eventually("the lock is held", async || {
         (state(serving, name).await["state"] == "held").then_some(())
     })
     .await;
 }
 
-async fn until_queued(serving: &Serving, name: &str) {
+pub(crate) async fn until_queued(serving: &Serving, name: &str) {
     eventually("somebody waits", async || {
         (state(serving, name).await["queue_length"] == 1).then_some(())
     })
@@ -163,7 +174,7 @@ async fn until_queued(serving: &Serving, name: &str) {
 }
 
 /// Takes the lock away from its holder.
-async fn evict(serving: &Serving, name: &str) {
+pub(crate) async fn evict(serving: &Serving, name: &str) {
     let url = format!("{}/locks/{name}?force=true&reason=test", serving.url);
     let answer = reqwest::Client::new().delete(url).send().await.unwrap();
     assert_eq!(answer.status(), 200);

@@ -4,12 +4,15 @@ pub(crate) mod certificates;
 pub(crate) mod disk;
 pub(crate) mod fixture;
 pub(crate) mod http2;
+pub(crate) mod monitor;
 pub(crate) mod proxy;
 pub(crate) mod recording_listener;
 pub(crate) mod redis_server;
+pub(crate) mod replicas;
 pub(crate) mod scripted_store;
 pub(crate) mod sentinels;
 pub(crate) mod stores;
+pub(crate) mod tls_front;
 
 use std::time::Duration;
 

@@ -36,6 +36,18 @@ fn with_one_of_each() -> Metrics {
     metrics
 }
 
+/// Whole seconds would hide what the service costs when it does little.
+#[test]
+fn the_cpu_time_has_fractions_of_a_second() {
+    let metrics = Metrics::new();
+    let text = metrics.render();
+    assert!(text.contains("# TYPE process_cpu_seconds_total counter"));
+    let mut lines = text.lines();
+    let seconds = lines.find_map(|line| line.strip_prefix("process_cpu_seconds_total "));
+    let (_, fraction) = seconds.and_then(|text| text.split_once('.')).unwrap();
+    assert!(fraction.len() >= 3, "{seconds:?}");
+}
+
 #[test]
 fn what_was_counted_is_rendered() {
     let text = with_one_of_each().render();

@@ -2,31 +2,33 @@
 //!
 //! It starts the command and ends it when the deadline passes without news, when the runner says so, and when the runner
 //! is gone. So neither a runner that is stopped or killed, nor a guard that is, lets the command go on past its lease: a
-//! runner whose guard does not act kills the command itself. The guard is in a process group of its own and blocks all
-//! signals, so that what is sent to the group of the runner does not reach both.
+//! runner whose guard does not act kills the command itself. The guard releases the lock of a runner that is gone. It is
+//! in a process group of its own and blocks all signals, so that what is sent to the group of the runner does not reach
+//! both.
 
-use std::fs::OpenOptions;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use clap::{Arg, ArgMatches, value_parser};
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::{Pid, close, getpid};
+use nix::unistd::{Pid, getpid};
+use rustix::process::{WaitId, WaitIdOptions};
 
-use super::super::Exit;
-use super::boottime::{Alarm, BootTime};
+use super::super::boottime::{Alarm, BootTime};
+use super::super::{Environment, Exit, flags};
+use super::launch::{self, THIS_PROGRAM, inherited, number, number_argument};
 use super::messages::{CommandDeadline, Order, Report};
 use super::orders::{OrderReader, ReportWriter};
 use super::processes::{ProcessTable, signal_all};
+use super::{HOLD_COUNT_VARIABLE, NAME_VARIABLE};
 
 /// How often processes are looked for that outlive the command, in milliseconds.
 const REMAINING_POLL_MS: u16 = 50;
@@ -39,26 +41,36 @@ const KILLED_POLL_MS: u16 = 10;
 pub(in crate::cli) const COMMAND: &str = "guard-command";
 
 pub(in crate::cli) fn command() -> clap::Command {
-    let descriptor = |name: &'static str| {
-        Arg::new(name)
-            .long(name)
-            .required(true)
-            .value_parser(value_parser!(i32))
-    };
     clap::Command::new(COMMAND)
         .about("Guard the command of `leasehold run`, which starts this by itself")
         .hide(true)
-        .args([descriptor("orders"), descriptor("reports")])
+        .args(["orders", "reports", "nested"].map(number_argument))
+        .arg(
+            Arg::new("outer")
+                .long("outer")
+                .value_parser(value_parser!(i32)),
+        )
         .arg(super::options::command_argument())
 }
 
 /// Runs until the command and its processes are gone.
-pub(in crate::cli) fn run(matches: &ArgMatches) -> Exit {
+pub(in crate::cli) fn run(matches: &ArgMatches, environment: &Environment) -> Exit {
     match Guard::start(matches).and_then(Guard::watch) {
-        Ok(()) => Exit::Done,
+        Ok(RunnerEnd::Waits) => Exit::Done,
+        Ok(RunnerEnd::Gone { nested }) => {
+            until_closed(nested);
+            release_in_place_of_runner(environment);
+            Exit::Done
+        }
         // The runner notices that its guard is gone.
         Err(_) => Exit::Failed,
     }
+}
+
+/// Whether the runner is there to release the lock.
+enum RunnerEnd {
+    Waits,
+    Gone { nested: File },
 }
 
 struct Guard {
@@ -72,20 +84,33 @@ struct Guard {
     deadline: Option<CommandDeadline>,
     /// When the processes are killed, once they have been asked to end.
     kill_at: Option<BootTime>,
-    ended: Option<WaitStatus>,
+    /// The report of the end of the command.
+    ended: Option<Report>,
+    /// The pipe of the outer run, which waits until nobody has it open.
+    _outer: Option<File>,
+    /// The pipe that nested runs have open.
+    nested: File,
     /// How often processes were found that outlive the command.
     polls: u32,
 }
 
 impl Guard {
-    /// Starts the command.
+    /// Starts the command, unless the lease is already over.
     fn start(matches: &ArgMatches) -> io::Result<Self> {
-        let descriptor = |name| *matches.get_one::<i32>(name).expect("it is required");
-        let mut orders = OrderReader::new(inherited(descriptor("orders"), false)?);
-        let mut reports = ReportWriter::new(inherited(descriptor("reports"), true)?);
+        let mut orders = OrderReader::new(inherited(number(matches, "orders"), false)?);
+        let mut reports = ReportWriter::new(inherited(number(matches, "reports"), true)?);
+        let nested = inherited(number(matches, "nested"), false)?;
+        let outer = matches.get_one("outer");
+        let outer = outer.and_then(|outer| inherited(*outer, true).ok());
         prctl::set_child_subreaper(true)?;
-        let (alarm, deadline) = (Alarm::new()?, first_deadline(&mut orders)?);
-        let command = spawn(matches).inspect_err(|error| {
+        let alarm = Alarm::new()?;
+        // The deadline, which was there before the guard, and what has followed it, such as a signal.
+        let first = orders.read().ok_or(io::ErrorKind::BrokenPipe)?;
+        let started = match is_over(&first) {
+            true => Err(Errno::ECANCELED.into()),
+            false => launch::spawn(matches),
+        };
+        let command = started.inspect_err(|error: &io::Error| {
             let errno = error.raw_os_error().unwrap_or_default();
             reports.write(&Report::NotStarted { errno });
         })?;
@@ -98,29 +123,39 @@ impl Guard {
         reports.write(&Report::Started {
             command: command.as_raw(),
         });
-        Ok(Self {
+        let mut guard = Self {
             orders: Some(orders),
             reports,
             alarm,
             children,
             command,
-            deadline,
+            deadline: None,
             kill_at: None,
             ended: None,
+            _outer: outer,
+            nested,
             polls: 0,
-        })
+        };
+        guard.obey(first);
+        Ok(guard)
     }
 
-    fn watch(mut self) -> io::Result<()> {
+    /// Returns when the command and its processes are gone.
+    fn watch(mut self) -> io::Result<RunnerEnd> {
         // The command may have ended before its signal could be received.
         self.look_after_children()?;
         loop {
             self.check_deadline()?;
             if self.ended.is_some() && self.is_all_gone()? {
-                return Ok(());
+                return Ok(match self.orders {
+                    Some(_) => RunnerEnd::Waits,
+                    None => RunnerEnd::Gone {
+                        nested: self.nested,
+                    },
+                });
             }
             self.wait()?;
-            self.obey();
+            self.read_orders();
             if self.children.read_signal()?.is_some() {
                 self.look_after_children()?;
             }
@@ -166,7 +201,7 @@ impl Guard {
         Ok(())
     }
 
-    fn obey(&mut self) {
+    fn read_orders(&mut self) {
         let Some(orders) = &mut self.orders else {
             return;
         };
@@ -174,9 +209,17 @@ impl Guard {
             self.orders = None;
             return self.end_without_runner();
         };
-        for order in received {
+        self.obey(received);
+    }
+
+    fn obey(&mut self, orders: Vec<Order>) {
+        for order in orders {
             match order {
-                Order::Until(deadline) => self.deadline = Some(deadline),
+                Order::Until(deadline) => {
+                    self.deadline = Some(deadline);
+                    self.reports.write(&Report::Confirmed);
+                }
+                Order::Confirm => self.reports.write(&Report::Confirmed),
                 Order::End { kill_at } => self.terminate(kill_at),
                 Order::Signal(signal) => {
                     if let Ok(signal) = Signal::try_from(signal) {
@@ -213,17 +256,7 @@ impl Guard {
 
     fn look_after_children(&mut self) -> io::Result<()> {
         if self.ended.is_none() {
-            let peek = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-            let peek = peek | WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED;
-            let status = waitid(Id::Pid(self.command), peek)?;
-            if let WaitStatus::Stopped(_, signal) = status {
-                let stopped = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
-                waitid(Id::Pid(self.command), stopped)?;
-                let signal = signal as i32;
-                self.reports.write(&Report::Paused { signal });
-            } else if status != WaitStatus::StillAlive {
-                self.ended = Some(status);
-            }
+            self.look_after_command()?;
         }
         // The table is read only if there is something to reap.
         let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
@@ -235,6 +268,27 @@ impl Guard {
                 reap(orphan);
             }
         }
+        Ok(())
+    }
+
+    fn look_after_command(&mut self) -> io::Result<()> {
+        let command = rustix::process::Pid::from_raw(self.command.as_raw());
+        let command = WaitId::Pid(command.ok_or(io::ErrorKind::NotFound)?);
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        let peek = stopped | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let Some(status) = rustix::process::waitid(command.clone(), peek)? else {
+            return Ok(());
+        };
+        if let Some(signal) = status.stopping_signal() {
+            rustix::process::waitid(command, stopped)?;
+            self.reports.write(&Report::Paused { signal });
+            return Ok(());
+        }
+        let signal = status.terminating_signal();
+        let code = signal.map(|signal| 128 + signal);
+        let code = code.or(status.exit_status()).unwrap_or(i32::from(u8::MAX));
+        let code = u8::try_from(code).unwrap_or(u8::MAX);
+        self.ended = Some(Report::Gone { code, signal });
         Ok(())
     }
 
@@ -259,61 +313,61 @@ impl Guard {
         if killpg(self.command, None) != Err(Errno::ESRCH) {
             return Ok(false);
         }
-        if let Some(status) = self.ended {
-            self.reports.write(&gone(status));
+        if let Some(ended) = &self.ended {
+            self.reports.write(ended);
         }
         Ok(true)
     }
 }
 
-/// Reads the deadline, which the runner has written before it started the guard, if there is one.
-fn first_deadline(orders: &mut OrderReader) -> io::Result<Option<CommandDeadline>> {
-    let received = orders.read().ok_or(io::ErrorKind::BrokenPipe)?;
-    Ok(received.into_iter().find_map(|order| match order {
-        Order::Until(deadline) => Some(deadline),
-        Order::End { .. } | Order::Signal(_) => None,
-    }))
+/// Whether the lease is lost or has run out before the command was started.
+fn is_over(orders: &[Order]) -> bool {
+    let mut deadline = None;
+    for order in orders {
+        match order {
+            Order::Until(later) => deadline = Some(later),
+            Order::End { .. } => return true,
+            Order::Confirm | Order::Signal(_) => {}
+        }
+    }
+    deadline.is_some_and(|deadline| deadline.terminate_at.has_passed())
 }
 
-/// Takes over a pipe of this number. It is opened again, because only the number is known, not that nothing else uses
-/// it; and the command does not inherit what is opened here.
-fn inherited(number: i32, is_for_writing: bool) -> io::Result<std::fs::File> {
-    let mut options = OpenOptions::new();
-    options.read(!is_for_writing).write(is_for_writing);
-    // Otherwise it would wait for the runner, which may be gone.
-    options.custom_flags(OFlag::O_NONBLOCK.bits());
-    let file = options.open(format!("/proc/self/fd/{number}"))?;
-    close(number)?;
-    Ok(file)
+/// Waits until no nested run goes on. It shares the claim, and renews the lease meanwhile.
+fn until_closed(mut nested: File) {
+    let mut buffer = [0; 64];
+    loop {
+        match nested.read(&mut buffer) {
+            Ok(0) => return,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let timeout = PollTimeout::from(REMAINING_POLL_MS);
+                let _ = poll(&mut [], timeout);
+            }
+            Ok(_) => {}
+            Err(_) => return,
+        }
+    }
 }
 
-fn spawn(matches: &ArgMatches) -> io::Result<Pid> {
-    let mut words = super::options::command_words(matches);
-    let program = words.next().ok_or(io::ErrorKind::InvalidInput)?;
-    let child = Command::new(program).args(words).process_group(0).spawn()?;
-    let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
-    Ok(Pid::from_raw(pid))
+/// Releases the lock of a runner that was killed, so that others need not wait until its lease is over. A lock that an
+/// outer run holds too stays with that.
+fn release_in_place_of_runner(environment: &Environment) {
+    let variable = |name| flags::variable(environment, name);
+    let is_outermost = variable(HOLD_COUNT_VARIABLE).is_some_and(|depth| depth == "1");
+    if let (Some(names), true) = (variable(NAME_VARIABLE), is_outermost) {
+        // It finds the service and the token where the command did. If it fails, the lease ends by itself.
+        let _ = Command::new(THIS_PROGRAM)
+            .arg0("leasehold")
+            .args(["release", "--quiet"])
+            .args(names.split(' '))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+    }
 }
 
 fn reap(process: Pid) {
     let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
     let _ = waitid(Id::Pid(process), ended);
-}
-
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "only these two are the end of a process"
-)]
-fn gone(status: WaitStatus) -> Report {
-    match status {
-        WaitStatus::Signaled(_, signal, _) => Report::Gone {
-            code: u8::try_from(128 + signal as i32).unwrap_or(u8::MAX),
-            signal: Some(signal as i32),
-        },
-        WaitStatus::Exited(_, code) => Report::Gone {
-            code: u8::try_from(code).unwrap_or(u8::MAX),
-            signal: None,
-        },
-        _ => unreachable!("the process has ended"),
-    }
 }

@@ -3,23 +3,22 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpid, pipe2};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::net::unix::pipe::Receiver;
 
 use super::guard;
+use super::launch::{THIS_PROGRAM, inheritable};
 use super::messages::{Order, Report, line};
+use super::nested::NestedRuns;
 use super::processes::{ProcessTable, signal_all};
 
-/// This program, also if its file was replaced since it was started.
-const THIS_PROGRAM: &str = "/proc/self/exe";
 const KILLED_POLL: Duration = Duration::from_millis(10);
 /// How long processes may take to disappear after they were killed, before the runner goes on without them.
 const KILLED_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,18 +35,25 @@ impl GuardedCommand {
     pub(super) fn start(
         command: &[OsString],
         variables: &[(&'static str, String)],
-        first: Option<Order>,
+        first: Order,
+        nested: &NestedRuns,
+        outer: Option<&File>,
     ) -> io::Result<Self> {
         let (orders_of_guard, orders) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         let (reports, reports_of_guard) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         let mut orders = File::from(orders);
-        if let Some(first) = first {
-            orders.write_all(&line(&first))?;
-        }
-        let guard = Command::new(THIS_PROGRAM)
+        orders.write_all(&line(&first))?;
+        let mut guard = Command::new(THIS_PROGRAM);
+        guard
             .arg0("leasehold")
             .args([guard::COMMAND, "--orders", &inheritable(&orders_of_guard)?])
-            .args(["--reports", &inheritable(&reports_of_guard)?, "--"])
+            .args(["--reports", &inheritable(&reports_of_guard)?])
+            .args(["--nested", &inheritable(nested.reader())?]);
+        if let Some(outer) = outer {
+            guard.args(["--outer", &inheritable(outer)?]);
+        }
+        let guard = guard
+            .arg("--")
             .args(command)
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .process_group(0)
@@ -94,14 +100,8 @@ impl GuardedCommand {
     }
 
     /// Ends the guard, which may be stopped, and reaps it.
-    pub(super) fn dismiss(mut self) {
+    pub(super) fn dismiss(&mut self) {
         let _ = self.guard.kill();
         let _ = self.guard.wait();
     }
-}
-
-/// Lets the guard inherit this pipe, and returns its number.
-fn inheritable(pipe: &OwnedFd) -> io::Result<String> {
-    fcntl(pipe, FcntlArg::F_SETFD(FdFlag::empty()))?;
-    Ok(pipe.as_raw_fd().to_string())
 }

@@ -6,8 +6,9 @@ use hyper::StatusCode;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::boottime::{AsyncAlarm, BootTime};
+use super::super::boottime::{AsyncAlarm, BootTime};
 use super::messages::CommandDeadline;
+use crate::backoff::{at_least, jittered};
 use crate::client::{Client, ClientClaim, GrantedLease, NoAnswer, ServiceAnswer};
 
 /// How long one attempt may take at most, however long the TTL is.
@@ -95,7 +96,7 @@ impl LeaseKeeper {
                 return send(news, LeaseNews::Lost(text)).await;
             }
             let timeout = (self.lease.ttl / 4).min(ATTEMPT_TIMEOUT_MAX);
-            let answer = self.client.send(&self.claim.renew(), timeout).await;
+            let answer = self.client.send(&self.claim.renew(None), timeout).await;
             at = match self.after_renewal(answer, sent_at) {
                 (LeaseNews::Renewed(deadline), _) => {
                     send(news, LeaseNews::Renewed(deadline)).await;
@@ -135,7 +136,7 @@ impl LeaseKeeper {
             _ => {
                 let pause = answer
                     .retry_after
-                    .map_or(pause, |after| jittered(after).min(ttl / 6));
+                    .map_or(pause, |after| at_least(after).min(ttl / 6));
                 (LeaseNews::Trouble(answer.detail()), pause.max(ttl / 50))
             }
         }
@@ -150,21 +151,30 @@ impl LeaseKeeper {
                 tokio::time::sleep(jittered(Duration::from_millis(300))).await;
             }
             problem = match self.client.send(&call, RELEASE_TIMEOUT).await {
-                Ok(answer) if answer.status.is_success() => return ReleaseOutcome::Released,
+                Ok(answer) if self.is_released(&answer) => return ReleaseOutcome::Released,
                 Ok(answer) if answer.status == StatusCode::PRECONDITION_FAILED => {
                     return ReleaseOutcome::WasLost(answer.detail());
                 }
+                Ok(answer) if answer.status.is_success() => format!(
+                    "{} is not how the service answers a release; is there another server between?",
+                    answer.status
+                ),
                 Ok(answer) => answer.detail(),
                 Err(error) => error.to_string(),
             };
         }
         ReleaseOutcome::NotReleased(problem)
     }
-}
 
-/// The duration, more or less a fifth, so that many clients do not act at the same moment.
-pub(super) fn jittered(duration: Duration) -> Duration {
-    duration.mul_f64(0.8 + 0.4 * fastrand::f64())
+    /// Whether the answer confirms the release. Any server could answer 200.
+    fn is_released(&self, answer: &ServiceAnswer) -> bool {
+        let is_stepped_back = || {
+            self.outer_depth.is_some()
+                && answer.status == StatusCode::OK
+                && GrantedLease::read(&answer.body).is_some()
+        };
+        answer.status == StatusCode::NO_CONTENT || is_stepped_back()
+    }
 }
 
 /// The runner reads all news until it stops the keeper.

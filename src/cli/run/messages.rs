@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::boottime::BootTime;
+use super::super::boottime::BootTime;
 
 /// When a command has to end if nothing is heard of its lease any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,8 +16,10 @@ pub(super) struct CommandDeadline {
 /// From the runner to the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// The lease was renewed.
+    /// The lease was renewed. The guard confirms this.
     Until(CommandDeadline),
+    /// Only confirm: the command may go on without its lease.
+    Confirm,
     /// The lease is lost: end the command now, and kill it at this moment.
     End { kill_at: BootTime },
     /// Pass this signal on to the command.
@@ -29,8 +31,10 @@ pub(super) enum Order {
 pub(super) enum Report {
     /// The command runs, as the leader of a process group.
     Started { command: i32 },
-    /// The command cannot be executed, for this reason of the system.
+    /// The command cannot be executed, for this reason of the system: `ECANCELED` if the lease was over before.
     NotStarted { errno: i32 },
+    /// The guard has received an order that it has to confirm.
+    Confirmed,
     /// A signal stopped the command.
     Paused { signal: i32 },
     /// Nothing was heard of the lease until the deadline: the command is asked to end.

@@ -2,18 +2,24 @@
 //! terminal to the command and takes it back.
 
 use std::io;
+use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
 use tokio::sync::mpsc;
 
-use super::boottime::{AsyncAlarm, BootTime};
+use super::super::boottime::{AsyncAlarm, BootTime};
+use super::super::say::Say;
+use super::super::signals::{ClientSignals, is_stop};
 use super::guarded::GuardedCommand;
 use super::keeper::LeaseNews;
 use super::messages::{CommandDeadline, Order, Report};
-use super::say::Say;
-use super::signals::RunSignals;
+use super::nested::NestedRuns;
 use super::terminal::Terminal;
+
+/// How long a guard may take to confirm an order that the runner finds unconfirmed only because it was itself stopped.
+const CONFIRMATION_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,24 +32,29 @@ pub(super) enum CommandEnd {
     Killed,
 }
 
-/// The end of a command, and whether the lease was lost before.
+/// The end of a command, and what has become of the lease.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SupervisedEnd {
     pub(super) end: CommandEnd,
     pub(super) is_lost: bool,
+    /// The signal that ended the wait for the nested runs, which go on with the lease.
+    pub(super) stopped_by: Option<Signal>,
 }
 
 /// A running command with all that concerns it.
 pub(super) struct Supervision<'a> {
     command: GuardedCommand,
-    signals: &'a mut RunSignals,
+    signals: &'a mut ClientSignals,
     news: mpsc::Receiver<LeaseNews>,
     terminal: Terminal,
     say: Say,
     /// The process group of the command, from when it runs.
     group: Option<Pid>,
-    /// `None` if the command may go on without its lease.
-    deadline: Option<CommandDeadline>,
+    deadline: CommandDeadline,
+    /// Whether the command may go on without its lease.
+    ignores_loss: bool,
+    /// How many orders the guard has not confirmed. It is given until the deadline that it has confirmed last.
+    unconfirmed: u32,
     alarm: AsyncAlarm,
     /// Whether the runner was asked to stop and has passed that on.
     is_stop_asked: bool,
@@ -53,15 +64,13 @@ pub(super) struct Supervision<'a> {
 impl<'a> Supervision<'a> {
     pub(super) fn new(
         command: GuardedCommand,
-        deadline: Option<CommandDeadline>,
+        (deadline, ignores_loss): (CommandDeadline, bool),
         news: mpsc::Receiver<LeaseNews>,
-        signals: &'a mut RunSignals,
+        signals: &'a mut ClientSignals,
         say: Say,
     ) -> io::Result<Self> {
         let alarm = AsyncAlarm::new()?;
-        if let Some(deadline) = deadline {
-            alarm.set(deadline.kill_at)?;
-        }
+        alarm.set(deadline.kill_at)?;
         Ok(Self {
             command,
             signals,
@@ -70,21 +79,31 @@ impl<'a> Supervision<'a> {
             say,
             group: None,
             deadline,
+            ignores_loss,
+            unconfirmed: 1,
             alarm,
             is_stop_asked: false,
             is_lost: false,
         })
     }
 
-    /// Waits until the command and its processes are gone.
-    pub(super) async fn until_end(mut self) -> io::Result<SupervisedEnd> {
+    /// The order that tells the guard of this deadline.
+    pub(super) fn order(deadline: CommandDeadline, ignores_loss: bool) -> Order {
+        match ignores_loss {
+            true => Order::Confirm,
+            false => Order::Until(deadline),
+        }
+    }
+
+    /// Waits until the command and its processes are gone, and the nested runs have ended.
+    pub(super) async fn until_end(mut self, nested: NestedRuns) -> io::Result<SupervisedEnd> {
         let end = loop {
             // The alarm first: a runner that was stopped past the deadline kills before it does anything else.
             let end = tokio::select! {
                 biased;
                 gone_off = self.alarm.goes_off() => {
                     gone_off?;
-                    self.kill().await
+                    self.on_alarm().await?
                 }
                 report = self.command.report() => match report {
                     Some(report) => self.on_report(report)?,
@@ -117,8 +136,71 @@ impl<'a> Supervision<'a> {
             self.terminal.restore_settings();
         }
         self.command.dismiss();
+        let stopped_by = self.until_nested_end(nested).await?;
         let is_lost = self.is_lost;
-        Ok(SupervisedEnd { end, is_lost })
+        Ok(SupervisedEnd {
+            end,
+            is_lost,
+            stopped_by,
+        })
+    }
+
+    /// Waits until the nested runs have ended that are still there, such as one in a session of its own; or until the
+    /// lease is lost, which they notice themselves, or until a signal asks to stop.
+    async fn until_nested_end(&mut self, nested: NestedRuns) -> io::Result<Option<Signal>> {
+        let mut joined = nested.close();
+        if self.is_lost || joined.have_ended() {
+            return Ok(None);
+        }
+        self.say.note(
+            "the command has ended; holding the lock until the runs within it have ended too",
+        );
+        self.alarm.set(self.deadline.kill_at)?;
+        while !self.is_lost {
+            tokio::select! {
+                biased;
+                gone_off = self.alarm.goes_off() => {
+                    gone_off?;
+                    self.on_loss_without_command("it could not be renewed in time");
+                }
+                () = joined.ended() => break,
+                Some(news) = self.news.recv() => match news {
+                    LeaseNews::Renewed(deadline) => {
+                        self.deadline = deadline;
+                        self.alarm.set(deadline.kill_at)?;
+                    }
+                    LeaseNews::Trouble(text) => self.on_trouble(&text),
+                    LeaseNews::Lost(reason) => self.on_loss_without_command(&reason),
+                },
+                signal = self.signals.next() => {
+                    if is_stop(signal) {
+                        return Ok(Some(signal));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The lease may be over, or the guard does not confirm what it was ordered.
+    async fn on_alarm(&mut self) -> io::Result<Option<CommandEnd>> {
+        let left = self.deadline.kill_at.remaining();
+        if !self.is_lost && !left.is_zero() {
+            let report = self.command.report();
+            let timeout = CONFIRMATION_TIMEOUT.min(left);
+            if let Ok(Some(report)) = tokio::time::timeout(timeout, report).await {
+                // Once more, unless this was what the guard had to confirm.
+                self.alarm.set(BootTime::now())?;
+                return self.on_report(report);
+            }
+            self.say
+                .problem("the guard of the command does not answer; killing the command");
+        } else if !self.is_lost {
+            self.is_lost = true;
+            self.say
+                .problem("the lock is lost: it could not be renewed in time; killing the command");
+        }
+        Ok(self.kill().await)
     }
 
     /// Kills the command and its processes in place of the guard.
@@ -142,7 +224,14 @@ impl<'a> Supervision<'a> {
                 self.terminal.hand_over_at_start(group);
                 self.say.detail(&format!("the command runs as process {command}"));
             }
-            Report::NotStarted { errno } => return Ok(Some(CommandEnd::NotStarted { errno })),
+            Report::Confirmed => self.on_confirmation()?,
+            Report::NotStarted { errno } => {
+                if errno == Errno::ECANCELED as i32 && !self.is_lost {
+                    self.is_lost = true;
+                    self.say.problem("the lock was lost before the command could be started");
+                }
+                return Ok(Some(CommandEnd::NotStarted { errno }));
+            }
             Report::Paused { signal } => self.on_pause(signal),
             Report::Ending => self.on_loss("it could not be renewed in time")?,
             Report::Remaining { processes } => self.say.note(&format!(
@@ -158,18 +247,37 @@ impl<'a> Supervision<'a> {
 
     fn on_news(&mut self, news: LeaseNews) -> io::Result<()> {
         match news {
-            LeaseNews::Renewed(deadline) if self.deadline.is_some() && !self.is_lost => {
-                self.deadline = Some(deadline);
-                self.command.order(Order::Until(deadline));
-                self.alarm.set(deadline.kill_at)
+            LeaseNews::Renewed(_) if self.is_lost => Ok(()),
+            LeaseNews::Renewed(deadline) => {
+                self.deadline = deadline;
+                self.command.order(Self::order(deadline, self.ignores_loss));
+                self.unconfirmed += 1;
+                match self.ignores_loss && self.unconfirmed == 1 {
+                    true => self.alarm.set(deadline.kill_at),
+                    // Until the guard confirms, it may kill at the earlier deadline only.
+                    false => Ok(()),
+                }
             }
-            LeaseNews::Renewed(_) => Ok(()),
             LeaseNews::Trouble(text) => {
-                self.say
-                    .note(&format!("cannot renew the lock, trying again: {text}"));
+                self.on_trouble(&text);
                 Ok(())
             }
             LeaseNews::Lost(reason) => self.on_loss(&reason),
+        }
+    }
+
+    fn on_trouble(&self, text: &str) {
+        self.say
+            .note(&format!("cannot renew the lock, trying again: {text}"));
+    }
+
+    /// The guard has confirmed its oldest order. If that was the last, it knows the deadline that counts.
+    fn on_confirmation(&mut self) -> io::Result<()> {
+        self.unconfirmed = self.unconfirmed.saturating_sub(1);
+        match (self.unconfirmed, self.ignores_loss) {
+            (0, true) => self.alarm.clear(),
+            (0, false) if !self.is_lost => self.alarm.set(self.deadline.kill_at),
+            _ => Ok(()),
         }
     }
 
@@ -178,18 +286,27 @@ impl<'a> Supervision<'a> {
             return Ok(());
         }
         self.is_lost = true;
-        let Some(deadline) = self.deadline else {
+        if self.ignores_loss {
             self.say.problem(&format!(
                 "the lock is lost: {reason}; the command goes on without it"
             ));
             return Ok(());
-        };
+        }
         self.say
             .problem(&format!("the lock is lost: {reason}; ending the command"));
+        let deadline = self.deadline;
         let kill_after = deadline.terminate_at.until(deadline.kill_at);
         let kill_at = deadline.kill_at.min(BootTime::now().after(kill_after));
         self.command.order(Order::End { kill_at });
         self.alarm.set(kill_at)
+    }
+
+    /// The command has ended, and the nested runs end by themselves.
+    fn on_loss_without_command(&mut self, reason: &str) {
+        self.is_lost = true;
+        self.say.problem(&format!(
+            "the lock was lost while runs within the command went on: {reason}"
+        ));
     }
 
     fn on_signal(&mut self, signal: Signal) {

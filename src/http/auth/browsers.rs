@@ -145,7 +145,7 @@ fn is_origin_of(origin: &str, host: &str) -> bool {
 
 fn without_port(authority: &str) -> &str {
     match authority.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => host,
+        Some((host, port)) if port.is_empty() || port.parse::<u16>().is_ok() => host,
         _ => authority,
     }
 }

@@ -83,6 +83,11 @@ impl Value {
 }
 
 impl Fields {
+    /// No fields.
+    pub(in crate::http) fn none() -> Self {
+        Self::new(Entries::default())
+    }
+
     pub(super) fn new(entries: Entries) -> Self {
         Self { entries }
     }
@@ -96,8 +101,8 @@ impl Fields {
         }
     }
 
-    /// Several texts: an array of strings in JSON, a repeated field elsewhere. There is no separator that could not
-    /// also occur in the texts.
+    /// Several texts: an array of strings in JSON, a repeated field elsewhere. A text with a comma is allowed only in
+    /// JSON, because elsewhere it is most likely meant as a list.
     pub(in crate::http) fn texts(
         &mut self,
         name: &'static str,
@@ -107,6 +112,13 @@ impl Fields {
         for FieldEntry { value, .. } in taken {
             match value {
                 Value::Null => {}
+                Value::Text(text) if text.contains(',') => {
+                    let problem = format!(
+                        "{:?} is one text; repeat the field ({name}=a&{name}=b), or send JSON if a comma belongs to it",
+                        echo(&text)
+                    );
+                    return Err(Problem::field(name, problem));
+                }
                 Value::Text(text) => repeated.push(text),
                 Value::Quoted(_) => {
                     return Err(Problem::field(name, "must be an array of strings in JSON"));

@@ -148,6 +148,13 @@ pub(super) fn acquire_request(
     let lock_delay = fields.duration("lock_delay")?;
     let lock_delay = lock_delay.map(|delay| bounds.lock_delay(delay));
     fields.finish(known)?;
+    let (min_hold, max_hold) = (min_hold.transpose()?, max_hold.transpose()?);
+    if let (Some(min_hold), Some(max_hold)) = (min_hold, max_hold)
+        && min_hold > max_hold
+    {
+        let problem = "is longer than max_hold; make it shorter, or max_hold longer";
+        return Err(Problem::field("min_hold", problem));
+    }
     let claim = Claim {
         names: names.ok_or_else(super::names_missing)?,
         token,
@@ -157,8 +164,8 @@ pub(super) fn acquire_request(
         hold_count: hold_count.transpose()?.unwrap_or(HoldCount::ONE),
         owner: owner.transpose()?.unwrap_or_default(),
         metadata: metadata.transpose()?,
-        min_hold: min_hold.transpose()?,
-        max_hold: max_hold.transpose()?,
+        min_hold,
+        max_hold,
         lock_delay: lock_delay.transpose()?,
         takes_over: false,
     };

@@ -102,9 +102,10 @@ fn json<'a>(
                 token: token.expose(),
                 locks: grants.collect(),
             };
-            let text = serde_json::to_vec(&grants);
-            text.expect("grants have string keys and no failing serializer")
-                .into()
+            let mut text = serde_json::to_vec(&grants)
+                .expect("grants have string keys and no failing serializer");
+            text.push(b'\n');
+            text.into()
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use axum::response::Response;
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
@@ -154,7 +155,8 @@ impl EventEncoder {
     /// The number of the line about this, if there is one.
     fn line_number(&self, problem: &Problem) -> Option<LineNumber> {
         let mode = self.app.settings().request_log.mode;
-        if mode == LogRequests::Off {
+        let is_refused = problem.code().facts().status == StatusCode::LOCKED;
+        if mode == LogRequests::Off || (is_refused && mode == LogRequests::Failed) {
             return None;
         }
         let frequent = Frequent::of(problem, self.requester.network(), mode);

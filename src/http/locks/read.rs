@@ -1,7 +1,7 @@
 //! `GET`: the state of a lock, once or as a stream, and the locks that are held or waited for, page by page.
 
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::Response;
 
 use super::{EVENT_STREAM, lock_name, preferred};
@@ -10,10 +10,12 @@ use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
-use crate::http::wire::{LockBody, LockPage, json};
+use crate::http::wire::{LockBody, LockPage, StateView, json};
 use crate::http::{events, extract};
 use crate::store::ListQuery;
 
+/// The header with the state of a lock, which a HEAD request shows too.
+const LOCK_STATE: HeaderName = HeaderName::from_static("lock-state");
 /// The fields of a listing.
 pub(in crate::http) const LIST_FIELDS: [&str; 3] = ["prefix", "page_size", "page_token"];
 /// The page size unless the client sets one.
@@ -35,12 +37,11 @@ pub(in crate::http) async fn inspect(
     }
     let requester = Requester::of(request);
     let service = app.admit(Operation::Inspect(&name), &requester).await?;
-    let view = service.inspect(&name).await?;
-    Ok(json(
-        StatusCode::OK,
-        "application/json",
-        &LockBody::new(&view),
-    ))
+    let view = service.inspect(&name).await.map_err(Problem::of_read)?;
+    let mut response = json(StatusCode::OK, "application/json", &LockBody::new(&view));
+    let state = HeaderValue::from_static(StateView::of(&view.state).as_str());
+    response.headers_mut().insert(LOCK_STATE, state);
+    Ok(response)
 }
 
 /// `GET /locks`
@@ -66,7 +67,7 @@ pub(in crate::http) async fn list(
     };
     let requester = Requester::of(request);
     let service = app.admit(Operation::List, &requester).await?;
-    let listing = service.list(&query).await?;
+    let listing = service.list(&query).await.map_err(Problem::of_read)?;
     let page = LockPage {
         locks: listing.locks.iter().map(LockBody::new).collect(),
         next_page_token: listing

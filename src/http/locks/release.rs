@@ -84,7 +84,7 @@ fn respond(
 }
 
 /// Evicts all holders of the lock. A token is ignored, but must be valid if it is sent.
-async fn evict(
+pub(super) async fn evict(
     app: &App,
     requester: Requester,
     name: LockName,

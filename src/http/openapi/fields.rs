@@ -1,60 +1,102 @@
 //! The request fields, described once and used as body members, query parameters and headers.
 
 use serde_json::json;
+use utoipa::ToSchema as _;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn, ParameterStyle};
 use utoipa::openapi::request_body::{RequestBody, RequestBodyBuilder};
-use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, Schema, SchemaType};
-use utoipa::openapi::{ContentBuilder, KnownFormat, ObjectBuilder, Required, SchemaFormat, Type};
+use utoipa::openapi::schema::{
+    AdditionalProperties, ArrayBuilder, OneOfBuilder, Schema, SchemaType,
+};
+use utoipa::openapi::{
+    ContentBuilder, KnownFormat, ObjectBuilder, Ref, RefOr, Required, SchemaFormat, Type,
+};
 
 use crate::domain::{HoldCount, LockName, LockNames, Owner, Share};
-use crate::http::locks::{PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX};
+use crate::http::locks::{
+    ACQUIRE_FIELDS, ACQUIRE_SEVERAL_FIELDS, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, RENEW_FIELDS,
+    RENEW_SEVERAL_FIELDS,
+};
+use crate::http::wire::ModeView;
 
 /// The syntax of durations; their bounds are configured.
 const DURATION: &str = "^([0-9]+(ms|s|m|h|d))+$";
 /// The syntax of lock names. Portable patterns cannot express that no segment may be `.` or `..`.
 const NAME: &str = "^[A-Za-z0-9._~:@+,=-]+(/[A-Za-z0-9._~:@+,=-]+)*$";
+/// The same where a comma would look like a list.
+const NAME_IN_FORM: &str = "^[A-Za-z0-9._~:@+=-]+(/[A-Za-z0-9._~:@+=-]+)*$";
 
-/// The body of a request for several locks: their names and any of the other fields, as JSON or as a form.
-pub(super) fn body_with_names(fields: &[&'static str], example: serde_json::Value) -> RequestBody {
-    let mut body = body(fields, example);
-    body.description = Some("The names, and optional fields; a form repeats `names`.".to_owned());
-    body.required = Some(Required::True);
-    body
+/// The bodies of requests, as schemas with names: without them, generators of clients make up names and repeat enums.
+pub(super) const BODIES: [RequestSchema; 4] = [ACQUIRE, RENEW, ACQUIRE_SEVERAL, RENEW_SEVERAL];
+
+/// The body of an acquire.
+pub(super) const ACQUIRE: RequestSchema = RequestSchema {
+    name: "AcquireRequest",
+    fields: &ACQUIRE_FIELDS,
+};
+/// The body of a renewal.
+pub(super) const RENEW: RequestSchema = RequestSchema {
+    name: "RenewRequest",
+    fields: &RENEW_FIELDS,
+};
+/// The body of an acquire of several locks.
+pub(super) const ACQUIRE_SEVERAL: RequestSchema = RequestSchema {
+    name: "AcquireSeveralRequest",
+    fields: &ACQUIRE_SEVERAL_FIELDS,
+};
+/// The body of a renewal of several leases.
+pub(super) const RENEW_SEVERAL: RequestSchema = RequestSchema {
+    name: "RenewSeveralRequest",
+    fields: &RENEW_SEVERAL_FIELDS,
+};
+
+/// The body of a request: a JSON object with any of the fields, and `names` where it is one of them.
+#[derive(Clone, Copy)]
+pub(super) struct RequestSchema {
+    pub(super) name: &'static str,
+    fields: &'static [&'static str],
 }
 
-/// The body of a request: any of the fields, as JSON or as a form.
-pub(super) fn body(fields: &[&'static str], example: serde_json::Value) -> RequestBody {
-    let of_form: Vec<_> = fields
-        .iter()
-        .copied()
-        .filter(|name| *name != "metadata")
-        .collect();
-    let json = ContentBuilder::new()
-        .schema(Some(object(fields, or_null)))
-        .example(Some(example))
-        .build();
-    let form = ContentBuilder::new()
-        .schema(Some(object(&of_form, schema)))
-        .build();
-    RequestBodyBuilder::new()
-        .description(Some("All fields are optional, and so is the body."))
-        .required(Some(Required::False))
-        .content("application/json", json)
-        .content("application/x-www-form-urlencoded", form)
-        .build()
+impl RequestSchema {
+    pub(super) fn schema(self) -> Schema {
+        let nothing_else = AdditionalProperties::FreeForm(false);
+        let object = ObjectBuilder::new()
+            .schema_type(Type::Object)
+            .additional_properties(Some(nothing_else));
+        let object = self
+            .fields
+            .iter()
+            .fold(object, |object, name| object.property(*name, or_null(name)));
+        match self.has_names() {
+            true => object.required("names").into(),
+            false => object.into(),
+        }
+    }
+
+    /// The body of an operation. Clients that are not generated may send a form, or the query string, instead.
+    pub(super) fn body(self, example: serde_json::Value) -> RequestBody {
+        let json = ContentBuilder::new()
+            .schema(Some(Ref::from_schema_name(self.name)))
+            .example(Some(example));
+        let (description, is_required) = match self.has_names() {
+            true => ("The names, and optional fields.", Required::True),
+            false => (
+                "All fields are optional, and so is the body.",
+                Required::False,
+            ),
+        };
+        RequestBodyBuilder::new()
+            .description(Some(description))
+            .required(Some(is_required))
+            .content("application/json", json.build())
+            .build()
+    }
+
+    fn has_names(self) -> bool {
+        self.fields.contains(&"names")
+    }
 }
 
-fn object(fields: &[&'static str], schema: fn(&str) -> Schema) -> ObjectBuilder {
-    let nothing_else = AdditionalProperties::FreeForm(false);
-    let object = ObjectBuilder::new().additional_properties(Some(nothing_else));
-    let object = fields
-        .iter()
-        .fold(object, |object, name| object.property(*name, schema(name)));
-    let needed = fields.iter().filter(|name| **name == "names");
-    needed.fold(object, |object, name| object.required(*name))
-}
-
-/// The same fields as query parameters, except for those that are not allowed in the query string.
+/// Fields as query parameters, except for those that are not allowed in the query string.
 pub(super) fn query(fields: &[&'static str]) -> Vec<Parameter> {
     let is_allowed = |name: &&str| !["token", "metadata"].contains(name);
     let fields = fields.iter().copied().filter(is_allowed);
@@ -87,7 +129,7 @@ pub(super) fn names() -> Parameter {
         .required(Required::True)
         .style(Some(ParameterStyle::Form))
         .explode(Some(true))
-        .schema(Some(schema("names")))
+        .schema(Some(array_of(a_name().pattern(Some(NAME_IN_FORM)))))
         .example(Some(json!(["acct/1", "acct/2"])))
         .build()
 }
@@ -112,7 +154,8 @@ pub(super) fn token_header(description: &str) -> Parameter {
         .parameter_in(ParameterIn::Header)
         .required(Required::False)
         .description(Some(description))
-        .schema(Some(schema("token")))
+        // No format: a generated client would pass a UUID object to its HTTP library, which takes only text.
+        .schema(Some(text("A UUID.")))
         .build()
 }
 
@@ -126,38 +169,47 @@ fn parameter(name: &'static str, location: ParameterIn) -> Parameter {
 }
 
 /// The type and description of a field. The names are those that the handlers take.
-fn schema(name: &str) -> Schema {
-    if name == "names" {
-        return ArrayBuilder::new()
-            .items(a_name())
-            .min_items(Some(1))
-            .max_items(Some(LockNames::COUNT_MAX))
-            .unique_items(true)
-            .description(Some(
-                "The names of the locks, without duplicates, in any order.",
-            ))
-            .into();
-    }
+///
+/// Defaults are only in the descriptions: generators take a member with a default for one that is always sent.
+fn schema(name: &str) -> ObjectBuilder {
     of_leases(name)
         .or_else(|| of_claims(name))
         .or_else(|| of_other_requests(name))
         .unwrap_or_else(|| unreachable!("the field {name} has no description"))
-        .into()
 }
 
 /// A member of a JSON object, where `null` is the same as leaving it out.
-fn or_null(name: &str) -> Schema {
-    let mut schema = schema(name);
-    if let Schema::Object(object) = &mut schema
-        && let SchemaType::Type(of_values) = &object.schema_type
-    {
-        object.schema_type = SchemaType::from_iter([of_values.clone(), Type::Null]);
-        object
-            .enum_values
-            .iter_mut()
-            .for_each(|values| values.push(json!(null)));
+fn or_null(name: &str) -> RefOr<Schema> {
+    match name {
+        "names" => array_of(a_name()).into(),
+        "mode" => OneOfBuilder::new()
+            .item(Ref::from_schema_name(ModeView::name()))
+            .item(ObjectBuilder::new().schema_type(Type::Null))
+            .description(Some(
+                "Whether the claim holds the lock alone or together with other shared claims; default: `exclusive`. A renewal \
+                 can downgrade from `exclusive` to `shared`.",
+            ))
+            .into(),
+        _ => {
+            let mut object = schema(name).build();
+            if let SchemaType::Type(of_values) = &object.schema_type {
+                object.schema_type = SchemaType::from_iter([of_values.clone(), Type::Null]);
+            }
+            object.into()
+        }
     }
-    schema
+}
+
+fn array_of(names: ObjectBuilder) -> Schema {
+    ArrayBuilder::new()
+        .items(names)
+        .min_items(Some(1))
+        .max_items(Some(LockNames::COUNT_MAX))
+        .unique_items(true)
+        .description(Some(
+            "The names of the locks, without duplicates, in any order.",
+        ))
+        .into()
 }
 
 fn a_name() -> ObjectBuilder {
@@ -175,11 +227,6 @@ fn of_leases(name: &str) -> Option<ObjectBuilder> {
             "How long to wait for the lock in the queue; capped at the configured maximum (55s unless configured otherwise). \
              Default: 0s; for a stream, as long as the connection lives.",
         ),
-        "mode" => text(
-            "Whether the claim holds the lock alone or together with other shared claims. A renewal can downgrade from \
-             `exclusive` to `shared`.",
-        )
-        .enum_values(Some(["exclusive", "shared"])),
         "limit" => number(
             1,
             Share::LIMIT_MAX,
@@ -193,9 +240,8 @@ fn of_leases(name: &str) -> Option<ObjectBuilder> {
         ),
         "fair" => ObjectBuilder::new()
             .schema_type(Type::Boolean)
-            .default(Some(json!(true)))
             .description(Some(
-                "Whether the claim waits behind earlier waiters; with `false`, it takes a free lock even if others wait.",
+                "Whether the claim waits behind earlier waiters (default: true); with `false`, it takes a free lock even if others wait.",
             )),
         _ => return None,
     })
@@ -242,8 +288,9 @@ fn of_other_requests(name: &str) -> Option<ObjectBuilder> {
     Some(match name {
         "force" => ObjectBuilder::new()
             .schema_type(Type::Boolean)
-            .default(Some(json!(false)))
-            .description(Some("Evict all holders of the lock. Needs no token.")),
+            .description(Some(
+                "Evict all holders of the lock. Needs no token. Default: false.",
+            )),
         "reason" => {
             short("Why the holders are evicted; their next request returns it. Only with `force`.")
         }
@@ -254,9 +301,8 @@ fn of_other_requests(name: &str) -> Option<ObjectBuilder> {
             .schema_type(Type::Integer)
             .minimum(Some(1))
             .description(Some(format!(
-                "The most locks on a page; capped at {PAGE_SIZE_MAX}."
-            )))
-            .default(Some(json!(PAGE_SIZE_DEFAULT))),
+                "The most locks on a page; capped at {PAGE_SIZE_MAX}. Default: {PAGE_SIZE_DEFAULT}."
+            ))),
         "page_token" => text("The `next_page_token` of the previous page."),
         "verbose" => text("List the single checks; `?verbose` alone means `true`."),
         _ => return None,

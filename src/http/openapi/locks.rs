@@ -4,15 +4,14 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::path::{HttpMethod, OperationBuilder};
 use utoipa::openapi::response::{ResponseBuilder, ResponsesBuilder};
-use utoipa::openapi::{ContentBuilder, ObjectBuilder, OneOfBuilder, Ref, Type};
+use utoipa::openapi::{ContentBuilder, OneOfBuilder, Ref};
 
 use super::responses::{
     OF_BODIES, OF_EVERY_LOCK_ROUTE, OF_THE_SERVICE, bare, header, number_header, of, refusals,
     token_header,
 };
-use super::streams::{or_holding, or_watching};
-use super::{Described, fields, guarded};
-use crate::http::locks::{ACQUIRE_FIELDS, LIST_FIELDS, RELEASE_FIELDS, RENEW_FIELDS};
+use super::{Described, fields};
+use crate::http::locks::{LIST_FIELDS, RELEASE_FIELDS};
 use crate::http::problem::Code;
 use crate::http::routes::Route;
 use crate::http::wire::{EvictedBody, GrantView, LockBody, LockPage};
@@ -62,26 +61,25 @@ pub(super) fn operations() -> Vec<Described> {
 }
 
 fn acquire() -> OperationBuilder {
-    let granted = or_just_the_token(grant("The lock was granted."))
-        .header("Location", header("The path of the lock."));
-    let again = or_just_the_token(grant(
-        "The claim held the lock already: the same lease again, or with a higher hold count. Or a stream, which holds the \
-         lock for as long as it lives: `queued`, `acquired`, `renewed`, and at its end `lost`, `refused` or `draining`.",
-    ));
+    let granted =
+        grant("The lock was granted.").header("Location", header("The path of the lock."));
+    let again = grant(
+        "The claim held the lock already: the same lease again, or with a higher hold count.",
+    );
     let responses = ResponsesBuilder::new()
         .response("201", granted)
-        .response("200", or_holding(again));
+        .response("200", again);
     let example = json!({"ttl": "30s", "wait": "10s", "owner": "pod-1", "metadata": {"job": 7}});
     of_locks("acquire", "Acquire a lock")
         .description(Some(
             "Grants the lock if it is available, or waits for it in a queue. Propose a token to be able to repeat the request \
-             safely after any failure. `Accept: text/plain` returns only the token; `Accept: text/event-stream` holds the \
-             lock for as long as the connection lives.",
+             safely after any failure.\n\n`Accept: text/plain` returns only the token. `Accept: text/event-stream` holds the \
+             lock for as long as the connection lives: the response is 200, and a stream of `queued` (a `QueuePosition`), \
+             `acquired` and `renewed` (a `Grant`), and at its end `lost`, `refused` or `draining` (a `Problem`).",
         ))
         .parameter(fields::name())
         .parameter(fields::token_header("The token of the claim, proposed by the client or from an earlier response."))
-        .parameters(Some(fields::query(&ACQUIRE_FIELDS)))
-        .request_body(Some(fields::body(&ACQUIRE_FIELDS, example)))
+        .request_body(Some(fields::ACQUIRE.body(example)))
         .responses(refusals(responses, with_a_body(&[&REFUSED])))
 }
 
@@ -96,8 +94,7 @@ fn renew() -> OperationBuilder {
         .parameter(fields::token_header(
             "The token of the claim, unless it is in the body.",
         ))
-        .parameters(Some(fields::query(&RENEW_FIELDS)))
-        .request_body(Some(fields::body(&RENEW_FIELDS, json!({"ttl": "1m"}))))
+        .request_body(Some(fields::RENEW.body(json!({"ttl": "1m"}))))
         .responses(refusals(
             responses,
             with_a_body(&[&NOT_HOLDER, &UNCHANGED]),
@@ -132,24 +129,31 @@ fn release() -> OperationBuilder {
 }
 
 fn inspect() -> OperationBuilder {
-    let lock = of::<LockBody<'_>>(
-        "The state of the lock; a lock that was never used is free. Or a stream: first `state`, then the events of the lock.",
+    let lock = with_state(of::<LockBody<'_>>(
+        "The state of the lock; a lock that was never used is free.",
         Some(lock_example()),
-    );
-    let responses = ResponsesBuilder::new().response("200", or_watching(lock));
+    ));
+    let responses = ResponsesBuilder::new().response("200", lock);
     reading(of_locks("inspect", "Inspect a lock"), responses)
         .description(Some(
-            "`Accept: text/event-stream` watches the lock for as long as the connection lives.",
+            "`Accept: text/event-stream` watches the lock for as long as the connection lives: the response is a stream, \
+             first `state` (a `Lock`), then the events of the lock, as from `/events`.",
         ))
         .parameter(fields::last_event_id())
 }
 
 fn inspect_head() -> OperationBuilder {
-    let responses = ResponsesBuilder::new().response("200", bare("As for GET, without the body."));
+    let responses =
+        ResponsesBuilder::new().response("200", with_state(bare("As for GET, without the body.")));
     reading(
         of_locks("inspect_head", "Inspect a lock, headers only"),
         responses,
     )
+}
+
+fn with_state(response: ResponseBuilder) -> ResponseBuilder {
+    let state = header("The state of the lock: `free`, `held` or `cooling`; not with a stream.");
+    response.header("Lock-State", state)
 }
 
 fn reading(operation: OperationBuilder, responses: ResponsesBuilder) -> OperationBuilder {
@@ -187,7 +191,6 @@ pub(super) fn of_locks(id: &str, summary: &str) -> OperationBuilder {
         .tag("locks")
         .operation_id(Some(id))
         .summary(Some(summary))
-        .securities(Some(guarded()))
 }
 
 fn grant(description: &str) -> ResponseBuilder {
@@ -239,14 +242,6 @@ fn with_lease_headers(response: ResponseBuilder) -> ResponseBuilder {
         "Fencing-Token",
         number_header("Increases with every grant of the lock."),
     )
-}
-
-pub(super) fn or_just_the_token(response: ResponseBuilder) -> ResponseBuilder {
-    let schema = ObjectBuilder::new().schema_type(Type::String);
-    let token = ContentBuilder::new()
-        .schema(Some(schema))
-        .example(Some(json!(format!("{TOKEN}\n"))));
-    response.content("text/plain", token.build())
 }
 
 pub(super) fn holder_example() -> Value {

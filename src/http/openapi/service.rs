@@ -6,7 +6,7 @@ use utoipa::openapi::response::{ResponseBuilder, ResponsesBuilder};
 use utoipa::openapi::{ObjectBuilder, Required, Type};
 
 use super::responses::{bare, header, of, refusals, text};
-use super::{Described, fields, guarded};
+use super::{Described, fields};
 use crate::http::health::Health;
 use crate::http::pages::{Index, Version};
 use crate::http::problem::Code;
@@ -43,7 +43,10 @@ pub(super) fn operations() -> Vec<Described> {
                 "index",
                 "Links to the other routes",
                 of::<Index>("Links.", None),
-            ),
+            )
+            .description(Some(
+                "JSON, or a page for people if `Accept` prefers `text/html`.",
+            )),
         ),
         get(Route::OpenApi, plain("openapi", "This document", document)),
         get(Route::Docs, docs()),
@@ -90,12 +93,10 @@ fn ready(id: &str, summary: &str) -> OperationBuilder {
 fn metrics() -> OperationBuilder {
     let metrics = text("Metrics in the Prometheus text format.", "text/plain");
     let responses = ResponsesBuilder::new().response("200", metrics);
-    plain("metrics", "Metrics for Prometheus", alive())
-        .securities(Some(guarded()))
-        .responses(refusals(
-            responses,
-            [Code::Unauthorized, Code::Forbidden, Code::RateLimited],
-        ))
+    described("metrics", "Metrics for Prometheus", alive()).responses(refusals(
+        responses,
+        [Code::Unauthorized, Code::Forbidden, Code::RateLimited],
+    ))
 }
 
 fn docs() -> OperationBuilder {
@@ -127,11 +128,14 @@ fn problem(page: ResponseBuilder) -> OperationBuilder {
 /// An operation without fields and without a key. It can be refused only as a cross-site request or for an unknown
 /// host.
 fn plain(id: &str, summary: &str, answer: ResponseBuilder) -> OperationBuilder {
+    described(id, summary, answer).securities(Some([]))
+}
+
+fn described(id: &str, summary: &str, answer: ResponseBuilder) -> OperationBuilder {
     OperationBuilder::new()
         .tag("service")
         .operation_id(Some(id))
         .summary(Some(summary))
-        .securities(Some([]))
         .responses(refusals(
             ResponsesBuilder::new().response("200", answer),
             [Code::Forbidden],

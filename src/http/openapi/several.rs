@@ -4,12 +4,10 @@ use serde_json::{Value, json};
 use utoipa::openapi::path::{HttpMethod, OperationBuilder};
 use utoipa::openapi::response::{ResponseBuilder, ResponsesBuilder};
 
-use super::locks::{
-    NOT_HOLDER, REFUSED, TOKEN, UNCHANGED, grant_example, of_locks, or_just_the_token, with_a_body,
-};
+use super::locks::{NOT_HOLDER, REFUSED, TOKEN, UNCHANGED, grant_example, of_locks, with_a_body};
 use super::responses::{bare, of, refusals, token_header};
 use super::{Described, fields};
-use crate::http::locks::{ACQUIRE_SEVERAL_FIELDS, RELEASE_SEVERAL_FIELDS, RENEW_SEVERAL_FIELDS};
+use crate::http::locks::RELEASE_SEVERAL_FIELDS;
 use crate::http::problem::Code;
 use crate::http::routes::Route;
 use crate::http::wire::GrantsView;
@@ -24,30 +22,23 @@ pub(super) fn operations() -> Vec<Described> {
 
 fn acquire() -> OperationBuilder {
     let responses = ResponsesBuilder::new()
-        .response(
-            "201",
-            or_just_the_token(grants("All of the locks were granted.")),
-        )
+        .response("201", grants("All of the locks were granted."))
         .response(
             "200",
-            or_just_the_token(grants(
+            grants(
                 "The claim held them already: the same leases again, or with a higher hold count.",
-            )),
+            ),
         );
     let example = with_names(json!({"ttl": "30s", "wait": "5s"}));
     of_locks("acquire_several", "Acquire several locks, all or none")
         .description(Some(
             "Grants all of the locks in one step, or none, under one token. The names may be in any order: it cannot cause a \
-             deadlock. A refusal lists the conflicting locks in `blocked_by`. The fields other than `names` may also be in \
-             the query string.",
+             deadlock. A refusal lists the conflicting locks in `blocked_by`. `Accept: text/plain` returns only the token.",
         ))
         .parameter(fields::token_header(
             "The token of the claim, proposed by the client or from an earlier response.",
         ))
-        .request_body(Some(fields::body_with_names(
-            &ACQUIRE_SEVERAL_FIELDS,
-            example,
-        )))
+        .request_body(Some(fields::ACQUIRE_SEVERAL.body(example)))
         .responses(refusals(responses, with_a_body(&[&REFUSED])))
 }
 
@@ -61,10 +52,7 @@ fn renew() -> OperationBuilder {
         .parameter(fields::token_header(
             "The token of the claim, unless it is in the body.",
         ))
-        .request_body(Some(fields::body_with_names(
-            &RENEW_SEVERAL_FIELDS,
-            with_names(json!({"ttl": "1m"})),
-        )))
+        .request_body(Some(fields::RENEW_SEVERAL.body(with_names(json!({"ttl": "1m"})))))
         .responses(refusals(
             responses,
             with_a_body(&[&NOT_HOLDER, &UNCHANGED]),

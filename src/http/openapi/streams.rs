@@ -1,18 +1,15 @@
 //! Streams of server-sent events, as described in the document.
 
-use utoipa::ToSchema;
 use utoipa::openapi::path::{HttpMethod, OperationBuilder};
 use utoipa::openapi::response::{ResponseBuilder, ResponsesBuilder};
-use utoipa::openapi::{Content, ContentBuilder, OneOfBuilder, Ref, RefOr, Schema};
+use utoipa::openapi::{Content, ContentBuilder, ObjectBuilder, Type};
 
 use super::locks::of_locks;
 use super::responses::{OF_EVERY_LOCK_ROUTE, OF_THE_SERVICE, bare, refusals};
 use super::{Described, fields};
 use crate::http::events::EVENTS_FIELDS;
 use crate::http::locks::EVENT_STREAM;
-use crate::http::problem::ProblemBody;
 use crate::http::routes::Route;
-use crate::http::wire::{GrantView, LockBody, LockEventBody, PositionView};
 
 /// An example of the stream format; the schema describes only the data.
 const WRITTEN: &str =
@@ -25,37 +22,19 @@ pub(super) fn operations() -> Vec<Described> {
     ]
 }
 
-/// Adds the stream that holds a lock, as an alternative response.
-pub(super) fn or_holding(response: ResponseBuilder) -> ResponseBuilder {
-    let data = OneOfBuilder::new()
-        .item(Ref::from_schema_name(PositionView::name()))
-        .item(Ref::from_schema_name(GrantView::name()))
-        .item(Ref::from_schema_name(ProblemBody::name()))
-        .description(Some("The data of each event."));
-    response.content(EVENT_STREAM, content(data))
-}
-
-/// Adds the stream that watches a lock, as an alternative response.
-pub(super) fn or_watching(response: ResponseBuilder) -> ResponseBuilder {
-    let data = OneOfBuilder::new()
-        .item(Ref::from_schema_name(LockBody::name()))
-        .item(Ref::from_schema_name(LockEventBody::name()))
-        .description(Some("The data of each event."));
-    response.content(EVENT_STREAM, content(data))
-}
-
-/// OpenAPI 3.1 cannot describe streams, so this is the schema of their data, which generators and readers can use.
-fn content(data: impl Into<RefOr<Schema>>) -> Content {
-    ContentBuilder::new().schema(Some(data)).build()
+/// OpenAPI 3.1 cannot describe streams. Generated clients get the text, and the description says what is in it.
+fn content() -> Content {
+    let text = ObjectBuilder::new().schema_type(Type::String);
+    ContentBuilder::new().schema(Some(text)).build()
 }
 
 fn events() -> OperationBuilder {
     let description = format!(
         "Events with ids: `acquired`, `renewed`, `released`, `expired`, `evicted` and `queued`; and `reset`, with \
-         empty data, where events may be missing: the client should then read the state of the locks again.{WRITTEN}"
+         empty data, where events may be missing: the client should then read the state of the locks again. The data is a \
+         `LockEvent`.{WRITTEN}"
     );
-    let data = Ref::from_schema_name(LockEventBody::name());
-    let stream = bare(&description).content(EVENT_STREAM, content(data));
+    let stream = bare(&description).content(EVENT_STREAM, content());
     watching(of_locks("watch", "Watch lock events"), stream)
         .description(Some(
             "Lasts as long as the connection lives. A client that reconnects sends the id of the last event that it \

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::body::{Ended, ProblemOutcome};
-use super::{Code, Problem};
+use super::{Code, Problem, sentence};
 use crate::domain::{
     Conflict, ConflictKind, Holders, LockName, Mismatch, NotHeld, NotHolder, Refused, Token,
 };
@@ -33,19 +33,12 @@ impl Problem {
 
     /// The claim conflicts with others and did not ask to wait.
     fn blocked(blocked_by: Vec<Conflict>) -> Self {
-        let (code, detail) = match blocked_by.first().map(|conflict| &conflict.by) {
-            Some(ConflictKind::Holders(_)) | None => {
-                (Code::LockHeld, "the lock is held by another claim")
-            }
-            Some(ConflictKind::Cooling { .. }) => (
-                Code::LockCooling,
-                "no claim holds the lock, but it stays closed for a while after its last lease",
-            ),
-            Some(ConflictKind::Waiters) => (
-                Code::LockHeld,
-                "other claims are ahead in the queue of the lock",
-            ),
+        let first = blocked_by.first();
+        let code = match first.map(|conflict| &conflict.by) {
+            Some(ConflictKind::Cooling { .. }) => Code::LockCooling,
+            Some(ConflictKind::Holders(_) | ConflictKind::Waiters) | None => Code::LockHeld,
         };
+        let detail = first.map_or_else(|| "held by another claim".to_owned(), sentence::conflict);
         let retry_after = blocked_by.iter().map(retry_after_conflict).max();
         Self::new(code, detail)
             .with_conflicts(blocked_by)
@@ -58,12 +51,18 @@ impl Problem {
         token: Token,
         waited: Duration,
     ) -> Self {
-        let detail = if not_granted.blocked_by.is_empty() {
-            "the wait timed out; the conflicting claim is not known, or new grants wait because the store was unavailable; \
-             the claim keeps its place for a while: repeat the request with the same token to keep waiting"
-        } else {
-            "the wait timed out; the claim keeps its place for a while: repeat the request with the same token to keep waiting"
+        let in_the_way = match not_granted.blocked_by.first() {
+            Some(conflict) => format!(": {}", sentence::conflict(conflict)),
+            None => "; the conflicting claim is not known, or new grants wait because the store was unavailable"
+                .to_owned(),
         };
+        let place = match not_granted.place_kept {
+            Duration::ZERO => "has no place in the queue".to_owned(),
+            kept => format!("keeps its place for {}", sentence::rounded(kept)),
+        };
+        let detail = format!(
+            "the wait timed out{in_the_way}; the claim {place}: repeat the request with the same token to keep waiting"
+        );
         let refusal = Self::new(Code::WaitTimeout, detail).with_position(not_granted, token);
         if waited >= WAITED_LONG {
             refusal.retry_at_once()
@@ -252,7 +251,8 @@ impl Problem {
             }
             NotHolder::Unknown => {
                 "this lock has no lease with this token: the claim is still waiting, was never granted, was rolled back \
-                 because its stream or connection closed, or ended over a minute ago"
+                 because its stream or connection closed, ended over a minute ago, or is lost with a service that was \
+                 restarted with its locks in memory"
             }
         };
         let mut refusal = Self::new(code_of(&lost.reason), detail);

@@ -58,7 +58,7 @@ impl<'a> GrantView<'a> {
         self
     }
 
-    /// The same text as serde writes. Serde scans each key and each text for characters to escape, which keys, lock names,
+    /// The same text as serde writes, and a newline. Serde scans each key and each text for characters to escape, which keys, lock names,
     /// tokens and times do not contain, and passes the flattened holder through a map. Together that would be more than a
     /// tenth of the service's work for a request.
     pub(in crate::http) fn to_json(&self) -> Vec<u8> {
@@ -93,7 +93,7 @@ impl<'a> GrantView<'a> {
             self.waited_ms,
             self.replayed
         );
-        json.push(b'}');
+        json.extend_from_slice(b"}\n");
         json
     }
 }
@@ -132,7 +132,7 @@ pub(in crate::http) struct HolderView<'a> {
     /// The owner text of the claim; it proves nothing.
     owner: &'a str,
     /// More public data from the holder.
-    #[schema(value_type = Option<Object>, required)]
+    #[schema(value_type = Option<Object>, additional_properties = true, required)]
     metadata: Option<RawJson<'a>>,
     /// The hold count (reentrancy depth).
     #[schema(minimum = 1, maximum = 1000)]
@@ -230,7 +230,7 @@ mod tests {
             let grant = GrantView::new(&name, Token::random(), &lease).replayed(true);
             assert_eq!(
                 String::from_utf8(grant.to_json()).expect("UTF-8"),
-                serde_json::to_string(&grant).expect("it serializes"),
+                serde_json::to_string(&grant).expect("it serializes") + "\n",
             );
         }
     }

@@ -32,6 +32,7 @@ pub(in crate::service) struct StoreMetrics {
     connections: Gauge,
     connections_max: Gauge,
     file_bytes: Gauge,
+    disk_full: Gauge,
     commits: Labelled<Counter>,
     mismatches: Counter,
 }
@@ -86,6 +87,10 @@ impl StoreMetrics {
                 "leasehold_store_file_bytes",
                 "The size of the file of a file store; 0 for other stores.",
             ),
+            disk_full: gauge(
+                "leasehold_store_disk_full",
+                "1 if a file store refuses new claims because its disk is full, else 0.",
+            ),
             commits: Labelled::new(&["ok", "error"], |result| {
                 let help = "Commits of a file store to its disk, each with the changes of many operations.";
                 let labels = [("result", result)];
@@ -133,6 +138,7 @@ impl StoreMetrics {
         }
         if let Some(disk) = health.disk {
             self.file_bytes.set(disk.file_bytes as f64);
+            self.disk_full.set(f64::from(u8::from(!disk.has_reserve)));
             self.commits["ok"].absolute(disk.commits);
             self.commits["error"].absolute(disk.failed_commits);
         }

@@ -1,16 +1,19 @@
-//! The directory of the file store: its lock, and the database with the rows. What the rows mean, and when they are
-//! written, is not known here.
+//! The directory of the file store: its lock, the database with the rows, and the [reserve](super::reserve). What the rows
+//! mean, and when they are written, is not known here.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use redb::{Builder, Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 
-use super::super::state::StoreTime;
+use super::super::state::{StoreTime, is_referred_to};
+use super::identity::Identities;
+use super::reserve::{self, Reserve};
 
 /// The database, in the directory.
 pub(super) const FILE: &str = "leases.redb";
@@ -28,6 +31,18 @@ const CLOCKS_VERSION: u8 = 1;
 /// How much of the database is kept in memory. All rows are in the state already; this is for the pages around the rows
 /// that are written.
 const CACHE_BYTES: usize = 32 * 1024 * 1024;
+
+/// Only the user of the process may read and write the files, whatever the directory permits.
+const OWN_MODE: u32 = 0o600;
+
+/// The unit in which the operating system says how much of a disk a file takes.
+const BLOCK_BYTES: u64 = 512;
+
+/// A database that takes this many bytes at most is compacted when the disk lacks room. All requests wait meanwhile.
+const COMPACTED_MAX: u64 = 32 * 1024 * 1024;
+
+/// How many rows a commit writes at first if all of them have no room in one.
+const PART_MAX: usize = 256;
 
 /// Rows to write: the key, and the value or none if the row is gone.
 pub(super) type Rows = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -49,6 +64,8 @@ pub(super) struct Disk {
     /// Whether the operating system may have lost pages that it was asked to write. It reports that once, and then takes
     /// the pages for written; so the file is copied before anything else is written.
     is_doubtful: bool,
+    reserve: Reserve,
+    identities: Arc<Identities>,
     /// Keeps the lock for as long as the directory is in use.
     _lock: File,
 }
@@ -68,6 +85,7 @@ impl Disk {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(OWN_MODE)
             .open(directory.join(LOCK_FILE))
             .map_err(refused)?;
         match lock.try_lock() {
@@ -79,6 +97,8 @@ impl Disk {
             }
             Err(TryLockError::Error(error)) => return Err(refused(error)),
         }
+        // What an interrupted copy has left takes room that a full disk lacks. It is replaced if it cannot be removed.
+        let _ = fs::remove_file(directory.join(NEW_FILE));
         let file = directory.join(FILE);
         if !file.try_exists().map_err(refused)? {
             create(directory, clocks)
@@ -88,10 +108,14 @@ impl Disk {
         let opened = builder_of_databases()
             .set_check_integrity_on_open(true)
             .open(&file);
+        let database = opened.map_err(|error| unusable(&file, error))?;
+        let identities = Identities::of(directory, &[FILE, LOCK_FILE]).map_err(refused)?;
         Ok(Self {
             directory: directory.to_owned(),
-            database: Some(opened.map_err(|error| unusable(&file, error))?),
+            database: Some(database),
             is_doubtful: false,
+            identities: Arc::new(identities),
+            reserve: Reserve::find(directory),
             _lock: lock,
         })
     }
@@ -124,28 +148,135 @@ impl Disk {
         Ok(taken)
     }
 
-    /// Writes rows and clocks, all or none. They are on the disk when this returns.
+    /// Writes rows and clocks. They are on the disk when this returns. If the disk is full, the reserve is given up for
+    /// them. They are written in one commit, or in several if there is no room for one.
     ///
     /// # Errors
     /// They may be on the disk or not. The next call opens the database again.
     pub(super) fn write(&mut self, rows: &Rows, clocks: Clocks) -> Result<(), redb::Error> {
-        let written = self.try_to_write(rows, clocks);
+        let mut written = self.try_to_write(rows, clocks);
+        if written.as_ref().is_err_and(is_lack_of_room) && self.reserve.give_up() {
+            written = self.try_to_write(rows, clocks);
+        }
+        if written.as_ref().is_err_and(is_lack_of_room) {
+            written = self.write_in_parts(rows, clocks);
+        }
         self.is_doubtful |= written.as_ref().is_err_and(|error| !is_lack_of_room(error));
         written
     }
 
-    fn try_to_write(&mut self, rows: &Rows, clocks: Clocks) -> Result<(), redb::Error> {
+    /// Writes rows in commits so small that each fits into the pages that the database does not use. A commit leaves as
+    /// many of them behind as it took, for the second one after it.
+    ///
+    /// Between any two commits power may be lost, and none of the changes has been reported. So what an ended lease leaves
+    /// is written before its row goes, which the order of the kinds of rows ensures, and no row refers to one that is
+    /// missing.
+    fn write_in_parts(&mut self, rows: &Rows, clocks: Clocks) -> Result<(), redb::Error> {
+        let is_last = |key: &[u8], value: &Option<_>| value.is_none() && is_referred_to(key);
+        let (last, first): (Vec<_>, Vec<_>) = rows
+            .iter()
+            .partition(|(key, value)| is_last(key.as_slice(), value));
+        let rows = [first, last].concat();
+        let (mut left, mut size) = (&rows[..], rows.len().min(PART_MAX));
+        loop {
+            // This makes the pages usable that the commit before it has replaced.
+            self.try_to_write([], clocks)?;
+            let (part, rest) = left.split_at(size.min(left.len()));
+            match self.try_to_write(part.iter().copied(), clocks) {
+                Ok(()) if rest.is_empty() => return Ok(()),
+                Ok(()) => left = rest,
+                Err(error) if is_lack_of_room(&error) && size > 1 => size /= 4,
+                Err(error) => return Err(error),
+            }
+            size = size.max(1);
+        }
+    }
+
+    fn try_to_write<'a>(
+        &mut self,
+        rows: impl IntoIterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,
+        clocks: Clocks,
+    ) -> Result<(), redb::Error> {
         if self.is_doubtful {
-            copy(&self.directory)?;
+            self.identities.check().map_err(io::Error::other)?;
+            self.identities.replace(|| copy(&self.directory))?;
             self.is_doubtful = false;
         }
         let database = match self.database.take() {
             Some(database) => database,
-            None => builder_of_databases().open(self.directory.join(FILE))?,
+            None => {
+                self.identities.check().map_err(io::Error::other)?;
+                builder_of_databases().open(self.directory.join(FILE))?
+            }
         };
         write(&database, rows, clocks)?;
         self.database = Some(database);
         Ok(())
+    }
+}
+
+impl Disk {
+    /// The files that were opened, for checks at any time.
+    pub(super) fn identities(&self) -> Arc<Identities> {
+        Arc::clone(&self.identities)
+    }
+
+    /// Whether there is a reserve. While there is none, rows are written that make room, and none that need more.
+    pub(super) fn has_reserve(&self) -> bool {
+        self.reserve.is_there()
+    }
+
+    /// Makes a reserve if the disk has room for it.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn make_reserve(&mut self) -> Result<(), redb::Error> {
+        Ok(self.reserve.make(reserve::BYTES)?)
+    }
+
+    /// Makes a reserve again, if the disk has room for more than that: otherwise it would be given up at once. If the disk
+    /// has not, gives it the room that the database does not use any more.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn restore_reserve(&mut self) -> Result<(), redb::Error> {
+        match self
+            .reserve
+            .make(2 * reserve::BYTES)
+            .map_err(redb::Error::from)
+        {
+            Err(error) if is_lack_of_room(&error) && self.compact()? => {
+                Ok(self.reserve.make(reserve::BYTES_AND_MORE)?)
+            }
+            made => made,
+        }
+    }
+
+    fn compact(&mut self) -> Result<bool, redb::Error> {
+        let compacted = self.try_to_compact();
+        self.is_doubtful |= compacted
+            .as_ref()
+            .is_err_and(|error| !is_lack_of_room(error));
+        compacted
+    }
+
+    /// Moves the pages of the database together, and the end of the file goes back to the disk, if that is at least half
+    /// of it and does not take long. Returns whether it was done.
+    fn try_to_compact(&mut self) -> Result<bool, redb::Error> {
+        let Some(mut database) = self.database.take() else {
+            return Ok(false);
+        };
+        let file = fs::metadata(self.directory.join(FILE))?;
+        let transaction = database.begin_write()?;
+        let stats = transaction.stats()?;
+        transaction.abort()?;
+        let used = stats.allocated_pages() * stats.page_size() as u64;
+        let is_worthwhile = used <= COMPACTED_MAX && used * 2 <= file.blocks() * BLOCK_BYTES;
+        if is_worthwhile {
+            database.compact()?;
+        }
+        self.database = Some(database);
+        Ok(is_worthwhile)
     }
 }
 
@@ -174,7 +305,7 @@ fn builder_of_databases() -> Builder {
 
 /// A database without rows.
 fn create(directory: &Path, clocks: Clocks) -> Result<(), redb::Error> {
-    make(directory, |database| write(database, &Rows::new(), clocks))
+    make(directory, |database| write(database, [], clocks))
 }
 
 /// A copy of the database in place of it.
@@ -204,6 +335,9 @@ fn make(
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         Ok(()) | Err(_) => {}
     }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(OWN_MODE);
+    drop(options.open(&new)?);
     let database = builder_of_databases().create(&new)?;
     fill(&database)?;
     database.close()?;
@@ -225,7 +359,11 @@ fn is_lack_of_room(error: &redb::Error) -> bool {
 
 /// One transaction. It has the default durability, which is that of `fsync`. One phase is enough: the checksums tell a
 /// commit that was cut short from a complete one.
-fn write(database: &Database, rows: &Rows, clocks: Clocks) -> Result<(), redb::Error> {
+fn write<'a>(
+    database: &Database,
+    rows: impl IntoIterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,
+    clocks: Clocks,
+) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
         let mut table = transaction.open_table(ROWS)?;
@@ -249,44 +387,4 @@ fn unusable(file: &Path, error: impl Display) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rows_of(disk: &Disk) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let take = |rows: &mut Vec<_>, key: &[u8], value: &[u8]| {
-            rows.push((key.to_vec(), value.to_vec()));
-            Ok(())
-        };
-        disk.read(|_| Vec::new(), take).expect("the file is whole")
-    }
-
-    #[test]
-    fn after_an_error_of_the_disk_all_rows_are_in_another_file() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let time = StoreTime::from_unix_us(1_000);
-        let clocks = Clocks {
-            store: time,
-            rows: time,
-        };
-        let mut disk = Disk::open(directory.path(), clocks).expect("it is empty");
-        let row = |number: u8| (vec![b'l', number], Some(vec![number]));
-        let first = (0..100).map(row).collect();
-        disk.write(&first, clocks).expect("there is room");
-        let old = File::open(directory.path().join(FILE)).expect("it is there");
-        (disk.database, disk.is_doubtful) = (None, true);
-        disk.write(&[row(100)].into(), clocks)
-            .expect("there is room");
-        assert!(!disk.is_doubtful);
-        let expected: Vec<_> = (0..=100)
-            .map(|number| (vec![b'l', number], vec![number]))
-            .collect();
-        assert_eq!(rows_of(&disk), expected);
-        use std::os::unix::fs::MetadataExt as _;
-        let inode = |file: &File| file.metadata().expect("it is open").ino();
-        let new = File::open(directory.path().join(FILE)).expect("it is there");
-        assert_ne!(inode(&new), inode(&old));
-        drop(disk);
-        let disk = Disk::open(directory.path(), clocks).expect("it is whole");
-        assert_eq!(rows_of(&disk), expected);
-    }
-}
+mod tests;

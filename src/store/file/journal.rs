@@ -2,7 +2,7 @@
 //! since the last commit is the next commit. How rows are written is not known here.
 
 use std::fmt::Display;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -13,20 +13,30 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::super::memory::{self, deliver};
 use super::super::state::{Downtime, Notification, State, StoreTime};
 use super::super::{Fault, Listener, StoreError};
+use super::batch::{Batch, Progress};
 use super::disk::{Clocks, Disk, Rows};
+use super::identity::Identities;
 use crate::backoff::Backoff;
 
 /// After a failed commit, the next one is tried after this time, doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// With more rows than this in one commit, sweeps wait: everybody else waits for the whole commit.
-const ROWS_PER_SWEEP: usize = 2_048;
+/// With more rows than this in one commit, sweeps and evictions wait: everybody else waits for the whole commit.
+const ROWS_PER_COMMIT: usize = 2_048;
+/// The same while the disk is full. Each row may be on another page, and what replaces them has to fit into what was
+/// the reserve.
+const ROWS_WHEN_FULL: usize = 512;
+
+/// How often the reserve is tried to be made again.
+const RESTORE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The changes since the last commit.
 pub(super) struct FileJournal {
     state: Mutex<JournalState>,
     changed: Notify,
+    /// The disk was full: the reserve has been given up, and there is no room for another.
+    is_full: AtomicBool,
     downtime: Downtime,
     pub(super) listener: OnceLock<Arc<dyn Listener>>,
     commits: AtomicU64,
@@ -43,24 +53,8 @@ struct JournalState {
     /// When clocks were written last.
     written_at: StoreTime,
     is_closed: bool,
-}
-
-/// What one commit writes, and the notifications that follow it.
-struct Batch {
-    rows: Rows,
-    notifications: Vec<Notification>,
-    /// The time of the last step.
-    now: StoreTime,
-    /// Whether there is something to do.
-    is_due: bool,
-    progress: watch::Sender<Progress>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    Pending,
-    Written,
-    Failed,
+    /// Whether nothing can be relied on any more that this process writes.
+    is_broken: bool,
 }
 
 impl FileJournal {
@@ -73,12 +67,44 @@ impl FileJournal {
                 trouble: None,
                 written_at,
                 is_closed: false,
+                is_broken: false,
             }),
             changed: Notify::new(),
+            is_full: AtomicBool::new(false),
             downtime,
             listener: OnceLock::new(),
             commits: AtomicU64::new(0),
             failed_commits: AtomicU64::new(0),
+        }
+    }
+
+    /// Tries a commit and makes the reserve, so that a store that begins on a full disk knows it.
+    pub(super) fn try_disk(&self, disk: &mut Disk, now: StoreTime) {
+        match disk.write(&Rows::new(), self.clocks(now)) {
+            Ok(()) => {
+                // Without a reserve the disk counts as full, and is tried again.
+                let made = disk.make_reserve();
+                self.set_full(made.err().map(|error| error.to_string()));
+            }
+            Err(error) => self.failed(Batch::new(now), error.to_string()),
+        }
+    }
+
+    /// Whether the disk has no room for more claims.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the disk is full, and why it counts as such.
+    fn set_full(&self, full: Option<String>) {
+        let was_full = self.is_full.swap(full.is_some(), Ordering::Relaxed);
+        match full {
+            Some(error) if !was_full => tracing::warn!(
+                error,
+                "the disk is full; new claims are refused, renewals and releases go on"
+            ),
+            None if was_full => tracing::info!("the disk has room again; claims are admitted"),
+            Some(_) | None => {}
         }
     }
 
@@ -98,6 +124,11 @@ impl FileJournal {
         self.state().trouble.clone()
     }
 
+    /// Whether only a restart helps.
+    pub(super) fn is_broken(&self) -> bool {
+        self.state().is_broken
+    }
+
     /// How many commits have succeeded, and how many have failed.
     pub(super) fn commits(&self) -> [u64; 2] {
         [&self.commits, &self.failed_commits].map(|count| count.load(Ordering::Relaxed))
@@ -110,7 +141,7 @@ impl FileJournal {
     pub(super) async fn written(&self, deadline: Instant) -> Result<(), StoreError> {
         let progress = {
             let state = self.state();
-            match state.batch.is_due {
+            match state.batch.is_due || state.is_broken {
                 true => Some(state.batch.progress.subscribe()),
                 false => state.committing.clone(),
             }
@@ -161,26 +192,21 @@ impl FileJournal {
     pub(super) async fn write_to(self: Arc<Self>, disk: Disk) {
         let disk = Arc::new(Mutex::new(disk));
         let mut backoff = Backoff::default();
-        while let Some((batch, is_last)) = self.next().await {
-            let (disk, clocks) = (Arc::clone(&disk), self.clocks(batch.now));
+        let mut restore_at = Instant::now() + RESTORE_INTERVAL;
+        while let Some((batch, is_last)) = self.next(restore_at).await {
             // Cancellation safety: this task ends with its runtime only, and the commit then succeeds or not, unreported.
-            let written = tokio::task::spawn_blocking(move || {
+            let (this, disk) = (Arc::clone(&self), Arc::clone(&disk));
+            let done = tokio::task::spawn_blocking(move || {
                 let mut disk = disk.lock().unwrap_or_else(|panicked| panicked.into_inner());
-                let written = disk.write(&batch.rows, clocks);
-                (batch, written.map_err(|error| error.to_string()))
+                match batch {
+                    Some(batch) => this.commit(&mut disk, batch),
+                    None => this.restore(&mut disk),
+                }
             });
-            match written.await {
-                Ok((batch, Ok(()))) => {
-                    backoff.reset();
-                    self.succeeded(batch);
-                }
-                Ok((batch, Err(error))) => {
-                    self.failed(batch, error);
-                    if is_last {
-                        return;
-                    }
-                    sleep(backoff.next(PAUSE_MIN, PAUSE_MAX)).await;
-                }
+            match done.await {
+                Ok(true) => backoff.reset(),
+                Ok(false) if is_last => return,
+                Ok(false) => sleep(backoff.next(PAUSE_MIN, PAUSE_MAX)).await,
                 // What was to be written is lost, so that nothing that follows could be relied on.
                 Err(panicked) => {
                     return self.broken(format!("writing to the disk panicked: {panicked}"));
@@ -189,32 +215,85 @@ impl FileJournal {
             if is_last {
                 return;
             }
+            if !self.is_full() || restore_at <= Instant::now() {
+                restore_at = Instant::now() + RESTORE_INTERVAL;
+            }
         }
     }
 
-    /// The next batch that is due, and whether it is the last one.
-    async fn next(&self) -> Option<(Batch, bool)> {
+    /// The next batch that is due, and whether it is the last one. No batch if the reserve is to be made again first.
+    async fn next(&self, restore_at: Instant) -> Option<(Option<Batch>, bool)> {
         loop {
+            let mut restore_at = self.is_full().then_some(restore_at);
             {
                 let mut state = self.state();
+                let is_closed = state.is_closed;
+                restore_at = restore_at.filter(|_| state.trouble.is_none() && !is_closed);
+                if restore_at.is_some_and(|at| at <= Instant::now()) {
+                    return Some((None, false));
+                }
+                if state.is_broken {
+                    return None;
+                }
                 if state.batch.is_due {
                     let now = state.batch.now;
                     let batch = std::mem::replace(&mut state.batch, Batch::new(now));
                     state.committing = Some(batch.progress.subscribe());
-                    return Some((batch, state.is_closed));
+                    return Some((Some(batch), is_closed));
                 }
-                if state.is_closed {
+                if is_closed {
                     return None;
                 }
             }
-            self.changed.notified().await;
+            let changed = self.changed.notified();
+            match restore_at {
+                // At this time or when something has changed, there is something to do.
+                Some(at) => drop(timeout_at(at, changed).await),
+                None => changed.await,
+            }
         }
+    }
+
+    /// Writes the batch. Returns whether it is on the disk.
+    fn commit(&self, disk: &mut Disk, batch: Batch) -> bool {
+        let written = disk.write(&batch.rows, self.clocks(batch.now));
+        if !disk.has_reserve() && !self.is_full() {
+            self.set_full(Some("its reserve was needed for a commit".to_owned()));
+        }
+        // What is written to a file without a name is gone with this process.
+        if !self.check_files(&disk.identities()) {
+            return false;
+        }
+        let is_written = written.is_ok();
+        match written {
+            Ok(()) => self.succeeded(batch),
+            Err(error) => self.failed(batch, error.to_string()),
+        }
+        is_written
+    }
+
+    /// Makes the reserve again if the disk has room.
+    fn restore(&self, disk: &mut Disk) -> bool {
+        match disk.restore_reserve() {
+            Ok(()) => self.set_full(None),
+            Err(error) => tracing::debug!(%error, "the disk is still full"),
+        }
+        true
+    }
+
+    /// Ends the journal if one of the files was removed or replaced. Returns whether they are in their places.
+    pub(super) fn check_files(&self, files: &Identities) -> bool {
+        let checked = files.check();
+        checked.map_err(|error| self.broken(error)).is_ok()
     }
 
     fn succeeded(&self, batch: Batch) {
         self.commits.fetch_add(1, Ordering::Relaxed);
         {
             let mut state = self.state();
+            if state.is_broken {
+                return;
+            }
             if state.trouble.take().is_some() {
                 tracing::info!("the store writes to its disk again");
             }
@@ -250,11 +329,17 @@ impl FileJournal {
     }
 
     fn broken(&self, error: String) {
-        tracing::error!(error, "the store is closed; restart the process");
         let mut state = self.state();
+        if !std::mem::replace(&mut state.is_broken, true) {
+            tracing::error!(error, "the store is closed; restart the process");
+        }
         state.trouble = Some(format!("{error}; restart the process"));
         state.is_closed = true;
         state.committing = None;
+        // The requests that wait for it need not wait until their deadlines.
+        state.batch.progress.send_replace(Progress::Failed);
+        drop(state);
+        self.changed.notify_one();
     }
 
     fn clocks(&self, store: StoreTime) -> Clocks {
@@ -285,32 +370,31 @@ impl memory::Journal for FileJournal {
         self.changed.notify_one();
     }
 
-    async fn room(&self) {
+    fn is_full(&self) -> bool {
+        self.is_full()
+    }
+
+    async fn room(&self) -> bool {
+        let rows_max = match self.is_full() {
+            true => ROWS_WHEN_FULL,
+            false => ROWS_PER_COMMIT,
+        };
         loop {
-            let progress = {
+            let mut progress = {
                 let state = self.state();
-                match state.batch.rows.len() {
-                    ..=ROWS_PER_SWEEP => return,
-                    _ => state.batch.progress.subscribe(),
+                // The next commit may come at any time or never.
+                if state.trouble.is_some() || state.is_closed {
+                    return false;
                 }
+                if state.batch.rows.len() <= rows_max {
+                    return true;
+                }
+                state.batch.progress.subscribe()
             };
-            let mut progress = progress;
             // An error says that the batch is gone, too.
             let _ = progress
                 .wait_for(|progress| *progress != Progress::Pending)
                 .await;
-        }
-    }
-}
-
-impl Batch {
-    fn new(now: StoreTime) -> Self {
-        Self {
-            rows: Rows::new(),
-            notifications: Vec::new(),
-            now,
-            is_due: false,
-            progress: watch::Sender::new(Progress::Pending),
         }
     }
 }

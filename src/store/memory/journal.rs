@@ -13,8 +13,20 @@ pub(in crate::store) trait Journal: Send + Sync {
     /// while the state is locked.
     fn record(&self, state: &State, now: StoreTime, notifications: Vec<Notification>);
 
-    /// Waits until there is room for what a sweep changes, so that sweeps are no faster than the journal.
-    async fn room(&self);
+    /// Whether there is room only for steps that need no more of it.
+    fn is_full(&self) -> bool;
+
+    /// Waits until there is room for what a sweep or an eviction changes, so that they are no faster than the journal.
+    /// Returns false if there is none until the journal can write again.
+    async fn room(&self) -> bool;
+}
+
+/// Waits for the [room](Journal::room) of the journal, if there is one.
+pub(super) async fn has_room(journal: Option<&dyn Journal>) -> bool {
+    match journal {
+        Some(journal) => journal.room().await,
+        None => true,
+    }
 }
 
 /// Calls the listener with each notification.

@@ -76,6 +76,14 @@ impl Connector {
         self.transport.open_pubsub(place, &self.settings).await
     }
 
+    /// The Sentinels that name the Redis, and how to reach them; none if its address is known.
+    pub(super) fn sentinels(&self) -> Option<(&Sentinels, &Transport)> {
+        match &self.target {
+            Target::At(_) => None,
+            Target::By(sentinels) => Some((sentinels, &self.transport)),
+        }
+    }
+
     /// The URL of the store, without credentials.
     pub(super) fn url(&self) -> &str {
         &self.url

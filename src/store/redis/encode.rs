@@ -63,6 +63,8 @@ impl Node {
         }
         let may_grant = match self.recovery.grace_left() {
             Some(_) => MayGrant::Nothing,
+            // A grant would be rolled back. Those that wait keep their places meanwhile.
+            None if self.has_few_replicas() => MayGrant::Nothing,
             None if self.recovery.passes_over() => MayGrant::All,
             None => MayGrant::PastNobody,
         };

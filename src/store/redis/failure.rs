@@ -142,7 +142,8 @@ impl Failure {
             Fault::Io if mentions("lookup") => "its host name cannot be resolved",
             Fault::Io => "there is no connection, or it broke",
             Fault::Auth if mentions("NOAUTH") => {
-                "it asks for a password; set redis.password or redis.password_file"
+                "it asks for a password; write it to a file and set redis.password_file (--redis-password-file, \
+                 LEASEHOLD_REDIS_PASSWORD_FILE), or set LEASEHOLD_REDIS_PASSWORD"
             }
             Fault::Auth => "it refuses the user or the password",
             Fault::Permission => return self.missing_right(),
@@ -160,6 +161,7 @@ impl Failure {
             }
             Fault::Replica => "it is a replica, which takes no writes",
             Fault::ReadOnly => "it takes no writes: it lacks replicas, or cannot write to its disk",
+            Fault::Unreplicated => return self.detail.clone(),
             Fault::Busy => "it is starting, or busy with a script",
             Fault::Full | Fault::Limit => "it has no room for more data",
             Fault::Refused => "it would lose leases",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
 use super::failure::Failure;
@@ -67,7 +67,14 @@ impl HealthCheck {
         let before = self.last_check.replace(check.clone());
         match check {
             _ if before.as_ref() == Some(check) => {}
-            Ok(()) => tracing::info!(address, "the store answers"),
+            Ok(()) => {
+                let persistence = findings
+                    .iter()
+                    .flatten()
+                    .find(|finding| finding.topic == "persistence");
+                let persistence = persistence.map(|finding| finding.detail.as_str());
+                tracing::info!(address, persistence, "the store answers");
+            }
             Err(failure) => {
                 let explanation = &failure.explanation;
                 let until_then = match findings {
@@ -108,10 +115,10 @@ impl RedisStore {
             self.node.pool.sweep();
             let probing = self.node.messages.probe(connection.socket());
             // Whether messages can be sent is independent of whether the store answers.
-            let _ = tokio::time::timeout_at(deadline, probing).await;
+            let _ = timeout_at(deadline, probing).await;
             // Opens a pooled connection before a request needs one.
             let _ = self.node.pool.get(deadline).await;
-            return Ok(());
+            return self.check_replicas(deadline).await;
         }
         let mut connection = self.node.pool.get(deadline).await?;
         let began = Instant::now();
@@ -120,7 +127,7 @@ impl RedisStore {
             self.node.messages.probe(connection.socket()).await;
             verified
         };
-        let trouble = match tokio::time::timeout_at(deadline, checking).await {
+        let trouble = match timeout_at(deadline, checking).await {
             Ok(Ok(_)) => {
                 self.node.recovery.is_back(began);
                 // The address may lead to a suitable Redis by now, for example after a failover.
@@ -134,6 +141,17 @@ impl RedisStore {
         };
         connection.abandon();
         Err(trouble.into())
+    }
+
+    /// Too few replicas are a finding; a right that is missing lasts until somebody grants it.
+    async fn check_replicas(&self, deadline: Instant) -> Result<(), CheckFailure> {
+        if let Some(replication) = &self.node.replication
+            && let Ok(Err(failure)) = timeout_at(deadline, replication.check()).await
+            && failure.is_lasting()
+        {
+            return Err(failure.into());
+        }
+        Ok(())
     }
 
     /// Why the last check did not reach the store, and since when no request has.
@@ -156,6 +174,7 @@ impl RedisStore {
     pub(super) fn findings(&self) -> Option<(Vec<Finding>, i64)> {
         let (mut findings, clock_offset_ms) = self.node.recovery.findings()?;
         findings.push(self.node.messages.finding());
+        findings.extend(self.node.replication.as_ref().map(|it| it.finding()));
         Some((findings, clock_offset_ms))
     }
 

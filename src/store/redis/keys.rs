@@ -1,5 +1,5 @@
 //! Every key that Leasehold has in Redis, except those that the scripts derive from a lock's key: `lua/lease.lua` and
-//! `lua/ticket.lua` describe them. No other file builds keys.
+//! `lua/queue.lua` describe them. No other file builds keys.
 //!
 //! `lh:1:` is the schema's version: another layout gets another number, and both can exist side by side. The bucket in
 //! braces is the hash tag, so all keys of a lock and its fencing counter share a slot. Nothing that a client chooses
@@ -25,6 +25,9 @@ pub(super) const RELEASES_CHANNEL: &str = concat!(prefix!(), "releases:");
 
 /// The channel on which scripts announce that the clock of Redis was set back, from any database.
 pub(super) const CLOCK_CHANNEL: &str = concat!(prefix!(), "clock");
+
+/// The channel of the messages that show how far the replicas are. Nobody listens to it.
+pub(super) const BARRIER_CHANNEL: &str = concat!(prefix!(), "barrier");
 
 /// The lock's record: a hash.
 pub(super) fn lock(name: &LockName) -> String {

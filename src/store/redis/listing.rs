@@ -200,7 +200,7 @@ impl RedisStore {
             let request = ScriptRequest::new(&scripts::SHIFT);
             let command = |_| {
                 let mut command = request.command(&[]);
-                command.arg(cursor).arg(&pattern).arg(SHIFT_STEP);
+                command.arg(cursor).arg(SHIFT_STEP).arg(&pattern);
                 command
             };
             let step = self.shift_step(request, command, deadlines).await?;
@@ -217,11 +217,11 @@ impl RedisStore {
     async fn shift_holders(&self, lock: &[u8], deadlines: Deadlines) -> Result<(), StoreError> {
         let mut cursor = 0;
         loop {
-            let request = ScriptRequest::new(&scripts::SHIFT_HOLDERS);
+            let request = ScriptRequest::new(&scripts::SHIFT);
             let command = |_| {
                 let mut command = request.evalsha(1);
                 command.arg(lock).arg(&request.id.to_be_bytes());
-                command.arg(cursor).arg(SHIFT_STEP);
+                command.arg(cursor).arg(SHIFT_STEP).arg("");
                 command
             };
             let step = self.shift_step(request, command, deadlines).await?;

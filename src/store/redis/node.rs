@@ -14,6 +14,7 @@ use super::pool::Pool;
 use super::probe;
 use super::pubsub::PubSub;
 use super::recovery::Recovery;
+use super::replication::Replication;
 use super::reply::{InTime, Malformed, Reply};
 use super::scripts::ScriptRequest;
 use crate::backoff::Backoff;
@@ -31,12 +32,15 @@ pub(super) struct Node {
     pub(super) pool: Arc<Pool>,
     pub(super) recovery: Arc<Recovery>,
     pub(super) messages: Arc<PubSub>,
+    /// None if no replica has to confirm what is reported.
+    pub(super) replication: Option<Arc<Replication>>,
     /// How many answers belonged to another request.
     pub(super) mismatches: AtomicU64,
     /// Held by the request that announces a TTL, so that only one of many with the same TTL does.
     pub(super) announcing: tokio::sync::Mutex<()>,
-    /// Finds out when a Redis that is down is back. Ends with the store.
-    pub(super) _probe: AbortOnDropHandle<()>,
+    /// What goes on beside requests, and ends with the store: among others, finding out when a Redis that is down is
+    /// back.
+    pub(super) _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 /// The answer of a script.

@@ -15,6 +15,8 @@ use super::pool::Pool;
 use super::probe;
 use super::pubsub::PubSub;
 use super::recovery::{FleetState, Recovery};
+use super::replication::Replication;
+use super::switches;
 use crate::config::{RedisAddress, RedisConfig, SentinelAddress};
 use crate::domain::Attempt;
 use crate::store::StoreError;
@@ -70,16 +72,28 @@ impl RedisStore {
         let process = Attempt::random().0;
         let messages = PubSub::new(process, database, Arc::clone(&fleet));
         let messages = Arc::new(messages);
+        let fleet_of_switches = Arc::clone(&fleet);
         let recovery = Recovery::new(config, lease_max, fleet, Arc::clone(&messages));
         let recovery = Arc::new(recovery);
         let pool = Pool::new(connector, config.connections, Arc::clone(&recovery));
         let pool = Arc::new(pool);
+        let replication = Replication::new(config, &pool, &recovery);
         let probing = probe::run(Arc::downgrade(&pool), Arc::clone(&recovery));
+        let listening = switches::run(pool.connector(), fleet_of_switches, Arc::downgrade(&pool));
+        let mut tasks = vec![
+            AbortOnDropHandle::new(tokio::spawn(probing)),
+            AbortOnDropHandle::new(tokio::spawn(listening)),
+        ];
+        if let Some(replication) = &replication {
+            let probing = Arc::clone(replication).probe();
+            tasks.push(AbortOnDropHandle::new(tokio::spawn(probing)));
+        }
         let node = Node {
             pool,
             recovery,
-            _probe: AbortOnDropHandle::new(tokio::spawn(probing)),
             messages,
+            replication,
+            _tasks: tasks,
             mismatches: AtomicU64::new(0),
             announcing: tokio::sync::Mutex::default(),
         };

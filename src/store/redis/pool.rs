@@ -41,6 +41,8 @@ pub(super) struct Pool {
 /// and the requests of this runtime, its waiters among them, must not wait for that to end.
 const BORROW_AFTER: Duration = Duration::from_millis(50);
 
+const NOT_IN_TIME: &str = "no connection in time";
+
 const UNPOISONED: &str = "nobody panics while holding it";
 
 /// As [`Pool::refusal`] returns it.
@@ -93,7 +95,7 @@ impl Pool {
         match connection {
             Ok(Ok(connection)) => Ok(connection.clone()),
             Ok(Err(bb8::RunError::User(failure))) => Err(failure),
-            Ok(Err(bb8::RunError::TimedOut)) | Err(_) => Err(self.not_connected()),
+            Ok(Err(bb8::RunError::TimedOut)) | Err(_) => Err(self.not_connected(NOT_IN_TIME)),
         }
     }
 
@@ -136,15 +138,14 @@ impl Pool {
             .build_unchecked(self.manager.clone())
     }
 
-    /// Why there is no connection, if known. Nothing was sent.
-    pub(super) fn not_connected(&self) -> Failure {
-        let none = "no connection in time";
+    /// The failure of a request without a connection: `what` happened, and why, if it is known. Nothing was sent.
+    pub(super) fn not_connected(&self, what: &str) -> Failure {
         let mut failure = match self.refusal() {
             Some(mut refusal) => {
-                refusal.detail = format!("{none}: {}", refusal.detail);
+                refusal.detail = format!("{what}: {}", refusal.detail);
                 refusal
             }
-            None => Failure::new(Fault::Io, Fate::NotDone, none),
+            None => Failure::new(Fault::Io, Fate::NotDone, what),
         };
         // What may pass is worth the rest of the time that the request has.
         failure.is_worth_retrying = !failure.is_lasting();
@@ -160,7 +161,7 @@ impl Pool {
     pub(super) async fn connect(&self, deadline: Instant) -> Result<Connection, Failure> {
         match timeout_at(deadline, self.manager.connect()).await {
             Ok(opened) => opened,
-            Err(_) => Err(self.not_connected()),
+            Err(_) => Err(self.not_connected(NOT_IN_TIME)),
         }
     }
 

@@ -24,9 +24,9 @@ pub(super) fn known_down(pool: &Pool, recovery: &Recovery) -> Option<Failure> {
     let length = recovery.outage.length();
     let silence = length.filter(|it| *it >= KNOWN_DOWN_AFTER && recovery.outage.is_confirmed())?;
     // None while connections can be opened: whatever goes wrong then, each request has to find out.
-    let mut failure = pool.refusal()?;
+    pool.refusal()?;
+    let mut failure = pool.not_connected(&format!("silent for {} s", silence.as_secs()));
     failure.is_worth_retrying = false;
-    failure.detail = format!("silent for {} s: {}", silence.as_secs(), failure.detail);
     Some(failure)
 }
 

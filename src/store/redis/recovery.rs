@@ -32,6 +32,7 @@ use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
 use crate::store::{Fault, Finding};
 pub(super) use fleet::FleetState;
+use fleet::grants_wait;
 use outage::Outage;
 use redis_time::RedisTime;
 use reply::RecoveryReply;
@@ -102,7 +103,13 @@ impl Recovery {
         if !server.runs_scripts() {
             // So nothing is granted.
             self.is_refused.store(true, Ordering::Relaxed);
-            self.known.lock().expect(UNPOISONED).server = Some(server);
+            let mut known = self.known.lock().expect(UNPOISONED);
+            // Connections of one epoch all lead to one Redis.
+            let before = known.server.as_ref();
+            if before.is_some_and(|before| before.run_id != server.run_id) {
+                self.fleet.renew_connections();
+            }
+            known.server = Some(server);
             return Ok(self.epoch());
         }
         for _ in 0..EXCHANGES_MAX {
@@ -386,13 +393,6 @@ impl Recovery {
         let findings = server.findings(self.accepted_policy.as_deref(), known.clock_offset_ms);
         Some((findings, known.clock_offset_ms))
     }
-}
-
-fn grants_wait(left: Duration, why: &str) {
-    tracing::warn!(
-        new_grants_wait_ms = left.as_millis() as u64,
-        "{why}; new grants wait, renewals and releases go on"
-    );
 }
 
 #[cfg(test)]

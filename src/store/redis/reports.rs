@@ -213,11 +213,37 @@ impl Node {
             // Rare; boxed so that it does not enlarge every request.
             Box::pin(self.share(ttl, deadline)).await?;
         }
+        // The TTL that was just shared must not be lost either.
+        self.confirm(epoch, deadline).await?;
         // Processes that noticed a loss since may have learned this TTL too late, and do not wait that long.
         if epoch != self.recovery.epoch() {
             return Err(may_be_lost());
         }
         Ok(())
+    }
+
+    /// Makes sure that no failover loses what Redis has answered over connections of this epoch, if replicas have to
+    /// confirm it.
+    pub(super) async fn confirm(&self, epoch: u64, deadline: Instant) -> Result<(), StoreError> {
+        match &self.replication {
+            None => Ok(()),
+            // Boxed so that it does not enlarge the requests that need no replicas.
+            Some(replication) => Box::pin(replication.confirm(epoch, deadline)).await,
+        }
+    }
+
+    /// Whether too few replicas confirm.
+    pub(super) fn has_few_replicas(&self) -> bool {
+        self.replication.as_ref().is_some_and(|it| it.has_trouble())
+    }
+
+    /// Refuses a claim at once while too few replicas confirm.
+    pub(super) fn refuse_unreplicated(&self) -> Result<(), StoreError> {
+        let trouble = self.replication.as_ref().and_then(|it| it.trouble());
+        match trouble {
+            None => Ok(()),
+            Some(failure) => Err(StoreError::unavailable(failure.fault, failure.detail)),
+        }
     }
 
     /// Makes sure that all processes know of leases this long. One of many requests announces it.

@@ -1,4 +1,4 @@
-//! The scripts, one for each verb, and how one is sent. `node` retries until Redis answers, and `reply` reads the answer.
+//! The scripts, one for each verb and assembled from files, and how one is sent. `node` retries until Redis answers, and `reply` reads the answer.
 
 use std::sync::LazyLock;
 
@@ -23,8 +23,8 @@ pub(super) struct ScriptRequest {
 }
 
 impl Script {
-    fn new(source: &str) -> Self {
-        let source = with_constants(source);
+    fn new(name: &'static str) -> Self {
+        let source = with_constants(&assembled(name));
         let sha = redis::Script::new(&source).get_hash().to_owned();
         Self { source, sha }
     }
@@ -88,53 +88,72 @@ impl ScriptRequest {
     }
 }
 
-/// The source of one part of a script: a file, or several that are included together, in the order in which they depend
-/// on each other.
-macro_rules! part {
-    (lock) => {
-        concat!(
-            part!("lease"),
-            part!("clock_step"),
-            part!("ending"),
-            part!("holders"),
-            part!("state")
-        )
-    };
-    (queue) => {
-        concat!(part!("ticket"), part!("queue"))
-    };
-    ($file:literal) => {
-        include_str!(concat!("lua/", $file, ".lua"))
+/// The beginning of a line that stands for other files, by their names. A script has each of them once, where it is
+/// first included. A file includes what it uses.
+const INCLUDE: &str = "-- include: ";
+
+macro_rules! files {
+    ($($name:literal)+) => {
+        /// All files, by their names.
+        const FILES: &[(&str, &str)] = &[$(($name, include_str!(concat!("lua/", $name, ".lua")))),+];
     };
 }
 
-/// A script consists of its own file, the files that it includes, and those that continue it where its fast path ends.
+files! {
+    "acquire" "acquire_conflicts" "acquire_grant" "acquire_held" "acquire_options" "acquire_wait"
+    "announce" "clock" "clock_step" "ending" "evict" "fence" "holders" "inspect" "lease" "page"
+    "queue" "recovery" "release" "renew" "reservation" "scan" "shift" "state" "suspend" "times"
+    "withdraw"
+}
+
 macro_rules! scripts {
-    ($($name:ident: [$($part:tt)+],)+) => {
-        $(
-            pub(super) static $name: LazyLock<Script> =
-                LazyLock::new(|| Script::new(concat!($(part!($part)),+)));
-        )+
+    ($($name:ident = $file:literal;)+) => {
+        $(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| Script::new($file));)+
 
         #[cfg(test)]
-        const SOURCES: &[&str] = &[$(concat!($(part!($part)),+)),+];
+        const SCRIPTS: &[&str] = &[$($file),+];
     };
 }
 
 scripts! {
-    ACQUIRE: ["clock" "acquire" "fence" "acquire_reserved" "times" "acquire_options" lock queue "view" "acquire_held" "acquire_replay" "acquire_conflicts" "acquire_wait" "acquire_grant"],
-    SUSPEND: ["clock" "times" lock queue "view" "suspend"],
-    RENEW: ["clock" "renew" "times" "renew_options" lock queue "renew_general"],
-    RELEASE: ["clock" "release" "times" lock queue "release_general"],
-    WITHDRAW: ["clock" "times" lock queue "withdraw"],
-    EVICT: ["clock" "times" lock queue "evict"],
-    INSPECT: ["clock" "times" lock queue "view" "inspect"],
-    SCAN: ["clock" "took" "times" lock "scan"],
-    PAGE: ["clock" "took" "times" lock queue "view" "page"],
-    SHIFT: ["clock" "took" "times" lock "shift"],
-    SHIFT_HOLDERS: ["clock" "took" "times" lock "shift_holders"],
-    RECOVERY: ["clock" "recovery"],
-    ANNOUNCE: ["announce"],
+    ACQUIRE = "acquire";
+    SUSPEND = "suspend";
+    RENEW = "renew";
+    RELEASE = "release";
+    WITHDRAW = "withdraw";
+    EVICT = "evict";
+    INSPECT = "inspect";
+    SCAN = "scan";
+    PAGE = "page";
+    SHIFT = "shift";
+    RECOVERY = "recovery";
+    ANNOUNCE = "announce";
+}
+
+/// A script with the files that it includes.
+fn assembled(name: &'static str) -> String {
+    let mut source = String::new();
+    include(name, &mut Vec::new(), &mut source);
+    source
+}
+
+fn include(name: &'static str, included: &mut Vec<&'static str>, source: &mut String) {
+    if included.contains(&name) {
+        return;
+    }
+    included.push(name);
+    let file = FILES.iter().find(|(known, _)| *known == name);
+    let (_, text) = file.expect("the tests assemble every script");
+    for line in text.split_inclusive('\n') {
+        match line.strip_prefix(INCLUDE) {
+            Some(names) => {
+                for name in names.split_whitespace() {
+                    include(name, included, source);
+                }
+            }
+            None => source.push_str(line),
+        }
+    }
 }
 
 /// A script with the values of its constants, and without its comments.
@@ -186,8 +205,27 @@ mod tests {
     }
 
     fn used_constants() -> impl Iterator<Item = &'static str> {
-        let pieces = SOURCES.iter().flat_map(|source| pieces(source));
+        let pieces = FILES.iter().flat_map(|(_, text)| pieces(text));
         pieces.filter(|piece| is_constant_name(piece) && !["KEYS", "ARGV"].contains(piece))
+    }
+
+    #[test]
+    fn a_script_has_each_file_once_and_each_file_is_of_a_script() {
+        let mut all = Vec::new();
+        for name in SCRIPTS {
+            let mut included = Vec::new();
+            include(name, &mut included, &mut String::new());
+            all.extend(included);
+        }
+        for (name, text) in FILES {
+            assert!(all.contains(name), "no script includes {name}.lua");
+            let first_line = text.lines().next();
+            for script in SCRIPTS {
+                let source = assembled(script);
+                let times = source.lines().filter(|line| Some(*line) == first_line);
+                assert!(times.count() <= 1, "{script} has {name}.lua twice");
+            }
+        }
     }
 
     #[test]
@@ -204,26 +242,25 @@ mod tests {
     /// Redis would find out only when the script gets there.
     #[test]
     fn a_script_calls_only_what_it_has_defined_before() {
-        const OF_LUA: [&str; 12] = [
-            "and", "elseif", "function", "if", "in", "ipairs", "not", "or", "pairs", "return",
-            "tonumber", "unpack",
+        const OF_LUA: [&str; 14] = [
+            "and", "elseif", "error", "function", "if", "in", "ipairs", "not", "or", "pairs",
+            "return", "tonumber", "type", "unpack",
         ];
-        for source in SOURCES {
-            let script = with_constants(source);
+        for name in SCRIPTS {
+            let script = with_constants(&assembled(name));
             let pieces: Vec<_> = pieces(&script).collect();
             let mut defined: Vec<&str> = OF_LUA.to_vec();
-            for (at, name) in pieces.iter().enumerate() {
+            for (at, called) in pieces.iter().enumerate() {
                 let before = |words| at.checked_sub(words).map_or("", |at| pieces[at]);
                 if ["local", "function"].contains(&before(2)) && before(1) == " " {
-                    defined.push(name);
+                    defined.push(called);
                 }
-                let is_name = name.starts_with(|letter: char| letter.is_ascii_alphabetic());
+                let is_name = called.starts_with(|letter: char| letter.is_ascii_alphabetic());
                 let is_called = is_name && pieces.get(at + 1).is_some_and(|it| it.starts_with('('));
                 let is_method = before(1).ends_with('.');
                 assert!(
-                    !is_called || is_method || defined.contains(name),
-                    "{name} is called, but not defined in {}",
-                    script.lines().next_back().unwrap_or_default()
+                    !is_called || is_method || defined.contains(called),
+                    "{name}.lua calls {called} before it is defined"
                 );
             }
         }
@@ -236,9 +273,9 @@ mod tests {
             with_constants(source),
             "local a = '60000' \nb(1024 - 1, 'BUCKETS -- ', MY_BUCKETS)\n"
         );
-        for source in SOURCES {
-            assert_eq!(pieces(source).collect::<String>(), *source);
-            assert!(!source.contains("\\'") && !source.contains('"'));
+        for (_, text) in FILES {
+            assert_eq!(pieces(text).collect::<String>(), *text);
+            assert!(!text.contains("\\'") && !text.contains('"'));
         }
     }
 }

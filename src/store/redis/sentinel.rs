@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use redis::aio::PubSub;
 use redis::{RedisConnectionInfo, RedisResult};
 use tokio::net::lookup_host;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -65,6 +66,25 @@ impl Sentinels {
         }
     }
 
+    /// The Sentinels of the URL.
+    pub(super) fn seeds(&self) -> &[Place] {
+        &self.seeds
+    }
+
+    /// The name under which they watch the primary.
+    pub(super) fn name(&self) -> &str {
+        &self.primary
+    }
+
+    /// A connection for messages of one of them.
+    pub(super) async fn open_pubsub(
+        &self,
+        transport: &Transport,
+        place: &Place,
+    ) -> Result<PubSub, Failure> {
+        transport.open_pubsub(place, &self.settings).await
+    }
+
     /// The place of the primary.
     ///
     /// # Errors
@@ -90,11 +110,11 @@ impl Sentinels {
         if !is_majority(&answers) {
             return Err(too_few(answers.len(), failures));
         }
-        let count = answers.len();
+        let all_answer = answers.len() == total(&answers);
         let latest = answers.into_values().max_by_key(|answer| answer.epoch);
-        match latest.filter(|answer| self.is_latest(answer.epoch)) {
+        match latest.filter(|answer| self.is_latest(answer.epoch, all_answer)) {
             Some(answer) => Ok(answer.primary),
-            None => Err(too_few(count, failures)),
+            None => Err(outdated(&failures)),
         }
     }
 
@@ -123,11 +143,13 @@ impl Sentinels {
         failures
     }
 
-    /// Whether no answer had a larger epoch lately: those that knew of the last failover may not answer this time.
-    fn is_latest(&self, epoch: u64) -> bool {
+    /// Whether no answer had a larger epoch lately: those that knew of the last failover may not answer this time. If all
+    /// Sentinels answer, none is missing that could know of one: then they were set up anew.
+    fn is_latest(&self, epoch: u64, all_answer: bool) -> bool {
         let mut latest = self.latest.lock().expect("nobody panics while holding it");
-        let is_behind = latest
-            .is_some_and(|(known, seen_at)| epoch < known && seen_at.elapsed() < EPOCH_KNOWN_FOR);
+        let is_behind = latest.is_some_and(|(known, seen_at)| {
+            epoch < known && !all_answer && seen_at.elapsed() < EPOCH_KNOWN_FOR
+        });
         if !is_behind {
             *latest = Some((epoch, Instant::now()));
         }
@@ -192,8 +214,24 @@ fn place(of: &Fields) -> Option<Place> {
 
 /// Whether most of all Sentinels have answered, as far as those that have know the others.
 fn is_majority(answers: &HashMap<String, SentinelAnswer>) -> bool {
-    let total = answers.values().map(|answer| answer.others.len() + 1).max();
-    total.is_some_and(|total| answers.len() > total / 2)
+    !answers.is_empty() && answers.len() > total(answers) / 2
+}
+
+/// How many Sentinels there are, as far as those that have answered know.
+fn total(answers: &HashMap<String, SentinelAnswer>) -> usize {
+    let known = answers.values().map(|answer| answer.others.len() + 1);
+    known.max().unwrap_or(0)
+}
+
+/// The Sentinels that answer know only earlier failovers than one that answered before.
+fn outdated(failures: &[Failure]) -> Failure {
+    let details: Vec<&str> = failures.iter().map(|it| it.detail.as_str()).collect();
+    let detail = format!("the last failover is not known ({})", details.join("; "));
+    Failure::new(Fault::Io, Fate::NotDone, detail)
+        .because(
+            "a Sentinel that does not answer now knew a later failover than those that answer, so the primary is not known",
+        )
+        .passing()
 }
 
 /// What stands in the way; if it is not the same for all Sentinels, that may pass.
@@ -249,11 +287,15 @@ mod tests {
             is_encrypted: false,
         };
         let sentinels = Sentinels::new(&address, RedisConnectionInfo::default());
-        assert!(sentinels.is_latest(3));
-        assert!(!sentinels.is_latest(2));
-        assert!(sentinels.is_latest(3));
+        assert!(sentinels.is_latest(3, false));
+        assert!(!sentinels.is_latest(2, false));
+        assert!(sentinels.is_latest(3, false));
         tokio::time::advance(EPOCH_KNOWN_FOR).await;
-        assert!(sentinels.is_latest(1), "they were set up anew");
+        assert!(sentinels.is_latest(1, false), "they were set up anew");
+        assert!(
+            sentinels.is_latest(0, true),
+            "none of them knows a later one"
+        );
     }
 
     #[test]

@@ -5,16 +5,16 @@ use std::io;
 use std::sync::Arc;
 
 use redis::RedisError;
-use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use rustls::{AlertDescription, CertificateError, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::failure::{Failure, Fate};
-use crate::config::{ClientIdentity, RedisTls};
+use crate::config::RedisTls;
 use crate::store::Fault;
+use crate::tls::{CertificateFault, client_config, trusted};
 
 /// Encrypts connections to one Redis.
 pub(super) struct Tls {
@@ -80,23 +80,12 @@ impl Tls {
     /// The certificates cannot be used.
     pub(super) fn new(config: &RedisTls) -> Result<Self, Failure> {
         let unusable = |detail: String| Failure::new(Fault::Tls, Fate::NotDone, detail);
-        let mut roots = RootCertStore::empty();
-        match &config.authorities {
-            Some(authorities) => {
-                for authority in authorities {
-                    let added = roots.add(authority.clone());
-                    added.map_err(|error| unusable(format!("redis.tls_ca_file: {error}")))?;
-                }
-            }
-            None => {
-                let of_system = rustls_native_certs::load_native_certs().certs;
-                roots.add_parsable_certificates(of_system);
-                if roots.is_empty() {
-                    let detail = "this system has no root certificates; set redis.tls_ca_file";
-                    return Err(unusable(detail.to_owned()));
-                }
-            }
-        }
+        let roots = trusted(config.authorities.as_deref()).map_err(|problem| {
+            unusable(match config.authorities {
+                Some(_) => format!("redis.tls_ca_file: {problem}"),
+                None => format!("{problem}; set redis.tls_ca_file"),
+            })
+        })?;
         let client = client_config(roots, config.identity.as_ref())
             .map_err(|error| unusable(format!("redis.tls_cert_file: {error}")))?;
         Ok(Self {
@@ -120,21 +109,6 @@ impl Tls {
 
     pub(super) fn has_identity(&self) -> bool {
         self.has_identity
-    }
-}
-
-fn client_config(
-    roots: RootCertStore,
-    identity: Option<&ClientIdentity>,
-) -> Result<ClientConfig, rustls::Error> {
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots);
-    match identity {
-        Some(ClientIdentity { chain, key }) => {
-            builder.with_client_auth_cert(chain.clone(), key.clone_key())
-        }
-        None => Ok(builder.with_no_client_auth()),
     }
 }
 
@@ -181,21 +155,12 @@ pub(super) fn problem_in(error: &RedisError, has_identity: bool) -> Option<TlsPr
 }
 
 fn problem_with(certificate: &CertificateError) -> TlsProblem {
-    use CertificateError as E;
-    // An authority of the same name with another key gives the second one.
-    if matches!(certificate, E::UnknownIssuer | E::BadSignature) {
-        TlsProblem::UnknownAuthority
-    } else if matches!(
-        certificate,
-        E::NotValidForName | E::NotValidForNameContext { .. }
-    ) {
-        TlsProblem::OtherName
-    } else if matches!(certificate, E::Expired | E::ExpiredContext { .. }) {
-        TlsProblem::Expired
-    } else if matches!(certificate, E::NotValidYet | E::NotValidYetContext { .. }) {
-        TlsProblem::NotValidYet
-    } else {
-        TlsProblem::BadCertificate
+    match CertificateFault::of(certificate) {
+        CertificateFault::UnknownAuthority => TlsProblem::UnknownAuthority,
+        CertificateFault::OtherName => TlsProblem::OtherName,
+        CertificateFault::Expired => TlsProblem::Expired,
+        CertificateFault::NotValidYet => TlsProblem::NotValidYet,
+        CertificateFault::Other => TlsProblem::BadCertificate,
     }
 }
 

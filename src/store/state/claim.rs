@@ -1,9 +1,10 @@
 //! A claim as the state machine keeps it: by its keys, and with its public text, which is counted. Tokens are not kept.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::domain::{Claim, ClaimDigest, LockName, LockNames, Metadata, Owner, Token};
 
@@ -86,7 +87,8 @@ impl Deref for KeyedClaim<'_> {
     }
 }
 
-/// Owner and metadata of a claim: kept once for all of its locks, and counted for as long as they are kept. Cloning is cheap, and clones count once.
+/// Owner and metadata of a claim: kept once for all of its locks, in memory and as a row, and counted for as long as they
+/// are kept. Cloning is cheap, and clones count once.
 #[derive(Clone, Debug)]
 pub(super) enum Text {
     /// Just an owner, too short to count. Most claims have no more, and there may be millions of them.
@@ -96,31 +98,86 @@ pub(super) enum Text {
 
 #[derive(Debug)]
 pub(super) struct Whole {
-    owner: Owner,
-    metadata: Option<Metadata>,
+    /// The number of its row.
+    pub(super) number: u64,
+    pub(super) owner: Owner,
+    pub(super) metadata: Option<Metadata>,
     counts: usize,
-    total: TextTotal,
+    texts: Texts,
 }
 
-/// How much of `locks_max` all texts use together. Clones share it.
+/// All texts with rows of their own. Clones are the same texts.
 #[derive(Clone, Default)]
-pub(super) struct TextTotal(Arc<AtomicUsize>);
+pub(super) struct Texts(Arc<TextsShared>);
 
-impl TextTotal {
-    pub(super) fn get(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+#[derive(Default)]
+struct TextsShared {
+    /// How much of `locks_max` they use together.
+    counted: AtomicUsize,
+    rows: Mutex<TextRows>,
+}
+
+#[derive(Default)]
+struct TextRows {
+    kept: BTreeMap<u64, Weak<Whole>>,
+    /// Those that came or went since they were taken last.
+    changed: Vec<u64>,
+}
+
+impl Texts {
+    /// How much of `locks_max` they use.
+    pub(super) fn count(&self) -> usize {
+        self.0.counted.load(Ordering::Relaxed)
+    }
+
+    /// The text of a row, if a claim still has it.
+    pub(super) fn get(&self, number: u64) -> Option<Arc<Whole>> {
+        self.rows().kept.get(&number)?.upgrade()
+    }
+
+    /// The rows that came or went.
+    pub(super) fn take_changed(&self) -> Vec<u64> {
+        std::mem::take(&mut self.rows().changed)
+    }
+
+    /// A text with this number, or the next if there is none.
+    fn add(&self, number: Option<u64>, owner: &Owner, metadata: Option<&Metadata>) -> Arc<Whole> {
+        let counts = counts(owner, metadata);
+        self.0.counted.fetch_add(counts, Ordering::Relaxed);
+        let mut rows = self.rows();
+        let next = || rows.kept.last_key_value().map_or(1, |(last, _)| last + 1);
+        let number = number.unwrap_or_else(next);
+        let whole = Arc::new(Whole {
+            number,
+            owner: owner.clone(),
+            metadata: metadata.cloned(),
+            counts,
+            texts: self.clone(),
+        });
+        rows.kept.insert(number, Arc::downgrade(&whole));
+        rows.changed.push(number);
+        whole
+    }
+
+    fn rows(&self) -> MutexGuard<'_, TextRows> {
+        let rows = self.0.rows.lock();
+        rows.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for TextTotal {
+impl fmt::Debug for Texts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TextTotal")
+        f.write_str("Texts")
     }
 }
 
 impl Drop for Whole {
     fn drop(&mut self) {
-        self.total.0.fetch_sub(self.counts, Ordering::Relaxed);
+        let texts = &self.texts;
+        texts.0.counted.fetch_sub(self.counts, Ordering::Relaxed);
+        let mut rows = texts.rows();
+        rows.kept.remove(&self.number);
+        rows.changed.push(self.number);
     }
 }
 
@@ -138,15 +195,18 @@ impl Text {
     }
 
     /// The text of a claim, counted from now on.
-    pub(super) fn whole(owner: &Owner, metadata: Option<&Metadata>, total: &TextTotal) -> Self {
-        let counts = counts(owner, metadata);
-        total.0.fetch_add(counts, Ordering::Relaxed);
-        Self::Whole(Arc::new(Whole {
-            owner: owner.clone(),
-            metadata: metadata.cloned(),
-            counts,
-            total: total.clone(),
-        }))
+    pub(super) fn whole(owner: &Owner, metadata: Option<&Metadata>, texts: &Texts) -> Self {
+        Self::Whole(texts.add(None, owner, metadata))
+    }
+
+    /// The text of a row that was loaded.
+    pub(super) fn restored(
+        number: u64,
+        owner: &Owner,
+        metadata: Option<&Metadata>,
+        texts: &Texts,
+    ) -> Self {
+        Self::Whole(texts.add(Some(number), owner, metadata))
     }
 
     pub(super) fn is_empty(&self) -> bool {

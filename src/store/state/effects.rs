@@ -26,6 +26,8 @@ pub enum Notification {
 /// not among them: they end with the process whose waiters they are for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Row {
+    /// The owner and metadata of a claim, by their number.
+    Text(u64),
     /// A lease, with its options and the attempts that received it.
     Lease(ClaimKey),
     /// The ticket of a waiting claim, or of one whose place is kept.

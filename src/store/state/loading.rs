@@ -1,13 +1,15 @@
 //! Loading a state from the rows that a durable store has read. Their format is that of `rows`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use super::bytes::{Decoder, Downtime, InvalidRow};
 use super::claim::Text;
 use super::lease::{LeaseOptions, LeaseRecord, Receivers, Turn, Turns};
 use super::lock::{LastExpired, Lock};
-use super::rows::{COOLDOWN, FENCE, LAST_EXPIRED, LEASE, NAME_END, TICKET, TOMBSTONE, VERSION};
+use super::rows::{
+    COOLDOWN, FENCE, LAST_EXPIRED, LEASE, NAME_END, TEXT, TICKET, TOMBSTONE, VERSION,
+};
 use super::tombstones::{End, ExpiredGrant, Tombstone};
 use super::wait_queue::QueueEntry;
 use super::{ClaimKey, State, StoreTime};
@@ -15,13 +17,15 @@ use crate::domain::{
     Attempt, ClaimDigest, Fence, HoldCount, LockName, LockNames, Metadata, Mode, Owner, Share,
 };
 
-/// A state that is being loaded, row by row in any order.
+/// A state that is being loaded, row by row in the order of their keys: texts come before the claims that have them.
 pub struct Loading {
     state: State,
     downtime: Downtime,
     tombstones: Vec<(ClaimDigest, Tombstone)>,
-    /// The texts that count. Claims on several locks share theirs, and it counts once.
-    texts: BTreeMap<(String, Option<String>), Text>,
+    /// The texts that have rows. A row that no claim refers to goes with the first step.
+    texts: BTreeMap<u64, Text>,
+    /// The names of claims that wait for several locks. Each of their tickets has them, and in memory they share them.
+    names: HashSet<LockNames>,
 }
 
 impl Loading {
@@ -33,6 +37,7 @@ impl Loading {
             downtime,
             tombstones: Vec::new(),
             texts: BTreeMap::new(),
+            names: HashSet::new(),
         }
     }
 
@@ -44,6 +49,7 @@ impl Loading {
         let (kind, key) = key.split_first().ok_or(InvalidRow::Damaged)?;
         let mut from = Decoder::new(VERSION, value, self.downtime)?;
         match *kind {
+            TEXT => self.whole_text(u64::from_be_bytes(exactly(key)?), &mut from)?,
             LEASE => self.lease(claim_key(key)?, &mut from)?,
             TICKET => self.ticket(claim_key(key)?, &mut from)?,
             COOLDOWN => {
@@ -139,9 +145,10 @@ impl Loading {
         let count = from.number()?.min(LockNames::COUNT_MAX as u64 + 1);
         let names = (0..count).map(|_| read_name(from.text()?.as_bytes()));
         let names = LockNames::several(names.collect::<Result<_, _>>()?);
+        let names = self.shared(names.map_err(|_| InvalidRow::Damaged)?);
         let ticket = QueueEntry {
             sequence,
-            names: names.map_err(|_| InvalidRow::Damaged)?,
+            names,
             mode,
             text: self.text(from)?,
             until,
@@ -153,19 +160,33 @@ impl Loading {
         Ok(())
     }
 
-    fn text(&mut self, from: &mut Decoder<'_>) -> Result<Text, InvalidRow> {
-        let (owner, metadata) = (from.text()?, from.option(Decoder::text)?);
-        let known = (owner.to_owned(), metadata.map(str::to_owned));
-        let owner = Owner::from_store(owner);
+    /// The same names as in the other tickets of the claim.
+    fn shared(&mut self, names: LockNames) -> LockNames {
+        if names.len() > 1 && !self.names.insert(names.clone()) {
+            return self.names.get(&names).cloned().unwrap_or(names);
+        }
+        names
+    }
+
+    fn whole_text(&mut self, number: u64, from: &mut Decoder<'_>) -> Result<(), InvalidRow> {
+        let owner = Owner::from_store(from.text()?);
+        let metadata = from.option(Decoder::text)?;
         let metadata = metadata.map(Metadata::from_json_object).transpose();
         let metadata = metadata.map_err(|_| InvalidRow::Damaged)?;
-        let alone = Text::of_owner_alone(&owner, metadata.as_ref());
-        Ok(alone.unwrap_or_else(|| {
-            let total = &self.state.0.counted_texts;
-            let text = self.texts.entry(known);
-            text.or_insert_with(|| Text::whole(&owner, metadata.as_ref(), total))
-                .clone()
-        }))
+        let text = Text::restored(number, &owner, metadata.as_ref(), &self.state.0.texts);
+        self.texts.insert(number, text);
+        Ok(())
+    }
+
+    fn text(&self, from: &mut Decoder<'_>) -> Result<Text, InvalidRow> {
+        match from.byte()? {
+            0 => Ok(Text::Owner(Owner::from_store(from.text()?))),
+            1 => {
+                let text = self.texts.get(&from.number()?);
+                text.cloned().ok_or(InvalidRow::Damaged)
+            }
+            _ => Err(InvalidRow::Damaged),
+        }
     }
 }
 

@@ -15,8 +15,10 @@ use super::{State, micros};
 use crate::domain::{LockName, Metadata, Mode};
 
 /// The version of all values.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 
+/// The first of all kinds, because leases and tickets refer to texts.
+pub(super) const TEXT: u8 = b'a';
 pub(super) const LEASE: u8 = b'l';
 pub(super) const TICKET: u8 = b't';
 pub(super) const COOLDOWN: u8 = b'c';
@@ -35,6 +37,7 @@ impl Row {
             [&[kind], name, &[NAME_END], rest].concat()
         };
         match self {
+            Self::Text(number) => [&[TEXT], &number.to_be_bytes()[..]].concat(),
             Self::Lease(key) => of_lock(LEASE, &key.name, &key.claim.0),
             Self::Ticket(key) => of_lock(TICKET, &key.name, &key.claim.0),
             Self::Cooldown(name, _, fence) => of_lock(COOLDOWN, name, &fence.get().to_be_bytes()),
@@ -48,8 +51,17 @@ impl Row {
     }
 }
 
+/// Whether other rows may refer to the row with this key, so that it has to be there as long as they are.
+pub fn is_referred_to(key: &[u8]) -> bool {
+    key.first() == Some(&TEXT)
+}
+
 impl State {
     /// The rows that the last step changed, as bytes: the key, and the value or none if the row is gone.
+    ///
+    /// While claims that need more room are [not admitted](State::admit_claims), leases that expire leave no rows either,
+    /// which would take more room than theirs: until the next restart, what the state remembers of them suffices. The
+    /// tombstone of an eviction is written without its reason: like that of a release, it is smaller than the lease.
     pub fn encode_changed_rows(
         &self,
         downtime: Downtime,
@@ -64,6 +76,12 @@ pub(super) fn encode(table: &Table, row: &Row, downtime: Downtime) -> Option<Vec
     let mut to = Encoder::new(VERSION, downtime);
     let lock = |name| table.locks.get(name);
     match row {
+        Row::Text(number) => {
+            let whole = table.texts.get(*number)?;
+            to.text(whole.owner.as_str());
+            let metadata = whole.metadata.as_ref().map(Metadata::as_json);
+            to.option(metadata, Encoder::text);
+        }
         Row::Lease(key) => lease(&mut to, lock(&key.name)?.leases.get(key.claim)?),
         Row::Ticket(key) => ticket(&mut to, lock(&key.name)?.queue()?.ticket(key.claim)?),
         Row::Cooldown(name, until, fence) => {
@@ -71,13 +89,20 @@ pub(super) fn encode(table: &Table, row: &Row, downtime: Downtime) -> Option<Vec
             to.time(*until);
             mode(&mut to, taken);
         }
+        Row::LastExpired(_) if !table.admits_claims => return None,
         Row::LastExpired(name) => {
             let last_expired = lock(name)?.last_expired()?;
             to.fixed(&last_expired.claim.0);
             to.time(last_expired.until);
             to.number(micros(last_expired.held_for));
         }
-        Row::Tombstone(claim) => tombstone(&mut to, table.tombstones.of(*claim)?),
+        Row::Tombstone(claim) => {
+            let ended = table.tombstones.of(*claim)?;
+            if !table.admits_claims && matches!(ended.end, End::Expired { .. }) {
+                return None;
+            }
+            tombstone(&mut to, ended, table.admits_claims);
+        }
         Row::Fence(bucket) => to.number(table.fences[bucket.index()]),
     }
     Some(to.finish())
@@ -136,13 +161,13 @@ fn ticket(to: &mut Encoder, ticket: &QueueEntry) {
     text(to, &ticket.text);
 }
 
-fn tombstone(to: &mut Encoder, tombstone: &Tombstone) {
+fn tombstone(to: &mut Encoder, tombstone: &Tombstone, has_room: bool) {
     to.time(tombstone.until);
     match &tombstone.end {
         End::Released => to.byte(0),
         End::Evicted { reason } => {
             to.byte(1);
-            to.text(reason);
+            to.text(if has_room { reason } else { "" });
         }
         End::Expired {
             is_lost,
@@ -171,7 +196,15 @@ fn mode(to: &mut Encoder, mode: Mode) {
 }
 
 fn text(to: &mut Encoder, text: &Text) {
-    to.text(text.owner().as_str());
-    let metadata = text.metadata().map(Metadata::as_json);
-    to.option(metadata, Encoder::text);
+    match text {
+        Text::Owner(owner) => {
+            to.byte(0);
+            to.text(owner.as_str());
+        }
+        // It has a row of its own: a claim on many locks would write it many times.
+        Text::Whole(whole) => {
+            to.byte(1);
+            to.number(whole.number);
+        }
+    }
 }

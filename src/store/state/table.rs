@@ -5,8 +5,8 @@
 //! bounded by [`WORK_PER_STEP`], because all other requests wait meanwhile.
 
 use super::StoreTime;
-use super::claim::{Text, TextTotal};
-use super::effects::Effects;
+use super::claim::{Text, Texts};
+use super::effects::{Effects, Row};
 use super::lock::{Lock, Obstruction};
 use super::locks::Locks;
 use super::locks::SlabKey;
@@ -42,9 +42,11 @@ pub(super) struct Table {
     held: u64,
     /// How much of `locks_max` all locks use.
     counted: usize,
-    /// How much the texts of claims use.
-    pub(super) counted_texts: TextTotal,
+    /// The texts of claims that have rows of their own.
+    pub(super) texts: Texts,
     pub(super) locks_max: usize,
+    /// Whether there is room for more claims where the state is written.
+    pub(super) admits_claims: bool,
 }
 
 impl Table {
@@ -59,8 +61,9 @@ impl Table {
             work_left: 0,
             held: 0,
             counted: 0,
-            counted_texts: TextTotal::default(),
+            texts: Texts::default(),
             locks_max,
+            admits_claims: true,
         }
     }
 
@@ -95,7 +98,7 @@ impl Table {
 
     /// How much of `locks_max` is used.
     pub(super) fn count(&self) -> usize {
-        self.counted + self.counted_texts.get()
+        self.counted + self.texts.count()
     }
 
     /// Returns the claim's text if there is room for the claim to hold its locks, or to wait for them. A waiting claim
@@ -105,6 +108,10 @@ impl Table {
         claim: &KeyedClaim<'_>,
         now: StoreTime,
     ) -> Result<Text, StoreError> {
+        if !self.admits_claims && !self.waits_for_all(claim) {
+            let detail = "the disk is full";
+            return Err(StoreError::unavailable(Fault::Full, detail));
+        }
         let text = self.text(claim);
         if self.has_room(claim) {
             return Ok(text);
@@ -130,7 +137,16 @@ impl Table {
         let (owner, metadata) = (&claim.owner, claim.metadata.as_ref());
         Text::of_owner_alone(owner, metadata)
             .or_else(waits_with)
-            .unwrap_or_else(|| Text::whole(owner, metadata, &self.counted_texts))
+            .unwrap_or_else(|| Text::whole(owner, metadata, &self.texts))
+    }
+
+    /// Whether the claim has a ticket with its text in the queue of each of its locks, which takes as much room as a lease.
+    fn waits_for_all(&self, claim: &KeyedClaim<'_>) -> bool {
+        claim.keys.iter().all(|key| {
+            let queue = self.queue(&key.name);
+            let ticket = queue.and_then(|queue| queue.ticket(key.claim));
+            ticket.is_some_and(|ticket| ticket.text.is_of(claim))
+        })
     }
 
     /// Whether there is room for the locks of a claim whose text is already counted.
@@ -271,6 +287,9 @@ impl Table {
                 self.reserve(slot, now);
                 self.reschedule(slot);
             }
+        }
+        for number in self.texts.take_changed() {
+            self.effects.changed(|| Row::Text(number));
         }
     }
 

@@ -1,5 +1,7 @@
 //! Event streams: lock events as watchers receive them.
 
+use http_body_util::BodyExt as _;
+
 use super::support::{Api, Call, Event, EventStream, call, delete, get, post, put};
 
 fn watch(path: &str) -> Call {
@@ -132,6 +134,19 @@ async fn a_process_that_stops_ends_the_streams_of_watchers() {
         assert_eq!(stream.next().await.expect("an event").kind, "reset");
         assert!(stream.next().await.is_none());
     }
+}
+
+/// So that a client knows at once that it is connected, and a proxy passes the head on.
+#[tokio::test(start_paused = true)]
+async fn a_stream_without_events_begins_with_a_comment() {
+    let api = Api::new().await;
+    let mut body = api.open(get("/events")).await.into_body();
+    let frame = tokio::time::timeout(std::time::Duration::from_secs(1), body.frame()).await;
+    let frame = frame
+        .expect("at once")
+        .expect("a frame")
+        .expect("no failure");
+    assert_eq!(frame.into_data().expect("data"), ":\n\n");
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use insta::assert_snapshot;
 use leasehold::store::{Finding, PoolHealth, StoreHealth};
 
-use super::support::{Api, call, get, post};
+use super::support::{Answer, Api, call, delete, get, pass, post};
 use crate::support::scripted_store::ScriptedStore;
 
 async fn ready(health: StoreHealth) -> u16 {
@@ -51,15 +51,21 @@ async fn it_is_ready_once_the_store_has_answered_and_stays_so_while_the_store_bl
 #[tokio::test]
 async fn it_is_alive_whatever_the_store_does_and_not_ready_while_it_drains() {
     let api = Api::on(Arc::new(ScriptedStore::recovering()), |_| {});
-    assert_eq!(api.send(get("/livez")).await.text(), r#"{"status":"ok"}"#);
+    assert_eq!(
+        api.send(get("/livez")).await.text(),
+        "{\"status\":\"ok\"}\n"
+    );
     let api = Api::new().await;
-    assert_eq!(api.send(get("/readyz")).await.text(), r#"{"status":"ok"}"#);
+    assert_eq!(
+        api.send(get("/readyz")).await.text(),
+        "{\"status\":\"ok\"}\n"
+    );
     api.stop();
     for path in ["/readyz", "/healthz"] {
         let answer = api.send(get(path)).await;
         assert_eq!(
             (answer.status, answer.text()),
-            (503, r#"{"status":"unavailable"}"#)
+            (503, "{\"status\":\"unavailable\"}\n")
         );
     }
     assert_eq!(api.send(get("/livez")).await.status, 200);
@@ -93,7 +99,7 @@ async fn a_verbose_probe_lists_what_was_looked_at() {
             .send(get("/readyz?verbose=false"))
             .await
             .text(),
-        r#"{"status":"ok"}"#
+        "{\"status\":\"ok\"}\n"
     );
 }
 
@@ -128,6 +134,58 @@ async fn the_index_and_the_version_describe_the_service() {
             let status = api.open(get(path)).await.status();
             assert!(status.as_u16() < 400, "{name}: {path}");
         }
+    }
+}
+
+const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+
+/// What a browser gets for `/` when it asks this host.
+async fn page_for(host: &str) -> Answer {
+    let request = get("/").header("accept", BROWSER).header("host", host);
+    Api::new().await.send(request).await
+}
+
+#[tokio::test]
+async fn people_get_a_page_with_a_tour_of_this_very_server() {
+    let page = page_for("locks.example:7625").await;
+    assert_eq!(
+        (page.status, page.header("content-type")),
+        (200, "text/html; charset=utf-8")
+    );
+    assert!(
+        page.header("content-security-policy")
+            .starts_with("default-src 'none'")
+    );
+    let html = page.text();
+    assert!(html.contains("curl -X POST locks.example:7625/locks/backup -d owner=tour"));
+    assert!(
+        !html.contains('{') && html.contains("Leasehold 1.2.3"),
+        "{html}"
+    );
+    let readme = include_str!("../../../README.md");
+    let (_, tour) = html.split_once("<code>").expect("a tour");
+    let (tour, _) = tour.split_once("</code>").expect("its end");
+    let tour = tour
+        .replace("&amp;", "&")
+        .replace("locks.example:7625", "localhost:7625");
+    assert!(
+        readme.contains(&tour),
+        "the tour of the README differs: {tour}"
+    );
+    let api = Api::new().await;
+    for link in html.split("href=\"").skip(1) {
+        let (path, _) = link.split_once('"').expect("its end");
+        assert_eq!(api.send(get(path)).await.status, 200, "{path}");
+    }
+}
+
+/// People copy the commands into a shell.
+#[tokio::test]
+async fn a_host_that_is_no_address_is_not_on_the_page() {
+    let long = "a".repeat(300);
+    for host in ["<b>", "$(reboot)", "a;b", "-x", "", "a&b", &long] {
+        let html = page_for(host).await.text().to_owned();
+        assert!(html.contains("POST localhost:7625/locks"), "{host}: {html}");
     }
 }
 
@@ -168,6 +226,31 @@ async fn requests_are_counted_by_route_and_never_by_what_the_client_wrote() {
         !figures.contains("secret") && !figures.contains("BREW"),
         "{figures}"
     );
+}
+
+/// The wait that a client asked for has a histogram of its own.
+#[tokio::test(start_paused = true)]
+async fn waiting_for_a_lock_is_no_latency_of_http() {
+    let api = Api::new().await;
+    let token = api.token_of("/locks/a?ttl=1h").await;
+    assert_eq!(api.send(post("/locks/a?wait=3s")).await.status, 423);
+    let waiting = api.queue(post("/locks/a?wait=20s"), "a", 1).await;
+    pass(Duration::from_secs(3)).await;
+    api.send(delete("/locks/a").token(&token)).await;
+    assert_eq!(waiting.await.expect("an answer").status, 201);
+    let answer = api.send(get("/metrics")).await;
+    for status in [201, 423] {
+        let sum = format!(
+            "http_server_request_duration_seconds_sum{{http_request_method=\"POST\",http_route=\"/locks/{{name}}\",\
+             http_response_status_code=\"{status}\"}} "
+        );
+        let mut lines = answer.text().lines();
+        let sum = lines
+            .find_map(|line| line.strip_prefix(&sum))
+            .expect("a sum");
+        let seconds: f64 = sum.parse().expect("a number");
+        assert!(seconds < 1.0, "{status}: {seconds}");
+    }
 }
 
 #[tokio::test]

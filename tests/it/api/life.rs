@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use insta::assert_snapshot;
 
-use super::support::{Api, delete, get, pass, post, put};
+use super::support::{Api, call, delete, get, pass, post, put};
 
 const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 
@@ -187,7 +187,7 @@ async fn an_eviction_names_the_holders_and_tells_them_why() {
     let nobody = api.send(delete("/locks/a?force=true")).await;
     assert_eq!(
         (nobody.status, nobody.text()),
-        (200, r#"{"evicted":[],"evicted_total":0}"#)
+        (200, "{\"evicted\":[],\"evicted_total\":0}\n")
     );
 }
 
@@ -228,4 +228,20 @@ async fn retry_after_is_rounded_up_to_at_least_a_second_and_at_most_five() {
             "{ttl}"
         );
     }
+}
+
+#[tokio::test]
+async fn the_head_of_a_lock_tells_its_state() {
+    let api = Api::new().await;
+    let state = async |state: &str| {
+        for method in ["GET", "HEAD"] {
+            let answer = api.send(call(method, "/locks/a")).await;
+            assert_eq!((answer.status, answer.header("lock-state")), (200, state));
+        }
+    };
+    state("free").await;
+    let token = api.token_of("/locks/a?min_hold=1m").await;
+    state("held").await;
+    api.send(delete("/locks/a").token(&token)).await;
+    state("cooling").await;
 }

@@ -120,7 +120,7 @@ async fn a_refused_request_is_logged_once_with_what_an_operator_needs() {
     api.token_of("/locks/a").await;
     api.send(get("/locks/a")).await;
     assert_eq!(log.requests(), [], "what went well is not news");
-    let request = post("/locks/a?owner=x").header("x-request-id", "job-7");
+    let request = from_peer(put("/locks/a?ttl=1ms")).header("x-request-id", "job-7");
     api.send(request).await;
     let [(level, fields)] = &log.requests()[..] else {
         panic!("{}", log.text());
@@ -132,14 +132,50 @@ async fn a_refused_request_is_logged_once_with_what_an_operator_needs() {
     assert_eq!(fields["lock.name"], "a");
     assert_eq!(
         (&fields["outcome"], &fields["status"]),
-        (&"lock_held".into(), &423.into())
+        (&"invalid_field".into(), &400.into())
     );
+    assert_eq!(fields["peer"], "192.0.2.7:40000");
     assert_eq!(
         (&fields["request_id"], &fields["method"]),
-        (&"job-7".into(), &"POST".into())
+        (&"job-7".into(), &"PUT".into())
     );
     assert!(fields["duration_ms"].is_f64());
-    assert!(!log.text().contains("owner"), "the query string was logged");
+    assert!(!log.text().contains("ttl"), "the query string was logged");
+}
+
+/// Refusing a lock that is held is what the service is for.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_held_has_no_line() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new().await;
+    api.token_of("/locks/a?ttl=1h").await;
+    assert_eq!(api.send(post("/locks/a")).await.status, 423);
+    assert_eq!(api.send(post("/locks/a?wait=2s")).await.status, 423);
+    let request = post("/locks/a?wait=2s").header("accept", "text/event-stream");
+    let mut stream = EventStream::of(api.open(request).await);
+    stream.expect("queued").await;
+    assert_eq!(stream.expect("refused").await["code"], "wait_timeout");
+    assert_eq!(log.requests(), []);
+}
+
+#[tokio::test]
+async fn a_path_that_does_not_exist_is_logged_without_what_may_be_a_token() {
+    let (log, _guard) = Log::capture();
+    let api = Api::new().await;
+    let token = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
+    let long = "x".repeat(60_000);
+    for (path, logged) in [
+        ("/lock/orders?ttl=5s", "/lock/orders"),
+        (&format!("/v1/{token}/a"), "/v1/*/a"),
+        (&format!("/v1/x{}/a", token.replace('-', "")), "/v1/*/a"),
+        ("/v1/%36f1c/a", "/v1/*/a"),
+        (&format!("/{long}"), &format!("/{}…", "x".repeat(63))),
+    ] {
+        api.send(get(path)).await;
+        let requests = log.requests();
+        let (_, fields) = requests.last().expect("a line");
+        assert_eq!(fields["path"], logged);
+    }
 }
 
 #[tokio::test]
@@ -200,8 +236,10 @@ async fn a_request_that_waited_is_not_slow_and_says_how_long_it_waited() {
     api.send(delete("/locks/a").token(&token)).await;
     assert_eq!(waiting.await.expect("an answer").status, 201);
     assert_eq!(log.requests(), [], "what went well is not news");
-    let refused = api.send(post("/locks/a?wait=5s")).await;
-    assert_eq!(refused.status, 423);
+    let waiting = api.queue(post("/locks/a?wait=20s"), "a", 1).await;
+    pass(Duration::from_secs(5)).await;
+    api.stop();
+    assert_eq!(waiting.await.expect("an answer").status, 503);
     let (_, fields) = &log.requests()[0];
     assert_eq!(fields["message"], "The request was refused.");
     let waited_ms = fields["wait_ms"].as_f64().expect("a number");

@@ -44,16 +44,24 @@ async fn several_locks_are_granted_under_one_token() {
 async fn names_mean_the_same_in_json_in_a_form_and_in_the_query_string() {
     let api = Api::new().await;
     for request in [
-        both("POST").json(r#"{"names":["a/1","b,c"]}"#),
-        both("POST").form("names=b%2Cc&names=a/1"),
-        call("POST", "/locks?names=a%2F1&names=b,c").token(A),
-        call("POST", "/locks?names=a/1").token(A).form("names=b,c"),
+        both("POST").json(r#"{"names":["a/1","b:c"]}"#),
+        both("POST").form("names=b%3Ac&names=a/1"),
+        call("POST", "/locks?names=a%2F1&names=b:c").token(A),
+        call("POST", "/locks?names=a/1").token(A).form("names=b:c"),
     ] {
         let granted = api.send(request).await;
         assert!(granted.status < 300, "{}", granted.text());
         assert_eq!(granted.json()["locks"][0]["name"], "a/1");
-        assert_eq!(granted.json()["locks"][1]["name"], "b,c");
+        assert_eq!(granted.json()["locks"][1]["name"], "b:c");
     }
+}
+
+/// A list with commas would silently be one lock.
+#[tokio::test]
+async fn a_name_with_a_comma_is_taken_from_json_alone() {
+    let api = Api::new().await;
+    let granted = api.send(both("POST").json(r#"{"names":["b,c"]}"#)).await;
+    assert_eq!(granted.json()["locks"][0]["name"], "b,c");
 }
 
 #[tokio::test]
@@ -75,6 +83,7 @@ async fn one_lock_in_the_way_keeps_all_of_them_and_is_named() {
     let refused = api.send(both("POST").form("names=a&names=b")).await;
     assert_eq!(refused.refusal(), (423, "lock_held".to_owned()));
     assert_eq!(refused.json()["blocked_by"][0]["name"], "b");
+    assert!(refused.detail().starts_with("b: held by \"pod-1\" for "));
     assert_snapshot!("blocked_by", refused.shape());
     assert_eq!(state(&api, "a").await, "free");
 }
@@ -180,6 +189,8 @@ async fn names_that_are_missing_too_many_or_none_are_refused() {
     for (body, words) in [
         ("", "required"),
         ("names=a&names=a", "there twice"),
+        ("names=a,b", "names=a&names=b"),
+        ("names=a%2Cb", "JSON"),
         (&many.join("&"), "1 to 64"),
     ] {
         for method in ["POST", "PUT", "DELETE"] {

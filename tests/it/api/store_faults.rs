@@ -49,14 +49,23 @@ async fn every_other_failed_operation_reports_its_outcome() {
         put("/locks/a").token(TOKEN),
         delete("/locks/a").token(TOKEN),
         delete("/locks/a?force=true"),
-        get("/locks/a"),
-        get("/locks"),
         put("/locks?names=a&names=b").token(TOKEN),
         delete("/locks?names=a&names=b").token(TOKEN),
     ] {
         let answer = api.send(request).await;
         is_unavailable(&answer, "unknown");
         assert!(!answer.text().contains(TOKEN));
+    }
+}
+
+#[tokio::test]
+async fn a_failed_read_changed_nothing_whatever_the_store_did() {
+    let api = failing(true);
+    let watch = get("/locks/a").header("accept", "text/event-stream");
+    for request in [get("/locks/a"), get("/locks"), watch] {
+        let answer = api.send(request).await;
+        is_unavailable(&answer, "nothing_done");
+        assert!(answer.detail().ends_with("; nothing was changed"));
     }
     assert_eq!(api.send(call("HEAD", "/locks/a")).await.status, 503);
 }

@@ -49,6 +49,11 @@ async fn a_value_out_of_its_bounds_is_refused_and_the_message_has_the_bounds() {
         ("ttl=99999999999999999999h", "ttl", "100ms to 1h"),
         ("min_hold=2h", "min_hold", "0s to 1h"),
         ("max_hold=31d", "max_hold", "100ms to 30d"),
+        (
+            "min_hold=6s&max_hold=5s",
+            "min_hold",
+            "longer than max_hold",
+        ),
         ("max_hold=0s", "max_hold", "100ms to 30d"),
         ("lock_delay=61s", "lock_delay", "0s to 1m"),
         ("hold_count=0", "hold_count", "1 to 1000"),

@@ -71,7 +71,7 @@ fn the_errors_for_a_text_without_quotes_and_a_list_show_the_syntax() {
     );
     let error = complaint(from_file("listen = 127.0.0.1:1\n"));
     assert!(
-        error.contains("quotes: listen = \"127.0.0.1:1\""),
+        error.ends_with(":1: not valid TOML: a text needs quotes: listen = \"127.0.0.1:1\""),
         "{error}"
     );
     let error = complaint(from_file("[server]\nhosts = [\"a\", \"b\"]\n"));
@@ -110,4 +110,71 @@ fn a_misspelled_level_is_refused_instead_of_silencing_the_log() {
     ] {
         from_environment(&[("LEASEHOLD_LOG_LEVEL", level)]).unwrap();
     }
+}
+
+#[test]
+fn a_value_with_one_possible_meaning_is_taken() {
+    for (value, meant) in [
+        ("memory", "memory:"),
+        ("localhost:6379", "redis://localhost:6379/0"),
+        ("redis:6379", "redis://redis:6379/0"),
+        ("[::1]:6379", "redis://[::1]:6379/0"),
+        ("valkey://cache/2", "redis://cache:6379/2"),
+        ("valkeys://cache", "rediss://cache:6379/0"),
+    ] {
+        let (config, settings) = from_environment(&[("LEASEHOLD_STORE", value)]).unwrap();
+        assert_eq!(config.store.to_string(), meant);
+        // It has no password, so it is shown as it was written.
+        assert!(
+            settings
+                .to_string()
+                .contains(&format!("store = \"{value}\""))
+        );
+    }
+    for (value, meant) in [
+        ("localhost:7625", "127.0.0.1:7625"),
+        (":7625", "0.0.0.0:7625"),
+    ] {
+        let variables = [("LEASEHOLD_LISTEN", value), ("LEASEHOLD_AUTH", "none")];
+        let (config, _) = from_environment(&variables).unwrap();
+        assert_eq!(config.listen.to_string(), meant);
+        let admin = [
+            ("LEASEHOLD_SERVER_ADMIN_LISTEN", value),
+            ("LEASEHOLD_LISTEN", "127.0.0.1:1"),
+        ];
+        let (config, _) = from_environment(&admin).unwrap();
+        assert_eq!(config.server.admin_listen.unwrap().to_string(), meant);
+    }
+    for (value, meant) in [("TRUE", true), ("1", true), ("Off", false), ("no", false)] {
+        let (config, settings) =
+            from_environment(&[("LEASEHOLD_REDIS_GRACE_ON_EMPTY_START", value)]).unwrap();
+        assert_eq!(config.redis.grace_on_empty_start, meant);
+        assert!(
+            settings
+                .to_string()
+                .contains(&format!("grace_on_empty_start = {meant} "))
+        );
+    }
+    from_environment(&[("LEASEHOLD_AUTH", "None")]).unwrap();
+}
+
+#[test]
+fn an_address_that_other_machines_reach_needs_a_key_however_it_is_written() {
+    let error = complaint(from_environment(&[("LEASEHOLD_LISTEN", ":7625")]));
+    assert!(error.contains("there is no key"), "{error}");
+}
+
+#[test]
+fn a_variable_of_another_program_is_named_unless_its_key_is_set() {
+    let url = ("REDIS_URL", "redis://user:s3cret@cache");
+    let (config, _) = from_environment(&[url, ("PORT", "80")]).unwrap();
+    let warnings = config.warnings().join("\n");
+    assert!(
+        warnings.contains("REDIS_URL is set and not read"),
+        "{warnings}"
+    );
+    assert!(warnings.contains("set LEASEHOLD_LISTEN"), "{warnings}");
+    assert!(!warnings.contains("s3cret"), "{warnings}");
+    let (config, _) = from_environment(&[url, ("LEASEHOLD_STORE", "memory:")]).unwrap();
+    assert_eq!(config.warnings(), Vec::<String>::new());
 }

@@ -123,9 +123,11 @@ fn describe(name: &str, command: &Command, text: &mut String) {
         usage.join("\n")
     )
     .unwrap();
+    // Client commands have a flag of the same name as a setting.
+    let takes_settings = command.get_arguments().any(|arg| arg.get_id() == "config");
     let (settings, own): (Vec<_>, Vec<_>) = command
         .get_arguments()
-        .partition(|arg| keys::find(arg.get_id().as_str()).is_some());
+        .partition(|arg| takes_settings && keys::find(arg.get_id().as_str()).is_some());
     // Flags that every command has are listed only for the first.
     let is_shown =
         |arg: &&Arg| name == "leasehold" || !["config", "help"].contains(&arg.get_id().as_str());

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::domain::{GrantKind, LockState, Released};
+use leasehold::domain::{GrantKind, LockState, Mode, Released};
 use leasehold::service::AcquireOutcome;
 use leasehold::store::StoreError;
 use tokio::time::Instant;
 
 use super::{Replica, durable_redis, lasting, lasting_claims};
-use crate::support::fixture::{READ, claim, deadline, for_short, in_mode, lock_of, rival};
+use crate::support::fixture::{
+    READ, at_depth, claim, deadline, for_short, in_mode, lock_of, rival,
+};
 use crate::support::proxy::Proxy;
 use crate::support::recording_listener::RecordingListener;
 use crate::support::redis_server::RedisServer;
@@ -199,6 +201,33 @@ async fn a_release_whose_reply_was_lost_makes_the_waiters_of_its_process_poll() 
     let soon = Instant::now() + Duration::from_millis(100);
     release(soon).await.expect_err("its answer is lost");
     assert_eq!(ear.reservations_of(lock_of(&claim)), 1);
+}
+
+/// The second try finds what the first has done.
+#[tokio::test]
+async fn a_re_entry_whose_reply_was_lost_is_answered_as_one_and_a_replay_as_a_replay() {
+    let network = Network::start().await;
+    network.behind.checks.abort();
+    for mode in [Mode::Exclusive, READ] {
+        let held = lasting(in_mode(&claim(), mode));
+        let deeper = at_depth(&held, 2);
+        network.behind.granted(&held).await;
+        for expected in [GrantKind::Reentered, GrantKind::Replayed] {
+            network.proxy.swallow_replies();
+            let swallowed = network.proxy.swallowed();
+            let is_lost = async {
+                eventually("the reply is lost", async || {
+                    (network.proxy.swallowed() > swallowed).then_some(())
+                })
+                .await;
+                network.proxy.pass_replies();
+                network.proxy.cut();
+            };
+            let (answer, ()) = tokio::join!(network.behind.acquire(&deeper), is_lost);
+            let answer = answer.expect("the second try is answered");
+            assert_eq!(answer.kind(), Some(expected), "{answer:?}");
+        }
+    }
 }
 
 #[tokio::test]

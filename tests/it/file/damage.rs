@@ -1,8 +1,8 @@
-//! Directories that a process must not use, or cannot write to.
+//! Directories that a process must not use.
 
 use std::fs;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Output, Stdio};
 
 use serde_json::Value;
 use tokio::time::Instant;
@@ -103,59 +103,15 @@ fn what_an_interrupted_creation_left_is_replaced() {
     assert!(directory.path().join(FILE).exists());
 }
 
-/// The limit of a file's size stands for a full disk: the operating system refuses to write more.
-#[tokio::test]
-async fn a_full_disk_grants_nothing_and_loses_nothing() {
+/// It would take room that a full disk lacks.
+#[test]
+fn what_an_interrupted_copy_left_is_removed() {
     let directory = stores::directory();
-    let mut shell = Command::new("sh");
-    let limited = "trap '' XFSZ; ulimit -S -f 600; exec \"$0\" \"$@\"";
-    shell
-        .args(["-c", limited])
-        .arg(leasehold(&[]).get_program())
-        .env_clear()
-        .env("PATH", "/usr/bin:/bin")
-        .stdin(Stdio::null())
-        .arg0("sh");
-    let serving = Serving::start_as(shell, &["--store", &url_of(directory.path())]);
-    let mut granted = Vec::new();
-    let problem = loop {
-        let path = format!("/locks/full/{}", granted.len());
-        match post(&serving, &path).await {
-            (201, _) => granted.push(path),
-            (status, problem) => {
-                assert_eq!(status, 503, "{problem}");
-                break problem;
-            }
-        }
-        assert!(granted.len() < 100_000, "the limit has no effect");
-    };
-    assert_eq!(problem["code"], "store_unavailable");
-    let ready = reqwest::get(format!("{}/readyz?verbose", serving.url)).await;
-    let ready = ready.unwrap();
-    assert_eq!(ready.status(), 503);
-    assert!(
-        ready
-            .text()
-            .await
-            .unwrap()
-            .contains("cannot write to the disk")
-    );
-    // There is room again.
-    let pid = serving.pid().to_string();
-    let raised = Command::new("prlimit")
-        .args(["--pid", &pid, "--fsize=unlimited:"])
-        .status();
-    assert!(raised.unwrap().success());
-    eventually("the store grants again", async || {
-        (post(&serving, "/locks/after").await.0 == 201).then_some(())
-    })
-    .await;
-    serving.signal(nix::sys::signal::Signal::SIGKILL);
-    drop(serving);
-    let serving = serve(directory.path());
-    for path in granted.iter().map(String::as_str).chain(["/locks/after"]) {
-        assert_eq!(post(&serving, path).await.0, 423, "{path} is held");
-    }
+    drop(serve(directory.path()));
+    let left = directory.path().join("leases.redb.new");
+    fs::write(&left, "half").unwrap();
+    serve(directory.path());
+    assert!(!left.exists());
 }
 
 /// Acquires a lock. Returns the status and the body.
@@ -165,4 +121,57 @@ pub(super) async fn post(serving: &Serving, path: &str) -> (u16, Value) {
     let request = CLIENT.post(format!("{}{path}?ttl=1h", serving.url));
     let answer = request.send().await.unwrap();
     (answer.status().as_u16(), answer.json().await.unwrap())
+}
+
+/// What is written to a file that has no name any more is gone with the process, and a second process would grant the
+/// same locks.
+#[tokio::test]
+async fn a_process_whose_files_are_removed_or_replaced_grants_nothing_more() {
+    let replace_directory = |directory: &Path| {
+        let aside = directory.with_extension("aside");
+        fs::rename(directory, &aside).unwrap();
+        fs::create_dir(directory).unwrap();
+        for name in [FILE, "lock"] {
+            fs::copy(aside.join(name), directory.join(name)).unwrap();
+        }
+    };
+    let ways: [fn(&Path); 3] = [
+        |store| fs::remove_file(store.join(FILE)).unwrap(),
+        |store| fs::remove_file(store.join("lock")).unwrap(),
+        replace_directory,
+    ];
+    for happen in ways {
+        let directory = stores::directory();
+        let store = directory.path().join("store");
+        let mut serving = serve(&store);
+        let client = reqwest::Client::new();
+        let claim = async |name: &str| {
+            let claimed = client.post(format!("{}/locks/{name}", serving.url)).send();
+            claimed.await.unwrap().status()
+        };
+        assert_eq!(claim("before").await, 201);
+        happen(&store);
+        assert_eq!(claim("after").await, 503);
+        assert_eq!(claim("later").await, 503);
+        let ready = reqwest::get(format!("{}/readyz?verbose", serving.url)).await;
+        let said = ready.unwrap().text().await.unwrap();
+        assert!(
+            said.contains("was removed or replaced") && said.contains("restart the process"),
+            "{said}"
+        );
+        serving.wait_for_line("the store is closed; restart the process");
+    }
+}
+
+/// A process that nobody asks for anything finds it out, too.
+#[tokio::test]
+async fn a_process_without_requests_notices_that_its_file_is_removed() {
+    let directory = stores::directory();
+    let serving = serve(directory.path());
+    fs::remove_file(directory.path().join(FILE)).unwrap();
+    eventually("it is not ready", async || {
+        let ready = reqwest::get(format!("{}/readyz", serving.url)).await;
+        (ready.unwrap().status() == 503).then_some(())
+    })
+    .await;
 }

@@ -98,6 +98,33 @@ async fn after_a_failed_synchronization_it_depends_on_nothing_that_may_be_missin
     }
 }
 
+/// What a failed commit was to write is written by the next one.
+#[tokio::test]
+async fn a_release_whose_commit_failed_stays_released_once_it_was_reported() {
+    let (directory, records) = (stores::directory(), stores::directory());
+    let disk = FaultyDisk::new(records.path());
+    let mut serving = serve_on(&disk, directory.path());
+    let (status, grant) = post(&serving, "/locks/released").await;
+    assert_eq!(status, 201);
+    let release = async || {
+        let request = reqwest::Client::new().delete(format!("{}/locks/released", serving.url));
+        let token = grant["token"].as_str().expect("a token");
+        let answer = request.header("Lock-Token", token).send().await;
+        answer.expect("an answer").status().as_u16()
+    };
+    disk.fail();
+    assert_eq!(release().await, 503);
+    disk.repair();
+    eventually("the release is confirmed", async || {
+        (release().await == 204).then_some(())
+    })
+    .await;
+    serving.signal(Signal::SIGKILL);
+    serving.wait();
+    let serving = serve_on(&disk, directory.path());
+    assert_eq!(post(&serving, "/locks/released").await.0, 201, "it is free");
+}
+
 /// A metric of the store.
 async fn metric(serving: &Serving, name: &str) -> usize {
     let metrics = reqwest::get(format!("{}/metrics", serving.url)).await;

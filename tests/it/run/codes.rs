@@ -11,17 +11,17 @@ fn the_exit_code_is_that_of_the_command_and_the_lock_is_free_again() {
     let serving = Serving::start(&[]);
     for code in [0, 1, 75, 255] {
         let script = format!("exit {code}");
-        assert_code(
-            &output(&serving, &["-n", "a", "--", "sh", "-c", &script]),
-            code,
-        );
+        let ended = output(&serving, &["-n", "a", "--", "sh", "-c", &script]);
+        assert_code(&ended, code);
+        assert!(ended.stderr.is_empty(), "{ended:?}");
     }
 }
 
 #[test]
 fn a_command_that_a_signal_ended_exits_with_128_and_the_signal() {
     let serving = Serving::start(&[]);
-    for (signal, code) in [("KILL", 137), ("TERM", 143), ("SEGV", 139)] {
+    // The last is a real-time signal.
+    for (signal, code) in [("KILL", 137), ("TERM", 143), ("SEGV", 139), ("64", 192)] {
         let script = format!("kill -{signal} $$");
         assert_code(&output(&serving, &["a", "--", "sh", "-c", &script]), code);
     }
@@ -47,10 +47,46 @@ fn misuse_exits_64_before_anything_is_asked() {
         &["run", "--ttl", "30", "a", "--", "true"],
         &["run", "--limit", "2", "a", "--", "true"],
         &["run", "--kill-after", "20s", "a", "--", "true"],
-        &["run", "--url", "localhost:7625", "a", "--", "true"],
+        &["run", "--url", "ftp://localhost", "a", "--", "true"],
     ] {
         let misused = leasehold(arguments).output().unwrap();
         assert_eq!(misused.status.code(), Some(64), "{arguments:?} {misused:?}");
+    }
+}
+
+#[test]
+fn a_password_in_the_url_is_refused_and_not_shown() {
+    let url = "http://user:secret@127.0.0.1:1";
+    let by_flag = leasehold(&["run", "--url", url, "a", "--", "true"]);
+    let mut by_variable = leasehold(&["run", "a", "--", "true"]);
+    by_variable.env("LEASEHOLD_URL", url);
+    for (mut command, code) in [(by_flag, 64), (by_variable, 78)] {
+        let refused = command.output().unwrap();
+        assert_code(&refused, code);
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            text.contains("password") && !text.contains("secret"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn too_few_open_files_exit_70_with_a_sentence() {
+    let serving = Serving::start(&[]);
+    for files in 3..24 {
+        let mut command = std::process::Command::new("sh");
+        let script = format!("ulimit -n {files}; exec \"$@\"");
+        let arguments = ["-c", &script, "sh", env!("CARGO_BIN_EXE_leasehold")];
+        command.args(arguments).args(["run", "a", "--", "true"]);
+        let output = command.env("LEASEHOLD_URL", &serving.url).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!text.contains("panicked"), "{files}: {text}");
+        // With few files not even the program can be loaded.
+        if files >= 6 && output.status.code() != Some(0) {
+            assert_code(&output, 70);
+            assert!(text.contains("open files"), "{files}: {text}");
+        }
     }
 }
 
@@ -83,7 +119,7 @@ fn a_missing_or_unreadable_key_exits_78() {
         assert_code(&command.env(variable, value).output().unwrap(), 0);
     }
     let mut command = run(&serving, &["a", "--", "true"]);
-    command.env("LEASEHOLD_URL", "https://127.0.0.1");
+    command.env("LEASEHOLD_URL", "ftp://127.0.0.1");
     assert_code(&command.output().unwrap(), 78);
 }
 

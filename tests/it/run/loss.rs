@@ -104,7 +104,14 @@ async fn without_any_answer_the_command_is_gone_before_the_lease_is_over() {
 const TTL_AFTER_A_RENEWAL: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// A server on a given address, killed when it is dropped.
-struct Replacement(Child);
+pub(crate) struct Replacement(Child);
+
+impl Replacement {
+    pub(crate) fn start(address: &str, arguments: &[&str]) -> Self {
+        let mut command = leasehold(&[&["--listen", address], arguments].concat());
+        Self(command.stdout(Stdio::null()).spawn().unwrap())
+    }
+}
 
 impl Drop for Replacement {
     fn drop(&mut self) {
@@ -130,9 +137,7 @@ async fn a_server_that_is_replaced_costs_no_lease() {
     assert_eq!(running.line(), "ready");
     kill(serving.pid(), Signal::SIGKILL).unwrap();
     serving.wait();
-    let mut command = leasehold(&["--listen", &address, "--store", &store]);
-    let command = command.stdout(Stdio::null());
-    let _replacement = Replacement(command.spawn().unwrap());
+    let _replacement = Replacement::start(&address, &["--store", &store]);
     let renewals = format!("http://{address}/metrics");
     eventually("the replacement renews the lease", async || {
         let metrics = reqwest::get(&renewals).await.ok()?.text().await.ok()?;

@@ -4,8 +4,9 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{Running, is_running, until_gone, until_queued};
+use super::{Running, guard_of, is_running, until_gone, until_queued};
 use crate::process::Serving;
+use crate::support::eventually;
 
 /// Ignores SIGTERM, so that only a kill ends it.
 const STUBBORN: &str = "trap '' TERM; echo $$; while :; do sleep 0.01; done";
@@ -19,7 +20,9 @@ fn holder(serving: &Serving) -> (Running, Pid) {
 
 /// Waits in line, and then says whether the process is there.
 async fn witness(serving: &Serving, process: Pid) -> Running {
-    let script = format!("kill -0 {process} 2>/dev/null && echo overlap || echo alone");
+    // A process that has ended and is not yet reaped is a zombie.
+    let script =
+        format!("grep -sq '^State:.[^Z]' /proc/{process}/status && echo overlap || echo alone");
     let running = Running::start(serving, &["a", "--", "sh", "-c", &script]);
     until_queued(serving, "a").await;
     running
@@ -76,4 +79,103 @@ async fn a_runner_whose_guard_is_killed_kills_the_command() {
     assert_eq!(running.end(), Some(70));
     assert!(!is_running(command));
     assert_eq!(super::state(&serving, "a").await["state"], "free");
+}
+
+/// The renewals go on, so only the runner can notice.
+#[tokio::test]
+async fn the_command_of_a_stopped_guard_is_killed_before_another_starts() {
+    let serving = Serving::start(&[]);
+    let (mut running, command) = holder(&serving);
+    let mut witness = witness(&serving, command).await;
+    kill(running.guard(), Signal::SIGSTOP).unwrap();
+    assert_eq!(witness.line(), "alone");
+    assert_eq!(running.end(), Some(70));
+    let told = running.stderr();
+    assert!(
+        told.contains("the guard of the command does not answer"),
+        "{told}"
+    );
+}
+
+#[tokio::test]
+async fn a_stopped_guard_does_not_keep_the_lock_when_the_command_has_ended() {
+    let serving = Serving::start(&[]);
+    for on_lost in ["kill", "ignore"] {
+        let script = "echo $$; while :; do sleep 0.01; done";
+        let arguments = [
+            "-t",
+            "1s",
+            "--on-lost",
+            on_lost,
+            "a",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ];
+        let mut running = Running::start(&serving, &arguments);
+        let command = running.pid();
+        kill(running.guard(), Signal::SIGSTOP).unwrap();
+        kill(command, Signal::SIGKILL).unwrap();
+        assert_eq!(running.end(), Some(70), "{on_lost}");
+        assert_eq!(super::state(&serving, "a").await["state"], "free");
+    }
+}
+
+#[tokio::test]
+async fn the_command_of_a_killed_guard_is_gone_although_the_runner_is_stopped() {
+    let serving = Serving::start(&[]);
+    let (mut running, command) = holder(&serving);
+    let guard = running.guard();
+    let mut witness = witness(&serving, command).await;
+    running.signal(Signal::SIGSTOP);
+    kill(guard, Signal::SIGKILL).unwrap();
+    assert_eq!(witness.line(), "alone");
+    running.signal(Signal::SIGCONT);
+    assert_eq!(running.end(), Some(76));
+}
+
+#[tokio::test]
+async fn the_command_is_gone_after_runner_and_guard_are_killed_together() {
+    let serving = Serving::start(&[]);
+    let (mut running, command) = holder(&serving);
+    let guard = running.guard();
+    running.signal(Signal::SIGSTOP);
+    kill(guard, Signal::SIGKILL).unwrap();
+    running.signal(Signal::SIGKILL);
+    until_gone(command).await;
+    running.end();
+}
+
+#[tokio::test]
+async fn the_guard_releases_the_lock_of_a_killed_runner() {
+    let serving = Serving::start(&[]);
+    let script = "echo $$; exec sleep 600";
+    let arguments = ["-t", "10m", "a", "b", "--", "sh", "-c", script];
+    let mut running = Running::start(&serving, &arguments);
+    let command = running.pid();
+    running.signal(Signal::SIGKILL);
+    for name in ["a", "b"] {
+        eventually("the lock is free", async || {
+            (super::state(&serving, name).await["state"] == "free").then_some(())
+        })
+        .await;
+    }
+    assert!(!is_running(command));
+}
+
+#[tokio::test]
+async fn the_guard_of_a_nested_run_leaves_the_lock_to_the_outer_one() {
+    let serving = Serving::start(&[]);
+    let program = env!("CARGO_BIN_EXE_leasehold");
+    let inner = format!("{program} run a -- sh -c 'echo $$; exec sleep 600'");
+    // The inner command is read from a file, after the number of its runner.
+    let script = format!("exec 3< <({inner}); echo $!; cat <&3; exec sleep 600");
+    let mut running = Running::start(&serving, &["-t", "10m", "a", "--", "bash", "-c", &script]);
+    let (runner, command) = (running.pid(), running.pid());
+    let guard = guard_of(runner);
+    kill(runner, Signal::SIGKILL).unwrap();
+    until_gone(command).await;
+    until_gone(guard).await;
+    assert_eq!(super::state(&serving, "a").await["state"], "held");
 }

@@ -31,6 +31,18 @@ fn each_signal_reaches_the_command_which_decides_what_to_do() {
     }
 }
 
+/// The runner says that it holds the lock before it starts anything.
+#[test]
+fn a_signal_before_the_command_runs_is_not_lost() {
+    let serving = Serving::start(&[]);
+    for _ in 0..20 {
+        let mut running = Running::start(&serving, &["-v", "a", "--", "sleep", "20"]);
+        while !running.stderr_line().contains("holding a") {}
+        running.signal(Signal::SIGTERM);
+        assert_eq!(running.end(), Some(143));
+    }
+}
+
 #[test]
 fn a_command_that_does_not_handle_the_signal_ends_with_it() {
     let serving = Serving::start(&[]);

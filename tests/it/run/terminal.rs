@@ -11,14 +11,14 @@ use crate::support::EFFECT_TIMEOUT;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
 
 /// A shell command on a terminal of its own.
-struct OnTerminal {
+pub(crate) struct OnTerminal {
     child: Child,
     keys: ChildStdin,
     lines: Receiver<String>,
 }
 
 impl OnTerminal {
-    fn start(serving: &Serving, command: &str) -> Self {
+    pub(crate) fn start(serving: &Serving, command: &str) -> Self {
         let mut child = with_signals("script")
             .args(["--quiet", "--return", "--command", command, "/dev/null"])
             .env("LEASEHOLD_URL", &serving.url)
@@ -42,12 +42,12 @@ impl OnTerminal {
         }
     }
 
-    fn press(&mut self, keys: &str) {
+    pub(crate) fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Reads until a line that contains this.
-    fn wait_for(&mut self, text: &str) {
+    pub(crate) fn wait_for(&mut self, text: &str) {
         let mut seen = Vec::new();
         while !seen.last().is_some_and(|line: &String| line.contains(text)) {
             let line = self.lines.recv_timeout(EFFECT_TIMEOUT);

@@ -1,4 +1,4 @@
-//! A disk that loses power or fails, for the file store (`support/disk_shim.c`).
+//! A disk that loses power, fails or is full, for the file store (`support/disk_shim.c`).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -40,6 +40,25 @@ impl FaultyDisk {
             .env("DISK_UNDO", self.record("undo"))
             .env("DISK_LOST", self.record("lost"))
             .env("DISK_FAILS", self.record("fails"));
+    }
+
+    /// The same for the store in this directory, whose disk can be [full](Self::limit). If `stop` is given, the process is
+    /// killed at that step after the disk was full for the first time.
+    pub(crate) fn attach_below(&self, command: &mut Command, store: &Path, stop: Option<usize>) {
+        self.attach(command);
+        command
+            .env("DISK_DIRECTORY", store)
+            .env("DISK_ROOM", self.record("room"));
+        if let Some(stop) = stop {
+            command.env("DISK_STOP", stop.to_string());
+        }
+    }
+
+    /// From now on, the store's directory may use this many bytes.
+    pub(crate) fn limit(&self, bytes: u64) {
+        let next = self.record("room.next");
+        fs::write(&next, bytes.to_string()).expect("a file of our own");
+        fs::rename(next, self.record("room")).expect("a file of our own");
     }
 
     /// From now on, nothing can be synchronized.

@@ -5,13 +5,19 @@
  * the process can then take back whatever a loss of power may take back. A note is a header of numbers and the former
  * content; a disk writes whole sectors, so notes are about whole sectors, too.
  *
+ * While the file DISK_ROOM exists, the directory DISK_DIRECTORY has room for as many bytes as that file says, counted in
+ * blocks as a file system does: writing to where a file has no block yet fails with ENOSPC beyond that. If the environment
+ * has DISK_STOP, the process is killed before that many of its next steps on the disk, after the first such failure.
+ *
  * While the file DISK_FAILS exists, synchronizing fails with EIO. As on Linux, the next call succeeds, although what the
  * failed one was to write may be lost: its notes go to the file DISK_LOST, and stay there. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,14 +33,73 @@ struct note {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static int is_ours(int file) {
-    char link[64], path[4096];
-    const char *names = getenv("DISK_FILES");
+static int path_of(int file, char path[4096]) {
+    char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
-    ssize_t length = readlink(link, path, sizeof path - 1);
-    if (!names || length < 0) return 0;
-    path[length] = 0;
-    return strstr(path, names) != 0;
+    ssize_t length = readlink(link, path, 4095);
+    path[length < 0 ? 0 : length] = 0;
+    return length > 0;
+}
+
+static int is_ours(int file) {
+    char path[4096];
+    const char *names = getenv("DISK_FILES");
+    return names && path_of(file, path) && strstr(path, names) != 0;
+}
+
+static int is_in_directory(const char *path) {
+    const char *directory = getenv("DISK_DIRECTORY");
+    return directory && !strncmp(path, directory, strlen(directory));
+}
+
+/* How many bytes the directory has room for; negative if nothing limits them. */
+static long long room(void) {
+    char text[32];
+    const char *name = getenv("DISK_ROOM");
+    int file = name ? open(name, O_RDONLY) : -1;
+    if (file < 0) return -1;
+    ssize_t length = read(file, text, sizeof text - 1);
+    close(file);
+    if (length <= 0) return -1;
+    text[length] = 0;
+    return atoll(text);
+}
+
+static long long used(void) {
+    const char *name = getenv("DISK_DIRECTORY");
+    DIR *directory = opendir(name);
+    long long blocks = 0;
+    struct dirent *entry;
+    struct stat status;
+    if (!directory) abort();
+    while ((entry = readdir(directory))) {
+        if (fstatat(dirfd(directory), entry->d_name, &status, 0)) continue;
+        if (S_ISREG(status.st_mode)) blocks += status.st_blocks;
+    }
+    closedir(directory);
+    return blocks * SECTOR;
+}
+
+static int has_been_full;
+
+/* Counts a step on the disk after it was full, and ends the process before the one that is asked for. */
+static void step(void) {
+    static long long steps;
+    const char *stop = getenv("DISK_STOP");
+    if (has_been_full && stop && ++steps > atoll(stop)) raise(SIGKILL);
+}
+
+static int has_no_room(int file, off_t offset, size_t length) {
+    char path[4096];
+    long long limit;
+    if (!path_of(file, path) || !is_in_directory(path)) return 0;
+    step();
+    if ((limit = room()) < 0) return 0;
+    off_t hole = lseek(file, offset, SEEK_HOLE);
+    if (hole >= 0 && hole >= offset + (off_t)length) return 0;
+    if (used() + (long long)length <= limit) return 0;
+    has_been_full = 1;
+    return 1;
 }
 
 static ssize_t real_pwrite(int file, const void *bytes, size_t length, off_t offset) {
@@ -69,6 +134,13 @@ static void note(int file, off_t offset, size_t length) {
 }
 
 ssize_t pwrite64(int file, const void *bytes, size_t length, off_t offset) {
+    pthread_mutex_lock(&lock);
+    int is_full = has_no_room(file, offset, length);
+    pthread_mutex_unlock(&lock);
+    if (is_full) {
+        errno = ENOSPC;
+        return -1;
+    }
     if (!is_ours(file)) return real_pwrite(file, bytes, length, offset);
     pthread_mutex_lock(&lock);
     note(file, offset, length);
@@ -79,7 +151,9 @@ ssize_t pwrite64(int file, const void *bytes, size_t length, off_t offset) {
 
 int ftruncate64(int file, off_t size) {
     static int (*next)(int, off_t);
+    char path[4096];
     if (!next) next = dlsym(RTLD_NEXT, "ftruncate64");
+    if (path_of(file, path) && is_in_directory(path)) step();
     if (!is_ours(file)) return next(file, size);
     struct stat status;
     pthread_mutex_lock(&lock);
@@ -104,6 +178,8 @@ static void lose(void) {
 /* The notes of all files are dropped, although one is synchronized: only one is written at a time. */
 static int sync_with(int file, const char *name) {
     int (*next)(int) = dlsym(RTLD_NEXT, name);
+    char path[4096];
+    if (path_of(file, path) && is_in_directory(path)) step();
     if (!is_ours(file)) return next(file);
     pthread_mutex_lock(&lock);
     int result = next(file);
@@ -120,3 +196,15 @@ static int sync_with(int file, const char *name) {
 
 int fsync(int file) { return sync_with(file, "fsync"); }
 int fdatasync(int file) { return sync_with(file, "fdatasync"); }
+
+int unlink(const char *path) {
+    int (*next)(const char *) = dlsym(RTLD_NEXT, "unlink");
+    if (is_in_directory(path)) step();
+    return next(path);
+}
+
+int rename(const char *from, const char *to) {
+    int (*next)(const char *, const char *) = dlsym(RTLD_NEXT, "rename");
+    if (is_in_directory(to)) step();
+    return next(from, to);
+}

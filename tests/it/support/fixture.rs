@@ -73,6 +73,8 @@ pub(crate) struct FixtureRedis {
     pub(crate) database: u16,
     /// What names it, and who signed its certificate, if it is found by Sentinels.
     watching: Option<&'static (Sentinels, Authority)>,
+    /// How many replicas confirm what is reported.
+    replicas: usize,
 }
 
 impl FixtureRedis {
@@ -90,6 +92,7 @@ impl FixtureRedis {
             server,
             database: NEXT_DATABASE.fetch_add(1, Ordering::Relaxed),
             watching: None,
+            replicas: 0,
         }
     }
 
@@ -98,7 +101,8 @@ impl FixtureRedis {
         // Hundreds of tests connect at the same time.
         let config = RedisConfig {
             connect_timeout: DEADLINE,
-            ..stores::redis_config()
+            wait_timeout: BUSY / 2,
+            ..stores::confirmed_by(self.replicas)
         };
         let store = match self.watching {
             None => stores::redis_store(&self.server.database(self.database), &config).await,
@@ -166,6 +170,30 @@ impl Fixture {
             server,
             database: NEXT_DATABASE.fetch_add(1, Ordering::Relaxed),
             watching: Some(watching),
+            replicas: 0,
+        })
+        .await
+    }
+
+    /// A Redis store whose reports wait for a replica.
+    pub(crate) async fn replicated() -> Self {
+        static SERVERS: OnceCell<[RedisServer; 2]> = OnceCell::const_new();
+        static NEXT_DATABASE: AtomicU16 = AtomicU16::new(0);
+        let started = SERVERS.get_or_init(async || {
+            let options = RedisOptions {
+                databases: DATABASES,
+                ..RedisOptions::forgetful()
+            };
+            let primary = RedisServer::start(options.clone()).await;
+            let replica = primary.replica(options).await;
+            [primary, replica]
+        });
+        let [server, _] = started.await;
+        Self::on_redis(FixtureRedis {
+            server,
+            database: NEXT_DATABASE.fetch_add(1, Ordering::Relaxed),
+            watching: None,
+            replicas: 1,
         })
         .await
     }
@@ -174,12 +202,16 @@ impl Fixture {
     pub(crate) async fn redis_alone() -> Self {
         let server = RedisServer::start(RedisOptions::forgetful()).await;
         // It ends with the process of the tests.
-        let server = Box::leak(Box::new(server));
-        let database = 0;
+        Self::on_server(Box::leak(Box::new(server)), 0).await
+    }
+
+    /// A Redis store on a database of a Redis.
+    pub(crate) async fn on_server(server: &'static RedisServer, database: u16) -> Self {
         Self::on_redis(FixtureRedis {
             server,
             database,
             watching: None,
+            replicas: 0,
         })
         .await
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use leasehold::config::SentinelAddress;
-use redis::{Client, FromRedisValue};
+use redis::{Client, Cmd, FromRedisValue};
 use tempfile::TempDir;
 
 use super::eventually;
@@ -127,13 +127,28 @@ impl Sentinels {
         Some(replicas.len())
     }
 
+    /// How many connections listen to messages of theirs, in all.
+    pub(crate) async fn listeners(&self) -> Option<usize> {
+        let mut all = 0;
+        for number in 0..self.ports.len() {
+            let mut command = redis::cmd("CLIENT");
+            command.arg(&["LIST", "TYPE", "pubsub"]);
+            let list: String = self.send(number, &command).await?;
+            all += list.matches(" sub=1 ").count();
+        }
+        Some(all)
+    }
+
     /// What one of them answers to `SENTINEL` with these words; none if it does not, or refuses.
     async fn ask<T: FromRedisValue>(&self, number: usize, words: &[&str]) -> Option<T> {
+        self.send(number, redis::cmd("SENTINEL").arg(words)).await
+    }
+
+    async fn send<T: FromRedisValue>(&self, number: usize, command: &Cmd) -> Option<T> {
         let url = format!("redis://127.0.0.1:{}", self.ports[number]);
         let client = Client::open(url).expect("a URL");
         let mut connection = client.get_multiplexed_async_connection().await.ok()?;
-        let mut command = redis::cmd("SENTINEL");
-        command.arg(words).query_async(&mut connection).await.ok()
+        command.query_async(&mut connection).await.ok()
     }
 }
 
@@ -147,16 +162,13 @@ pub(crate) struct WatchedPair {
 impl WatchedPair {
     pub(crate) async fn start(options: RedisOptions) -> Self {
         let primary = RedisServer::start(options.clone()).await;
-        let replica = RedisServer::start(options).await;
-        let port = primary.port().to_string();
-        replica.command(&["REPLICAOF", "127.0.0.1", &port]).await;
+        let replica = primary.replica(options).await;
         let sentinels = Sentinels::watch(primary.port(), 3, None).await;
         let pair = Self {
             primary,
             replica,
             sentinels,
         };
-        pair.is_in_step().await;
         eventually("the Sentinels know the replica", async || {
             (pair.sentinels.replicas().await? == 1).then_some(())
         })
@@ -166,13 +178,7 @@ impl WatchedPair {
 
     /// Waits until the replica has everything.
     pub(crate) async fn is_in_step(&self) {
-        eventually("the replica has everything", async || {
-            let field = |server| RedisServer::info(server, "replication", "master_repl_offset");
-            let (there, here) = (field(&self.primary).await, field(&self.replica).await);
-            let link = self.replica.info("replication", "master_link_status").await;
-            (there == here && link == "up").then_some(())
-        })
-        .await;
+        self.primary.is_in_step_with(&self.replica).await;
     }
 
     /// Cuts the replication for ever: from now on the replica misses new writes.

@@ -38,6 +38,16 @@ pub(crate) fn redis_config() -> RedisConfig {
         accept_eviction_policy: None,
         grace_on_empty_start: false,
         check_interval: Duration::from_millis(200),
+        wait_replicas: 0,
+        wait_timeout: Duration::from_millis(500),
+    }
+}
+
+/// The same, where this number of replicas has to confirm what is reported.
+pub(crate) fn confirmed_by(replicas: usize) -> RedisConfig {
+    RedisConfig {
+        wait_replicas: replicas,
+        ..redis_config()
     }
 }
 

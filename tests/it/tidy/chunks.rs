@@ -3,8 +3,11 @@
 use super::File;
 use super::lua::is_script;
 
-/// The most lines that a function may have, and the most lines of code that a file may have outside of functions.
+/// The most lines that a function may have, and the most lines of code outside of functions between two includes.
 const CHUNK_LINES_MAX: usize = 70;
+
+/// The most lines that a file may have.
+const FILE_LINES_MAX: usize = 150;
 
 /// `tostring`, `cjson` and `..` write a large number with 14 digits: the last two of a fence would be lost.
 pub(super) fn fence_as_text(file: &File) -> Vec<String> {
@@ -21,14 +24,26 @@ pub(super) fn fence_as_text(file: &File) -> Vec<String> {
     .collect()
 }
 
-/// Neither a function nor the code outside of functions is too long.
+/// Neither a file, nor a function, nor the code outside of functions between two includes is too long.
 pub(super) fn chunk_too_long(file: &File) -> Vec<String> {
     if !is_script(file) {
         return Vec::new();
     }
     let mut wrong = Vec::new();
+    let lines = file.text.lines().count();
+    if lines > FILE_LINES_MAX {
+        wrong.push(format!("{lines} lines, at most {FILE_LINES_MAX}"));
+    }
     let (mut outside, mut function) = (0, None);
-    for line in file.text.lines() {
+    for line in file.text.lines().chain(["-- include: "]) {
+        if line.starts_with("-- include: ") {
+            if outside > CHUNK_LINES_MAX {
+                wrong.push(format!(
+                    "{outside} lines outside of functions, at most {CHUNK_LINES_MAX}"
+                ));
+            }
+            outside = 0;
+        }
         if line.starts_with("local function ") {
             function = Some((line, 0));
         }
@@ -43,11 +58,6 @@ pub(super) fn chunk_too_long(file: &File) -> Vec<String> {
             }
             function = None;
         }
-    }
-    if outside > CHUNK_LINES_MAX {
-        wrong.push(format!(
-            "{outside} lines outside of functions, at most {CHUNK_LINES_MAX}"
-        ));
     }
     wrong
 }
@@ -130,11 +140,15 @@ mod tests {
     fn a_long_chunk_is_refused() {
         let function = |lines| format!("local function f()\n{}end\n", "    g()\n".repeat(lines));
         let wrong = |text: &str| chunk_too_long(&script(text));
-        assert_eq!(wrong(&function(68).repeat(3)).len(), 0);
+        assert_eq!(wrong(&function(68).repeat(2)).len(), 0);
         assert!(wrong(&function(69))[0].starts_with("71 lines"));
-        let outside = "if a then\n    -- Why.\n    b()\nend\n\n";
+        let outside = "if a then\n    b() -- Why.\nend\n";
         assert_eq!(wrong(&outside.repeat(23)).len(), 0);
         assert!(wrong(&outside.repeat(24))[0].starts_with("72 lines"));
+        let two_chunks = [outside.repeat(23), outside.repeat(23)].join("-- include: x\n");
+        assert_eq!(wrong(&two_chunks).len(), 0);
+        assert_eq!(wrong(&"-- Why.\n".repeat(150)).len(), 0);
+        assert!(wrong(&"-- Why.\n".repeat(151))[0].starts_with("151 lines"));
     }
 
     #[test]

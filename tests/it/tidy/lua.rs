@@ -9,7 +9,7 @@ use super::File;
 /// The separator in a header between the fixed names and those that are repeated for each lock.
 const FOR_EACH_LOCK: &str = "for each lock:";
 
-/// The marker in a header before names that may be left out. A script that continues this one reads them.
+/// The marker in a header before names that may be left out. A part of the script may read them.
 const AT_THE_END: &str = "at the end:";
 
 /// A parsed header.
@@ -29,8 +29,8 @@ struct Input<'a> {
 
 /// A script begins with its purpose, `-- KEYS:`, `-- ARGV:` and `-- Returns:`, and its first statements name exactly
 /// the keys and arguments of the header. Inputs for each lock are read later: by a computed index, or by that of the
-/// first lock. An include begins with its purpose and reads neither. A continuation of a script reads the inputs for
-/// each lock.
+/// first lock. An include begins with its purpose and reads neither. A part of one script reads the inputs for each
+/// lock.
 pub(super) fn header(file: &File) -> Vec<String> {
     if !is_script(file) {
         return Vec::new();
@@ -41,7 +41,7 @@ pub(super) fn header(file: &File) -> Vec<String> {
     if file.text.starts_with("-- Included ") && !uses_input {
         return Vec::new();
     }
-    if file.text.starts_with("-- Continues ") {
+    if file.text.starts_with("-- Part of ") {
         return read_again(&file.text, "KEYS", 0..0)
             .chain(read_again(&file.text, "ARGV", 0..0))
             .collect();
@@ -248,11 +248,10 @@ mod tests {
     }
 
     #[test]
-    fn what_continues_a_script_reads_what_is_there_for_each_lock() {
-        let going_on =
-            "-- Continues x.lua where its fast path ends.\nlocal lock = KEYS[number * 2]\n";
-        assert_eq!(header(&script(going_on)).len(), 0);
-        let reading_fixed = going_on.replace("number * 2", "2");
+    fn a_part_of_a_script_reads_what_is_there_for_each_lock() {
+        let part = "-- Part of x.lua: reads the locks.\nlocal lock = KEYS[number * 2]\n";
+        assert_eq!(header(&script(part)).len(), 0);
+        let reading_fixed = part.replace("number * 2", "2");
         assert_eq!(header(&script(&reading_fixed)).len(), 1);
     }
 

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::LASTING;
 use super::fleet::Fleet;
+use crate::support::monitor::{Executed, Monitor};
 
 const PROCESSES: usize = 3;
 const HAND_OVERS: usize = 200;
@@ -18,49 +17,16 @@ const COMMANDS_MAX: f64 = 4.0;
 /// The commands within scripts: a release and a claim take 25, the rest is for the polls.
 const STEPS_MAX: f64 = 32.0;
 
-/// The activity of a Redis by `MONITOR`: the commands of clients, and those within scripts.
-struct Monitor {
-    lines: Lines<BufReader<TcpStream>>,
-    /// Another connection, to put marks into the output.
-    marks: TcpStream,
-}
-
-impl Monitor {
-    async fn start(fleet: &Fleet) -> Self {
-        let connect = async || TcpStream::connect(fleet.redis.address()).await;
-        let mut stream = connect().await.expect("it listens");
-        stream.write_all(b"MONITOR\r\n").await.expect("it is open");
-        let mut lines = BufReader::new(stream).lines();
-        let begun = lines.next_line().await.expect("an answer");
-        assert_eq!(begun.as_deref(), Some("+OK"));
-        let marks = connect().await.expect("it listens");
-        Self { lines, marks }
+/// The counts of a trace: each command of clients, and all commands within scripts.
+fn counts(commands: Vec<Executed>) -> (BTreeMap<String, usize>, usize) {
+    let (steps, sent): (Vec<_>, Vec<_>) = commands
+        .into_iter()
+        .partition(|command| command.is_of_script);
+    let mut counts = BTreeMap::new();
+    for command in sent {
+        *counts.entry(command.name()).or_insert(0) += 1;
     }
-
-    /// The counts since the last call: each command of clients, and all commands within scripts.
-    async fn take(&mut self) -> (BTreeMap<String, usize>, usize) {
-        let mark = uuid::Uuid::new_v4().to_string();
-        let echo = format!("ECHO {mark}\r\n");
-        let marked = self.marks.write_all(echo.as_bytes()).await;
-        marked.expect("it is open");
-        let (mut sent, mut steps) = (BTreeMap::new(), 0);
-        loop {
-            // +1700000000.123456 [0 127.0.0.1:40000] "EVALSHA" "…" …
-            let line = self.lines.next_line().await.expect("it reports");
-            let line = line.expect("it reports");
-            if line.contains(&mark) {
-                return (sent, steps);
-            }
-            match line.split_once("] \"") {
-                Some((head, _)) if head.ends_with(" lua") => steps += 1,
-                Some((_, words)) => {
-                    let name = words.split('"').next().unwrap_or_default();
-                    *sent.entry(name.to_lowercase()).or_insert(0) += 1;
-                }
-                None => {}
-            }
-        }
-    }
+    (counts, steps.len())
 }
 
 /// Commands of clients and within scripts per hand-over, with this many waiters. The measured hand-overs empty the
@@ -69,7 +35,7 @@ async fn commands_with(waiters: usize) -> (f64, f64) {
     let fleet = Fleet::start(PROCESSES).await;
     let lock = format!("commands/{waiters}");
     let mut watcher = fleet.client(0, &lock);
-    let mut monitor = Monitor::start(&fleet).await;
+    let mut monitor = Monitor::start(&fleet.redis.address()).await;
     let (mut sent, mut steps) = (BTreeMap::new(), 0);
     let at_once = HAND_OVERS.min(waiters);
     for _ in 0..HAND_OVERS / at_once {
@@ -92,7 +58,7 @@ async fn commands_with(waiters: usize) -> (f64, f64) {
             holder.release().await;
             holder = granted.recv().await.expect("the next one is granted");
         }
-        let (sent_now, steps_now) = monitor.take().await;
+        let (sent_now, steps_now) = counts(monitor.take().await);
         steps += steps_now;
         for (command, count) in sent_now {
             *sent.entry(command).or_insert(0) += count;

@@ -1,4 +1,4 @@
--- Continues acquire_replay.lua with a claim that does not hold: its tickets, and what is in its way.
+-- Part of acquire.lua: the tickets of a claim that does not hold, and what is in its way.
 
 -- Whether the claim of the lock's ticket waits at another process that is not passed over.
 local function waits_elsewhere(lock, process)

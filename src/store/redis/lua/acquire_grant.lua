@@ -1,4 +1,5 @@
--- Continues acquire_wait.lua with a claim that has no conflict.
+-- Part of acquire.lua: the grant to a claim without a conflict.
+
 -- Fencing tokens for all locks before anything is written; locks of one bucket share a counter.
 local counters = {}
 for _, lock in ipairs(locks) do

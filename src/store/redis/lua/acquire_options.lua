@@ -1,4 +1,4 @@
--- Continues acquire.lua where its fast path ends: the options of a claim, and a fast path for a claim with options.
+-- Part of acquire.lua: the options of a claim, and a fast path for a claim with options.
 local queue_request, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat =
     unpack(ARGV, 3 + #KEYS / 2)
 queue_request = queue_request or ''

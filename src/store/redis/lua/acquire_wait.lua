@@ -1,4 +1,4 @@
--- Continues acquire_conflicts.lua: enqueues a claim that waits, or keeps it queued, and answers a claim that is refused.
+-- Part of acquire.lua: enqueues a claim that waits, or keeps it queued, and answers a claim that is refused.
 
 -- The process polls, so its set of waiters stays alive.
 local function keep_alive(lock)

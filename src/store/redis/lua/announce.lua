@@ -9,8 +9,8 @@ if redis.call('HGET', node, 'epoch') ~= epoch then
     return { request, 0 }
 end
 if tonumber(ttl_ms) > tonumber(redis.call('GET', longest_ttl) or 0) then
-    -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
-    redis.call('DEL', longest_ttl)
+    -- PEXPIRE first: it is allowed when memory is full, and a script that has written may keep writing.
+    redis.call('PEXPIRE', longest_ttl, TTL_IN_USE_MS)
     -- For as long as the TTL counts as in use, see recovery.lua.
     redis.call('SET', longest_ttl, ttl_ms, 'PX', ttl_ms + TTL_IN_USE_MS)
 end

@@ -1,4 +1,4 @@
--- Included first: the clock of Redis, read once, because two readings within a script may differ.
+-- Included by scripts first: the clock of Redis, read once, because two readings within a script may differ.
 --
 -- Functions use redis.call instead of `call`: a function that is defined after many others pays more for a local
 -- variable from before them than for two look-ups.

@@ -1,4 +1,6 @@
--- Included after lease.lua: reads a lock, and corrects it if it was written before the clock was set back.
+-- Included by scripts that read records: reads a lock, and corrects it if it was written before the clock was set back.
+
+-- include: lease
 
 -- Notifies all processes, once, that the clock was set back, so that each of them notices if the clock is corrected:
 -- what is shifted here would end early then.
@@ -70,8 +72,8 @@ end
 local function shift_entry(lock, member, end_ms)
     local end_max_ms = now_ms + lock.longest_ms
     if not shift_holder(lock, string.sub(member, 1, 16)) and end_ms > end_max_ms then
-        -- ZREM first: it is allowed when memory is full, and a script that has written may keep writing.
-        redis.call('ZREM', holders_key(lock), member)
+        -- ZREM of nothing first: it is allowed when memory is full, and a script that has written may keep writing.
+        redis.call('ZREM', holders_key(lock), '')
         redis.call('ZADD', holders_key(lock), end_max_ms, member)
         announce_clock_step()
     end
@@ -87,4 +89,10 @@ local function shift_holders(lock)
     for index = 1, #ahead, 2 do
         shift_entry(lock, ahead[index], tonumber(ahead[index + 1]))
     end
+end
+
+-- How many microseconds have passed since the clock was read, unless it was set or Redis freezes it for scripts.
+local function took()
+    local later = redis.call('TIME')
+    return math.max(later[1] * 1000000 + later[2] - now_us, 0)
 end

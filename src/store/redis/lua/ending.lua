@@ -1,4 +1,6 @@
--- Included after clock_step.lua: events, and what an ended lease leaves behind.
+-- Included by scripts that end leases: events, and what an ended lease leaves behind.
+
+-- include: times clock_step
 
 -- Publishes an event if any process wants events. Without a record, the caller passes the owner.
 local published = 0

@@ -1,4 +1,6 @@
--- Included after ending.lua: the holders of a shared lock.
+-- Included by scripts for locks of every kind: the holders of a shared lock.
+
+-- include: ending
 
 -- Notes how long an entry among the holders may last.
 local function note_longest(lock, lasts_ms)

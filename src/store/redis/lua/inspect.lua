@@ -2,6 +2,7 @@
 -- KEYS: lock_key
 -- ARGV: request, channel
 -- Returns: request, now_ms, the public view of the lock
+-- include: clock queue
 local lock_key = KEYS[1]
 local request, channel = ARGV[1], ARGV[2]
 
@@ -11,6 +12,8 @@ if lock.limit then
 elseif channel ~= '' and lock.holder and lock.until_ms <= now_ms then
     -- Events are wanted: publish now what has expired since the last inspection.
     to_hash(lock)
+    -- HDEL of nothing first: it is allowed when memory is full, and a script that has written may keep writing.
+    call('HDEL', lock.key, '')
     if call('HSETNX', lock.key, 'y', '') == 1 then
         publish_event(channel, 'expired', lock, lock.key)
     end

@@ -2,6 +2,7 @@
 -- KEYS: for each lock: lock_key
 -- ARGV: request
 -- Returns: request, us that it took, now_ms, then the public views of the locks, until they list enough
+-- include: clock queue
 local request = ARGV[1]
 
 local answer = { request, 0, now_ms }

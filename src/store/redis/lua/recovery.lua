@@ -4,6 +4,7 @@
 -- Returns: request, now_us, epoch, whether it begins now, revision, longest TTL in ms, ms that new grants still wait,
 --   subscribers of the channel of events, subscribers of the caller's own channel, 1 or 0: whether the user may count
 --   them, 1 if the clock was set back since the last check of the data, else 0
+-- include: clock
 local node, longest_ttl, grace = KEYS[1], KEYS[2], KEYS[3]
 local request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms,
     settle_ms, empty_start_ms, events, recovery, wake, unset_us =

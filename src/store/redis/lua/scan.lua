@@ -3,6 +3,7 @@
 -- ARGV: request, cursor, pattern, count
 -- Returns: request, us that it took, next cursor ('0' at the end), how many of the locks visited are held, then the
 --   keys found
+-- include: clock state
 local request, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)

@@ -1,14 +1,33 @@
--- Corrects locks that were written before the clock was set back, a bounded number of keys at a time.
--- KEYS:
--- ARGV: request, cursor, pattern, count
+-- Corrects locks that were written before the clock was set back, or the holders of one lock, a bounded number at a time.
+-- KEYS: for each lock: lock_key
+-- ARGV: request, cursor, count, pattern
 -- Returns: request, us that it took, next cursor ('0' at the end), then the keys of shared locks
-local request, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- include: clock state
+local request, cursor, count, pattern = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
-local answer = { request, 0, found[1] }
-for _, key in ipairs(found[2]) do
-    if read(key).limit then
-        answer[#answer + 1] = key
+-- The holders of one lock.
+local function shift_all_holders(lock)
+    if not (lock.limit and lock.longest_ms) then
+        return '0'
+    end
+    -- The scan returns every entry that stays, even if its rank changes meanwhile.
+    local found = redis.call('ZSCAN', holders_key(lock), cursor, 'COUNT', count)
+    for i = 1, #found[2], 2 do
+        shift_entry(lock, found[2][i], tonumber(found[2][i + 1]))
+    end
+    return found[1]
+end
+
+local answer = { request, 0 }
+if KEYS[1] then
+    answer[3] = shift_all_holders(read(KEYS[1]))
+else
+    local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
+    answer[3] = found[1]
+    for _, key in ipairs(found[2]) do
+        if read(key).limit then
+            answer[#answer + 1] = key
+        end
     end
 end
 answer[2] = took()

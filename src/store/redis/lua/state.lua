@@ -1,4 +1,6 @@
--- Included after holders.lua: the state of a lock, and what keeps it from a claim.
+-- Included by scripts that describe locks: the state of a lock, and what keeps it from a claim.
+
+-- include: holders
 
 -- Shares the room of the answer equally among this many locks.
 local function share_answer_room(locks)

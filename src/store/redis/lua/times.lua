@@ -1,4 +1,4 @@
--- Included by scripts whose first fast path does not apply: the times of a lease, and the lease as answers carry it.
+-- Included by scripts where their first fast path ends: the times of a lease, and the lease as answers carry it.
 -- lease.lua describes records.
 
 -- How long the record of a lease is kept.

@@ -2,6 +2,7 @@
 -- KEYS: for each lock: lock_key, ended
 -- ARGV: attempt, is_close, channel, for each lock: claim
 -- Returns: attempt, how many leases were ended
+-- include: clock reservation
 local attempt, is_close, channel = ARGV[1], ARGV[2], ARGV[3]
 
 local ended_count = 0
@@ -102,6 +103,8 @@ for number = 1, #KEYS / 2 do
     end
     if string.sub(mark, 1, 1) == MARK_OPEN and not string.find(mark, attempt, 2, true) then
         local attempts = string.sub(mark, 2) .. attempt
+        -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
+        call('DEL', ended)
         call('SET', ended, MARK_OPEN .. string.sub(attempts, -8 * WITHDRAWN_MAX), 'PX', TOMBSTONE_MS)
     end
 end

@@ -124,7 +124,7 @@ impl FleetState {
     }
 
     /// Stops the use of all connections that are open now.
-    pub(super) fn renew_connections(&self) {
+    pub(in crate::store::redis) fn renew_connections(&self) {
         self.connection_epoch.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -133,6 +133,14 @@ impl FleetState {
         let after = moment.saturating_duration_since(self.base);
         u64::try_from(after.as_millis()).map_or(u64::MAX, |ms| ms.saturating_add(1))
     }
+}
+
+/// Logs that new grants wait.
+pub(super) fn grants_wait(left: Duration, why: &str) {
+    tracing::warn!(
+        new_grants_wait_ms = left.as_millis() as u64,
+        "{why}; new grants wait, renewals and releases go on"
+    );
 }
 
 #[cfg(test)]

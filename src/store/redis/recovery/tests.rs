@@ -20,6 +20,8 @@ fn recovery() -> Recovery {
         accept_eviction_policy: None,
         grace_on_empty_start: false,
         check_interval: SECOND,
+        wait_replicas: 0,
+        wait_timeout: SECOND,
     };
     let fleet = Arc::new(FleetState::new(config.check_interval));
     let messages = Arc::new(PubSub::new(1, 0, Arc::clone(&fleet)));

@@ -114,6 +114,7 @@ fn name_what_varies(value: &mut Value) {
                 match name.as_str() {
                     "token" => *member = uuid_named("token", text(member)).into(),
                     "instance" => *member = uuid_named("request id", text(member)).into(),
+                    "detail" => *member = without_time_left(text(member)).into(),
                     "acquired_at" | "expires_at" | "waiting_since" => {
                         *member = moment(text(member)).into()
                     }
@@ -132,6 +133,15 @@ fn name_what_varies(value: &mut Value) {
 
 fn text(value: &Value) -> &str {
     value.as_str().expect("text")
+}
+
+/// The detail of a refusal, which says how long the lock is held.
+fn without_time_left(detail: &str) -> String {
+    let parts = detail.split_once(" for ");
+    match parts.and_then(|(before, rest)| Some((before, rest.split_once(" more")?.1))) {
+        Some((before, after)) => format!("{before} for [time left] more{after}"),
+        None => detail.to_owned(),
+    }
 }
 
 /// RFC 3339, UTC, exactly three fractional digits.

@@ -1,0 +1,3 @@
+module example.com/leasehold
+
+go 1.19

@@ -1,0 +1,255 @@
+"""The client for threads."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from ._errors import LeaseLost
+from ._options import LockOptions
+from ._protocol import (
+    Acquisition,
+    Answer,
+    Claim,
+    Send,
+    Steps,
+    Validity,
+    now,
+    releases,
+    renewals,
+    retry_after,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+log = logging.getLogger("leasehold")
+
+#: A waiting claim keeps a connection for as long as it waits. A bound would let waiters delay renewals.
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+CONNECT_TIMEOUT = 5.0
+
+
+class Client:
+    """A service and one pool of connections to it. It may be used by several threads.
+
+    `url` and `api_key` are those of LEASEHOLD_URL and LEASEHOLD_API_KEY by default, and `http://127.0.0.1:7625`.
+    `retry_for` is how many seconds an acquire repeats requests that get no useful answer. `transport` is one of httpx,
+    for other TLS settings or proxies.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        retry_for: float = 30.0,
+        transport: httpx.BaseTransport | None = None,
+    ):
+        self._retry_for = retry_for
+        self._http = httpx.Client(
+            base_url=service_url(url), headers=headers(api_key), limits=LIMITS, transport=transport
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes all connections. Leases that were not released end with their TTL."""
+        self._http.close()
+
+    def acquire(self, *names: str, **options: Unpack[LockOptions]) -> Lease:
+        """Acquires the lock, or all of several. See `LockOptions`; by default it waits for as long as it takes.
+
+        Raises LockHeld when the wait is over, Unavailable without a useful answer, and Refused for a wrong request.
+        After any error, KeyboardInterrupt included, the claim is withdrawn.
+        """
+        claim = Claim(names, options)
+        acquisition = Acquisition(claim, self._retry_for)
+        try:
+            validity = self._run(acquisition.steps())
+        except BaseException:
+            if acquisition.needs_withdrawal:
+                self._send(claim.release())
+            raise
+        return Lease(self, claim, validity)
+
+    @contextmanager
+    def lock(self, *names: str, **options: Unpack[LockOptions]) -> Iterator[Lease]:
+        """Holds the lock during a `with` block, or, as a decorator, during each call of a function.
+
+        After a block that ended well it raises LeaseLost if the lease was lost meanwhile.
+        """
+        with self.acquire(*names, **options) as lease:
+            yield lease
+
+    def _run(self, steps: Steps, stopped: threading.Event | None = None) -> Any:
+        stopped = stopped or threading.Event()
+        answer = None
+        try:
+            while True:
+                step = steps.send(answer)
+                answer = None
+                if isinstance(step, Send):
+                    answer = self._send(step)
+                elif stopped.wait(step.seconds):
+                    return None
+        except StopIteration as end:
+            return end.value
+
+    def _send(self, step: Send) -> Answer:
+        timeout = httpx.Timeout(step.timeout, connect=min(CONNECT_TIMEOUT, step.timeout))
+        try:
+            response = self._http.request(step.method, step.path, timeout=timeout, **body_and_token(step))
+        except (httpx.UnsupportedProtocol, httpx.LocalProtocolError):
+            raise
+        except httpx.TransportError as error:
+            return Answer(0, {"detail": f"no answer: {error!r}"})
+        return read(response)
+
+
+class Lost:
+    """Whether a lease is lost. It is used like a `threading.Event`, and it is exact also when no thread could run."""
+
+    def __init__(self, validity: Validity):
+        self._validity = validity
+        self._changed = threading.Event()
+
+    def is_set(self) -> bool:
+        """Whether the lease is lost. It is not lost by its own release."""
+        return self._validity.is_lost()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the lease is lost, and returns whether it is. Also returns when the lease is released."""
+        give_up_at = None if timeout is None else now() + timeout
+        while not (self.is_set() or self._validity.is_released):
+            left = self._validity.remaining()
+            if give_up_at is not None:
+                left = min(left, give_up_at - now())
+                if left <= 0:
+                    break
+            self._changed.wait(left)
+        return self.is_set()
+
+
+class Lease:
+    """A held lock, or several. A thread renews it until it is released or lost."""
+
+    def __init__(self, client: Client, claim: Claim, validity: Validity):
+        self._client, self._claim, self._validity = client, claim, validity
+        self._stopped = threading.Event()
+        #: Set when the lease is lost.
+        self.lost = Lost(validity)
+        threading.Thread(target=self._keep, name=f"leasehold {claim.names[0]}", daemon=True).start()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._claim.names
+
+    @property
+    def token(self) -> str:
+        """Proves the claim. It is secret."""
+        return self._claim.token
+
+    @property
+    def fencing_token(self) -> int:
+        """A number that is larger than that of every earlier grant of this lock. Send it with every write."""
+        return self.fencing_tokens[self._claim.names[0]]
+
+    @property
+    def fencing_tokens(self) -> Mapping[str, int]:
+        """The fencing token of each lock, by name."""
+        return self._validity.grant.fencing_tokens
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease is certainly ours at this moment."""
+        return self._validity.remaining() > 0
+
+    def remaining(self) -> float:
+        """How many seconds the lease certainly lasts without another renewal."""
+        return self._validity.remaining()
+
+    def raise_if_lost(self) -> None:
+        """Raises LeaseLost, with the reason, if the lease is lost."""
+        if self.lost.is_set():
+            assert self._validity.end is not None
+            raise self._validity.end
+
+    def release(self) -> bool:
+        """Releases the lock, and returns whether the service confirmed it; otherwise the lease ends with its TTL.
+
+        Raises LeaseLost if the lease was lost. A second release does nothing.
+        """
+        if not self._validity.is_released:
+            # Before the request, which makes it too late to notice a loss.
+            self.lost.is_set()
+            self._validity.is_released = True
+            self._stopped.set()
+            confirmed = bool(self._client._run(releases(self._claim, self._validity)))
+            self.lost._changed.set()
+            if not self._validity.end:
+                return confirmed
+        if self._validity.end:
+            raise self._validity.end
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            if not self.release():
+                log.warning("the release of %s was not confirmed", " ".join(self.names))
+        except LeaseLost:
+            # The error of the block is the one to report.
+            if kind is None:
+                raise
+
+    def _keep(self) -> None:
+        try:
+            self._client._run(renewals(self._claim, self._validity), self._stopped)
+        except Exception:
+            # The client was closed, for example. The lease is ours until its validity is over.
+            log.warning("%s is not renewed any more", " ".join(self.names), exc_info=True)
+        else:
+            self.lost._changed.set()
+
+
+def service_url(url: str | None) -> str:
+    return url or os.environ.get("LEASEHOLD_URL") or "http://127.0.0.1:7625"
+
+
+def headers(api_key: str | None) -> dict[str, str]:
+    key = api_key or os.environ.get("LEASEHOLD_API_KEY")
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def body_and_token(step: Send) -> dict[str, Any]:
+    sent: dict[str, Any] = {"headers": {"Lock-Token": step.token}}
+    if step.fields:
+        sent["headers"]["Content-Type"] = "application/json"
+        sent["content"] = json.dumps(step.fields)
+    return sent
+
+
+def read(response: httpx.Response) -> Answer:
+    try:
+        body = response.json() if response.content else {}
+    except ValueError:
+        # Not from the service, but from a proxy.
+        body = {}
+    return Answer(
+        response.status_code, body if isinstance(body, dict) else {}, retry_after(response.headers.get("Retry-After"))
+    )

@@ -1,0 +1,32 @@
+/**
+ * A moment, on two clocks. Nobody can set the monotonic clock, but on some systems it stops while the machine is
+ * suspended; the wall clock goes on. What has elapsed is the larger of what both say. So a lease is never counted for
+ * too long; a wall clock that is set forward ends it early.
+ */
+export class Moment {
+  readonly #monotonic = performance.now();
+  readonly #wall = Date.now();
+
+  elapsedMs(): number {
+    return Math.max(performance.now() - this.#monotonic, Date.now() - this.#wall);
+  }
+}
+
+/** Rejects with the reason of `signal` as soon as it is aborted. */
+export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    if (signal?.aborted) return reject(signal.reason);
+    const abort = () => {
+      clearTimeout(timer);
+      reject(signal?.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", abort);
+      resolve();
+    }, ms);
+    signal?.addEventListener("abort", abort, { once: true });
+  });
+}
+
+/** The same or up to a quarter more, so that many clients do not act at the same moment. */
+export const later = (ms: number): number => ms * (1 + Math.random() / 4);

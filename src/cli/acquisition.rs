@@ -1,0 +1,334 @@
+//! Acquiring a lock: one claim that keeps its token, and so its place, over as many requests as it takes.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::arguments::ClaimOptions;
+use super::boottime::BootTime;
+use super::say::Say;
+use super::service::{self, ClientError};
+use super::signals::ClientSignals;
+use crate::backoff::at_least;
+use crate::client::{Client, ClientClaim, GrantedLease, NoAnswer, RetryPauses, ServiceAnswer};
+use crate::domain::{LockName, LockNames, Token, duration};
+
+/// The wait of one request: shorter than what proxies allow a request to take.
+const POLL: Duration = Duration::from_secs(25);
+/// The wait of the first request if somebody reads along, who learns soon whom the runner waits for.
+const FIRST_POLL: Duration = Duration::from_secs(1);
+/// How much longer than its wait a request may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a service is asked that has not answered yet.
+const UNREACHABLE_MAX: Duration = Duration::from_secs(10);
+/// How long a service is asked that has put the claim in the queue: it may be restarting.
+const AWAY_MAX: Duration = Duration::from_secs(60);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A lease, its claim, and when the request was sent that it answers.
+pub(super) struct AcquiredLease {
+    pub(super) claim: ClientClaim,
+    pub(super) lease: GrantedLease,
+    pub(super) sent_at: BootTime,
+    /// The grant, as the service wrote it.
+    pub(super) answer: ServiceAnswer,
+}
+
+/// How an acquisition ended that did not fail.
+pub(super) enum AcquisitionEnd {
+    Granted(Box<AcquiredLease>),
+    /// A signal asked to stop. The claim has left the queue.
+    Stopped(Signal),
+}
+
+/// One claim in line.
+pub(super) struct Acquisition<'a> {
+    client: &'a mut Client,
+    claim: ClientClaim,
+    options: &'a ClaimOptions,
+    say: Say,
+    /// Whether the beginning of a wait is said also where no terminal shows it.
+    announces_wait: bool,
+    begun_at: Instant,
+    /// When the claim was last refused, and so had its place.
+    refused_at: Option<Instant>,
+    /// Since when the service has granted the lock only to answer too late.
+    late_since: Option<Instant>,
+    pauses: RetryPauses,
+    last_text: String,
+}
+
+impl<'a> Acquisition<'a> {
+    pub(super) fn new(client: &'a mut Client, options: &'a ClaimOptions, say: Say) -> Self {
+        Self {
+            client,
+            claim: new_claim(options),
+            options,
+            say,
+            announces_wait: false,
+            begun_at: Instant::now(),
+            refused_at: None,
+            late_since: None,
+            pauses: RetryPauses::default(),
+            last_text: String::new(),
+        }
+    }
+
+    /// Says that it waits, also where no terminal shows it: in the log of a script, silence would look like a fault.
+    pub(super) fn announcing_wait(self) -> Self {
+        Self {
+            announces_wait: true,
+            ..self
+        }
+    }
+
+    /// Waits until the lock is granted, the wait is over, or a signal asks to stop. Unless it is granted, nothing is left
+    /// in the queue, as far as the service can be reached.
+    pub(super) async fn acquire(
+        mut self,
+        signals: &mut ClientSignals,
+    ) -> Result<AcquisitionEnd, ClientError> {
+        let ended = tokio::select! {
+            acquired = self.until_granted() => acquired.map(|acquired| AcquisitionEnd::Granted(Box::new(acquired))),
+            signal = signals.next_stop() => Ok(AcquisitionEnd::Stopped(signal)),
+        };
+        let may_be_queued = match &ended {
+            Ok(AcquisitionEnd::Granted(_)) => false,
+            Ok(AcquisitionEnd::Stopped(_)) => true,
+            Err(_) => self.options.wait != Some(Duration::ZERO) || self.pauses.has_begun(),
+        };
+        if may_be_queued {
+            leave(self.client, &self.claim).await;
+        }
+        ended
+    }
+
+    async fn until_granted(&mut self) -> Result<AcquiredLease, ClientError> {
+        loop {
+            let wait = self.next_wait();
+            let call = self.claim.acquire(&self.fields(wait));
+            let sent_at = BootTime::now();
+            let pause = match self.client.send(&call, wait + ANSWER_TIMEOUT).await {
+                Ok(answer) if answer.status.is_success() => {
+                    match GrantedLease::read(&answer.body) {
+                        Some(lease) => {
+                            let acquired = AcquiredLease {
+                                claim: self.claim.clone(),
+                                lease,
+                                sent_at,
+                                answer,
+                            };
+                            match self.with_time_left(acquired).await? {
+                                Ok(acquired) => return Ok(acquired),
+                                Err(pause) => pause,
+                            }
+                        }
+                        None => return Err(ClientError::refused(&answer, self.client.url())),
+                    }
+                }
+                Ok(answer) if answer.status == StatusCode::LOCKED => self.after_refusal(&answer)?,
+                Ok(answer) if has_expired(&answer) => self.after_late_grant()?,
+                Ok(answer) if answer.is_temporary() => self.after_trouble(Ok(&answer))?,
+                Ok(answer) => return Err(ClientError::refused(&answer, self.client.url())),
+                Err(error) => self.after_trouble(Err(&error))?,
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// How long the next request waits.
+    fn next_wait(&self) -> Duration {
+        let left = self.time_left().unwrap_or(Duration::MAX);
+        let tells_soon = self.announces_wait || self.say.shows_progress();
+        match self.refused_at.is_none() && tells_soon {
+            true => left.min(FIRST_POLL),
+            false => left.min(POLL),
+        }
+    }
+
+    /// How much of the wait is left; `None` for ever.
+    fn time_left(&self) -> Option<Duration> {
+        let wait = self.options.wait?;
+        Some(wait.saturating_sub(self.begun_at.elapsed()))
+    }
+
+    fn fields(&self, wait: Duration) -> serde_json::Map<String, Value> {
+        let mut fields = self.options.fields.clone();
+        if !wait.is_zero() {
+            fields.insert("wait".to_owned(), json!(duration::format(wait)));
+        }
+        fields
+    }
+
+    /// The lease, renewed if its answer was long under way; or, if it has run out meanwhile, when to ask again.
+    async fn with_time_left(
+        &mut self,
+        acquired: AcquiredLease,
+    ) -> Result<Result<AcquiredLease, Duration>, ClientError> {
+        let AcquiredLease { lease, sent_at, .. } = &acquired;
+        if sent_at.after(lease.valid_for).remaining() > lease.ttl / 2 {
+            return Ok(Ok(acquired));
+        }
+        let sent_at = BootTime::now();
+        match self
+            .client
+            .send(&self.claim.renew(None), ANSWER_TIMEOUT)
+            .await
+        {
+            Ok(answer) if answer.status == StatusCode::OK => {
+                let lease = GrantedLease::read(&answer.body);
+                let in_time =
+                    lease.filter(|lease| !sent_at.after(lease.valid_for / 2).has_passed());
+                Ok(match in_time {
+                    Some(lease) => Ok(AcquiredLease {
+                        lease,
+                        sent_at,
+                        answer,
+                        ..acquired
+                    }),
+                    None => Err(self.after_useless_grant()?),
+                })
+            }
+            Ok(answer) if answer.status == StatusCode::PRECONDITION_FAILED => {
+                self.after_late_grant().map(Err)
+            }
+            Ok(answer) if answer.is_temporary() => self.after_trouble(Ok(&answer)).map(Err),
+            Ok(answer) => Err(ClientError::refused(&answer, self.client.url())),
+            Err(error) => self.after_trouble(Err(&error)).map(Err),
+        }
+    }
+
+    /// A grant has ended before it was heard of. Its claim is over with it, so another one takes its place.
+    fn after_late_grant(&mut self) -> Result<Duration, ClientError> {
+        self.claim = new_claim(self.options);
+        self.after_useless_grant()
+    }
+
+    /// The answers take about as long as the leases: when to ask again, unless that has failed for too long.
+    fn after_useless_grant(&mut self) -> Result<Duration, ClientError> {
+        let text = format!(
+            "{} granted the lock, but its answer took too long for the TTL; a longer --ttl helps",
+            self.client.url()
+        );
+        let pause = self.pauses.next(None);
+        let since = *self.late_since.get_or_insert_with(Instant::now);
+        self.try_again(
+            ClientError::Unreachable(text),
+            pause,
+            (since, UNREACHABLE_MAX),
+        )
+    }
+
+    /// The lock is taken: when to ask again, or that the wait is over.
+    fn after_refusal(&mut self, answer: &ServiceAnswer) -> Result<Duration, ClientError> {
+        let is_first = self.refused_at.replace(Instant::now()).is_none();
+        self.late_since = None;
+        self.pauses.reset();
+        let names = shown(self.claim.names());
+        let (holders, place) = (holders(&answer.body), place(&answer.body));
+        if self.time_left().is_some_and(|left| left.is_zero()) {
+            return Err(ClientError::Busy(format!("{names} is taken{holders}")));
+        }
+        let text = format!("waiting for {names}{holders}{place}");
+        if is_first && self.announces_wait {
+            self.say.note(&text);
+        } else if text != self.last_text {
+            self.say.progress(&text);
+        }
+        self.last_text = text;
+        let pause = at_least(answer.retry_after.unwrap_or(Duration::from_secs(1)));
+        Ok(match self.time_left() {
+            Some(left) => pause.min(left),
+            None => pause,
+        })
+    }
+
+    /// There was no useful answer: when to ask again, unless that has failed for too long.
+    fn after_trouble(
+        &mut self,
+        answer: Result<&ServiceAnswer, &NoAnswer>,
+    ) -> Result<Duration, ClientError> {
+        let error = match answer {
+            Ok(answer) => ClientError::refused(answer, self.client.url()),
+            Err(error) => ClientError::no_answer(error),
+        };
+        if matches!(answer, Err(NoAnswer::Untrusted { .. })) {
+            return Err(error);
+        }
+        let pause = self.pauses.next(answer.ok());
+        let limit = match self.refused_at {
+            Some(refused_at) => (refused_at, AWAY_MAX),
+            None => (self.begun_at, UNREACHABLE_MAX),
+        };
+        self.try_again(error, pause, limit)
+    }
+
+    fn try_again(
+        &mut self,
+        error: ClientError,
+        pause: Duration,
+        (since, limit): (Instant, Duration),
+    ) -> Result<Duration, ClientError> {
+        if since.elapsed() + pause > limit {
+            return Err(error);
+        }
+        let text = format!("{error}; trying again");
+        let is_long = since.elapsed() > service::NOTICE_AFTER;
+        if text != self.last_text && (is_long || self.say.shows_progress()) {
+            self.say.note(&text);
+            self.last_text = text;
+        }
+        Ok(pause)
+    }
+}
+
+/// Leaves the queue, and gives back what may have been granted.
+async fn leave(client: &mut Client, claim: &ClientClaim) {
+    // If there is no answer, the place is lost by itself, and a lease ends with its TTL.
+    let _ = client.send(&claim.release(None), LEAVE_TIMEOUT).await;
+}
+
+fn new_claim(options: &ClaimOptions) -> ClientClaim {
+    ClientClaim::new(options.names.clone(), Token::random())
+}
+
+/// Whether the claim was granted and its lease has run out, all without its client.
+fn has_expired(answer: &ServiceAnswer) -> bool {
+    answer.code() == "claim_ended" && answer.body["ended"] == "expired"
+}
+
+pub(super) fn shown(names: &LockNames) -> String {
+    let names: Vec<_> = names.iter().map(LockName::as_str).collect();
+    names.join(" ")
+}
+
+/// Who holds the lock, as far as the refusal says it.
+fn holders(body: &Value) -> String {
+    let of = |value: &Value| value["holders"].as_array().cloned().unwrap_or_default();
+    let mut holders = of(body);
+    for blocking in body["blocked_by"].as_array().into_iter().flatten() {
+        holders.extend(of(blocking));
+    }
+    let owners = holders.iter().filter_map(|holder| holder["owner"].as_str());
+    let mut owners: Vec<_> = owners.filter(|owner| !owner.is_empty()).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    match owners.as_slice() {
+        [] => String::new(),
+        [first, rest @ ..] if rest.len() > 2 => {
+            format!(", held by {first} and {} others", rest.len())
+        }
+        owners => format!(", held by {}", owners.join(", ")),
+    }
+}
+
+fn place(body: &Value) -> String {
+    match (body["position"].as_u64(), body["queue_length"].as_u64()) {
+        (Some(position), Some(length)) => format!("; place {position} of {length}"),
+        (Some(position), None) => format!("; place {position}"),
+        (None, _) => String::new(),
+    }
+}

@@ -1,0 +1,167 @@
+//! The store, as a server would use it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::statvfs::statvfs;
+use nix::unistd::{AccessFlags, access};
+use tokio::time::Instant;
+
+use super::Diagnosis;
+use crate::cli::Exit;
+use crate::config::{Config, StoreUrl};
+use crate::domain::{Acquired, Attempt, Claim, LockName, LockNames, Refused, Token, duration};
+use crate::store::{self, Finding, LockStore, StoreError};
+
+/// How often the latency is measured.
+const SAMPLES: usize = 11;
+/// From here on a request may still be executed after it was answered that its outcome is unknown.
+const LATENCY_MAX: Duration = Duration::from_millis(50);
+/// How long counting the locks may take.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
+const FREE_BYTES_MIN: u64 = 256 * 1024 * 1024;
+
+pub(super) async fn check(config: &Config) -> Vec<Diagnosis> {
+    match &config.store {
+        StoreUrl::Memory => vec![Diagnosis::fine(
+            "store",
+            "memory: locks are lost when the server ends, and no other server shares them",
+        )],
+        StoreUrl::File(directory) => directory_findings(directory),
+        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) => redis_findings(config).await,
+    }
+}
+
+/// The directory is not opened: a server that starts at this moment would find it in use.
+fn directory_findings(directory: &Path) -> Vec<Diagnosis> {
+    let shown = directory.display();
+    let existing = directory.ancestors().find(|path| path.exists());
+    let existing = match existing {
+        Some(path) if !path.as_os_str().is_empty() => path,
+        _ => Path::new("."),
+    };
+    if !existing.is_dir() {
+        let text = format!("{} is no directory; choose another one", existing.display());
+        return vec![Diagnosis::error("directory", text, Exit::Misconfigured)];
+    }
+    if let Err(errno) = access(existing, AccessFlags::W_OK | AccessFlags::X_OK) {
+        let text = format!(
+            "this user cannot write to {}: {}; run this as the user of the server, or give it the right",
+            existing.display(),
+            errno.desc()
+        );
+        return vec![Diagnosis::error("directory", text, Exit::Misconfigured)];
+    }
+    let directory_finding = match existing == directory {
+        true => {
+            format!("{shown} can be written to; the server checks what is in it when it starts")
+        }
+        false => format!("{shown} is not there; the server makes it when it starts"),
+    };
+    let mut found = vec![Diagnosis::fine("directory", directory_finding)];
+    if let Ok(disk) = statvfs(existing) {
+        let free = disk.blocks_available() * disk.fragment_size();
+        let text = format!("{} MiB of its disk are free", free / (1024 * 1024));
+        found.push(match free < FREE_BYTES_MIN {
+            true => Diagnosis::warning("disk", format!("{text}; a full disk refuses claims")),
+            false => Diagnosis::fine("disk", text),
+        });
+    }
+    found
+}
+
+async fn redis_findings(config: &Config) -> Vec<Diagnosis> {
+    let store = match store::open(config).await {
+        Ok(store) => store,
+        Err(error) => return vec![refused(&error)],
+    };
+    let health = store.health();
+    if let Some(trouble) = health.trouble {
+        let text = format!("{}: {trouble}", config.store);
+        return vec![Diagnosis::error("store", text, Exit::Unreachable)];
+    }
+    let mut found = vec![Diagnosis::fine(
+        "store",
+        format!("{} answers", config.store),
+    )];
+    found.extend(health.findings.into_iter().map(of_store));
+    match trial(&store, config).await {
+        Ok(diagnoses) => found.extend(diagnoses),
+        Err(error) => found.push(refused(&error)),
+    }
+    store.close().await;
+    found
+}
+
+fn refused(error: &StoreError) -> Diagnosis {
+    let exit = match error.fault().is_lasting() {
+        true => Exit::Misconfigured,
+        false => Exit::Unreachable,
+    };
+    Diagnosis::error("store", error.detail(), exit)
+}
+
+fn of_store(finding: Finding) -> Diagnosis {
+    match finding.is_fine {
+        true => Diagnosis::fine(finding.topic, finding.detail),
+        false => Diagnosis::warning(finding.topic, finding.detail),
+    }
+}
+
+/// Does once what servers do all the time, which needs every right.
+async fn trial(store: &Arc<dyn LockStore>, config: &Config) -> Result<Vec<Diagnosis>, StoreError> {
+    let token = Token::random();
+    let name = format!("leasehold-doctor/{}", token.expose());
+    let name = LockName::parse(name.as_bytes()).expect("a word and a UUID make a name");
+    let names = LockNames::from(name.clone());
+    let deadline = || Instant::now() + config.operation_timeout;
+    let claim = Claim::plain(names.clone(), token, config.lease.default_ttl());
+    let acquiring = store.acquire(&claim, Attempt::random(), None, deadline());
+    let acquired = acquiring.await?;
+    let rights = if let Acquired::Granted(_) = acquired {
+        Diagnosis::fine("rights", "a lock could be acquired, read and released")
+    } else if let Acquired::Refused(Refused::Recovering { retry_in }) = acquired {
+        let left = duration::format(Duration::from_secs(retry_in.as_secs() + 1));
+        let text = format!("the data may have been lost, so new grants wait for another {left}");
+        Diagnosis::warning("grants", text)
+    } else {
+        Diagnosis::warning("rights", "a lock that nobody uses could not be acquired")
+    };
+    let mut latencies = Vec::new();
+    for _ in 0..SAMPLES {
+        let began = Instant::now();
+        store.inspect(&name, deadline()).await?;
+        latencies.push(began.elapsed());
+    }
+    store.release(&names, token, None, deadline()).await?;
+    // Counting is broken off in a store with very many locks.
+    let _ = tokio::time::timeout(COUNT_TIMEOUT, store.sweep()).await;
+    let locks = match store.health().held_locks {
+        Some(count) => format!("{count} locks are held"),
+        None => "there are too many locks to count them here".to_owned(),
+    };
+    Ok(vec![
+        rights,
+        latency(latencies),
+        Diagnosis::fine("locks", locks),
+    ])
+}
+
+fn latency(mut latencies: Vec<Duration>) -> Diagnosis {
+    latencies.sort();
+    let [fastest, median] = [latencies[0], latencies[latencies.len() / 2]];
+    let millis = |latency: Duration| latency.as_secs_f64() * 1000.0;
+    let text = format!(
+        "an operation takes {:.1} ms, the fastest took {:.1} ms",
+        millis(median),
+        millis(fastest)
+    );
+    match fastest < LATENCY_MAX {
+        true => Diagnosis::fine("latency", text),
+        false => Diagnosis::warning(
+            "latency",
+            format!("{text}; run the server nearer to the store"),
+        ),
+    }
+}

@@ -1,0 +1,219 @@
+//! What the client commands write to standard output: a table for people, the service's document for programs, or as
+//! little as possible.
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use clap::{Arg, ArgAction, ArgMatches};
+use hyper::body::Bytes;
+
+use super::Exit;
+use super::say::{Say, Verbosity};
+use crate::domain::duration;
+
+const HEADER: Style = Style::new().bold();
+/// Spaces between columns.
+const GAP: usize = 2;
+
+/// How a command writes its result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OutputForm {
+    Table,
+    Json,
+    Quiet,
+}
+
+impl OutputForm {
+    pub(super) fn of(matches: &ArgMatches) -> Self {
+        match (matches.get_flag("json"), matches.get_flag("quiet")) {
+            (true, _) => Self::Json,
+            (false, true) => Self::Quiet,
+            (false, false) => Self::Table,
+        }
+    }
+
+    /// What the command says beside its result.
+    pub(super) fn say(self) -> Say {
+        Say::new(match self {
+            Self::Quiet => Verbosity::Quiet,
+            Self::Table | Self::Json => Verbosity::Normal,
+        })
+    }
+}
+
+/// `--json` and `--quiet`.
+pub(super) fn arguments(json: &'static str, quiet: &'static str) -> [Arg; 2] {
+    let flag = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
+    [
+        flag("json").conflicts_with("quiet").help(json),
+        flag("quiet").short('q').help(quiet),
+    ]
+}
+
+/// Writes to standard output, without colours unless it is a terminal that wants them.
+///
+/// # Errors
+/// Nobody reads it, or the disk is full.
+pub(super) fn write(text: &str) -> io::Result<()> {
+    let mut stdout = anstream::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}
+
+/// Writes a result, as [`write`] does. The command has done its work, so only its exit code tells of a failure.
+pub(super) fn show(text: &str) -> Exit {
+    match write(text) {
+        Ok(()) => Exit::Done,
+        Err(error) => after_failure(&error),
+    }
+}
+
+/// How a command ends whose result cannot be written. A closed pipe (`leasehold … | head`) is not a failure: its reader
+/// has seen enough.
+pub(super) fn after_failure(error: &io::Error) -> Exit {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Exit::Done;
+    }
+    Say::new(Verbosity::Normal).problem(&format!("cannot write the result: {error}"));
+    Exit::Internal
+}
+
+/// A document of the service as a line.
+pub(super) fn document(text: &Bytes) -> String {
+    format!("{}\n", String::from_utf8_lossy(text).trim_end())
+}
+
+/// A table that may be written in parts: its columns are as wide as the widest text so far.
+pub(super) struct TextTable {
+    header: Option<Vec<Cell>>,
+    widths: Vec<usize>,
+}
+
+/// The text of one field, and how it looks on a terminal.
+#[derive(Debug, Clone)]
+pub(super) struct Cell {
+    text: String,
+    style: Style,
+}
+
+impl TextTable {
+    pub(super) fn new(header: &[&str]) -> Self {
+        let cells = header.iter().map(|name| Cell {
+            text: (*name).to_owned(),
+            style: HEADER,
+        });
+        Self {
+            header: Some(cells.collect()),
+            widths: vec![0; header.len()],
+        }
+    }
+
+    /// These rows, after the header if they are the first.
+    pub(super) fn text_of(&mut self, rows: Vec<Vec<Cell>>) -> String {
+        let rows: Vec<_> = self.header.take().into_iter().chain(rows).collect();
+        for row in &rows {
+            for (width, cell) in self.widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.width());
+            }
+        }
+        let mut text = String::new();
+        for row in rows {
+            let last = row.iter().rposition(|cell| !cell.text.is_empty());
+            for (index, cell) in row.iter().enumerate().take(last.map_or(0, |last| last + 1)) {
+                let Cell { text: shown, style } = cell;
+                let padding = match Some(index) == last {
+                    true => 0,
+                    false => self.widths[index] - cell.width() + GAP,
+                };
+                text.push_str(&format!("{style}{shown}{style:#}{:padding$}", ""));
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+impl Cell {
+    /// The state of a lock, in its colour.
+    pub(super) fn state(state: &str) -> Self {
+        match state {
+            "free" => Self::good(state),
+            "held" => Self::doubtful(state),
+            _ => Self::in_colour(state, AnsiColor::Cyan),
+        }
+    }
+
+    pub(super) fn good(text: &str) -> Self {
+        Self::in_colour(text, AnsiColor::Green)
+    }
+
+    pub(super) fn doubtful(text: &str) -> Self {
+        Self::in_colour(text, AnsiColor::Yellow)
+    }
+
+    pub(super) fn bad(text: &str) -> Self {
+        Self::in_colour(text, AnsiColor::Red)
+    }
+
+    fn in_colour(text: &str, colour: AnsiColor) -> Self {
+        Self {
+            style: colour.on_default(),
+            ..Self::from(text)
+        }
+    }
+
+    fn width(&self) -> usize {
+        self.text.chars().count()
+    }
+}
+
+impl<T: ToString + ?Sized> From<&T> for Cell {
+    /// What others have written may not move the cursor.
+    fn from(text: &T) -> Self {
+        let text = text.to_string();
+        Self {
+            text: text.replace(char::is_control, "?"),
+            style: Style::new(),
+        }
+    }
+}
+
+/// A time that is left, in whole seconds.
+pub(super) fn time_left(left: Duration) -> String {
+    let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+    duration::format(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(texts: &[&str]) -> Vec<Cell> {
+        texts.iter().copied().map(Cell::from).collect()
+    }
+
+    fn plain(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    #[test]
+    fn columns_are_aligned_and_lines_end_with_their_last_text() {
+        let mut table = TextTable::new(&["A", "B"]);
+        let text = table.text_of(vec![row(&["long", "x"]), row(&["s", ""])]);
+        assert_eq!(plain(&text), "A     B\nlong  x\ns\n");
+        assert_eq!(plain(&table.text_of(vec![row(&["s", "y"])])), "s     y\n");
+    }
+
+    #[test]
+    fn a_text_of_somebody_else_cannot_control_the_terminal() {
+        let cell = Cell::from("a\u{1b}[2J\nb");
+        assert_eq!(cell.text, "a?[2J?b");
+    }
+
+    #[test]
+    fn a_time_is_rounded_up_to_seconds() {
+        assert_eq!(time_left(Duration::from_millis(61_001)), "1m2s");
+        assert_eq!(time_left(Duration::ZERO), "0s");
+    }
+}

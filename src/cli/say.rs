@@ -1,0 +1,68 @@
+//! What the client commands write to stderr. Standard output has their results, or belongs to the command of `run`.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+/// What a command says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verbosity {
+    /// Only why it failed.
+    Quiet,
+    /// Whom it waits for, on a terminal; and what the reader should know.
+    Normal,
+    /// Everything.
+    Verbose,
+}
+
+/// Writes lines for people.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Say {
+    verbosity: Verbosity,
+    is_terminal: bool,
+}
+
+impl Say {
+    pub(super) fn new(verbosity: Verbosity) -> Self {
+        Self {
+            verbosity,
+            is_terminal: io::stderr().is_terminal(),
+        }
+    }
+
+    /// Why the command was ended, or what went wrong; always written.
+    pub(super) fn problem(self, text: &str) {
+        write(text);
+    }
+
+    /// What the reader should know although nothing failed.
+    pub(super) fn note(self, text: &str) {
+        if self.verbosity >= Verbosity::Normal {
+            write(text);
+        }
+    }
+
+    /// What is going on, for somebody who watches.
+    pub(super) fn progress(self, text: &str) {
+        if self.shows_progress() {
+            write(text);
+        }
+    }
+
+    pub(super) fn detail(self, text: &str) {
+        if self.verbosity == Verbosity::Verbose {
+            write(text);
+        }
+    }
+
+    pub(super) fn shows_progress(self) -> bool {
+        match self.verbosity {
+            Verbosity::Quiet => false,
+            Verbosity::Normal => self.is_terminal,
+            Verbosity::Verbose => true,
+        }
+    }
+}
+
+/// A closed stderr is no reason to fail.
+fn write(text: &str) {
+    let _ = writeln!(io::stderr(), "leasehold: {text}");
+}

@@ -1,0 +1,224 @@
+//! `/terraform/{name}`: the lock of a state that Terraform keeps elsewhere, in the form that its `http` backend expects.
+//!
+//! The id that Terraform makes for each run is the token of the claim. Terraform shows it to others, and takes a status
+//! other than 200 for a failure.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{Request, State};
+use axum::http::header::{ALLOW, HeaderValue, LOCATION};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::acquire::granted;
+use super::grant::{self, Format};
+use super::{HeaderToken, RouteForm, lock_name, release};
+use crate::domain::{
+    Bounds, Claim, Conflict, ConflictKind, LockName, Metadata, NotHeld, Owner, Refused, Released,
+    Token,
+};
+use crate::http::admission::Operation;
+use crate::http::app::App;
+use crate::http::extract::{Fields, UnreadRequest};
+use crate::http::problem::{Problem, conflict_sentence};
+use crate::http::requester::Requester;
+use crate::http::scope::Waited;
+use crate::http::wire::json as json_response;
+use crate::service::{AcquireAnswer, AcquireOutcome};
+
+/// The fields of both operations, in the query string: the body belongs to Terraform. Both take both, because both may
+/// have the same address.
+pub(in crate::http) const TERRAFORM_FIELDS: [&str; 2] = ["ttl", "wait"];
+/// The methods that the backend can be configured to use.
+const METHODS: &str = "LOCK,UNLOCK,POST,DELETE";
+
+/// What Terraform tells about the run that locks, and shows to those that it refuses.
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
+#[schema(as = TerraformLockInfo)]
+#[serde(rename_all = "PascalCase", default)]
+pub(in crate::http) struct LockInfo {
+    /// The id of the run, a UUID.
+    #[serde(rename = "ID")]
+    #[schema(required)]
+    id: String,
+    /// What the run does.
+    operation: String,
+    /// Free text.
+    info: String,
+    /// Who runs it, and where.
+    who: String,
+    /// The version of Terraform.
+    version: String,
+    /// When the run locked.
+    created: String,
+    /// The path of the state, if it is a file.
+    path: String,
+}
+
+/// `LOCK`, `POST`, `UNLOCK` and `DELETE /terraform/{name}`
+pub(in crate::http) async fn terraform(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let is_lock = match request.method() {
+        method if method.as_str() == "LOCK" || *method == Method::POST => true,
+        method if method.as_str() == "UNLOCK" || *method == Method::DELETE => false,
+        _ => {
+            let mut response = Problem::method_not_allowed().into_response();
+            let methods = HeaderValue::from_static(METHODS);
+            response.headers_mut().insert(ALLOW, methods);
+            return Ok(response);
+        }
+    };
+    let name = lock_name(request.uri().path())?;
+    let version = request.version();
+    let (fields, body, requester) = UnreadRequest::of(request)?.query_and_body(&app).await?;
+    let options = Options::of(fields, &app.settings().bounds)?;
+    if !is_lock {
+        return unlock(&app, requester, name, &body).await;
+    }
+    let format = Format {
+        route_form: RouteForm::Single,
+        media_type: "application/json",
+        version,
+    };
+    lock(&app, requester, name, &body, options, &format).await
+}
+
+/// The fields of the query string.
+struct Options {
+    ttl: crate::domain::Ttl,
+    wait: std::time::Duration,
+}
+
+impl Options {
+    /// Terraform cannot renew, so a lease lasts as long as this service allows unless the address says otherwise.
+    fn of(mut fields: Fields, bounds: &Bounds) -> Result<Self, Problem> {
+        let ttl = fields.duration("ttl")?.unwrap_or(bounds.ttl_max);
+        let wait = fields.duration("wait")?.unwrap_or_default();
+        fields.finish(&TERRAFORM_FIELDS)?;
+        let ttl = bounds.ttl(ttl)?;
+        Ok(Self { ttl, wait })
+    }
+}
+
+async fn lock(
+    app: &App,
+    requester: Requester,
+    name: LockName,
+    body: &Bytes,
+    options: Options,
+    format: &Format,
+) -> Result<Response, Problem> {
+    let info = LockInfo::of(body)?;
+    let token = Token::parse(&info.id)?;
+    let text = serde_json::to_string(&info).expect("it has string keys");
+    let claim = Arc::new(Claim {
+        // A name that cannot be shown is left out here; nobody is refused a lock for the name of a machine.
+        owner: Owner::new(&info.who).unwrap_or_default(),
+        metadata: Some(Metadata::from_json_object(&text)?),
+        ..Claim::plain(name.into(), token, options.ttl)
+    });
+    let operation = Operation::Acquire {
+        names: &claim.names,
+        waits: !options.wait.is_zero(),
+    };
+    let service = app.admit(operation, &requester).await?;
+    drop(requester);
+    let was_draining = service.is_draining();
+    let answer = service.acquire(Arc::clone(&claim), options.wait).await;
+    let AcquireAnswer {
+        outcome,
+        waited,
+        unclaimed,
+    } = answer.map_err(|error| Problem::from(error).with_token(token))?;
+    let mut response = match outcome {
+        AcquireOutcome::Refused(Refused::Blocked(blocked_by)) => refused(&claim, &blocked_by),
+        AcquireOutcome::TimedOut(not_granted) => refused(&claim, &not_granted.blocked_by),
+        outcome @ (AcquireOutcome::Granted(_)
+        | AcquireOutcome::Refused(_)
+        | AcquireOutcome::TooManyWaiters(_)
+        | AcquireOutcome::Draining(_)) => {
+            let granted = granted(outcome, &claim, waited, was_draining)
+                .map_err(|refusal| format.route_form.adapt(refusal).after(waited))?;
+            let mut response = grant::acquired(format, &claim, &granted, waited, unclaimed);
+            *response.status_mut() = StatusCode::OK;
+            response.headers_mut().remove(LOCATION);
+            response
+        }
+    };
+    Waited(waited).attach_to(&mut response);
+    Ok(response)
+}
+
+/// What Terraform knows about the holder. It prints nothing of that but the id, so the id says the rest as well.
+fn refused(claim: &Claim, blocked_by: &[Conflict]) -> Response {
+    let conflict = blocked_by.first();
+    let mut info = conflict
+        .and_then(LockInfo::of_holder)
+        .unwrap_or_else(|| LockInfo {
+            path: claim.names[0].as_str().to_owned(),
+            ..LockInfo::default()
+        });
+    let sentence = conflict.map_or_else(|| "held by another claim".to_owned(), conflict_sentence);
+    info.id = match info.id.is_empty() {
+        true => sentence,
+        false => format!("{} {sentence}", info.id),
+    };
+    json_response(StatusCode::LOCKED, "application/json", &info)
+}
+
+/// Releases the claim of this run, or takes the lock away from its holder: that is what `terraform force-unlock` means,
+/// which sends nothing.
+async fn unlock(
+    app: &App,
+    requester: Requester,
+    name: LockName,
+    body: &Bytes,
+) -> Result<Response, Problem> {
+    if body.trim_ascii().is_empty() {
+        let (token, fields) = (HeaderToken::of(&HeaderMap::new()), Fields::none());
+        return release::evict(app, requester, name, token, fields).await;
+    }
+    let info = LockInfo::of(body)?;
+    let token = Token::parse(&info.id)?;
+    let service = app.admit(Operation::Keep(1), &requester).await?;
+    let released = service.release(name.clone().into(), token, None).await?;
+    match released.into_iter().next() {
+        Some(Released::NotHolder(reason)) => {
+            Err(Problem::not_holder(NotHeld { name, reason }).of_one_lock())
+        }
+        _ => Ok(json_response(
+            StatusCode::OK,
+            "application/json",
+            &json!({"ID": info.id}),
+        )),
+    }
+}
+
+impl LockInfo {
+    /// What Terraform sent.
+    fn of(body: &[u8]) -> Result<Self, Problem> {
+        let object = body.trim_ascii_start().starts_with(b"{").then_some(body);
+        object
+            .and_then(|body| serde_json::from_slice(body).ok())
+            .ok_or_else(|| {
+                Problem::malformed(
+                    "the body must be the lock info of Terraform, like {\"ID\":\"<a UUID>\",\"Who\":\"me@here\"}",
+                )
+            })
+    }
+
+    /// What the holder sent, if Terraform holds the lock.
+    fn of_holder(conflict: &Conflict) -> Option<Self> {
+        let ConflictKind::Holders(holders) = &conflict.by else {
+            return None;
+        };
+        let metadata = holders.listed.first()?.metadata.as_ref()?;
+        serde_json::from_str(metadata.as_json()).ok()
+    }
+}

@@ -1,0 +1,40 @@
+//! Tests of a database that is opened again after an error.
+
+use super::*;
+
+fn rows_of(disk: &Disk) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let take = |rows: &mut Vec<_>, key: &[u8], value: &[u8]| {
+        rows.push((key.to_vec(), value.to_vec()));
+        Ok(())
+    };
+    disk.read(|_| Vec::new(), take).expect("the file is whole")
+}
+
+#[test]
+fn after_an_error_of_the_disk_all_rows_are_in_another_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let time = StoreTime::from_unix_us(1_000);
+    let clocks = Clocks {
+        store: time,
+        rows: time,
+    };
+    let mut disk = Disk::open(directory.path(), clocks).expect("it is empty");
+    let row = |number: u8| (vec![b'l', number], Some(vec![number]));
+    let first = (0..100).map(row).collect();
+    disk.write(&first, clocks).expect("there is room");
+    let old = File::open(directory.path().join(FILE)).expect("it is there");
+    (disk.database, disk.is_doubtful) = (None, true);
+    disk.write(&[row(100)].into(), clocks)
+        .expect("there is room");
+    assert!(!disk.is_doubtful);
+    let expected: Vec<_> = (0..=100)
+        .map(|number| (vec![b'l', number], vec![number]))
+        .collect();
+    assert_eq!(rows_of(&disk), expected);
+    let inode = |file: &File| file.metadata().expect("it is open").ino();
+    let new = File::open(directory.path().join(FILE)).expect("it is there");
+    assert_ne!(inode(&new), inode(&old));
+    drop(disk);
+    let disk = Disk::open(directory.path(), clocks).expect("it is whole");
+    assert_eq!(rows_of(&disk), expected);
+}

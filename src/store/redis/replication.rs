@@ -1,0 +1,250 @@
+//! Whether the replicas have what is about to be reported (`redis.wait_replicas`).
+//!
+//! Redis answers before its replicas have a write, so a failover can lose it. `WAIT` says how many replicas have the
+//! writes of its own connection, and blocks that connection meanwhile. So scripts keep the shared connections, and the
+//! question is asked over one of its own: a message is published there, and `WAIT` then waits for it. Replicas receive
+//! everything in one order, published messages too. Those that have the message have all that Redis had answered before
+//! it, over whichever connection. This is called a barrier, and one barrier is enough for all requests that were
+//! answered before it began.
+//!
+//! A `WAIT` behind the script itself would not do. A replay writes nothing, and since Redis 7.2 a `WAIT` after it does
+//! not wait for the grant that it repeats, which came over another connection. The message needs no memory, and no
+//! append-only file has it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::failure::{Failure, Fate};
+use super::keys;
+use super::pool::{Connection, Pool};
+use super::recovery::Recovery;
+use crate::config::RedisConfig;
+use crate::domain::duration;
+use crate::store::{Fault, Finding, StoreError};
+
+/// How much longer than `redis.wait_timeout` the answer to a `WAIT` may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// How long opening a connection may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// The pause between two barriers while too few replicas confirm. New grants are refused for so long after they are
+/// back.
+const PROBE_PAUSE: Duration = Duration::from_millis(100);
+
+const UNPOISONED: &str = "nobody panics while holding it";
+
+/// Asks whether the replicas have what this process has written.
+pub(super) struct Replication {
+    /// How many replicas have to confirm, and for how long to wait for them.
+    replicas: u64,
+    timeout: Duration,
+    pool: Arc<Pool>,
+    recovery: Arc<Recovery>,
+    /// The number of the last barrier that began. Changed by the owner of `last` alone.
+    begun: AtomicU64,
+    /// Held during a barrier, so that there is one at a time. The requests that wait for it share the next one.
+    last: tokio::sync::Mutex<LastBarrier>,
+    /// Why the last barrier that Redis answered was not confirmed; none if it was.
+    trouble: Mutex<Option<Failure>>,
+    has_trouble: AtomicBool,
+    began_trouble: Notify,
+}
+
+/// The last barrier that has ended.
+struct LastBarrier {
+    number: u64,
+    /// The epoch of its connection.
+    outcome: Result<u64, Failure>,
+    /// Its connection, for the next one.
+    connection: Option<Connection>,
+}
+
+impl Replication {
+    /// None if no replica has to confirm.
+    pub(super) fn new(
+        config: &RedisConfig,
+        pool: &Arc<Pool>,
+        recovery: &Arc<Recovery>,
+    ) -> Option<Arc<Self>> {
+        let replicas = u64::try_from(config.wait_replicas).unwrap_or(u64::MAX);
+        let none_yet = Failure::new(Fault::Unreplicated, Fate::NotDone, "not asked yet");
+        (replicas > 0).then(|| {
+            Arc::new(Self {
+                replicas,
+                timeout: config.wait_timeout,
+                pool: Arc::clone(pool),
+                recovery: Arc::clone(recovery),
+                begun: AtomicU64::new(0),
+                last: tokio::sync::Mutex::new(LastBarrier {
+                    number: 0,
+                    outcome: Err(none_yet),
+                    connection: None,
+                }),
+                trouble: Mutex::default(),
+                has_trouble: AtomicBool::new(false),
+                began_trouble: Notify::new(),
+            })
+        })
+    }
+
+    /// Repeats the barrier for as long as too few replicas confirm it, again and again.
+    pub(super) async fn probe(self: Arc<Self>) {
+        loop {
+            self.began_trouble.notified().await;
+            while self.has_trouble() {
+                drop(self.check().await);
+                sleep(PROBE_PAUSE).await;
+            }
+        }
+    }
+
+    /// Waits until the replicas have all that Redis has answered by now over connections of this epoch.
+    ///
+    /// # Errors
+    /// Too few replicas have confirmed it in time, or that is unknown. They may have it anyway.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the barrier is abandoned, and the next request begins another one.
+    pub(super) async fn confirm(&self, epoch: u64, deadline: Instant) -> Result<(), StoreError> {
+        match timeout_at(deadline, self.next_barrier()).await {
+            Ok(Ok(at)) if at == epoch => Ok(()),
+            Ok(Ok(_)) => {
+                let detail = "the connection may have led to another Redis";
+                Err(StoreError::unknown(Fault::Io, detail))
+            }
+            Ok(Err(failure)) => Err(failure.into_error(true)),
+            Err(_) => {
+                let detail = "the replicas could not be asked in time";
+                Err(StoreError::unknown(Fault::Timeout, detail))
+            }
+        }
+    }
+
+    /// Asks the replicas now, for a health check.
+    pub(super) async fn check(&self) -> Result<(), Failure> {
+        self.next_barrier().await.map(drop)
+    }
+
+    /// Why nothing is granted; none unless the last barrier was not confirmed. Each claim would cost the time of
+    /// another one, and would be rolled back.
+    pub(super) fn trouble(&self) -> Option<Failure> {
+        if !self.has_trouble() {
+            return None;
+        }
+        self.trouble.lock().expect(UNPOISONED).clone()
+    }
+
+    pub(super) fn has_trouble(&self) -> bool {
+        self.has_trouble.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn finding(&self) -> Finding {
+        let wanted = self.replicas;
+        let detail = match self.trouble() {
+            None => {
+                format!("replicas that confirm each grant: {wanted}, as redis.wait_replicas says")
+            }
+            Some(failure) => format!(
+                "{}; nothing is granted until redis.wait_replicas, {wanted}, confirm",
+                failure.explanation()
+            ),
+        };
+        Finding {
+            topic: "replicas",
+            is_fine: !self.has_trouble(),
+            detail,
+        }
+    }
+
+    /// The outcome of the first barrier that begins from now on: the epoch of its connection.
+    async fn next_barrier(&self) -> Result<u64, Failure> {
+        let begun_before = self.begun.load(Ordering::SeqCst);
+        let mut last = self.last.lock().await;
+        if last.number <= begun_before {
+            let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+            // Taken, so that a connection with a barrier that was abandoned is not used again.
+            let connection = last.connection.take();
+            let (outcome, connection) = self.barrier(connection).await;
+            self.note(&outcome);
+            *last = LastBarrier {
+                number,
+                outcome,
+                connection,
+            };
+        }
+        last.outcome.clone()
+    }
+
+    /// Also returns the connection if it can be used again.
+    async fn barrier(
+        &self,
+        kept: Option<Connection>,
+    ) -> (Result<u64, Failure>, Option<Connection>) {
+        let is_current = |it: &Connection| it.epoch == self.recovery.epoch();
+        if let Some(mut connection) = kept.filter(is_current)
+            && let Ok(confirmed) = self.count(&mut connection).await
+        {
+            return (self.judge(confirmed, &connection), Some(connection));
+        }
+        // The former connection may have been closed while it was idle, or by a failover.
+        let mut connection = match self.pool.connect(Instant::now() + CONNECT_WITHIN).await {
+            Ok(connection) => connection,
+            Err(failure) => return (Err(failure), None),
+        };
+        match self.count(&mut connection).await {
+            Ok(confirmed) => (self.judge(confirmed, &connection), Some(connection)),
+            Err(failure) => (Err(failure), None),
+        }
+    }
+
+    /// How many replicas have the message of this barrier, and so everything before it.
+    async fn count(&self, connection: &mut Connection) -> Result<u64, Failure> {
+        let timeout_ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+        let mut barrier = redis::pipe();
+        barrier
+            .cmd("PUBLISH")
+            .arg(keys::BARRIER_CHANNEL)
+            .arg("")
+            .ignore();
+        barrier.cmd("WAIT").arg(self.replicas).arg(timeout_ms);
+        let asking = barrier.query_async(connection.socket());
+        let give_up = Instant::now() + self.timeout + ANSWER_WITHIN;
+        match timeout_at(give_up, asking).await {
+            Ok(Ok((confirmed,))) => Ok(confirmed),
+            Ok(Err(error)) => Err(Failure::of(&error)),
+            Err(_) => Err(Failure::timed_out()),
+        }
+    }
+
+    fn judge(&self, confirmed: u64, connection: &Connection) -> Result<u64, Failure> {
+        if confirmed >= self.replicas {
+            return Ok(connection.epoch);
+        }
+        let detail = format!(
+            "{confirmed} of {} replicas have confirmed a write within {}",
+            self.replicas,
+            duration::format(self.timeout)
+        );
+        Err(Failure::new(Fault::Unreplicated, Fate::MayBeDone, detail))
+    }
+
+    /// Notes the outcome of a barrier for the claims to come. A Redis that cannot be asked is no trouble of its
+    /// replicas: each request finds that out, and retries for as long as it has time.
+    fn note(&self, outcome: &Result<u64, Failure>) {
+        let trouble = match outcome {
+            Ok(_) => None,
+            Err(failure) if matches!(failure.fault, Fault::Unreplicated | Fault::Permission) => {
+                Some(failure.clone())
+            }
+            Err(_) => return,
+        };
+        let has_trouble = trouble.is_some();
+        *self.trouble.lock().expect(UNPOISONED) = trouble;
+        if !self.has_trouble.swap(has_trouble, Ordering::Relaxed) && has_trouble {
+            self.began_trouble.notify_one();
+        }
+    }
+}

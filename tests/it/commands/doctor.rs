@@ -1,0 +1,142 @@
+//! `doctor`.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::process::{Serving, leasehold};
+use crate::run::assert_code;
+use crate::support::redis_server::{RedisOptions, RedisServer};
+
+fn doctor(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let arguments = [&["doctor", "--json"], arguments].concat();
+    let mut command = leasehold(&arguments);
+    command.envs(variables.iter().copied()).output().unwrap()
+}
+
+/// The status and the finding of each check.
+fn findings(output: &Output) -> Vec<(String, String, String)> {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let text = |line: &Value, name: &str| line[name].as_str().unwrap().to_owned();
+    lines
+        .map(|line| {
+            (
+                text(&line, "check"),
+                text(&line, "status"),
+                text(&line, "finding"),
+            )
+        })
+        .collect()
+}
+
+#[track_caller]
+fn assert_found(output: &Output, check: &str, status: &str, part: &str) {
+    let found = findings(output);
+    let is_it = |(of, is, text): &(String, String, String)| {
+        (of.as_str(), is.as_str()) == (check, status) && text.contains(part)
+    };
+    assert!(
+        found.iter().any(is_it),
+        "{check} {status} {part}: {found:#?}"
+    );
+}
+
+#[tokio::test]
+async fn a_suitable_redis_has_nothing_to_improve() {
+    let server = RedisServer::start(RedisOptions::default()).await;
+    let store = format!("redis://{}", server.address());
+    let examined = doctor(&["--store", &store], &[]);
+    assert_code(&examined, 0);
+    for (check, part) in [
+        ("configuration", "valid"),
+        ("store", "answers"),
+        ("version", "redis"),
+        ("maxmemory-policy", "noeviction"),
+        ("persistence", "append-only"),
+        ("clock", "ms"),
+        ("rights", "could be acquired"),
+        ("latency", "ms"),
+        ("locks", "0 locks are held"),
+    ] {
+        assert_found(&examined, check, "ok", part);
+    }
+    let mut command = leasehold(&["doctor", "--store", &store]);
+    let table = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    assert!(table.starts_with("STATUS  CHECK"), "{table}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_redis_is_said_with_its_remedy() {
+    let server = RedisServer::start(RedisOptions::default()).await;
+    let store = format!("redis://{}", server.address());
+    server
+        .command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"])
+        .await;
+    let refused = doctor(&["--store", &store], &[]);
+    assert_code(&refused, 78);
+    assert_found(&refused, "store", "error", "set it to noeviction");
+    server
+        .command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"])
+        .await;
+    let rights = "ACL SETUSER few reset on >pass ~lh:1:* &* +@all -publish -evalsha -eval";
+    server.command(&rights.split(' ').collect::<Vec<_>>()).await;
+    let user = format!("redis://few:pass@{}", server.address());
+    let lacking = doctor(&["--store", &user], &[]);
+    assert_code(&lacking, 78);
+    assert_found(&lacking, "store", "error", "may not run evalsha");
+    let silent = doctor(&["--store", "redis://127.0.0.1:1"], &[]);
+    assert_code(&silent, 69);
+    assert_found(&silent, "store", "error", "the connection was refused");
+}
+
+#[test]
+fn an_invalid_configuration_is_a_finding() {
+    let examined = doctor(&["--operation-timeout", "2"], &[]);
+    assert_code(&examined, 78);
+    assert_found(&examined, "configuration", "error", "operation_timeout");
+    let hinted = doctor(&[], &[("REDIS_URL", "redis://cache")]);
+    assert_code(&hinted, 1);
+    assert_found(&hinted, "configuration", "warning", "LEASEHOLD_STORE");
+}
+
+#[test]
+fn a_directory_is_checked_without_being_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("new/locks");
+    let store = format!("file:{}", path.display());
+    let examined = doctor(&["--store", &store], &[]);
+    assert_code(&examined, 0);
+    assert_found(&examined, "directory", "ok", "is not there");
+    assert!(!path.exists());
+    let _serving = Serving::start(&["--store", &store]);
+    assert_found(
+        &doctor(&["--store", &store], &[]),
+        "directory",
+        "ok",
+        "can be written",
+    );
+    std::fs::write(directory.path().join("file"), "").unwrap();
+    let store = format!("file:{}/file", directory.path().display());
+    let examined = doctor(&["--store", &store], &[]);
+    assert_code(&examined, 78);
+    assert_found(&examined, "directory", "error", "is no directory");
+}
+
+#[test]
+fn the_running_service_is_asked_if_the_environment_names_one() {
+    let serving = Serving::start(&[]);
+    let examined = doctor(&[], &[("LEASEHOLD_URL", &serving.url)]);
+    assert_code(&examined, 0);
+    assert_found(&examined, "service", "ok", env!("CARGO_PKG_VERSION"));
+    assert_found(&examined, "key", "ok", "needs none");
+    let unready = Serving::start(&["--store", "redis://127.0.0.1:1"]);
+    let examined = doctor(&[], &[("LEASEHOLD_URL", &unready.url)]);
+    assert_code(&examined, 69);
+    assert_found(&examined, "ready", "error", "not ready");
+    let absent = doctor(&[], &[("LEASEHOLD_URL", "http://127.0.0.1:1")]);
+    assert_code(&absent, 69);
+    assert_found(&absent, "service", "error", "cannot connect");
+}

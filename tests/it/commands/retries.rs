@@ -1,0 +1,77 @@
+//! Which requests are repeated when their answer is lost. The service is one that breaks connections.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::Output;
+use std::thread::JoinHandle;
+
+use crate::process::leasehold;
+use crate::run::assert_code;
+
+const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
+
+/// Reads a request and hangs up on the first connections, and gives this answer on the next one, if there is one. The
+/// requests come back.
+fn serve(answers: Vec<Option<&'static str>>) -> (String, JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let serving = std::thread::spawn(move || {
+        let answer = |(mut stream, _): (TcpStream, _), answer: Option<&str>| {
+            let mut request = [0; 4096];
+            let length = stream.read(&mut request).unwrap();
+            stream
+                .write_all(answer.unwrap_or_default().as_bytes())
+                .unwrap();
+            String::from_utf8_lossy(&request[..length]).into_owned()
+        };
+        let answers = answers.into_iter();
+        answers
+            .map(|text| answer(listener.accept().unwrap(), text))
+            .collect()
+    });
+    (url, serving)
+}
+
+fn asked(url: &str, arguments: &[&str]) -> Output {
+    let mut command = leasehold(arguments);
+    command
+        .env("LEASEHOLD_URL", url)
+        .env("LEASEHOLD_LOCK_TOKEN", TOKEN);
+    command.output().unwrap()
+}
+
+#[test]
+fn a_release_whose_answer_is_lost_is_repeated_with_its_token() {
+    let done = "HTTP/1.1 204 No Content\r\n\r\n";
+    let (url, serving) = serve(vec![None, Some(done)]);
+    assert_code(&asked(&url, &["release", "a"]), 0);
+    for request in serving.join().unwrap() {
+        assert!(request.starts_with("DELETE /locks/a "), "{request}");
+        assert!(request.contains(TOKEN), "{request}");
+    }
+}
+
+#[test]
+fn an_eviction_whose_answer_is_lost_is_not_repeated() {
+    let (url, serving) = serve(vec![None]);
+    let unclear = asked(&url, &["evict", "a"]);
+    assert_code(&unclear, 69);
+    let text = String::from_utf8(unclear.stderr).unwrap();
+    assert!(
+        text.contains("whether anybody was evicted is unknown"),
+        "{text}"
+    );
+    assert_eq!(serving.join().unwrap().len(), 1);
+}
+
+#[test]
+fn an_eviction_that_was_not_executed_is_repeated() {
+    let busy = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\ncontent-length: 50\r\n\
+        connection: close\r\n\r\n{\"code\":\"rate_limited\",\"outcome\":\"nothing_done\"}  ";
+    let done = "HTTP/1.1 200 OK\r\ncontent-length: 33\r\n\r\n{\"evicted\":[],\"evicted_total\":0} ";
+    let (url, serving) = serve(vec![Some(busy), Some(done)]);
+    let evicted = asked(&url, &["evict", "a"]);
+    assert_code(&evicted, 0);
+    assert_eq!(evicted.stdout, b"nobody held a\n");
+    assert_eq!(serving.join().unwrap().len(), 2);
+}
