@@ -13,12 +13,18 @@ use crate::support::fixture::claim;
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::{eventually, stores};
 
-/// What the opening of a store reports, if it is refused.
+/// What the opening of a store reports, if it is refused. A server that is slow to answer is asked again, because the
+/// machine may be busy.
 async fn refusal(address: &RedisAddress) -> (Fault, String) {
-    match stores::redis_store(address, &stores::redis_config()).await {
-        Err(error) => (error.fault(), error.detail().to_owned()),
-        Ok(store) => panic!("it must be refused: {:?}", store.health()),
-    }
+    eventually(
+        "the server is refused for what it is",
+        async || match stores::redis_store(address, &stores::redis_config()).await {
+            Err(error) if matches!(error.fault(), Fault::Timeout | Fault::Io) => None,
+            Err(error) => Some((error.fault(), error.detail().to_owned())),
+            Ok(store) => panic!("it must be refused: {:?}", store.health()),
+        },
+    )
+    .await
 }
 
 /// A server that takes everything for HTTP.

@@ -23,8 +23,9 @@ async fn nodes() -> [RedisServer; 2] {
     let new = RedisServer::start(options).await;
     let all_slots = ["CLUSTER", "ADDSLOTSRANGE", "0", "16383"];
     old.command(&all_slots).await;
-    let port = new.port().to_string();
-    old.command(&["CLUSTER", "MEET", "127.0.0.1", &port]).await;
+    let (port, cluster_port) = (new.port().to_string(), new.cluster_port().to_string());
+    let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &cluster_port];
+    old.command(&meet).await;
     eventually("each node knows the other and the slots", async || {
         for node in [&old, &new] {
             let state = text(node, &["CLUSTER", "INFO"]).await;

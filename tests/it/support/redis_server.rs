@@ -38,8 +38,8 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct RedisServer {
     options: RedisOptions,
     port: u16,
-    /// The port for TLS, if it has one.
-    tls_port: u16,
+    /// The port for TLS or for the other nodes of a cluster, if it has one.
+    second_port: u16,
     directory: TempDir,
     process: Option<Process>,
 }
@@ -51,12 +51,12 @@ impl RedisServer {
         let mut server = Self {
             options,
             port: 0,
-            tls_port: 0,
+            second_port: 0,
             directory,
             process: None,
         };
         for _ in 0..5 {
-            (server.port, server.tls_port) = (free_port(), free_port());
+            (server.port, server.second_port) = (free_port(), free_port());
             // Another process may have taken the port since; then the next one is tried.
             if server.try_start().await {
                 return server;
@@ -188,6 +188,12 @@ impl RedisServer {
         format!("127.0.0.1:{}", self.port)
     }
 
+    /// The port for the other nodes of its cluster.
+    pub(crate) fn cluster_port(&self) -> u16 {
+        assert!(self.options.is_cluster_node);
+        self.second_port
+    }
+
     /// The address of one of its databases, for a store.
     pub(crate) fn database(&self, database: u16) -> RedisAddress {
         RedisAddress {
@@ -201,7 +207,7 @@ impl RedisServer {
     /// The same with TLS.
     pub(crate) fn encrypted_database(&self, database: u16) -> RedisAddress {
         RedisAddress {
-            port: self.tls_port,
+            port: self.second_port,
             is_encrypted: true,
             ..self.database(database)
         }
@@ -284,7 +290,9 @@ impl RedisServer {
         if clock_offset.as_ref().is_some_and(|file| !file.exists()) {
             self.write_clock_offset(0);
         }
-        let arguments = self.options.arguments(self.port, self.tls_port, directory);
+        let arguments = self
+            .options
+            .arguments(self.port, self.second_port, directory);
         let environment = &self.options.environment;
         let process = Process::start(&arguments, clock_offset.as_deref(), environment);
         let pid = process.pid().to_string();
@@ -298,13 +306,20 @@ impl RedisServer {
         while Instant::now() < give_up {
             // While Redis loads its data it answers with an error. Another process may also answer on this port.
             match self.try_command(0, &["PING"]).await {
-                Ok(_) if self.info("server", "process_id").await == own => return true,
+                Ok(_) if self.process_id().await.as_deref() == Some(&own) => return true,
                 Ok(_) => break,
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }
         }
         self.process = None;
         false
+    }
+
+    /// The pid that is reported by whatever answers on its port.
+    async fn process_id(&self) -> Option<String> {
+        let answer = self.try_command(0, &["INFO", "server"]).await.ok()?;
+        let text: String = redis::from_redis_value(answer).ok()?;
+        field_of(&text, "process_id").map(str::to_owned)
     }
 
     fn signal(&self, signal: Signal) {

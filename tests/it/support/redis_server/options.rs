@@ -69,7 +69,7 @@ impl RedisOptions {
         }
     }
 
-    pub(super) fn arguments(&self, port: u16, tls_port: u16, directory: &str) -> Vec<String> {
+    pub(super) fn arguments(&self, port: u16, second_port: u16, directory: &str) -> Vec<String> {
         let (aof, fsync) = match self.persistence {
             Persistence::Nothing => ("no", "always"),
             Persistence::AofEverySecond => ("yes", "everysec"),
@@ -92,11 +92,13 @@ impl RedisOptions {
         ];
         if self.is_cluster_node {
             options.push(("cluster-enabled", "yes".to_owned()));
+            // Not `port` + 10000, which may be the port of another test.
+            options.push(("cluster-port", second_port.to_string()));
         }
         if let Some(tls) = &self.tls {
             let wants_certificate = if tls.wants_certificate { "yes" } else { "no" };
             options.extend([
-                ("tls-port", tls_port.to_string()),
+                ("tls-port", second_port.to_string()),
                 ("tls-cert-file", tls.certificate.clone()),
                 ("tls-key-file", tls.key.clone()),
                 ("tls-ca-cert-file", tls.authority.clone()),
