@@ -11,6 +11,7 @@ pub mod mode;
 pub mod name;
 pub mod outcome;
 pub mod queue;
+pub mod text;
 pub mod token;
 
 pub use claim::{Attempt, Bounds, Claim, HoldCount, InvalidField, Metadata, Owner, Ttl};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{LockNames, Mode, Token, duration};
+use super::{LockNames, Mode, Token, duration, text};
 
 /// A client's wish to hold one or several locks, from the first request to the final release.
 #[derive(Clone, Debug)]
@@ -235,8 +235,10 @@ impl Owner {
             )
         } else if let Some(letter) = text.chars().find(|letter| letter.is_control()) {
             format!("the control character {letter:?} is not allowed")
-        } else if let Some(letter) = text.chars().find(|letter| is_deceptive(*letter)) {
-            format!("the character {letter:?} changes how text is shown and is not allowed")
+        } else if let Some(letter) = text.chars().find(|letter| text::is_unprintable(*letter)) {
+            format!(
+                "the character {letter:?} is invisible or changes how text is shown, and is not allowed"
+            )
         } else {
             return Ok(Self::from_store(text));
         };
@@ -258,15 +260,6 @@ impl Owner {
     pub fn as_str(&self) -> &str {
         self.0.as_deref().unwrap_or_default()
     }
-}
-
-/// Whether a character breaks lines or changes the text direction without being a control character. Such a character
-/// can disguise "backup" as another name, and distort the rest of a log line or a table row.
-fn is_deceptive(letter: char) -> bool {
-    matches!(
-        letter,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-    )
 }
 
 /// The text of a JSON object of at most 4 KiB, kept byte for byte as the client wrote it. Cloning is cheap.

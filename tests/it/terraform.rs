@@ -179,6 +179,49 @@ async fn of_two_applies_at_once_one_is_refused_with_the_name_of_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn terraform_prints_nothing_of_a_holder_that_controls_a_terminal() {
+    let (serving, state) = (Serving::start(&[]), state_server().await);
+    let address = format!("{}/terraform/prod/network", serving.url);
+    let Some(machine) = Machine::set_up(&state, &address).await else {
+        return;
+    };
+    let info = r#"{"ID":"6443f9f5-54f0-4904-afdb-b10331b53417","Who":"eve\u001b[2J\u009b31m\u202e","Info":"\u007f"}"#;
+    let locked = reqwest::Client::new().post(&address).body(info).send();
+    assert_eq!(locked.await.unwrap().status(), 200);
+    machine.finish();
+    let refused = machine
+        .run(&["apply", "-auto-approve", "-input=false"])
+        .await;
+    assert_eq!(refused.status.code(), Some(1));
+    let printed = printed(&refused);
+    assert!(
+        printed.contains("eve\u{fffd}[2J\u{fffd}31m\u{fffd}"),
+        "{printed}"
+    );
+    let hurts = |letter: char| letter.is_control() || letter == '\u{202e}';
+    assert_eq!(printed.find(hurts), None, "{printed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_apply_is_refused_with_the_name_of_a_holder_that_is_no_terraform() {
+    let (serving, state) = (Serving::start(&[]), state_server().await);
+    let address = format!("{}/terraform/prod/network", serving.url);
+    let Some(machine) = Machine::set_up(&state, &address).await else {
+        return;
+    };
+    let url = format!("{}/locks/prod/network?owner=backup", serving.url);
+    let held = reqwest::Client::new().post(url).send().await.unwrap();
+    assert_eq!(held.status(), 201);
+    machine.finish();
+    let refused = machine
+        .run(&["apply", "-auto-approve", "-input=false"])
+        .await;
+    assert_eq!(refused.status.code(), Some(1));
+    let printed = printed(&refused);
+    assert!(printed.contains("held by \"backup\" for"), "{printed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_lock_of_a_run_that_was_killed_can_be_forced_open() {
     let (serving, state) = (Serving::start(&[]), state_server().await);
     let address = format!("{}/terraform/prod/network?ttl=10m", serving.url);

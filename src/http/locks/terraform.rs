@@ -19,7 +19,7 @@ use super::grant::{self, Format};
 use super::{HeaderToken, RouteForm, lock_name, release};
 use crate::domain::{
     Bounds, Claim, Conflict, ConflictKind, LockName, Metadata, NotHeld, Owner, Refused, Released,
-    Token,
+    Token, text,
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
@@ -54,6 +54,8 @@ pub(in crate::http) struct LockInfo {
     /// The version of Terraform.
     version: String,
     /// When the run locked.
+    // Terraform takes an answer with an empty time for a broken one, and shows nothing of it.
+    #[serde(skip_serializing_if = "String::is_empty")]
     created: String,
     /// The path of the state, if it is a file.
     path: String,
@@ -118,7 +120,7 @@ async fn lock(
     let token = Token::parse(&info.id)?;
     let text = serde_json::to_string(&info).expect("it has string keys");
     let claim = Arc::new(Claim {
-        // A name that cannot be shown is left out here; nobody is refused a lock for the name of a machine.
+        // A name that is too long is left out here; nobody is refused a lock for the name of a machine.
         owner: Owner::new(&info.who).unwrap_or_default(),
         metadata: Some(Metadata::from_json_object(&text)?),
         ..Claim::plain(name.into(), token, options.ttl)
@@ -135,7 +137,7 @@ async fn lock(
         outcome,
         waited,
         unclaimed,
-    } = answer.map_err(|error| Problem::from(error).with_token(token))?;
+    } = answer.map_err(|failure| Problem::of_acquire(failure, token))?;
     let mut response = match outcome {
         AcquireOutcome::Refused(Refused::Blocked(blocked_by)) => refused(&claim, &blocked_by),
         AcquireOutcome::TimedOut(not_granted) => refused(&claim, &not_granted.blocked_by),
@@ -206,6 +208,7 @@ impl LockInfo {
         let object = body.trim_ascii_start().starts_with(b"{").then_some(body);
         object
             .and_then(|body| serde_json::from_slice(body).ok())
+            .map(Self::printable)
             .ok_or_else(|| {
                 Problem::malformed(
                     "the body must be the lock info of Terraform, like {\"ID\":\"<a UUID>\",\"Who\":\"me@here\"}",
@@ -219,6 +222,25 @@ impl LockInfo {
             return None;
         };
         let metadata = holders.listed.first()?.metadata.as_ref()?;
-        serde_json::from_str(metadata.as_json()).ok()
+        let info = serde_json::from_str(metadata.as_json());
+        info.ok().map(Self::printable)
+    }
+
+    /// The same without characters that hurt where Terraform prints them, and without a time that Terraform could not
+    /// read. Nothing is refused, because nobody may be kept from locking by the name of a machine.
+    fn printable(self) -> Self {
+        let shown = |text: String| text::printable(&text).into_owned();
+        let is_of_time = |letter: char| letter.is_ascii_digit() || "-:.+TZ".contains(letter);
+        Self {
+            id: shown(self.id),
+            operation: shown(self.operation),
+            info: shown(self.info),
+            who: shown(self.who),
+            version: shown(self.version),
+            created: Some(self.created)
+                .filter(|created| created.chars().all(is_of_time))
+                .unwrap_or_default(),
+            path: shown(self.path),
+        }
     }
 }

@@ -254,8 +254,8 @@ fn of_claims(name: &str) -> Option<ObjectBuilder> {
              acquire, the TTL of the claim for a renewal.",
         ),
         "owner" => short(
-            "A public text that says who holds the lock; at most 256 bytes, without control characters and without characters \
-             that change the direction of text. It proves nothing.",
+            "A public text that says who holds the lock; at most 256 bytes, without control characters, line separators, \
+             and characters that change the direction of text or are invisible. It proves nothing.",
         ),
         "metadata" => ObjectBuilder::new()
             .schema_type(Type::Object)

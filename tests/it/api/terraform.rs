@@ -74,6 +74,8 @@ async fn a_lock_that_something_else_holds_says_so() {
     let info = api.send(lock(ONE)).await.json();
     assert_eq!(info["ID"], "held by \"backup\" for 30 s more; nobody waits");
     assert_eq!(info["Path"], "prod/network");
+    // Terraform cannot read an empty time.
+    assert_eq!(info.get("Created"), None);
 }
 
 #[tokio::test]
@@ -129,6 +131,55 @@ async fn a_body_that_is_not_of_terraform_is_refused() {
     }
     let odd = r#"{"ID":"6443f9f5-54f0-4904-afdb-b10331b53417","Who":"a\u0000b","More":[{}]}"#;
     assert_eq!(api.send(lock(odd)).await.status, 200);
+}
+
+/// Terraform prints what the service answers about the holder on the terminal of somebody else.
+#[tokio::test]
+async fn a_name_that_could_control_a_terminal_is_shown_without_that_and_can_be_unlocked() {
+    const ODD: &str = r#"{"ID":"6443f9f5-54f0-4904-afdb-b10331b53417","Operation":"Op\u001b[2J","Info":"a\nb\u007f",
+        "Who":"eve\u009b31m@\u202ehost\u200b","Version":"1\u2028","Created":"\u0000now","Path":"p\udb40\udc61"}"#;
+    let api = Api::new().await;
+    assert_eq!(api.send(lock(ODD)).await.status, 200);
+    let refused = api.send(lock(TWO)).await.json();
+    let shown = ["Operation", "Info", "Who", "Version", "Path"];
+    let shown = shown.map(|member| refused[member].as_str().expect("a text"));
+    assert_eq!(
+        shown,
+        [
+            "Op\u{fffd}[2J",
+            "a\u{fffd}b\u{fffd}",
+            "eve\u{fffd}31m@\u{fffd}host\u{fffd}",
+            "1\u{fffd}",
+            "p\u{fffd}"
+        ]
+    );
+    assert_eq!(refused.get("Created"), None);
+    let id = refused["ID"].as_str().expect("a text");
+    let held_by =
+        "6443f9f5-54f0-4904-afdb-b10331b53417 held by \"eve\u{fffd}31m@\u{fffd}host\u{fffd}\" for";
+    assert!(id.starts_with(held_by), "{id}");
+    let holder = state(&api).await["holders"][0].clone();
+    assert_eq!(holder["owner"], "eve\u{fffd}31m@\u{fffd}host\u{fffd}");
+    assert_eq!(holder["metadata"]["Info"], "a\u{fffd}b\u{fffd}");
+    assert_eq!(api.send(unlock(ODD)).await.status, 200);
+    assert_eq!(state(&api).await["state"], "free");
+}
+
+/// Other clients may choose metadata that look like those of Terraform.
+#[tokio::test]
+async fn metadata_of_another_client_cannot_control_a_terminal_either() {
+    let api = Api::new().await;
+    let forged = r#"{"metadata":{"ID":"\u001b]0;title\u0007","Who":"\u202e"}}"#;
+    assert_eq!(
+        api.send(post("/locks/prod/network").json(forged))
+            .await
+            .status,
+        201
+    );
+    let refused = api.send(lock(ONE)).await.json();
+    assert_eq!(refused["Who"], "\u{fffd}");
+    let id = refused["ID"].as_str().expect("a text");
+    assert!(id.starts_with("\u{fffd}]0;title\u{fffd} held by"), "{id}");
 }
 
 fn with_password(request: Call, encoded: &str) -> Call {

@@ -94,15 +94,19 @@ async fn a_value_out_of_its_bounds_is_refused_and_the_message_has_the_bounds() {
     .await;
 }
 
-/// Bidirectional controls and Unicode line breaks can make a text look like another one wherever it is shown.
+/// Direction controls, line breaks and invisible characters can make a text look like another one wherever it is shown.
 #[tokio::test]
 async fn text_that_is_shown_to_others_has_nothing_that_changes_how_it_is_shown() {
     let api = Api::new().await;
-    let letters = [0x61c, 0x200e, 0x200f, 0x2028, 0x2029];
+    let letters = [
+        0xad, 0x34f, 0x61c, 0x115f, 0x180e, 0x3164, 0xfe0f, 0xfeff, 0xffa0, 0xfff9, 0x1d173,
+        0xe0001, 0xe0061, 0xe0100,
+    ];
     for letter in letters
         .into_iter()
-        .chain(0x202a..=0x202e)
-        .chain(0x2066..=0x2069)
+        .chain(0x200b..=0x200f)
+        .chain(0x2028..=0x202e)
+        .chain(0x2060..=0x206f)
     {
         let letter = char::from_u32(letter).expect("a character");
         let owner = format!("{{\"owner\":\"a{letter}b\"}}");
@@ -124,7 +128,7 @@ async fn text_that_is_shown_to_others_has_nothing_that_changes_how_it_is_shown()
         )
         .await;
     }
-    let owner = post("/locks/a").json("{\"owner\":\"bücher-7 עברית 東京 👩‍🔧\"}");
+    let owner = post("/locks/a").json("{\"owner\":\"bücher-7 עברית 東京 क्षि ด้วย 🔧\"}");
     assert_eq!(api.send(owner).await.status, 201);
 }
 
