@@ -24,7 +24,6 @@ mod views;
 mod watch;
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
@@ -32,6 +31,7 @@ use clap::{ArgMatches, Command};
 use crate::config::ConfigError;
 use crate::http;
 pub use exit::Exit;
+use say::{Say, Verbosity};
 use serve::ServeError;
 use service::ClientError;
 
@@ -120,7 +120,7 @@ pub fn run(
         Ok(exit) => exit.into(),
         Err(failure) => {
             // Not logged: the log may be off or not initialised yet, and this line is the command's only output.
-            let _ = writeln!(std::io::stderr(), "leasehold: {failure}");
+            Say::new(Verbosity::Quiet).problem(&failure.to_string());
             failure.exit().into()
         }
     }

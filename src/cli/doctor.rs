@@ -136,5 +136,5 @@ fn rows(found: &[Diagnosis]) -> Vec<Vec<Cell>> {
 
 fn json_line(diagnosis: &Diagnosis) -> String {
     let line = serde_json::to_string(diagnosis);
-    format!("{}\n", line.expect("texts make JSON"))
+    format!("{}\n", output::json(&line.expect("texts make JSON")))
 }

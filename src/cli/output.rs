@@ -1,6 +1,7 @@
 //! What the client commands write to standard output: a table for people, the service's document for programs, or as
 //! little as possible.
 
+use std::borrow::Cow;
 use std::io::{self, Write as _};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use hyper::body::Bytes;
 
 use super::Exit;
 use super::say::{Say, Verbosity};
-use crate::domain::duration;
+use crate::domain::{duration, text};
 
 const HEADER: Style = Style::new().bold();
 /// Spaces between columns.
@@ -81,7 +82,30 @@ pub(super) fn after_failure(error: &io::Error) -> Exit {
 
 /// A document of the service as a line.
 pub(super) fn document(text: &Bytes) -> String {
-    format!("{}\n", String::from_utf8_lossy(text).trim_end())
+    format!("{}\n", json(String::from_utf8_lossy(text).trim_end()))
+}
+
+/// The same JSON value, written without characters that hurt on a terminal: JSON has them in texts only, where each has an
+/// escape.
+pub(super) fn json(document: &str) -> Cow<'_, str> {
+    let is_space = |letter: char| letter.is_ascii_whitespace();
+    if !document.contains(|letter| text::is_unprintable(letter) || is_space(letter)) {
+        return Cow::Borrowed(document);
+    }
+    let mut escaped = String::with_capacity(document.len());
+    for letter in document.chars() {
+        if is_space(letter) {
+            // It stands between values, where a carriage return would begin the line of a terminal anew.
+            escaped.push(' ');
+        } else if text::is_unprintable(letter) {
+            for unit in letter.encode_utf16(&mut [0; 2]) {
+                escaped.push_str(&format!("\\u{unit:04x}"));
+            }
+        } else {
+            escaped.push(letter);
+        }
+    }
+    Cow::Owned(escaped)
 }
 
 /// A table that may be written in parts: its columns are as wide as the widest text so far.
@@ -171,9 +195,8 @@ impl Cell {
 impl<T: ToString + ?Sized> From<&T> for Cell {
     /// What others have written may not move the cursor.
     fn from(text: &T) -> Self {
-        let text = text.to_string();
         Self {
-            text: text.replace(char::is_control, "?"),
+            text: text::printable(&text.to_string()).into_owned(),
             style: Style::new(),
         }
     }
@@ -208,7 +231,19 @@ mod tests {
     #[test]
     fn a_text_of_somebody_else_cannot_control_the_terminal() {
         let cell = Cell::from("a\u{1b}[2J\nb");
-        assert_eq!(cell.text, "a?[2J?b");
+        assert_eq!(cell.text, "a\u{fffd}[2J\u{fffd}b");
+    }
+
+    #[test]
+    fn json_for_a_terminal_is_one_line_with_the_same_value() {
+        let document = "{\"a\":\r\n\t\"\u{7f}\u{202e}\u{e0061} \u{1f527}\\n\"}";
+        let text = json(document);
+        assert_eq!(
+            text,
+            "{\"a\":   \"\\u007f\\u202e\\udb40\\udc61 \u{1f527}\\n\"}"
+        );
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+        assert_eq!(value(&text), value(document));
     }
 
     #[test]

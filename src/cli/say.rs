@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
+use crate::domain::text::printable;
+
 /// What a command says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verbosity {
@@ -62,7 +64,8 @@ impl Say {
     }
 }
 
-/// A closed stderr is no reason to fail.
+/// Writes one line. Parts of it may be from others, such as an owner or the detail of a problem. A closed stderr is no
+/// reason to fail.
 fn write(text: &str) {
-    let _ = writeln!(io::stderr(), "leasehold: {text}");
+    let _ = writeln!(io::stderr(), "leasehold: {}", printable(text));
 }

@@ -20,7 +20,7 @@ use crate::client::{
     Call, Client, EventStream, NoAnswer, Repeat, RetryPauses, ServiceAnswer, StreamAnswer,
     StreamedEvent,
 };
-use crate::domain::LockName;
+use crate::domain::{LockName, text};
 
 /// How long to look for a service that is away.
 const AWAY_MAX: Duration = Duration::from_secs(60);
@@ -249,23 +249,20 @@ impl LockWatch {
 
 /// The event as JSON; its data stay as they are.
 fn json_line(event: &StreamedEvent) -> String {
-    // A stream breaks lines only where JSON allows a space.
-    let data = event.data.replace('\n', " ");
     let line = EventLine {
         event: &event.kind,
         id: event.id.as_deref(),
-        data: RawValue::from_string(data).unwrap_or_default(),
+        // A stream breaks lines only where JSON allows a space.
+        data: RawValue::from_string(output::json(&event.data).into_owned()).unwrap_or_default(),
     };
-    format!("{}\n", serde_json::to_string(&line).unwrap_or_default())
+    let line = serde_json::to_string(&line).unwrap_or_default();
+    format!("{}\n", output::json(&line))
 }
 
 /// The event for people: when, what, which lock, who, and the fencing token.
 fn line(event: &StreamedEvent) -> String {
     let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
-    let text = |value: &Value| {
-        let text = value.as_str().unwrap_or_default();
-        text.replace(char::is_control, "?")
-    };
+    let text = |value: &Value| text::printable(value.as_str().unwrap_or_default()).into_owned();
     let (at, kind, about) = match event.kind.as_str() {
         // The lock as it is when the stream begins.
         "state" => ("now".to_owned(), text(&data["state"]), &data["holders"][0]),
@@ -273,7 +270,7 @@ fn line(event: &StreamedEvent) -> String {
             let missing = "reset: events may be missing here";
             return format!("{:24}  {missing}\n", "now");
         }
-        kind => (text(&data["at"]), kind.to_owned(), &data),
+        kind => (text(&data["at"]), text::printable(kind).into_owned(), &data),
     };
     let fence = about["fencing_token"]
         .as_u64()

@@ -23,6 +23,33 @@ fn a_lock_is_shown_with_its_holder_or_as_free() {
     );
 }
 
+/// What others have written may be anything that JSON allows.
+#[tokio::test]
+async fn json_for_a_terminal_has_the_same_value_and_nothing_that_controls_it() {
+    let serving = Serving::start(&[]);
+    let odd =
+        "\u{7f}\u{85}\u{9b}31m\u{202e}\u{200b}\u{2028}\u{e0061}\u{feff} bücher 東京 \u{1f527}";
+    let fields = serde_json::json!({"metadata": {(odd): odd}}).to_string();
+    let taken = reqwest::Client::new().post(format!("{}/locks/a", serving.url));
+    let taken = taken.body(fields).send().await.unwrap();
+    assert_eq!(taken.status(), 201);
+    for arguments in [&["get", "a", "--json"][..], &["ls", "--json"]] {
+        let text = printed(&serving, arguments);
+        let raw = |letter: char| {
+            odd[..odd.find(" b").unwrap()].contains(letter) && !letter.is_ascii_graphic()
+        };
+        assert_eq!(text.find(raw), None, "{text:?}");
+        assert!(
+            text.contains("\\u009b31m\\u202e") && text.contains("\\udb40\\udc61"),
+            "{text}"
+        );
+        assert!(text.contains("bücher 東京 \u{1f527}"), "{text}");
+        let document: Value = serde_json::from_str(&text).unwrap();
+        let lock = document["locks"].get(0).unwrap_or(&document);
+        assert_eq!(lock["holders"][0]["metadata"][odd], odd);
+    }
+}
+
 #[test]
 fn a_listing_goes_through_all_pages() {
     let serving = Serving::start(&[]);

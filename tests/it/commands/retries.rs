@@ -75,3 +75,18 @@ fn an_eviction_that_was_not_executed_is_repeated() {
     assert_eq!(evicted.stdout, b"nobody held a\n");
     assert_eq!(serving.join().unwrap().len(), 2);
 }
+
+/// A problem may quote what others have written.
+#[test]
+fn a_refusal_is_shown_without_what_controls_a_terminal() {
+    let refusal = "HTTP/1.1 412 Precondition Failed\r\nConnection: close\r\n\r\n\
+        {\"code\":\"lease_lost\",\"detail\":\"by eve\\u001b[2J\\n\\u009b\u{7f}\u{202e}\u{200b}\",\"reason\":\"x\\u0007\"}";
+    let (url, serving) = serve(vec![Some(refusal)]);
+    let refused = asked(&url, &["renew", "a"]);
+    serving.join().unwrap();
+    assert_code(&refused, 76);
+    let text = String::from_utf8(refused.stderr).unwrap();
+    let shown =
+        "412: by eve\u{fffd}[2J\u{fffd}\u{fffd}\u{fffd}\u{fffd}\u{fffd}; reason: x\u{fffd}\n";
+    assert!(text.ends_with(shown), "{text:?}");
+}
