@@ -24,6 +24,7 @@ mod views;
 mod watch;
 
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
@@ -108,11 +109,15 @@ pub fn run(
         Ok(matches) => matches,
         Err(mut stop) => {
             flags::add_tips(&mut stop);
-            // Help and version end up here too, and go to stdout. A closed pipe is not an error worth reporting.
-            let _ = stop.print();
-            return match stop.use_stderr() {
-                true => Exit::Misused.into(),
-                false => Exit::Done.into(),
+            let printed = stop.print();
+            if stop.use_stderr() {
+                return Exit::Misused.into();
+            }
+            // Help and version end up here too, and go to stdout.
+            let printed = printed.and_then(|()| io::stdout().flush());
+            return match printed {
+                Ok(()) => Exit::Done.into(),
+                Err(error) => output::after_failure(&error).into(),
             };
         }
     };
