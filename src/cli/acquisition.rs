@@ -18,7 +18,7 @@ use crate::domain::{LockName, LockNames, Token, duration};
 
 /// The wait of one request: shorter than what proxies allow a request to take.
 const POLL: Duration = Duration::from_secs(25);
-/// The wait of the first request if somebody reads along, who learns soon whom the runner waits for.
+/// The wait of the first request if something is said about it, so that it soon says whom the command waits for.
 const FIRST_POLL: Duration = Duration::from_secs(1);
 /// How much longer than its wait a request may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,6 +26,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const UNREACHABLE_MAX: Duration = Duration::from_secs(10);
 /// How long a service is asked that has put the claim in the queue: it may be restarting.
 const AWAY_MAX: Duration = Duration::from_secs(60);
+/// How long nothing more is said about a wait where no terminal shows it: what a scheduled job writes is kept or mailed.
+const NOTICE_PAUSE: Duration = Duration::from_secs(60);
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A lease, its claim, and when the request was sent that it answers.
@@ -50,15 +52,31 @@ pub(super) struct Acquisition<'a> {
     claim: ClientClaim,
     options: &'a ClaimOptions,
     say: Say,
-    /// Whether the beginning of a wait is said also where no terminal shows it.
-    announces_wait: bool,
     begun_at: Instant,
     /// When the claim was last refused, and so had its place.
     refused_at: Option<Instant>,
     /// Since when the service has granted the lock only to answer too late.
     late_since: Option<Instant>,
     pauses: RetryPauses,
-    last_text: String,
+    notice: LastNotice,
+}
+
+/// What was last said about the wait, and when.
+#[derive(Default)]
+struct LastNotice(Option<(String, Instant)>);
+
+impl LastNotice {
+    /// Whether to say this: it is something else than the last time, which was `pause` ago or longer.
+    fn is_due(&mut self, text: &str, now: Instant, pause: Duration) -> bool {
+        let is_due = self
+            .0
+            .as_ref()
+            .is_none_or(|(last, said_at)| last != text && now >= *said_at + pause);
+        if is_due {
+            self.0 = Some((text.to_owned(), now));
+        }
+        is_due
+    }
 }
 
 impl<'a> Acquisition<'a> {
@@ -68,20 +86,11 @@ impl<'a> Acquisition<'a> {
             claim: new_claim(options),
             options,
             say,
-            announces_wait: false,
             begun_at: Instant::now(),
             refused_at: None,
             late_since: None,
             pauses: RetryPauses::default(),
-            last_text: String::new(),
-        }
-    }
-
-    /// Says that it waits, also where no terminal shows it: in the log of a script, silence would look like a fault.
-    pub(super) fn announcing_wait(self) -> Self {
-        Self {
-            announces_wait: true,
-            ..self
+            notice: LastNotice::default(),
         }
     }
 
@@ -142,8 +151,7 @@ impl<'a> Acquisition<'a> {
     /// How long the next request waits.
     fn next_wait(&self) -> Duration {
         let left = self.time_left().unwrap_or(Duration::MAX);
-        let tells_soon = self.announces_wait || self.say.shows_progress();
-        match self.refused_at.is_none() && tells_soon {
+        match self.refused_at.is_none() && self.say.shows_notes() {
             true => left.min(FIRST_POLL),
             false => left.min(POLL),
         }
@@ -224,7 +232,7 @@ impl<'a> Acquisition<'a> {
 
     /// The lock is taken: when to ask again, or that the wait is over.
     fn after_refusal(&mut self, answer: &ServiceAnswer) -> Result<Duration, ClientError> {
-        let is_first = self.refused_at.replace(Instant::now()).is_none();
+        self.refused_at = Some(Instant::now());
         self.late_since = None;
         self.pauses.reset();
         let names = shown(self.claim.names());
@@ -233,12 +241,13 @@ impl<'a> Acquisition<'a> {
             return Err(ClientError::Busy(format!("{names} is taken{holders}")));
         }
         let text = format!("waiting for {names}{holders}{place}");
-        if is_first && self.announces_wait {
+        let pause = match self.say.shows_progress() {
+            true => Duration::ZERO,
+            false => NOTICE_PAUSE,
+        };
+        if self.notice.is_due(&text, Instant::now(), pause) {
             self.say.note(&text);
-        } else if text != self.last_text {
-            self.say.progress(&text);
         }
-        self.last_text = text;
         let pause = at_least(answer.retry_after.unwrap_or(Duration::from_secs(1)));
         Ok(match self.time_left() {
             Some(left) => pause.min(left),
@@ -277,9 +286,9 @@ impl<'a> Acquisition<'a> {
         }
         let text = format!("{error}; trying again");
         let is_long = since.elapsed() > service::NOTICE_AFTER;
-        if text != self.last_text && (is_long || self.say.shows_progress()) {
+        let is_said = is_long || self.say.shows_progress();
+        if is_said && self.notice.is_due(&text, Instant::now(), Duration::ZERO) {
             self.say.note(&text);
-            self.last_text = text;
         }
         Ok(pause)
     }
@@ -330,5 +339,22 @@ fn place(body: &Value) -> String {
         (Some(position), Some(length)) => format!("; place {position} of {length}"),
         (Some(position), None) => format!("; place {position}"),
         (None, _) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_said_once_and_not_before_the_pause_is_over() {
+        let (begin, mut notice) = (Instant::now(), LastNotice::default());
+        let mut is_due =
+            |text, seconds| notice.is_due(text, begin + Duration::from_secs(seconds), NOTICE_PAUSE);
+        assert!(is_due("place 2", 0));
+        assert!(!is_due("place 1", 59));
+        assert!(is_due("place 1", 60));
+        assert!(!is_due("place 1", 600));
+        assert!(is_due("place 2", 601));
     }
 }

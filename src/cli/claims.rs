@@ -83,7 +83,7 @@ pub(super) fn acquire(
     let form = OutputForm::of(matches);
     service::block_on(async {
         let mut signals = ClientSignals::listen()?;
-        let acquisition = Acquisition::new(&mut client, &options, form.say()).announcing_wait();
+        let acquisition = Acquisition::new(&mut client, &options, form.say());
         let acquired = match acquisition.acquire(&mut signals).await? {
             AcquisitionEnd::Granted(acquired) => acquired,
             AcquisitionEnd::Stopped(signal) => return Ok(Exit::Command(128 + signal as u8)),

@@ -9,7 +9,7 @@ use crate::domain::text::printable;
 pub(super) enum Verbosity {
     /// Only why it failed.
     Quiet,
-    /// Whom it waits for, on a terminal; and what the reader should know.
+    /// Whom it waits for, and what the reader should know.
     Normal,
     /// Everything.
     Verbose,
@@ -37,14 +37,7 @@ impl Say {
 
     /// What the reader should know although nothing failed.
     pub(super) fn note(self, text: &str) {
-        if self.verbosity >= Verbosity::Normal {
-            write(text);
-        }
-    }
-
-    /// What is going on, for somebody who watches.
-    pub(super) fn progress(self, text: &str) {
-        if self.shows_progress() {
+        if self.shows_notes() {
             write(text);
         }
     }
@@ -55,6 +48,11 @@ impl Say {
         }
     }
 
+    pub(super) fn shows_notes(self) -> bool {
+        self.verbosity >= Verbosity::Normal
+    }
+
+    /// Whether every change is said at once, because somebody watches.
     pub(super) fn shows_progress(self) -> bool {
         match self.verbosity {
             Verbosity::Quiet => false,

@@ -29,6 +29,26 @@ async fn a_busy_lock_exits_75_or_as_asked() {
     assert_eq!(holder.end(), Some(143));
 }
 
+/// Its stderr is the log of a job, where silence would look like a fault.
+#[tokio::test]
+async fn a_run_that_waits_off_a_terminal_says_so_once_and_one_that_need_not_wait_says_nothing() {
+    let serving = Serving::start(&["--waiting-wait-max", "1s"]);
+    let free = output(&serving, &["a", "--", "true"]);
+    assert_eq!((free.status.code(), free.stderr.len()), (Some(0), 0));
+    let holder = Running::start(&serving, &["a", "--owner", "alice", "--", "sleep", "60"]);
+    until_held(&serving, "a").await;
+    let mut quiet = Running::start(&serving, &["-q", "a", "--", "true"]);
+    until_queued(&serving, "a").await;
+    let mut waiting = Running::start(&serving, &["a", "--", "true"]);
+    assert_eq!(
+        waiting.stderr_line(),
+        "leasehold: waiting for a, held by alice; place 2 of 2\n"
+    );
+    holder.signal(Signal::SIGTERM);
+    assert_eq!((quiet.end(), quiet.stderr()), (Some(0), String::new()));
+    assert_eq!((waiting.end(), waiting.stderr()), (Some(0), String::new()));
+}
+
 /// The server ends polls after a second, so the run has to repeat its request to keep its place.
 #[tokio::test]
 async fn a_run_keeps_its_place_beyond_the_longest_poll_of_the_server() {
