@@ -34,7 +34,7 @@ use crate::domain::{
 use crate::limits::{Gate, Slot};
 use crate::store::{Deadlines, ListQuery, LockStore, StoreError, StoreHealth};
 use acquire::Request;
-pub use acquire::{AcquireAnswer, AcquireOutcome, NotGranted, QueueFull};
+pub use acquire::{AcquireAnswer, AcquireFailure, AcquireOutcome, NotGranted, QueueFull};
 use background::Detached;
 pub use background::UnclaimedLease;
 pub use events::Happened;
@@ -150,11 +150,11 @@ impl LockService {
         &self,
         claim: Arc<Claim>,
         wait: Duration,
-    ) -> Result<AcquireAnswer, StoreError> {
+    ) -> Result<AcquireAnswer, AcquireFailure> {
         let (inner, wait) = (&self.inner, wait.min(self.inner.waiting.wait_max));
         let request = Request::new(inner, claim, self.slot.clone());
         if wait.is_zero() {
-            return Detached::new(self, request.acquire_now(None)).await;
+            return Ok(Detached::new(self, request.acquire_now(None)).await?);
         }
         match request.enter() {
             Ok(waiter) => {
@@ -169,7 +169,9 @@ impl LockService {
                 };
                 Detached::new(self, waiting.map(closed)).await
             }
-            Err(queue_full) => Detached::new(self, request.acquire_now(Some(queue_full))).await,
+            Err(queue_full) => {
+                Ok(Detached::new(self, request.acquire_now(Some(queue_full))).await?)
+            }
         }
     }
 

@@ -26,6 +26,7 @@ use super::wire::{HolderView, json, millis};
 use crate::domain::{
     Conflict, Holders, InvalidField, InvalidName, InvalidToken, LockName, NotHeld, Token, duration,
 };
+use crate::service::AcquireFailure;
 pub(super) use access::AccessRefusal;
 pub(super) use body::ProblemBody;
 use body::{Blocked, Ended, LostLock, ProblemOutcome};
@@ -186,6 +187,12 @@ impl Problem {
     pub(super) fn with_token(mut self, token: Token) -> Self {
         self.0.extras.token = Some(token);
         self
+    }
+
+    /// The store failed while the claim was acquired.
+    pub(super) fn of_acquire(failure: AcquireFailure, token: Token) -> Self {
+        let AcquireFailure { error, waited } = failure;
+        Self::from(error).with_token(token).after(waited)
     }
 
     /// How long the request waited in a queue before it was refused.

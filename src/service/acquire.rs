@@ -28,6 +28,32 @@ pub struct AcquireAnswer {
     pub unclaimed: UnclaimedLease,
 }
 
+/// An acquire whose store failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct AcquireFailure {
+    /// The failure of the store.
+    pub error: StoreError,
+    /// How long the request waited in the queue before that.
+    pub waited: Duration,
+}
+
+impl From<StoreError> for AcquireFailure {
+    /// A failure of a request that did not wait.
+    fn from(error: StoreError) -> Self {
+        Self {
+            error,
+            waited: Duration::ZERO,
+        }
+    }
+}
+
+impl From<AcquireFailure> for StoreError {
+    fn from(failure: AcquireFailure) -> Self {
+        failure.error
+    }
+}
+
 /// The outcome of an acquire and its wait. What there is per lock is in the order of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcquireOutcome {

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::ServiceShared;
-use super::acquire::{AcquireAnswer, AcquireOutcome, Request, age};
+use super::acquire::{AcquireAnswer, AcquireFailure, AcquireOutcome, Request, age};
 use super::held::HeldByStream;
 use super::wait_loop::WaitLoop;
 use super::waiter::DisconnectGuard;
@@ -179,7 +179,10 @@ impl HoldTask {
             self.request.clone().acquire_now(None).await
         } else {
             match self.request.enter() {
-                Ok(waiter) => self.wait(DisconnectGuard(waiter), wait).await,
+                Ok(waiter) => {
+                    let waited = self.wait(DisconnectGuard(waiter), wait).await;
+                    waited.map_err(StoreError::from)
+                }
                 Err(queue_full) => self.request.clone().acquire_now(Some(queue_full)).await,
             }
         };
@@ -223,7 +226,7 @@ impl HoldTask {
         &self,
         guard: DisconnectGuard,
         wait: Option<Duration>,
-    ) -> Result<AcquireAnswer, StoreError> {
+    ) -> Result<AcquireAnswer, AcquireFailure> {
         let waiter = Arc::clone(&guard.0);
         let waiting =
             WaitLoop::new(self.request.clone(), waiter, wait).with_progress(self.events.clone());

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::acquire::{AcquireAnswer, Request, remaining};
+use super::acquire::{AcquireAnswer, AcquireFailure, Request, remaining};
 use super::hold::{EventSender, HoldEvent};
 use super::local_waiters::{LocalWaiters, QueuePlace};
 use super::schedule::{FollowUp, NextStep};
@@ -85,7 +85,15 @@ impl WaitLoop {
     /// # Cancel safety
     /// Do not drop the future: its claim may be in the queue. To cancel, drop the waiter's
     /// [`DisconnectGuard`](super::waiter::DisconnectGuard).
-    pub(super) async fn run(mut self) -> Result<AcquireAnswer, StoreError> {
+    pub(super) async fn run(mut self) -> Result<AcquireAnswer, AcquireFailure> {
+        let ended = self.until_end().await;
+        ended.map_err(|error| AcquireFailure {
+            error,
+            waited: self.waited(),
+        })
+    }
+
+    async fn until_end(&mut self) -> Result<AcquireAnswer, StoreError> {
         loop {
             if self.is_admitted().await
                 && let Some(end) = self.poll().await

@@ -38,7 +38,7 @@ impl Waiting {
     fn on(service: &LockService, claim: &Arc<Claim>, wait: Duration) -> Self {
         let (service, claim) = (service.clone(), Arc::clone(claim));
         let asked = Arc::clone(&claim);
-        let answer = tokio::spawn(async move { service.acquire(asked, wait).await });
+        let answer = tokio::spawn(async move { Ok(service.acquire(asked, wait).await?) });
         Self { claim, answer }
     }
 

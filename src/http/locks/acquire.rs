@@ -82,7 +82,7 @@ pub(in crate::http) async fn acquire(
         outcome,
         waited,
         unclaimed,
-    } = answer.map_err(|error| Problem::from(error).with_token(claim.token))?;
+    } = answer.map_err(|failure| Problem::of_acquire(failure, claim.token))?;
     let granted = granted(outcome, &claim, waited, was_draining)
         .map_err(|refusal| route_form.adapt(refusal).after(waited))?;
     let mut response = grant::acquired(&format, &claim, &granted, waited, unclaimed);

@@ -192,7 +192,8 @@ impl WaitLoop {
         });
     }
 
-    fn waited(&self) -> Duration {
+    /// How long the request has been in the queue; zero if it never was.
+    pub(super) fn waited(&self) -> Duration {
         match self.was_queued() {
             true => self.request.began.elapsed(),
             false => Duration::ZERO,

@@ -240,17 +240,36 @@ async fn waiting_for_a_lock_is_no_latency_of_http() {
     assert_eq!(waiting.await.expect("an answer").status, 201);
     let answer = api.send(get("/metrics")).await;
     for status in [201, 423] {
-        let sum = format!(
-            "http_server_request_duration_seconds_sum{{http_request_method=\"POST\",http_route=\"/locks/{{name}}\",\
-             http_response_status_code=\"{status}\"}} "
-        );
-        let mut lines = answer.text().lines();
-        let sum = lines
-            .find_map(|line| line.strip_prefix(&sum))
-            .expect("a sum");
-        let seconds: f64 = sum.parse().expect("a number");
+        let seconds = latency(&answer, status);
         assert!(seconds < 1.0, "{status}: {seconds}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_for_a_lock_whose_store_then_fails_is_no_latency_of_http_either() {
+    let store = Arc::new(ScriptedStore::default());
+    let api = Api::on(Arc::clone(&store) as _, |_| {});
+    api.token_of("/locks/a?ttl=1h").await;
+    let waiting = api.queue(post("/locks/a?wait=20s"), "a", 1).await;
+    store.goes_down(true);
+    let failed = waiting.await.expect("an answer");
+    assert_eq!(failed.refusal(), (503, "store_unavailable".to_owned()));
+    let figures = api.send(get("/metrics")).await;
+    let seconds = latency(&figures, 503);
+    assert!(seconds < 1.0, "{seconds}");
+}
+
+/// The sum of the durations of acquires that were answered with this status, in seconds.
+fn latency(figures: &Answer, status: u16) -> f64 {
+    let sum = format!(
+        "http_server_request_duration_seconds_sum{{http_request_method=\"POST\",http_route=\"/locks/{{name}}\",\
+         http_response_status_code=\"{status}\"}} "
+    );
+    let mut lines = figures.text().lines();
+    let sum = lines
+        .find_map(|line| line.strip_prefix(&sum))
+        .expect("a sum");
+    sum.parse().expect("a number")
 }
 
 #[tokio::test]
