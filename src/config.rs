@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::domain::Bounds;
+use settings::UpperBound;
 
 pub use auth::{API_KEY_CHARS_MAX, ApiKey, Auth, AuthConfig, Keys};
 pub use error::{ConfigError, Origin};
@@ -114,7 +115,7 @@ impl Config {
             waiting: WaitingConfig::parse(settings)?,
             server,
             memory: MemoryConfig {
-                locks_max: settings.count("memory.locks_max")?,
+                locks_max: settings.count("memory.locks_max", LOCKS_MAX)?,
             },
             redis,
             log: LogConfig::parse(settings)?,
@@ -153,6 +154,9 @@ impl Config {
         warnings
     }
 }
+
+/// Far above what the memory of a machine holds.
+const LOCKS_MAX: UpperBound = UpperBound(1_000_000_000, "no machine has memory for more locks");
 
 fn bounds(settings: &Settings) -> Result<Bounds, ConfigError> {
     in_order(settings, "lease.ttl_min", "lease.ttl_default")?;

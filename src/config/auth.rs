@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::error::ConfigError;
 use super::secret::{self, Secret};
-use super::settings::Settings;
+use super::settings::{Settings, UpperBound};
 
 const API_KEY_CHARS_MIN: usize = 16;
 /// The longest key, in characters.
@@ -87,11 +87,14 @@ impl Auth {
 
 impl AuthConfig {
     pub(super) fn parse(settings: &Settings) -> Result<Self, ConfigError> {
-        let failures_max = settings.count("auth_failures_max")?;
+        const FAILURES_MAX: UpperBound = UpperBound(
+            1_000_000_000,
+            "no address can send more requests in a minute",
+        );
+        let failures_max = settings.count("auth_failures_max", FAILURES_MAX)?;
         Ok(Self {
             is_metrics_open: settings.choice("auth_metrics", &[("key", false), ("none", true)])?,
-            // u32::MAX per minute is effectively no limit.
-            failures_max: u32::try_from(failures_max).unwrap_or(u32::MAX),
+            failures_max: u32::try_from(failures_max).expect("it is below the bound"),
             reread_interval: settings.positive("auth_reread_interval")?,
         })
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::error::ConfigError;
-use super::settings::Settings;
+use super::settings::{BYTES_MAX, Settings};
 use super::suggestion::did_you_mean;
 
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
@@ -76,7 +76,7 @@ impl LogConfig {
             format: settings.choice("log.format", &formats)?,
             requests: settings.choice("log.requests", &requests)?,
             slow: settings.duration("log.slow")?,
-            buffer_bytes_max: settings.count("log.buffer_bytes_max")?,
+            buffer_bytes_max: settings.count("log.buffer_bytes_max", BYTES_MAX)?,
         })
     }
 }

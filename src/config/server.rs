@@ -3,15 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use super::error::ConfigError;
-use super::settings::Settings;
+use super::error::{ConfigError, Origin};
+use super::settings::{BYTES_MAX, SERVED_MAX, Settings, UpperBound};
 
-/// Far above what a system can open or a process needs, and small enough for every counter behind a limit.
-const COUNT_MAX: usize = 1_000_000;
 /// The largest response has a few megabytes; with less than this, only one at a time would fit.
 const ANSWER_BYTES_MIN: usize = 1024 * 1024;
 /// As many as the stream counter of an HTTP/2 connection can hold.
-const STREAMS_MAX: usize = 10_000;
+const STREAMS_MAX: UpperBound = UpperBound(10_000, "an HTTP/2 connection can count no more");
 
 /// Sockets, their limits and shutdown.
 #[derive(Debug, Clone)]
@@ -66,35 +64,36 @@ pub struct ServerConfig {
 
 impl ServerConfig {
     pub(super) fn parse(settings: &Settings) -> Result<Self, ConfigError> {
-        let answer_bytes_max = settings.count("server.answer_bytes_max")?;
+        let answer_bytes_max = settings.count("server.answer_bytes_max", BYTES_MAX)?;
         if answer_bytes_max < ANSWER_BYTES_MIN {
             let problem =
                 format!("{answer_bytes_max} is out of range; use {ANSWER_BYTES_MIN} or more");
             return Err(settings.invalid("server.answer_bytes_max", problem));
         }
-        let streams = bounded(settings, "server.http2_streams_max", STREAMS_MAX)?;
+        let (body_bytes_max, body_bytes_total_max) = body_bytes(settings)?;
+        let streams = settings.count("server.http2_streams_max", STREAMS_MAX)?;
         Ok(Self {
             hosts: hosts(settings)?,
-            connections_max: bounded(settings, "server.connections_max", COUNT_MAX)?,
+            connections_max: settings.count("server.connections_max", SERVED_MAX)?,
             connections_per_peer_max: share(settings, "server.connections_per_peer_max")?,
-            connections_reserved: settings.whole("server.connections_reserved")?,
+            connections_reserved: settings.whole("server.connections_reserved", SERVED_MAX)?,
             trusted_proxies: blocks(settings, "server.trusted_proxies")?,
             admin_listen: admin_listen(settings)?,
-            http2_connections_max: bounded(settings, "server.http2_connections_max", COUNT_MAX)?,
+            http2_connections_max: settings.count("server.http2_connections_max", SERVED_MAX)?,
             http2_streams_max: u32::try_from(streams).expect("it is below the limit"),
-            requests_max: bounded(settings, "server.requests_max", COUNT_MAX)?,
+            requests_max: settings.count("server.requests_max", SERVED_MAX)?,
             header_read_timeout: settings.positive("server.header_read_timeout")?,
             idle_timeout: settings.positive("server.idle_timeout")?,
             body_timeout: settings.positive("server.body_timeout")?,
-            body_bytes_max: settings.count("server.body_bytes_max")?,
-            body_bytes_total_max: settings.count("server.body_bytes_total_max")?,
+            body_bytes_max,
+            body_bytes_total_max,
             write_timeout: settings.positive("server.write_timeout")?,
             answer_timeout: settings.positive("server.answer_timeout")?,
             answer_bytes_max,
-            operations_max: bounded(settings, "server.operations_max", COUNT_MAX)?,
-            listings_max: bounded(settings, "server.listings_max", COUNT_MAX)?,
-            event_streams_max: bounded(settings, "server.event_streams_max", COUNT_MAX)?,
-            renewals_max: bounded(settings, "server.renewals_max", COUNT_MAX)?,
+            operations_max: settings.count("server.operations_max", SERVED_MAX)?,
+            listings_max: settings.count("server.listings_max", SERVED_MAX)?,
+            event_streams_max: settings.count("server.event_streams_max", SERVED_MAX)?,
+            renewals_max: settings.count("server.renewals_max", SERVED_MAX)?,
             drain_delay: settings.duration("server.drain_delay")?,
             drain_timeout: settings.duration("server.drain_timeout")?,
         })
@@ -120,17 +119,29 @@ pub fn half(all: usize) -> usize {
     all.div_ceil(2)
 }
 
-fn bounded(settings: &Settings, name: &str, max: usize) -> Result<usize, ConfigError> {
-    let count = settings.count(name)?;
-    if count > max {
-        return Err(settings.invalid(name, format!("{count} is more than {max}")));
+/// The largest body, and the bytes of all. Half of all are for one peer, so a larger body would always be refused.
+fn body_bytes(settings: &Settings) -> Result<(usize, usize), ConfigError> {
+    let (name, of_all) = ("server.body_bytes_max", "server.body_bytes_total_max");
+    let largest = settings.count(name, BYTES_MAX)?;
+    let total = settings.count(of_all, BYTES_MAX)?;
+    if largest <= half(total) {
+        return Ok((largest, total));
     }
-    Ok(count)
+    let (blamed, advice) = match settings.origin(of_all) {
+        Origin::Default => (name, format!("use {} or less", half(total))),
+        Origin::File { .. } | Origin::Environment(_) | Origin::Flag(_) => {
+            (of_all, format!("use {} or more", largest * 2))
+        }
+    };
+    let problem = format!(
+        "half of {of_all} ({total}) is for one peer, so a body of {name} ({largest}) would always be refused; {advice}"
+    );
+    Err(settings.invalid(blamed, problem))
 }
 
 /// A count; 0 means that the key has no value of its own.
 fn share(settings: &Settings, name: &str) -> Result<Option<usize>, ConfigError> {
-    let count = settings.whole(name)?;
+    let count = settings.whole(name, SERVED_MAX)?;
     Ok((count > 0).then_some(count))
 }
 

@@ -26,6 +26,23 @@ const BOOLEANS: [(&str, bool); 8] = [
     ("0", false),
 ];
 
+/// Longer than anything lasts here, and short enough for every clock, counter and store.
+const DURATION_MAX: Duration = Duration::from_secs(3650 * 24 * 60 * 60);
+
+/// The largest number that a key may have, and the reason.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UpperBound(pub(super) usize, pub(super) &'static str);
+
+/// What one process can serve at once.
+pub(super) const SERVED_MAX: UpperBound =
+    UpperBound(1_000_000, "one process can serve no more at once");
+/// What is kept for each of them takes memory.
+pub(super) const KEPT_MAX: UpperBound =
+    UpperBound(10_000_000, "one process has no memory for more");
+/// Bytes.
+pub(super) const BYTES_MAX: UpperBound =
+    UpperBound(1 << 40, "no machine has memory for more bytes");
+
 /// One effective setting for each key. `Display` prints them as TOML with their origins and without secrets.
 pub struct Settings(Vec<Setting>);
 
@@ -67,8 +84,27 @@ impl Settings {
         (!text.is_empty()).then(|| Secret::new(text))
     }
 
+    /// A duration that every clock and every store can add to the time.
     pub(super) fn duration(&self, name: &str) -> Result<Duration, ConfigError> {
-        duration::parse(self.text(name)).map_err(|error| self.invalid(name, error.to_string()))
+        self.between(name, Duration::ZERO, DURATION_MAX)
+    }
+
+    /// A duration within these bounds.
+    pub(super) fn between(
+        &self,
+        name: &str,
+        min: Duration,
+        max: Duration,
+    ) -> Result<Duration, ConfigError> {
+        let text = self.text(name);
+        let duration =
+            duration::parse(text).map_err(|error| self.invalid(name, error.to_string()))?;
+        if (min..=max).contains(&duration) {
+            return Ok(duration);
+        }
+        let [min, max] = [min, max].map(duration::format);
+        let problem = format!("{text} is out of range; use {min} to {max}");
+        Err(self.invalid(name, problem))
     }
 
     /// A duration that is not zero.
@@ -81,30 +117,36 @@ impl Settings {
     }
 
     /// A whole number of at least 1: no limit makes sense at 0.
-    pub(super) fn count(&self, name: &str) -> Result<usize, ConfigError> {
-        let text = self.text(name);
-        let problem = || {
-            format!(
-                "\"{text}\" is not a whole number from 1; write one like {}",
-                default_of(name)
-            )
-        };
-        text.parse()
-            .ok()
-            .filter(|count| *count >= 1)
-            .ok_or_else(|| self.invalid(name, problem()))
+    pub(super) fn count(&self, name: &str, bound: UpperBound) -> Result<usize, ConfigError> {
+        self.number(name, 1, bound, "a whole number from 1")
     }
 
     /// A whole number, which may be 0 where the file of defaults defines what 0 means.
-    pub(super) fn whole(&self, name: &str) -> Result<usize, ConfigError> {
+    pub(super) fn whole(&self, name: &str, bound: UpperBound) -> Result<usize, ConfigError> {
+        self.number(name, 0, bound, "a whole number")
+    }
+
+    fn number(
+        &self,
+        name: &str,
+        min: usize,
+        UpperBound(max, reason): UpperBound,
+        what: &str,
+    ) -> Result<usize, ConfigError> {
         let text = self.text(name);
-        let problem = || {
-            format!(
-                "\"{text}\" is not a whole number; write one like {}",
-                default_of(name)
-            )
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let problem = match text.parse::<usize>() {
+            Ok(number) if number > max => format!("{text} is more than {max}: {reason}"),
+            Ok(number) if number >= min => return Ok(number),
+            Err(_) if is_number => format!("{text} is more than {max}: {reason}"),
+            Ok(_) | Err(_) => {
+                format!(
+                    "\"{text}\" is not {what}; write one like {}",
+                    default_of(name)
+                )
+            }
         };
-        text.parse().map_err(|_| self.invalid(name, problem()))
+        Err(self.invalid(name, problem))
     }
 
     pub(super) fn boolean(&self, name: &str) -> Result<bool, ConfigError> {

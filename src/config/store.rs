@@ -9,10 +9,18 @@ use std::time::Duration;
 use super::error::ConfigError;
 use super::secret::Secret;
 use super::sentinel::SentinelAddress;
-use super::settings::Settings;
+use super::settings::{Settings, UpperBound};
 use super::tls::RedisTls;
 
 const REDIS_PORT: u16 = 6379;
+const REPLICAS_MAX: UpperBound = UpperBound(
+    100,
+    "no Redis keeps so many replicas up to date, so nothing would be granted",
+);
+const CONNECTIONS_MAX: UpperBound = UpperBound(
+    1_000,
+    "Redis itself accepts 10,000 connections of all its clients",
+);
 
 /// Where locks are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -286,7 +294,7 @@ impl RedisConfig {
         let name = |key| Some(settings.text(key)).filter(|name| !name.is_empty());
         let username = name("redis.username").map(str::to_owned);
         Ok(Self {
-            connections: settings.count("redis.connections")?,
+            connections: settings.count("redis.connections", CONNECTIONS_MAX)?,
             connect_timeout: settings.positive("redis.connect_timeout")?,
             username: once(settings, "redis.username", username, in_url.username)?,
             password: once(
@@ -301,10 +309,27 @@ impl RedisConfig {
             accept_eviction_policy: eviction_policy(settings)?,
             grace_on_empty_start: settings.boolean("redis.grace_on_empty_start")?,
             check_interval: settings.positive("redis.check_interval")?,
-            wait_replicas: settings.whole("redis.wait_replicas")?,
+            wait_replicas: wait_replicas(settings, store)?,
             wait_timeout: wait_timeout(settings)?,
         })
     }
+}
+
+/// The embedded stores have no replicas, and whoever asks for some would take a lease for safer than it is.
+fn wait_replicas(settings: &Settings, store: &StoreUrl) -> Result<usize, ConfigError> {
+    let key = "redis.wait_replicas";
+    let replicas = settings.whole(key, REPLICAS_MAX)?;
+    let is_redis = match store {
+        StoreUrl::Memory | StoreUrl::File(_) => false,
+        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) => true,
+    };
+    if replicas == 0 || is_redis {
+        return Ok(replicas);
+    }
+    let problem = format!(
+        "{replicas} replicas cannot confirm, because the store {store} has no replicas; use a redis store, or 0"
+    );
+    Err(settings.invalid(key, problem))
 }
 
 /// An answer after the deadline of its operation would be worth nothing.
@@ -314,7 +339,7 @@ fn wait_timeout(settings: &Settings) -> Result<Duration, ConfigError> {
         settings.positive(key)?,
         settings.positive("operation_timeout")?,
     );
-    let is_in_use = settings.whole("redis.wait_replicas")? > 0;
+    let is_in_use = settings.whole("redis.wait_replicas", REPLICAS_MAX)? > 0;
     match is_in_use && timeout >= limit {
         true => Err(settings.invalid(key, "must be shorter than operation_timeout")),
         false => Ok(timeout),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::error::ConfigError;
-use super::settings::Settings;
+use super::settings::{KEPT_MAX, Settings};
 
 /// Polls are heartbeats too: a longer interval would delay the detection of dead processes too much.
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(60);
@@ -31,43 +31,18 @@ pub struct WaitingConfig {
 
 impl WaitingConfig {
     pub(super) fn parse(settings: &Settings) -> Result<Self, ConfigError> {
+        let waiters_per_lock = settings.count("waiting.waiters_per_lock_max", KEPT_MAX)?;
         Ok(Self {
-            wait_max: between(settings, "waiting.wait_max", Duration::ZERO, WAIT_MAX)?,
-            place_kept: between(settings, "waiting.place_kept", Duration::ZERO, WAIT_MAX)?,
-            poll_interval: between(
-                settings,
+            wait_max: settings.between("waiting.wait_max", Duration::ZERO, WAIT_MAX)?,
+            place_kept: settings.between("waiting.place_kept", Duration::ZERO, WAIT_MAX)?,
+            poll_interval: settings.between(
                 "waiting.poll_interval",
                 POLL_INTERVAL_MIN,
                 POLL_INTERVAL_MAX,
             )?,
-            waiters_per_lock_max: waiters_per_lock_max(settings)?,
-            waiters_max: settings.count("waiting.waiters_max")?,
-            events_kept: settings.count("events.kept")?,
+            waiters_per_lock_max: u32::try_from(waiters_per_lock).expect("it is below the bound"),
+            waiters_max: settings.count("waiting.waiters_max", KEPT_MAX)?,
+            events_kept: settings.count("events.kept", KEPT_MAX)?,
         })
     }
-}
-
-fn between(
-    settings: &Settings,
-    name: &str,
-    min: Duration,
-    max: Duration,
-) -> Result<Duration, ConfigError> {
-    let duration = settings.duration(name)?;
-    if (min..=max).contains(&duration) {
-        return Ok(duration);
-    }
-    let [min, max] = [min, max].map(crate::domain::duration::format);
-    let problem = format!(
-        "{} is out of range; use {min} to {max}",
-        settings.text(name)
-    );
-    Err(settings.invalid(name, problem))
-}
-
-/// Limited to 32 bits, which is what stores count waiters with.
-fn waiters_per_lock_max(settings: &Settings) -> Result<u32, ConfigError> {
-    let name = "waiting.waiters_per_lock_max";
-    let count = settings.count(name)?;
-    u32::try_from(count).map_err(|_| settings.invalid(name, format!("{count} is too many")))
 }

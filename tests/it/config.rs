@@ -1,5 +1,6 @@
 //! The configuration: layers, names, values and error messages. Nothing here reads the environment of the test process.
 
+mod bounds;
 mod replicas;
 mod sentinel;
 mod slips;
@@ -160,7 +161,7 @@ fn every_key_is_read() {
             ("log.requests", _) => "all".to_owned(),
             ("server.trusted_proxies", _) => "192.0.2.0/24".to_owned(),
             ("server.admin_listen", _) => "127.0.0.1:2".to_owned(),
-            ("server.answer_bytes_max", _) => "2097152".to_owned(),
+            ("server.answer_bytes_max" | "server.body_bytes_total_max", _) => "2097152".to_owned(),
             // On a loopback address it changes nothing by itself, so the test sets a value that is refused.
             ("auth", _) => {
                 assert!(
@@ -168,8 +169,9 @@ fn every_key_is_read() {
                 );
                 continue;
             }
-            // They are read only together, which has a test of its own.
+            // They are read only together, or only with Redis, which has tests of its own.
             (name, _) if name.starts_with("redis.tls_") => continue,
+            ("redis.wait_replicas", _) => continue,
             (_, keys::Kind::Text) => "other".to_owned(),
             (_, keys::Kind::Duration) => "31s".to_owned(),
             (_, keys::Kind::Integer) => "77".to_owned(),
