@@ -15,6 +15,9 @@ mod experiments;
 #[path = "../../tests/it/waiters/http1.rs"]
 mod http1;
 mod machine;
+#[allow(dead_code, reason = "tests need more of it than a measurement does")]
+#[path = "../../tests/it/support/monitor.rs"]
+mod monitor;
 mod plot;
 #[allow(
     dead_code,

@@ -3,12 +3,11 @@
 use std::process::{Command, Stdio};
 
 use sha2::{Digest as _, Sha256};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpStream;
 
 use super::redis_url;
 use crate::http1::{Connection, Request};
 use crate::machine::Served;
+use crate::monitor::Monitor;
 use crate::redis_server::{RedisOptions, RedisServer};
 
 const NAME: &str = "orders-to-be-replaced";
@@ -27,12 +26,7 @@ pub(super) async fn measure(seconds: f64) -> [f64; 2] {
 /// The arguments of one acquire, as Redis hears them.
 async fn recorded(redis: &RedisServer) -> Vec<Vec<u8>> {
     let served = Served::leasehold(&redis_url(redis), &[]);
-    let mut monitor = BufReader::new(TcpStream::connect(redis.address()).await.unwrap());
-    monitor.write_all(b"MONITOR\r\n").await.unwrap();
-    let mut line = String::new();
-    // Only what comes after this answer is recorded.
-    monitor.read_line(&mut line).await.unwrap();
-    assert_eq!(line, "+OK\r\n");
+    let mut monitor = Monitor::start(&redis.address()).await;
     let mut client = Connection::open(served.address).await.unwrap();
     let request = Request {
         method: "POST",
@@ -42,44 +36,11 @@ async fn recorded(redis: &RedisServer) -> Vec<Vec<u8>> {
     };
     let answer = client.ask(request).await.unwrap();
     assert_eq!(answer.status, 201);
-    loop {
-        line.clear();
-        monitor.read_line(&mut line).await.unwrap();
-        if line.contains("\"EVALSHA\"") && line.contains(NAME) {
-            return arguments(&line);
-        }
-    }
-}
-
-/// The quoted words of a line of MONITOR.
-fn arguments(line: &str) -> Vec<Vec<u8>> {
-    let mut arguments = Vec::new();
-    let mut letters = line.bytes();
-    while letters.by_ref().any(|letter| letter == b'"') {
-        let mut argument = Vec::new();
-        loop {
-            match letters.next().expect("quotes are closed") {
-                b'"' => break,
-                b'\\' => argument.push(
-                    match letters.next().expect("nothing ends with a backslash") {
-                        b'x' => {
-                            let digits = [letters.next().unwrap(), letters.next().unwrap()];
-                            u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
-                        }
-                        b'n' => b'\n',
-                        b'r' => b'\r',
-                        b't' => b'\t',
-                        b'a' => 7,
-                        b'b' => 8,
-                        other => other,
-                    },
-                ),
-                letter => argument.push(letter),
-            }
-        }
-        arguments.push(argument);
-    }
-    arguments
+    let is_of_lock = |word: &Vec<u8>| String::from_utf8_lossy(word).contains(NAME);
+    let mut executed = monitor.take().await.into_iter();
+    let acquire =
+        executed.find(|call| call.name() == "evalsha" && call.words.iter().any(is_of_lock));
+    acquire.expect("an acquire").words
 }
 
 fn benchmark(redis: &RedisServer, call: &[Vec<u8>], shape: [&str; 4], seconds: f64) -> f64 {
