@@ -12,6 +12,7 @@ mod health;
 mod locks;
 mod log;
 mod metrics;
+mod metrics_page;
 mod negotiate;
 pub mod openapi;
 mod pages;

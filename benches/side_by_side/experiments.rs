@@ -2,6 +2,7 @@
 
 mod commands;
 mod connections;
+mod cpu_time;
 mod cycles;
 mod file;
 mod hand_over;
@@ -46,8 +47,9 @@ impl Plan {
 type Experiment = fn(Plan) -> LocalBoxFuture<'static, Vec<Finding>>;
 
 /// All of them, in the order of the table.
-pub(crate) const ALL: [(&str, Experiment); 13] = [
+pub(crate) const ALL: [(&str, Experiment); 14] = [
     ("throughput", |plan| Box::pin(throughput::run(plan))),
+    ("cpu_time", |plan| Box::pin(cpu_time::run(plan))),
     ("cycles", |plan| Box::pin(cycles::run(plan))),
     ("hand_over", |plan| Box::pin(hand_over::run(plan))),
     ("locks", |plan| Box::pin(locks::run(plan))),

@@ -35,14 +35,18 @@ use experiments::Plan;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use report::Finding;
 
+/// What is compared with the service has the allocator of the service.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 const HELP: &str = "\
-Measures the service beside others and prints a table. Takes about 15 minutes.
+Measures the service beside others and prints a table. Takes about 20 minutes.
 
 Usage: scripts/bench [--quick] [--only NAME,NAME] [--write]
 
   --quick   about a minute for a first look: too short for figures to be quoted
-  --only    some of: throughput cycles hand_over locks redis_memory waiters commands instructions idle
-            processes file connections run
+  --only    some of: throughput cpu_time cycles hand_over locks redis_memory waiters commands instructions
+            idle processes file connections run
   --write   writes the figures and the plots into docs/performance, otherwise into the target directory;
             only for everything at full length";
 /// What stands around the figures on a page.

@@ -11,6 +11,7 @@ use tempfile::NamedTempFile;
 pub(crate) enum Script {
     Acquire,
     Fill,
+    Held,
     Pairs,
     Etcd,
 }
@@ -20,6 +21,7 @@ impl Script {
         match self {
             Self::Acquire => include_str!("wrk/acquire.lua"),
             Self::Fill => include_str!("wrk/fill.lua"),
+            Self::Held => include_str!("wrk/held.lua"),
             Self::Pairs => include_str!("wrk/pairs.lua"),
             Self::Etcd => include_str!("wrk/etcd.lua"),
         }

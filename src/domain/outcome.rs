@@ -12,7 +12,7 @@ pub enum Acquired {
     /// The claim is in the queue of each lock. Only for a request that waits.
     Waiting(Waiting),
     /// A later request of the client replaced this one: the claim now waits on another process, or holds by that
-    /// request. Only for a request with a ticket; nothing changed.
+    /// request, even if this one has held before. Only for a request with a ticket; nothing changed.
     Superseded,
     /// The ticket has passed its deadline, so this request can no longer be granted from it; nothing changed.
     WaitExpired,

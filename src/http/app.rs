@@ -8,6 +8,7 @@ use super::admission::Admission;
 use super::auth::Access;
 use super::log::LogSample;
 use super::metrics::HttpMetrics;
+use super::metrics_page::MetricsPage;
 use super::pages::IndexPages;
 use crate::config::{Config, LogRequests, StoreUrl};
 use crate::domain::Bounds;
@@ -24,7 +25,7 @@ pub struct App {
 #[derive(Debug)]
 struct AppShared {
     service: LockService,
-    metrics: Arc<Metrics>,
+    metrics_page: MetricsPage,
     http_metrics: HttpMetrics,
     settings: HttpSettings,
     index_pages: IndexPages,
@@ -125,7 +126,7 @@ impl App {
                 body_bytes: Budget::new(settings.body_bytes_total_max),
                 index_pages: IndexPages::new(settings.build.version),
                 service,
-                metrics,
+                metrics_page: MetricsPage::new(metrics),
                 http_metrics,
                 settings,
                 log_sample: LogSample::default(),
@@ -141,8 +142,8 @@ impl App {
         &self.inner.index_pages
     }
 
-    pub(super) fn metrics(&self) -> &Metrics {
-        &self.inner.metrics
+    pub(super) fn metrics_page(&self) -> &MetricsPage {
+        &self.inner.metrics_page
     }
 
     pub(super) fn http_metrics(&self) -> &HttpMetrics {

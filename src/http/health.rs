@@ -82,7 +82,7 @@ pub(super) async fn readyz(State(app): State<App>, request: Request) -> Result<R
 
 /// `GET /metrics`
 pub(super) async fn metrics(State(app): State<App>) -> Response {
-    let mut response = Response::new(Body::from(app.metrics().render()));
+    let mut response = Response::new(Body::from(app.metrics_page().text().await));
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response

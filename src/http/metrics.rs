@@ -21,10 +21,10 @@ pub const BUCKETS: (&str, &[f64]) = (
     ],
 );
 
-/// Unknown methods share a label, so that clients cannot fill the registry with made-up ones.
-const METHODS: [&str; 12] = [
-    "GET", "HEAD", "POST", "PUT", "DELETE", "LOCK", "UNLOCK", "OPTIONS", "PATCH", "TRACE",
-    "CONNECT", "_OTHER",
+/// The methods of the interface. All others share a label, and so do those that a route does not have: clients cannot
+/// fill the registry with them.
+const METHODS: [&str; 8] = [
+    "GET", "HEAD", "POST", "PUT", "DELETE", "LOCK", "UNLOCK", "_OTHER",
 ];
 /// Every status that a route responds with.
 const STATUSES: [(u16, &str); 19] = [
@@ -111,9 +111,11 @@ impl HttpMetrics {
         status: StatusCode,
         took: Duration,
     ) {
+        let is_method =
+            |known: &&str| *known == method.as_str() && status != StatusCode::METHOD_NOT_ALLOWED;
         let method = METHODS
             .iter()
-            .position(|known| *known == method.as_str())
+            .position(is_method)
             .unwrap_or(METHODS.len() - 1);
         let status = STATUSES
             .iter()

@@ -10,8 +10,6 @@ mod fields;
 mod locks;
 mod responses;
 mod service;
-mod several;
-mod streams;
 mod terraform;
 
 use utoipa::openapi::path::{HttpMethod, Operation, Paths};
@@ -110,8 +108,6 @@ fn paths() -> Paths {
     let mut paths = Paths::new();
     let operations = locks::operations()
         .into_iter()
-        .chain(several::operations())
-        .chain(streams::operations())
         .chain(terraform::operations())
         .chain(service::operations());
     for (route, method, mut operation) in operations {

@@ -1,6 +1,7 @@
 //! One connection: its protocol, its limits, and its timeouts. What is served is not known here.
 
 use std::convert::Infallible;
+use std::error::Error as _;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -214,7 +215,11 @@ impl Protocol {
                 None => connection.await,
             }
         };
-        if activity.is_flooded() {
+        let is_misused = is_http2 && served.as_ref().is_err_and(is_misuse);
+        if is_misused {
+            self.refusals.count(Limit::Http2Flood);
+        }
+        if is_misused || activity.is_flooded() {
             keep_after_flood(http2);
         }
         if let Err(error) = served {
@@ -296,6 +301,13 @@ impl Protocol {
             begun = activity.begun();
         }
     }
+}
+
+/// Whether hyper has ended a connection of HTTP/2 because of what the peer sent, such as more streams that it resets than
+/// [`RESET_STREAMS_MAX`].
+fn is_misuse(error: &hyper::Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref());
+    cause.is_some_and(|cause: &h2::Error| cause.is_go_away() && cause.is_library())
 }
 
 /// Keeps the permits of a connection for a while, in a task that a shutdown does not wait for.

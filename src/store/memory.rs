@@ -6,7 +6,6 @@
 //! tests can stop it. What an operation means is not known here.
 
 mod clock;
-mod guarded;
 mod journal;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,8 +28,7 @@ use crate::domain::{
 };
 use clock::Clock;
 pub(super) use clock::wall_time;
-use guarded::Guarded;
-use journal::has_room;
+use journal::{Guarded, has_room};
 pub(super) use journal::{Journal, deliver};
 
 /// How many holders one step of an eviction evicts.

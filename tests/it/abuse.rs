@@ -15,6 +15,7 @@ mod keys;
 mod library_log;
 mod listings;
 mod many_locks;
+mod metrics_page;
 mod operations;
 mod process;
 mod store_time;

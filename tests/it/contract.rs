@@ -19,6 +19,7 @@ mod places;
 mod reentry;
 mod release;
 mod renewal;
+mod repeated_polls;
 mod replay;
 mod reservations;
 mod several;
@@ -186,6 +187,10 @@ on_every_store! {
         a_lease_that_ran_out_is_not_released_again
         a_late_renewal_of_a_closed_stream_makes_no_lease
         permits_that_stay_taken_are_not_those_of_the_next_lease;
+    repeated_polls:
+        a_repeated_poll_is_granted_only_what_its_stream_releases
+        a_repeated_poll_of_a_plain_request_leaves_alone_what_a_stream_took_over
+        a_repeated_poll_is_granted_all_its_locks_or_none;
     undone:
         a_takeover_that_is_undone_gives_the_lease_back
         a_takeover_that_is_undone_ends_the_lease_of_a_closed_stream

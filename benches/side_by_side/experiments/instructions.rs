@@ -11,6 +11,7 @@ use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
+use crate::contestants::LEAST_SCRIPT;
 use crate::http1::{Connection, Request};
 use crate::machine::{Served, free_address};
 use crate::report::Finding;
@@ -21,16 +22,10 @@ const COUNTS: [usize; 2] = [200, 600];
 /// Redis starts slowly under valgrind.
 const TRIES: usize = 200;
 
-/// The least that a lock needs: whether there is one, the time, and a key that expires.
-const CONTROL: &str = "local time = redis.call('TIME') \
-    local held = redis.call('GET', KEYS[1]) \
-    if held then return held end \
-    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) \
-    return time[1] .. time[2]";
 const EMPTY: &str = "return ''";
 
 pub(super) async fn run() -> Vec<Finding> {
-    let control = of_script(CONTROL, [1, 2]).await;
+    let control = of_script(LEAST_SCRIPT, [1, 2]).await;
     let empty = of_script(EMPTY, [4, 4]).await;
     let acquire = of_operations(&["POST"]).await;
     let renew = of_operations(&["POST", "PUT"]).await - acquire;

@@ -152,7 +152,7 @@ fn findings(all: &[Series; ALL.len()], floors: [Vec<f64>; 2]) -> Vec<Finding> {
     let ratio = |name: &str, over, under| Finding::new(NAME, name, "", ratios(over, under));
     let mut findings = vec![
         ratio("redis:// over bare handler", redis, bare).at_least(0.65),
-        ratio("redis:// over ten-line handler", redis, ten_lines).at_least(2.2),
+        ratio("redis:// over ten-line handler", redis, ten_lines).at_least(1.8),
         ratio("memory: over bare handler", of(Contestant::Memory), bare).at_least(0.90),
         ratio("redis:// over etcd, which syncs to disk", redis, etcd).at_least(10.0),
         ratio("redis:// synced to disk over etcd", synced, etcd),

@@ -2,8 +2,8 @@
 local salt = tostring({}):sub(8)
 local number = 0
 wrk.method = "POST"
-wrk.body = "ttl=60s"
-wrk.headers["Content-Type"] = "application/x-www-form-urlencoded"
+wrk.body = '{"ttl":"10s"}'
+wrk.headers["Content-Type"] = "application/json"
 
 function request()
     number = number + 1

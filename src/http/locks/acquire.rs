@@ -70,7 +70,7 @@ pub(in crate::http) async fn acquire(
     }
     let wait = acquire_request.wait.unwrap_or_default();
     let operation = Operation::Acquire {
-        names: &acquire_request.claim.names,
+        claim: &acquire_request.claim,
         waits: !wait.is_zero(),
     };
     let service = app.admit(operation, &requester).await?;

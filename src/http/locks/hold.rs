@@ -45,7 +45,7 @@ pub(super) async fn hold(
     };
     // Cancellation safety: dropped here or later, the stream releases the lock or leaves the queue.
     let operation = Operation::Acquire {
-        names: &claim.names,
+        claim: &claim,
         waits: true,
     };
     let service = app.admit(operation, &requester).await?;

@@ -126,7 +126,7 @@ async fn lock(
         ..Claim::plain(name.into(), token, options.ttl)
     });
     let operation = Operation::Acquire {
-        names: &claim.names,
+        claim: &claim,
         waits: !options.wait.is_zero(),
     };
     let service = app.admit(operation, &requester).await?;

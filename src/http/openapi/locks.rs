@@ -1,21 +1,25 @@
-//! The operations on one lock, and the listing, as described in the document.
+//! The operations on one lock or several, the listing, and the stream of events, as described in the document.
 
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::path::{HttpMethod, OperationBuilder};
 use utoipa::openapi::response::{ResponseBuilder, ResponsesBuilder};
-use utoipa::openapi::{ContentBuilder, OneOfBuilder, Ref};
+use utoipa::openapi::{Content, ContentBuilder, ObjectBuilder, OneOfBuilder, Ref, Type};
 
 use super::responses::{
     OF_BODIES, OF_EVERY_LOCK_ROUTE, OF_THE_SERVICE, bare, header, number_header, of, refusals,
     token_header,
 };
 use super::{Described, fields};
-use crate::http::locks::{LIST_FIELDS, RELEASE_FIELDS};
+use crate::http::events::EVENTS_FIELDS;
+use crate::http::locks::{EVENT_STREAM, LIST_FIELDS, RELEASE_FIELDS, RELEASE_SEVERAL_FIELDS};
 use crate::http::problem::Code;
 use crate::http::routes::Route;
-use crate::http::wire::{EvictedBody, GrantView, LockBody, LockPage};
+use crate::http::wire::{EvictedBody, GrantView, GrantsView, LockBody, LockPage};
 
+/// An example of the stream format; the schema describes only the data.
+const WRITTEN: &str =
+    "\n\n```text\nid: 1767225630000000\nevent: released\ndata: {\"name\":\"orders/42\",…}\n\n```";
 pub(super) const TOKEN: &str = "6f1c3b0e-8f0a-4f57-9c55-0d5d3f1f4a1b";
 /// The codes of a refused acquire.
 pub(super) const REFUSED: [Code; 12] = [
@@ -43,7 +47,7 @@ pub(super) const NOT_HOLDER: [Code; 7] = [
     Code::TokenUnknown,
 ];
 /// The codes of a renewal that would change the claim in a way that is not allowed.
-pub(super) const UNCHANGED: [Code; 3] = [
+const UNCHANGED: [Code; 3] = [
     Code::ClaimMismatch,
     Code::LimitMismatch,
     Code::UpgradeUnsupported,
@@ -57,6 +61,11 @@ pub(super) fn operations() -> Vec<Described> {
         (Route::Lock, HttpMethod::Get, inspect().build()),
         (Route::Lock, HttpMethod::Head, inspect_head().build()),
         (Route::Locks, HttpMethod::Get, list().build()),
+        (Route::Locks, HttpMethod::Post, acquire_several().build()),
+        (Route::Locks, HttpMethod::Put, renew_several().build()),
+        (Route::Locks, HttpMethod::Delete, release_several().build()),
+        (Route::Events, HttpMethod::Get, events().build()),
+        (Route::Events, HttpMethod::Head, events_head().build()),
     ]
 }
 
@@ -186,6 +195,112 @@ fn list() -> OperationBuilder {
         .responses(refusals(responses, codes))
 }
 
+fn acquire_several() -> OperationBuilder {
+    let responses = ResponsesBuilder::new()
+        .response("201", grants("All of the locks were granted."))
+        .response(
+            "200",
+            grants(
+                "The claim held them already: the same leases again, or with a higher hold count.",
+            ),
+        );
+    let example = with_names(json!({"ttl": "30s", "wait": "5s"}));
+    of_locks("acquire_several", "Acquire several locks, all or none")
+        .description(Some(
+            "Grants all of the locks in one step, or none, under one token. The names may be in any order: it cannot cause a \
+             deadlock. A refusal lists the conflicting locks in `blocked_by`. `Accept: text/plain` returns only the token.",
+        ))
+        .parameter(fields::token_header(
+            "The token of the claim, proposed by the client or from an earlier response.",
+        ))
+        .request_body(Some(fields::ACQUIRE_SEVERAL.body(example)))
+        .responses(refusals(responses, with_a_body(&[&REFUSED])))
+}
+
+fn renew_several() -> OperationBuilder {
+    let responses = ResponsesBuilder::new().response("200", grants("The leases were renewed."));
+    of_locks("renew_several", "Renew several leases, all or none")
+        .description(Some(
+            "Renews the leases on all of the locks, or none: if any lease is lost, nothing is renewed, and `lost` lists the \
+             lost ones.",
+        ))
+        .parameter(fields::token_header(
+            "The token of the claim, unless it is in the body.",
+        ))
+        .request_body(Some(fields::RENEW_SEVERAL.body(with_names(json!({"ttl": "1m"})))))
+        .responses(refusals(
+            responses,
+            with_a_body(&[&NOT_HOLDER, &UNCHANGED]),
+        ))
+}
+
+fn release_several() -> OperationBuilder {
+    let responses = ResponsesBuilder::new()
+        .response(
+            "204",
+            bare("The claim was released or left the queues, now or by an earlier request within the last minute."),
+        )
+        .response("200", grants("The hold count was reduced to `hold_count`."));
+    let codes = with_a_body(&[&NOT_HOLDER]).filter(|code| *code != Code::LeaseReleased);
+    of_locks("release_several", "Release several locks")
+        .description(Some(
+            "Ends the claim on each of the locks. If some leases are lost, the other locks are still released, and `lost` \
+             lists the lost ones. The fields may also be sent in a body.",
+        ))
+        .parameter(fields::names())
+        .parameter(fields::token_header("The token of the claim."))
+        .parameters(Some(fields::query(&RELEASE_SEVERAL_FIELDS[1..])))
+        .responses(refusals(responses, codes))
+}
+
+fn grants(description: &str) -> ResponseBuilder {
+    let example = json!({
+        "token": TOKEN, "locks": [grant_example("acct/1"), grant_example("acct/2")],
+    });
+    of::<GrantsView<'_>>(description, Some(example)).header("Lock-Token", token_header())
+}
+
+fn with_names(mut fields: Value) -> Value {
+    fields["names"] = json!(["acct/1", "acct/2"]);
+    fields
+}
+
+/// OpenAPI 3.1 cannot describe streams. Generated clients get the text, and the description says what is in it.
+fn content() -> Content {
+    let text = ObjectBuilder::new().schema_type(Type::String);
+    ContentBuilder::new().schema(Some(text)).build()
+}
+
+fn events() -> OperationBuilder {
+    let description = format!(
+        "Events with ids: `acquired`, `renewed`, `released`, `expired`, `evicted` and `queued`; and `reset`, with \
+         empty data, where events may be missing: the client should then read the state of the locks again. The data is a \
+         `LockEvent`.{WRITTEN}"
+    );
+    let stream = bare(&description).content(EVENT_STREAM, content());
+    watching(of_locks("watch", "Watch lock events"), stream)
+        .description(Some(
+            "Lasts as long as the connection lives. A client that reconnects sends the id of the last event that it \
+             received.",
+        ))
+        .parameter(fields::last_event_id())
+}
+
+fn events_head() -> OperationBuilder {
+    let operation = of_locks("watch_head", "Watch locks, headers only");
+    watching(operation, bare("As for GET, without the stream."))
+}
+
+fn watching(operation: OperationBuilder, stream: ResponseBuilder) -> OperationBuilder {
+    let codes = OF_EVERY_LOCK_ROUTE.into_iter().chain(OF_THE_SERVICE);
+    operation
+        .parameters(Some(fields::query(&EVENTS_FIELDS)))
+        .responses(refusals(
+            ResponsesBuilder::new().response("200", stream),
+            codes,
+        ))
+}
+
 pub(super) fn of_locks(id: &str, summary: &str) -> OperationBuilder {
     OperationBuilder::new()
         .tag("locks")
@@ -209,7 +324,7 @@ pub(super) fn with_a_body(codes: &[&[Code]]) -> impl Iterator<Item = Code> + use
         .chain(OF_THE_SERVICE)
 }
 
-pub(super) fn grant_example(name: &str) -> Value {
+fn grant_example(name: &str) -> Value {
     let mut example = holder_example();
     let members = example.as_object_mut().expect("made as an object");
     let own = json!({
@@ -219,7 +334,7 @@ pub(super) fn grant_example(name: &str) -> Value {
     example
 }
 
-pub(super) fn lock_example() -> Value {
+fn lock_example() -> Value {
     json!({
         "name": "orders/42",
         "state": "held",

@@ -1,10 +1,12 @@
-//! What becomes of the effects of a step beside its answer: the notifications are delivered, and a durable store writes
-//! the rows. How it writes them is not known here.
+//! A step of the state, and what becomes of its effects beside its answer: the notifications are delivered, and a durable
+//! store writes the rows. When the notifications are delivered and how the rows are written is not known here.
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 
 use crate::store::Listener;
-use crate::store::state::{Notification, State, StoreTime};
+use crate::store::state::{Applied, Notification, State, StoreTime};
 
 /// Takes what each step changes, for a store that writes it before answers go out.
 #[async_trait]
@@ -19,6 +21,36 @@ pub(in crate::store) trait Journal: Send + Sync {
     /// Waits until there is room for what a sweep or an eviction changes, so that they are no faster than the journal.
     /// Returns false if there is none until the journal can write again.
     async fn room(&self) -> bool;
+}
+
+/// What the lock of the [memory store](super) guards: the state, and the notifications of its steps that are not delivered
+/// yet.
+pub(super) struct Guarded {
+    pub(super) state: State,
+    pub(super) pending: Vec<Notification>,
+    pub(super) journal: Option<Arc<dyn Journal>>,
+}
+
+impl Guarded {
+    pub(super) fn step<T>(
+        &mut self,
+        now: StoreTime,
+        step: impl FnOnce(&mut State, StoreTime) -> Applied<'_, T>,
+    ) -> T {
+        if let Some(journal) = &self.journal {
+            self.state.admit_claims(!journal.is_full());
+        }
+        let Applied {
+            answer,
+            notifications,
+            ..
+        } = step(&mut self.state, now);
+        match &self.journal {
+            Some(journal) => journal.record(&self.state, now, notifications),
+            None => self.pending.extend(notifications),
+        }
+        answer
+    }
 }
 
 /// Waits for the [room](Journal::room) of the journal, if there is one.

@@ -79,12 +79,14 @@ impl Table {
         request: Option<&QueueRequest>,
         now: StoreTime,
     ) -> Option<Acquired> {
-        let may_not = request.is_some_and(|request| !request.takes_over);
-        let leaves_alone = may_not && (claim.takes_over || self.is_of_stream(claim));
+        let takes_over = request.is_none_or(|request| request.takes_over);
         let mut not_held = claim.keys.iter().filter(|key| self.lease(key).is_none());
         match not_held.next() {
-            None if leaves_alone && !self.is_by(claim, attempt) => Some(Acquired::Superseded),
-            None => Some(self.replay(claim, attempt, now)),
+            None => Some(match self.other_mode(claim) {
+                Some(mismatch) => Acquired::Refused(Refused::Mismatched(mismatch)),
+                None if !takes_over && self.is_superseded(claim, attempt) => Acquired::Superseded,
+                None => self.replay(claim, attempt, now),
+            }),
             Some(first) if not_held.count() + 1 < claim.names.len() => {
                 let name = first.name.clone();
                 Some(Acquired::Refused(Refused::Mismatched(Mismatch::Claim {
@@ -102,18 +104,22 @@ impl Table {
         self.locks.get(&key.name)?.leases.get(key.claim)
     }
 
-    /// Whether this attempt is the one that may roll the claim's lease back.
-    fn is_by(&self, claim: &KeyedClaim<'_>, attempt: Attempt) -> bool {
-        claim.keys.iter().any(|key| {
-            self.lease(key)
-                .is_some_and(|record| record.receivers.may_be_withdrawn_by(attempt))
+    /// A lock that the claim holds in another mode.
+    fn other_mode(&self, claim: &KeyedClaim<'_>) -> Option<Mismatch> {
+        claim.keys.iter().find_map(|key| {
+            let mode = self.lease(key)?.mode();
+            (mode != claim.mode).then(|| mismatch(mode, claim.mode, &key.name))
         })
     }
 
-    /// Whether a stream made or took over the claim's lease.
-    fn is_of_stream(&self, claim: &KeyedClaim<'_>) -> bool {
-        self.lease(&claim.keys[0])
-            .is_some_and(LeaseRecord::is_of_stream)
+    /// Whether a stream or another request has one of the leases, so that this attempt must not receive them: the lease
+    /// would end with the stream of another attempt, or would not end with the stream of this one.
+    fn is_superseded(&self, claim: &KeyedClaim<'_>, attempt: Attempt) -> bool {
+        let mut leases = claim.keys.iter().filter_map(|key| self.lease(key));
+        leases.any(|record| {
+            let is_of_streams = claim.takes_over || record.is_of_stream();
+            is_of_streams && !record.receivers.may_be_withdrawn_by(attempt)
+        })
     }
 
     /// A lock for which the claim already waits, but with other parameters.
@@ -127,15 +133,8 @@ impl Table {
         Some(key.name.clone())
     }
 
-    /// Answers a claim that already holds all of its locks.
+    /// Answers a claim that already holds all of its locks, in its mode.
     fn replay(&mut self, claim: &KeyedClaim<'_>, attempt: Attempt, now: StoreTime) -> Acquired {
-        for key in claim.keys.iter() {
-            let mismatch = match self.lease(key).map(LeaseRecord::mode) {
-                Some(mode) if mode != claim.mode => mismatch(mode, claim.mode, &key.name),
-                Some(_) | None => continue,
-            };
-            return Acquired::Refused(Refused::Mismatched(mismatch));
-        }
         let mut is_deeper = false;
         let mut leases: Vec<Lease> = Vec::with_capacity(claim.names.len());
         for key in claim.keys.iter() {

@@ -1,6 +1,7 @@
 //! Frames of HTTP/2 that ask for nothing: whoever sends them does not keep the threads from others.
 
 use super::{Attacked, MIB, connect};
+use crate::support::eventually;
 use crate::support::http2::{ACK, Http2, PING, PRIORITY, SETTINGS, WINDOW_UPDATE, frame};
 
 /// What an attacker would send. A debug build reads it within a few seconds.
@@ -31,6 +32,25 @@ async fn a_connection_that_sends_frames_without_requests_is_ended() {
         assert_eq!(refused, (number + 1) as f64, "{kind}");
     }
     bystander.noticed_nothing().await;
+}
+
+/// Each connection may reset some streams, and could be opened again and again.
+#[tokio::test]
+async fn a_connection_that_is_ended_for_its_resets_is_counted_and_kept_counting() {
+    // A peer may have half of them.
+    let attacked = Attacked::start(&["--server-http2-connections-max", "2"]).await;
+    let mut client = Http2::open(attacked.address, 65_535).await.unwrap();
+    client.ask_and_reset(400).await.unwrap();
+    while client.next().await.is_ok() {}
+    eventually("it is counted", async || {
+        (attacked.refused("http2_flood").await == 1.0).then_some(())
+    })
+    .await;
+    if let Ok(mut client) = Http2::open(attacked.address, 65_535).await {
+        let asked = client.ask("GET", "/livez").await;
+        assert!(asked.is_err() || client.next().await.is_err());
+    }
+    assert_eq!(attacked.refused("http2_connections_per_peer").await, 1.0);
 }
 
 /// Each connection has some room for such frames, which could be had again and again.

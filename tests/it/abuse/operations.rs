@@ -143,6 +143,40 @@ async fn a_store_that_stands_still_is_not_asked_by_more_than_may() {
     assert!(attacked.refused("operations_per_peer").await > 0.0);
 }
 
+/// Redis is busy for as long with a claim that has much metadata as with several others.
+#[tokio::test]
+async fn metadata_counts_in_the_share_of_a_peer() {
+    const REQUESTS: usize = 10;
+    let long = format!(r#"{{"metadata":{{"note":"{}"}}}}"#, "x".repeat(4_000));
+    for (body, is_refused) in [("owner=o", false), (long.as_str(), true)] {
+        let redis = RedisServer::start(RedisOptions::forgetful()).await;
+        let store = format!("redis://{}", redis.address());
+        // A peer may have half of them.
+        let operations = (2 * REQUESTS).to_string();
+        let limits = [
+            "--server-operations-max",
+            &operations,
+            "--operation-timeout",
+            "1s",
+        ];
+        let attacked = Attacked::start(&[&["--store", &store], &limits[..]].concat()).await;
+        redis.pause();
+        let mut client = Http2::open(attacked.address, 65_535).await.unwrap();
+        for number in 0..REQUESTS {
+            let path = format!("/locks/{number}");
+            client.ask_for("*/*", "POST", &path, body).await.unwrap();
+        }
+        let mut answered = 0;
+        while answered < REQUESTS {
+            let frame = client.next().await.unwrap();
+            answered += usize::from(frame.kind == crate::support::http2::HEADERS);
+        }
+        redis.resume();
+        let refused = attacked.refused("operations_per_peer").await;
+        assert_eq!(refused > 0.0, is_refused, "{refused} were refused");
+    }
+}
+
 /// Legitimate use is not hurt: many clients behind one address, all of which wait. The settings are those that
 /// docs/performance recommends for 20,000 of them.
 #[tokio::test]

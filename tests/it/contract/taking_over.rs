@@ -17,7 +17,7 @@ use crate::support::fixture::{
 const REFUSED_LATE: usize = 32;
 
 /// The claim of a stream.
-fn streaming(claim: &Claim) -> Claim {
+pub(super) fn streaming(claim: &Claim) -> Claim {
     Claim {
         takes_over: true,
         ..claim.clone()

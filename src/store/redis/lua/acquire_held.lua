@@ -48,12 +48,11 @@ for number = 1, count do
     if how == MARK_EXPIRED and not lock.record then
         return end_wait(ENDED, number, how)
     end
-    local may_undo
     if lock.record then
-        may_undo, lock.turns, lock.is_of_stream, lock.repeated, lock.min_hold_ms, lock.lock_delay_ms, lock.reentered =
+        lock.may_undo, lock.turns, lock.is_of_stream, lock.repeated, lock.min_hold_ms, lock.lock_delay_ms, lock.reentered =
             unpack(call('HMGET', lock.record, 'r', 'j', 'b', 'z', 'i', 'd', 'q'))
     end
-    if may_undo == attempt and string.sub(lock.turns or attempt, 1, 8) == attempt then
+    if lock.may_undo == attempt and string.sub(lock.turns or attempt, 1, 8) == attempt then
         -- The first answer to this same attempt was lost; repeat it.
         held, was_acknowledged = held + 1, false
     else
@@ -97,9 +96,9 @@ local function replay_refusal()
         if was_acknowledged and (has_limit ~= limit or has_permits ~= permits) then
             return { attempt, has_limit ~= '' and limit == '' and HOLDS_SHARED or CLAIM_MISMATCH, number }
         end
-        local has_had_turn = lock.turns and string.find(lock.turns, attempt, 1, true)
+        -- The lease would end with the stream of another attempt, or would not end with the stream of this one.
         local is_of_streams = takes_over == '1' or lock.is_of_stream
-        if was_acknowledged and is_of_streams and wait and wait.takes_over == '0' and not has_had_turn then
+        if is_of_streams and wait and wait.takes_over == '0' and lock.may_undo ~= attempt then
             return { attempt, SUPERSEDED }
         end
     end
