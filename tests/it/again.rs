@@ -28,6 +28,25 @@ const OF_REDIS: [&str; 13] = [
     "support::redis_server",
 ];
 
+const NOT_ON_REDIS_6: [Skipped; 4] = [
+    (
+        "a_durable_redis_that_is_loading_its_data_has_lost_none",
+        "it refuses CONFIG SET while it loads its data, so that a slow load cannot be ended",
+    ),
+    (
+        "without_the_right_to_count_subscribers_locks_are_granted_and_it_is_reported",
+        "it cannot take back the right to a part of a command",
+    ),
+    (
+        "a_node_of_a_cluster_is_refused",
+        "the port of its bus cannot be chosen, and may be that of another test",
+    ),
+    (
+        "moving_slot::",
+        "the port of its bus cannot be chosen, and may be that of another test",
+    ),
+];
+
 const NOT_ON_VALKEY_8: [Skipped; 1] = [(
     "scripts::",
     "its MONITOR leaves quotes and backslashes as they are, so that words cannot be told apart",
@@ -88,6 +107,11 @@ fn the_interface_is_the_same_on_a_file_store() {
 #[test]
 fn the_interface_is_the_same_on_redis() {
     run_interface("redis", &NOT_ON_REDIS);
+}
+
+#[test]
+fn the_store_keeps_its_promises_on_redis_6() {
+    run(("TEST_REDIS", "redis-6"), &OF_REDIS, &NOT_ON_REDIS_6);
 }
 
 #[test]

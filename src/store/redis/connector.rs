@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::failure::{Failure, Fate};
 use super::sentinel::Sentinels;
-use super::transport::{Place, Transport};
+use super::transport::{Endpoint, Transport};
 use crate::config::{RedisAddress, RedisConfig, Secret, SentinelAddress, StoreUrl};
 use crate::store::Fault;
 
@@ -22,7 +22,7 @@ pub(super) struct Connector {
 
 /// How the Redis is found.
 enum Target {
-    At(Place),
+    At(Endpoint),
     By(Sentinels),
 }
 
@@ -57,10 +57,10 @@ impl Connector {
     /// A connection for commands.
     pub(super) async fn open(&self) -> Result<MultiplexedConnection, Failure> {
         match &self.target {
-            Target::At(place) => self.transport.open(place, &self.settings).await,
+            Target::At(endpoint) => self.transport.open(endpoint, &self.settings).await,
             Target::By(sentinels) => {
-                let place = sentinels.primary(&self.transport).await?;
-                let mut connection = self.transport.open(&place, &self.settings).await?;
+                let endpoint = sentinels.primary(&self.transport).await?;
+                let mut connection = self.transport.open(&endpoint, &self.settings).await?;
                 self.is_primary(&mut connection).await?;
                 Ok(connection)
             }
@@ -69,11 +69,11 @@ impl Connector {
 
     /// A connection for messages.
     pub(super) async fn open_pubsub(&self) -> Result<PubSub, Failure> {
-        let place = match &self.target {
-            Target::At(place) => place,
+        let endpoint = match &self.target {
+            Target::At(endpoint) => endpoint,
             Target::By(sentinels) => &sentinels.primary(&self.transport).await?,
         };
-        self.transport.open_pubsub(place, &self.settings).await
+        self.transport.open_pubsub(endpoint, &self.settings).await
     }
 
     /// The Sentinels that name the Redis, and how to reach them; none if its address is known.

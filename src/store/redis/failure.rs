@@ -30,6 +30,8 @@ pub(super) enum Fate {
 const NO_DATABASE: &str = "switch database";
 /// Part of the text of an error that a command inside a script caused. Valkey 9.1 puts no hash of the script before it.
 const AMID_SCRIPT: &str = " on @user_script:";
+/// How Redis 6.2 begins it instead. The error of the command itself follows, after the place in the script.
+const AMID_SCRIPT_6: &str = "Error running script (call to f_";
 
 impl Failure {
     /// One that another try at once would meet again.
@@ -67,19 +69,25 @@ impl Failure {
             };
             return passing(fault, MayBeDone);
         }
+        let (mut code, mut detail) = (
+            error.code().unwrap_or_default(),
+            error.detail().unwrap_or_default(),
+        );
         // An error that names the script arose in the middle of it, so the commands before it were executed.
-        let is_amid = error
-            .detail()
-            .is_some_and(|text| text.contains(AMID_SCRIPT));
+        let mut is_amid = detail.contains(AMID_SCRIPT);
+        if let Some(inner) = error_in_script_6(detail) {
+            (code, detail) = inner;
+            is_amid = true;
+        }
         let fate = if is_amid { MayBeDone } else { NotDone };
-        match error.code().unwrap_or_default() {
+        match code {
             // Redis checks these before the first write of a script, and never after it.
             "OOM" => failure(Fault::Full, NotDone),
             "READONLY" => failure(Fault::Replica, NotDone),
             "NOREPLICAS" | "MISCONF" => failure(Fault::ReadOnly, NotDone),
             "NOAUTH" | "WRONGPASS" => failure(Fault::Auth, fate),
             "NOPERM" => failure(Fault::Permission, fate),
-            "ERR" if is_amid && detail_lacks_right(error) => failure(Fault::Permission, fate),
+            _ if is_amid && lacks_right(detail) => failure(Fault::Permission, fate),
             _ if is_amid => failure(Fault::Corrupt, fate),
             "CLUSTERDOWN" | "MOVED" | "ASK" | "CROSSSLOT" => failure(Fault::Cluster, NotDone),
             "LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" => passing(Fault::Busy, NotDone),
@@ -190,13 +198,27 @@ impl Failure {
 
 /// Whether a command in a script was forbidden. There is no error code for it, only words: those of Redis before 7.2, and
 /// those of later versions and of Valkey.
-fn detail_lacks_right(error: &RedisError) -> bool {
+fn lacks_right(detail: &str) -> bool {
     let beginnings = [
         "The user executing the script can't",
         "ACL failure in script",
     ];
-    let lacks_right = |text: &str| beginnings.iter().any(|words| text.starts_with(words));
-    error.detail().is_some_and(lacks_right)
+    beginnings.iter().any(|words| detail.starts_with(words))
+}
+
+/// The code of the error of a command in a script, and its text, in the words of Redis 6.2. Few errors have a code there.
+fn error_in_script_6(detail: &str) -> Option<(&str, &str)> {
+    let (_, at) = detail
+        .strip_prefix(AMID_SCRIPT_6)?
+        .split_once("): @user_script:")?;
+    let (_, text) = at.split_once(": ")?;
+    // It may name the line twice, and begins as an answer of Redis then.
+    let text = match text.strip_prefix("@user_script: ") {
+        Some(again) => again.split_once(": ")?.1,
+        None => text,
+    };
+    let coded = text.strip_prefix('-').and_then(|it| it.split_once(' '));
+    Some(coded.unwrap_or(("ERR", text)))
 }
 
 #[cfg(test)]
@@ -295,6 +317,39 @@ mod tests {
                 let found = (failure.fault, failure.may_be_done);
                 assert_eq!(found, (fault, false), "{answer}{amid}");
             }
+        }
+    }
+
+    /// Redis 6.2 puts the error of a command in a script behind its own.
+    #[test]
+    fn an_error_in_a_script_of_redis_6_is_that_of_the_command() {
+        for (error, found) in [
+            (
+                "@user_script: 43: -OOM command not allowed when used memory > 'maxmemory'.",
+                (Fault::Full, false),
+            ),
+            (
+                "@user_script: 43: -READONLY You can't write against a read only replica.",
+                (Fault::Replica, false),
+            ),
+            (
+                "@user_script: 43: -NOREPLICAS Not enough good replicas to write.",
+                (Fault::ReadOnly, false),
+            ),
+            (
+                "@user_script: 43: The user executing the script can't run this command or subcommand",
+                (Fault::Permission, true),
+            ),
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+                (Fault::Corrupt, true),
+            ),
+        ] {
+            let hash = "857d37fb3188c44cc298349349dd303b80cdd270";
+            let failure = failure(&format!(
+                "ERR Error running script (call to f_{hash}): @user_script:43: {error}"
+            ));
+            assert_eq!((failure.fault, failure.may_be_done), found, "{error}");
         }
     }
 

@@ -16,7 +16,7 @@ use tokio::net::lookup_host;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::failure::{Failure, Fate};
-use super::transport::{Place, Transport};
+use super::transport::{Endpoint, Transport};
 use crate::config::SentinelAddress;
 use crate::store::Fault;
 
@@ -31,13 +31,15 @@ const SENTINELS_MAX: usize = 15;
 /// with smaller ones.
 const EPOCH_KNOWN_FOR: Duration = Duration::from_secs(60);
 
-type Fields = BTreeMap<String, String>;
-type Answered = (String, Fields, (String, String), Vec<Fields>);
+/// What a Sentinel says about one server, by name.
+type Properties = BTreeMap<String, String>;
+/// The answers to what a Sentinel is asked at once.
+type PipelineAnswer = (String, Properties, (String, String), Vec<Properties>);
 
 /// The Sentinels of one primary.
 pub(super) struct Sentinels {
     /// Those of the URL, which know the others.
-    seeds: Vec<Place>,
+    seeds: Vec<Endpoint>,
     primary: String,
     settings: RedisConnectionInfo,
     /// The largest epoch, and when it was last seen.
@@ -51,9 +53,9 @@ struct SentinelAnswer {
     id: String,
     /// The number of the failover that made this Redis the primary.
     epoch: u64,
-    primary: Place,
+    primary: Endpoint,
     /// The other Sentinels that it knows.
-    others: Vec<Place>,
+    others: Vec<Endpoint>,
 }
 
 impl Sentinels {
@@ -67,7 +69,7 @@ impl Sentinels {
     }
 
     /// The Sentinels of the URL.
-    pub(super) fn seeds(&self) -> &[Place] {
+    pub(super) fn seeds(&self) -> &[Endpoint] {
         &self.seeds
     }
 
@@ -80,18 +82,18 @@ impl Sentinels {
     pub(super) async fn open_pubsub(
         &self,
         transport: &Transport,
-        place: &Place,
+        endpoint: &Endpoint,
     ) -> Result<PubSub, Failure> {
-        transport.open_pubsub(place, &self.settings).await
+        transport.open_pubsub(endpoint, &self.settings).await
     }
 
-    /// The place of the primary.
+    /// The endpoint of the primary.
     ///
     /// # Errors
     /// Too few Sentinels answer, or they know no primary of this name.
-    pub(super) async fn primary(&self, transport: &Transport) -> Result<Place, Failure> {
-        let mut asked: BTreeSet<Place> = self.addresses().await;
-        let mut round: Vec<Place> = asked.iter().cloned().collect();
+    pub(super) async fn primary(&self, transport: &Transport) -> Result<Endpoint, Failure> {
+        let mut asked: BTreeSet<Endpoint> = self.addresses().await;
+        let mut round: Vec<Endpoint> = asked.iter().cloned().collect();
         let mut answers: HashMap<String, SentinelAnswer> = HashMap::new();
         let mut failures = Vec::new();
         // The second round asks those that the first ones know.
@@ -102,7 +104,7 @@ impl Sentinels {
                 break;
             }
             let known = answers.values().flat_map(|answer| answer.others.clone());
-            let known: BTreeSet<Place> = known.collect();
+            let known: BTreeSet<Endpoint> = known.collect();
             round = known.difference(&asked).cloned().collect();
             round.truncate(SENTINELS_MAX.saturating_sub(asked.len()));
             asked.extend(round.iter().cloned());
@@ -122,11 +124,13 @@ impl Sentinels {
     async fn gather(
         &self,
         transport: &Transport,
-        places: &[Place],
+        endpoints: &[Endpoint],
         answers: &mut HashMap<String, SentinelAnswer>,
     ) -> Vec<Failure> {
         let mut failures = Vec::new();
-        let asking = places.iter().map(|place| self.ask(transport, place));
+        let asking = endpoints
+            .iter()
+            .map(|endpoint| self.ask(transport, endpoint));
         let mut asking: FuturesUnordered<_> = asking.collect();
         let mut give_up = Instant::now() + ANSWER_TIMEOUT;
         while let Ok(Some(answer)) = timeout_at(give_up, asking.next()).await {
@@ -157,26 +161,32 @@ impl Sentinels {
     }
 
     /// One name may stand for several Sentinels.
-    async fn addresses(&self) -> BTreeSet<Place> {
-        let mut places = BTreeSet::new();
+    async fn addresses(&self) -> BTreeSet<Endpoint> {
+        let mut endpoints = BTreeSet::new();
         for (host, port) in &self.seeds {
             match timeout(ANSWER_TIMEOUT, lookup_host((host.as_str(), *port))).await {
                 Ok(Ok(addresses)) => {
                     let several: Vec<_> = addresses.collect();
                     // With TLS, the certificate may be for the name.
                     match several.as_slice() {
-                        [_] => drop(places.insert((host.clone(), *port))),
-                        all => places.extend(all.iter().map(|it| (it.ip().to_string(), it.port()))),
+                        [_] => drop(endpoints.insert((host.clone(), *port))),
+                        all => {
+                            endpoints.extend(all.iter().map(|it| (it.ip().to_string(), it.port())))
+                        }
                     }
                 }
-                Ok(Err(_)) | Err(_) => drop(places.insert((host.clone(), *port))),
+                Ok(Err(_)) | Err(_) => drop(endpoints.insert((host.clone(), *port))),
             }
         }
-        places
+        endpoints
     }
 
-    async fn ask(&self, transport: &Transport, place: &Place) -> Result<SentinelAnswer, Failure> {
-        let mut connection = transport.open(place, &self.settings).await?;
+    async fn ask(
+        &self,
+        transport: &Transport,
+        endpoint: &Endpoint,
+    ) -> Result<SentinelAnswer, Failure> {
+        let mut connection = transport.open(endpoint, &self.settings).await?;
         let sentinel = |words: &[&str]| redis::cmd("SENTINEL").arg(words).to_owned();
         // While it leads a failover, a Sentinel shows the new epoch with the former address in MASTER.
         let commands = redis::pipe()
@@ -185,7 +195,7 @@ impl Sentinels {
             .add_command(sentinel(&["GET-MASTER-ADDR-BY-NAME", &self.primary]))
             .add_command(sentinel(&["SENTINELS", &self.primary]))
             .to_owned();
-        let answer: RedisResult<Answered> = commands.query_async(&mut connection).await;
+        let answer: RedisResult<PipelineAnswer> = commands.query_async(&mut connection).await;
         let (id, state, primary, others) = answer.map_err(|error| refused(&error))?;
         let answer = SentinelAnswer::of(id, &state, primary, &others);
         answer.ok_or_else(|| Failure::corrupt("an answer of a Sentinel out of form"))
@@ -195,20 +205,20 @@ impl Sentinels {
 impl SentinelAnswer {
     fn of(
         id: String,
-        state: &Fields,
+        state: &Properties,
         (host, port): (String, String),
-        others: &[Fields],
+        others: &[Properties],
     ) -> Option<Self> {
         Some(Self {
             id,
             epoch: state.get("config-epoch")?.parse().ok()?,
             primary: (host, port.parse().ok()?),
-            others: others.iter().filter_map(place).collect(),
+            others: others.iter().filter_map(endpoint).collect(),
         })
     }
 }
 
-fn place(of: &Fields) -> Option<Place> {
+fn endpoint(of: &Properties) -> Option<Endpoint> {
     Some((of.get("ip")?.clone(), of.get("port")?.parse().ok()?))
 }
 

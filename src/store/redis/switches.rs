@@ -47,10 +47,10 @@ pub(super) async fn run(connector: Arc<Connector>, fleet: Arc<FleetState>, pool:
         fleet: &fleet,
         pool: &pool,
     };
-    let listening = sentinels.seeds().iter().map(async |place| {
+    let listening = sentinels.seeds().iter().map(async |endpoint| {
         let mut backoff = Backoff::default();
         loop {
-            if let Ok(pubsub) = sentinels.open_pubsub(transport, place).await {
+            if let Ok(pubsub) = sentinels.open_pubsub(transport, endpoint).await {
                 // However it ended, the connection cannot be used again.
                 drop(switch.listen(pubsub, &mut backoff).await);
             }

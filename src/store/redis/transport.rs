@@ -23,7 +23,7 @@ use crate::store::Fault;
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A host and a port.
-pub(super) type Place = (String, u16);
+pub(super) type Endpoint = (String, u16);
 
 /// Opens connections.
 pub(super) struct Transport {
@@ -52,13 +52,13 @@ impl Transport {
     /// A connection for commands.
     pub(super) async fn open(
         &self,
-        place: &Place,
+        endpoint: &Endpoint,
         settings: &RedisConnectionInfo,
     ) -> Result<MultiplexedConnection, Failure> {
-        self.in_time(place, async {
+        self.in_time(endpoint, async {
             // Every command has its own deadline, so the connection needs none.
             let config = AsyncConnectionConfig::new().set_response_timeout(None);
-            let stream = self.stream(place).await?;
+            let stream = self.stream(endpoint).await?;
             let opening = MultiplexedConnection::new_with_config(settings, stream, config);
             let (connection, driver) = opening.await?;
             // It ends with the last clone of the connection.
@@ -71,11 +71,11 @@ impl Transport {
     /// A connection for messages.
     pub(super) async fn open_pubsub(
         &self,
-        place: &Place,
+        endpoint: &Endpoint,
         settings: &RedisConnectionInfo,
     ) -> Result<PubSub, Failure> {
-        self.in_time(place, async {
-            PubSub::new(settings, self.stream(place).await?).await
+        self.in_time(endpoint, async {
+            PubSub::new(settings, self.stream(endpoint).await?).await
         })
         .await
     }
@@ -87,32 +87,32 @@ impl Transport {
 
     async fn in_time<T>(
         &self,
-        place: &Place,
+        endpoint: &Endpoint,
         opening: impl Future<Output = RedisResult<T>>,
     ) -> Result<T, Failure> {
         match timeout(self.timeout, opening).await {
             Ok(Ok(opened)) => Ok(opened),
-            Ok(Err(error)) => Err(self.diagnosed(place, &error).await),
-            Err(_) => Err(self.diagnosed(place, &timed_out()).await),
+            Ok(Err(error)) => Err(self.diagnosed(endpoint, &error).await),
+            Err(_) => Err(self.diagnosed(endpoint, &timed_out()).await),
         }
     }
 
-    async fn stream(&self, place: &Place) -> RedisResult<Stream> {
-        let stream = tcp(place).await?;
+    async fn stream(&self, endpoint: &Endpoint) -> RedisResult<Stream> {
+        let stream = tcp(endpoint).await?;
         Ok(match &self.tls {
-            Some(tls) => Box::new(tls.connect(&place.0, stream).await?),
+            Some(tls) => Box::new(tls.connect(&endpoint.0, stream).await?),
             None => Box::new(stream),
         })
     }
 
     /// Why a connection could not be opened. Nothing was done over it.
-    async fn diagnosed(&self, place: &Place, error: &RedisError) -> Failure {
+    async fn diagnosed(&self, endpoint: &Endpoint, error: &RedisError) -> Failure {
         let has_identity = self.tls.as_ref().is_some_and(Tls::has_identity);
         let failure = Failure::of(error).before_any_command();
         let mut problem = tls::problem_in(error, has_identity);
         let may_be_tls = matches!(failure.fault, Fault::Io | Fault::Timeout | Fault::Protocol);
         if problem.is_none() && may_be_tls && !error.is_connection_refusal() {
-            problem = timeout(PROBE_TIMEOUT, self.probe(place))
+            problem = timeout(PROBE_TIMEOUT, self.probe(endpoint))
                 .await
                 .ok()
                 .flatten();
@@ -126,8 +126,8 @@ impl Transport {
 
     /// Finds out whether the other side speaks TLS where it should not, or does not where it should, or wants a
     /// certificate: all of them may just close the connection.
-    async fn probe(&self, place: &Place) -> Option<TlsProblem> {
-        let mut stream = tcp(place).await.ok()?;
+    async fn probe(&self, endpoint: &Endpoint) -> Option<TlsProblem> {
+        let mut stream = tcp(endpoint).await.ok()?;
         let Some(tls) = &self.tls else {
             let has_tls = tls::is_spoken_on(stream).await;
             return has_tls.then_some(TlsProblem::Expected);
@@ -138,13 +138,16 @@ impl Transport {
             return Some(TlsProblem::Missing);
         }
         // Without a command, the last message of the other side cannot be lost to a reset.
-        let mut stream = tls.connect(&place.0, tcp(place).await.ok()?).await.ok()?;
+        let mut stream = tls
+            .connect(&endpoint.0, tcp(endpoint).await.ok()?)
+            .await
+            .ok()?;
         let error = stream.read_exact(&mut first).await.err()?;
         tls::problem_in(&error.into(), tls.has_identity())
     }
 }
 
-async fn tcp((host, port): &Place) -> std::io::Result<TcpStream> {
+async fn tcp((host, port): &Endpoint) -> std::io::Result<TcpStream> {
     let addresses = lookup_host((host.as_str(), *port)).await?;
     // All at once: the first one may be of a network that leads nowhere.
     let attempts: Vec<_> = addresses

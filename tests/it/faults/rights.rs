@@ -16,7 +16,7 @@ use crate::support::{EFFECT_TIMEOUT, eventually, stores};
 const PASSWORD: &str = "of-a-user-with-few-rights";
 
 /// The rights in docs/how-to/redis.md, except for the channels.
-const RIGHTS: &str = "reset on >of-a-user-with-few-rights ~lh:1:* -@all +@connection +@read +@write -@dangerous \
+const RIGHTS: &str = "reset resetchannels on >of-a-user-with-few-rights ~lh:1:* -@all +@connection +@read +@write -@dangerous \
     +eval +evalsha +time +publish +subscribe +unsubscribe +pubsub|numsub +info +config|get";
 
 async fn grant(server: &RedisServer, rights: &str) {
@@ -48,7 +48,7 @@ fn channels(service: &LockService) -> Option<Finding> {
 #[tokio::test]
 async fn without_the_right_to_channels_everything_works_and_it_is_reported() {
     let server = durable_redis().await;
-    grant(&server, &format!("{RIGHTS} resetchannels")).await;
+    grant(&server, RIGHTS).await;
     let replica = Replica::on(store(&server).await);
     eventually("it is found out", async || {
         let finding = channels(&replica.service)?;

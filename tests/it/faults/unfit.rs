@@ -82,7 +82,10 @@ async fn waiters_of_a_full_redis_are_granted_once_there_is_room() {
     let answer = replica.release(&held).await;
     assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
     eventually("the next in line meets it", async || {
-        server.info_if_any("errorstats", "errorstat_OOM").await
+        let errors = server.info_section("errorstats").await;
+        // Redis 6.2 counts the errors of commands in scripts under this name.
+        let is_met = ["errorstat_OOM:", "errorstat_ERR:"].map(|name| errors.contains(name));
+        is_met.contains(&true).then_some(())
     })
     .await;
 

@@ -312,5 +312,6 @@ fn refusal(status: u16, json: &Value) -> Answer {
         code: json["code"].as_str().unwrap_or_default().to_owned(),
         has_place: json["position"].is_u64() && json["place_kept_ms"].is_u64(),
         is_without_effect: json["outcome"] == "nothing_done",
+        detail: json["detail"].as_str().unwrap_or_default().to_owned(),
     })
 }

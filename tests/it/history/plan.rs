@@ -263,21 +263,24 @@ impl Terms {
         }
     }
 
-    /// The claim as it is recorded, with the owner that views show.
-    pub(super) fn claim(&self, owner: &str) -> Claim {
-        let ceiling = self.max_hold;
-        let lease = if ceiling.is_zero() {
+    /// How long its lease may last.
+    fn lease(&self) -> Duration {
+        if self.max_hold.is_zero() {
             self.ttl
         } else {
-            self.ttl.min(ceiling)
-        };
+            self.ttl.min(self.max_hold)
+        }
+    }
+
+    /// The claim as it is recorded, with the owner that views show.
+    pub(super) fn claim(&self, owner: &str) -> Claim {
         Claim {
-            lease: micros(lease),
+            lease: micros(self.lease()),
             owner: owner.to_owned(),
             names: self.names.clone(),
             mode: self.mode,
             is_fair: self.is_fair,
-            min_hold: micros(self.min_hold.min(self.ttl)),
+            min_hold: micros(self.min_hold.min(self.lease())),
             lock_delay: micros(self.lock_delay),
         }
     }
@@ -299,7 +302,7 @@ impl Terms {
             }
         }
         let optional = [
-            ("min_hold", self.min_hold.min(self.ttl)),
+            ("min_hold", self.min_hold.min(self.lease())),
             ("max_hold", self.max_hold),
             ("lock_delay", self.lock_delay),
         ];

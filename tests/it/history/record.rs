@@ -155,6 +155,8 @@ pub(super) struct Refusal {
     pub(super) has_place: bool,
     /// Whether nothing was done, so that the request does not count.
     pub(super) is_without_effect: bool,
+    /// What it says to people.
+    pub(super) detail: String,
 }
 
 /// The state of a lock at some time between the two times.

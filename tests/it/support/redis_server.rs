@@ -125,9 +125,12 @@ impl RedisServer {
     }
 
     fn aof(&self) -> PathBuf {
-        self.directory
-            .path()
-            .join("appendonlydir/appendonly.aof.1.incr.aof")
+        let directory = self.directory.path();
+        let since_redis_7 = directory.join("appendonlydir/appendonly.aof.1.incr.aof");
+        match since_redis_7.exists() {
+            true => since_redis_7,
+            false => directory.join("appendonly.aof"),
+        }
     }
 
     /// Moves the clock of a Redis with a movable clock ahead of the machine's, and waits until Redis uses it: Valkey 9.1

@@ -41,7 +41,13 @@ pub(super) fn judge(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
                 let reported = request
                     .claim
                     .map_or_else(|| shown(request), |claim| story(evidence, claim));
-                let what = format!("{} {}: {reported}", refusal.status, refusal.code);
+                let Refusal {
+                    status,
+                    code,
+                    detail,
+                    ..
+                } = refusal;
+                let what = format!("{status} {code} ({detail}): {reported}");
                 found.push(Violation::new(Rule::WrongFailure, *at, what));
             }
         }
