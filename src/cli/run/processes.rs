@@ -31,7 +31,9 @@ impl ProcessTable {
         let processes = entries.filter_map(|entry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
             // A process that has ended meanwhile has no file.
-            let length = File::open(entry.path().join("stat")).ok()?.read(&mut buffer);
+            let length = File::open(entry.path().join("stat"))
+                .ok()?
+                .read(&mut buffer);
             // The name of a program need not be UTF-8.
             let facts = String::from_utf8_lossy(&buffer[..length.ok()?]);
             Some((pid, ProcessFacts::parse(&facts)?))
