@@ -14,7 +14,10 @@ Only the standard library is used.
            lose_answer  the server executes the request, and the connection breaks before the answer
            refuse       503 with Retry-After: 1, without asking the server
            hang         no answer at all, without asking the server
-    GET  /servers/ID/requests?name=           what the proxy received for a lock: [{"method", "token", "at_ms", "failed"}]
+           answer       &status=&header=Name:value&body= is the answer, without asking the server
+           drip         an answer of which a byte arrives every 50 ms, without asking the server
+    GET  /servers/ID/requests?name=           what the proxy received for a lock: [{"method", "token", "at_ms", "failed",
+                                              "given_up": whether the client closed the connection without an answer}]
     POST /pause?pid=&seconds=                 stops a process (SIGSTOP) and continues it after this time
 """
 
@@ -133,8 +136,8 @@ class Server:
             for fault in self.faults:
                 if fault["method"] == method and fault["times"] > 0:
                     fault["times"] -= 1
-                    return fault["kind"]
-        return None
+                    return fault
+        return {"kind": None}
 
 
 class Proxy(Handler):
@@ -149,22 +152,30 @@ class Proxy(Handler):
         names = [unquote(path).removeprefix("/locks/")]
         if path == "/locks":
             names = json.loads(body or b"{}").get("names", [])
-        self.upstream.requests.append(
-            {
-                "names": names,
-                "method": self.command,
-                "token": self.headers.get("Lock-Token"),
-                "at_ms": int(time.monotonic() * 1000),
-                "failed": fault,
-            }
-        )
-        if fault == "refuse":
+        seen = {
+            "names": names,
+            "method": self.command,
+            "token": self.headers.get("Lock-Token"),
+            "at_ms": int(time.monotonic() * 1000),
+            "failed": fault["kind"],
+            "given_up": False,
+        }
+        self.upstream.requests.append(seen)
+        if fault["kind"] == "answer":
+            header = fault.get("header", "X-Nothing:").split(":", 1)
+            self.answer(int(fault["status"]), fault.get("body", "").encode("latin-1"), [header])
+            return
+        if fault["kind"] == "drip":
+            self.drip()
+            return
+        if fault["kind"] == "refuse":
             problem = b'{"code":"store_unavailable","detail":"the proxy refuses","outcome":"nothing_done"}'
             self.answer(503, problem, [("Retry-After", "1"), ("Content-Type", "application/problem+json")])
             return
-        if fault == "hang":
+        if fault["kind"] == "hang":
             # Until the client closes the connection.
             self.rfile.read(1)
+            seen["given_up"] = True
             self.close_connection = True
             return
         try:
@@ -177,7 +188,7 @@ class Proxy(Handler):
         except (OSError, http.client.HTTPException):
             self.close_connection = True
             return
-        if fault == "lose_answer":
+        if fault["kind"] == "lose_answer":
             self.close_connection = True
             return
         dropped = ("content-length", "transfer-encoding", "connection", "date", "server")
@@ -186,6 +197,18 @@ class Proxy(Handler):
             self.answer(response.status, answer, kept)
         except OSError:
             self.close_connection = True
+
+    def drip(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.close_connection = True
+        for _ in range(999):
+            try:
+                self.wfile.write(b" ")
+            except OSError:
+                return
+            time.sleep(0.05)
 
     do_GET = do_POST = do_PUT = do_DELETE = pass_on
 
@@ -230,9 +253,7 @@ class Control(Handler):
             return server.call("GET", f"/locks/{query['name']}")[1]
         if action == "fault":
             with server.guard:
-                server.faults.append(
-                    {"kind": query["kind"], "method": query["method"], "times": int(query.get("times", 1))}
-                )
+                server.faults.append({**query, "times": int(query.get("times", 1))})
             return {}
         if action == "requests":
             return [request for request in server.requests if query["name"] in request["names"]]

@@ -12,6 +12,8 @@ import (
 const (
 	answerTimeout  = 10 * time.Second
 	releaseTimeout = 2 * time.Second
+	// leaseMax is longer than any lease.
+	leaseMax = 115 * 24 * time.Hour
 )
 
 // claim is one attempt to hold a lock or several. Its token never changes, so each of its requests may be repeated.
@@ -180,8 +182,8 @@ func (a answer) error(kind error) *Error {
 	return e
 }
 
-// grant is nil if the body is not a grant.
-func (a answer) grant() *grant {
+// grant is nil if the body is not a grant of these locks.
+func (a answer) grant(names []string) *grant {
 	type lease struct {
 		Name         string `json:"name"`
 		FencingToken int64  `json:"fencing_token"`
@@ -202,14 +204,24 @@ func (a answer) grant() *grant {
 	}
 	g := &grant{fencingTokens: map[string]int64{}, validFor: forEver}
 	for _, lease := range leases {
-		if lease.ExpiresIn == nil || lease.FencingToken == 0 {
+		if lease.ExpiresIn == nil || lease.FencingToken == 0 || lease.TTL <= 0 {
 			return nil
+		}
+		for _, millis := range []int64{lease.TTL, lease.Waited, *lease.ExpiresIn} {
+			if millis < 0 || millis > leaseMax.Milliseconds() {
+				return nil
+			}
 		}
 		g.fencingTokens[lease.Name] = lease.FencingToken
 		// The lease lasts for expires_in_ms from the answer, which came no sooner than after the wait.
 		validFor := time.Duration(lease.Waited+*lease.ExpiresIn) * time.Millisecond
 		if validFor < g.validFor {
 			g.validFor, g.ttl = validFor, time.Duration(lease.TTL)*time.Millisecond
+		}
+	}
+	for _, name := range names {
+		if _, isGranted := g.fencingTokens[name]; !isGranted {
+			return nil
 		}
 	}
 	return g

@@ -192,13 +192,16 @@ func (a *acquisition) untilGranted(ctx context.Context) (*Lease, error) {
 		var pause time.Duration
 		switch {
 		case answer.status == http.StatusOK || answer.status == http.StatusCreated:
-			grant := answer.grant()
+			grant := answer.grant(a.claim.names)
 			if grant == nil {
 				return nil, answer.error(ErrRefused)
 			}
-			// Otherwise the answer was too long under way. The next one says what is left.
 			if elapsed(sentAt) < grant.validFor {
 				return newLease(a.client, a.claim, grant, sentAt), nil
+			}
+			// The answer was too long under way. The next one says what is left.
+			if pause = a.pauseAfter(answer, sentAt); elapsed(a.failingSince)+pause > a.client.retryFor {
+				return nil, answer.error(ErrUnavailable)
 			}
 		case answer.status == http.StatusLocked:
 			a.failures = 0
@@ -207,7 +210,8 @@ func (a *acquisition) untilGranted(ctx context.Context) (*Lease, error) {
 			if left == 0 {
 				return nil, answer.error(ErrHeld)
 			}
-			pause = shorter(later(answer.retryAfter), left)
+			// After a wait the next request follows at once, so that the claim keeps its turn; otherwise there is a pause.
+			pause = shorter(longer(later(answer.retryAfter), backoffMin-elapsed(sentAt)), left)
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case answer.isTemporary():

@@ -26,6 +26,9 @@ type Lease struct {
 	confirmedAt time.Time
 	loss        *Error
 	isReleased  bool
+	// released is closed when the release has ended, with this result.
+	released   chan struct{}
+	releaseErr error
 }
 
 func newLease(client *Client, claim *claim, grant *grant, sentAt time.Time) *Lease {
@@ -35,6 +38,7 @@ func newLease(client *Client, claim *claim, grant *grant, sentAt time.Time) *Lea
 		claim:         claim,
 		fencingTokens: grant.fencingTokens,
 		lost:          make(chan struct{}),
+		released:      make(chan struct{}),
 		stop:          stop,
 		grant:         grant,
 		confirmedAt:   sentAt,
@@ -91,7 +95,8 @@ func (l *Lease) Err() error {
 }
 
 // Release releases the lock, within 7 s. The error is ErrLost if the lease was lost, and ErrUnavailable if the service
-// did not confirm the release; then the lease ends with its TTL. A second release does nothing.
+// did not confirm the release; then the lease ends with its TTL. A second release waits for the first, and returns the
+// same.
 func (l *Lease) Release() error {
 	// Before the request, which makes it too late to notice a loss.
 	l.Remaining()
@@ -101,13 +106,23 @@ func (l *Lease) Release() error {
 	loss := l.loss
 	l.mutex.Unlock()
 	l.stop()
-	if isFirst && (loss == nil || loss.Status == 0) {
+	if !isFirst {
+		<-l.released
+		if err := l.Err(); err != nil {
+			return err
+		}
+		return l.releaseErr
+	}
+	// Also if the transport of the caller panics.
+	defer close(l.released)
+	if loss == nil || loss.Status == 0 {
 		// A lease whose time is over here may still keep others waiting, but it is not worth more than one attempt.
 		attempts := releaseAttempts
 		if loss != nil {
 			attempts = 1
 		}
 		if err := l.release(attempts); err != nil && loss == nil {
+			l.releaseErr = err
 			return err
 		}
 	}
@@ -160,7 +175,7 @@ func (l *Lease) keep(ctx context.Context) {
 		if l.Remaining() == 0 {
 			return
 		}
-		renewed := answer.grant()
+		renewed := answer.grant(l.claim.names)
 		switch {
 		case answer.status == 200 && renewed != nil:
 			l.mutex.Lock()

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::mpsc;
 
-use crate::server::shutdown::is_ignored;
+use crate::server::shutdown::IgnoredSignals;
 
 /// Passed on to the command.
 const FORWARDED: [Signal; 7] = [
@@ -41,9 +41,10 @@ impl ClientSignals {
     /// SIGHUP under `nohup`, and SIGINT of a background job in a script.
     pub(super) fn listen() -> io::Result<Self> {
         let (tx, rx) = mpsc::channel(16);
+        let ignored = IgnoredSignals::read();
         for signal in FORWARDED.into_iter().chain(JOB_CONTROL) {
             let kind = SignalKind::from_raw(signal as i32);
-            if is_ignored(kind) {
+            if ignored.contains(kind) {
                 continue;
             }
             let mut stream = unix::signal(kind)?;

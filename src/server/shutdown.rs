@@ -95,11 +95,26 @@ async fn received(signal: Option<&mut Signal>) {
 }
 
 /// Whether the parent process set the signal to ignored. `false` where the system has no `/proc`.
-pub(crate) fn is_ignored(kind: SignalKind) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
+fn is_ignored(kind: SignalKind) -> bool {
+    IgnoredSignals::read().contains(kind)
+}
+
+/// The signals that the parent process set to ignored: none where the system has no `/proc`.
+pub(crate) struct IgnoredSignals(u64);
+
+impl IgnoredSignals {
+    /// Reads those of this process.
+    pub(crate) fn read() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        Self(mask.unwrap_or(0))
+    }
+
+    /// Whether this signal is one of them.
+    pub(crate) fn contains(&self, kind: SignalKind) -> bool {
+        self.0 >> (kind.as_raw_value() - 1) & 1 == 1
+    }
 }
 
 /// Completes `delay` after draining has begun. During the delay, load balancers notice that readiness fails, and

@@ -56,8 +56,8 @@ class Server:
     def evict(self, name: str) -> None:
         assert self._call("POST", "evict", name=name)["status"] == 200
 
-    def fault(self, kind: str, method: str, times: int = 1) -> None:
-        self._call("POST", "fault", kind=kind, method=method, times=times)
+    def fault(self, kind: str, method: str, times: int = 1, **more: object) -> None:
+        self._call("POST", "fault", kind=kind, method=method, times=times, **more)
 
     def lock(self, name: str) -> dict[str, Any]:
         lock: dict[str, Any] = self._call("GET", "lock", name=name)

@@ -184,15 +184,16 @@ impl Acquisition {
             let answer = service.send(claim, claim.acquire(wait)).await;
             match answer.status {
                 200 | 201 => {
-                    let Some(grant) = Grant::read(&answer.body) else {
+                    let Some(grant) = Grant::read(&answer.body, &claim.names) else {
                         return Err(Error::Refused(answer.into()));
                     };
-                    // Otherwise the answer was too long under way. The next one says what is left.
                     if sent_at.elapsed() < grant.valid_for {
                         let lease = Lease::new(service.clone(), claim.clone(), grant, sent_at);
                         self.withdrawal.is_needed = false;
                         return Ok(lease);
                     }
+                    // The answer was too long under way. The next one says what is left.
+                    sleep(self.pause_after(answer, sent_at)?).await;
                 }
                 423 => {
                     self.failures = 0;
@@ -201,7 +202,10 @@ impl Acquisition {
                     if left.is_zero() {
                         return Err(Error::Held(answer.into()));
                     }
-                    sleep(later(answer.retry_after).min(left)).await;
+                    // After a wait the next request follows at once, so that the claim keeps its turn; otherwise there is a
+                    // pause.
+                    let least = BACKOFF_MIN.saturating_sub(sent_at.elapsed());
+                    sleep(later(answer.retry_after).max(least).min(left)).await;
                 }
                 _ if answer.is_temporary() => sleep(self.pause_after(answer, sent_at)?).await,
                 _ => {

@@ -8,6 +8,8 @@ use serde_json::{Map, Value, json};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longer than any lease: 115 days.
+const LEASE_MAX: Duration = Duration::from_secs(10_000_000);
 
 /// One attempt to hold a lock or several. Its token never changes, so each of its requests may be repeated.
 #[derive(Debug)]
@@ -92,21 +94,27 @@ impl Answer {
 }
 
 impl Grant {
-    /// `None` if the body is not a grant.
-    pub(crate) fn read(body: &Value) -> Option<Self> {
+    /// `None` if the body is not a grant of these locks.
+    pub(crate) fn read(body: &Value, names: &[String]) -> Option<Self> {
         let one = std::slice::from_ref(body);
         let grants = body["locks"].as_array().map_or(one, Vec::as_slice);
-        let millis = |grant: &Value, name: &str| grant[name].as_u64().map(Duration::from_millis);
+        let millis = |grant: &Value, name: &str| {
+            let duration = Duration::from_millis(grant[name].as_u64()?);
+            (duration <= LEASE_MAX).then_some(duration)
+        };
         // The lease lasts for `expires_in_ms` from the answer, which came no sooner than after the wait.
         let valid_for = |grant| Some(millis(grant, "waited_ms")? + millis(grant, "expires_in_ms")?);
         let first = grants.iter().min_by_key(|grant| valid_for(grant))?;
+        let ttl = millis(first, "ttl_ms").filter(|ttl| !ttl.is_zero())?;
         let fencing_tokens = grants.iter().map(|grant| {
             let name = grant["name"].as_str()?.to_owned();
             Some((name, grant["fencing_token"].as_u64()?))
         });
-        Some(Self {
-            fencing_tokens: fencing_tokens.collect::<Option<_>>()?,
-            ttl: millis(first, "ttl_ms")?,
+        let fencing_tokens: BTreeMap<_, _> = fencing_tokens.collect::<Option<_>>()?;
+        let is_ours = names.iter().all(|name| fencing_tokens.contains_key(name));
+        is_ours.then_some(Self {
+            fencing_tokens,
+            ttl,
             valid_for: valid_for(first)?,
         })
     }

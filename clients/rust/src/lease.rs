@@ -35,6 +35,8 @@ struct KeptLease {
     validity: Mutex<Validity>,
     /// Changes when the lease is lost or released.
     has_ended: watch::Sender<bool>,
+    /// Whether the service confirmed the release, once it has ended.
+    was_confirmed: watch::Sender<Option<bool>>,
 }
 
 struct Validity {
@@ -66,6 +68,7 @@ impl Lease {
             fencing_tokens: grant.fencing_tokens,
             validity: Mutex::new(validity),
             has_ended: watch::Sender::new(false),
+            was_confirmed: watch::Sender::new(None),
         });
         let runtime = Handle::current();
         let (keeper, mut has_ended) = (kept.clone(), kept.has_ended.subscribe());
@@ -161,7 +164,7 @@ impl Lease {
     }
 
     /// Releases the lock, and returns whether the service confirmed it; otherwise the lease ends with its TTL. A second
-    /// release does nothing.
+    /// release waits for the first, and returns the same.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lease was lost.
@@ -169,12 +172,21 @@ impl Lease {
     /// # Cancel safety
     /// The release goes on in the background.
     pub async fn release(&self) -> Result<bool, Error> {
-        let mut was_confirmed = true;
+        let mut end = self.kept.was_confirmed.subscribe();
         if self.kept.begin_release() {
             let kept = self.kept.clone();
-            let release = self.runtime.spawn(async move { kept.release().await });
-            was_confirmed = release.await.unwrap_or(false);
+            let release = self.runtime.spawn(async move {
+                let was_confirmed = kept.release().await;
+                kept.was_confirmed.send_replace(Some(was_confirmed));
+            });
+            if release.await.is_err() {
+                // The runtime is shutting down.
+                self.kept.was_confirmed.send_replace(Some(false));
+            }
         }
+        // The sender lives as long as the lease.
+        let end = end.wait_for(Option::is_some).await;
+        let was_confirmed = end.is_ok_and(|end| *end == Some(true));
         self.kept
             .loss()
             .map_or(Ok(was_confirmed), |loss| Err(Error::Lost(loss)))
@@ -252,7 +264,7 @@ impl KeptLease {
             if self.remaining().is_zero() {
                 return;
             }
-            pause = match (answer.status, Grant::read(&answer.body)) {
+            pause = match (answer.status, Grant::read(&answer.body, &self.claim.names)) {
                 (200, Some(grant)) => {
                     let pause = (grant.ttl / 3).saturating_sub(sent_at.elapsed());
                     let mut validity = self.validity();

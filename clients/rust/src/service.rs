@@ -172,8 +172,9 @@ fn retry_after(headers: &HeaderMap) -> Duration {
     let text = headers
         .get(RETRY_AFTER)
         .and_then(|value| value.to_str().ok());
-    let seconds = text.and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(0))
+    // With a bound, because calculations with durations overflow.
+    let seconds = text.and_then(|text| text.parse::<u32>().ok());
+    Duration::from_secs(seconds.unwrap_or(0).into())
 }
 
 /// The error and its causes; reqwest's own text does not say why.

@@ -61,6 +61,8 @@ export interface Grant {
 
 const ANSWER_TIMEOUT_MS = 10_000;
 const RELEASE_TIMEOUT_MS = 2_000;
+/** Longer than any lease: 115 days. */
+const LEASE_MAX_MS = 1e10;
 const VALID_NAME = /^(?!.*(^|\/)\.{0,2}(\/|$))[A-Za-z0-9._~:@+,=/-]+$/;
 
 /** One attempt to hold a lock or several. Its token never changes, so each of its requests may be repeated. */
@@ -116,19 +118,24 @@ export function isTemporary({ status }: Answer): boolean {
   return status === 0 || status === 408 || status === 429 || status >= 500;
 }
 
-export function readGrant(body: Problem): Grant | undefined {
-  const grants = (Array.isArray(body.locks) ? body.locks : [body]) as Problem[];
+/** Nothing if the answer is not a grant of these locks. */
+export function readGrant(body: Problem, names: readonly string[]): Grant | undefined {
+  const grants = (Array.isArray(body.locks) ? body.locks : [body]) as (Problem | null)[];
   const tokens = new Map<string, number>();
   let [ttlMs, validForMs] = [0, Infinity];
   for (const grant of grants) {
-    const { name, fencing_token, ttl_ms, waited_ms, expires_in_ms } = grant;
-    if (typeof name !== "string" || typeof fencing_token !== "number") return undefined;
-    if (typeof ttl_ms !== "number" || typeof waited_ms !== "number" || typeof expires_in_ms !== "number") return undefined;
+    const { name, fencing_token, ttl_ms, waited_ms, expires_in_ms } = grant ?? {};
+    if (typeof name !== "string" || typeof fencing_token !== "number" || !Number.isSafeInteger(fencing_token)) return undefined;
+    if (!isDuration(ttl_ms) || !isDuration(waited_ms) || !isDuration(expires_in_ms) || ttl_ms === 0) return undefined;
     tokens.set(name, fencing_token);
     // The lease lasts for `expires_in_ms` from the answer, which came no sooner than after the wait.
     if (waited_ms + expires_in_ms < validForMs) [ttlMs, validForMs] = [ttl_ms, waited_ms + expires_in_ms];
   }
-  return tokens.size > 0 ? { fencingTokens: tokens, ttlMs, validForMs } : undefined;
+  return tokens.size > 0 && names.every((name) => tokens.has(name)) ? { fencingTokens: tokens, ttlMs, validForMs } : undefined;
+}
+
+function isDuration(ms: unknown): ms is number {
+  return typeof ms === "number" && ms >= 0 && ms <= LEASE_MAX_MS;
 }
 
 function duration(ms: number): string {

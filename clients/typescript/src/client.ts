@@ -82,6 +82,8 @@ export class Client {
         headers: { ...this.#headers, "Lock-Token": token, ...(hasBody && { "Content-Type": "application/json" }) },
         body: hasBody ? JSON.stringify(fields) : null,
         signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
+        // Another address must not get the token, and what it answers is no answer of the service.
+        redirect: "manual",
         // A page that is closed still releases what it holds.
         keepalive: method === "DELETE",
       });
@@ -129,15 +131,18 @@ class Acquisition {
       this.#needsWithdrawal = true;
       const answer = await this.send(this.claim.acquire(pollMs), signal);
       if (answer.status === 200 || answer.status === 201) {
-        const grant = readGrant(answer.body);
+        const grant = readGrant(answer.body, this.claim.names);
         if (!grant) throw failure(RefusedError, answer);
-        // Otherwise the answer was too long under way. The next one says what is left.
         if (sentAt.elapsedMs() < grant.validForMs) return new Lease(this.claim, grant, sentAt, this.send);
+        // The answer was too long under way. The next one says what is left.
+        await sleep(this.#pauseAfterTrouble(answer, sentAt), signal);
       } else if (answer.status === 423) {
         this.#failures = 0;
         this.#needsWithdrawal = knownBefore || pollMs > 0;
         if (this.#waitLeftMs() <= 0) throw failure(LockHeldError, answer);
-        await sleep(Math.min(later(answer.retryAfterMs), this.#waitLeftMs()), signal);
+        // After a wait the next request follows at once, so that the claim keeps its turn; otherwise there is a pause.
+        const pauseMs = Math.max(later(answer.retryAfterMs), BACKOFF_MIN_MS - sentAt.elapsedMs());
+        await sleep(Math.min(pauseMs, this.#waitLeftMs()), signal);
       } else if (isTemporary(answer)) {
         await sleep(this.#pauseAfterTrouble(answer, sentAt), signal);
       } else {

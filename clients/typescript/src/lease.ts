@@ -112,7 +112,7 @@ export class Lease implements AsyncDisposable {
       const answer = await this.#send(this.#claim.renew(timeoutMs), this.#stopped.signal);
       // An answer that comes when the lease is over changes nothing: whoever asked was told that it is lost.
       if (this.remainingMs() <= 0) return;
-      const grant = answer.status === 200 ? readGrant(answer.body) : undefined;
+      const grant = answer.status === 200 ? readGrant(answer.body, this.names) : undefined;
       if (grant) {
         [this.#grant, this.#confirmedAt] = [grant, sentAt];
         pause = grant.ttlMs / 3 - sentAt.elapsedMs();

@@ -12,7 +12,10 @@ export class Moment {
   }
 }
 
-/** Rejects with the reason of `signal` as soon as it is aborted. */
+/** The longest time of a timer. A longer one would fire at once. */
+const TIMER_MAX_MS = 2 ** 31 - 1;
+
+/** Rejects with the reason of `signal` as soon as it is aborted. It takes 24 days at most. */
 export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason);
@@ -23,7 +26,7 @@ export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
     const timer = setTimeout(() => {
       signal?.removeEventListener("abort", abort);
       resolve();
-    }, ms);
+    }, Math.min(ms, TIMER_MAX_MS));
     signal?.addEventListener("abort", abort, { once: true });
   });
 }

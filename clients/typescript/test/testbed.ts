@@ -80,8 +80,8 @@ export class Server {
     assert.equal(status, 200);
   }
 
-  async fault(kind: string, method: string, times = 1): Promise<void> {
-    await this.call("POST", "fault", { kind, method, times: `${times}` });
+  async fault(kind: string, method: string, times = 1, more: Record<string, string> = {}): Promise<void> {
+    await this.call("POST", "fault", { kind, method, times: `${times}`, ...more });
   }
 
   async lock(name: string): Promise<LockState> {

@@ -4,7 +4,8 @@
 //! command has started stays a descendant of the guard, whatever group or session it makes for itself.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -25,10 +26,16 @@ impl ProcessTable {
     /// Reads the table. It is empty where there is no `/proc`.
     pub(super) fn read() -> Self {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        // More than the fields need that are parsed. One read for each process, because a machine may have thousands.
+        let mut buffer = [0; 512];
         let processes = entries.filter_map(|entry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
             // A process that has ended meanwhile has no file.
-            let facts = fs::read_to_string(entry.path().join("stat")).ok()?;
+            let length = File::open(entry.path().join("stat"))
+                .ok()?
+                .read(&mut buffer);
+            // The name of a program need not be UTF-8.
+            let facts = String::from_utf8_lossy(&buffer[..length.ok()?]);
             Some((pid, ProcessFacts::parse(&facts)?))
         });
         Self(processes.collect())
@@ -125,6 +132,26 @@ mod tests {
         assert_eq!(facts, expected);
         let zombie = ProcessFacts::parse("42 (a) Z 7 41 40").expect("valid");
         assert!(!zombie.is_alive);
+    }
+
+    #[test]
+    fn a_program_whose_name_is_not_text_is_in_the_table() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt as _;
+        use std::process::{Command, Stdio};
+
+        let directory = tempfile::tempdir().expect("a directory");
+        let program = directory.path().join(OsStr::from_bytes(b"\xff) R 1"));
+        std::os::unix::fs::symlink("/bin/cat", &program).expect("a link");
+        let mut command = Command::new(&program);
+        let mut process = command.stdin(Stdio::piped()).spawn().expect("it starts");
+        let pid = i32::try_from(process.id()).expect("a pid");
+        let table = ProcessTable::read();
+        // The end of its input ends it.
+        drop(process.stdin.take());
+        process.wait().expect("it ends");
+        let parent = table.0.get(&pid).map(|facts| facts.parent);
+        assert_eq!(parent, i32::try_from(std::process::id()).ok());
     }
 
     #[test]

@@ -93,10 +93,11 @@ class AsyncClient:
         request = self._http.request(step.method, step.path, timeout=timeout, **body_and_token(step))
         try:
             # The time-outs of httpx are those of each read. This one is for the whole answer.
-            return read(await asyncio.wait_for(request, step.timeout))
+            response = await asyncio.wait_for(request, step.timeout)
+            return read(response, response.content)
         except (httpx.UnsupportedProtocol, httpx.LocalProtocolError):
             raise
-        except (httpx.TransportError, asyncio.TimeoutError) as error:
+        except (httpx.RequestError, asyncio.TimeoutError) as error:
             return Answer(0, {"detail": f"no answer: {error!r}"})
 
 
@@ -126,6 +127,7 @@ class AsyncLease:
         self.lost = AsyncLost(validity)
         self._block: asyncio.Task[Any] | None = None
         self._has_cancelled_block = False
+        self._release: asyncio.Future[Any] | None = None
         self._keeper = asyncio.ensure_future(self._keep())
 
     @property
@@ -165,23 +167,22 @@ class AsyncLease:
     async def release(self) -> bool:
         """Releases the lock, and returns whether the service confirmed it; otherwise the lease ends with its TTL.
 
-        Raises LeaseLost if the lease was lost. A second release does nothing.
+        Raises LeaseLost if the lease was lost. A second release waits for the first, and returns the same. If the caller
+        is cancelled, the release goes on.
         """
-        if not self._validity.is_released:
+        if self._release is None:
             # Before the request, which makes it too late to notice a loss.
             self.lost.is_set()
             self._validity.is_released = True
             self._block = None
             self._keeper.cancel()
-            # Completed also when the caller is cancelled, so that the lock is not left to its TTL.
-            steps = self._client._run(releases(self._claim, self._validity))
-            confirmed = bool(await asyncio.shield(asyncio.ensure_future(steps)))
-            self.lost._changed.set()
-            if not self._validity.end:
-                return confirmed
+            self._release = asyncio.ensure_future(self._client._run(releases(self._claim, self._validity)))
+            # Also when the caller is cancelled, who therefore cannot do it.
+            self._release.add_done_callback(lambda _: self.lost._changed.set())
+        confirmed = bool(await asyncio.shield(self._release))
         if self._validity.end:
             raise self._validity.end
-        return True
+        return confirmed
 
     async def __aenter__(self) -> Self:
         self._block = asyncio.current_task()

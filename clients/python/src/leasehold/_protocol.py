@@ -6,6 +6,7 @@ each `Send`. So threads and asyncio share every decision.
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import sys
@@ -26,6 +27,8 @@ RENEWAL_TIMEOUT = 10.0
 RELEASE_TIMEOUT = 2.0
 RELEASE_ATTEMPTS = 3
 BACKOFF_MIN, BACKOFF_MAX = 0.1, 2.0
+#: Longer than any lease, and short enough for every timer: 115 days.
+LEASE_MAX_MS = 10**10
 VALID_NAME = re.compile(r"(?!.*(^|/)\.{0,2}(/|$))[A-Za-z0-9._~:@+,=/-]+")
 
 if sys.platform == "linux":
@@ -141,17 +144,18 @@ class Grant:
     valid_for: float
 
     @classmethod
-    def read(cls, body: Mapping[str, Any]) -> Grant | None:
+    def read(cls, body: Mapping[str, Any], names: tuple[str, ...]) -> Grant | None:
+        """None if the answer is not a grant of these locks."""
         try:
             grants = body["locks"] if "locks" in body else [body]
             # The lease lasts for `expires_in_ms` from the answer, which came no sooner than after the wait.
             first = min(grants, key=lambda grant: grant["waited_ms"] + grant["expires_in_ms"])
-            return cls(
-                {grant["name"]: int(grant["fencing_token"]) for grant in grants},
-                first["ttl_ms"] / 1000,
-                (first["waited_ms"] + first["expires_in_ms"]) / 1000,
-            )
-        except (KeyError, TypeError, ValueError):
+            fencing_tokens = {grant["name"]: int(grant["fencing_token"]) for grant in grants}
+            ttl_ms, valid_ms = first["ttl_ms"], first["waited_ms"] + first["expires_in_ms"]
+            if not (set(names) <= set(fencing_tokens) and 0 < ttl_ms <= LEASE_MAX_MS and 0 <= valid_ms <= LEASE_MAX_MS):
+                return None
+            return cls(fencing_tokens, ttl_ms / 1000, valid_ms / 1000)
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
 
 
@@ -159,15 +163,32 @@ class Validity:
     """How long the lease is certainly ours. Once over, it stays over."""
 
     def __init__(self, grant: Grant, sent_at: float):
-        self.grant = grant
-        self.confirmed_at = sent_at
+        # In one attribute, so that other threads never see half of a renewal.
+        self._confirmed = (grant, sent_at)
+        self._process = os.getpid()
         self.end: LeaseLost | None = None
         self.is_released = False
 
+    @property
+    def grant(self) -> Grant:
+        return self._confirmed[0]
+
+    @property
+    def confirmed_at(self) -> float:
+        return self._confirmed[1]
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a child of the one that acquired. The lease is that one's, and only it renews."""
+        return self._process != os.getpid()
+
     def remaining(self) -> float:
         """Seconds until the lease is over, 0 if it is."""
-        left = self.confirmed_at + self.grant.valid_for - now()
-        if left <= 0 and not self.is_released:
+        grant, confirmed_at = self._confirmed
+        left = confirmed_at + grant.valid_for - now()
+        if self.is_forked and not self.is_released:
+            self.lose(LeaseLost("the lease belongs to the process that acquired it", code="forked"))
+        elif left <= 0 and not self.is_released:
             self.lose(LeaseLost("the lease was not renewed in time", code="lease_expired"))
         return 0.0 if self.end or self.is_released else left
 
@@ -178,7 +199,7 @@ class Validity:
     def renew(self, grant: Grant, sent_at: float) -> None:
         # An answer that comes when the lease is over changes nothing: whoever asked was told that it is lost.
         if self.remaining() > 0:
-            self.grant, self.confirmed_at = grant, sent_at
+            self._confirmed = (grant, sent_at)
 
     def lose(self, error: LeaseLost) -> None:
         # The first reason stays. A release that found the lease gone is a loss, too.
@@ -207,20 +228,23 @@ class Acquisition:
             answer = yield self.claim.acquire(poll)
             assert answer is not None
             if answer.status in (200, 201):
-                grant = Grant.read(answer.body)
+                grant = Grant.read(answer.body, self.claim.names)
                 if grant is None:
                     raise answer.error(Refused)
                 validity = Validity(grant, sent_at)
                 if validity.remaining() > 0:
                     return validity
                 # The answer was too long under way. The next one says what is left.
+                yield Pause(self._after_trouble(answer, sent_at))
             elif answer.status == 423:
                 self._failures = 0
                 self.needs_withdrawal = known_before or poll > 0
                 left = POLL if self.claim.wait is None else begun_at + self.claim.wait - now()
                 if left <= 0:
                     raise answer.error(LockHeld)
-                yield Pause(min(later(answer.retry_after or 0.0), left))
+                # After a wait the next request follows at once, so that the claim keeps its turn; otherwise there is a pause.
+                pause = max(later(answer.retry_after or 0.0), BACKOFF_MIN - (now() - sent_at))
+                yield Pause(min(pause, left))
             elif answer.is_temporary:
                 yield Pause(self._after_trouble(answer, sent_at))
             else:
@@ -255,7 +279,7 @@ def renewals(claim: Claim, validity: Validity) -> Steps:
         sent_at = now()
         answer = yield claim.renew(min(ttl / 4, RENEWAL_TIMEOUT, left))
         assert answer is not None
-        grant = Grant.read(answer.body)
+        grant = Grant.read(answer.body, claim.names)
         if answer.status == 200 and grant is not None:
             validity.renew(grant, sent_at)
             renew_at = sent_at + grant.ttl / 3
@@ -271,8 +295,8 @@ def renewals(claim: Claim, validity: Validity) -> Steps:
 
 def releases(claim: Claim, validity: Validity) -> Steps:
     """Releases, and returns whether the service confirmed it. Without confirmation, the lease ends with its TTL."""
-    if validity.end and validity.end.status:
-        # The service itself said that the lease is gone.
+    if validity.is_forked or validity.end and validity.end.status:
+        # The lease is the parent's, or the service itself said that it is gone.
         return False
     # A lease whose time is over here may still keep others waiting, but it is not worth more than one attempt.
     for attempt in range(1 if validity.end else RELEASE_ATTEMPTS):
@@ -300,4 +324,4 @@ def duration(seconds: float) -> str:
 
 
 def retry_after(text: str | None) -> float | None:
-    return float(text) if text and text.isdigit() else None
+    return float(text) if text and text.isascii() and text.isdecimal() else None

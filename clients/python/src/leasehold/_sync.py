@@ -55,9 +55,10 @@ class Client:
         transport: httpx.BaseTransport | None = None,
     ):
         self._retry_for = retry_for
-        self._http = httpx.Client(
-            base_url=service_url(url), headers=headers(api_key), limits=LIMITS, transport=transport
-        )
+        self._settings: dict[str, Any] = {
+            "base_url": service_url(url), "headers": headers(api_key), "limits": LIMITS, "transport": transport
+        }
+        self._http, self._process = httpx.Client(**self._settings), os.getpid()
 
     def __enter__(self) -> Self:
         return self
@@ -78,12 +79,12 @@ class Client:
         claim = Claim(names, options)
         acquisition = Acquisition(claim, self._retry_for)
         try:
-            validity = self._run(acquisition.steps())
+            # A lease begins with a thread, and the system may refuse one.
+            return Lease(self, claim, self._run(acquisition.steps()))
         except BaseException:
             if acquisition.needs_withdrawal:
                 self._send(claim.release())
             raise
-        return Lease(self, claim, validity)
 
     @contextmanager
     def lock(self, *names: str, **options: Unpack[LockOptions]) -> Iterator[Lease]:
@@ -109,14 +110,24 @@ class Client:
             return end.value
 
     def _send(self, step: Send) -> Answer:
+        if self._process != os.getpid():
+            # After a fork: on the same connections, parent and child would read each other's answers.
+            self._http, self._process = httpx.Client(**self._settings), os.getpid()
         timeout = httpx.Timeout(step.timeout, connect=min(CONNECT_TIMEOUT, step.timeout))
+        give_up_at = now() + step.timeout
+        content = bytearray()
         try:
-            response = self._http.request(step.method, step.path, timeout=timeout, **body_and_token(step))
+            with self._http.stream(step.method, step.path, timeout=timeout, **body_and_token(step)) as response:
+                # The time-outs of httpx are those of each read. This one is for the whole answer.
+                for part in response.iter_bytes():
+                    content += part
+                    if now() > give_up_at:
+                        raise httpx.ReadTimeout("the answer takes too long", request=response.request)
         except (httpx.UnsupportedProtocol, httpx.LocalProtocolError):
             raise
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             return Answer(0, {"detail": f"no answer: {error!r}"})
-        return read(response)
+        return read(response, bytes(content))
 
 
 class Lost:
@@ -149,6 +160,7 @@ class Lease:
     def __init__(self, client: Client, claim: Claim, validity: Validity):
         self._client, self._claim, self._validity = client, claim, validity
         self._stopped = threading.Event()
+        self._is_confirmed = False
         #: Set when the lease is lost.
         self.lost = Lost(validity)
         threading.Thread(target=self._keep, name=f"leasehold {claim.names[0]}", daemon=True).start()
@@ -190,20 +202,20 @@ class Lease:
     def release(self) -> bool:
         """Releases the lock, and returns whether the service confirmed it; otherwise the lease ends with its TTL.
 
-        Raises LeaseLost if the lease was lost. A second release does nothing.
+        Raises LeaseLost if the lease was lost. A second release does nothing, and returns the same.
         """
         if not self._validity.is_released:
             # Before the request, which makes it too late to notice a loss.
             self.lost.is_set()
             self._validity.is_released = True
             self._stopped.set()
-            confirmed = bool(self._client._run(releases(self._claim, self._validity)))
-            self.lost._changed.set()
-            if not self._validity.end:
-                return confirmed
+            try:
+                self._is_confirmed = bool(self._client._run(releases(self._claim, self._validity)))
+            finally:
+                self.lost._changed.set()
         if self._validity.end:
             raise self._validity.end
-        return True
+        return self._is_confirmed
 
     def __enter__(self) -> Self:
         return self
@@ -244,10 +256,10 @@ def body_and_token(step: Send) -> dict[str, Any]:
     return sent
 
 
-def read(response: httpx.Response) -> Answer:
+def read(response: httpx.Response, content: bytes) -> Answer:
     try:
-        body = response.json() if response.content else {}
-    except ValueError:
+        body = json.loads(content) if content else {}
+    except (ValueError, RecursionError):
         # Not from the service, but from a proxy.
         body = {}
     return Answer(

@@ -3,5 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that finds none has failed")]
 
 mod faults;
+mod hostile;
 mod scenarios;
 mod testbed;

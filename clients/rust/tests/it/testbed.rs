@@ -115,6 +115,12 @@ impl Server {
         self.call("POST", &action).await;
     }
 
+    /// The next requests with this method get this answer; the status, header and body are encoded for a URL.
+    pub(crate) async fn answer(&self, method: &str, times: u32, answer: &str) {
+        let action = format!("fault?kind=answer&method={method}&times={times}&{answer}");
+        self.call("POST", &action).await;
+    }
+
     pub(crate) async fn lock(&self, name: &str) -> Value {
         self.call("GET", &format!("lock?name={name}")).await
     }

@@ -11,8 +11,11 @@ import java.util.TreeMap;
  * @param validFor how long the lease lasts, counted from before the request was sent
  */
 record Grant(Map<String, Long> fencingTokens, Duration ttl, Duration validFor) {
-    /** {@code null} if the body is not a grant. */
-    static Grant read(Map<String, Object> body) {
+    /** Longer than any lease: 115 days. */
+    private static final long LEASE_MAX_MS = 10_000_000_000L;
+
+    /** {@code null} if the body is not a grant of these locks. */
+    static Grant read(Map<String, Object> body, List<String> names) {
         List<?> grants = body.get("locks") instanceof List<?> locks ? locks : List.of(body);
         Map<String, Long> tokens = new TreeMap<>();
         Duration ttl = null;
@@ -23,7 +26,11 @@ record Grant(Map<String, Long> fencingTokens, Duration ttl, Duration validFor) {
                     && members.get("fencing_token") instanceof Long token
                     && members.get("ttl_ms") instanceof Long ttlMs
                     && members.get("waited_ms") instanceof Long waitedMs
-                    && members.get("expires_in_ms") instanceof Long expiresInMs)) {
+                    && members.get("expires_in_ms") instanceof Long expiresInMs
+                    && ttlMs > 0
+                    && isDuration(ttlMs)
+                    && isDuration(waitedMs)
+                    && isDuration(expiresInMs))) {
                 return null;
             }
             tokens.put(name, token);
@@ -34,6 +41,11 @@ record Grant(Map<String, Long> fencingTokens, Duration ttl, Duration validFor) {
                 ttl = Duration.ofMillis(ttlMs);
             }
         }
-        return validFor == null ? null : new Grant(Map.copyOf(tokens), ttl, validFor);
+        boolean isOurs = validFor != null && tokens.keySet().containsAll(names);
+        return isOurs ? new Grant(Map.copyOf(tokens), ttl, validFor) : null;
+    }
+
+    private static boolean isDuration(long millis) {
+        return millis >= 0 && millis <= LEASE_MAX_MS;
     }
 }

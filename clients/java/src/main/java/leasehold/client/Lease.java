@@ -20,6 +20,8 @@ public final class Lease implements AutoCloseable {
     private Moment confirmedAt;
     private LeaseLostException loss;
     private boolean isReleased;
+    /** Completes with whether the service confirmed the release. */
+    private final CompletableFuture<Boolean> released = new CompletableFuture<>();
 
     Lease(LeaseholdClient client, Claim claim, Grant grant, Moment sentAt) {
         this.client = client;
@@ -92,15 +94,20 @@ public final class Lease implements AutoCloseable {
 
     /**
      * Releases the lock, and returns whether the service confirmed it; otherwise the lease ends with its TTL. A second
-     * release does nothing. An interrupt does not stop it; it takes at most 7 s.
+     * release waits for the first, and returns the same. An interrupt does not stop it; it takes at most 7 s.
      *
      * @throws LeaseLostException if the lease was lost
      */
     public boolean release() {
-        boolean isConfirmed = true;
         if (beginRelease()) {
-            isConfirmed = sendRelease();
+            boolean isConfirmed = false;
+            try {
+                isConfirmed = sendRelease();
+            } finally {
+                released.complete(isConfirmed);
+            }
         }
+        boolean isConfirmed = released.join();
         LeaseLostException reason = loss();
         if (reason != null) {
             throw reason;
@@ -151,7 +158,7 @@ public final class Lease implements AutoCloseable {
         Moment sentAt = Moment.now();
         Duration timeout = Moment.shorter(Moment.shorter(ttl.dividedBy(4), RENEWAL_TIMEOUT_MAX), left);
         client.send(claim.renew(timeout)).thenAccept(answer -> {
-            Grant renewed = answer.status() == 200 ? Grant.read(answer.body()) : null;
+            Grant renewed = answer.status() == 200 ? Grant.read(answer.body(), claim.names()) : null;
             if (remaining().isZero()) {
                 return;
             }

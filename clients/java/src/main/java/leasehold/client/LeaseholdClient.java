@@ -77,7 +77,10 @@ public final class LeaseholdClient {
         timer.schedule(task, delay.toNanos(), TimeUnit.NANOSECONDS);
     }
 
-    /** Sends a request and reads the answer, both within the time-out of the call. The future never fails. */
+    /**
+     * Sends a request and reads the answer, both within the time-out of the call. The future never fails; to cancel it
+     * closes the connection.
+     */
     CompletableFuture<Answer> send(Claim.Call call) {
         HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(url + call.path()));
         request.header("Lock-Token", call.token());
@@ -90,8 +93,14 @@ public final class LeaseholdClient {
             request.header("Content-Type", "application/json");
             request.method(call.method(), BodyPublishers.ofString(Json.write(call.fields())));
         }
-        CompletableFuture<HttpResponse<String>> sent = http.sendAsync(request.build(), BodyHandlers.ofString());
-        return sent.thenApply(LeaseholdClient::read)
+        CompletableFuture<HttpResponse<String>> sent;
+        try {
+            sent = http.sendAsync(request.build(), BodyHandlers.ofString());
+        } catch (RuntimeException | Error refused) {
+            // The system gives no more threads or memory, for example.
+            return CompletableFuture.completedFuture(Answer.none(refused));
+        }
+        CompletableFuture<Answer> answer = sent.thenApply(LeaseholdClient::read)
                 // The time-out of a request of the JDK does not count the body.
                 .orTimeout(Math.max(call.timeout().toNanos(), 1), TimeUnit.NANOSECONDS)
                 .exceptionally(error -> {
@@ -99,6 +108,12 @@ public final class LeaseholdClient {
                     sent.cancel(true);
                     return Answer.none(error.getCause() == null ? error : error.getCause());
                 });
+        answer.whenComplete((ignored, error) -> {
+            if (answer.isCancelled()) {
+                sent.cancel(true);
+            }
+        });
+        return answer;
     }
 
     private static Answer read(HttpResponse<String> response) {

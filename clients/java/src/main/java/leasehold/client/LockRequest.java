@@ -152,21 +152,25 @@ public final class LockRequest {
                 needsWithdrawal = true;
                 Answer answer = ask(claim.acquire(poll));
                 if (answer.status() == 200 || answer.status() == 201) {
-                    Grant grant = Grant.read(answer.body());
+                    Grant grant = Grant.read(answer.body(), claim.names());
                     if (grant == null) {
                         throw new RefusedException(answer);
                     }
-                    // Otherwise the answer was too long under way. The next one says what is left.
                     if (sentAt.elapsed().compareTo(grant.validFor()) < 0) {
                         return new Lease(client, claim, grant, sentAt);
                     }
+                    // The answer was too long under way. The next one says what is left.
+                    sleep(pauseAfter(answer, sentAt));
                 } else if (answer.status() == 423) {
                     failures = 0;
                     needsWithdrawal = neededWithdrawal || !poll.isZero();
                     if (waitLeft().isZero()) {
                         throw new LockHeldException(answer);
                     }
-                    sleep(Moment.shorter(Moment.later(answer.retryAfter()), waitLeft()));
+                    // After a wait the next request follows at once, so that the claim keeps its turn; otherwise there is a
+                    // pause.
+                    Duration least = Moment.longer(BACKOFF_MIN.minus(sentAt.elapsed()), Duration.ZERO);
+                    sleep(Moment.shorter(Moment.longer(Moment.later(answer.retryAfter()), least), waitLeft()));
                 } else if (answer.isTemporary()) {
                     sleep(pauseAfter(answer, sentAt));
                 } else {
@@ -180,6 +184,10 @@ public final class LockRequest {
             var answer = client.send(call);
             try {
                 return answer.get();
+            } catch (InterruptedException interrupted) {
+                // Closes the connection, so that the service does not grant to somebody who has left.
+                answer.cancel(true);
+                throw interrupted;
             } catch (ExecutionException impossible) {
                 throw new IllegalStateException(impossible);
             }

@@ -73,6 +73,11 @@ final class Testbed implements AutoCloseable {
             call("POST", "fault?kind=" + kind + "&method=" + method + "&times=" + times);
         }
 
+        /** The next requests with this method get this answer; the status, header and body are encoded for a URL. */
+        void answer(String method, int times, String answer) throws IOException, InterruptedException {
+            call("POST", "fault?kind=answer&method=" + method + "&times=" + times + "&" + answer);
+        }
+
         Map<?, ?> lock(String name) throws IOException, InterruptedException {
             return (Map<?, ?>) call("GET", "lock?name=" + name);
         }
