@@ -23,13 +23,13 @@ const SHORT: &str = "15s";
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process on a disk that can be full, and a client.
-struct Full {
+pub(super) struct Full {
     serving: Serving,
     client: Client,
 }
 
 /// A claim on several locks that was granted.
-struct Grant {
+pub(super) struct Grant {
     names: Vec<String>,
     token: Uuid,
     fences: Vec<Value>,
@@ -52,7 +52,7 @@ impl Full {
     }
 
     /// A disk on which the store has started, with hardly any room left.
-    fn with_little_room(disk: &FaultyDisk, directory: &Path) -> Self {
+    pub(super) fn with_little_room(disk: &FaultyDisk, directory: &Path) -> Self {
         let full = Self::on(disk, directory, None);
         disk.limit(used(directory) + ROOM);
         full
@@ -82,14 +82,14 @@ impl Full {
     }
 
     /// Whether a claim on a lock of its own is granted.
-    async fn grants(&self) -> Option<()> {
+    pub(super) async fn grants(&self) -> Option<()> {
         let path = format!("/locks/{}?ttl=1h", Uuid::new_v4());
         let (status, _) = self.send(Method::POST, &path, Uuid::new_v4()).await;
         (status == 201).then_some(())
     }
 
     /// Acquires locks until a claim is refused or the process is gone. Returns what was granted, and the refusal.
-    async fn fill(&self, ttl: &str) -> (Vec<Grant>, Option<(u16, Value)>) {
+    pub(super) async fn fill(&self, ttl: &str) -> (Vec<Grant>, Option<(u16, Value)>) {
         let mut granted = Vec::new();
         loop {
             let number = granted.len();
@@ -119,7 +119,7 @@ impl Full {
         }
     }
 
-    async fn said(&self, path: &str) -> (u16, String) {
+    pub(super) async fn said(&self, path: &str) -> (u16, String) {
         let answer = reqwest::get(format!("{}{path}", self.serving.url)).await;
         let answer = answer.expect("it answers");
         let status = answer.status().as_u16();
@@ -328,28 +328,6 @@ async fn a_disk_that_another_program_has_filled_grants_nothing_until_there_is_ro
     drop(full);
     let full = Full::on(&disk, directory.path(), None);
     assert_eq!(full.send(Method::POST, path, Uuid::new_v4()).await.0, 201);
-}
-
-/// Room on the disk does not help then, and all claims are refused.
-#[tokio::test]
-async fn a_process_whose_reserve_cannot_be_made_is_not_ready_until_it_can() {
-    let (directory, records) = (stores::directory(), stores::directory());
-    let disk = FaultyDisk::new(records.path());
-    let full = Full::with_little_room(&disk, directory.path());
-    let (_, refused) = full.fill("1h").await;
-    assert_eq!(refused.expect("the process lives").1["code"], "store_full");
-    let reserve = directory.path().join("reserve");
-    std::fs::create_dir(&reserve).unwrap();
-    disk.limit(u64::MAX / 2);
-    eventually("it is not ready", async || {
-        let (status, said) = full.said("/readyz?verbose").await;
-        (status == 503 && said.contains("the reserve on the disk cannot be made")).then_some(())
-    })
-    .await;
-    assert_eq!(full.grants().await, None);
-    std::fs::remove_dir(&reserve).unwrap();
-    eventually("claims are admitted", async || full.grants().await).await;
-    assert_eq!(full.said("/readyz").await.0, 200);
 }
 
 /// What they may have been granted is given back when the disk can be written again, perhaps in an hour.
