@@ -128,8 +128,11 @@ fn a_directory_is_checked_without_being_opened() {
     assert_found(&examined, "directory", "error", "is no directory");
 }
 
-/// Changes a copy of a directory that a server has left, and lets the doctor look at it.
-fn examined_after(change: fn(&Path)) -> Output {
+/// What happens to a directory.
+type Change = fn(&Path);
+
+/// Changes a directory that a server has left, and lets the doctor look at it.
+fn examined_after(change: Change) -> Output {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("locks");
     let store = format!("file:{}", path.display());
@@ -145,7 +148,7 @@ fn examined_after(change: fn(&Path)) -> Output {
 #[test]
 fn a_damaged_directory_is_found_before_a_server_refuses_it() {
     assert_found(&examined_after(|_| ()), "content", "ok", "can load");
-    let damages: [(fn(&Path), &str); 4] = [
+    let damages: [(Change, &str); 4] = [
         (
             |path| fs::write(path.join("leases.redb"), "other").unwrap(),
             "backup",

@@ -123,6 +123,9 @@ pub(super) async fn post(serving: &Serving, path: &str) -> (u16, Value) {
     (answer.status().as_u16(), answer.json().await.unwrap())
 }
 
+/// What happens to the directory of a process.
+type Happening = fn(&Path);
+
 /// What is written to a file that has no name any more is gone with the process, and a second process would grant the
 /// same locks.
 #[tokio::test]
@@ -142,7 +145,7 @@ async fn a_process_whose_files_are_removed_or_replaced_grants_nothing_more() {
         let file = file.unwrap();
         file.set_len(file.metadata().unwrap().len() / 2).unwrap();
     };
-    let ways: [(fn(&Path), &str); 4] = [
+    let ways: [(Happening, &str); 4] = [
         (
             |store| fs::remove_file(store.join(FILE)).unwrap(),
             "was removed or replaced",
