@@ -7,9 +7,11 @@
 
 mod batch;
 mod disk;
+mod examination;
 mod identity;
 mod journal;
 mod reserve;
+mod rows;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,9 +32,11 @@ use crate::domain::{
     Acquired, Attempt, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView,
     QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
 };
-use disk::{Clocks, Disk, FILE};
+use disk::{Disk, FILE};
+pub use examination::{Examination, examine, excessive_rights};
 use identity::Identities;
 use journal::FileJournal;
+use rows::Clocks;
 
 /// How old the clocks on the disk may become while there are leases but no changes.
 const CLOCKS_AGE_MAX: Duration = Duration::from_secs(10);
@@ -126,7 +130,7 @@ fn load(
     };
     let (now, downtime, loading) = disk.read(begin, |(_, _, loading), key, value| {
         let row = loading.row(key, value);
-        row.map_err(|invalid| format!("of one of its rows, {invalid}"))
+        row.map_err(|invalid| invalid.to_string())
     })?;
     let journal = Arc::new(FileJournal::new(downtime, now));
     let state = loading.finish(now);
@@ -276,6 +280,11 @@ impl LockStore for FileStore {
                 true => trouble.clone(),
                 false => format!("{trouble}; make room in {directory}, or repair it"),
             }
+        });
+        let refused = refused.or_else(|| {
+            let trouble = self.journal.reserve_trouble()?;
+            let directory = self.directory.display();
+            Some(format!("{trouble}; see what is at {directory}/reserve, and whether this user may write there"))
         });
         let is_full = self.journal.is_full();
         let ahead = self.memory.now().unix_us() as i64 - wall_time().unix_us() as i64;

@@ -15,6 +15,7 @@ mod loading;
 mod lock;
 mod locks;
 mod name_index;
+mod register;
 mod rows;
 mod table;
 #[cfg(test)]

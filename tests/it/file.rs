@@ -5,6 +5,7 @@ mod crashes;
 mod damage;
 mod full;
 mod power;
+mod reserve;
 mod restarts;
 mod size;
 

@@ -12,6 +12,7 @@ use super::Diagnosis;
 use crate::cli::Exit;
 use crate::config::{Config, StoreUrl};
 use crate::domain::{Acquired, Attempt, Claim, LockName, LockNames, Refused, Token, duration};
+use crate::store::file::{Examination, examine, excessive_rights};
 use crate::store::{self, Finding, LockStore, StoreError};
 
 /// How often the latency is measured.
@@ -28,13 +29,13 @@ pub(super) async fn check(config: &Config) -> Vec<Diagnosis> {
             "store",
             "memory: locks are lost when the server ends, and no other server shares them",
         )],
-        StoreUrl::File(directory) => directory_findings(directory),
+        StoreUrl::File(directory) => directory_findings(directory, config.memory.locks_max),
         StoreUrl::Redis(_) | StoreUrl::Sentinel(_) => redis_findings(config).await,
     }
 }
 
-/// The directory is not opened: a server that starts at this moment would find it in use.
-fn directory_findings(directory: &Path) -> Vec<Diagnosis> {
+/// The directory is not opened as a server opens it: one that starts at this moment would find it in use.
+fn directory_findings(directory: &Path, locks_max: usize) -> Vec<Diagnosis> {
     let shown = directory.display();
     let existing = directory.ancestors().find(|path| path.exists());
     let existing = match existing {
@@ -55,11 +56,16 @@ fn directory_findings(directory: &Path) -> Vec<Diagnosis> {
     }
     let directory_finding = match existing == directory {
         true => {
-            format!("{shown} can be written to; the server checks what is in it when it starts")
+            format!("{shown} can be written to")
         }
         false => format!("{shown} is not there; the server makes it when it starts"),
     };
     let mut found = vec![Diagnosis::fine("directory", directory_finding)];
+    if existing == directory {
+        found.push(content_finding(&examine(directory, locks_max)));
+        let excessive = excessive_rights(directory).into_iter();
+        found.extend(excessive.map(|text| Diagnosis::warning("permissions", text)));
+    }
     if let Ok(disk) = statvfs(existing) {
         let free = disk.blocks_available() * disk.fragment_size();
         let text = format!("{} MiB of its disk are free", free / (1024 * 1024));
@@ -69,6 +75,24 @@ fn directory_findings(directory: &Path) -> Vec<Diagnosis> {
         });
     }
     found
+}
+
+fn content_finding(found: &Examination) -> Diagnosis {
+    let text = match found {
+        Examination::Unused => "no server has used the directory yet".to_owned(),
+        Examination::InUse => {
+            "a server uses the directory; it has checked what is in it when it started".to_owned()
+        }
+        Examination::Sound(rows) => format!("a server can load what is there: {rows} rows"),
+        Examination::TooLarge(bytes) => format!(
+            "the file has {} MiB, which is too much to check it here; the server checks it when it starts",
+            bytes / (1024 * 1024)
+        ),
+        Examination::Unusable(text) => {
+            return Diagnosis::error("content", text, Exit::Misconfigured);
+        }
+    };
+    Diagnosis::fine("content", text)
 }
 
 async fn redis_findings(config: &Config) -> Vec<Diagnosis> {

@@ -3,7 +3,7 @@
 use tokio::sync::watch;
 
 use super::super::state::{Notification, StoreTime};
-use super::disk::Rows;
+use super::rows::Rows;
 
 /// What one commit writes, and the notifications that follow it.
 pub(super) struct Batch {

@@ -1,19 +1,18 @@
 //! The directory of the file store: its lock, the database with the rows, and the [reserve](super::reserve). What the rows
 //! mean, and when they are written, is not known here.
 
-use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use redb::{Builder, Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use redb::{Builder, Database, ReadableDatabase as _, ReadableTable as _};
 
-use super::super::state::{StoreTime, is_referred_to};
+use super::super::state::is_referred_to;
 use super::identity::Identities;
 use super::reserve::{self, Reserve};
+use super::rows::{self, Clocks, ROWS, Rows, unusable, write};
 
 /// The database, in the directory.
 pub(super) const FILE: &str = "leases.redb";
@@ -21,12 +20,7 @@ pub(super) const FILE: &str = "leases.redb";
 const NEW_FILE: &str = "leases.redb.new";
 /// Locked as long as a process uses the directory. The lock of the database itself is not enough: it is released for a
 /// moment when the database is opened again after an error.
-const LOCK_FILE: &str = "lock";
-
-const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("rows");
-/// The row of the clocks. No other kind of row has a key that begins like this.
-const CLOCKS_KEY: &[u8] = b"k";
-const CLOCKS_VERSION: u8 = 1;
+pub(super) const LOCK_FILE: &str = "lock";
 
 /// How much of the database is kept in memory. All rows are in the state already; this is for the pages around the rows
 /// that are written.
@@ -43,18 +37,6 @@ const COMPACTED_MAX: u64 = 32 * 1024 * 1024;
 
 /// How many rows a commit writes at first if all of them have no room in one.
 const PART_MAX: usize = 256;
-
-/// Rows to write: the key, and the value or none if the row is gone.
-pub(super) type Rows = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
-
-/// What the two clocks showed when they were written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Clocks {
-    /// The store's clock, which no restart sets back.
-    pub(super) store: StoreTime,
-    /// The clock of the rows, which stands still while no process runs.
-    pub(super) rows: StoreTime,
-}
 
 /// The directory, in use by this process.
 pub(super) struct Disk {
@@ -115,7 +97,7 @@ impl Disk {
             database: Some(database),
             is_doubtful: false,
             identities: Arc::new(identities),
-            reserve: Reserve::find(directory),
+            reserve: Reserve::find(directory)?,
             _lock: lock,
         })
     }
@@ -127,25 +109,10 @@ impl Disk {
     pub(super) fn read<T>(
         &self,
         begin: impl FnOnce(Clocks) -> T,
-        mut row: impl FnMut(&mut T, &[u8], &[u8]) -> Result<(), String>,
+        row: impl FnMut(&mut T, &[u8], &[u8]) -> Result<(), String>,
     ) -> Result<T, String> {
-        let file = self.directory.join(FILE);
-        let unusable = |error: &dyn Display| unusable(&file, error);
         let database = self.database.as_ref().ok_or("the database is closed")?;
-        let transaction = database.begin_read().map_err(|error| unusable(&error))?;
-        let table = transaction.open_table(ROWS);
-        let table = table.map_err(|error| unusable(&error))?;
-        let clocks = table.get(CLOCKS_KEY).map_err(|error| unusable(&error))?;
-        let clocks = clocks.and_then(|clocks| Clocks::from_bytes(clocks.value()));
-        let clocks = clocks.ok_or_else(|| unusable(&"it has no clocks that can be read"))?;
-        let mut taken = begin(clocks);
-        for entry in table.iter().map_err(|error| unusable(&error))? {
-            let (key, value) = entry.map_err(|error| unusable(&error))?;
-            if key.value() != CLOCKS_KEY {
-                row(&mut taken, key.value(), value.value()).map_err(|error| unusable(&error))?;
-            }
-        }
-        Ok(taken)
+        rows::read(database, &self.directory.join(FILE), begin, row)
     }
 
     /// Writes rows and clocks. They are on the disk when this returns. If the disk is full, the reserve is given up for
@@ -197,25 +164,34 @@ impl Disk {
         rows: impl IntoIterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,
         clocks: Clocks,
     ) -> Result<(), redb::Error> {
-        if self.is_doubtful {
-            self.identities.check().map_err(io::Error::other)?;
-            self.identities.replace(|| copy(&self.directory))?;
-            self.is_doubtful = false;
-        }
-        let database = match self.database.take() {
-            Some(database) => database,
-            None => {
-                self.identities.check().map_err(io::Error::other)?;
-                builder_of_databases().open(self.directory.join(FILE))?
+        let identities = Arc::clone(&self.identities);
+        identities.change(|| {
+            if self.is_doubtful {
+                identities.replace(|| copy(&self.directory))?;
+                self.is_doubtful = false;
             }
-        };
-        write(&database, rows, clocks)?;
-        self.database = Some(database);
-        Ok(())
+            let database = match self.database.take() {
+                Some(database) => database,
+                None => builder_of_databases().open(self.directory.join(FILE))?,
+            };
+            write(&database, rows, clocks)?;
+            self.database = Some(database);
+            Ok(())
+        })
     }
 }
 
 impl Disk {
+    /// Closes the database, which may make its file shorter.
+    pub(super) fn close_database(&mut self) {
+        let identities = Arc::clone(&self.identities);
+        // A file that is not the known one any more is closed all the same.
+        let _ = identities.change(|| {
+            self.database = None;
+            io::Result::Ok(())
+        });
+    }
+
     /// The files that were opened, for checks at any time.
     pub(super) fn identities(&self) -> Arc<Identities> {
         Arc::clone(&self.identities)
@@ -263,6 +239,11 @@ impl Disk {
     /// Moves the pages of the database together, and the end of the file goes back to the disk, if that is at least half
     /// of it and does not take long. Returns whether it was done.
     fn try_to_compact(&mut self) -> Result<bool, redb::Error> {
+        let identities = Arc::clone(&self.identities);
+        identities.change(|| self.compact_if_worthwhile())
+    }
+
+    fn compact_if_worthwhile(&mut self) -> Result<bool, redb::Error> {
         let Some(mut database) = self.database.take() else {
             return Ok(false);
         };
@@ -280,24 +261,13 @@ impl Disk {
     }
 }
 
-impl Clocks {
-    fn to_bytes(self) -> Vec<u8> {
-        let [store, rows] = [self.store, self.rows].map(|time| time.unix_us().to_be_bytes());
-        [&[CLOCKS_VERSION], &store[..], &rows[..]].concat()
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (version, times) = bytes.split_first()?;
-        let (store, rows) = times.split_first_chunk()?;
-        let [store, rows] = [*store, rows.try_into().ok()?].map(u64::from_be_bytes);
-        (*version == CLOCKS_VERSION).then(|| Self {
-            store: StoreTime::from_unix_us(store),
-            rows: StoreTime::from_unix_us(rows),
-        })
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.close_database();
     }
 }
 
-fn builder_of_databases() -> Builder {
+pub(super) fn builder_of_databases() -> Builder {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES);
     builder
@@ -347,42 +317,13 @@ fn make(
 }
 
 /// Whether the operating system had no room for more, which it reports before it has taken the pages.
-fn is_lack_of_room(error: &redb::Error) -> bool {
+pub(super) fn is_lack_of_room(error: &redb::Error) -> bool {
     let redb::Error::Io(error) = error else {
         return false;
     };
     matches!(
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
-    )
-}
-
-/// One transaction. It has the default durability, which is that of `fsync`. One phase is enough: the checksums tell a
-/// commit that was cut short from a complete one.
-fn write<'a>(
-    database: &Database,
-    rows: impl IntoIterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,
-    clocks: Clocks,
-) -> Result<(), redb::Error> {
-    let transaction = database.begin_write()?;
-    {
-        let mut table = transaction.open_table(ROWS)?;
-        for (key, value) in rows {
-            match value {
-                Some(value) => table.insert(&key[..], &value[..])?,
-                None => table.remove(&key[..])?,
-            };
-        }
-        table.insert(CLOCKS_KEY, &clocks.to_bytes()[..])?;
-    }
-    Ok(transaction.commit()?)
-}
-
-fn unusable(file: &Path, error: impl Display) -> String {
-    format!(
-        "{} cannot be used: {error}. Restore the directory from a backup; or, if no lease from before may still be alive, \
-         move the file away to start without any",
-        file.display()
     )
 }
 

@@ -1,32 +1,28 @@
 //! What has changed and is not on the disk yet, and who waits for it. One task writes it: all that has come together
 //! since the last commit is the next commit. How rows are written is not known here.
 
+mod recording;
+
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::super::memory::{self, deliver};
-use super::super::state::{Downtime, Notification, State, StoreTime};
+use super::super::memory::deliver;
+use super::super::state::{Downtime, StoreTime};
 use super::super::{Fault, Listener, StoreError};
 use super::batch::{Batch, Progress};
-use super::disk::{Clocks, Disk, Rows};
+use super::disk::{Disk, is_lack_of_room};
 use super::identity::Identities;
+use super::rows::{Clocks, Rows};
 use crate::backoff::Backoff;
 
 /// After a failed commit, the next one is tried after this time, doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-
-/// With more rows than this in one commit, sweeps and evictions wait: everybody else waits for the whole commit.
-const ROWS_PER_COMMIT: usize = 2_048;
-/// The same while the disk is full. Each row may be on another page, and what replaces them has to fit into what was
-/// the reserve.
-const ROWS_WHEN_FULL: usize = 512;
 
 /// How often the reserve is tried to be made again.
 const RESTORE_INTERVAL: Duration = Duration::from_secs(1);
@@ -50,6 +46,8 @@ struct JournalState {
     /// Why the last commit failed. Nothing is changed until one succeeds: the state would be ever further ahead of the
     /// disk, and nothing of it could be reported.
     trouble: Option<String>,
+    /// Why there is no reserve, if it is not for lack of room.
+    reserve_trouble: Option<String>,
     /// When clocks were written last.
     written_at: StoreTime,
     is_closed: bool,
@@ -65,6 +63,7 @@ impl FileJournal {
                 batch: Batch::new(written_at),
                 committing: None,
                 trouble: None,
+                reserve_trouble: None,
                 written_at,
                 is_closed: false,
                 is_broken: false,
@@ -81,11 +80,8 @@ impl FileJournal {
     /// Tries a commit and makes the reserve, so that a store that begins on a full disk knows it.
     pub(super) fn try_disk(&self, disk: &mut Disk, now: StoreTime) {
         match disk.write(&Rows::new(), self.clocks(now)) {
-            Ok(()) => {
-                // Without a reserve the disk counts as full, and is tried again.
-                let made = disk.make_reserve();
-                self.set_full(made.err().map(|error| error.to_string()));
-            }
+            // Without a reserve the disk counts as full, and is tried again.
+            Ok(()) => self.note_reserve(disk.make_reserve()),
             Err(error) => self.failed(Batch::new(now), error.to_string()),
         }
     }
@@ -122,6 +118,11 @@ impl FileJournal {
     /// Why changes cannot be written at present.
     pub(super) fn trouble(&self) -> Option<String> {
         self.state().trouble.clone()
+    }
+
+    /// Why there is no reserve, if it is not for lack of room.
+    pub(super) fn reserve_trouble(&self) -> Option<String> {
+        self.state().reserve_trouble.clone()
     }
 
     /// Whether only a restart helps.
@@ -274,11 +275,23 @@ impl FileJournal {
 
     /// Makes the reserve again if the disk has room.
     fn restore(&self, disk: &mut Disk) -> bool {
-        match disk.restore_reserve() {
-            Ok(()) => self.set_full(None),
-            Err(error) => tracing::debug!(%error, "the disk is still full"),
-        }
+        self.note_reserve(disk.restore_reserve());
         true
+    }
+
+    /// Notes whether there is a reserve. Without one claims are refused. That may last only if the disk lacks room, which
+    /// ended leases give back; anything else somebody has to repair.
+    fn note_reserve(&self, made: Result<(), redb::Error>) {
+        let error = made.as_ref().err();
+        let trouble = error.filter(|error| !is_lack_of_room(error)).map(|error| {
+            format!("the reserve on the disk cannot be made, so new claims are refused: {error}")
+        });
+        self.set_full(error.map(ToString::to_string));
+        let mut state = self.state();
+        if trouble.is_some() && state.reserve_trouble.is_none() {
+            tracing::error!(trouble, "the store needs repair");
+        }
+        state.reserve_trouble = trouble;
     }
 
     /// Ends the journal if one of the files was removed or replaced. Returns whether they are in their places.
@@ -354,47 +367,5 @@ impl FileJournal {
     }
 }
 
-#[async_trait]
-impl memory::Journal for FileJournal {
-    fn record(&self, state: &State, now: StoreTime, notifications: Vec<Notification>) {
-        let mut rows = state.encode_changed_rows(self.downtime).peekable();
-        if rows.peek().is_none() && notifications.is_empty() {
-            return;
-        }
-        let mut state = self.state();
-        state.batch.rows.extend(rows);
-        state.batch.notifications.extend(notifications);
-        state.batch.now = now;
-        state.batch.is_due = true;
-        drop(state);
-        self.changed.notify_one();
-    }
-
-    fn is_full(&self) -> bool {
-        self.is_full()
-    }
-
-    async fn room(&self) -> bool {
-        let rows_max = match self.is_full() {
-            true => ROWS_WHEN_FULL,
-            false => ROWS_PER_COMMIT,
-        };
-        loop {
-            let mut progress = {
-                let state = self.state();
-                // The next commit may come at any time or never.
-                if state.trouble.is_some() || state.is_closed {
-                    return false;
-                }
-                if state.batch.rows.len() <= rows_max {
-                    return true;
-                }
-                state.batch.progress.subscribe()
-            };
-            // An error says that the batch is gone, too.
-            let _ = progress
-                .wait_for(|progress| *progress != Progress::Pending)
-                .await;
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -6,8 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// The reserve, in the directory.
-const FILE: &str = "reserve";
+const FILE: &str = Reserve::FILE;
 /// A reserve that is being made. It gets its name when all of it is on the disk.
 const NEW_FILE: &str = "reserve.new";
 
@@ -25,17 +24,45 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
+    /// The name of the reserve, in the directory.
+    pub(super) const FILE: &str = "reserve";
+
     /// Looks for the reserve. What the end of a process has left of one goes.
-    pub(super) fn find(directory: &Path) -> Self {
+    ///
+    /// # Errors
+    /// What is in the place of the reserve, so that none can be made, and what to do.
+    pub(super) fn find(directory: &Path) -> Result<Self, String> {
         let mut reserve = Self {
             directory: directory.to_owned(),
             is_there: false,
         };
+        Self::check(directory)?;
         let found = fs::metadata(reserve.path(FILE));
         reserve.is_there = found.is_ok_and(|found| found.len() == BYTES);
         // It takes room, and if it cannot be removed now it is replaced later.
         let _ = fs::remove_file(reserve.path(NEW_FILE));
-        reserve
+        Ok(reserve)
+    }
+
+    /// Fails if something is in the place of the reserve, so that none can be made.
+    ///
+    /// # Errors
+    /// What it is, and what to do.
+    pub(super) fn check(directory: &Path) -> Result<(), String> {
+        for name in [FILE, NEW_FILE] {
+            let path = directory.join(name);
+            let wrong = match fs::metadata(&path) {
+                Ok(found) if found.is_file() => continue,
+                Ok(_) => "it is not a file".to_owned(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => error.to_string(),
+            };
+            return Err(format!(
+                "{} cannot be used as the reserve of the disk: {wrong}; move it away",
+                path.display()
+            ));
+        }
+        Ok(())
     }
 
     pub(super) fn is_there(&self) -> bool {
@@ -110,13 +137,13 @@ mod tests {
     #[test]
     fn a_reserve_takes_its_room_until_it_is_given_up() {
         let directory = tempfile::tempdir().expect("a directory");
-        let mut reserve = Reserve::find(directory.path());
+        let mut reserve = Reserve::find(directory.path()).expect("a file or none");
         assert!(!reserve.is_there() && !reserve.give_up());
         reserve.make(BYTES_AND_MORE).expect("there is room");
         let found = fs::metadata(directory.path().join(FILE)).expect("it is made");
         assert_eq!(found.len(), BYTES);
         assert!(found.blocks() * 512 >= BYTES);
-        let mut reserve = Reserve::find(directory.path());
+        let mut reserve = Reserve::find(directory.path()).expect("a file or none");
         assert!(reserve.is_there() && reserve.give_up() && !reserve.is_there());
         let left = fs::read_dir(directory.path()).expect("a directory").count();
         assert_eq!(left, 0);
@@ -129,10 +156,23 @@ mod tests {
         for name in [FILE, NEW_FILE] {
             fs::write(directory.path().join(name), "part").expect("there is room");
         }
-        let mut reserve = Reserve::find(directory.path());
+        let mut reserve = Reserve::find(directory.path()).expect("a file or none");
         assert!(!reserve.is_there());
         reserve.make(BYTES).expect("there is room");
-        assert!(Reserve::find(directory.path()).is_there());
+        let reserve = Reserve::find(directory.path()).expect("a file");
+        assert!(reserve.is_there());
         assert!(!directory.path().join(NEW_FILE).exists());
+    }
+
+    #[test]
+    fn a_directory_in_the_place_of_the_reserve_is_refused() {
+        for name in [FILE, NEW_FILE] {
+            let directory = tempfile::tempdir().expect("a directory");
+            fs::create_dir(directory.path().join(name)).expect("there is room");
+            let refused = Reserve::find(directory.path())
+                .err()
+                .expect("it is refused");
+            assert!(refused.contains("it is not a file") && refused.contains("move it away"));
+        }
     }
 }

@@ -24,11 +24,18 @@ impl Downtime {
 /// Why bytes could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRow {
-    /// A version that this program does not know.
-    #[error("it has version {0}, which this version of Leasehold does not know")]
-    Version(u8),
-    /// Bytes that no version writes.
-    #[error("it is damaged")]
+    /// A format that this program does not read.
+    #[error(
+        "another version of Leasehold has written one of its rows in format {written}, and this one reads format {read}"
+    )]
+    Version {
+        /// The format of the row.
+        written: u8,
+        /// The format that this program reads.
+        read: u8,
+    },
+    /// Bytes that no version writes, or that refer to a row that is missing.
+    #[error("one of its rows is damaged")]
     Damaged,
 }
 
@@ -107,7 +114,10 @@ impl<'a> Decoder<'a> {
         let mut decoder = Self { bytes, downtime };
         match decoder.byte()? {
             written if written == version => Ok(decoder),
-            other => Err(InvalidRow::Version(other)),
+            written => Err(InvalidRow::Version {
+                written,
+                read: version,
+            }),
         }
     }
 
@@ -212,7 +222,10 @@ mod tests {
         }
         assert_eq!(
             Decoder::new(2, &bytes, later).err(),
-            Some(InvalidRow::Version(1))
+            Some(InvalidRow::Version {
+                written: 1,
+                read: 2
+            })
         );
     }
 }

@@ -1,11 +1,10 @@
-//! A claim as the state machine keeps it: by its keys, and with its public text, which is counted. Tokens are not kept.
+//! A claim as the state machine keeps it: by its keys, with its public text, which is counted, and while it waits with
+//! the names of its locks. Tokens are not kept.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 
+use super::register::{Register, Registered};
 use crate::domain::{Claim, ClaimDigest, LockName, LockNames, Metadata, Owner, Token};
 
 /// This many bytes count as much as a lease.
@@ -93,91 +92,56 @@ impl Deref for KeyedClaim<'_> {
 pub(super) enum Text {
     /// Just an owner, too short to count. Most claims have no more, and there may be millions of them.
     Owner(Owner),
-    Whole(Arc<Whole>),
+    Whole(Arc<Registered<Whole>>),
 }
 
 #[derive(Debug)]
 pub(super) struct Whole {
-    /// The number of its row.
-    pub(super) number: u64,
     pub(super) owner: Owner,
     pub(super) metadata: Option<Metadata>,
-    counts: usize,
-    texts: Texts,
 }
 
-/// All texts with rows of their own. Clones are the same texts.
-#[derive(Clone, Default)]
-pub(super) struct Texts(Arc<TextsShared>);
+/// All texts with rows of their own.
+pub(super) type Texts = Register<Whole>;
 
-#[derive(Default)]
-struct TextsShared {
-    /// How much of `locks_max` they use together.
-    counted: AtomicUsize,
-    rows: Mutex<TextRows>,
+/// All locks of a waiting claim: kept once for all of its places, in memory and as a row. Cloning is cheap.
+#[derive(Clone, Debug)]
+pub(super) enum TicketNames {
+    /// The lock that the ticket is for.
+    One(LockNames),
+    Several(Arc<Registered<LockNames>>),
 }
 
-#[derive(Default)]
-struct TextRows {
-    kept: BTreeMap<u64, Weak<Whole>>,
-    /// Those that came or went since they were taken last.
-    changed: Vec<u64>,
+/// All lists of names with rows of their own.
+pub(super) type NameLists = Register<LockNames>;
+
+impl TicketNames {
+    /// The names of a claim that waits from now on.
+    pub(super) fn new(names: &LockNames, lists: &NameLists) -> Self {
+        match names.len() {
+            1 => Self::One(names.clone()),
+            _ => Self::Several(lists.add(names.clone(), 0)),
+        }
+    }
 }
 
-impl Texts {
-    /// How much of `locks_max` they use.
-    pub(super) fn count(&self) -> usize {
-        self.0.counted.load(Ordering::Relaxed)
-    }
+impl Deref for TicketNames {
+    type Target = LockNames;
 
-    /// The text of a row, if a claim still has it.
-    pub(super) fn get(&self, number: u64) -> Option<Arc<Whole>> {
-        self.rows().kept.get(&number)?.upgrade()
+    fn deref(&self) -> &LockNames {
+        match self {
+            Self::One(names) => names,
+            Self::Several(list) => &list.value,
+        }
     }
+}
 
-    /// The rows that came or went.
-    pub(super) fn take_changed(&self) -> Vec<u64> {
-        std::mem::take(&mut self.rows().changed)
-    }
-
-    /// A text with this number, or the next if there is none.
-    fn add(&self, number: Option<u64>, owner: &Owner, metadata: Option<&Metadata>) -> Arc<Whole> {
-        let counts = counts(owner, metadata);
-        self.0.counted.fetch_add(counts, Ordering::Relaxed);
-        let mut rows = self.rows();
-        let next = || rows.kept.last_key_value().map_or(1, |(last, _)| last + 1);
-        let number = number.unwrap_or_else(next);
-        let whole = Arc::new(Whole {
-            number,
+impl Whole {
+    fn new(owner: &Owner, metadata: Option<&Metadata>) -> Self {
+        Self {
             owner: owner.clone(),
             metadata: metadata.cloned(),
-            counts,
-            texts: self.clone(),
-        });
-        rows.kept.insert(number, Arc::downgrade(&whole));
-        rows.changed.push(number);
-        whole
-    }
-
-    fn rows(&self) -> MutexGuard<'_, TextRows> {
-        let rows = self.0.rows.lock();
-        rows.unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Texts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Texts")
-    }
-}
-
-impl Drop for Whole {
-    fn drop(&mut self) {
-        let texts = &self.texts;
-        texts.0.counted.fetch_sub(self.counts, Ordering::Relaxed);
-        let mut rows = texts.rows();
-        rows.kept.remove(&self.number);
-        rows.changed.push(self.number);
+        }
     }
 }
 
@@ -196,7 +160,8 @@ impl Text {
 
     /// The text of a claim, counted from now on.
     pub(super) fn whole(owner: &Owner, metadata: Option<&Metadata>, texts: &Texts) -> Self {
-        Self::Whole(texts.add(None, owner, metadata))
+        let counts = counts(owner, metadata);
+        Self::Whole(texts.add(Whole::new(owner, metadata), counts))
     }
 
     /// The text of a row that was loaded.
@@ -206,7 +171,8 @@ impl Text {
         metadata: Option<&Metadata>,
         texts: &Texts,
     ) -> Self {
-        Self::Whole(texts.add(Some(number), owner, metadata))
+        let counts = counts(owner, metadata);
+        Self::Whole(texts.restore(number, Whole::new(owner, metadata), counts))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -224,14 +190,14 @@ impl Text {
     pub(super) fn owner(&self) -> &Owner {
         match self {
             Self::Owner(owner) => owner,
-            Self::Whole(whole) => &whole.owner,
+            Self::Whole(whole) => &whole.value.owner,
         }
     }
 
     pub(super) fn metadata(&self) -> Option<&Metadata> {
         match self {
             Self::Owner(_) => None,
-            Self::Whole(whole) => whole.metadata.as_ref(),
+            Self::Whole(whole) => whole.value.metadata.as_ref(),
         }
     }
 }

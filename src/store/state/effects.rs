@@ -28,6 +28,8 @@ pub enum Notification {
 pub enum Row {
     /// The owner and metadata of a claim, by their number.
     Text(u64),
+    /// The locks of a claim that waits for several, by their number.
+    Names(u64),
     /// A lease, with its options and the attempts that received it.
     Lease(ClaimKey),
     /// The ticket of a waiting claim, or of one whose place is kept.

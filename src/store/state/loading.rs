@@ -1,14 +1,14 @@
 //! Loading a state from the rows that a durable store has read. Their format is that of `rows`.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::bytes::{Decoder, Downtime, InvalidRow};
-use super::claim::Text;
+use super::claim::{Text, TicketNames};
 use super::lease::{LeaseOptions, LeaseRecord, Receivers, Turn, Turns};
 use super::lock::{LastExpired, Lock};
 use super::rows::{
-    COOLDOWN, FENCE, LAST_EXPIRED, LEASE, NAME_END, TEXT, TICKET, TOMBSTONE, VERSION,
+    COOLDOWN, FENCE, LAST_EXPIRED, LEASE, NAME_END, NAMES, TEXT, TICKET, TOMBSTONE, VERSION,
 };
 use super::tombstones::{End, ExpiredGrant, Tombstone};
 use super::wait_queue::QueueEntry;
@@ -17,15 +17,16 @@ use crate::domain::{
     Attempt, ClaimDigest, Fence, HoldCount, LockName, LockNames, Metadata, Mode, Owner, Share,
 };
 
-/// A state that is being loaded, row by row in the order of their keys: texts come before the claims that have them.
+/// A state that is being loaded, row by row in the order of their keys: texts and names come before the claims that have
+/// them.
 pub struct Loading {
     state: State,
     downtime: Downtime,
     tombstones: Vec<(ClaimDigest, Tombstone)>,
     /// The texts that have rows. A row that no claim refers to goes with the first step.
     texts: BTreeMap<u64, Text>,
-    /// The names of claims that wait for several locks. Each of their tickets has them, and in memory they share them.
-    names: HashSet<LockNames>,
+    /// The same for the names of claims that wait for several locks.
+    name_lists: BTreeMap<u64, TicketNames>,
 }
 
 impl Loading {
@@ -37,7 +38,7 @@ impl Loading {
             downtime,
             tombstones: Vec::new(),
             texts: BTreeMap::new(),
-            names: HashSet::new(),
+            name_lists: BTreeMap::new(),
         }
     }
 
@@ -50,6 +51,7 @@ impl Loading {
         let mut from = Decoder::new(VERSION, value, self.downtime)?;
         match *kind {
             TEXT => self.whole_text(u64::from_be_bytes(exactly(key)?), &mut from)?,
+            NAMES => self.names(u64::from_be_bytes(exactly(key)?), &mut from)?,
             LEASE => self.lease(claim_key(key)?, &mut from)?,
             TICKET => self.ticket(claim_key(key)?, &mut from)?,
             COOLDOWN => {
@@ -138,14 +140,20 @@ impl Loading {
         })
     }
 
-    fn ticket(&mut self, key: ClaimKey, from: &mut Decoder<'_>) -> Result<(), InvalidRow> {
+    fn ticket(&mut self, mut key: ClaimKey, from: &mut Decoder<'_>) -> Result<(), InvalidRow> {
         let sequence = from.number()?;
         let until = from.time()?;
         let mode = read_mode(from)?;
-        let count = from.number()?.min(LockNames::COUNT_MAX as u64 + 1);
-        let names = (0..count).map(|_| read_name(from.text()?.as_bytes()));
-        let names = LockNames::several(names.collect::<Result<_, _>>()?);
-        let names = self.shared(names.map_err(|_| InvalidRow::Damaged)?);
+        let names = match from.option(Decoder::number)? {
+            None => TicketNames::One(key.name.clone().into()),
+            Some(number) => {
+                let list = self.name_lists.get(&number).ok_or(InvalidRow::Damaged)?;
+                // The lock then shares the memory of its name with the list.
+                let place = list.binary_search(&key.name);
+                key.name = list[place.map_err(|_| InvalidRow::Damaged)?].clone();
+                list.clone()
+            }
+        };
         let ticket = QueueEntry {
             sequence,
             names,
@@ -160,12 +168,14 @@ impl Loading {
         Ok(())
     }
 
-    /// The same names as in the other tickets of the claim.
-    fn shared(&mut self, names: LockNames) -> LockNames {
-        if names.len() > 1 && !self.names.insert(names.clone()) {
-            return self.names.get(&names).cloned().unwrap_or(names);
-        }
-        names
+    fn names(&mut self, number: u64, from: &mut Decoder<'_>) -> Result<(), InvalidRow> {
+        let count = from.number()?.min(LockNames::COUNT_MAX as u64 + 1);
+        let names = (0..count).map(|_| read_name(from.text()?.as_bytes()));
+        let names = LockNames::several(names.collect::<Result<_, _>>()?);
+        let names = names.map_err(|_| InvalidRow::Damaged)?;
+        let list = self.state.0.name_lists.restore(number, names, 0);
+        self.name_lists.insert(number, TicketNames::Several(list));
+        Ok(())
     }
 
     fn whole_text(&mut self, number: u64, from: &mut Decoder<'_>) -> Result<(), InvalidRow> {

@@ -5,7 +5,7 @@
 //! the values of a kind have to change, they get another version, and the older one stays readable.
 
 use super::bytes::{Downtime, Encoder};
-use super::claim::Text;
+use super::claim::{Text, TicketNames};
 use super::effects::Row;
 use super::lease::{LeaseRecord, Receivers, Turn};
 use super::table::Table;
@@ -15,10 +15,11 @@ use super::{State, micros};
 use crate::domain::{LockName, Metadata, Mode};
 
 /// The version of all values.
-pub(super) const VERSION: u8 = 2;
+pub(super) const VERSION: u8 = 3;
 
-/// The first of all kinds, because leases and tickets refer to texts.
+/// The first of all kinds, because leases and tickets refer to texts, and tickets to names.
 pub(super) const TEXT: u8 = b'a';
+pub(super) const NAMES: u8 = b'b';
 pub(super) const LEASE: u8 = b'l';
 pub(super) const TICKET: u8 = b't';
 pub(super) const COOLDOWN: u8 = b'c';
@@ -38,6 +39,7 @@ impl Row {
         };
         match self {
             Self::Text(number) => [&[TEXT], &number.to_be_bytes()[..]].concat(),
+            Self::Names(number) => [&[NAMES], &number.to_be_bytes()[..]].concat(),
             Self::Lease(key) => of_lock(LEASE, &key.name, &key.claim.0),
             Self::Ticket(key) => of_lock(TICKET, &key.name, &key.claim.0),
             Self::Cooldown(name, _, fence) => of_lock(COOLDOWN, name, &fence.get().to_be_bytes()),
@@ -53,15 +55,16 @@ impl Row {
 
 /// Whether other rows may refer to the row with this key, so that it has to be there as long as they are.
 pub fn is_referred_to(key: &[u8]) -> bool {
-    key.first() == Some(&TEXT)
+    matches!(key.first(), Some(&(TEXT | NAMES)))
 }
 
 impl State {
     /// The rows that the last step changed, as bytes: the key, and the value or none if the row is gone.
     ///
-    /// While claims that need more room are [not admitted](State::admit_claims), leases that expire leave no rows either,
-    /// which would take more room than theirs: until the next restart, what the state remembers of them suffices. The
-    /// tombstone of an eviction is written without its reason: like that of a release, it is smaller than the lease.
+    /// While claims that need more room are [not admitted](State::admit_claims), an ended lease leaves only its tombstone,
+    /// without the reason of an eviction: that is smaller than the lease, and without it a late request with the token
+    /// could be granted the lock after a restart. What the lock remembers of its last holder is not written, because
+    /// together they would take more room than the lease.
     pub fn encode_changed_rows(
         &self,
         downtime: Downtime,
@@ -77,10 +80,15 @@ pub(super) fn encode(table: &Table, row: &Row, downtime: Downtime) -> Option<Vec
     let lock = |name| table.locks.get(name);
     match row {
         Row::Text(number) => {
-            let whole = table.texts.get(*number)?;
+            let whole = &table.texts.get(*number)?.value;
             to.text(whole.owner.as_str());
             let metadata = whole.metadata.as_ref().map(Metadata::as_json);
             to.option(metadata, Encoder::text);
+        }
+        Row::Names(number) => {
+            let names = &table.name_lists.get(*number)?.value;
+            to.number(names.len() as u64);
+            names.iter().for_each(|name| to.text(name.as_str()));
         }
         Row::Lease(key) => lease(&mut to, lock(&key.name)?.leases.get(key.claim)?),
         Row::Ticket(key) => ticket(&mut to, lock(&key.name)?.queue()?.ticket(key.claim)?),
@@ -98,9 +106,6 @@ pub(super) fn encode(table: &Table, row: &Row, downtime: Downtime) -> Option<Vec
         }
         Row::Tombstone(claim) => {
             let ended = table.tombstones.of(*claim)?;
-            if !table.admits_claims && matches!(ended.end, End::Expired { .. }) {
-                return None;
-            }
             tombstone(&mut to, ended, table.admits_claims);
         }
         Row::Fence(bucket) => to.number(table.fences[bucket.index()]),
@@ -156,8 +161,11 @@ fn ticket(to: &mut Encoder, ticket: &QueueEntry) {
     to.number(ticket.sequence);
     to.time(ticket.until);
     mode(to, ticket.mode);
-    to.number(ticket.names.len() as u64);
-    ticket.names.iter().for_each(|name| to.text(name.as_str()));
+    let list = match &ticket.names {
+        TicketNames::One(_) => None,
+        TicketNames::Several(list) => Some(list.number),
+    };
+    to.option(list, Encoder::number);
     text(to, &ticket.text);
 }
 

@@ -5,7 +5,7 @@
 //! bounded by [`WORK_PER_STEP`], because all other requests wait meanwhile.
 
 use super::StoreTime;
-use super::claim::{Text, Texts};
+use super::claim::{NameLists, Text, Texts};
 use super::effects::{Effects, Row};
 use super::lock::{Lock, Obstruction};
 use super::locks::Locks;
@@ -44,6 +44,8 @@ pub(super) struct Table {
     counted: usize,
     /// The texts of claims that have rows of their own.
     pub(super) texts: Texts,
+    /// The names of claims that wait for several locks.
+    pub(super) name_lists: NameLists,
     pub(super) locks_max: usize,
     /// Whether there is room for more claims where the state is written.
     pub(super) admits_claims: bool,
@@ -62,6 +64,7 @@ impl Table {
             held: 0,
             counted: 0,
             texts: Texts::default(),
+            name_lists: NameLists::default(),
             locks_max,
             admits_claims: true,
         }
@@ -290,6 +293,9 @@ impl Table {
         }
         for number in self.texts.take_changed() {
             self.effects.changed(|| Row::Text(number));
+        }
+        for number in self.name_lists.take_changed() {
+            self.effects.changed(|| Row::Names(number));
         }
     }
 

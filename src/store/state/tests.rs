@@ -11,7 +11,7 @@ use proptest::sample::select;
 
 use super::*;
 use crate::domain::{
-    Claim, GrantKind, LockNames, LockState, Metadata, Mode, Owner, Share, Token, Ttl,
+    Claim, GrantKind, LockNames, LockState, Metadata, Mode, Owner, Refused, Share, Token, Ttl,
 };
 
 /// One step, and how long after the one before.

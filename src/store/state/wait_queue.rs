@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::StoreTime;
-use super::claim::Text;
-use crate::domain::{Claim, ClaimDigest, HeadWaiter, LockNames, Mode, Position, Queue, Timestamp};
+use super::claim::{Text, TicketNames};
+use crate::domain::{Claim, ClaimDigest, HeadWaiter, Mode, Position, Queue, Timestamp};
 use crate::store::{LAST_CALL, RESERVATION_TTL};
 
 /// The queue of one lock. All waiters belong to this one process.
@@ -26,7 +26,7 @@ pub(super) struct WaitQueue {
 pub(super) struct QueueEntry {
     pub(super) sequence: u64,
     /// All locks of the claim.
-    pub(super) names: LockNames,
+    pub(super) names: TicketNames,
     pub(super) mode: Mode,
     /// The text of the lease to come, whose room is already counted.
     pub(super) text: Text,
@@ -49,10 +49,16 @@ enum Reservation {
 }
 
 impl QueueEntry {
-    pub(super) fn new(claim: &Claim, text: Text, sequence: u64, until: StoreTime) -> Self {
+    pub(super) fn new(
+        claim: &Claim,
+        names: TicketNames,
+        text: Text,
+        sequence: u64,
+        until: StoreTime,
+    ) -> Self {
         Self {
             sequence,
-            names: claim.names.clone(),
+            names,
             mode: claim.mode,
             text,
             until,
@@ -61,7 +67,7 @@ impl QueueEntry {
 
     /// Whether the claim waits for exactly these locks, in this mode.
     pub(super) fn is_of(&self, claim: &Claim) -> bool {
-        self.mode == claim.mode && self.names == claim.names
+        self.mode == claim.mode && *self.names == claim.names
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::KeyedClaim;
 use super::StoreTime;
+use super::claim::TicketNames;
 use super::lock::Obstruction;
 use super::table::Table;
 use super::wait_queue::QueueEntry;
@@ -70,10 +71,11 @@ impl Table {
         // for each other.
         let place = sequence.unwrap_or_else(|| now.unix_us().max(self.last_sequence + 1));
         self.last_sequence = self.last_sequence.max(place);
+        let names = self.ticket_names(claim);
         let restored = request.ticket.is_some() && !self.queued(claim);
         for key in claim.keys.iter() {
             let until = now + request.remembered();
-            let ticket = QueueEntry::new(claim, text.clone(), place, until);
+            let ticket = QueueEntry::new(claim, names.clone(), text.clone(), place, until);
             let slot = self.locks.find_or_insert(&key.name);
             let queue = self.locks[slot].queue_or_new();
             queue.enqueue(key.claim, ticket);
@@ -97,6 +99,16 @@ impl Table {
             restored,
             is_unsure: false,
         }))
+    }
+
+    /// The names that the claim waits with, or a list of its own if it does not wait yet.
+    fn ticket_names(&self, claim: &KeyedClaim<'_>) -> TicketNames {
+        let mut keys = claim.keys.iter();
+        let waits_with = keys.find_map(|key| {
+            let names = &self.queue(&key.name)?.ticket(key.claim)?.names;
+            (**names == claim.names).then(|| names.clone())
+        });
+        waits_with.unwrap_or_else(|| TicketNames::new(&claim.names, &self.name_lists))
     }
 
     fn too_many_waiters(&self, claim: &KeyedClaim<'_>, request: &QueueRequest) -> Option<Acquired> {

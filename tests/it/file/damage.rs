@@ -123,6 +123,9 @@ pub(super) async fn post(serving: &Serving, path: &str) -> (u16, Value) {
     (answer.status().as_u16(), answer.json().await.unwrap())
 }
 
+/// What happens to the directory of a process.
+type Happening = fn(&Path);
+
 /// What is written to a file that has no name any more is gone with the process, and a second process would grant the
 /// same locks.
 #[tokio::test]
@@ -135,12 +138,26 @@ async fn a_process_whose_files_are_removed_or_replaced_grants_nothing_more() {
             fs::copy(aside.join(name), directory.join(name)).unwrap();
         }
     };
-    let ways: [fn(&Path); 3] = [
-        |store| fs::remove_file(store.join(FILE)).unwrap(),
-        |store| fs::remove_file(store.join("lock")).unwrap(),
-        replace_directory,
+    let cut_off = |directory: &Path| {
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .open(directory.join(FILE));
+        let file = file.unwrap();
+        file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    };
+    let ways: [(Happening, &str); 4] = [
+        (
+            |store| fs::remove_file(store.join(FILE)).unwrap(),
+            "was removed or replaced",
+        ),
+        (
+            |store| fs::remove_file(store.join("lock")).unwrap(),
+            "was removed or replaced",
+        ),
+        (replace_directory, "was removed or replaced"),
+        (cut_off, "was cut off"),
     ];
-    for happen in ways {
+    for (happen, what) in ways {
         let directory = stores::directory();
         let store = directory.path().join("store");
         let mut serving = serve(&store);
@@ -156,7 +173,7 @@ async fn a_process_whose_files_are_removed_or_replaced_grants_nothing_more() {
         let ready = reqwest::get(format!("{}/readyz?verbose", serving.url)).await;
         let said = ready.unwrap().text().await.unwrap();
         assert!(
-            said.contains("was removed or replaced") && said.contains("restart the process"),
+            said.contains(what) && said.contains("restart the process"),
             "{said}"
         );
         serving.wait_for_line("the store is closed; restart the process");
@@ -165,13 +182,33 @@ async fn a_process_whose_files_are_removed_or_replaced_grants_nothing_more() {
 
 /// A process that nobody asks for anything finds it out, too.
 #[tokio::test]
-async fn a_process_without_requests_notices_that_its_file_is_removed() {
-    let directory = stores::directory();
-    let serving = serve(directory.path());
-    fs::remove_file(directory.path().join(FILE)).unwrap();
-    eventually("it is not ready", async || {
-        let ready = reqwest::get(format!("{}/readyz", serving.url)).await;
-        (ready.unwrap().status() == 503).then_some(())
-    })
-    .await;
+async fn a_process_without_requests_notices_that_its_file_is_removed_or_cut_off() {
+    let ways: [fn(&Path); 2] = [
+        |file| fs::remove_file(file).unwrap(),
+        |file| drop(fs::File::create(file).unwrap()),
+    ];
+    for happen in ways {
+        let directory = stores::directory();
+        let serving = serve(directory.path());
+        happen(&directory.path().join(FILE));
+        eventually("it is not ready", async || {
+            let ready = reqwest::get(format!("{}/readyz", serving.url)).await;
+            (ready.unwrap().status() == 503).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Otherwise the process would serve, and grant nothing for lack of a reserve.
+#[test]
+fn a_directory_in_the_place_of_the_reserve_is_refused() {
+    for name in ["reserve", "reserve.new"] {
+        let directory = stores::directory();
+        fs::create_dir(directory.path().join(name)).unwrap();
+        let said = refused(directory.path());
+        assert!(
+            said.contains("cannot be used as the reserve") && said.contains("move it away"),
+            "{said}"
+        );
+    }
 }

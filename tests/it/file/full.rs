@@ -23,13 +23,13 @@ const SHORT: &str = "15s";
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process on a disk that can be full, and a client.
-struct Full {
+pub(super) struct Full {
     serving: Serving,
     client: Client,
 }
 
 /// A claim on several locks that was granted.
-struct Grant {
+pub(super) struct Grant {
     names: Vec<String>,
     token: Uuid,
     fences: Vec<Value>,
@@ -52,7 +52,7 @@ impl Full {
     }
 
     /// A disk on which the store has started, with hardly any room left.
-    fn with_little_room(disk: &FaultyDisk, directory: &Path) -> Self {
+    pub(super) fn with_little_room(disk: &FaultyDisk, directory: &Path) -> Self {
         let full = Self::on(disk, directory, None);
         disk.limit(used(directory) + ROOM);
         full
@@ -82,14 +82,14 @@ impl Full {
     }
 
     /// Whether a claim on a lock of its own is granted.
-    async fn grants(&self) -> Option<()> {
+    pub(super) async fn grants(&self) -> Option<()> {
         let path = format!("/locks/{}?ttl=1h", Uuid::new_v4());
         let (status, _) = self.send(Method::POST, &path, Uuid::new_v4()).await;
         (status == 201).then_some(())
     }
 
     /// Acquires locks until a claim is refused or the process is gone. Returns what was granted, and the refusal.
-    async fn fill(&self, ttl: &str) -> (Vec<Grant>, Option<(u16, Value)>) {
+    pub(super) async fn fill(&self, ttl: &str) -> (Vec<Grant>, Option<(u16, Value)>) {
         let mut granted = Vec::new();
         loop {
             let number = granted.len();
@@ -119,7 +119,7 @@ impl Full {
         }
     }
 
-    async fn said(&self, path: &str) -> (u16, String) {
+    pub(super) async fn said(&self, path: &str) -> (u16, String) {
         let answer = reqwest::get(format!("{}{path}", self.serving.url)).await;
         let answer = answer.expect("it answers");
         let status = answer.status().as_u16();

@@ -1,5 +1,6 @@
 //! Tests of a database that is opened again after an error.
 
+use super::super::super::state::StoreTime;
 use super::*;
 
 fn rows_of(disk: &Disk) -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -23,7 +24,8 @@ fn after_an_error_of_the_disk_all_rows_are_in_another_file() {
     let first = (0..100).map(row).collect();
     disk.write(&first, clocks).expect("there is room");
     let old = File::open(directory.path().join(FILE)).expect("it is there");
-    (disk.database, disk.is_doubtful) = (None, true);
+    disk.close_database();
+    disk.is_doubtful = true;
     disk.write(&[row(100)].into(), clocks)
         .expect("there is room");
     assert!(!disk.is_doubtful);

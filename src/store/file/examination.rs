@@ -1,0 +1,127 @@
+//! Whether a server could start on a directory, for somebody who does not use it: nothing is written, and the lock of the
+//! directory is taken for a moment only.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use redb::StorageBackend as _;
+use redb::backends::InMemoryBackend;
+
+use super::super::state::{Downtime, Loading};
+use super::disk::{FILE, LOCK_FILE, builder_of_databases};
+use super::reserve::Reserve;
+use super::rows::{read, unusable};
+
+/// A larger file is not read into memory.
+const BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// What others may do with a file. Its group is not among them: it may be that of a volume.
+const OTHERS_MAY_READ_OR_WRITE: u32 = 0o006;
+const OTHERS_MAY_WRITE: u32 = 0o002;
+
+/// What is in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Examination {
+    /// No process has used it yet.
+    Unused,
+    /// A process uses it, so its files change at present.
+    InUse,
+    /// It can be loaded, and has this many rows.
+    Sound(u64),
+    /// The file is larger than what is read here: its size in bytes.
+    TooLarge(u64),
+    /// Why a process could not use it, and what to do.
+    Unusable(String),
+}
+
+/// Reads what a process would load from the directory when it starts. `locks_max` is that of the configuration.
+#[must_use]
+pub fn examine(directory: &Path, locks_max: usize) -> Examination {
+    try_to_examine(directory, locks_max).unwrap_or_else(Examination::Unusable)
+}
+
+/// Which rights other users have that let them read or change what is in the directory, and how to take them away.
+#[must_use]
+pub fn excessive_rights(directory: &Path) -> Vec<String> {
+    let mode = |path: &Path| fs::metadata(path).map_or(0, |found| found.permissions().mode());
+    let mut excessive = Vec::new();
+    if mode(directory) & OTHERS_MAY_WRITE != 0 {
+        let shown = directory.display();
+        excessive.push(format!(
+            "every user of the machine can replace the files in {shown}; run chmod 700 {shown}"
+        ));
+    }
+    for name in [FILE, LOCK_FILE, Reserve::FILE] {
+        let path = directory.join(name);
+        if mode(&path) & OTHERS_MAY_READ_OR_WRITE != 0 {
+            let shown = path.display();
+            excessive.push(format!(
+                "every user of the machine can read or change {shown}; run chmod 600 {shown}"
+            ));
+        }
+    }
+    excessive
+}
+
+fn try_to_examine(directory: &Path, locks_max: usize) -> Result<Examination, String> {
+    if is_in_use(directory)? {
+        return Ok(Examination::InUse);
+    }
+    Reserve::check(directory)?;
+    let file = directory.join(FILE);
+    let length = match fs::metadata(&file) {
+        Ok(found) => found.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Examination::Unused),
+        Err(error) => return Err(unusable(&file, error)),
+    };
+    if length > BYTES_MAX {
+        return Ok(Examination::TooLarge(length));
+    }
+    let bytes = fs::read(&file).map_err(|error| unusable(&file, error))?;
+    // A process that has started meanwhile may have changed what was read.
+    if is_in_use(directory)? {
+        return Ok(Examination::InUse);
+    }
+    load(&file, &bytes, locks_max).map(Examination::Sound)
+}
+
+fn is_in_use(directory: &Path) -> Result<bool, String> {
+    let path = directory.join(LOCK_FILE);
+    let refused = |error: io::Error| format!("cannot use {}: {error}", path.display());
+    let lock = match File::open(&path) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(refused(error)),
+    };
+    match lock.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(refused(error)),
+    }
+}
+
+/// Loads a copy of the file, which may need to be repaired after a crash. Returns how many rows it has.
+fn load(file: &Path, bytes: &[u8], locks_max: usize) -> Result<u64, String> {
+    if bytes.is_empty() {
+        return Err(unusable(file, "it is empty"));
+    }
+    let copy = InMemoryBackend::new();
+    let copied = copy.set_len(bytes.len() as u64);
+    copied
+        .and_then(|()| copy.write(0, bytes))
+        .map_err(|error| format!("{} cannot be copied: {error}", file.display()))?;
+    let opened = builder_of_databases()
+        .set_check_integrity_on_open(true)
+        .create_with_backend(copy);
+    let database = opened.map_err(|error| unusable(file, error))?;
+    let begin = |_| (Loading::new(locks_max, Downtime::default()), 0);
+    let (_, rows) = read(&database, file, begin, |(loading, rows), key, value| {
+        *rows += 1;
+        loading
+            .row(key, value)
+            .map_err(|invalid| invalid.to_string())
+    })?;
+    Ok(rows)
+}

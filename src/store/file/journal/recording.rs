@@ -1,0 +1,60 @@
+//! How the steps of the state get into the journal, and how fast those may be that nobody waits for. When a commit writes
+//! them is not known here.
+
+use async_trait::async_trait;
+
+use super::super::super::memory::Journal;
+use super::super::super::state::{Notification, State, StoreTime};
+use super::super::batch::Progress;
+use super::FileJournal;
+
+/// With more rows than this in one commit, sweeps and evictions wait: everybody else waits for the whole commit.
+const ROWS_PER_COMMIT: usize = 2_048;
+/// The same while the disk is full. Each row may be on another page, and what replaces them has to fit into what was
+/// the reserve.
+const ROWS_WHEN_FULL: usize = 512;
+
+#[async_trait]
+impl Journal for FileJournal {
+    fn record(&self, state: &State, now: StoreTime, notifications: Vec<Notification>) {
+        let mut rows = state.encode_changed_rows(self.downtime).peekable();
+        if rows.peek().is_none() && notifications.is_empty() {
+            return;
+        }
+        let mut state = self.state();
+        state.batch.rows.extend(rows);
+        state.batch.notifications.extend(notifications);
+        state.batch.now = now;
+        state.batch.is_due = true;
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    fn is_full(&self) -> bool {
+        self.is_full()
+    }
+
+    async fn room(&self) -> bool {
+        let rows_max = match self.is_full() {
+            true => ROWS_WHEN_FULL,
+            false => ROWS_PER_COMMIT,
+        };
+        loop {
+            let mut progress = {
+                let state = self.state();
+                // The next commit may come at any time or never.
+                if state.trouble.is_some() || state.is_closed {
+                    return false;
+                }
+                if state.batch.rows.len() <= rows_max {
+                    return true;
+                }
+                state.batch.progress.subscribe()
+            };
+            // An error says that the batch is gone, too.
+            let _ = progress
+                .wait_for(|progress| *progress != Progress::Pending)
+                .await;
+        }
+    }
+}

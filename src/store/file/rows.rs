@@ -1,0 +1,101 @@
+//! The rows in the database: one table, and the row of the clocks. What the rows mean, and where the database is, is not
+//! known here.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::Path;
+
+use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+
+use super::super::state::StoreTime;
+
+pub(super) const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("rows");
+/// The row of the clocks. No other kind of row has a key that begins like this.
+const CLOCKS_KEY: &[u8] = b"k";
+const CLOCKS_VERSION: u8 = 1;
+
+/// Rows to write: the key, and the value or none if the row is gone.
+pub(super) type Rows = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// What the two clocks showed when they were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Clocks {
+    /// The store's clock, which no restart sets back.
+    pub(super) store: StoreTime,
+    /// The clock of the rows, which stands still while no process runs.
+    pub(super) rows: StoreTime,
+}
+
+impl Clocks {
+    fn to_bytes(self) -> Vec<u8> {
+        let [store, rows] = [self.store, self.rows].map(|time| time.unix_us().to_be_bytes());
+        [&[CLOCKS_VERSION], &store[..], &rows[..]].concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (version, times) = bytes.split_first()?;
+        let (store, rows) = times.split_first_chunk()?;
+        let [store, rows] = [*store, rows.try_into().ok()?].map(u64::from_be_bytes);
+        (*version == CLOCKS_VERSION).then(|| Self {
+            store: StoreTime::from_unix_us(store),
+            rows: StoreTime::from_unix_us(rows),
+        })
+    }
+}
+
+/// Reads all rows of the database in this file, the clocks first.
+///
+/// # Errors
+/// Why the file cannot be used, and what to do.
+pub(super) fn read<T>(
+    database: &Database,
+    file: &Path,
+    begin: impl FnOnce(Clocks) -> T,
+    mut row: impl FnMut(&mut T, &[u8], &[u8]) -> Result<(), String>,
+) -> Result<T, String> {
+    let unusable = |error: &dyn Display| unusable(file, error);
+    let transaction = database.begin_read().map_err(|error| unusable(&error))?;
+    let table = transaction.open_table(ROWS);
+    let table = table.map_err(|error| unusable(&error))?;
+    let clocks = table.get(CLOCKS_KEY).map_err(|error| unusable(&error))?;
+    let clocks = clocks.and_then(|clocks| Clocks::from_bytes(clocks.value()));
+    let clocks = clocks.ok_or_else(|| unusable(&"it has no clocks that can be read"))?;
+    let mut taken = begin(clocks);
+    for entry in table.iter().map_err(|error| unusable(&error))? {
+        let (key, value) = entry.map_err(|error| unusable(&error))?;
+        if key.value() != CLOCKS_KEY {
+            row(&mut taken, key.value(), value.value()).map_err(|error| unusable(&error))?;
+        }
+    }
+    Ok(taken)
+}
+
+/// One transaction. It has the default durability, which is that of `fsync`. One phase is enough: the checksums tell a
+/// commit that was cut short from a complete one.
+pub(super) fn write<'a>(
+    database: &Database,
+    rows: impl IntoIterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,
+    clocks: Clocks,
+) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        let mut table = transaction.open_table(ROWS)?;
+        for (key, value) in rows {
+            match value {
+                Some(value) => table.insert(&key[..], &value[..])?,
+                None => table.remove(&key[..])?,
+            };
+        }
+        table.insert(CLOCKS_KEY, &clocks.to_bytes()[..])?;
+    }
+    Ok(transaction.commit()?)
+}
+
+/// Why a database cannot be used, and what to do.
+pub(super) fn unusable(file: &Path, error: impl Display) -> String {
+    format!(
+        "{} cannot be used: {error}. Restore the directory from a backup; or, if no lease from before may still be alive, \
+         move the file away to start without any",
+        file.display()
+    )
+}
