@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::header::{Header, HeaderBuilder};
 use utoipa::openapi::response::{Response, ResponseBuilder};
+use utoipa::openapi::schema::AdditionalProperties;
 use utoipa::openapi::{
     ContentBuilder, KnownFormat, ObjectBuilder, Ref, RefOr, ResponsesBuilder, SchemaFormat, Type,
     example::{Example, ExampleBuilder},
@@ -59,6 +60,15 @@ pub(super) fn text(description: &str, content_type: &str) -> ResponseBuilder {
     let schema = ObjectBuilder::new().schema_type(Type::String);
     let content = ContentBuilder::new().schema(Some(schema)).build();
     bare(description).content(content_type, content)
+}
+
+/// A JSON object with any fields.
+pub(super) fn any_object(description: &str) -> ResponseBuilder {
+    let schema = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .additional_properties(Some(AdditionalProperties::FreeForm(true)));
+    let content = ContentBuilder::new().schema(Some(schema)).build();
+    bare(description).content("application/json", content)
 }
 
 pub(super) fn header(description: &str) -> Header {

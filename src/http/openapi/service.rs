@@ -5,7 +5,7 @@ use utoipa::openapi::path::{HttpMethod, OperationBuilder, ParameterBuilder, Para
 use utoipa::openapi::response::{ResponseBuilder, ResponsesBuilder};
 use utoipa::openapi::{ObjectBuilder, Required, Type};
 
-use super::responses::{bare, header, of, refusals, text};
+use super::responses::{any_object, bare, header, of, refusals, text};
 use super::{Described, fields};
 use crate::http::health::Health;
 use crate::http::pages::{Index, Version};
@@ -15,7 +15,7 @@ use crate::http::routes::Route;
 
 pub(super) fn operations() -> Vec<Described> {
     let get = |route, operation: OperationBuilder| (route, HttpMethod::Get, operation.build());
-    let document = text("The document.", "application/json");
+    let document = any_object("The document.");
     let page = of::<Page>("What the problem means and what to do.", None);
     let pages = of::<Pages>("All problems.", None);
     vec![
