@@ -111,11 +111,11 @@ impl HttpMetrics {
         status: StatusCode,
         took: Duration,
     ) {
-        let is_method =
-            |known: &&str| *known == method.as_str() && status != StatusCode::METHOD_NOT_ALLOWED;
+        let name = method.as_str();
         let method = METHODS
             .iter()
-            .position(is_method)
+            .position(|known| *known == name)
+            .filter(|_| status != StatusCode::METHOD_NOT_ALLOWED)
             .unwrap_or(METHODS.len() - 1);
         let status = STATUSES
             .iter()
