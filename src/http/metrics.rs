@@ -24,7 +24,7 @@ pub const BUCKETS: (&str, &[f64]) = (
 /// The methods of the interface. All others share a label, and so do those that a route does not have: clients cannot
 /// fill the registry with them.
 const METHODS: [&str; 8] = [
-    "GET", "HEAD", "POST", "PUT", "DELETE", "LOCK", "UNLOCK", "_OTHER",
+    "POST", "PUT", "DELETE", "GET", "HEAD", "LOCK", "UNLOCK", "_OTHER",
 ];
 /// Every status that a route responds with.
 const STATUSES: [(u16, &str); 19] = [
