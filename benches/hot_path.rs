@@ -157,7 +157,7 @@ async fn serve(store: &str) -> TcpStream {
     TcpStream::connect(address).await.unwrap()
 }
 
-/// At most so many instructions for one request.
+/// At most so many instructions for one request. Runs differ by up to 0.2 %, so a limit is about 1 % above the last figure.
 fn at_most(instructions: usize) -> LibraryBenchmarkConfig {
     let mut callgrind = Callgrind::default();
     // A Redis is started before anything is counted, and is not to run under valgrind.
@@ -183,7 +183,7 @@ fn memory_renew(mut rig: Rig) -> Rig {
     rig
 }
 
-#[library_benchmark(config = at_most(33_200))]
+#[library_benchmark(config = at_most(33_500))]
 #[bench::one(Rig::memory().held())]
 fn memory_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");
