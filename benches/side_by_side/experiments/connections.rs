@@ -102,7 +102,7 @@ async fn microseconds(connection: &mut Connection) -> f64 {
         method: "POST",
         path: &path,
         token: None,
-        body: "ttl=60s",
+        body: r#"{"ttl":"60s"}"#,
     };
     let asked = Instant::now();
     let answer = connection.ask(request).await.unwrap();
