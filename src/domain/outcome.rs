@@ -111,7 +111,7 @@ pub struct Waiting {
     /// process, so those should recheck too.
     pub restored: bool,
     /// Whether an earlier try of this same request may still reach the store and be granted.
-    pub is_unsure: bool,
+    pub has_ambiguous_attempt: bool,
 }
 
 /// A lock that the claim cannot be granted now.

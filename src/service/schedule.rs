@@ -187,8 +187,8 @@ impl HeadSchedule {
         }
     }
 
-    /// The poll that was sent then was answered. `recheck_in` is when something expires, counted from the request.
-    pub(super) fn answered(&mut self, sent: Instant, recheck_in: Option<Duration>, pace: PollPace) {
+    /// The poll that was sent at `sent` was answered. `recheck_in` is when something expires, counted from the request.
+    pub(super) fn on_answer(&mut self, sent: Instant, recheck_in: Option<Duration>, pace: PollPace) {
         let regular = sent + backoff::jittered(pace.of_head);
         let recheck = recheck_in.map(|recheck_in| sent + recheck_in + backoff::past_expiry());
         self.poll_at = recheck.map_or(regular, |recheck| recheck.min(regular));
@@ -352,10 +352,10 @@ mod tests {
         let now = Instant::now();
         let mut head = HeadSchedule::new(now);
         assert_eq!(head.next(now), now, "a new queue polls at once");
-        head.answered(now, None, PACE);
+        head.on_answer(now, None, PACE);
         let regular = head.next(now);
         assert_jittered(NextStep::Sleep(Some(regular)), now, PACE.of_head);
-        head.answered(now, Some(SECOND), PACE);
+        head.on_answer(now, Some(SECOND), PACE);
         let recheck = head.next(now);
         assert!(now + SECOND < recheck && recheck < now + SECOND * 2);
         head.reserve(now);

@@ -127,7 +127,7 @@ impl MemoryStore {
     ) -> Result<T, StoreError> {
         let at_once = || {
             self.guard(|guarded, now| {
-                let is_up_to_date = guarded.step(now, |state, now| state.catch_up(now, names));
+                let is_up_to_date = guarded.step(now, |state, now| state.expire_due(now, names));
                 is_up_to_date.then(|| guarded.step(now, &step))
             })
         };

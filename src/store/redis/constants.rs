@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::keys::{self, prefix};
 use crate::domain::{AnswerRoom, Bucket, Fence};
-use crate::store::{LAST_CALL, RESERVATION_TTL, TOMBSTONE_TTL};
+use crate::store::{RESERVATION_EXTENSION, RESERVATION_TTL, TOMBSTONE_TTL};
 
 macro_rules! numbers {
     ($table:ident: $($(#[$doc:meta])* $name:ident = $value:expr;)+) => {
@@ -37,7 +37,7 @@ numbers! { TIMES:
     RESERVATION_MS = millis(RESERVATION_TTL);
     /// How much longer a reservation lasts that is found expired: if the store or the whole machine stalled, the
     /// process could not claim it, and its request may be the next to run.
-    LAST_CALL_MS = millis(LAST_CALL);
+    RESERVATION_EXTENSION_MS = millis(RESERVATION_EXTENSION);
     /// How much longer the set of a process's waiters lives than the process may take to poll: the store may be
     /// unavailable that long.
     OUTAGE_MS = 6_000;

@@ -129,7 +129,7 @@ impl RedisStore {
         };
         let trouble = match timeout_at(deadline, checking).await {
             Ok(Ok(_)) => {
-                self.node.recovery.is_back(began);
+                self.node.recovery.note_answer(began);
                 // The address may lead to a suitable Redis by now, for example after a failover.
                 if self.node.recovery.is_refused() {
                     connection.abandon();

@@ -233,8 +233,8 @@ impl ManageConnection for Manager {
         let began = Instant::now();
         let opened = self.open().await;
         match &opened {
-            Ok(_) => self.recovery.is_connected(),
-            Err(_) => self.recovery.is_not_connected(began),
+            Ok(_) => self.recovery.note_connected(),
+            Err(_) => self.recovery.note_not_connected(began),
         }
         *self.refusal.lock().expect(UNPOISONED) = opened.as_ref().err().cloned();
         opened

@@ -308,7 +308,7 @@ impl RedisStore {
     ) -> Result<Acquired, StoreError> {
         match acquired {
             Acquired::Waiting(waiting) => Ok(Acquired::Waiting(Waiting {
-                is_unsure: true,
+                has_ambiguous_attempt: true,
                 ..waiting
             })),
             Acquired::Granted(_) | Acquired::Superseded | Acquired::WaitExpired => Ok(acquired),

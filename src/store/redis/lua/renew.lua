@@ -101,7 +101,7 @@ for number, lock in ipairs(locks) do
 end
 
 -- Turns the record of an exclusive lease into that of a shared one.
-local function step_down(lock, kept_ms, until_ms)
+local function downgrade(lock, kept_ms, until_ms)
     local fields = {}
     for index, field in ipairs(redis.call('HGETALL', lock.key)) do
         fields[index] = field
@@ -122,7 +122,7 @@ local function renew(lock, record)
         extend_ttl(holders_key(lock), kept_ms)
         extend_ttl(lock.key, kept_ms)
     elseif mode == 's' then
-        step_down(lock, kept_ms, until_ms)
+        downgrade(lock, kept_ms, until_ms)
         reserve(lock)
     end
     if is_repeat then

@@ -42,8 +42,8 @@ local function is_passed_over(lock)
     if not lock.passes_over or reservation_left_ms(lock) > 0 then
         return false
     end
-    if lock.reservation_ms ~= LAST_CALL_MS then
-        reserve_for(lock, lock.reserved_for, LAST_CALL_MS)
+    if lock.reservation_ms ~= RESERVATION_EXTENSION_MS then
+        reserve_for(lock, lock.reserved_for, RESERVATION_EXTENSION_MS)
         return false
     end
     return true
