@@ -30,8 +30,9 @@
 //! 9. `Node::try_once`: a connection, and the check that the reply belongs to the request.
 //! 10. `store::redis::scripts`, `ScriptRequest::send`: `EVALSHA`.
 //!
-//! The leases come back as [`domain::Granted`] in [`domain::Acquired`] and then in [`service::AcquireAnswer`], and the
-//! response writes them as `http::wire::GrantView`.
+//! The leases come back as [`domain::Granted`]: in [`domain::Acquired`] from the store, in the outcome of
+//! [`service::AcquireAnswer`] from the service, and as `http::wire::GrantView` in the response. Between 7 and 10 the Redis
+//! store adds what only it has to know, the epoch of the connection and the answers that repeat a request.
 //!
 //! A request that waits goes from 5 to `service::wait_loop`, which polls the store whenever `service::schedule` says so.
 

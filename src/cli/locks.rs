@@ -46,7 +46,7 @@ pub(super) fn commands() -> [Command; 3] {
         .value_name("TEXT")
         .help("Why, for those who are evicted and for the log of the service");
     let evict = Command::new("evict")
-        .about("Take a lock away from all who hold it, without asking back; print who they were")
+        .about("Take a lock away from all who hold it, without a prompt; print who they were")
         .arg(name_argument("The lock"))
         .arg(reason)
         .args(output::arguments(

@@ -32,7 +32,7 @@ const INVISIBLE: [(char, char); 18] = [
 /// character, one that breaks lines or changes the text direction, or an invisible one.
 ///
 /// Joiners of emoji and of some scripts are among them. Two owners that differ only by a joiner can look the same, and no
-/// simple rule tells such a joiner from one that is needed.
+/// simple rule distinguishes such a joiner from one that is needed.
 #[must_use]
 pub fn is_unprintable(letter: char) -> bool {
     letter.is_control()
@@ -41,7 +41,7 @@ pub fn is_unprintable(letter: char) -> bool {
             .any(|(first, last)| (*first..=*last).contains(&letter))
 }
 
-/// The text for others to read: U+FFFD stands in place of each unprintable character.
+/// The text for others to read, with U+FFFD in place of each unprintable character.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     match text.contains(is_unprintable) {

@@ -36,8 +36,8 @@ const EVICTED_PER_STEP: usize = 64;
 /// After so many steps of such work there is a pause, so that it leaves most of a core to requests.
 const STEPS_PER_PAUSE: usize = 8;
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long an operation waits until what has expired on its locks is ended, which is enough for tens of thousands of
-/// leases. Meanwhile it counts as one in the store.
+/// How long an operation waits while the expired leases on its locks are ended: long enough for tens of thousands of
+/// them. Meanwhile it counts as an operation in the store.
 const CLEARING_MAX: Duration = Duration::from_millis(50);
 /// How often such work lets others go first before a step.
 const YIELDS_MAX: usize = 100;
@@ -112,7 +112,7 @@ impl MemoryStore {
         self.guard(|guarded, now| guarded.step(now, step))
     }
 
-    /// Runs one step on these locks. If much has expired on them, that is ended before, in steps of their own.
+    /// Runs one step on these locks. If many leases have expired on them, those are ended first, in steps of their own.
     ///
     /// # Errors
     /// That took too long; nothing was done then.

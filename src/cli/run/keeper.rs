@@ -48,7 +48,7 @@ pub(super) struct LeaseKeeper {
     /// The depth to step back to at the end, if an outer `run` holds the lock.
     pub(super) outer_depth: Option<u16>,
     pub(super) lease: GrantedLease,
-    /// When the request was sent that confirmed the lease last.
+    /// When the last request that confirmed the lease was sent.
     pub(super) confirmed_at: BootTime,
     pub(super) kill_after: Option<Duration>,
 }

@@ -36,7 +36,7 @@ pub(in crate::http) const TERRAFORM_FIELDS: [&str; 2] = ["ttl", "wait"];
 /// The methods that the backend can be configured to use.
 const METHODS: &str = "LOCK,UNLOCK,POST,DELETE";
 
-/// What Terraform tells about the run that locks, and shows to those that it refuses.
+/// What Terraform sends about the run that locks. It shows this to those that it refuses.
 #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[schema(as = TerraformLockInfo)]
 #[serde(rename_all = "PascalCase", default)]

@@ -114,8 +114,8 @@ numbers! { CODES:
 }
 
 letters! { LETTERS:
-    /// The first letter of the mark of an ended claim. Redis stores small integers once for all keys, so the digits take
-    /// no memory of their own.
+    /// The first letter of a tombstone, which is called a mark in the scripts. Redis stores small integers once for all
+    /// keys, so the digits take no memory of their own.
     MARK_RELEASED = b'1';
     /// The lease expired.
     MARK_EXPIRED = b'2';
@@ -154,7 +154,7 @@ texts! { TEXTS:
     CLOCK_CHANNEL = keys::CLOCK_CHANNEL;
 }
 
-/// The Lua literal that a name stands for.
+/// The Lua literal of a name.
 pub(super) fn literal(name: &str) -> Option<String> {
     let number = |name: &str| {
         let mut numbers = [TIMES, BOUNDS, CODES].into_iter().flatten();

@@ -34,7 +34,7 @@ const AMID_SCRIPT: &str = " on @user_script:";
 const AMID_SCRIPT_6: &str = "Error running script (call to f_";
 
 impl Failure {
-    /// One that another try at once would meet again.
+    /// A failure that would occur again at once.
     pub(super) fn new(fault: Fault, fate: Fate, detail: impl Into<String>) -> Self {
         Self {
             fault,

@@ -122,7 +122,8 @@ impl Node {
         Ok(renewed)
     }
 
-    /// Makes the answer of a release ready to be reported. A step back has the epoch of its connection, because it leaves a lease to wait for.
+    /// Makes the answer of a release ready to be reported. A step back has the epoch of its connection, because it leaves
+    /// a lease that new grants must wait for if it is lost.
     pub(super) async fn report_released(
         &self,
         reply: ReleaseReply,
@@ -249,7 +250,7 @@ impl Node {
     /// Makes sure that all processes know of leases this long. One of many requests announces it.
     async fn share(&self, ttl: Duration, deadline: Instant) -> Result<(), StoreError> {
         let Ok(_announcing) = timeout_at(deadline, self.announcing.lock()).await else {
-            let detail = "the other processes could not be told in time";
+            let detail = "the other processes could not be notified in time";
             return Err(StoreError::unknown(Fault::Timeout, detail));
         };
         if self.recovery.use_ttl(ttl) {

@@ -18,7 +18,7 @@ pub(super) struct NameIndex {
     chunks: Vec<NameChunk>,
 }
 
-/// A cursor in the order.
+/// A position in the order.
 #[derive(Clone, Copy)]
 pub(super) struct IndexCursor {
     chunk: usize,

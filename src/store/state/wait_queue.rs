@@ -123,7 +123,7 @@ impl WaitQueue {
         Some(&self.tickets[claim])
     }
 
-    /// Whether no waiter precedes a claim with this sequence number, or one without.
+    /// Whether no waiter precedes a claim with this sequence number, or a claim that has none.
     pub(super) fn is_turn_of(&self, sequence: Option<u64>) -> bool {
         self.first()
             .is_none_or(|first| sequence.is_some_and(|sequence| sequence <= first.sequence))
@@ -235,8 +235,8 @@ impl WaitQueue {
         ticket.is_some_and(|ticket| ticket.until <= now) && self.remove(claim).is_some()
     }
 
-    /// Reserves the lock for the head waiter if a poll would end its wait (`ends_wait`), and cancels the reservation otherwise.
-    /// Returns whether the process must be notified.
+    /// Reserves the lock for the head waiter if a poll would end its wait (`ends_wait`), and cancels the reservation
+    /// otherwise. Returns whether the process must be notified.
     pub(super) fn reserve(&mut self, ends_wait: bool, now: StoreTime) -> bool {
         let Some(sequence) = self.first().map(|first| first.sequence) else {
             return false;
