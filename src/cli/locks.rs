@@ -138,7 +138,7 @@ pub(super) fn evict(matches: &ArgMatches, environment: &Environment) -> Result<E
     let mut client = service::client(matches, environment)?;
     let form = OutputForm::of(matches);
     service::block_on(async {
-        // A repetition could evict those who have taken the lock since.
+        // A repetition could evict claims that were granted the lock since.
         let answer = service::ask(&mut client, &call, Repeat::IfNotExecuted, form.say()).await;
         let is_unclear = match &answer {
             Ok(answer) => answer.body["outcome"] == "unknown",

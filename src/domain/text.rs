@@ -1,11 +1,11 @@
 //! Which characters a text may not show to others as they are, and how it is shown without them.
 //!
-//! Where they are refused and where they are replaced is decided by those who read and show texts, not here.
+//! Where they are refused and where they are replaced is decided where texts are read and shown, not here.
 
 use std::borrow::Cow;
 
-/// What is not a control character of Unicode, but breaks lines, changes the text direction or is not visible at all: the
-/// property `Default_Ignorable_Code_Point`, the separators of lines and paragraphs, the marks of annotations and the
+/// The characters that are no control characters of Unicode, but break lines, change the text direction or are invisible:
+/// the property `Default_Ignorable_Code_Point`, the separators of lines and paragraphs, the marks of annotations and the
 /// joiners of hieroglyphs. In order.
 const INVISIBLE: [(char, char); 18] = [
     ('\u{ad}', '\u{ad}'),

@@ -260,6 +260,7 @@ impl Protocol {
         }))
     }
 
+    /// A connection is closed because no request has arrived in time.
     fn on_silence(&self) {
         self.refusals.count(Limit::HeadTimeout);
         tracing::debug!("closed a connection that sent no request in time");

@@ -1,8 +1,9 @@
 //! The embedded store's state machine: a pure function of the state, an operation and the time.
 //!
 //! Nothing here does I/O, reads a clock, draws random numbers or knows a runtime. Each method of [`State`] is one atomic
-//! step. It returns the answer, the notifications to deliver and the rows that changed; whoever runs it decides when an
-//! answer goes out, and what is written before. Of a token only the [digest](ClaimDigest) is kept, as in Redis.
+//! step. It returns the answer, the notifications to deliver and the rows that changed; the store that runs it
+//! decides when an answer goes out, and what is written before. Of a token, only the [digest](ClaimDigest) is kept, as in
+//! Redis.
 
 mod acquire;
 mod bytes;

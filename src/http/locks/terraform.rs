@@ -157,7 +157,7 @@ async fn lock(
     Ok(response)
 }
 
-/// What Terraform knows about the holder. It prints nothing of that but the id, so the id says the rest as well.
+/// The answer to a refused run: the lock info of the holder. Terraform prints only its id, so the id has the rest, too.
 fn refused(claim: &Claim, blocked_by: &[Conflict]) -> Response {
     let conflict = blocked_by.first();
     let mut info = conflict

@@ -279,8 +279,8 @@ impl FileJournal {
         true
     }
 
-    /// Notes whether there is a reserve. Without one claims are refused. That may last only if the disk lacks room, which
-    /// ended leases give back; anything else somebody has to repair.
+    /// Notes whether there is a reserve. Without one, claims are refused. If the disk lacks room, ended leases will make
+    /// some; any other cause has to be repaired.
     fn note_reserve(&self, made: Result<(), redb::Error>) {
         let error = made.as_ref().err();
         let trouble = error.filter(|error| !is_lack_of_room(error)).map(|error| {

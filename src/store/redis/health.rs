@@ -143,7 +143,7 @@ impl RedisStore {
         Err(trouble.into())
     }
 
-    /// Too few replicas are a finding; a right that is missing lasts until somebody grants it.
+    /// Too few replicas are a finding; a missing right lasts until an operator grants it.
     async fn check_replicas(&self, deadline: Instant) -> Result<(), CheckFailure> {
         if let Some(replication) = &self.node.replication
             && let Ok(Err(failure)) = timeout_at(deadline, replication.check()).await

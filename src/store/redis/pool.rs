@@ -147,7 +147,7 @@ impl Pool {
             }
             None => Failure::new(Fault::Io, Fate::NotDone, what),
         };
-        // What may pass is worth the rest of the time that the request has.
+        // A failure that may pass is worth retrying for the rest of the request's time.
         failure.is_worth_retrying = !failure.is_lasting();
         failure
     }

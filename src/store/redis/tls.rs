@@ -133,7 +133,7 @@ pub(super) async fn is_spoken_on(stream: TcpStream) -> bool {
     }
 }
 
-/// What an error says about TLS; none if nothing.
+/// The TLS problem behind an error; none if the error is another one.
 pub(super) fn problem_in(error: &RedisError, has_identity: bool) -> Option<TlsProblem> {
     let source = error.source()?;
     let shared = source.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
