@@ -44,7 +44,7 @@ pub(super) fn commands() -> [Command; 3] {
     let reason = Arg::new("reason")
         .long("reason")
         .value_name("TEXT")
-        .help("Why, for those who are evicted and for the log of the service");
+        .help("The reason, for the evicted holders and the log of the service");
     let evict = Command::new("evict")
         .about("Take a lock away from all who hold it, without a prompt; print who they were")
         .arg(name_argument("The lock"))

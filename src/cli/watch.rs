@@ -48,7 +48,7 @@ pub(super) fn command() -> Command {
         .long("prefix")
         .value_name("PREFIX")
         .conflicts_with("name")
-        .help("The locks whose names begin like this");
+        .help("All locks whose names begin with this");
     let json = Arg::new("json")
         .long("json")
         .action(ArgAction::SetTrue)

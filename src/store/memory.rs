@@ -143,7 +143,7 @@ impl MemoryStore {
         };
         let give_up_at = deadline.min(Instant::now() + CLEARING_MAX);
         timeout_at(give_up_at, in_steps).await.map_err(|_| {
-            let detail = "more has expired on the lock than could be cleared away in time";
+            let detail = "more leases have expired on the lock than could be ended in time";
             StoreError::unavailable(Fault::Timeout, detail)
         })
     }

@@ -97,7 +97,7 @@ fn body() -> RequestBody {
             "Path": "",
         })));
     RequestBodyBuilder::new()
-        .description(Some("What Terraform tells about its run."))
+        .description(Some("The lock info that Terraform sends about its run."))
         .required(Some(Required::True))
         .content("application/json", info.build())
         .build()

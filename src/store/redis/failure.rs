@@ -173,7 +173,7 @@ impl Failure {
             Fault::Busy => "it is starting, or busy with a script",
             Fault::Full | Fault::Limit => "it has no room for more data",
             Fault::Refused => "it would lose leases",
-            Fault::Corrupt => "its answer made no sense; the log has it",
+            Fault::Corrupt => "its answer is invalid; the log has it",
         };
         why.to_owned()
     }

@@ -200,7 +200,7 @@ impl Node {
         };
         match read(reply) {
             Ok(answer) => Ok((answer, connection.epoch)),
-            Err(Malformed) => Err(Failure::corrupt("an answer out of form")),
+            Err(Malformed) => Err(Failure::corrupt("an answer that its script cannot give")),
         }
     }
 }

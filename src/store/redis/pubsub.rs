@@ -163,7 +163,7 @@ impl PubSub {
             .set((listener, AbortOnDropHandle::new(task)))
             .is_err()
         {
-            panic!("a store is attached to once");
+            panic!("the listener is set once");
         }
     }
 

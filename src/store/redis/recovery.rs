@@ -119,7 +119,7 @@ impl Recovery {
         }
         Err((
             redis::ErrorKind::Client,
-            "the data change as often as they are looked at",
+            "the data changed at each of several checks",
         )
             .into())
     }
@@ -165,10 +165,10 @@ impl Recovery {
         let answer = Reply::to(request.id, value).and_then(|reply| RecoveryReply::read(reply).ok());
         let answer = answer.ok_or((
             redis::ErrorKind::Client,
-            "the recovery script answered out of form",
+            "the recovery script gave an invalid answer",
         ))?;
         if answer.went_back {
-            tracing::warn!("the clock of the store was set back; all locks are looked at once");
+            tracing::warn!("the clock of the store was set back; every lock is checked");
             self.went_back.notify_one();
         }
         self.fleet.longest_ttl.announced(used_ms);

@@ -314,7 +314,7 @@ impl RedisStore {
             })),
             Acquired::Granted(_) | Acquired::Superseded | Acquired::WaitExpired => Ok(acquired),
             Acquired::Refused(Refused::Ended(lost)) if lost.reason.ran_out() => {
-                let detail = "an earlier try may have been granted, and its lease have run out";
+                let detail = "an earlier try may have been granted a lease that has expired";
                 Err(StoreError::unknown(Fault::Timeout, detail))
             }
             Acquired::Refused(_) => {

@@ -198,7 +198,7 @@ impl Sentinels {
         let answer: RedisResult<PipelineAnswer> = commands.query_async(&mut connection).await;
         let (id, state, primary, others) = answer.map_err(|error| refused(&error))?;
         let answer = SentinelAnswer::of(id, &state, primary, &others);
-        answer.ok_or_else(|| Failure::corrupt("an answer of a Sentinel out of form"))
+        answer.ok_or_else(|| Failure::corrupt("an invalid answer of a Sentinel"))
     }
 }
 
@@ -265,7 +265,7 @@ fn refused(error: &redis::RedisError) -> Failure {
         lasting.because("its Sentinels watch no primary of the name in the store's URL")
     } else if mentions("unknown command") {
         let lasting = Failure::new(Fault::Protocol, Fate::NotDone, failure.detail);
-        lasting.because("what answers is no Sentinel; check hosts and ports in the store's URL")
+        lasting.because("the server that answers is no Sentinel; check hosts and ports in the store's URL")
     } else {
         failure
     }
