@@ -8,7 +8,8 @@
 //! - [`store`]: the state. The [`store::LockStore`] contract, and its implementations.
 //! - [`service`]: timing. Deadlines, waiting in queues, streams, unclaimed grants, unknown outcomes.
 //! - [`http`]: the wire. It parses requests into claims and encodes outcomes as responses and problems. Only it knows
-//!   axum, except for the types of HTTP that [`server`] passes on.
+//!   axum, except for the types of HTTP that [`server`] passes on. Of [`store`] it uses the errors, the health and the
+//!   query of a listing, which the service passes on unchanged.
 //!
 //! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`client`] (the service as the
 //! commands see it, over HTTP), [`limits`] (what may be in use at once), `backoff` (pauses between attempts), `tls` (TLS to
