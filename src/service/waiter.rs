@@ -147,7 +147,7 @@ pub(super) struct LockQueue {
     pub(super) head: HeadSchedule,
     /// When the last answered request was sent, which is the process's last heartbeat to the store.
     last_contact: Option<Instant>,
-    /// When the request was sent that found places lost; since then all waiters poll once, one after the other.
+    /// When the request that found places lost was sent; since then all waiters poll once, one after the other.
     restoring: Option<Instant>,
 }
 
