@@ -7,7 +7,7 @@ use std::ops::{Index, IndexMut};
 
 use super::StoreTime;
 use super::lock::Lock;
-use super::name_index::{NameIndex, IndexCursor};
+use super::name_index::{IndexCursor, NameIndex};
 use crate::domain::LockName;
 
 /// How many slots a chunk has: as many as a `u64` has bits.

@@ -101,7 +101,11 @@ impl NameIndex {
     }
 
     /// Removes the slot at a cursor where [`search`](Self::search) has found it.
-    pub(super) fn remove<'a>(&mut self, cursor: IndexCursor, name_of: impl Fn(SlabKey) -> &'a LockName) {
+    pub(super) fn remove<'a>(
+        &mut self,
+        cursor: IndexCursor,
+        name_of: impl Fn(SlabKey) -> &'a LockName,
+    ) {
         let Some(chunk) = self.chunks.get_mut(cursor.chunk) else {
             return;
         };

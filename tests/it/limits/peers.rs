@@ -21,7 +21,11 @@ fn app() -> Router {
 }
 
 /// Opens `count` connections and returns those that get a response.
-async fn streams_with_answers(address: std::net::SocketAddr, from: u8, count: usize) -> Vec<TcpStream> {
+async fn streams_with_answers(
+    address: std::net::SocketAddr,
+    from: u8,
+    count: usize,
+) -> Vec<TcpStream> {
     let mut answered = Vec::new();
     for _ in 0..count {
         let mut stream = connect_from(peer(from), address).await.unwrap();
