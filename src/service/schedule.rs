@@ -188,7 +188,12 @@ impl HeadSchedule {
     }
 
     /// The poll sent at `sent` was answered. `recheck_in` is when something expires, counted from the request.
-    pub(super) fn on_answer(&mut self, sent: Instant, recheck_in: Option<Duration>, pace: PollPace) {
+    pub(super) fn on_answer(
+        &mut self,
+        sent: Instant,
+        recheck_in: Option<Duration>,
+        pace: PollPace,
+    ) {
         let regular = sent + backoff::jittered(pace.of_head);
         let recheck = recheck_in.map(|recheck_in| sent + recheck_in + backoff::past_expiry());
         self.poll_at = recheck.map_or(regular, |recheck| recheck.min(regular));

@@ -265,7 +265,9 @@ fn refused(error: &redis::RedisError) -> Failure {
         lasting.because("its Sentinels watch no primary of the name in the store's URL")
     } else if mentions("unknown command") {
         let lasting = Failure::new(Fault::Protocol, Fate::NotDone, failure.detail);
-        lasting.because("the server that answers is no Sentinel; check hosts and ports in the store's URL")
+        lasting.because(
+            "the server that answers is no Sentinel; check hosts and ports in the store's URL",
+        )
     } else {
         failure
     }
