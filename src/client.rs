@@ -1,7 +1,8 @@
 //! A client of the service, for the commands: one connection that is kept, the key, and answers with their status.
 //!
 //! Every request of a claim has the token that the client chose, so a request whose answer was lost may be repeated.
-//! Requests are repeated here, except those that wait and those that keep a lease. Nothing here knows the server's layers above [`crate::domain`].
+//! Requests are repeated here, except those that wait and those that keep a lease. Of the layers of the server, only
+//! [`crate::domain`] is used here.
 
 mod claim;
 mod connection;

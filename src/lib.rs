@@ -8,7 +8,8 @@
 //! - [`store`]: the state. The [`store::LockStore`] contract, and its implementations.
 //! - [`service`]: timing. Deadlines, waiting in queues, streams, unclaimed grants, unknown outcomes.
 //! - [`http`]: the wire. It parses requests into claims and encodes outcomes as responses and problems. Only it knows
-//!   axum, except for the types of HTTP that [`server`] passes on.
+//!   axum, except for the types of HTTP that [`server`] passes on. Of [`store`] it uses the errors, the health and the
+//!   query of a listing, which the service passes on unchanged.
 //!
 //! Around them: [`config`] (one file of documented defaults), [`cli`] (the commands), [`client`] (the service as the
 //! commands see it, over HTTP), [`limits`] (what may be in use at once), `backoff` (pauses between attempts), `tls` (TLS to
@@ -30,8 +31,9 @@
 //! 9. `Node::try_once`: a connection, and the check that the reply belongs to the request.
 //! 10. `store::redis::scripts`, `ScriptRequest::send`: `EVALSHA`.
 //!
-//! The leases come back as [`domain::Granted`] in [`domain::Acquired`] and then in [`service::AcquireAnswer`], and the
-//! response writes them as `http::wire::GrantView`.
+//! The leases come back as [`domain::Granted`]: in [`domain::Acquired`] from the store, in the outcome of
+//! [`service::AcquireAnswer`] from the service, and as `http::wire::GrantView` in the response. Between 7 and 10 the Redis
+//! store adds what only it has to know, the epoch of the connection and the answers that repeat a request.
 //!
 //! A request that waits goes from 5 to `service::wait_loop`, which polls the store whenever `service::schedule` says so.
 

@@ -251,7 +251,7 @@ impl Refusals {
     /// Registers a counter for each limit.
     #[must_use]
     pub fn new(registry: &Metrics) -> Self {
-        let help = "What a limit refused or ended on this process, by the limit.";
+        let help = "What limits refused or ended on this process, by limit.";
         let counter = |limit: Limit| {
             registry.counter("leasehold_refused_total", help, &[("limit", limit.label())])
         };

@@ -226,7 +226,7 @@ impl LockService {
                 | Released::Repeated
                 | Released::NotHolder(_) => None,
             });
-            acquire::age(held, sent)?;
+            acquire::subtract_elapsed(held, sent)?;
             Ok(released)
         })
         .await
@@ -335,7 +335,7 @@ impl ServiceShared {
         self.metrics.renew(sent.elapsed(), &answer);
         let mut renewed = answer?;
         if let Renewed::Extended(renewals) = &mut renewed {
-            acquire::age(renewals.iter_mut().map(|renewal| &mut renewal.lease), sent)?;
+            acquire::subtract_elapsed(renewals.iter_mut().map(|renewal| &mut renewal.lease), sent)?;
         }
         Ok(renewed)
     }

@@ -29,12 +29,12 @@ pub use error::{Fault, StoreError};
 /// How long the tombstone of an ended claim is kept, so that late or repeated requests with its token learn of the end.
 pub const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
 
-/// How long a lock that opened is reserved for the head waiter's process before its [`LAST_CALL`].
+/// How long a lock that opened is first reserved for the head waiter's process.
 pub const RESERVATION_TTL: Duration = Duration::from_millis(700);
 
-/// The extension of a reservation, counted from when a request finds it expired; after it, the next process gets its
-/// turn. After a stall of the whole system, the first request to run must not find all the others too late.
-pub const LAST_CALL: Duration = Duration::from_millis(300);
+/// How much longer a reservation lasts, counted from when a request first finds it expired; then the next process gets
+/// its turn. After a stall of the whole system, the first request to run must not find all the others too late.
+pub const RESERVATION_EXTENSION: Duration = Duration::from_millis(300);
 
 /// How often a store is checked that has no setting for it.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -68,9 +68,9 @@ pub type StoreResult<T> = Result<T, StoreError>;
 ///   never loses its place, and a poll's answer delivers the grant. A fair claim does not overtake a queue, whether it
 ///   would wait or not.
 /// - **Reservations.** When a lock with waiters opens, the store calls [`Listener::reserved`] on the head waiter's
-///   process and keeps the lock for it for [`RESERVATION_TTL`] and a [`LAST_CALL`]; then the next process gets its
-///   turn. Losing that message delays a waiter until its next poll, and has no other effect. Silence alone costs no
-///   waiter its place: a store cannot tell a silent process from its own outage.
+///   process and keeps the lock for it for [`RESERVATION_TTL`] and a [`RESERVATION_EXTENSION`]; then the next process
+///   gets its turn. Losing that message delays a waiter until its next poll, and has no other effect. Silence alone costs
+///   no waiter its place: a store cannot distinguish a silent process from its own outage.
 /// - **Closed locks.** After a release before `min_hold`, and for `lock_delay` after an expiry or an eviction, the lock
 ///   is not granted; of a shared lock, the permits of the ended lease are not.
 /// - **No trace.** A lock that is free, not closed, not waited for, and whose last claim ended more than

@@ -73,7 +73,7 @@ func (l *Lease) Remaining() time.Duration {
 	}
 	left := l.grant.validFor - elapsed(l.confirmedAt)
 	if left <= 0 {
-		// It stays over, also if an answer to a renewal comes late: whoever asked was told that it is lost.
+		// It stays over, also if an answer to a renewal comes late: the lease was reported as lost.
 		l.lose(&Error{Kind: ErrLost, Code: "lease_expired", Detail: "it was not renewed in time"})
 		return 0
 	}

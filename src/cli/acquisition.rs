@@ -18,19 +18,19 @@ use crate::domain::{LockName, LockNames, Token, duration};
 
 /// The wait of one request: shorter than what proxies allow a request to take.
 const POLL: Duration = Duration::from_secs(25);
-/// The wait of the first request if something is said about it, so that it soon says whom the command waits for.
+/// The wait of the first request if the command prints notices: its answer says whom the command waits for.
 const FIRST_POLL: Duration = Duration::from_secs(1);
 /// How much longer than its wait a request may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a service is asked that has not answered yet.
+/// How long to try a service that has not answered yet.
 const UNREACHABLE_MAX: Duration = Duration::from_secs(10);
-/// How long a service is asked that has put the claim in the queue: it may be restarting.
+/// How long to try a service that has queued the claim and then stopped answering: it may be restarting.
 const AWAY_MAX: Duration = Duration::from_secs(60);
-/// How long nothing more is said about a wait where no terminal shows it: what a scheduled job writes is kept or mailed.
+/// The pause between two notices about a wait if stderr is no terminal: what a scheduled job prints is kept or mailed.
 const NOTICE_PAUSE: Duration = Duration::from_secs(60);
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A lease, its claim, and when the request was sent that it answers.
+/// A lease and its claim, and when the request for it was sent.
 pub(super) struct AcquiredLease {
     pub(super) claim: ClientClaim,
     pub(super) lease: GrantedLease,
@@ -39,14 +39,14 @@ pub(super) struct AcquiredLease {
     pub(super) answer: ServiceAnswer,
 }
 
-/// How an acquisition ended that did not fail.
+/// The end of an acquisition that did not fail.
 pub(super) enum AcquisitionEnd {
     Granted(Box<AcquiredLease>),
     /// A signal asked to stop. The claim has left the queue.
     Stopped(Signal),
 }
 
-/// One claim in line.
+/// One claim and its place in the queue.
 pub(super) struct Acquisition<'a> {
     client: &'a mut Client,
     claim: ClientClaim,
@@ -55,18 +55,18 @@ pub(super) struct Acquisition<'a> {
     begun_at: Instant,
     /// When the claim was last refused, and so had its place.
     refused_at: Option<Instant>,
-    /// Since when the service has granted the lock only to answer too late.
+    /// Since when every grant has expired before its answer arrived.
     late_since: Option<Instant>,
     pauses: RetryPauses,
     notice: LastNotice,
 }
 
-/// What was last said about the wait, and when.
+/// The last notice about the wait, and when it was printed.
 #[derive(Default)]
 struct LastNotice(Option<(String, Instant)>);
 
 impl LastNotice {
-    /// Whether to say this: it is something else than the last time, which was `pause` ago or longer.
+    /// Whether to print this: it differs from the last notice, which was printed `pause` ago or longer.
     fn is_due(&mut self, text: &str, now: Instant, pause: Duration) -> bool {
         let is_due = self
             .0
@@ -209,7 +209,7 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// A grant has ended before it was heard of. Its claim is over with it, so another one takes its place.
+    /// A grant has expired before its answer arrived. Its claim has ended with it, so a new claim replaces it.
     fn after_late_grant(&mut self) -> Result<Duration, ClientError> {
         self.claim = new_claim(self.options);
         self.after_useless_grant()

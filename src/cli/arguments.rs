@@ -111,7 +111,7 @@ pub(super) fn of_claim(help: ClaimHelp) -> [Arg; 8] {
             .long("shared")
             .short('s')
             .action(ArgAction::SetTrue)
-            .help("Hold the lock together with others that ask for the same"),
+            .help("Hold the lock together with other shared claims"),
         number("limit")
             .requires("shared")
             .help("With --shared: a semaphore with this many permits in all"),

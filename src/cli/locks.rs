@@ -44,9 +44,9 @@ pub(super) fn commands() -> [Command; 3] {
     let reason = Arg::new("reason")
         .long("reason")
         .value_name("TEXT")
-        .help("Why, for those who are evicted and for the log of the service");
+        .help("The reason, for the evicted holders and the log of the service");
     let evict = Command::new("evict")
-        .about("Take a lock away from all who hold it, without asking back; print who they were")
+        .about("Take a lock away from all who hold it, without a prompt; print who they were")
         .arg(name_argument("The lock"))
         .arg(reason)
         .args(output::arguments(
@@ -138,7 +138,7 @@ pub(super) fn evict(matches: &ArgMatches, environment: &Environment) -> Result<E
     let mut client = service::client(matches, environment)?;
     let form = OutputForm::of(matches);
     service::block_on(async {
-        // A repetition could evict those who have taken the lock since.
+        // A repetition could evict claims that were granted the lock since.
         let answer = service::ask(&mut client, &call, Repeat::IfNotExecuted, form.say()).await;
         let is_unclear = match &answer {
             Ok(answer) => answer.body["outcome"] == "unknown",

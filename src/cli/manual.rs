@@ -29,7 +29,7 @@ pub(super) fn commands() -> [Command; 2] {
         .value_name("SHELL")
         .required(true)
         .value_parser(value_parser!(Shell))
-        .help("The shell that completes");
+        .help("The shell to write the script for");
     let directory = Arg::new("directory")
         .value_name("DIR")
         .required(true)
@@ -37,7 +37,7 @@ pub(super) fn commands() -> [Command; 2] {
         .help("The directory to write them to; it is made if it is not there");
     [
         Command::new("completions")
-            .about("Print what makes a shell complete commands and flags")
+            .about("Print a script by which a shell completes commands and flags")
             .after_help(EXAMPLES)
             .arg(shell),
         Command::new("man")

@@ -62,7 +62,7 @@ pub(super) fn write(text: &str) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Writes a result, as [`write`] does. The command has done its work, so only its exit code tells of a failure.
+/// Writes a result, as [`write`] does. The command has done its work, so only its exit code reports a failure.
 pub(super) fn show(text: &str) -> Exit {
     match write(text) {
         Ok(()) => Exit::Done,
@@ -70,8 +70,8 @@ pub(super) fn show(text: &str) -> Exit {
     }
 }
 
-/// How a command ends whose result cannot be written. A closed pipe (`leasehold … | head`) is not a failure: its reader
-/// has seen enough.
+/// How a command ends if its result cannot be written. A closed pipe (`leasehold … | head`) is not a failure: its
+/// reader has seen enough.
 pub(super) fn after_failure(error: &io::Error) -> Exit {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return Exit::Done;
@@ -85,8 +85,8 @@ pub(super) fn document(text: &Bytes) -> String {
     format!("{}\n", json(String::from_utf8_lossy(text).trim_end()))
 }
 
-/// The same JSON value, written without characters that hurt on a terminal: JSON has them in texts only, where each has an
-/// escape.
+/// The same JSON value, without characters that could control a terminal: JSON has them only in texts, where each has
+/// an escape.
 pub(super) fn json(document: &str) -> Cow<'_, str> {
     let is_space = |letter: char| letter.is_ascii_whitespace();
     if !document.contains(|letter| text::is_unprintable(letter) || is_space(letter)) {
@@ -95,7 +95,7 @@ pub(super) fn json(document: &str) -> Cow<'_, str> {
     let mut escaped = String::with_capacity(document.len());
     for letter in document.chars() {
         if is_space(letter) {
-            // It stands between values, where a carriage return would begin the line of a terminal anew.
+            // It is between values, where a carriage return would move the cursor to the beginning of the line.
             escaped.push(' ');
         } else if text::is_unprintable(letter) {
             for unit in letter.encode_utf16(&mut [0; 2]) {

@@ -144,7 +144,7 @@ impl Run {
         Ok(variables)
     }
 
-    /// Runs the command while the lease is kept, and releases the lock when all of its processes are gone.
+    /// Runs the command while the lease is renewed, and releases the lock when all of its processes are gone.
     async fn hold(
         &self,
         held: HeldLock,

@@ -27,7 +27,7 @@ const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The connection limit of the address for probes and metrics: more than there are probes.
 const ADMIN_CONNECTIONS: usize = 512;
 
-/// What those should know who start a server without naming a store.
+/// The notice for a user who starts a server without naming a store.
 const FORGETS: &str =
     "leases are lost when this process ends; --store file:DIR or redis://HOST keeps them";
 

@@ -16,13 +16,13 @@ use crate::client::{Call, Client, NoAnswer, Repeat, ServiceAnswer, ServiceUrl};
 use crate::config::{Secret, certificates_in, check_variables};
 use crate::domain::duration;
 
-/// How long nothing is said about a service that does not answer.
+/// How long a command waits for an answer before it prints that the service does not answer.
 pub(super) const NOTICE_AFTER: Duration = Duration::from_secs(1);
 const URL_VARIABLE: &str = "LEASEHOLD_URL";
 const CA_VARIABLE: &str = "LEASEHOLD_CA_FILE";
 const KEY_VARIABLE: &str = "LEASEHOLD_API_KEY";
 const KEY_FILE_VARIABLE: &str = "LEASEHOLD_API_KEY_FILE";
-/// How many files a command may have open at a time, or a few more.
+/// About how many files a command has open at a time, or fewer.
 const OPEN_FILES: usize = 24;
 
 /// Why a client command failed. Each text says what to do.

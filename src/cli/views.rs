@@ -80,7 +80,7 @@ pub(super) fn lock_rows(lock: &Value, age: Duration, rows_max: usize) -> Vec<Vec
     holders.iter().enumerate().map(row).collect()
 }
 
-/// Those who held a lock until they were evicted.
+/// The holders that were evicted.
 pub(super) fn evicted(name: &str, document: &Value) -> String {
     let holders = document["evicted"]
         .as_array()

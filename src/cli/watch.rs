@@ -22,9 +22,9 @@ use crate::client::{
 };
 use crate::domain::{LockName, text};
 
-/// How long to look for a service that is away.
+/// How long to try a service that is away.
 const AWAY_MAX: Duration = Duration::from_secs(60);
-/// How long a stream is open that was worth opening.
+/// A stream that was open for this long was a success: the pauses between attempts begin again with the shortest.
 const STEADY_AFTER: Duration = Duration::from_secs(5);
 /// How often the TTL is shown anew.
 const REDRAW: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ pub(super) fn command() -> Command {
         .long("prefix")
         .value_name("PREFIX")
         .conflicts_with("name")
-        .help("The locks whose names begin like this");
+        .help("All locks whose names begin with this");
     let json = Arg::new("json")
         .long("json")
         .action(ArgAction::SetTrue)
@@ -117,7 +117,7 @@ struct LockWatch {
 }
 
 impl LockWatch {
-    /// Writes a line for each event until nobody reads them.
+    /// Writes a line for each event until standard output is closed.
     async fn write_lines(mut self, is_json: bool) -> Result<Exit, ClientError> {
         loop {
             let mut stream = self.open().await?;

@@ -48,7 +48,7 @@ pub struct Sources {
     pub environment: Vec<(OsString, OsString)>,
 }
 
-/// A variable that somebody may have set in the belief that it is read.
+/// A variable that a user may have set in the belief that it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreadVariable {
     /// Its name.
@@ -187,7 +187,7 @@ fn file(path: &Path, text: &str) -> Result<Vec<Setting>, ConfigError> {
     let table = DeTable::parse(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
         let reason = match without_quotes(text, offset) {
-            // What the parser took it for is of no help.
+            // The parser's guess at what it is does not help.
             Some(quoted) => format!("a text needs quotes: {quoted}"),
             None => error.message().lines().collect::<Vec<_>>().join(", "),
         };

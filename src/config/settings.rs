@@ -33,13 +33,13 @@ const DURATION_MAX: Duration = Duration::from_secs(3650 * 24 * 60 * 60);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UpperBound(pub(super) usize, pub(super) &'static str);
 
-/// What one process can serve at once.
+/// For what one process serves at once.
 pub(super) const SERVED_MAX: UpperBound =
     UpperBound(1_000_000, "one process can serve no more at once");
-/// What is kept for each of them takes memory.
+/// For entries that each take memory.
 pub(super) const KEPT_MAX: UpperBound =
     UpperBound(10_000_000, "one process has no memory for more");
-/// Bytes.
+/// For bytes of memory.
 pub(super) const BYTES_MAX: UpperBound =
     UpperBound(1 << 40, "no machine has memory for more bytes");
 

@@ -118,7 +118,7 @@ pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
     }
 }
 
-/// What a text means that can mean only one store: `memory`, `localhost:6379`, and the URLs of Valkey's own clients.
+/// The URL for a text that can mean only one store: `memory`, `localhost:6379`, and the URLs of Valkey's own clients.
 fn completed(url: &str) -> Cow<'_, str> {
     if url == "memory" {
         return "memory:".into();
@@ -315,7 +315,7 @@ impl RedisConfig {
     }
 }
 
-/// The embedded stores have no replicas, and whoever asks for some would take a lease for safer than it is.
+/// The embedded stores have no replicas. A user who configures some would believe leases safer than they are.
 fn wait_replicas(settings: &Settings, store: &StoreUrl) -> Result<usize, ConfigError> {
     let key = "redis.wait_replicas";
     let replicas = settings.whole(key, REPLICAS_MAX)?;

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::{LockNames, Mode, Token, duration, text};
 
-/// A client's wish to hold one or several locks, from the first request to the final release.
+/// What a client requests: to hold one or several locks. It lasts from the first request to the final release.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// The locks; the claim gets all of them or none.

@@ -41,7 +41,7 @@ impl Share {
         let most = match limit {
             Some(limit) => limit.get(),
             None if permits > 1 => {
-                let problem = "goes with a limit only".to_owned();
+                let problem = "more than 1 needs a limit".to_owned();
                 return Err(InvalidField {
                     field: "permits",
                     problem,

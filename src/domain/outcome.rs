@@ -111,7 +111,7 @@ pub struct Waiting {
     /// process, so those should recheck too.
     pub restored: bool,
     /// Whether an earlier try of this same request may still reach the store and be granted.
-    pub is_unsure: bool,
+    pub has_ambiguous_attempt: bool,
 }
 
 /// A lock that the claim cannot be granted now.
@@ -328,7 +328,7 @@ pub enum LockState {
 /// The outcome of an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evicted {
-    /// The evicted holders. The listed ones are not necessarily those whose leases would have ended first.
+    /// The evicted holders. Those listed need not be the ones whose leases would have ended first.
     pub holders: Holders,
     /// Whether every claim that held the lock when the eviction began has lost it. If not, time ran out or the store
     /// stopped answering, and a few more holders than listed may have been evicted.

@@ -13,7 +13,7 @@ pub struct QueueRequest {
     pub age: Duration,
     /// How much longer the request waits.
     pub wait: Duration,
-    /// How long after it was sent the request may still be executed: then its client has been answered.
+    /// How long after it was sent the store may execute the request. Later, its client has an answer already.
     pub execute_within: Duration,
     /// How long the place is kept after the request stops waiting.
     pub place_kept: Duration,
@@ -23,7 +23,7 @@ pub struct QueueRequest {
     /// The most waiters that a queue may have.
     pub waiters_max: u32,
     /// Whether the answer includes the claim's position.
-    pub tells_position: bool,
+    pub wants_position: bool,
     /// Whether this process has no waiter before this claim. If the store has one there, it is left over from a request
     /// that has ended, perhaps from a message that arrived late.
     pub is_head: bool,

@@ -1,11 +1,11 @@
 //! Which characters a text may not show to others as they are, and how it is shown without them.
 //!
-//! Where they are refused and where they are replaced is decided by those who read and show texts, not here.
+//! Where they are refused and where they are replaced is decided where texts are read and shown, not here.
 
 use std::borrow::Cow;
 
-/// What is not a control character of Unicode, but breaks lines, changes the text direction or is not visible at all: the
-/// property `Default_Ignorable_Code_Point`, the separators of lines and paragraphs, the marks of annotations and the
+/// The characters that are no control characters of Unicode, but break lines, change the text direction or are invisible:
+/// the property `Default_Ignorable_Code_Point`, the separators of lines and paragraphs, the marks of annotations and the
 /// joiners of hieroglyphs. In order.
 const INVISIBLE: [(char, char); 18] = [
     ('\u{ad}', '\u{ad}'),
@@ -32,7 +32,7 @@ const INVISIBLE: [(char, char); 18] = [
 /// character, one that breaks lines or changes the text direction, or an invisible one.
 ///
 /// Joiners of emoji and of some scripts are among them. Two owners that differ only by a joiner can look the same, and no
-/// simple rule tells such a joiner from one that is needed.
+/// simple rule distinguishes such a joiner from one that is needed.
 #[must_use]
 pub fn is_unprintable(letter: char) -> bool {
     letter.is_control()
@@ -41,7 +41,7 @@ pub fn is_unprintable(letter: char) -> bool {
             .any(|(first, last)| (*first..=*last).contains(&letter))
 }
 
-/// The text for others to read: U+FFFD stands in place of each unprintable character.
+/// The text for others to read, with U+FFFD in place of each unprintable character.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     match text.contains(is_unprintable) {

@@ -36,12 +36,12 @@ pub(super) enum Operation<'a> {
     Evict,
 }
 
-/// What an operation on several locks weighs, for each of them: it blocks the store for all others until it is done. A
+/// The weight of an operation on several locks, for each of them: it blocks the store for all others until it is done. A
 /// refused acquire of 64 locks does so for 3.6 ms, a renewal for 1.8 ms, with 100 holders each.
 const WEIGHT_OF_EACH: usize = 4;
-/// What an acquire weighs that may enter a queue: that, and leaving it, takes the store longer than a refusal.
+/// The weight of an acquire that may enter a queue: entering and leaving it takes the store longer than a refusal.
 const WEIGHT_OF_WAIT: usize = 4;
-/// What an eviction weighs, of several steps.
+/// The weight of an eviction, which takes several steps.
 const WEIGHT_OF_EVICTION: usize = 4;
 /// An answer that lists this many holders takes the store longer by about one refusal.
 const HOLDERS_OF_WEIGHT: usize = 4;

@@ -15,7 +15,7 @@ use crate::telemetry::Metrics;
 
 /// The pause after a rendering, as a multiple of what it took. So renderings take a tenth of one processor at most.
 const PAUSE: u32 = 9;
-/// What the first rendering is taken to last.
+/// The assumed duration of the first rendering.
 const FIRST: Duration = Duration::from_millis(1);
 
 /// Renders the metrics, one rendering at a time.
@@ -24,7 +24,7 @@ pub(super) struct MetricsPage {
     metrics: Arc<Metrics>,
     /// The number of the last rendering that began. Changed by the owner of `last` alone.
     begun: AtomicU64,
-    /// Held during a rendering. Those who wait for it share the next one.
+    /// Held during a rendering. The requests that wait for it share the next one.
     last: Mutex<Rendered>,
 }
 
@@ -80,7 +80,7 @@ impl MetricsPage {
     }
 }
 
-/// What this thread has taken of a processor. A busy machine does not make it longer.
+/// The processor time of this thread. It does not grow while other threads run.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(FIRST, Duration::from)
 }

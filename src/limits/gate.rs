@@ -204,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// A claim on 64 locks takes the store 3 ms. Two hundred of them once kept everybody else waiting for all of them.
+    /// A claim on 64 locks takes the store 3 ms. With two hundred of them, every other operation once waited for all.
     #[tokio::test]
     async fn an_operation_does_not_wait_for_all_heavy_ones_that_came_before() {
         let gate = Gate::new(128);

@@ -170,7 +170,7 @@ impl Protocol {
             Ok(Err(error)) => {
                 return tracing::debug!(peer = %address, %error, "a connection said nothing");
             }
-            Err(_) => return self.said_nothing(),
+            Err(_) => return self.on_silence(),
         };
         // Held until the connection ends, or longer after a flood. Dropping the last reference to a peer resets its share.
         let http2 = match is_http2.then(|| peer.begin_http2(&self.http2_connections)) {
@@ -260,7 +260,8 @@ impl Protocol {
         }))
     }
 
-    fn said_nothing(&self) {
+    /// A connection is closed because no request has arrived in time.
+    fn on_silence(&self) {
         self.refusals.count(Limit::HeadTimeout);
         tracing::debug!("closed a connection that sent no request in time");
     }
@@ -277,7 +278,7 @@ impl Protocol {
             Ok(served) => Some(served),
             Err(_) if activity.begun() > 0 => None,
             Err(_) => {
-                self.said_nothing();
+                self.on_silence();
                 Some(Ok(()))
             }
         }

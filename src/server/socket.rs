@@ -111,7 +111,9 @@ impl Socket {
         }
         self.refusals.count(Limit::Http2Flood);
         self.activity.end_for_flood();
-        Err(io::Error::other("the peer sends much and asks for little"))
+        Err(io::Error::other(
+            "the peer sends more data than its requests explain",
+        ))
     }
 
     /// Checks the deadline when nothing more has arrived. It applies only while a head is incomplete.

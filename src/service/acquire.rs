@@ -237,7 +237,7 @@ fn longest_ttl(leases: &[Lease]) -> Option<Duration> {
 fn outcome(acquired: Acquired, sent: Instant) -> Result<AcquireOutcome, StoreError> {
     Ok(match acquired {
         Acquired::Granted(mut granted) => {
-            age(&mut granted.leases, sent)?;
+            subtract_elapsed(&mut granted.leases, sent)?;
             AcquireOutcome::Granted(granted)
         }
         Acquired::Refused(refused) => AcquireOutcome::Refused(refused),
@@ -253,7 +253,7 @@ fn outcome(acquired: Acquired, sent: Instant) -> Result<AcquireOutcome, StoreErr
 /// # Errors
 /// A lease may have expired before it could be reported. etcd once reported such leases (Jepsen, etcd 3.4.3). It may
 /// also still be valid, because the store applied the request some time after it was sent.
-pub(super) fn age<'a>(
+pub(super) fn subtract_elapsed<'a>(
     leases: impl IntoIterator<Item = &'a mut Lease>,
     sent: Instant,
 ) -> Result<(), StoreError> {

@@ -167,8 +167,8 @@ impl Request {
                 .metrics
                 .store
                 .operation("withdraw", sent.elapsed(), &answer);
-            // A store that refuses may do so for as long as the lease lasts; others need the slot meanwhile, be it only
-            // to be told the same.
+            // A store that refuses may do so for as long as the lease lasts. Other requests need the slot meanwhile, even
+            // if they are refused too.
             if matches!(answer, Err(StoreError::Unavailable { .. })) && rollback == Rollback::Undo {
                 self.slot.release();
                 has_released.store(true, Ordering::Relaxed);
@@ -257,7 +257,7 @@ impl ServiceShared {
         suspended
     }
 
-    /// Leaves the queue, with retries until the place has expired by itself. Nobody reads the answer.
+    /// Leaves the queue, with retries until the place has expired by itself. The answer is not used.
     pub(super) async fn suspend_until_done(&self, claim: &Claim) {
         let give_up_at = Instant::now() + self.waiting.place_kept + self.operation_timeout;
         retry_until(give_up_at, || async {

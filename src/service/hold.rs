@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::ServiceShared;
-use super::acquire::{AcquireAnswer, AcquireFailure, AcquireOutcome, Request, age};
+use super::acquire::{AcquireAnswer, AcquireFailure, AcquireOutcome, Request, subtract_elapsed};
 use super::held::HeldByStream;
 use super::wait_loop::WaitLoop;
 use super::waiter::DisconnectGuard;
@@ -90,7 +90,7 @@ impl DatedEvent {
         let Self(since, mut event) = self;
         match &mut event {
             HoldEvent::Acquired { lease, .. } | HoldEvent::Renewed(lease) => {
-                age([lease], since).ok()?;
+                subtract_elapsed([lease], since).ok()?;
             }
             HoldEvent::Queued(_)
             | HoldEvent::Lost(_)

@@ -161,7 +161,7 @@ impl LocalWaiters {
                 continue;
             };
             if queue.is_first(waiter) {
-                queue.head.answered(answer.sent, answer.recheck_in, pace);
+                queue.head.on_answer(answer.sent, answer.recheck_in, pace);
             }
             if queue.may_have_lost_places(&answer, now, LIVENESS_INTERVALS * pace.of_head) {
                 queue.restore(waiter, &answer, now, &mut wakes);
@@ -250,7 +250,7 @@ impl LocalWaiters {
         let later = same.filter(|other| {
             other.number > waiter.number && other.claim.names == waiter.claim.names
         });
-        later.for_each(|other| other.inherit());
+        later.for_each(|other| other.allow_take_over());
     }
 
     /// The store reserved the lock for the head waiter of this process.

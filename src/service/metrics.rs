@@ -80,19 +80,19 @@ impl LockMetrics {
     #[must_use]
     pub fn new(registry: &Metrics) -> Self {
         let renewals = |outcome| {
-            let help = "Renewals by what came of them, on this process.";
+            let help = "Renewals on this process, by outcome.";
             registry.counter("leasehold_renewals_total", help, &[("outcome", outcome)])
         };
         let releases = |outcome| {
-            let help = "Releases by what came of them, on this process.";
+            let help = "Releases on this process, by outcome.";
             registry.counter("leasehold_releases_total", help, &[("outcome", outcome)])
         };
         let withdrawals = |outcome| {
-            let help = "Grants taken back after a lost answer or a lost client; given_up ones end with their TTL.";
+            let help = "Rollbacks after a lost answer or a lost client; after given_up the grant ends with its TTL.";
             registry.counter("leasehold_withdrawals_total", help, &[("outcome", outcome)])
         };
         let held_for = |end| {
-            let help = "How long leases were held, by how they ended; expired ones count when the lock is granted again, and 100 of an eviction.";
+            let help = "How long leases were held, by their end; expired ones count when the lock is granted again, and at most 100 of an eviction.";
             registry.histogram(HOLD_DURATION, help, &[("end", end)])
         };
         let plain = |name, help| registry.counter(name, help, &[]);
@@ -107,17 +107,17 @@ impl LockMetrics {
             held_for: Labelled::new(&["released", "expired", "forced"], held_for),
             renew_remaining: registry.histogram(
                 RENEW_REMAINING,
-                "What share of its TTL a lease had left when it was renewed; small means that clients renew late.",
+                "The share of its TTL that a lease had left when it was renewed; small values mean that clients renew late.",
                 &[],
             ),
             expired: plain(
                 "leasehold_leases_expired_total",
-                "Leases that ran out; counted when their lock is granted again.",
+                "Leases that expired; counted when their lock is granted again.",
             ),
             evicted: plain("leasehold_force_releases_total", "Holders that an operator evicted."),
             undelivered: plain(
                 "leasehold_grants_undelivered_total",
-                "Grants that were given back because the client was gone before the answer.",
+                "Grants that were rolled back because the client was gone before the answer.",
             ),
             store: StoreMetrics::new(registry),
             refusals: Refusals::new(registry),

@@ -120,7 +120,7 @@ impl PollSchedule {
         self.refresh_at = outlasts_ticket.then(|| now + ttl / 6 * 5);
     }
 
-    /// The request that was sent then found its claim in the queue.
+    /// The request sent at `sent` found its claim in the queue.
     pub(super) fn queued(&mut self, sent: Instant, follow_up: Option<FollowUp>, pace: PollPace) {
         self.backoff.reset();
         let interval = follow_up.map(|follow_up| match follow_up {
@@ -130,12 +130,12 @@ impl PollSchedule {
         self.follow_up_at = interval.map(|interval| sent + backoff::jittered(interval));
     }
 
-    /// The request that was sent then must be repeated at once.
+    /// The request sent at `sent` must be repeated at once.
     pub(super) fn repeat(&mut self, sent: Instant) {
         self.follow_up_at = Some(sent);
     }
 
-    /// The request that was sent then found its claim waiting or holding elsewhere: it polls soon, and then less often.
+    /// The request sent at `sent` found its claim waiting or holding elsewhere: it polls soon, and then less often.
     pub(super) fn superseded(&mut self, sent: Instant, pace: PollPace) {
         self.refresh_at = None;
         let pause = self.backoff.next(SUPERSEDED_PAUSE_MIN, pace.of_others);
@@ -187,8 +187,13 @@ impl HeadSchedule {
         }
     }
 
-    /// The poll that was sent then was answered. `recheck_in` is when something expires, counted from the request.
-    pub(super) fn answered(&mut self, sent: Instant, recheck_in: Option<Duration>, pace: PollPace) {
+    /// The poll sent at `sent` was answered. `recheck_in` is when something expires, counted from the request.
+    pub(super) fn on_answer(
+        &mut self,
+        sent: Instant,
+        recheck_in: Option<Duration>,
+        pace: PollPace,
+    ) {
         let regular = sent + backoff::jittered(pace.of_head);
         let recheck = recheck_in.map(|recheck_in| sent + recheck_in + backoff::past_expiry());
         self.poll_at = recheck.map_or(regular, |recheck| recheck.min(regular));
@@ -211,7 +216,7 @@ impl HeadSchedule {
         self.reserved_at = Some(now);
     }
 
-    /// A waiter became the head by the answer to a poll that was sent then. A reservation that overtook this answer may
+    /// A waiter became the head by the answer to a poll sent at `sent`. A reservation that overtook this answer may
     /// have gone to another head, or to none.
     pub(super) fn new_head(&mut self, sent: Instant) {
         self.is_reserved |= self
@@ -352,10 +357,10 @@ mod tests {
         let now = Instant::now();
         let mut head = HeadSchedule::new(now);
         assert_eq!(head.next(now), now, "a new queue polls at once");
-        head.answered(now, None, PACE);
+        head.on_answer(now, None, PACE);
         let regular = head.next(now);
         assert_jittered(NextStep::Sleep(Some(regular)), now, PACE.of_head);
-        head.answered(now, Some(SECOND), PACE);
+        head.on_answer(now, Some(SECOND), PACE);
         let recheck = head.next(now);
         assert!(now + SECOND < recheck && recheck < now + SECOND * 2);
         head.reserve(now);

@@ -222,9 +222,9 @@ impl WaitLoop {
             place_kept: inner.waiting.place_kept,
             poll_interval: inner.queues.pace().of_head,
             waiters_max: inner.waiting.waiters_per_lock_max,
-            tells_position: self.progress.is_some(),
+            wants_position: self.progress.is_some(),
             is_head: inner.queues.is_head(&self.waiter),
-            takes_over: !self.was_queued() || self.waiter.is_heir(),
+            takes_over: !self.was_queued() || self.waiter.may_take_over(),
         }
     }
 
@@ -264,7 +264,7 @@ impl WaitLoop {
     }
 
     fn on_queued(&mut self, sent: Instant, waiting: &Waiting) {
-        self.has_ambiguous_attempt |= waiting.is_unsure;
+        self.has_ambiguous_attempt |= waiting.has_ambiguous_attempt;
         let (queues, sequence) = (self.queues(), waiting.ticket.sequence);
         queues.enqueue(&self.waiter, self.queue_place, sequence, sent);
         self.record_answer(sent, waiting.recheck_in, waiting.restored);

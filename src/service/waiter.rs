@@ -26,7 +26,7 @@ pub(super) struct Waiter {
     wake: Notify,
     is_disconnected: AtomicBool,
     /// An earlier request of this process for the same claim was granted; this one may take the lease over.
-    is_heir: AtomicBool,
+    may_take_over: AtomicBool,
     schedule: Mutex<PollSchedule>,
     #[expect(dead_code, reason = "it is held, not read")]
     places: Places,
@@ -53,7 +53,7 @@ impl Waiter {
             number,
             wake: Notify::new(),
             is_disconnected: AtomicBool::new(false),
-            is_heir: AtomicBool::new(false),
+            may_take_over: AtomicBool::new(false),
             schedule: Mutex::default(),
             places,
         }
@@ -82,14 +82,14 @@ impl Waiter {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An earlier request for the same claim was granted.
-    pub(super) fn inherit(&self) {
-        self.is_heir.store(true, Ordering::Release);
+    /// Lets it take over the lease, because an earlier request for the same claim was granted.
+    pub(super) fn allow_take_over(&self) {
+        self.may_take_over.store(true, Ordering::Release);
     }
 
     /// Whether it may take over its claim's lease although it has waited.
-    pub(super) fn is_heir(&self) -> bool {
-        self.is_heir.load(Ordering::Acquire)
+    pub(super) fn may_take_over(&self) -> bool {
+        self.may_take_over.load(Ordering::Acquire)
     }
 
     /// Whether its caller has disconnected.
@@ -147,7 +147,7 @@ pub(super) struct LockQueue {
     pub(super) head: HeadSchedule,
     /// When the last answered request was sent, which is the process's last heartbeat to the store.
     last_contact: Option<Instant>,
-    /// When the request was sent that found places lost; since then all waiters poll once, one after the other.
+    /// When the request that found places lost was sent; since then all waiters poll once, one after the other.
     restoring: Option<Instant>,
 }
 

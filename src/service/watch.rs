@@ -163,7 +163,7 @@ impl Watcher {
             }
             let has_more = self.next < *self.ends.borrow_and_update();
             if has_more && self.read_at <= Instant::now() {
-                self.catch_up();
+                self.read_log();
                 continue;
             }
             tokio::select! {
@@ -175,7 +175,7 @@ impl Watcher {
         }
     }
 
-    fn catch_up(&mut self) {
+    fn read_log(&mut self) {
         let (next, entries) = self.guard.0.events.since(self.next, &self.scope);
         self.next = next;
         self.read_at = Instant::now() + self.guard.0.events.read_interval();

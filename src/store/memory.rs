@@ -36,8 +36,8 @@ const EVICTED_PER_STEP: usize = 64;
 /// After so many steps of such work there is a pause, so that it leaves most of a core to requests.
 const STEPS_PER_PAUSE: usize = 8;
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long an operation waits until what has expired on its locks is ended, which is enough for tens of thousands of
-/// leases. Meanwhile it counts as one in the store.
+/// How long an operation waits while the expired leases on its locks are ended: long enough for tens of thousands of
+/// them. Meanwhile it counts as an operation in the store.
 const CLEARING_MAX: Duration = Duration::from_millis(50);
 /// How often such work lets others go first before a step.
 const YIELDS_MAX: usize = 100;
@@ -112,7 +112,7 @@ impl MemoryStore {
         self.guard(|guarded, now| guarded.step(now, step))
     }
 
-    /// Runs one step on these locks. If much has expired on them, that is ended before, in steps of their own.
+    /// Runs one step on these locks. If many leases have expired on them, those are ended first, in steps of their own.
     ///
     /// # Errors
     /// That took too long; nothing was done then.
@@ -127,7 +127,7 @@ impl MemoryStore {
     ) -> Result<T, StoreError> {
         let at_once = || {
             self.guard(|guarded, now| {
-                let is_up_to_date = guarded.step(now, |state, now| state.catch_up(now, names));
+                let is_up_to_date = guarded.step(now, |state, now| state.expire_due(now, names));
                 is_up_to_date.then(|| guarded.step(now, &step))
             })
         };
@@ -143,7 +143,7 @@ impl MemoryStore {
         };
         let give_up_at = deadline.min(Instant::now() + CLEARING_MAX);
         timeout_at(give_up_at, in_steps).await.map_err(|_| {
-            let detail = "more has expired on the lock than could be cleared away in time";
+            let detail = "more leases have expired on the lock than could be ended in time";
             StoreError::unavailable(Fault::Timeout, detail)
         })
     }

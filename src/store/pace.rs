@@ -22,12 +22,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// The pace of what clients wait for: a tenth of the store's time.
+    /// The pace of listings, for which clients wait: a tenth of the store's time.
     pub(super) fn of_listings() -> Self {
         Self::with(10)
     }
 
-    /// The pace of what nobody waits for: a hundredth of the store's time.
+    /// The pace of background work: a hundredth of the store's time.
     pub(super) fn of_counts() -> Self {
         Self::with(100)
     }

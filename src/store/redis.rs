@@ -96,10 +96,10 @@ impl LockStore for RedisStore {
         let times = [Instant::now(), deadline];
         let digests = digests(&claim.names, claim.token);
         let request = ScriptRequest::of(&scripts::ACQUIRE, attempt);
-        let mut is_unsure = false;
+        let mut is_ambiguous = false;
         for _ in 0..LOSSES_MAX {
             let command = |is_repeat| {
-                let is_repeat = is_repeat || is_unsure;
+                let is_repeat = is_repeat || is_ambiguous;
                 node.acquire_command(request, claim, &digests, queue_request, times, is_repeat)
             };
             let read = |reply| decode::acquired(reply, claim);
@@ -111,10 +111,10 @@ impl LockStore for RedisStore {
                 }
                 Err(unanswered) => return Err(unanswered.into()),
             };
-            is_unsure |= answered.has_lost_tries;
+            is_ambiguous |= answered.has_lost_tries;
             let reporting = node.report_acquired(answered.answer, claim, answered.epoch, times);
             if let Some(acquired) = reporting.await? {
-                return match is_unsure {
+                return match is_ambiguous {
                     true => self.unless_late(acquired, claim, attempt, deadline).await,
                     false => Ok(acquired),
                 };

@@ -1,8 +1,9 @@
 //! The embedded store's state machine: a pure function of the state, an operation and the time.
 //!
 //! Nothing here does I/O, reads a clock, draws random numbers or knows a runtime. Each method of [`State`] is one atomic
-//! step. It returns the answer, the notifications to deliver and the rows that changed; whoever runs it decides when an
-//! answer goes out, and what is written before. Of a token only the [digest](ClaimDigest) is kept, as in Redis.
+//! step. It returns the answer, the notifications to deliver and the rows that changed; the store that runs it
+//! decides when an answer goes out, and what is written before. Of a token, only the [digest](ClaimDigest) is kept, as in
+//! Redis.
 
 mod acquire;
 mod bytes;
@@ -268,7 +269,7 @@ impl State {
     /// Ends a bounded part of what has expired on these locks. Returns whether that was all: then an operation on them at
     /// the same time ends nothing more. Otherwise it ends all the rest, however long that takes, except [`renew`](Self::renew),
     /// [`release`](Self::release), [`withdraw`](Self::withdraw) and [`list`](Self::list), which are always bounded.
-    pub fn catch_up(&mut self, now: StoreTime, names: &[LockName]) -> Applied<'_, bool> {
+    pub fn expire_due(&mut self, now: StoreTime, names: &[LockName]) -> Applied<'_, bool> {
         if !self.0.is_any_due(now) {
             return Applied {
                 answer: true,
@@ -276,7 +277,7 @@ impl State {
                 changed: &[],
             };
         }
-        self.step(now, |table| table.catch_up(names, now))
+        self.step(now, |table| table.expire_due(names, now))
     }
 }
 

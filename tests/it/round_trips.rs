@@ -218,7 +218,7 @@ async fn ten_hand_overs(
             panic!("the lock is held");
         };
         waiter.queue_request.ticket = Some(waiting.ticket);
-        waiter.queue_request.tells_position = false;
+        waiter.queue_request.wants_position = false;
         queue.push(waiter);
     }
     reset(redis).await;

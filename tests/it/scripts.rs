@@ -25,7 +25,7 @@ use crate::support::redis_server::{Persistence, RedisOptions, RedisServer};
 const AT_ONCE: usize = 8;
 
 /// What Redis says of a command.
-struct Facts {
+struct CommandProperties {
     is_write: bool,
     /// Whether Redis refuses it when memory is full, unless the script has written before.
     is_refused_when_full: bool,
@@ -33,8 +33,8 @@ struct Facts {
     keys: [i64; 3],
 }
 
-/// The facts of the commands in a trace, by their names in lower case.
-struct Table(BTreeMap<String, Facts>);
+/// The properties of the commands in a trace, by their names in lower case.
+struct CommandTable(BTreeMap<String, CommandProperties>);
 
 /// A script that was executed, with the commands that it called.
 struct Execution<'a> {
@@ -45,7 +45,7 @@ struct Execution<'a> {
 /// A copy of the data, from the same commands. It keeps what has expired.
 struct Copy(MultiplexedConnection);
 
-impl Table {
+impl CommandTable {
     async fn of(commands: &[Executed], server: &RedisServer) -> Self {
         let names: BTreeSet<_> = commands.iter().map(Executed::name).collect();
         let names: Vec<_> = names.into_iter().collect();
@@ -60,7 +60,7 @@ impl Table {
             let (_, _, flags, first, last, step): Row =
                 redis::from_redis_value(row).expect("name, arity, flags and keys");
             let has = |flag: &str| flags.iter().any(|it| it == flag);
-            Facts {
+            CommandProperties {
                 is_write: has("write"),
                 is_refused_when_full: has("denyoom"),
                 keys: [first, last, step],
@@ -69,12 +69,12 @@ impl Table {
         Self(names.into_iter().zip(facts).collect())
     }
 
-    fn facts(&self, command: &Executed) -> &Facts {
+    fn properties_of(&self, command: &Executed) -> &CommandProperties {
         &self.0[&command.name()]
     }
 
     fn keys<'a>(&self, command: &'a Executed) -> Vec<&'a [u8]> {
-        let [first, last, step] = self.facts(command).keys;
+        let [first, last, step] = self.properties_of(command).keys;
         let Ok(first @ 1..) = usize::try_from(first) else {
             return Vec::new();
         };
@@ -97,7 +97,7 @@ impl Copy {
         database: u16,
         declared: &[Vec<u8>],
         commands: &[&Executed],
-        table: &Table,
+        table: &CommandTable,
     ) -> Vec<Vec<bool>> {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("SELECT").arg(database);
@@ -138,9 +138,9 @@ async fn connection(server: &RedisServer) -> MultiplexedConnection {
 }
 
 /// A command that writes, but lets nothing expire.
-fn without_expiry(command: &Executed, table: &Table) -> Option<Cmd> {
+fn without_expiry(command: &Executed, table: &CommandTable) -> Option<Cmd> {
     let name = command.name();
-    if !table.facts(command).is_write || name == "pexpire" {
+    if !table.properties_of(command).is_write || name == "pexpire" {
         return None;
     }
     let words = &command.words;
@@ -167,7 +167,7 @@ impl<'a> Execution<'a> {
     }
 
     /// What is wrong with it, given which keys were absent when.
-    fn faults(&self, absent: &[Vec<bool>], table: &Table) -> Vec<&'static str> {
+    fn faults(&self, absent: &[Vec<bool>], table: &CommandTable) -> Vec<&'static str> {
         let mut faults = Vec::new();
         if self.is_refused_when_full(table) {
             faults.push("its first write fails when memory is full");
@@ -191,7 +191,7 @@ impl<'a> Execution<'a> {
             }
             let keys = table.keys(command);
             has_read_others |= !keys.iter().all(|key| self.keys.iter().any(|it| it == key));
-            has_written |= table.facts(command).is_write;
+            has_written |= table.properties_of(command).is_write;
         }
         if has_read_others {
             faults.push("it reads what may not have arrived");
@@ -201,15 +201,15 @@ impl<'a> Execution<'a> {
 
     /// Only new grants and places may fail when memory is full: their scripts take a fencing counter. A renewal of a
     /// compact record writes it once more if Redis refuses that.
-    fn is_refused_when_full(&self, table: &Table) -> bool {
+    fn is_refused_when_full(&self, table: &CommandTable) -> bool {
         let may_be = self.keys.iter().any(|key| key.ends_with(b"}:f"));
-        let is_write = |command: &&&Executed| table.facts(command).is_write;
+        let is_write = |command: &&&Executed| table.properties_of(command).is_write;
         let first_write = self.commands.iter().find(is_write);
         let is_renewal = |command: &Executed| {
             command.name() == "set" && self.keys == [command.words[1].as_slice()]
         };
         first_write.is_some_and(|command| {
-            table.facts(command).is_refused_when_full && !may_be && !is_renewal(command)
+            table.properties_of(command).is_refused_when_full && !may_be && !is_renewal(command)
         })
     }
 
@@ -273,7 +273,7 @@ async fn a_script_fails_before_its_first_write_or_not_at_all() {
     };
     let server = Box::leak(Box::new(RedisServer::start(options.clone()).await));
     let trace = trace_of_the_contract(server).await;
-    let table = Table::of(&trace, server).await;
+    let table = CommandTable::of(&trace, server).await;
     let behind = RedisServer::start(options).await;
     let mut copy = Copy(connection(&behind).await);
 

@@ -63,9 +63,9 @@ async fn take_turns<const N: usize>(
     plan: Plan,
 ) -> (Vec<f64>, [HandOvers; N]) {
     let less = |count: usize| if count > 10 { count / plan.less } else { count };
-    let mut crowds = Vec::new();
+    let mut services = Vec::new();
     for (lines, waiters) in shapes {
-        crowds.push(Crowd::gather(store, less(lines), less(waiters)).await);
+        services.push(LoadedService::gather(store, less(lines), less(waiters)).await);
     }
     let mut alone = Vec::new();
     let mut handed = shapes.map(|(lines, waiters)| HandOvers {
@@ -74,9 +74,9 @@ async fn take_turns<const N: usize>(
     });
     for _ in 0..plan.rounds * TURNS {
         let mut lone = Vec::new();
-        for (crowd, handed) in crowds.iter_mut().zip(&mut handed) {
-            lone.extend(crowd.uncontended().await);
-            handed.took.push(median(&crowd.hand_overs().await));
+        for (service, handed) in services.iter_mut().zip(&mut handed) {
+            lone.extend(service.uncontended().await);
+            handed.took.push(median(&service.hand_overs().await));
         }
         alone.push(median(&lone));
     }
@@ -98,16 +98,16 @@ impl HandOvers {
 }
 
 /// A process with locks that are held and waited for.
-struct Crowd {
+struct LoadedService {
     _served: Served,
     /// The next to be handed over is the first.
-    lines: VecDeque<Line>,
+    queues: VecDeque<WaiterQueue>,
     /// Looks at the queues, and acquires what nobody else wants.
     other: Client,
 }
 
 /// Who holds a lock and who waits for it.
-struct Line {
+struct WaiterQueue {
     path: String,
     length: usize,
     holder: Client,
@@ -121,7 +121,7 @@ struct Client {
     token: String,
 }
 
-impl Crowd {
+impl LoadedService {
     async fn gather(store: &str, lines: usize, waiters: usize) -> Self {
         let flags = [
             ["--server-connections-max", "15000"],
@@ -134,11 +134,11 @@ impl Crowd {
         let mut other = Client::new(&served, "").await;
         let mut gathered = VecDeque::new();
         for _ in 0..lines {
-            gathered.push_back(Line::gather(&served, waiters, &mut other).await);
+            gathered.push_back(WaiterQueue::gather(&served, waiters, &mut other).await);
         }
         Self {
             _served: served,
-            lines: gathered,
+            queues: gathered,
             other,
         }
     }
@@ -160,14 +160,14 @@ impl Crowd {
     async fn hand_overs(&mut self) -> Vec<f64> {
         let mut took = Vec::new();
         for _ in 0..TURN {
-            took.push(micros(self.lines[0].hand_over(&mut self.other).await));
-            self.lines.rotate_left(1);
+            took.push(micros(self.queues[0].hand_over(&mut self.other).await));
+            self.queues.rotate_left(1);
         }
         took
     }
 }
 
-impl Line {
+impl WaiterQueue {
     /// They come one after the other, so their connections, and with them neighbours in the line, are on the service's
     /// threads in turn. Whoever comes at once stands beside others of the same thread, in short lines by chance, and a
     /// hand-over within one thread is faster.

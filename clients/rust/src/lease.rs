@@ -225,7 +225,7 @@ impl KeptLease {
             .valid_for
             .saturating_sub(validity.confirmed_at.elapsed());
         if left.is_zero() {
-            // It stays over, also if an answer to a renewal comes late: whoever asked was told that it is lost.
+            // It stays over, also if an answer to a renewal comes late: the lease was reported as lost.
             let detail = "the lease was not renewed in time";
             validity.loss = Some(Problem::local("lease_expired", detail));
             drop(validity);

@@ -110,7 +110,7 @@ export class Lease implements AsyncDisposable {
       const sentAt = new Moment();
       const timeoutMs = Math.min(ttlMs / 4, RENEWAL_TIMEOUT_MS, left);
       const answer = await this.#send(this.#claim.renew(timeoutMs), this.#stopped.signal);
-      // An answer that comes when the lease is over changes nothing: whoever asked was told that it is lost.
+      // An answer that comes when the lease is over changes nothing: the lease was reported as lost.
       if (this.remainingMs() <= 0) return;
       const grant = answer.status === 200 ? readGrant(answer.body, this.names) : undefined;
       if (grant) {

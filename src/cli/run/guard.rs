@@ -1,10 +1,9 @@
 //! The guard: the process between the runner and its command.
 //!
-//! It starts the command and ends it when the deadline passes without news, when the runner says so, and when the runner
-//! is gone. So neither a runner that is stopped or killed, nor a guard that is, lets the command go on past its lease: a
-//! runner whose guard does not act kills the command itself. The guard releases the lock of a runner that is gone. It is
-//! in a process group of its own and blocks all signals, so that what is sent to the group of the runner does not reach
-//! both.
+//! It starts the command, and ends it when the deadline passes without news, when the runner orders it, and when the
+//! runner is gone. If the guard does not act, the runner kills the command itself. So the command does not go on past its
+//! lease, whichever of the two is stopped or killed. The guard releases the lock of a runner that is gone. It is in a
+//! process group of its own and blocks all signals, so that a signal to the group of the runner does not reach both.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -30,11 +29,11 @@ use super::orders::{OrderReader, ReportWriter};
 use super::processes::{ProcessTable, signal_all};
 use super::{HOLD_COUNT_VARIABLE, NAME_VARIABLE};
 
-/// How often processes are looked for that outlive the command, in milliseconds.
+/// How often to look for processes that outlive the command, in milliseconds.
 const REMAINING_POLL_MS: u16 = 50;
-/// After how many polls the runner learns of them. Most are gone at once.
+/// After how many polls to report them to the runner. Most are gone at once.
 const REPORTED_POLL: u32 = 20;
-/// How often processes that were killed are looked for, in milliseconds.
+/// How often to look for killed processes that are not gone yet, in milliseconds.
 const KILLED_POLL_MS: u16 = 10;
 
 /// The name of the command that the runner starts the guard with. It is not for people.
@@ -86,11 +85,11 @@ struct Guard {
     kill_at: Option<BootTime>,
     /// The report of the end of the command.
     ended: Option<Report>,
-    /// The pipe of the outer run, which waits until nobody has it open.
+    /// The pipe of the outer run, which waits until no process has it open.
     _outer: Option<File>,
     /// The pipe that nested runs have open.
     nested: File,
-    /// How often processes were found that outlive the command.
+    /// How many polls have found processes that outlive the command.
     polls: u32,
 }
 
@@ -114,7 +113,8 @@ impl Guard {
             let errno = error.raw_os_error().unwrap_or_default();
             reports.write(&Report::NotStarted { errno });
         })?;
-        // From here on only SIGKILL and SIGSTOP act on the guard. Not before, because the command inherits what is blocked.
+        // From here on only SIGKILL and SIGSTOP act on the guard. Not earlier, because the command would inherit the
+        // blocked signals.
         SigSet::all().thread_block()?;
         let mut child_ended = SigSet::empty();
         child_ended.add(Signal::SIGCHLD);
@@ -230,7 +230,7 @@ impl Guard {
         }
     }
 
-    /// Nobody renews the lease any more. If the command may go on without one, there is no deadline.
+    /// The lease is not renewed any more. If the command may go on without one, there is no deadline.
     fn end_without_runner(&mut self) {
         if let Some(deadline) = self.deadline {
             let kill_after = deadline.terminate_at.until(deadline.kill_at);

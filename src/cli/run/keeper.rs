@@ -14,8 +14,8 @@ use crate::client::{Client, ClientClaim, GrantedLease, NoAnswer, ServiceAnswer};
 /// How long one attempt may take at most, however long the TTL is.
 const ATTEMPT_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 const KILL_AFTER_MAX: Duration = Duration::from_secs(10);
-/// What is left of a lease when its command is killed. It covers the time that this takes, and clocks that run at
-/// slightly different rates.
+/// How long before the end of a lease its command is killed. This covers the time that killing takes, and clocks that run
+/// at slightly different rates.
 const MARGIN_MAX: Duration = Duration::from_secs(1);
 const RELEASE_ATTEMPTS: u32 = 3;
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -48,7 +48,7 @@ pub(super) struct LeaseKeeper {
     /// The depth to step back to at the end, if an outer `run` holds the lock.
     pub(super) outer_depth: Option<u16>,
     pub(super) lease: GrantedLease,
-    /// When the request was sent that confirmed the lease last.
+    /// When the last request that confirmed the lease was sent.
     pub(super) confirmed_at: BootTime,
     pub(super) kill_after: Option<Duration>,
 }

@@ -45,7 +45,7 @@ pub(super) fn number(matches: &ArgMatches, name: &str) -> i32 {
     *matches.get_one(name).expect("it is required")
 }
 
-/// Turns into the command. It returns if that fails, after it has told the guard why.
+/// Turns into the command. It returns only if that fails, after it has reported the reason to the guard.
 pub(in crate::cli) fn run(matches: &ArgMatches) -> Exit {
     // Closed when this turns into the command, by which the guard learns that it has.
     let Ok(mut failure) = inherited(number(matches, "failure"), true) else {

@@ -1,10 +1,10 @@
-//! What runner and guard tell each other: one JSON text a line, over two pipes.
+//! The messages between runner and guard: one line of JSON each, over two pipes.
 
 use serde::{Deserialize, Serialize};
 
 use super::super::boottime::BootTime;
 
-/// When a command has to end if nothing is heard of its lease any more.
+/// When a command has to end unless its lease is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CommandDeadline {
     /// When its processes are asked to end.
@@ -37,7 +37,7 @@ pub(super) enum Report {
     Confirmed,
     /// A signal stopped the command.
     Paused { signal: i32 },
-    /// Nothing was heard of the lease until the deadline: the command is asked to end.
+    /// The deadline has passed without a renewal: the command is asked to end.
     Ending,
     /// The command has ended, and this many of its processes go on.
     Remaining { processes: usize },

@@ -1,9 +1,10 @@
 //! Runs within the command of another run of the same lock: they share its claim.
 //!
 //! A token that was inherited proves nothing: a daemon keeps its environment long after the run that set it. So a run
-//! has a pipe, and tells its command where it is. A run within the command opens the pipe for writing, which only
-//! works while the outer run is there; then it asks the service whether the claim holds, and re-enters. The outer run
-//! releases the lock when nobody has the pipe open any more, which the system notices however a process ends.
+//! has a pipe, and names it in the environment of its command. A run within the command opens the pipe for writing,
+//! which only works while the outer run is there; then it asks the service whether the claim holds, and re-enters. The
+//! outer run releases the lock when no process has the pipe open any more, which the system notices however a process
+//! ends.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -53,7 +54,7 @@ impl NestedRuns {
         })
     }
 
-    /// Where the pipe is: process, descriptor, and the number that tells this pipe from a later one there.
+    /// Where the pipe is: process, descriptor, and the number that distinguishes this pipe from a later one there.
     pub(super) fn place(&self) -> io::Result<String> {
         let (process, descriptor) = (std::process::id(), self.writer.as_raw_fd());
         let inode = File::from(self.writer.try_clone()?).metadata()?.ino();
@@ -65,7 +66,7 @@ impl NestedRuns {
         self.reader.as_fd()
     }
 
-    /// From here on nobody can join.
+    /// From here on no run can join.
     pub(super) fn close(self) -> JoinedRuns {
         JoinedRuns(self.reader)
     }
@@ -193,7 +194,7 @@ impl OuterRun {
                     answer,
                 }))
             }
-            // The lease ended between the two requests. Another one would be one that the outer run knows nothing of.
+            // The lease ended between the two requests. The outer run would know nothing of another one.
             (StatusCode::CREATED | StatusCode::LOCKED, _) => {
                 let release = self.claim.release(None);
                 let _ = client.send_repeatedly(&release, Repeat::Always).await;

@@ -107,8 +107,8 @@ fn behaviour_arguments() -> [Arg; 6] {
             .value_name("DURATION")
             .value_parser(arguments::duration())
             .help("How long a command that has lost its lock may take to end after SIGTERM [default: a fifth of the TTL, at most 10s]"),
-        flag("quiet", "Say only why the command did not run, or was ended").short('q'),
-        flag("verbose", "Say what is done")
+        flag("quiet", "Print only why the command did not run, or was ended").short('q'),
+        flag("verbose", "Print every step")
             .short('v')
             .conflicts_with("quiet"),
     ]

@@ -18,7 +18,8 @@ use super::messages::{CommandDeadline, Order, Report};
 use super::nested::NestedRuns;
 use super::terminal::Terminal;
 
-/// How long a guard may take to confirm an order that the runner finds unconfirmed only because it was itself stopped.
+/// How much longer the runner waits for a confirmation: if the runner itself was stopped, the guard may have confirmed
+/// the order, and the runner has not read that yet.
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How a command ended.
@@ -53,7 +54,7 @@ pub(super) struct Supervision<'a> {
     deadline: CommandDeadline,
     /// Whether the command may go on without its lease.
     ignores_loss: bool,
-    /// How many orders the guard has not confirmed. It is given until the deadline that it has confirmed last.
+    /// How many orders the guard has not confirmed. It has until the last deadline that it has confirmed.
     unconfirmed: u32,
     alarm: AsyncAlarm,
     /// Whether the runner was asked to stop and has passed that on.
@@ -87,7 +88,7 @@ impl<'a> Supervision<'a> {
         })
     }
 
-    /// The order that tells the guard of this deadline.
+    /// The order that gives the guard this deadline.
     pub(super) fn order(deadline: CommandDeadline, ignores_loss: bool) -> Order {
         match ignores_loss {
             true => Order::Confirm,
@@ -145,8 +146,8 @@ impl<'a> Supervision<'a> {
         })
     }
 
-    /// Waits until the nested runs have ended that are still there, such as one in a session of its own; or until the
-    /// lease is lost, which they notice themselves, or until a signal asks to stop.
+    /// Waits until the remaining nested runs have ended, such as one in a session of its own; or until the lease is lost,
+    /// which they notice themselves; or until a signal asks to stop.
     async fn until_nested_end(&mut self, nested: NestedRuns) -> io::Result<Option<Signal>> {
         let mut joined = nested.close();
         if self.is_lost || joined.have_ended() {
@@ -319,8 +320,8 @@ impl<'a> Supervision<'a> {
         self.command.order(Order::Signal(signal as i32));
     }
 
-    /// The command was stopped. If it wants the terminal, it gets it. If that is not ours to give, or if the user pressed
-    /// Ctrl-Z, the runner stops too, as the shell expects; nobody renews the lease meanwhile.
+    /// The command was stopped. If it wants the terminal, it gets it. If the runner does not have the terminal, or if the
+    /// user pressed Ctrl-Z, the runner stops too, as the shell expects; the lease is not renewed meanwhile.
     fn on_pause(&mut self, signal: i32) {
         self.say.detail("the command was stopped");
         let is_for_terminal = [Signal::SIGTTIN as i32, Signal::SIGTTOU as i32].contains(&signal);

@@ -62,7 +62,7 @@ pub(super) fn acquired(
 }
 
 /// The response to any other operation after which the claim holds these locks.
-pub(super) fn kept(
+pub(super) fn still_held(
     route_form: RouteForm,
     names: &[LockName],
     token: Token,

@@ -79,7 +79,7 @@ fn respond(
     }
     Ok(match leases.is_empty() {
         true => no_content(),
-        false => grant::kept(route_form, &held, token, &leases),
+        false => grant::still_held(route_form, &held, token, &leases),
     })
 }
 

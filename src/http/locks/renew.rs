@@ -46,7 +46,7 @@ pub(in crate::http) async fn renew(
             // Not `collect`: it would reuse the allocation of `renewals` and shrink it, which costs more than a new one.
             let mut leases = Vec::with_capacity(renewals.len());
             leases.extend(renewals.into_iter().map(|renewal| renewal.lease));
-            Ok(grant::kept(route_form, &names, token, &leases))
+            Ok(grant::still_held(route_form, &names, token, &leases))
         }
         Renewed::Mismatched(mismatch) => Err(route_form.adapt(Problem::mismatch(mismatch))),
         Renewed::NotHolder(lost) => Err(route_form.not_held(lost, "nothing was renewed")),

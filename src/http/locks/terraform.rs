@@ -36,7 +36,7 @@ pub(in crate::http) const TERRAFORM_FIELDS: [&str; 2] = ["ttl", "wait"];
 /// The methods that the backend can be configured to use.
 const METHODS: &str = "LOCK,UNLOCK,POST,DELETE";
 
-/// What Terraform tells about the run that locks, and shows to those that it refuses.
+/// What Terraform sends about the run that locks. It shows this to those that it refuses.
 #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[schema(as = TerraformLockInfo)]
 #[serde(rename_all = "PascalCase", default)]
@@ -157,7 +157,7 @@ async fn lock(
     Ok(response)
 }
 
-/// What Terraform knows about the holder. It prints nothing of that but the id, so the id says the rest as well.
+/// The answer to a refused run: the lock info of the holder. Terraform prints only its id, so the id has the rest, too.
 fn refused(claim: &Claim, blocked_by: &[Conflict]) -> Response {
     let conflict = blocked_by.first();
     let mut info = conflict

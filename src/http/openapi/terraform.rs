@@ -1,5 +1,5 @@
 //! The lock of a Terraform state, as described in the document. OpenAPI cannot name the methods `LOCK` and `UNLOCK`, which
-//! Terraform uses unless it is told otherwise.
+//! Terraform uses unless it is configured otherwise.
 
 use serde_json::json;
 use utoipa::ToSchema as _;
@@ -97,7 +97,7 @@ fn body() -> RequestBody {
             "Path": "",
         })));
     RequestBodyBuilder::new()
-        .description(Some("What Terraform tells about its run."))
+        .description(Some("The lock info that Terraform sends about its run."))
         .required(Some(Required::True))
         .content("application/json", info.build())
         .build()

@@ -15,7 +15,7 @@ const RETRY_HELD_MAX: Duration = Duration::from_secs(5);
 /// When to retry if other claims are ahead in the queue.
 const RETRY_QUEUED: Duration = Duration::from_secs(1);
 /// When to retry if a limit is reached or the process is stopping.
-const RETRY_CROWDED: Duration = Duration::from_secs(1);
+const RETRY_LIMIT_REACHED: Duration = Duration::from_secs(1);
 /// A client that waited this long may retry at once, because that limits its request rate already.
 const WAITED_LONG: Duration = Duration::from_secs(1);
 
@@ -82,7 +82,7 @@ impl Problem {
         let mut refusal = Self::new(Code::Draining, detail).with_position(not_granted, token);
         refusal.0.extras.outcome = Some(ProblemOutcome::NothingDone);
         if had_begun {
-            refusal.retry_after(RETRY_CROWDED)
+            refusal.retry_after(RETRY_LIMIT_REACHED)
         } else {
             refusal.retry_at_once()
         }
@@ -103,7 +103,7 @@ impl Problem {
         let mut refusal = Self::new(Code::TooManyWaiters, detail);
         refusal.0.extras.name = Some(name);
         refusal.0.extras.queue_length = Some(queue_length);
-        refusal.retry_after(RETRY_CROWDED)
+        refusal.retry_after(RETRY_LIMIT_REACHED)
     }
 
     /// This process has its maximum number of waiters, in all or of one peer.
@@ -120,7 +120,7 @@ impl Problem {
                 "this address has its maximum number of waiters on this process; a claim counts once for each of its locks",
             ),
         };
-        refusal.retry_after(RETRY_CROWDED)
+        refusal.retry_after(RETRY_LIMIT_REACHED)
     }
 
     /// One peer, or all together, have reached a limit.
@@ -172,7 +172,7 @@ impl Problem {
         };
         let mut refusal = Self::new(code, detail);
         refusal.0.extras.outcome = Some(outcome);
-        refusal.retry_after(RETRY_CROWDED)
+        refusal.retry_after(RETRY_LIMIT_REACHED)
     }
 
     /// The claim does not match the lock or an earlier request, so waiting cannot help.
@@ -284,7 +284,7 @@ impl Problem {
         refusal.0.extras.name = Some(name);
         refusal.0.extras.evicted_total = Some(count);
         refusal.0.extras.outcome = Some(ProblemOutcome::Unknown);
-        refusal.retry_after(RETRY_CROWDED)
+        refusal.retry_after(RETRY_LIMIT_REACHED)
     }
 
     /// Adds all conflicts, and the members for the first of them.

@@ -63,7 +63,9 @@ fn what_failed(fault: Fault) -> &'static str {
         Fault::Database => "the store has no database of the configured number",
         Fault::Cluster => "the store is a node of a cluster, which the service cannot use",
         Fault::Tls => "there is no TLS connection to the store; see /readyz?verbose",
-        Fault::Protocol => "what answers in place of the store is none; see /readyz?verbose",
+        Fault::Protocol => {
+            "another program answers at the address of the store; see /readyz?verbose"
+        }
         Fault::Replica => "the store is a replica, which accepts no writes",
         Fault::ReadOnly => {
             "the store accepts no writes: it lacks replicas, or cannot write to its disk"

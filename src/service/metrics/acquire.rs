@@ -80,17 +80,17 @@ impl AcquireMetrics {
         let acquires = |mode| {
             Labelled::new(&OUTCOMES, |outcome| {
                 let labels = [("outcome", outcome), ("mode", mode)];
-                let help = "Acquire requests by what came of them, on this process.";
+                let help = "Acquire requests on this process, by outcome.";
                 registry.counter("leasehold_acquire_requests_total", help, &labels)
             })
         };
         let waits = |outcome| {
-            let help = "How long requests stood in a queue, by what came of them; those that did not are left out.";
+            let help = "How long requests waited in a queue, by outcome; requests that did not wait are left out.";
             registry.histogram(WAIT, help, &[("outcome", outcome)])
         };
         let streams = |stream| {
             let help =
-                "Open event streams of this process: hold keeps a lock, events tells what happens.";
+                "Open event streams of this process: hold holds a lock, events reports events.";
             registry.gauge("leasehold_sse_subscribers", help, &[("stream", stream)])
         };
         Self {

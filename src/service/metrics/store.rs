@@ -47,7 +47,7 @@ impl StoreMetrics {
             })
         };
         let errors = |kind| {
-            let help = "Operations that the store could not do, by kind.";
+            let help = "Operations that failed in the store, by kind.";
             registry.counter("leasehold_store_errors_total", help, &[("kind", kind)])
         };
         let gauge = |name, help| registry.gauge(name, help, &[]);
@@ -81,7 +81,7 @@ impl StoreMetrics {
             ),
             connections_max: gauge(
                 "leasehold_store_pool_max_connections",
-                "Connections to the store that there may be, over all threads.",
+                "The maximum of connections to the store, over all threads.",
             ),
             file_bytes: gauge(
                 "leasehold_store_file_bytes",

@@ -1,4 +1,4 @@
-//! What one commit of the [journal](super::journal) writes, and how those who wait for it learn of its end.
+//! What one commit of the [journal](super::journal) writes, and how the requests that wait for it learn of its end.
 
 use tokio::sync::watch;
 

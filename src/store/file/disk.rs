@@ -79,14 +79,15 @@ impl Disk {
             }
             Err(TryLockError::Error(error)) => return Err(refused(error)),
         }
-        // What an interrupted copy has left takes room that a full disk lacks. It is replaced if it cannot be removed.
+        // The remains of an interrupted copy take space that a full disk lacks. If they cannot be removed, the next copy
+        // replaces them.
         let _ = fs::remove_file(directory.join(NEW_FILE));
         let file = directory.join(FILE);
         if !file.try_exists().map_err(refused)? {
             create(directory, clocks)
                 .map_err(|error| format!("cannot create a database in {shown}: {error}"))?;
         }
-        // A file that only somebody else can have damaged is found out now, and not while leases depend on it.
+        // Leasehold does not damage the file. If somebody else has, it is found now, before leases depend on it.
         let opened = builder_of_databases()
             .set_check_integrity_on_open(true)
             .open(&file);
@@ -185,7 +186,7 @@ impl Disk {
     /// Closes the database, which may make its file shorter.
     pub(super) fn close_database(&mut self) {
         let identities = Arc::clone(&self.identities);
-        // A file that is not the known one any more is closed all the same.
+        // The file is closed even if it is no longer the known one.
         let _ = identities.change(|| {
             self.database = None;
             io::Result::Ok(())
@@ -197,7 +198,7 @@ impl Disk {
         Arc::clone(&self.identities)
     }
 
-    /// Whether there is a reserve. While there is none, rows are written that make room, and none that need more.
+    /// Whether there is a reserve. While there is none, only rows that need no more space are written.
     pub(super) fn has_reserve(&self) -> bool {
         self.reserve.is_there()
     }
@@ -210,8 +211,8 @@ impl Disk {
         Ok(self.reserve.make(reserve::BYTES)?)
     }
 
-    /// Makes a reserve again, if the disk has room for more than that: otherwise it would be given up at once. If the disk
-    /// has not, gives it the room that the database does not use any more.
+    /// Makes a reserve again if the disk has room for more than that; otherwise it would be given up at once. If the disk
+    /// has too little, returns to it the space that the database no longer uses.
     ///
     /// # Errors
     /// Why there is none.
@@ -236,8 +237,8 @@ impl Disk {
         compacted
     }
 
-    /// Moves the pages of the database together, and the end of the file goes back to the disk, if that is at least half
-    /// of it and does not take long. Returns whether it was done.
+    /// Moves the pages of the database together and returns the end of the file to the disk, if that frees at least half
+    /// of the file and does not take long. Returns whether it was done.
     fn try_to_compact(&mut self) -> Result<bool, redb::Error> {
         let identities = Arc::clone(&self.identities);
         identities.change(|| self.compact_if_worthwhile())

@@ -1,4 +1,4 @@
-//! Whether a server could start on a directory, for somebody who does not use it: nothing is written, and the lock of the
+//! Whether a server could start on a directory, checked without using it: nothing is written, and the lock of the
 //! directory is taken for a moment only.
 
 use std::fs::{self, File, TryLockError};

@@ -1,5 +1,5 @@
-//! What has changed and is not on the disk yet, and who waits for it. One task writes it: all that has come together
-//! since the last commit is the next commit. How rows are written is not known here.
+//! The changes that are not on the disk yet, and the requests that wait for them. One task writes them: all changes since
+//! the last commit are the next commit. How rows are written is not known here.
 
 mod recording;
 
@@ -43,15 +43,15 @@ struct JournalState {
     batch: Batch,
     /// The commit in progress.
     committing: Option<watch::Receiver<Progress>>,
-    /// Why the last commit failed. Nothing is changed until one succeeds: the state would be ever further ahead of the
-    /// disk, and nothing of it could be reported.
+    /// Why the last commit failed. Until one succeeds, operations are refused: their changes could not be reported, and
+    /// the state would get further and further ahead of the disk.
     trouble: Option<String>,
     /// Why there is no reserve, if it is not for lack of room.
     reserve_trouble: Option<String>,
     /// When clocks were written last.
     written_at: StoreTime,
     is_closed: bool,
-    /// Whether nothing can be relied on any more that this process writes.
+    /// Whether what this process writes can no longer be relied on.
     is_broken: bool,
 }
 
@@ -279,8 +279,8 @@ impl FileJournal {
         true
     }
 
-    /// Notes whether there is a reserve. Without one claims are refused. That may last only if the disk lacks room, which
-    /// ended leases give back; anything else somebody has to repair.
+    /// Notes whether there is a reserve. Without one, claims are refused. If the disk lacks room, ended leases will make
+    /// some; any other cause has to be repaired.
     fn note_reserve(&self, made: Result<(), redb::Error>) {
         let error = made.as_ref().err();
         let trouble = error.filter(|error| !is_lack_of_room(error)).map(|error| {

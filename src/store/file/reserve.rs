@@ -1,5 +1,5 @@
-//! Room on the disk that is kept for the day when the disk is full. Each commit writes changed pages to new places, so even
-//! one that only deletes needs room. When the reserve is missing, and what may be written then, is not known here.
+//! Space on the disk that is reserved for when the disk is full. Each commit writes changed pages to new places, so even
+//! one that only deletes needs space. What may be written while there is no reserve is not known here.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -27,7 +27,7 @@ impl Reserve {
     /// The name of the reserve, in the directory.
     pub(super) const FILE: &str = "reserve";
 
-    /// Looks for the reserve. What the end of a process has left of one goes.
+    /// Looks for the reserve, and removes an incomplete one that a process has left.
     ///
     /// # Errors
     /// What is in the place of the reserve, so that none can be made, and what to do.
@@ -39,7 +39,7 @@ impl Reserve {
         Self::check(directory)?;
         let found = fs::metadata(reserve.path(FILE));
         reserve.is_there = found.is_ok_and(|found| found.len() == BYTES);
-        // It takes room, and if it cannot be removed now it is replaced later.
+        // It takes space. If it cannot be removed now, it is replaced later.
         let _ = fs::remove_file(reserve.path(NEW_FILE));
         Ok(reserve)
     }

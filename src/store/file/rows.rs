@@ -22,7 +22,7 @@ pub(super) type Rows = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 pub(super) struct Clocks {
     /// The store's clock, which no restart sets back.
     pub(super) store: StoreTime,
-    /// The clock of the rows, which stands still while no process runs.
+    /// The clock of the rows, which stops while no process runs.
     pub(super) rows: StoreTime,
 }
 
@@ -70,8 +70,8 @@ pub(super) fn read<T>(
     Ok(taken)
 }
 
-/// One transaction. It has the default durability, which is that of `fsync`. One phase is enough: the checksums tell a
-/// commit that was cut short from a complete one.
+/// One transaction. It has the default durability, which is that of `fsync`. One phase is enough: the checksums
+/// distinguish a commit that was cut short from a complete one.
 pub(super) fn write<'a>(
     database: &Database,
     rows: impl IntoIterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,

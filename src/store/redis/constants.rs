@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::keys::{self, prefix};
 use crate::domain::{AnswerRoom, Bucket, Fence};
-use crate::store::{LAST_CALL, RESERVATION_TTL, TOMBSTONE_TTL};
+use crate::store::{RESERVATION_EXTENSION, RESERVATION_TTL, TOMBSTONE_TTL};
 
 macro_rules! numbers {
     ($table:ident: $($(#[$doc:meta])* $name:ident = $value:expr;)+) => {
@@ -37,7 +37,7 @@ numbers! { TIMES:
     RESERVATION_MS = millis(RESERVATION_TTL);
     /// How much longer a reservation lasts that is found expired: if the store or the whole machine stalled, the
     /// process could not claim it, and its request may be the next to run.
-    LAST_CALL_MS = millis(LAST_CALL);
+    RESERVATION_EXTENSION_MS = millis(RESERVATION_EXTENSION);
     /// How much longer the set of a process's waiters lives than the process may take to poll: the store may be
     /// unavailable that long.
     OUTAGE_MS = 6_000;
@@ -114,8 +114,8 @@ numbers! { CODES:
 }
 
 letters! { LETTERS:
-    /// The first letter of the mark of an ended claim. Redis stores small integers once for all keys, so the digits take
-    /// no memory of their own.
+    /// The first letter of a tombstone, which is called a mark in the scripts. Redis stores small integers once for all
+    /// keys, so the digits take no memory of their own.
     MARK_RELEASED = b'1';
     /// The lease expired.
     MARK_EXPIRED = b'2';
@@ -154,7 +154,7 @@ texts! { TEXTS:
     CLOCK_CHANNEL = keys::CLOCK_CHANNEL;
 }
 
-/// The Lua literal that a name stands for.
+/// The Lua literal of a name.
 pub(super) fn literal(name: &str) -> Option<String> {
     let number = |name: &str| {
         let mut numbers = [TIMES, BOUNDS, CODES].into_iter().flatten();

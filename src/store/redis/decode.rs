@@ -260,7 +260,7 @@ fn waiting(mut reply: Reply) -> Result<Waiting, Malformed> {
         recheck_in,
         position: position(&mut reply)?,
         restored: reply.number()? == 1,
-        is_unsure: false,
+        has_ambiguous_attempt: false,
     })
 }
 

@@ -120,7 +120,7 @@ impl Node {
             millis(request.liveness_timeout()) + constants::OUTAGE_MS,
             millis(request.wait),
             request.waiters_max,
-            u8::from(request.tells_position),
+            u8::from(request.wants_position),
             u8::from(request.is_head),
             u8::from(request.takes_over),
         )

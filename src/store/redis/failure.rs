@@ -34,7 +34,7 @@ const AMID_SCRIPT: &str = " on @user_script:";
 const AMID_SCRIPT_6: &str = "Error running script (call to f_";
 
 impl Failure {
-    /// One that another try at once would meet again.
+    /// A failure that would occur again at once.
     pub(super) fn new(fault: Fault, fate: Fate, detail: impl Into<String>) -> Self {
         Self {
             fault,
@@ -173,7 +173,7 @@ impl Failure {
             Fault::Busy => "it is starting, or busy with a script",
             Fault::Full | Fault::Limit => "it has no room for more data",
             Fault::Refused => "it would lose leases",
-            Fault::Corrupt => "its answer made no sense; the log has it",
+            Fault::Corrupt => "its answer is invalid; the log has it",
         };
         why.to_owned()
     }

@@ -129,7 +129,7 @@ impl RedisStore {
         };
         let trouble = match timeout_at(deadline, checking).await {
             Ok(Ok(_)) => {
-                self.node.recovery.is_back(began);
+                self.node.recovery.note_answer(began);
                 // The address may lead to a suitable Redis by now, for example after a failover.
                 if self.node.recovery.is_refused() {
                     connection.abandon();
@@ -143,7 +143,7 @@ impl RedisStore {
         Err(trouble.into())
     }
 
-    /// Too few replicas are a finding; a right that is missing lasts until somebody grants it.
+    /// Too few replicas are a finding; a missing right lasts until an operator grants it.
     async fn check_replicas(&self, deadline: Instant) -> Result<(), CheckFailure> {
         if let Some(replication) = &self.node.replication
             && let Ok(Err(failure)) = timeout_at(deadline, replication.check()).await

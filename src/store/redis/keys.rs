@@ -29,7 +29,7 @@ pub(super) const CLOCK_CHANNEL: &str = concat!(prefix!(), "clock");
 /// The channel of the messages that show how far the replicas are. Nobody listens to it.
 pub(super) const BARRIER_CHANNEL: &str = concat!(prefix!(), "barrier");
 
-/// The lock's record: a hash.
+/// The lock's record: a string or a hash, as `lua/lease.lua` says.
 pub(super) fn lock(name: &LockName) -> String {
     of_bucket(name.bucket(), "l:", name.as_str())
 }
@@ -39,7 +39,7 @@ pub(super) fn fence(bucket: Bucket) -> String {
     of_bucket(bucket, "f", "")
 }
 
-/// The mark of an ended claim.
+/// The tombstone of a claim: the mark that says how it ended, or which of its attempts were withdrawn.
 pub(super) fn ended(name: &LockName, claim: &ClaimDigest) -> Vec<u8> {
     of_claim(name, "e:", claim)
 }

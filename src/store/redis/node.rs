@@ -86,15 +86,15 @@ impl Node {
         command: impl Fn(bool) -> Cmd,
         read: impl Fn(Reply) -> Result<InTime<T>, Malformed>,
     ) -> Result<(T, u64), StoreError> {
-        let mut is_unsure = false;
+        let mut is_ambiguous = false;
         for _ in 0..LOSSES_MAX {
-            let was_unsure = is_unsure;
-            let command = |is_repeat| command(is_repeat || was_unsure);
+            let was_ambiguous = is_ambiguous;
+            let command = |is_repeat| command(is_repeat || was_ambiguous);
             match self.run(request, deadline, command, &read).await {
                 Ok(answered) => match answered.answer {
                     InTime::Done(answer) => return Ok((answer, answered.epoch)),
                     InTime::Late { redis_us } => {
-                        is_unsure |= answered.has_lost_tries;
+                        is_ambiguous |= answered.has_lost_tries;
                         if !self.recovery.is_ahead(redis_us) {
                             break;
                         }
@@ -103,7 +103,7 @@ impl Node {
                 },
                 Err(unanswered) => {
                     let error = unanswered.when_too_late(deadline).await;
-                    return Err(match is_unsure {
+                    return Err(match is_ambiguous {
                         true => StoreError::unknown(error.fault(), error.detail()),
                         false => error,
                     });
@@ -111,7 +111,7 @@ impl Node {
             }
         }
         let detail = "it came too late";
-        if !is_unsure {
+        if !is_ambiguous {
             return Err(StoreError::unavailable(Fault::Timeout, detail));
         }
         // Another try of the same request may have arrived in time, or may still do so if the clock was set.
@@ -141,7 +141,7 @@ impl Node {
             let command = || command(has_lost_tries);
             let failure = match self.try_once(request, deadline, command, &read).await {
                 Ok((answer, epoch)) => {
-                    self.recovery.is_back(began);
+                    self.recovery.note_answer(began);
                     return Ok(Answered {
                         answer,
                         epoch,
@@ -151,9 +151,9 @@ impl Node {
                 Err(failure) => failure,
             };
             // A Redis without memory grants nothing either, and waiters cannot claim their reservations.
-            let is_away = [Fault::Io, Fault::Timeout, Fault::Busy, Fault::Full];
-            if is_away.contains(&failure.fault) {
-                self.recovery.is_away(began);
+            let of_outages = [Fault::Io, Fault::Timeout, Fault::Busy, Fault::Full];
+            if of_outages.contains(&failure.fault) {
+                self.recovery.note_no_answer(began);
             }
             may_arrive |= failure.may_arrive();
             if !failure.is_worth_retrying || Instant::now() + pause >= deadline {
@@ -200,7 +200,7 @@ impl Node {
         };
         match read(reply) {
             Ok(answer) => Ok((answer, connection.epoch)),
-            Err(Malformed) => Err(Failure::corrupt("an answer out of form")),
+            Err(Malformed) => Err(Failure::corrupt("an answer that its script cannot give")),
         }
     }
 }

@@ -147,7 +147,7 @@ impl Pool {
             }
             None => Failure::new(Fault::Io, Fate::NotDone, what),
         };
-        // What may pass is worth the rest of the time that the request has.
+        // A failure that may pass is worth retrying for the rest of the request's time.
         failure.is_worth_retrying = !failure.is_lasting();
         failure
     }
@@ -233,8 +233,8 @@ impl ManageConnection for Manager {
         let began = Instant::now();
         let opened = self.open().await;
         match &opened {
-            Ok(_) => self.recovery.is_connected(),
-            Err(_) => self.recovery.is_not_connected(began),
+            Ok(_) => self.recovery.note_connected(),
+            Err(_) => self.recovery.note_not_connected(began),
         }
         *self.refusal.lock().expect(UNPOISONED) = opened.as_ref().err().cloned();
         opened

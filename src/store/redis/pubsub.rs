@@ -163,7 +163,7 @@ impl PubSub {
             .set((listener, AbortOnDropHandle::new(task)))
             .is_err()
         {
-            panic!("a store is attached to once");
+            panic!("the listener is set once");
         }
     }
 
@@ -246,11 +246,11 @@ impl PubSub {
         let detail = match (is_fine, may_count) {
             (true, true) => "the channels may be used".to_owned(),
             (true, false) => format!(
-                "the user may not run PUBSUB NUMSUB, so events are published also when nobody watches; {RIGHTS}"
+                "the user may not run PUBSUB NUMSUB, so events are published even if nobody watches; {RIGHTS}"
             ),
             (false, _) => format!(
                 "the user may not {} on the channels lh:1:*, so waiters notice a free lock up to a second late, and \
-                 events are not told; {RIGHTS}",
+                 events are not delivered; {RIGHTS}",
                 lacking.join(" or ")
             ),
         };

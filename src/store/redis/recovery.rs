@@ -119,7 +119,7 @@ impl Recovery {
         }
         Err((
             redis::ErrorKind::Client,
-            "the data change as often as they are looked at",
+            "the data changed at each of several checks",
         )
             .into())
     }
@@ -165,10 +165,10 @@ impl Recovery {
         let answer = Reply::to(request.id, value).and_then(|reply| RecoveryReply::read(reply).ok());
         let answer = answer.ok_or((
             redis::ErrorKind::Client,
-            "the recovery script answered out of form",
+            "the recovery script gave an invalid answer",
         ))?;
         if answer.went_back {
-            tracing::warn!("the clock of the store was set back; all locks are looked at once");
+            tracing::warn!("the clock of the store was set back; every lock is checked");
             self.went_back.notify_one();
         }
         self.fleet.longest_ttl.announced(used_ms);
@@ -276,25 +276,25 @@ impl Recovery {
         }
     }
 
-    /// Redis did not answer a request that was begun at `since`.
-    pub(super) fn is_away(&self, since: Instant) {
-        self.outage.noticed(since);
+    /// Notes that Redis did not answer a request that began at `since`.
+    pub(super) fn note_no_answer(&self, since: Instant) {
+        self.outage.note_no_answer(since);
     }
 
-    /// Redis has answered a request that was begun at `since`.
-    pub(super) fn is_back(&self, since: Instant) {
-        self.outage.is_answered(since);
+    /// Notes that Redis has answered a request that began at `since`.
+    pub(super) fn note_answer(&self, since: Instant) {
+        self.outage.note_answer(since);
     }
 
-    /// A connection was opened, and the Redis behind it was verified.
-    pub(super) fn is_connected(&self) {
-        self.outage.verified();
-        self.outage.is_over();
+    /// Notes that a connection was opened, and that the Redis behind it was verified.
+    pub(super) fn note_connected(&self) {
+        self.outage.note_connected();
+        self.outage.end();
     }
 
-    /// No connection could be opened. The existing ones may lead to another Redis than the address does now.
-    pub(super) fn is_not_connected(&self, since: Instant) {
-        self.outage.is_not_connected(since);
+    /// Notes that no connection could be opened. The existing ones may lead to another Redis than the address does now.
+    pub(super) fn note_not_connected(&self, since: Instant) {
+        self.outage.note_not_connected(since);
         if self.outage.is_unverifiable(since) {
             self.fleet.renew_connections();
         }

@@ -187,7 +187,7 @@ impl Replication {
         if let Some(mut connection) = kept.filter(is_current)
             && let Ok(confirmed) = self.count(&mut connection).await
         {
-            return (self.judge(confirmed, &connection), Some(connection));
+            return (self.outcome_of(confirmed, &connection), Some(connection));
         }
         // The former connection may have been closed while it was idle, or by a failover.
         let mut connection = match self.pool.connect(Instant::now() + CONNECT_WITHIN).await {
@@ -195,7 +195,7 @@ impl Replication {
             Err(failure) => return (Err(failure), None),
         };
         match self.count(&mut connection).await {
-            Ok(confirmed) => (self.judge(confirmed, &connection), Some(connection)),
+            Ok(confirmed) => (self.outcome_of(confirmed, &connection), Some(connection)),
             Err(failure) => (Err(failure), None),
         }
     }
@@ -219,7 +219,7 @@ impl Replication {
         }
     }
 
-    fn judge(&self, confirmed: u64, connection: &Connection) -> Result<u64, Failure> {
+    fn outcome_of(&self, confirmed: u64, connection: &Connection) -> Result<u64, Failure> {
         if confirmed >= self.replicas {
             return Ok(connection.epoch);
         }

@@ -122,7 +122,8 @@ impl Node {
         Ok(renewed)
     }
 
-    /// Makes the answer of a release ready to be reported. A step back has the epoch of its connection, because it leaves a lease to wait for.
+    /// Makes the answer of a release ready to be reported. A step back has the epoch of its connection, because it leaves
+    /// a lease that new grants must wait for if it is lost.
     pub(super) async fn report_released(
         &self,
         reply: ReleaseReply,
@@ -249,7 +250,7 @@ impl Node {
     /// Makes sure that all processes know of leases this long. One of many requests announces it.
     async fn share(&self, ttl: Duration, deadline: Instant) -> Result<(), StoreError> {
         let Ok(_announcing) = timeout_at(deadline, self.announcing.lock()).await else {
-            let detail = "the other processes could not be told in time";
+            let detail = "the other processes could not be notified in time";
             return Err(StoreError::unknown(Fault::Timeout, detail));
         };
         if self.recovery.use_ttl(ttl) {
@@ -308,12 +309,12 @@ impl RedisStore {
     ) -> Result<Acquired, StoreError> {
         match acquired {
             Acquired::Waiting(waiting) => Ok(Acquired::Waiting(Waiting {
-                is_unsure: true,
+                has_ambiguous_attempt: true,
                 ..waiting
             })),
             Acquired::Granted(_) | Acquired::Superseded | Acquired::WaitExpired => Ok(acquired),
             Acquired::Refused(Refused::Ended(lost)) if lost.reason.ran_out() => {
-                let detail = "an earlier try may have been granted, and its lease have run out";
+                let detail = "an earlier try may have been granted a lease that has expired";
                 Err(StoreError::unknown(Fault::Timeout, detail))
             }
             Acquired::Refused(_) => {

@@ -1,4 +1,5 @@
-//! The scripts, one for each verb and assembled from files, and how one is sent. `node` retries until Redis answers, and `reply` reads the answer.
+//! The scripts, one for each verb, assembled from files; and how one is sent. `node` retries until Redis answers, and
+//! `reply` reads the answer.
 
 use std::sync::LazyLock;
 

@@ -1,8 +1,8 @@
 //! Which Redis the Sentinels name as the primary, asked again for each connection.
 //!
-//! A Sentinel that was cut off still names the former primary, and so does one that has not heard of a failover yet. So
-//! most of all Sentinels have to answer, and the latest configuration counts: each failover has a larger epoch, which
-//! most of them have to agree to.
+//! A Sentinel that was cut off, or that does not know of a failover yet, still names the former primary. So more than
+//! half of all Sentinels have to answer, and the latest configuration counts: each failover has a larger epoch, to which
+//! more than half of them have to agree.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -22,7 +22,7 @@ use crate::store::Fault;
 
 /// How long a Sentinel may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long the last ones may take once most have answered: one of them may have heard of a failover first.
+/// How long the others may take once most have answered: one of them may be the first to know of a failover.
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_millis(100);
 /// The most Sentinels that are asked.
 const SENTINELS_MAX: usize = 15;
@@ -198,7 +198,7 @@ impl Sentinels {
         let answer: RedisResult<PipelineAnswer> = commands.query_async(&mut connection).await;
         let (id, state, primary, others) = answer.map_err(|error| refused(&error))?;
         let answer = SentinelAnswer::of(id, &state, primary, &others);
-        answer.ok_or_else(|| Failure::corrupt("an answer of a Sentinel out of form"))
+        answer.ok_or_else(|| Failure::corrupt("an invalid answer of a Sentinel"))
     }
 }
 
@@ -244,7 +244,7 @@ fn outdated(failures: &[Failure]) -> Failure {
         .passing()
 }
 
-/// What stands in the way; if it is not the same for all Sentinels, that may pass.
+/// Why too few answer. If the reason is not the same for all Sentinels, it may pass.
 fn too_few(answered: usize, failures: Vec<Failure>) -> Failure {
     let details: Vec<&str> = failures.iter().map(|it| it.detail.as_str()).collect();
     let detail = format!("{answered} Sentinels answer ({})", details.join("; "));
@@ -265,7 +265,9 @@ fn refused(error: &redis::RedisError) -> Failure {
         lasting.because("its Sentinels watch no primary of the name in the store's URL")
     } else if mentions("unknown command") {
         let lasting = Failure::new(Fault::Protocol, Fate::NotDone, failure.detail);
-        lasting.because("what answers is no Sentinel; check hosts and ports in the store's URL")
+        lasting.because(
+            "the server that answers is no Sentinel; check hosts and ports in the store's URL",
+        )
     } else {
         failure
     }

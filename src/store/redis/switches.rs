@@ -1,7 +1,8 @@
-//! Hears from the Sentinels that another Redis is the primary now, instead of finding out at the next check.
+//! Subscribes to the messages of the Sentinels about a new primary, so that this process does not find out only at its
+//! next check.
 //!
-//! Until then a process uses the former primary, which may still run. Only the messages are new: what is true is asked
-//! of most of the Sentinels, as for each connection. So a message that is lost costs time, and a wrong one costs a few
+//! Until then it uses the former primary, which may still run. A message is only a hint: the new connections that follow
+//! it ask most of the Sentinels, as every connection does. So a lost message costs time, and a wrong one costs a few
 //! connections.
 
 use std::sync::{Arc, Weak};

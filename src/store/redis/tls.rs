@@ -37,7 +37,7 @@ pub(super) enum TlsProblem {
     NotValidYet,
     /// Its certificate is unusable for another reason.
     BadCertificate,
-    /// It wants a certificate of this process.
+    /// It requires a certificate of this process.
     WantsCertificate,
     /// It refuses the certificate of this process.
     RefusesCertificate,
@@ -63,7 +63,7 @@ impl TlsProblem {
             Self::NotValidYet => "its certificate is not valid yet",
             Self::BadCertificate => "its certificate cannot be verified; the log has the reason",
             Self::WantsCertificate => {
-                "it wants a certificate of Leasehold; set redis.tls_cert_file and redis.tls_key_file"
+                "it requires a certificate of Leasehold; set redis.tls_cert_file and redis.tls_key_file"
             }
             Self::RefusesCertificate => "it refuses the certificate in redis.tls_cert_file",
             Self::Missing => {
@@ -133,7 +133,7 @@ pub(super) async fn is_spoken_on(stream: TcpStream) -> bool {
     }
 }
 
-/// What an error says about TLS; none if nothing.
+/// The TLS problem behind an error; none if the error is another one.
 pub(super) fn problem_in(error: &RedisError, has_identity: bool) -> Option<TlsProblem> {
     let source = error.source()?;
     let shared = source.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;

@@ -32,7 +32,7 @@ pub(super) struct Transport {
     tls: Option<Tls>,
 }
 
-/// What Redis' protocol travels on.
+/// The byte stream below Redis' protocol.
 trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}

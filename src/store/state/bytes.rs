@@ -2,8 +2,8 @@
 
 use super::StoreTime;
 
-/// How far the clock of the rows is behind the store's clock. The clock of the rows stands still while no process runs
-/// the store, so that neither the downtime nor a change of the system's clock meanwhile shortens anything.
+/// How far the clock of the rows is behind the store's clock. The clock of the rows stops while no process runs the
+/// store, so that neither the downtime nor a change of the system's clock meanwhile shortens anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Downtime(u64);
 

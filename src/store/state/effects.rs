@@ -1,6 +1,6 @@
 //! What a step does beside its answer: the notifications to deliver, and the rows that it changed.
 //!
-//! Delivering and writing is up to whoever runs the state machine.
+//! The store that runs the state machine delivers and writes them.
 
 use super::ClaimKey;
 use super::StoreTime;

@@ -118,7 +118,7 @@ impl Lock {
         self.leases.permits() + details.map_or(0, |details| details.cooling_permits)
     }
 
-    /// Whether no waiter precedes a claim with this sequence number, or one without.
+    /// Whether no waiter precedes a claim with this sequence number, or a claim that has none.
     pub(super) fn is_turn_of(&self, sequence: Option<u64>) -> bool {
         self.queue().is_none_or(|queue| queue.is_turn_of(sequence))
     }

@@ -7,7 +7,7 @@ use std::ops::{Index, IndexMut};
 
 use super::StoreTime;
 use super::lock::Lock;
-use super::name_index::{NameIndex, Place};
+use super::name_index::{IndexCursor, NameIndex};
 use crate::domain::LockName;
 
 /// How many slots a chunk has: as many as a `u64` has bits.
@@ -20,7 +20,7 @@ pub(super) struct Locks {
     /// When the state machine looks at a lock again: one entry per lock, never later than the lock is due.
     due: BTreeSet<(StoreTime, SlabKey)>,
     /// The lock that was found last, and its place among the names: a step looks its lock up several times.
-    found: Cell<Option<(SlabKey, Place)>>,
+    found: Cell<Option<(SlabKey, IndexCursor)>>,
 }
 
 impl Locks {
@@ -41,9 +41,9 @@ impl Locks {
             return Some(slot);
         }
         let found = self.names.search(name.as_str(), name_in(&self.entries));
-        let place = found.ok()?;
-        let slot = self.names.at(place)?;
-        self.found.set(Some((slot, place)));
+        let cursor = found.ok()?;
+        let slot = self.names.at(cursor)?;
+        self.found.set(Some((slot, cursor)));
         Some(slot)
     }
 
@@ -67,11 +67,11 @@ impl Locks {
     pub(super) fn find_or_insert(&mut self, name: &LockName) -> SlabKey {
         let found = self.names.search(name.as_str(), name_in(&self.entries));
         match found {
-            Ok(place) => self.names.at(place),
-            Err(place) => {
+            Ok(cursor) => self.names.at(cursor),
+            Err(cursor) => {
                 self.found.set(None);
                 let slot = self.entries.insert(Lock::new(name));
-                self.names.insert(place, slot, name_in(&self.entries));
+                self.names.insert(cursor, slot, name_in(&self.entries));
                 Some(slot)
             }
         }
@@ -81,12 +81,12 @@ impl Locks {
     pub(super) fn remove(&mut self, slot: SlabKey) {
         self.unschedule(slot);
         let name_of = name_in(&self.entries);
-        let place = match self.found.take() {
-            Some((found, place)) if found == slot => Ok(place),
+        let cursor = match self.found.take() {
+            Some((found, cursor)) if found == slot => Ok(cursor),
             Some(_) | None => self.names.search(name_of(slot).as_str(), name_of),
         };
-        if let Ok(place) = place {
-            self.names.remove(place, name_of);
+        if let Ok(cursor) = cursor {
+            self.names.remove(cursor, name_of);
         }
         self.entries.remove(slot);
     }
@@ -97,8 +97,8 @@ impl Locks {
         let start = after.unwrap_or(prefix);
         let found = self.names.search(start, name_in(&self.entries));
         let slot = match (found, after) {
-            (Ok(place), Some(_)) => self.names.after(place),
-            (Ok(place), None) | (Err(place), _) => self.names.at(place),
+            (Ok(cursor), Some(_)) => self.names.after(cursor),
+            (Ok(cursor), None) | (Err(cursor), _) => self.names.at(cursor),
         };
         slot.map(|slot| &self[slot])
     }

@@ -18,9 +18,9 @@ pub(super) struct NameIndex {
     chunks: Vec<NameChunk>,
 }
 
-/// A place in the order.
+/// A position in the order.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct IndexCursor {
     chunk: usize,
     index: usize,
 }
@@ -46,7 +46,7 @@ impl NameIndex {
         &self,
         name: &str,
         name_of: impl Fn(SlabKey) -> &'a LockName,
-    ) -> Result<Place, Place> {
+    ) -> Result<IndexCursor, IndexCursor> {
         let is_before = |chunk: &NameChunk| chunk.first.as_str() <= name;
         let chunk = self.chunks.partition_point(is_before).saturating_sub(1);
         let found = match self.chunks.get(chunk) {
@@ -54,41 +54,41 @@ impl NameIndex {
             None => Err(0),
         };
         found
-            .map(|index| Place { chunk, index })
-            .map_err(|index| Place { chunk, index })
+            .map(|index| IndexCursor { chunk, index })
+            .map_err(|index| IndexCursor { chunk, index })
     }
 
-    /// The slot at a place, or the next one in the order if the place is behind its chunk.
-    pub(super) fn at(&self, place: Place) -> Option<SlabKey> {
-        let entry = self.chunks.get(place.chunk)?.entries.get(place.index);
-        let next = || self.chunks.get(place.chunk + 1)?.entries.first();
+    /// The slot at a cursor, or the next one in the order if the cursor is behind its chunk.
+    pub(super) fn at(&self, cursor: IndexCursor) -> Option<SlabKey> {
+        let entry = self.chunks.get(cursor.chunk)?.entries.get(cursor.index);
+        let next = || self.chunks.get(cursor.chunk + 1)?.entries.first();
         entry.or_else(next).map(|entry| entry.slot)
     }
 
-    /// The slot after a place that has one.
-    pub(super) fn after(&self, place: Place) -> Option<SlabKey> {
-        self.at(Place {
-            index: place.index + 1,
-            ..place
+    /// The slot after a cursor that has one.
+    pub(super) fn after(&self, cursor: IndexCursor) -> Option<SlabKey> {
+        self.at(IndexCursor {
+            index: cursor.index + 1,
+            ..cursor
         })
     }
 
     /// Inserts a slot where [`search`](Self::search) has not found its name.
     pub(super) fn insert<'a>(
         &mut self,
-        place: Place,
+        cursor: IndexCursor,
         slot: SlabKey,
         name_of: impl Fn(SlabKey) -> &'a LockName,
     ) {
-        let Some(chunk) = self.chunks.get_mut(place.chunk) else {
+        let Some(chunk) = self.chunks.get_mut(cursor.chunk) else {
             let entries = vec![Entry { bytes: 0, slot }];
             self.chunks.extend(NameChunk::of(entries, name_of));
             return;
         };
-        chunk.insert(place.index, slot, &name_of);
+        chunk.insert(cursor.index, slot, &name_of);
         if chunk.entries.len() > CHUNK_MAX {
             // Names often arrive in their order. Then the chunk before stays full.
-            let at = match place.index + 1 == chunk.entries.len() {
+            let at = match cursor.index + 1 == chunk.entries.len() {
                 true => CHUNK_MAX,
                 false => CHUNK_MAX / 2,
             };
@@ -96,29 +96,33 @@ impl NameIndex {
             chunk.entries.shrink_to_fit();
             chunk.compare_anew(&name_of);
             let rest = NameChunk::of(rest, name_of);
-            self.chunks.splice(place.chunk + 1..place.chunk + 1, rest);
+            self.chunks.splice(cursor.chunk + 1..cursor.chunk + 1, rest);
         }
     }
 
-    /// Removes the slot at a place where [`search`](Self::search) has found it.
-    pub(super) fn remove<'a>(&mut self, place: Place, name_of: impl Fn(SlabKey) -> &'a LockName) {
-        let Some(chunk) = self.chunks.get_mut(place.chunk) else {
+    /// Removes the slot at a cursor where [`search`](Self::search) has found it.
+    pub(super) fn remove<'a>(
+        &mut self,
+        cursor: IndexCursor,
+        name_of: impl Fn(SlabKey) -> &'a LockName,
+    ) {
+        let Some(chunk) = self.chunks.get_mut(cursor.chunk) else {
             return;
         };
-        chunk.entries.remove(place.index);
+        chunk.entries.remove(cursor.index);
         let Some(first) = chunk.entries.first() else {
-            self.chunks.remove(place.chunk);
+            self.chunks.remove(cursor.chunk);
             return;
         };
-        if place.index == 0 {
+        if cursor.index == 0 {
             chunk.first = name_of(first.slot).clone();
         }
         let length = chunk.entries.len();
-        let next = self.chunks.get(place.chunk + 1);
+        let next = self.chunks.get(cursor.chunk + 1);
         let next = next.map_or(usize::MAX, |next| next.entries.len());
         if length < CHUNK_MIN && next <= CHUNK_MAX - 2 * CHUNK_MIN {
-            let rest = self.chunks.remove(place.chunk + 1);
-            let chunk = &mut self.chunks[place.chunk];
+            let rest = self.chunks.remove(cursor.chunk + 1);
+            let chunk = &mut self.chunks[cursor.chunk];
             chunk.entries.extend(rest.entries);
             chunk.compare_anew(name_of);
         }
@@ -220,22 +224,22 @@ mod tests {
     }
 
     impl NamedSlab {
-        fn search(&self, name: &str) -> Result<Place, Place> {
+        fn search(&self, name: &str) -> Result<IndexCursor, IndexCursor> {
             self.index.search(name, |slot| name_of(&self.slab, slot))
         }
 
         fn insert(&mut self, name: &str) {
-            let place = self.search(name).err().expect("the name is new");
+            let cursor = self.search(name).err().expect("the name is new");
             let name = LockName::parse(name.as_bytes()).expect("a name");
             let slot = self.slab.insert(name);
             self.index
-                .insert(place, slot, |slot| name_of(&self.slab, slot));
+                .insert(cursor, slot, |slot| name_of(&self.slab, slot));
         }
 
         fn remove(&mut self, name: &str) {
-            let place = self.search(name).ok().expect("the name is there");
-            let slot = self.index.at(place).expect("it is there");
-            self.index.remove(place, |slot| name_of(&self.slab, slot));
+            let cursor = self.search(name).ok().expect("the name is there");
+            let slot = self.index.at(cursor).expect("it is there");
+            self.index.remove(cursor, |slot| name_of(&self.slab, slot));
             self.slab.remove(slot);
         }
 
@@ -265,12 +269,12 @@ mod tests {
         shuffled(5_000).for_each(|name| names.insert(&name));
         let all: Vec<_> = (0..5_000).map(|number| format!("{number:05}")).collect();
         assert_eq!(names.in_order(), all);
-        let mut place = names.search("").err();
+        let mut cursor = names.search("").err();
         for name in &all {
-            let next = place.and_then(|place| names.index.at(place));
+            let next = cursor.and_then(|cursor| names.index.at(cursor));
             let next = next.and_then(|slot| names.slab.get(slot));
             assert_eq!(next.map(LockName::as_str), Some(name.as_str()));
-            place = names.search(&format!("{name}!")).err();
+            cursor = names.search(&format!("{name}!")).err();
         }
         shuffled(5_000)
             .take(4_900)

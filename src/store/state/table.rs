@@ -196,7 +196,7 @@ impl Table {
     }
 
     /// Brings these locks up to date as far as one step may. Returns whether they are.
-    pub(super) fn catch_up(&mut self, names: &[LockName], now: StoreTime) -> bool {
+    pub(super) fn expire_due(&mut self, names: &[LockName], now: StoreTime) -> bool {
         let mut names = names.iter();
         names.all(|name| self.find_in_bounds(name, now).is_ok())
     }
@@ -310,7 +310,7 @@ impl Table {
             return;
         };
         let (sequence, mode, names) = (first.sequence, first.mode, first.names.clone());
-        let is_answered = names.iter().all(|name| {
+        let ends_wait = names.iter().all(|name| {
             let slot = match self.find_in_bounds(name, now) {
                 Ok(Some(slot)) => slot,
                 Ok(None) => return true,
@@ -325,7 +325,7 @@ impl Table {
             return;
         };
         let queue = lock.queue_mut();
-        if queue.is_some_and(|queue| queue.reserve(is_answered, now)) {
+        if queue.is_some_and(|queue| queue.reserve(ends_wait, now)) {
             self.effects.reserved(&lock.name);
         }
     }

@@ -16,7 +16,7 @@ use crate::domain::{
 
 /// One step, and how long after the one before.
 #[derive(Clone, Debug)]
-struct Step {
+struct TimedStep {
     after_ms: u64,
     claim: Claim,
     attempt: Attempt,
@@ -90,7 +90,7 @@ fn claims() -> impl Strategy<Value = Claim> {
         )
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<TimedStep>> {
     let operations = prop_oneof![
         6 => Just(TestStep::Acquire),
         6 => Just(TestStep::Wait),
@@ -107,7 +107,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let after_ms = select(vec![0, 0, 0, 1, 50, 120, 700, 3_000, 61_000]);
     let step = (after_ms, claims(), 0_u64..3, operations);
-    let step = step.prop_map(|(after_ms, claim, attempt, operation)| Step {
+    let step = step.prop_map(|(after_ms, claim, attempt, operation)| TimedStep {
         after_ms,
         claim,
         attempt: Attempt(attempt),
@@ -126,15 +126,15 @@ fn request(claim: &Claim) -> QueueRequest {
         place_kept: Duration::from_secs(1),
         poll_interval: Duration::from_secs(1),
         waiters_max: 3,
-        tells_position: true,
+        wants_position: true,
         is_head: false,
         takes_over: claim.takes_over,
     }
 }
 
 /// What a step returned, as text, and the rows that it listed.
-fn run(state: &mut State, now: StoreTime, step: &Step) -> (String, Vec<Row>) {
-    fn told<T: fmt::Debug>(applied: Applied<'_, T>) -> (String, Vec<Row>) {
+fn run(state: &mut State, now: StoreTime, step: &TimedStep) -> (String, Vec<Row>) {
+    fn observed<T: fmt::Debug>(applied: Applied<'_, T>) -> (String, Vec<Row>) {
         let (answer, notifications) = (applied.answer, applied.notifications);
         (
             format!("{answer:?} {notifications:?}"),
@@ -145,34 +145,34 @@ fn run(state: &mut State, now: StoreTime, step: &Step) -> (String, Vec<Row>) {
     let (keys, attempt) = (&claim.keys, step.attempt);
     let request = request(claim);
     match step.operation {
-        TestStep::Acquire => told(state.acquire(now, claim, attempt, None)),
-        TestStep::Wait => told(state.acquire(now, claim, attempt, Some(&request))),
+        TestStep::Acquire => observed(state.acquire(now, claim, attempt, None)),
+        TestStep::Wait => observed(state.acquire(now, claim, attempt, Some(&request))),
         TestStep::Suspend => {
             let options = SuspendOptions {
                 keep: Duration::from_secs(1),
                 lists_conflicts: true,
             };
-            told(state.suspend(now, claim, options))
+            observed(state.suspend(now, claim, options))
         }
         TestStep::Renew(mode) => {
             let change = RenewOptions {
                 mode,
                 ..RenewOptions::default()
             };
-            told(state.renew(now, keys, change))
+            observed(state.renew(now, keys, change))
         }
-        TestStep::Release(depth) => told(state.release(now, keys, depth)),
-        TestStep::Withdraw(rollback) => told(state.withdraw(now, claim, attempt, rollback)),
+        TestStep::Release(depth) => observed(state.release(now, keys, depth)),
+        TestStep::Withdraw(rollback) => observed(state.withdraw(now, claim, attempt, rollback)),
         TestStep::Evict => {
             let name = &keys[0].name;
             let holders = state.begin_eviction(now, name);
             let (mut changed, holders) = (holders.changed.to_vec(), holders.answer);
-            let (told, rest) = told(state.evict(now, name, &holders, "stuck"));
+            let (observed, rest) = observed(state.evict(now, name, &holders, "stuck"));
             changed.extend(rest);
-            (told, changed)
+            (observed, changed)
         }
-        TestStep::Inspect => told(state.inspect(now, &keys[0].name)),
-        TestStep::Sweep => told(state.sweep(now)),
+        TestStep::Inspect => observed(state.inspect(now, &keys[0].name)),
+        TestStep::Sweep => observed(state.sweep(now)),
     }
 }
 
@@ -321,7 +321,7 @@ fn no_step_on_a_lock_is_long_that_very_many_have_held() {
     assert!(matches!(assert_short(renewal), Renewed::NotHolder(_)));
     let names = [renewed.names[0].clone()];
     let mut steps = 0;
-    while !assert_short(state.catch_up(late, &names)) {
+    while !assert_short(state.expire_due(late, &names)) {
         steps += 1;
     }
     assert!(steps > 2, "all was done in {steps} steps");

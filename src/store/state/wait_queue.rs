@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::StoreTime;
 use super::claim::{Text, TicketNames};
 use crate::domain::{Claim, ClaimDigest, HeadWaiter, Mode, Position, Queue, Timestamp};
-use crate::store::{LAST_CALL, RESERVATION_TTL};
+use crate::store::{RESERVATION_EXTENSION, RESERVATION_TTL};
 
 /// The queue of one lock. All waiters belong to this one process.
 pub(super) struct WaitQueue {
@@ -42,7 +42,7 @@ enum Reservation {
     Made {
         sequence: u64,
         until: StoreTime,
-        is_last_call: bool,
+        is_extended: bool,
     },
     /// The process did not claim its reservation, and is passed over until it polls.
     Unclaimed,
@@ -123,7 +123,7 @@ impl WaitQueue {
         Some(&self.tickets[claim])
     }
 
-    /// Whether no waiter precedes a claim with this sequence number, or one without.
+    /// Whether no waiter precedes a claim with this sequence number, or a claim that has none.
     pub(super) fn is_turn_of(&self, sequence: Option<u64>) -> bool {
         self.first()
             .is_none_or(|first| sequence.is_some_and(|sequence| sequence <= first.sequence))
@@ -235,25 +235,25 @@ impl WaitQueue {
         ticket.is_some_and(|ticket| ticket.until <= now) && self.remove(claim).is_some()
     }
 
-    /// Reserves the lock for the head waiter if `something` ends its wait, and cancels the reservation otherwise.
-    /// Returns whether the process must be notified.
-    pub(super) fn reserve(&mut self, something: bool, now: StoreTime) -> bool {
+    /// Reserves the lock for the head waiter if a poll would end its wait (`ends_wait`), and cancels the reservation
+    /// otherwise. Returns whether the process must be notified.
+    pub(super) fn reserve(&mut self, ends_wait: bool, now: StoreTime) -> bool {
         let Some(sequence) = self.first().map(|first| first.sequence) else {
             return false;
         };
         let is_notified =
             matches!(self.reservation, Reservation::Made { sequence: to, .. } if to == sequence);
-        if !something {
+        if !ends_wait {
             self.reservation = Reservation::None;
         } else if !is_notified {
             let until = now + RESERVATION_TTL;
             self.reservation = Reservation::Made {
                 sequence,
                 until,
-                is_last_call: false,
+                is_extended: false,
             };
         }
-        something && !is_notified
+        ends_wait && !is_notified
     }
 
     /// Processes what is due, but at most `left` tickets, which it counts down. Calls `expired` with each claim whose
@@ -267,16 +267,16 @@ impl WaitQueue {
         if let Reservation::Made {
             sequence,
             until,
-            is_last_call,
+            is_extended,
         } = self.reservation
             && until <= now
         {
-            self.reservation = match is_last_call {
+            self.reservation = match is_extended {
                 true => Reservation::Unclaimed,
                 false => Reservation::Made {
                     sequence,
-                    until: now + LAST_CALL,
-                    is_last_call: true,
+                    until: now + RESERVATION_EXTENSION,
+                    is_extended: true,
                 },
             };
         }

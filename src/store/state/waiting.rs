@@ -93,11 +93,11 @@ impl Table {
             },
             recheck_in: self.recheck_in(claim, place, now),
             position: request
-                .tells_position
+                .wants_position
                 .then(|| self.position(claim))
                 .flatten(),
             restored,
-            is_unsure: false,
+            has_ambiguous_attempt: false,
         }))
     }
 

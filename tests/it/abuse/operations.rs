@@ -95,11 +95,11 @@ async fn streams_with_short_leases_leave_the_store_to_others() {
             asked.await.unwrap();
         }
         clients.push(tokio::spawn(async move {
-            let mut told = 0_usize;
+            let mut answers = 0_usize;
             while client.next().await.is_ok() {
-                told += 1;
+                answers += 1;
             }
-            told
+            answers
         }));
     }
     tokio::time::sleep(Duration::from_secs(size(2, 10) as u64)).await;
@@ -112,7 +112,7 @@ async fn streams_with_short_leases_leave_the_store_to_others() {
     attacked.gives_memory_back().await;
 }
 
-/// A client that fills the share of acquires leaves that of renewals alone, and whoever is shed is told when to come back.
+/// A client that fills the share of acquires leaves that of renewals alone, and refusals say when to come back.
 #[tokio::test]
 async fn a_store_that_stands_still_is_not_asked_by_more_than_may() {
     let redis = RedisServer::start(RedisOptions::forgetful()).await;

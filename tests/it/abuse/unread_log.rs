@@ -102,19 +102,19 @@ async fn a_log_that_is_read_again_says_how_many_lines_are_missing() {
     overflow(&client, &server.url).await;
     let dropped = dropped_lines(&client, &server.url).await;
     let mut log = server.log.take().unwrap();
-    let told = tokio::task::spawn_blocking(move || {
-        let (mut line, mut told) = (String::new(), 0);
-        while told < dropped && log.read_line(&mut line).unwrap() > 0 {
+    let counted = tokio::task::spawn_blocking(move || {
+        let (mut line, mut counted) = (String::new(), 0);
+        while counted < dropped && log.read_line(&mut line).unwrap() > 0 {
             let event: serde_json::Value = serde_json::from_str(&line).expect("whole lines");
             // Other warnings have no such number.
-            told += event["lines"].as_u64().unwrap_or(0);
+            counted += event["lines"].as_u64().unwrap_or(0);
             line.clear();
         }
-        told
+        counted
     });
     // Too late, the server is killed with the end of the test, and with it the reading ends.
-    let told = tokio::time::timeout(EFFECT_TIMEOUT, told).await;
-    let told = told.expect("told in time").unwrap();
+    let counted = tokio::time::timeout(EFFECT_TIMEOUT, counted).await;
+    let counted = counted.expect("counted in time").unwrap();
     // The line about the request for the number may be missing, too.
-    assert!((dropped..=dropped + 1).contains(&told), "{told}");
+    assert!((dropped..=dropped + 1).contains(&counted), "{counted}");
 }

@@ -1,7 +1,7 @@
 //! Contract tests of claims that wait at one process, and wait, hold or end at another.
 
 use leasehold::domain::{Acquired, Claim, NotHolder, Released};
-use leasehold::store::{LAST_CALL, RESERVATION_TTL};
+use leasehold::store::{RESERVATION_EXTENSION, RESERVATION_TTL};
 
 use super::two_processes::subscribed;
 use crate::support::fixture::{Fixture, LONG, SHORT, Waiter, claim, ended, lock_of, rival};
@@ -101,7 +101,7 @@ pub(super) async fn a_claim_whose_newer_process_ended_is_granted_by_the_older_re
     fixture.freed(&holding).await;
     fixture.outlast(RESERVATION_TTL).await;
     assert_eq!(fixture.poll(&mut older).await, Acquired::Superseded);
-    fixture.outlast(LAST_CALL).await;
+    fixture.outlast(RESERVATION_EXTENSION).await;
     fixture.granted_after_wait(&mut older).await;
 }
 

@@ -4,7 +4,7 @@
 //! All waiters are in one process here. Several processes are in `two_processes`.
 
 use leasehold::domain::{Attempt, Claim, GrantKind, Holder, LockName, LockState, Released};
-use leasehold::store::{LAST_CALL, RESERVATION_TTL};
+use leasehold::store::{RESERVATION_EXTENSION, RESERVATION_TTL};
 
 use super::waiting::{held_and_waited_for, unfair};
 use crate::support::fixture::{
@@ -233,7 +233,7 @@ pub(super) async fn a_reservation_keeps_others_out_for_a_moment_and_no_longer(fi
     assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
     fixture.outlast(RESERVATION_TTL).await;
     assert_behind_waiters(fixture.acquire(&rival(&holding)).await);
-    fixture.outlast(LAST_CALL).await;
+    fixture.outlast(RESERVATION_EXTENSION).await;
     let next = rival(&holding);
     fixture.granted(&next).await;
     // The waiter that did not claim it has lost its turn, but not its place.
@@ -337,7 +337,7 @@ pub(super) async fn however_a_lock_opens_it_is_reserved_for_a_moment_and_no_long
     for (_, lock) in &locks {
         assert_behind_waiters(fixture.acquire(&rival(lock)).await);
     }
-    fixture.outlast(LAST_CALL).await;
+    fixture.outlast(RESERVATION_EXTENSION).await;
     for (way, lock) in locks {
         let answer = fixture.acquire(&rival(&lock)).await;
         assert_eq!(answer.kind(), Some(GrantKind::New), "{way:?}: {answer:?}");

@@ -107,7 +107,7 @@ pub(super) async fn a_plain_request_that_is_undone_leaves_the_lease_to_its_strea
     }
 }
 
-/// It was told that the lease lasts, whatever is undone before it.
+/// It was answered that the lease lasts, whatever is undone before it.
 pub(super) async fn a_renewal_keeps_the_lease_though_the_takeovers_before_it_are_undone(
     fixture: &Fixture,
 ) {

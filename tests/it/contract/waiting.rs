@@ -90,7 +90,7 @@ pub(super) async fn a_waiter_gets_its_position(fixture: &Fixture) {
     fixture.freed(&holding).await;
     leases_granted(fixture.poll(&mut waiters[0]).await);
     assert_eq!(position(&mut waiters[2]).await, at(1, 1));
-    waiters[2].queue_request.tells_position = false;
+    waiters[2].queue_request.wants_position = false;
     assert_eq!(position(&mut waiters[2]).await, None);
 }
 

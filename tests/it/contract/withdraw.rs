@@ -331,9 +331,9 @@ pub(super) async fn a_grant_that_its_own_attempt_renewed_can_be_withdrawn(fixtur
     assert_eq!(fixture.state(lock_of(&claim)).await, LockState::Free);
 }
 
-async fn renewed_for(fixture: &Fixture, claim: &Claim, withdrawable: RollbackRight) {
+async fn renewed_for(fixture: &Fixture, claim: &Claim, rollback_right: RollbackRight) {
     let change = RenewOptions {
-        rollback_right: withdrawable,
+        rollback_right,
         ..RenewOptions::default()
     };
     let store = fixture.store();

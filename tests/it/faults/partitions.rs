@@ -67,15 +67,15 @@ async fn process(address: &SentinelAddress, config: RedisConfig) -> Replica {
     Replica::on(store)
 }
 
-/// What a process was told that heard neither of the promotion nor from the Sentinels.
-struct Told {
+/// What a process reports that gets no message about the promotion and no answer from the Sentinels.
+struct ReportedOutcomes {
     grants: usize,
     renewals: usize,
     /// Claims and renewals that too few replicas confirmed.
     unconfirmed: usize,
 }
 
-async fn told_by_the_former_primary(config: RedisConfig) -> Told {
+async fn reported_by_the_former_primary(config: RedisConfig) -> ReportedOutcomes {
     let pair = pair().await;
     let mut address = pair.sentinels.database(0);
     let mut proxies = Vec::new();
@@ -111,7 +111,7 @@ async fn told_by_the_former_primary(config: RedisConfig) -> Told {
             unconfirmed += is_unconfirmed(renewed.err());
         }
     }
-    Told {
+    ReportedOutcomes {
         grants,
         renewals,
         unconfirmed,
@@ -120,17 +120,17 @@ async fn told_by_the_former_primary(config: RedisConfig) -> Told {
 
 #[tokio::test]
 async fn a_former_primary_without_its_replica_reports_nothing() {
-    let told = told_by_the_former_primary(stores::confirmed_by(1)).await;
-    assert_eq!([told.grants, told.renewals], [0, 0]);
+    let reported = reported_by_the_former_primary(stores::confirmed_by(1)).await;
+    assert_eq!([reported.grants, reported.renewals], [0, 0]);
     // All of them reached it, and nothing but the replica was missing.
-    assert_eq!(told.unconfirmed, CLAIMS + RENEWALS);
+    assert_eq!(reported.unconfirmed, CLAIMS + RENEWALS);
 }
 
 /// What `redis.wait_replicas` is for. If this is no longer so, the test above shows nothing.
 #[tokio::test]
 async fn a_former_primary_that_needs_no_replica_reports_grants() {
-    let told = told_by_the_former_primary(stores::redis_config()).await;
-    assert_eq!([told.grants, told.renewals], [CLAIMS, RENEWALS]);
+    let reported = reported_by_the_former_primary(stores::redis_config()).await;
+    assert_eq!([reported.grants, reported.renewals], [CLAIMS, RENEWALS]);
 }
 
 /// Its own next check comes too late for this test.

@@ -102,7 +102,7 @@ async fn a_redis_that_wants_a_certificate_gets_the_configured_one() {
     let server = server(files).await;
     let (address, mut tls) = (server.encrypted_database(0), authority.trusted());
     let why = refusal(&address, &with(tls.clone())).await;
-    assert!(why.contains("wants a certificate"), "{why}");
+    assert!(why.contains("requires a certificate"), "{why}");
     tls.identity = Some(other.identity());
     let why = refusal(&address, &with(tls.clone())).await;
     assert!(why.contains("refuses the certificate"), "{why}");

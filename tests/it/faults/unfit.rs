@@ -81,7 +81,7 @@ async fn waiters_of_a_full_redis_are_granted_once_there_is_room() {
     server.command(&["CONFIG", "SET", "maxmemory", "1kb"]).await;
     let answer = replica.release(&held).await;
     assert!(matches!(answer, Ok(Released::Freed { .. })), "{answer:?}");
-    eventually("the next in line meets it", async || {
+    eventually("the next in the queue meets it", async || {
         let errors = server.info_section("errorstats").await;
         // Redis 6.2 counts the errors of commands in scripts under this name.
         let is_met = ["errorstat_OOM:", "errorstat_ERR:"].map(|name| errors.contains(name));

@@ -72,7 +72,7 @@ async fn run(url: String, number: usize, known: Arc<Mutex<Known>>) {
         let path = format!("{url}/locks/{lock}");
         let fence_before = known.lock().unwrap().fences.get(&lock).copied();
         let request = client.post(format!("{path}?ttl=1h&wait=200ms"));
-        let grant = match answered(request, token).await {
+        let grant = match answer_of(request, token).await {
             Some((200 | 201, grant)) => grant,
             Some((423, _)) => continue,
             Some(other) => panic!("{other:?}"),
@@ -91,14 +91,14 @@ async fn run(url: String, number: usize, known: Arc<Mutex<Known>>) {
             *last = fence.max(*last);
             known.grants += 1;
         }
-        match answered(client.put(&path), token).await {
+        match answer_of(client.put(&path), token).await {
             Some((200, _)) => {}
             Some(other) => panic!("{other:?}"),
             None => return,
         }
         // Whether a release whose answer is lost has been done is unknown.
         known.lock().unwrap().held.remove(&lock);
-        match answered(client.delete(&path), token).await {
+        match answer_of(client.delete(&path), token).await {
             Some((204, _)) => {}
             Some(other) => panic!("{other:?}"),
             None => return,
@@ -108,7 +108,7 @@ async fn run(url: String, number: usize, known: Arc<Mutex<Known>>) {
 }
 
 /// Repeats a request while the outcome is unknown, as on a disk that is slow. None when the process is gone.
-async fn answered(request: RequestBuilder, token: Uuid) -> Option<(u16, Value)> {
+async fn answer_of(request: RequestBuilder, token: Uuid) -> Option<(u16, Value)> {
     let request = request.header("Lock-Token", token.to_string());
     loop {
         let request = request.try_clone().unwrap();

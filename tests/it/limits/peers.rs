@@ -21,7 +21,11 @@ fn app() -> Router {
 }
 
 /// Opens `count` connections and returns those that get a response.
-async fn answered(address: std::net::SocketAddr, from: u8, count: usize) -> Vec<TcpStream> {
+async fn streams_with_answers(
+    address: std::net::SocketAddr,
+    from: u8,
+    count: usize,
+) -> Vec<TcpStream> {
     let mut answered = Vec::new();
     for _ in 0..count {
         let mut stream = connect_from(peer(from), address).await.unwrap();
@@ -43,14 +47,14 @@ async fn one_peer_cannot_have_more_connections_than_its_share() {
         app(),
     )
     .await;
-    let of_one = answered(address, 1, 6).await;
+    let of_one = streams_with_answers(address, 1, 6).await;
     assert_eq!(of_one.len(), 4, "half of all");
-    let of_another = answered(address, 2, 3).await;
+    let of_another = streams_with_answers(address, 2, 3).await;
     assert_eq!(of_another.len(), 3);
     assert_eq!(open.count(), 7);
     drop(of_one);
     crate::support::eventually("there is room again", async || {
-        (answered(address, 1, 1).await.len() == 1).then_some(())
+        (streams_with_answers(address, 1, 1).await.len() == 1).then_some(())
     })
     .await;
 }
@@ -68,8 +72,8 @@ async fn a_trusted_proxy_may_have_as_many_as_there_are() {
         app(),
     )
     .await;
-    assert_eq!(answered(address, 1, 3).await.len(), 2);
-    assert_eq!(answered(address, 2, 5).await.len(), 5);
+    assert_eq!(streams_with_answers(address, 1, 3).await.len(), 2);
+    assert_eq!(streams_with_answers(address, 2, 5).await.len(), 5);
 }
 
 /// Without the reserve, two peers together would take all connections.
@@ -85,9 +89,9 @@ async fn the_last_connections_are_reserved_for_peers_with_few() {
         app(),
     )
     .await;
-    let greedy = answered(address, 1, 20).await;
+    let greedy = streams_with_answers(address, 1, 20).await;
     assert_eq!(greedy.len(), 14);
-    let late = answered(address, 2, 1).await;
+    let late = streams_with_answers(address, 2, 1).await;
     assert_eq!(late.len(), 1, "a connection was kept for it");
 }
 

@@ -144,21 +144,21 @@ fn a_service_that_is_not_there_exits_69_and_names_its_url() {
 fn the_command_learns_its_lock_token_and_fence() {
     let serving = Serving::start(&[]);
     let script = "echo $LEASEHOLD_LOCK_NAME $LEASEHOLD_LOCK_TOKEN $LEASEHOLD_FENCING_TOKEN $LEASEHOLD_EXPIRES_AT $LEASEHOLD_URL";
-    let told = output(&serving, &["a", "--", "sh", "-c", script]);
-    let told = String::from_utf8(told.stdout).unwrap();
-    let words: Vec<_> = told.split_whitespace().collect();
+    let printed = output(&serving, &["a", "--", "sh", "-c", script]);
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    let words: Vec<_> = printed.split_whitespace().collect();
     assert_eq!((words[0], words[4]), ("a", serving.url.as_str()));
-    assert!(uuid::Uuid::parse_str(words[1]).is_ok(), "{told}");
-    assert!(words[2].parse::<u64>().is_ok(), "{told}");
-    assert!(words[3].ends_with('Z'), "{told}");
+    assert!(uuid::Uuid::parse_str(words[1]).is_ok(), "{printed}");
+    assert!(words[2].parse::<u64>().is_ok(), "{printed}");
+    assert!(words[3].ends_with('Z'), "{printed}");
 }
 
 #[test]
 fn several_locks_are_taken_together() {
     let serving = Serving::start(&[]);
     let script = "echo $LEASEHOLD_LOCK_NAME; echo $LEASEHOLD_FENCING_TOKEN | wc -w";
-    let told = output(&serving, &["b", "a", "--", "sh", "-c", script]);
-    assert_eq!(String::from_utf8(told.stdout).unwrap(), "a b\n2\n");
+    let printed = output(&serving, &["b", "a", "--", "sh", "-c", script]);
+    assert_eq!(String::from_utf8(printed.stdout).unwrap(), "a b\n2\n");
     assert_code(&output(&serving, &["-n", "a", "--", "true"]), 0);
 }
 

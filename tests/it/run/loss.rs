@@ -19,8 +19,8 @@ async fn an_evicted_run_ends_its_command_and_exits_76() {
     assert_eq!(running.line(), "asked");
     assert_eq!(running.end(), Some(76));
     assert!(!is_running(command));
-    let told = running.stderr();
-    assert!(told.contains("the lock is lost"), "{told}");
+    let printed = running.stderr();
+    assert!(printed.contains("the lock is lost"), "{printed}");
 }
 
 /// The command, a child in its group, one in a group of its own and one in a session of its own, and all ignore SIGTERM.
@@ -67,9 +67,9 @@ async fn a_run_may_go_on_without_its_lease_and_says_so() {
         .unwrap();
     until_held(&serving, "a").await;
     evict(&serving, "a").await;
-    let mut told = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut printed = std::io::BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut told, &mut line).unwrap();
+    std::io::BufRead::read_line(&mut printed, &mut line).unwrap();
     assert!(line.contains("goes on without it"), "{line}");
     drop(child.stdin.take());
     let output = child.wait_with_output().unwrap();

@@ -162,10 +162,10 @@ impl Drop for NestedSession {
 async fn the_lock_is_held_until_a_nested_run_in_a_session_of_its_own_has_ended() {
     let serving = Serving::start(&[]);
     let mut session = NestedSession::start(&serving);
-    let told = session.outer.stderr_line();
+    let printed = session.outer.stderr_line();
     assert!(
-        told.contains("until the runs within it have ended"),
-        "{told}"
+        printed.contains("until the runs within it have ended"),
+        "{printed}"
     );
     assert_code(&output(&serving, &["-n", "a", "--", "true"]), 75);
     session.end_nested();

@@ -18,7 +18,7 @@ fn holder(serving: &Serving) -> (Running, Pid) {
     (running, command)
 }
 
-/// Waits in line, and then says whether the process is there.
+/// Waits for the lock, and then says whether the process is there.
 async fn witness(serving: &Serving, process: Pid) -> Running {
     // A process that has ended and is not yet reaped is a zombie.
     let script =
@@ -90,10 +90,10 @@ async fn the_command_of_a_stopped_guard_is_killed_before_another_starts() {
     kill(running.guard(), Signal::SIGSTOP).unwrap();
     assert_eq!(witness.line(), "alone");
     assert_eq!(running.end(), Some(70));
-    let told = running.stderr();
+    let printed = running.stderr();
     assert!(
-        told.contains("the guard of the command does not answer"),
-        "{told}"
+        printed.contains("the guard of the command does not answer"),
+        "{printed}"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Waiting in line.
+//! Waiting for the lock.
 
 use std::process::Stdio;
 
@@ -56,9 +56,9 @@ async fn a_run_keeps_its_place_beyond_the_longest_poll_of_the_server() {
     let mut holder = Running::start(&serving, &["a", "--", "sleep", "60"]);
     until_held(&serving, "a").await;
     let mut first = Running::start(&serving, &["-v", "a", "--", "echo", "first"]);
-    let told = first.stderr_line();
-    assert!(told.contains("waiting for a, held by"), "{told}");
-    assert!(told.contains("place 1 of 1"), "{told}");
+    let printed = first.stderr_line();
+    assert!(printed.contains("waiting for a, held by"), "{printed}");
+    assert!(printed.contains("place 1 of 1"), "{printed}");
     let mut second = Running::start(&serving, &["a", "--", "echo", "second"]);
     eventually("both wait", async || {
         (state(&serving, "a").await["queue_length"] == 2).then_some(())

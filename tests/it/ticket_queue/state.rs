@@ -43,7 +43,7 @@ pub(super) struct Request {
     /// How long the store may grant it from this place; the process ends the wait one step earlier.
     pub(super) time_left: u8,
     /// A poll got no reply, and may still arrive.
-    pub(super) is_unsure: bool,
+    pub(super) is_ambiguous: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

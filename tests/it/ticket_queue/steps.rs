@@ -79,7 +79,7 @@ impl Scenario {
             phase: Phase::Waiting,
             sequence: None,
             time_left: if is_impatient { WAIT + 1 } else { FOREVER },
-            is_unsure: false,
+            is_ambiguous: false,
         };
         state.clients[claim] = Client::Waiting(attempt);
     }
@@ -89,7 +89,7 @@ impl Scenario {
     fn poll_queue(&self, state: &mut State, process: usize) {
         for (claim, attempt, request) in state.each_request() {
             let must_know =
-                request.is_unsure && self.mistake != Some(Mistake::PollsForTheFirstOnly);
+                request.is_ambiguous && self.mistake != Some(Mistake::PollsForTheFirstOnly);
             if must_know || request.sequence.is_none() {
                 self.poll_if_waiting(state, claim, attempt, process);
             }
@@ -155,7 +155,7 @@ impl Scenario {
     fn poll_without_reply(&self, state: &mut State, claim: usize, attempt: usize) {
         state.delays_left -= 1;
         state.late = Some(self.request(state, claim, attempt));
-        state.requests[claim][attempt].is_unsure = true;
+        state.requests[claim][attempt].is_ambiguous = true;
     }
 
     fn request(&self, state: &State, claim: usize, attempt: usize) -> Poll {
@@ -202,13 +202,13 @@ impl Scenario {
     fn close(&self, state: &mut State, claim: usize, attempt: usize) {
         let is_last = !self.others_wait(state, claim, attempt);
         let request = &mut state.requests[claim][attempt];
-        let is_unsure = request.is_unsure;
+        let is_ambiguous = request.is_ambiguous;
         request.phase = match request.phase {
-            Phase::Waiting if is_unsure && self.mistake == Some(Mistake::SuspendsFirst) => {
+            Phase::Waiting if is_ambiguous && self.mistake == Some(Mistake::SuspendsFirst) => {
                 let then_withdraws = true;
                 Phase::Suspending { then_withdraws }
             }
-            Phase::Waiting if is_unsure => Phase::Withdrawing {
+            Phase::Waiting if is_ambiguous => Phase::Withdrawing {
                 then_suspends: is_last,
             },
             Phase::Waiting if is_last => {

@@ -14,7 +14,7 @@ pub(super) const OUTSIDER: usize = CLAIMS;
 pub(super) const TTL: u8 = 2;
 const RESERVATION_TTL: u8 = 1;
 /// How long the queue of a process outlives its last poll (the liveness timeout).
-const SILENCE: u8 = 3;
+const LIVENESS_TIMEOUT: u8 = 3;
 /// How long a place is kept for a claim without a connected request.
 const PLACE_KEPT: u8 = 2;
 /// The value of a countdown that never ends.
@@ -176,7 +176,7 @@ impl Store {
         });
         let queue = &mut self.process_queues[process];
         let was_there = queue.sequences[claim].replace(sequence).is_some();
-        queue.time_left = SILENCE;
+        queue.time_left = LIVENESS_TIMEOUT;
         self.was_passed_over[process] = false;
         self.is_lost[process][claim] = false;
         self.index(process);
@@ -194,7 +194,7 @@ impl Store {
         self.leave(process, claim);
         self.tickets[claim] = None;
         if self.first_of(process).is_some() {
-            self.process_queues[process].time_left = SILENCE;
+            self.process_queues[process].time_left = LIVENESS_TIMEOUT;
         }
         if self.queue == [None; PROCESSES] {
             self.forget_queue();

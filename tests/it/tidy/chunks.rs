@@ -164,7 +164,7 @@ mod tests {
         for line in [
             "call('PEXPIRE', key, 60000)",
             "call('PEXPIRE', key, '700')",
-            "local LAST_CALL_MS = other",
+            "local RESERVATION_EXTENSION_MS = other",
             "local a, LISTED_MAX = 1, 2",
             "call('PUBLISH', 'lh:1:wake:')",
         ] {

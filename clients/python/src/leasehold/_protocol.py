@@ -197,7 +197,7 @@ class Validity:
         return self.end is not None
 
     def renew(self, grant: Grant, sent_at: float) -> None:
-        # An answer that comes when the lease is over changes nothing: whoever asked was told that it is lost.
+        # An answer that comes when the lease is over changes nothing: the lease was reported as lost.
         if self.remaining() > 0:
             self._confirmed = (grant, sent_at)
 

@@ -1,5 +1,5 @@
-//! How the steps of the state get into the journal, and how fast those may be that nobody waits for. When a commit writes
-//! them is not known here.
+//! How the steps of the state are recorded in the journal, and the pace of the steps for which no request waits. When a
+//! commit writes them is not known here.
 
 use async_trait::async_trait;
 
@@ -8,7 +8,7 @@ use super::super::super::state::{Notification, State, StoreTime};
 use super::super::batch::Progress;
 use super::FileJournal;
 
-/// With more rows than this in one commit, sweeps and evictions wait: everybody else waits for the whole commit.
+/// With more rows than this in one commit, sweeps and evictions wait: all requests wait for the whole commit.
 const ROWS_PER_COMMIT: usize = 2_048;
 /// The same while the disk is full. Each row may be on another page, and what replaces them has to fit into what was
 /// the reserve.

@@ -22,8 +22,8 @@ end
 -- Fast path for most claims: a new claim without options, except perhaps to wait, on a lock of which nothing is known
 -- or that has one holder. It runs before anything that it does not need is defined. lease.lua describes the compact
 -- record, which begins with the record head. A queue request ends with the end of the wait, once that is known.
-local has_stood = ARGV[5] and string.sub(ARGV[5], -1) ~= ' '
-if #ARGV <= 5 and not has_stood then
+local was_queued = ARGV[5] and string.sub(ARGV[5], -1) ~= ' '
+if #ARGV <= 5 and not was_queued then
     local lock_key, fence, record_head = KEYS[1], KEYS[2], ARGV[3]
     local known = call('EXISTS', lock_key, KEYS[3], KEYS[4])
     if known == 0 then
@@ -68,7 +68,7 @@ end
 -- describes the keys of a queue.
 local _, _, record_head, last_fence_seen, queue_request = unpack(ARGV)
 local process, liveness_ms, sequence, waits_until_ms
-if #ARGV == 5 and has_stood then
+if #ARGV == 5 and was_queued then
     process, liveness_ms, sequence, waits_until_ms = string.match(queue_request, '^(%x+) %d+ (%d+) %d+ %d+ %d %d %d %d+ %d+ (%d+) (%d+)$')
 end
 if sequence and tonumber(waits_until_ms) >= now_ms then
@@ -78,9 +78,9 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
     local known = call('MGET', lock_key, ended, ticket, fence)
     -- Between the process and the owner, the ticket has the time of the request.
     local begins = sequence .. ' - 1 1 ' .. process .. ' '
-    local stands = known[3] and string.sub(known[3], 1, #begins) == begins
+    local has_same_ticket = known[3] and string.sub(known[3], 1, #begins) == begins
         and string.match(known[3], '^%d+ (.*)$', #begins + 1) == owner
-    if stands and next_fence(known[4], last_fence_seen) == now_text and not known[1] and not known[2] then
+    if has_same_ticket and next_fence(known[4], last_fence_seen) == now_text and not known[1] and not known[2] then
         local slot, name = string.match(lock_key, LOCK_KEY_PATTERN)
         local queue, process_queue = slot .. 'q:' .. name, slot .. 'w:' .. process .. ':' .. name
         local state = call('HMGET', lock_key, 'w', 'h', 's', 'c')

@@ -43,7 +43,7 @@ local function evict_sharer(member)
     end
 end
 
--- Evicts some of those who share a lock. Returns the cursor of the next step.
+-- Evicts some holders of a shared lock. Returns the cursor of the next step.
 local function evict_sharers()
     -- A scan returns every entry that is present from its first step to its last, whatever is deleted or changes its
     -- rank meanwhile; a range by rank would not. It may return an entry twice.

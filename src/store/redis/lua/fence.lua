@@ -1,4 +1,4 @@
--- Included by the script that grants: the fencing token. No other file computes one.
+-- Included by the script that grants: the fencing token. No other file computes one, except for the short cut below.
 
 -- The next token of a bucket, as text: its counter + 1, or the clock if that is larger. Else nothing, and the code of
 -- the answer: the counter shows that data were lost, because it is missing, it regressed, or it is unused in another

@@ -10,7 +10,7 @@
 -- the client can have made the request there, owner.
 -- The lock itself has w, the last sequence number given, as long as there may be waiters; and while it is reserved for
 -- a process, p the process, v the end (ms) of the reservation, and g its length.
--- A reservation that is found expired gets a last call first.
+-- A reservation that is found expired is extended once.
 
 -- include: state
 

@@ -31,7 +31,7 @@ local used_ms, known_ms, settle = tonumber(used_ttl_ms), tonumber(known_ttl_ms),
 local is_known, is_same = known_epoch ~= '', known_epoch == epoch
 
 -- Whether a new epoch begins, and how long new grants then wait.
-local function judge()
+local function detect_loss()
     local begins, wait_ms = not epoch, math.max(settle, longest_ms, known_ms)
     if not epoch and not is_known and longest_ms == 0 then
         -- A new store, as far as this process knows. Connected processes may know more, and get time to report it.
@@ -96,7 +96,7 @@ local function extend_grace(wait_ms)
     return math.max(wait_ms, left_ms), left_ms
 end
 
-local begins, wait_ms = judge()
+local begins, wait_ms = detect_loss()
 -- HDEL first: it is allowed when memory is full, and a script that has written may keep writing.
 redis.pcall('HDEL', node, '')
 if begins then

@@ -1,6 +1,6 @@
 -- Extends leases, all or none; never creates one. May change an exclusive lease to shared.
 -- KEYS: for each lock: lock_key
--- ARGV: not_after, for each lock: caller, at the end: ttl_ms, mode, limit, permits, channel, withdrawable, is_repeat
+-- ARGV: not_after, for each lock: caller, at the end: ttl_ms, mode, limit, permits, channel, rollback_right, is_repeat
 -- Returns: request, code, then by code: 1 extended: now_ms, and for each lock ms that were left, ms that the lock stays
 --   taken or closed without further operations, the lease; 0 not the holder: number of the lock and mark of each that
 --   is not held; 11 the claim has other parameters, 12 it holds shared: number; 16 it came too late, and nothing was
@@ -42,8 +42,8 @@ local function caller(number, from, to)
     return string.sub(ARGV[1 + number], from, to)
 end
 local request = caller(1, 1, 8)
-local ttl_ms, mode, limit, permits, channel, withdrawable, is_repeat = unpack(ARGV, #KEYS + 2)
-ttl_ms, mode, channel, withdrawable = ttl_ms or '', mode or '', channel or '', withdrawable or ''
+local ttl_ms, mode, limit, permits, channel, rollback_right, is_repeat = unpack(ARGV, #KEYS + 2)
+ttl_ms, mode, channel, rollback_right = ttl_ms or '', mode or '', channel or '', rollback_right or ''
 
 -- Extends the lease in a record. From now on no attempt may roll the grant back, or the same as before (r). PEXPIRE and
 -- HDEL first: they are allowed when memory is full, and a script that has written may keep writing.
@@ -51,7 +51,7 @@ local function extend(record, acquired_ms, lasts_ms, ceiling_ms, min_hold_ms)
     local until_ms = math.min(now_ms + tonumber(lasts_ms), tonumber(ceiling_ms) or math.huge)
     local kept_ms = keep_ms(tonumber(acquired_ms), until_ms, min_hold_ms)
     redis.call('PEXPIRE', record, kept_ms)
-    if withdrawable == '' then
+    if rollback_right == '' then
         redis.call('HDEL', record, 'r')
     end
     redis.call('HSET', record, 'u', until_ms, 't', lasts_ms)
@@ -101,7 +101,7 @@ for number, lock in ipairs(locks) do
 end
 
 -- Turns the record of an exclusive lease into that of a shared one.
-local function step_down(lock, kept_ms, until_ms)
+local function downgrade(lock, kept_ms, until_ms)
     local fields = {}
     for index, field in ipairs(redis.call('HGETALL', lock.key)) do
         fields[index] = field
@@ -122,7 +122,7 @@ local function renew(lock, record)
         extend_ttl(holders_key(lock), kept_ms)
         extend_ttl(lock.key, kept_ms)
     elseif mode == 's' then
-        step_down(lock, kept_ms, until_ms)
+        downgrade(lock, kept_ms, until_ms)
         reserve(lock)
     end
     if is_repeat then

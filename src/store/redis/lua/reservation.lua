@@ -42,8 +42,8 @@ local function is_passed_over(lock)
     if not lock.passes_over or reservation_left_ms(lock) > 0 then
         return false
     end
-    if lock.reservation_ms ~= LAST_CALL_MS then
-        reserve_for(lock, lock.reserved_for, LAST_CALL_MS)
+    if lock.reservation_ms ~= RESERVATION_EXTENSION_MS then
+        reserve_for(lock, lock.reserved_for, RESERVATION_EXTENSION_MS)
         return false
     end
     return true
@@ -120,9 +120,9 @@ local function leave(lock, process, claim)
     return true
 end
 
--- Removes a claim from the waiters of another process. Its request there is told: otherwise it would learn only at its
--- turn that the claim has ended, or that its place is to be taken back. A message of the channel is the name of a
--- reserved lock, or a zero byte, a claim and its lock.
+-- Removes a claim from the waiters of another process. Its process is notified: otherwise the request there would learn
+-- only at its turn that the claim has ended, or that its place is to be taken back. A message of the channel is the name
+-- of a reserved lock, or a zero byte, a claim and its lock.
 local function leave_elsewhere(lock, process, claim)
     if leave(lock, process, claim) then
         local _, name = split_key(lock)

@@ -53,8 +53,8 @@ impl Outage {
         }
     }
 
-    /// A request that was begun at `since` got no answer.
-    pub(super) fn noticed(&self, since: Instant) {
+    /// Notes that a request that began at `since` got no answer.
+    pub(super) fn note_no_answer(&self, since: Instant) {
         let since_ms = self.ms_of(since);
         // Of many requests, the first one shows how long the outage has lasted.
         let noted = self
@@ -66,29 +66,29 @@ impl Outage {
         }
     }
 
-    /// No connection could be opened since `since`. That is no outage while other connections work: Redis may have as
-    /// many clients as it may have.
-    pub(super) fn is_not_connected(&self, since: Instant) {
+    /// Notes that no connection could be opened since `since`. That is no outage while other connections work: Redis may
+    /// have reached its `maxclients`.
+    pub(super) fn note_not_connected(&self, since: Instant) {
         let answered_ms = self.answered_ms.load(Ordering::Relaxed);
         let answered_lately = answered_ms > 0
             && self.ms_of(Instant::now()) < answered_ms.saturating_add(ms(ANSWERED_LATELY));
         if !answered_lately {
-            self.noticed(since);
+            self.note_no_answer(since);
         }
     }
 
-    /// A request that was begun at `since` was answered.
-    pub(super) fn is_answered(&self, since: Instant) {
+    /// Notes that a request that began at `since` was answered.
+    pub(super) fn note_answer(&self, since: Instant) {
         let since_ms = self.ms_of(since);
         // Many requests come within a millisecond, and all threads read this.
         if self.answered_ms.load(Ordering::Relaxed) < since_ms {
             self.answered_ms.store(since_ms, Ordering::Relaxed);
         }
-        self.is_over();
+        self.end();
     }
 
-    /// Redis has answered.
-    pub(super) fn is_over(&self) {
+    /// Ends the outage, because Redis has answered.
+    pub(super) fn end(&self) {
         if self.since_ms.load(Ordering::Relaxed) > 0 {
             self.since_ms.store(0, Ordering::SeqCst);
             self.is_confirmed.store(false, Ordering::SeqCst);
@@ -97,7 +97,7 @@ impl Outage {
         }
     }
 
-    /// A probe has failed.
+    /// Notes that a probe has failed.
     pub(in crate::store::redis) fn confirm(&self) {
         self.is_confirmed.store(true, Ordering::SeqCst);
     }
@@ -125,13 +125,13 @@ impl Outage {
         self.is_long() && !self.is_distrusted.swap(true, Ordering::SeqCst)
     }
 
-    /// A connection was opened.
-    pub(super) fn verified(&self) {
+    /// Notes that a connection was opened.
+    pub(super) fn note_connected(&self) {
         self.unverified_since_ms.store(0, Ordering::SeqCst);
     }
 
-    /// No connection could be opened since `since`. Returns whether that has lasted so long that the existing ones may
-    /// lead to another Redis than the address.
+    /// Notes that no connection could be opened since `since`. Returns whether that has lasted so long that the existing
+    /// ones may lead to another Redis than the address.
     pub(super) fn is_unverifiable(&self, since: Instant) -> bool {
         let since_ms = self.ms_of(since);
         let unverified = &self.unverified_since_ms;
@@ -170,24 +170,24 @@ mod tests {
     async fn an_outage_is_recent_until_all_had_time_to_come_back() {
         let outage = Outage::new();
         assert!(!outage.is_recent());
-        outage.noticed(Instant::now());
+        outage.note_no_answer(Instant::now());
         advance(Duration::from_secs(2)).await;
-        outage.is_over();
+        outage.end();
         advance(RECENT - Duration::from_millis(1)).await;
         assert!(outage.is_recent());
         advance(Duration::from_millis(1)).await;
         assert!(!outage.is_recent());
     }
 
-    /// A Redis that has as many clients as it may have refuses connections, and answers all others.
+    /// A Redis that has reached its `maxclients` refuses further connections, and answers on the open ones.
     #[tokio::test(start_paused = true)]
     async fn a_refused_connection_is_no_outage_while_requests_are_answered() {
         let outage = Outage::new();
-        outage.is_answered(Instant::now());
-        outage.is_not_connected(Instant::now());
+        outage.note_answer(Instant::now());
+        outage.note_not_connected(Instant::now());
         assert!(!outage.is_recent());
         advance(ANSWERED_LATELY).await;
-        outage.is_not_connected(Instant::now());
+        outage.note_not_connected(Instant::now());
         assert!(outage.is_recent());
     }
 
@@ -196,12 +196,12 @@ mod tests {
         let outage = Outage::new();
         let began = Instant::now();
         advance(Duration::from_secs(2)).await;
-        outage.noticed(began);
-        outage.noticed(Instant::now());
+        outage.note_no_answer(began);
+        outage.note_no_answer(Instant::now());
         assert!(!outage.is_long());
         advance(Duration::from_secs(1)).await;
         assert!(outage.is_long());
-        outage.is_over();
+        outage.end();
         assert!(!outage.is_long());
     }
 }

@@ -1,5 +1,5 @@
-//! What Redis's clock shows at a moment of ours: so a script knows whether it comes too late, and which of two requests
-//! was made first.
+//! Bounds of what Redis's clock shows at a given moment. By these, a script knows whether it comes too late, and which of
+//! two requests was made first.
 //!
 //! A command that arrives after its client has received an unknown outcome must do nothing, so its deadline uses the
 //! earliest that Redis's clock may show then. `clock` detects steps of the clock; it must not report false ones, so its

@@ -7,7 +7,7 @@ use super::super::record::{Action, Answer, End, Micros, Request, SECOND, View};
 use super::{Evidence, Grant, Rule, SETTLING, Violation, shown, story};
 
 /// How long a tombstone is certainly kept: the guaranteed minute, minus the duration of a request.
-const REMEMBERED: Micros = 55 * SECOND;
+const TOMBSTONE_TTL_MIN: Micros = 55 * SECOND;
 
 /// How long a rollback may take when no fault is active.
 const ROLLBACK: Micros = 2 * SECOND;
@@ -78,7 +78,7 @@ fn resurrected(evidence: &Evidence<'_>, claim: usize, found: &mut Vec<Violation>
         if let Some(ended) = ended
             && request.is_granted()
             && request.sent > ended
-            && request.ended().min(request.sent + SECOND) < ended + REMEMBERED
+            && request.ended().min(request.sent + SECOND) < ended + TOMBSTONE_TTL_MIN
             && !is_exempt(
                 evidence
                     .requests_of(claim)
@@ -150,7 +150,7 @@ fn twice(
             let (from, until) = (pair[0].requested, pair[1].reported);
             let is_exempt =
                 evidence.has_loss(from, until) || evidence.has_clock_step(from, until, true);
-            if pair[1].requested < pair[0].latest_end + REMEMBERED && !is_exempt {
+            if pair[1].requested < pair[0].latest_end + TOMBSTONE_TTL_MIN && !is_exempt {
                 let what = format!("two leases of one claim{}", story(evidence, *claim));
                 found.push(Violation::new(Rule::Resurrection, until, what));
             }

@@ -33,7 +33,7 @@ fn recovering(request: Option<&QueueRequest>) -> Acquired {
         recheck_in: None,
         position: Some(FIRST),
         restored: false,
-        is_unsure: false,
+        has_ambiguous_attempt: false,
     })
 }
 

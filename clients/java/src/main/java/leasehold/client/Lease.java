@@ -68,7 +68,7 @@ public final class Lease implements AutoCloseable {
             if (!left.isNegative() && !left.isZero()) {
                 return left;
             }
-            // It stays over, also if an answer to a renewal comes late: whoever asked was told that it is lost.
+            // It stays over, also if an answer to a renewal comes late: the lease was reported as lost.
             expired = loss = LeaseLostException.notRenewed();
         }
         report(expired);
