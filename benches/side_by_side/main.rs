@@ -40,7 +40,7 @@ use report::Finding;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const HELP: &str = "\
-Measures the service beside others and prints a table. Takes about 20 minutes.
+Measures the service beside others and prints a table. Takes about 25 minutes.
 
 Usage: scripts/bench [--quick] [--only NAME,NAME] [--write]
 
