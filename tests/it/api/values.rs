@@ -64,7 +64,7 @@ async fn a_value_out_of_its_bounds_is_refused_and_the_message_has_the_bounds() {
         ("mode=shared&limit=1000001", "limit", "1 to 1000000"),
         ("mode=shared&limit=4&permits=0", "permits", "1 to 4"),
         ("mode=shared&limit=4&permits=5", "permits", "1 to 4"),
-        ("mode=shared&permits=2", "permits", "with a limit only"),
+        ("mode=shared&permits=2", "permits", "needs a limit"),
         ("limit=4", "limit", "only with mode=shared"),
         ("permits=1", "permits", "only with mode=shared"),
         ("mode=exclusive&limit=4", "limit", "only with mode=shared"),
