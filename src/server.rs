@@ -6,6 +6,7 @@ mod connections;
 mod delivery;
 pub mod descriptors;
 mod peer;
+mod settings_frames;
 pub mod shutdown;
 mod socket;
 pub mod user_timeout;

@@ -1,8 +1,8 @@
 //! What a connection is doing, as its socket, its requests and its answers report it, and whether an HTTP/2 connection sends
 //! more bytes than its requests explain. Its other limits are decided elsewhere.
 //!
-//! h2 reads PRIORITY and unknown frames without a limit. The frames are not parsed here; received bytes are compared with
-//! the requests that resulted from them.
+//! h2 reads PRIORITY and unknown frames without a limit. Frames are not told apart here, except those of SETTINGS, for which
+//! h2 visits every open stream; received bytes are compared with the requests that resulted from them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,6 +14,8 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
+use super::settings_frames::SettingsFrames;
+
 /// The bytes that one request accounts for beside its path and body: headers and control frames. The compressed size of
 /// the headers is not known here, and longer headers are rare.
 const REQUEST_BYTES: usize = 8 * 1024;
@@ -21,6 +23,9 @@ const REQUEST_BYTES: usize = 8 * 1024;
 const BURST_BYTES: usize = 512 * 1024;
 /// The sustained rate. It allows a client that sends a WINDOW_UPDATE for each event to receive ten thousand a second.
 const BYTES_PER_SECOND: u128 = 256 * 1024;
+/// The bytes that a SETTINGS frame counts. So a connection may send 32 at once and 16 per second; clients send one at the
+/// beginning, and seldom another.
+const SETTINGS_BYTES: usize = 16 * 1024;
 
 /// The state of one connection, shared by its socket and its requests.
 #[derive(Debug, Default)]
@@ -91,6 +96,7 @@ pub(super) struct Surplus {
     /// The requests, and the bytes of their paths and bodies, that were already subtracted.
     requests: usize,
     received: usize,
+    settings: SettingsFrames,
 }
 
 impl Surplus {
@@ -100,11 +106,18 @@ impl Surplus {
             since: Instant::now(),
             requests: 0,
             received: 0,
+            settings: SettingsFrames::new(),
         }
     }
 
+    /// Adds what the connection has received.
+    pub(super) fn read(&mut self, bytes: &[u8], activity: &Activity) {
+        let of_settings = self.settings.count(bytes) * SETTINGS_BYTES;
+        self.receive(bytes.len() + of_settings, activity);
+    }
+
     /// Adds received bytes and subtracts those that requests account for.
-    pub(super) fn receive(&mut self, bytes: usize, activity: &Activity) {
+    fn receive(&mut self, bytes: usize, activity: &Activity) {
         let (requests, received) = (activity.begun(), activity.received());
         let of_requests = requests.wrapping_sub(self.requests) * REQUEST_BYTES
             + received.wrapping_sub(self.received);

@@ -98,14 +98,14 @@ impl Socket {
     }
 
     /// Notes received bytes: they belong to a head, unless a request is in progress or begins with them.
-    fn has_read(&mut self, bytes: usize) -> io::Result<()> {
+    fn note_read(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.begun = self.activity.begun();
         self.has_part_of_head = true;
-        self.turn_bytes += bytes;
+        self.turn_bytes += bytes.len();
         let Some(surplus) = &mut self.surplus else {
             return Ok(());
         };
-        surplus.receive(bytes, &self.activity);
+        surplus.read(bytes, &self.activity);
         if !surplus.is_too_much() {
             return Ok(());
         }
@@ -203,9 +203,9 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         if !self.replayed.is_empty() {
             let count = self.replayed.len().min(buffer.remaining());
-            buffer.put_slice(&self.replayed[..count]);
-            self.replayed.drain(..count);
-            return Poll::Ready(self.has_read(count));
+            let replayed: Vec<u8> = self.replayed.drain(..count).collect();
+            buffer.put_slice(&replayed);
+            return Poll::Ready(self.note_read(&replayed));
         }
         if self.turn_bytes >= TURN_BYTES {
             self.turn_bytes = 0;
@@ -213,9 +213,9 @@ impl AsyncRead for Socket {
         }
         let before = buffer.filled().len();
         match Pin::new(&mut self.stream).poll_read(context, buffer) {
-            Poll::Ready(Ok(())) => match buffer.filled().len() - before {
-                0 => Poll::Ready(Ok(())),
-                bytes => Poll::Ready(self.has_read(bytes)),
+            Poll::Ready(Ok(())) => match &buffer.filled()[before..] {
+                [] => Poll::Ready(Ok(())),
+                bytes => Poll::Ready(self.note_read(bytes)),
             },
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {

@@ -34,6 +34,22 @@ async fn a_connection_that_sends_frames_without_requests_is_ended() {
     bystander.noticed_nothing().await;
 }
 
+/// h2 visits every open stream when a client changes their window. So 120 connections with 100 streams each once made
+/// others wait for a second, with few bytes.
+#[tokio::test]
+async fn a_connection_that_changes_its_settings_again_and_again_is_ended() {
+    let attacked = Attacked::start(&[]).await;
+    let changed = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255]);
+    let mut seldom = Http2::open(attacked.address, 65_535).await.unwrap();
+    seldom.repeat(&changed, 20).await.unwrap();
+    let mut often = Http2::open(attacked.address, 65_535).await.unwrap();
+    often.repeat(&changed, 100).await.unwrap();
+    while often.next().await.is_ok() {}
+    seldom.ask("GET", "/livez").await.unwrap();
+    assert!(seldom.next().await.is_ok());
+    assert_eq!(attacked.refused("http2_flood").await, 1.0);
+}
+
 /// Each connection may reset some streams, and could be opened again and again.
 #[tokio::test]
 async fn a_connection_that_is_ended_for_its_resets_is_counted_and_kept_counting() {

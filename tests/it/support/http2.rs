@@ -194,6 +194,11 @@ impl Http2 {
         self.stream.write_all(&frames).await
     }
 
+    /// Sends one frame so many times.
+    pub(crate) async fn repeat(&mut self, frame: &[u8], times: usize) -> io::Result<()> {
+        self.stream.write_all(&frame.repeat(times)).await
+    }
+
     /// Sends one frame again and again, so many bytes in all, and reads meanwhile what comes. Fails when the connection ends.
     pub(crate) async fn flood(&mut self, frame: &[u8], bytes: usize) -> io::Result<()> {
         let many = frame.repeat(FRAME_BYTES_MAX / frame.len());
