@@ -1,4 +1,5 @@
-//! `leasehold doctor`: checks what a server would be started with, and the running service if `LEASEHOLD_URL` names one.
+//! `leasehold doctor`: checks what a server would be started with, and the running service if `--url` or `LEASEHOLD_URL`
+//! names one.
 //! Each finding says what to do about it. The store is opened and used as a server does it, so nothing is judged twice.
 
 mod running;
@@ -13,8 +14,8 @@ use super::{Environment, Exit, flags};
 use crate::config::Config;
 
 const AFTER_HELP: &str = "\
-It takes a lock of its own in the store for a moment. With LEASEHOLD_URL it also
-asks that service.
+It takes a lock of its own in the store for a moment. With --url or LEASEHOLD_URL
+it also asks that service.
 
 Exit codes: 0 nothing is wrong, 1 something should be improved, 78 the
 configuration is wrong or the store refuses it, 69 the store or the service does
@@ -72,6 +73,9 @@ pub(super) fn command() -> Command {
         .about("Check the configuration, the store and the running service, and say what to do")
         .after_help(AFTER_HELP)
         .arg(json)
+        .arg(service::url_argument(
+            "The running service to ask as well [env: LEASEHOLD_URL]",
+        ))
         .defer(|doctor| doctor.args(flags::all()))
 }
 
@@ -98,7 +102,7 @@ pub(super) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
                 ));
             }
         }
-        found.extend(running::check(environment).await);
+        found.extend(running::check(matches, environment).await);
         Ok(report(&found, is_json))
     })
 }

@@ -104,15 +104,20 @@ impl ClientError {
     }
 }
 
+/// `--url`, with its help.
+pub(super) fn url_argument(help: &'static str) -> Arg {
+    Arg::new("url")
+        .long("url")
+        .value_name("URL")
+        .value_parser(ValueParser::new(ServiceUrl::parse))
+        .help_heading("Service")
+        .help(help)
+}
+
 /// `--url`, `--ca-file` and `--api-key-file`.
 pub(super) fn arguments() -> [Arg; 3] {
     [
-        Arg::new("url")
-            .long("url")
-            .value_name("URL")
-            .value_parser(ValueParser::new(ServiceUrl::parse))
-            .help_heading("Service")
-            .help("The service to ask [env: LEASEHOLD_URL] [default: http://127.0.0.1:7625]"),
+        url_argument("The service to ask [env: LEASEHOLD_URL] [default: http://127.0.0.1:7625]"),
         Arg::new("ca_file")
             .long("ca-file")
             .value_name("FILE")
@@ -142,12 +147,20 @@ pub(super) fn client(
     options.client(environment)
 }
 
-/// The client for the service that the environment names, if it names one.
-pub(super) fn client_of_environment(
+/// The client for the service that a flag or the environment names, if one of them does. `--api-key-file` is that of the
+/// configuration, whose key clients send.
+pub(super) fn client_if_named(
+    matches: &ArgMatches,
     environment: &Environment,
 ) -> Option<Result<Client, ClientError>> {
-    environment.iter().find(|(name, _)| name == URL_VARIABLE)?;
-    Some(ServiceOptions::default().client(environment))
+    let url = matches.get_one::<ServiceUrl>("url").cloned();
+    let is_named = url.is_some() || environment.iter().any(|(name, _)| name == URL_VARIABLE);
+    let options = ServiceOptions {
+        url,
+        key_file: matches.get_one::<String>("api_key_file").map(PathBuf::from),
+        ..ServiceOptions::default()
+    };
+    is_named.then(|| options.client(environment))
 }
 
 /// What the flags say; the environment has the rest.

@@ -11,6 +11,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 use std::{io, thread};
 
+use anstream::{AutoStream, ColorChoice};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -25,6 +26,11 @@ pub fn is_text(config: &LogConfig) -> bool {
         LogFormat::Text => true,
         LogFormat::Json => false,
     }
+}
+
+/// Whether stdout is a terminal that shows colours, and nobody has asked for none (`NO_COLOR`).
+fn shows_colours() -> bool {
+    AutoStream::choice(&io::stdout()) != ColorChoice::Never
 }
 
 /// Applies a global level up to `info` to this crate only, and sets libraries to `error`. They warn about things that
@@ -61,9 +67,7 @@ pub fn init_logging(config: &LogConfig) -> io::Result<LogWriter> {
     let registry = tracing_subscriber::registry().with(filter);
     let layer = tracing_subscriber::fmt::layer().with_writer(writer.clone());
     let installed = if is_text(config) {
-        registry
-            .with(layer.with_ansi(io::stdout().is_terminal()))
-            .try_init()
+        registry.with(layer.with_ansi(shows_colours())).try_init()
     } else {
         let layer = layer
             .json()

@@ -21,6 +21,7 @@ const OVERLAY: &str = include_str!("../../k8s/overlays/dev/kustomization.yaml");
 const COMPOSE: &str = include_str!("../../compose.yaml");
 const UNIT: &str = include_str!("../../packaging/leasehold.service");
 const VALKEY: &str = include_str!("../../k8s/components/valkey/valkey.conf");
+const INSTALLING: &str = include_str!("../../docs/how-to/install.md");
 const DEPLOYMENT: &str = include_str!("../../k8s/base/deployment.yaml");
 const ENVIRONMENT: &str = include_str!("../../k8s/base/leasehold.env");
 
@@ -192,12 +193,26 @@ fn secret_of_overlay(key: &str) -> &'static str {
     value.unwrap_or_else(|| panic!("the overlay has no {key}"))
 }
 
-/// The settings with which the package for Debian starts its service.
+/// The settings with which the package for Debian starts its service, and those that its comments suggest.
 #[test]
 fn the_settings_of_the_package_are_accepted() {
     let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/leasehold.toml");
-    let output = leasehold(&["config", "check", "--config", settings]).output();
-    assert_eq!(output.unwrap().status.code(), Some(0));
+    let check = |settings: &str| leasehold(&["config", "check", "--config", settings]).output();
+    assert_eq!(check(settings).unwrap().status.code(), Some(0));
+    let key = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(key.path(), "0123456789abcdef0123456789abcdef").unwrap();
+    let text = std::fs::read_to_string(settings).unwrap();
+    let (_, open) = text.split_once("# With ").unwrap();
+    let (open, _) = open.split_once(" other machines").unwrap();
+    let changed = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(changed.path(), open).unwrap();
+    let changed = changed.path().to_str().unwrap();
+    assert_eq!(check(changed).unwrap().status.code(), Some(78));
+    let (_, variable) = INSTALLING.split_once("Environment=").unwrap();
+    let (variable, _) = variable.split_once('=').unwrap();
+    let mut command = leasehold(&["config", "check", "--config", changed]);
+    let output = command.env(variable, key.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(UNIT.contains("leasehold serve --config /etc/leasehold/leasehold.toml"));
 }
 

@@ -5,6 +5,7 @@ mod answers;
 mod codes;
 pub(crate) mod loss;
 mod nested;
+mod overlap;
 mod pauses;
 mod remaining;
 mod signals;

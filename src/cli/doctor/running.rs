@@ -1,5 +1,6 @@
-//! The running service, if the environment names one.
+//! The running service, if a flag or the environment names one.
 
+use clap::ArgMatches;
 use serde_json::Value;
 
 use super::Diagnosis;
@@ -9,8 +10,8 @@ use crate::client::{Call, Client, Repeat, ServiceAnswer};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(super) async fn check(environment: &Environment) -> Vec<Diagnosis> {
-    let client = match service::client_of_environment(environment) {
+pub(super) async fn check(matches: &ArgMatches, environment: &Environment) -> Vec<Diagnosis> {
+    let client = match service::client_if_named(matches, environment) {
         None => return Vec::new(),
         Some(Ok(client)) => client,
         Some(Err(error)) => return vec![failed("service", &error)],

@@ -230,7 +230,6 @@ impl ServerInfo {
     }
 
     fn persistence_finding(&self) -> Finding {
-        let appendfsync = self.appendfsync.as_deref().unwrap_or("unknown");
         let detail = match (self.is_append_only, self.last_write_failed) {
             (true, true) => {
                 "the last write of the append-only file failed; free disk space".to_owned()
@@ -248,10 +247,17 @@ impl ServerInfo {
                  them may be promoted",
                 self.replicas
             ),
-            (true, false) => format!(
-                "append-only file with appendfsync {appendfsync}; new grants wait after a restart"
-            ),
-            (false, _) => "no append-only file; new grants wait after a restart".to_owned(),
+            (true, false) => match &self.appendfsync {
+                Some(appendfsync) => format!(
+                    "append-only file with appendfsync {appendfsync}; set it to always, or new grants wait after a restart"
+                ),
+                None => "append-only file whose appendfsync cannot be read; allow CONFIG GET, or new grants wait after a \
+                         restart"
+                    .to_owned(),
+            },
+            (false, _) => "no append-only file; set appendonly to yes and appendfsync to always, or new grants wait \
+                           after a restart"
+                .to_owned(),
         };
         Finding {
             topic: "persistence",

@@ -213,12 +213,16 @@ fn rights_of_other_users_on_a_directory_are_found() {
 }
 
 #[test]
-fn the_running_service_is_asked_if_the_environment_names_one() {
+fn the_running_service_is_asked_if_a_flag_or_the_environment_names_one() {
     let serving = Serving::start(&[]);
-    let examined = doctor(&[], &[("LEASEHOLD_URL", &serving.url)]);
-    assert_code(&examined, 0);
-    assert_found(&examined, "service", "ok", env!("CARGO_PKG_VERSION"));
-    assert_found(&examined, "key", "ok", "needs none");
+    for examined in [
+        doctor(&[], &[("LEASEHOLD_URL", &serving.url)]),
+        doctor(&["--url", &serving.url], &[]),
+    ] {
+        assert_code(&examined, 0);
+        assert_found(&examined, "service", "ok", env!("CARGO_PKG_VERSION"));
+        assert_found(&examined, "key", "ok", "needs none");
+    }
     let unready = Serving::start(&["--store", "redis://127.0.0.1:1"]);
     let examined = doctor(&[], &[("LEASEHOLD_URL", &unready.url)]);
     assert_code(&examined, 69);
@@ -226,4 +230,20 @@ fn the_running_service_is_asked_if_the_environment_names_one() {
     let absent = doctor(&[], &[("LEASEHOLD_URL", "http://127.0.0.1:1")]);
     assert_code(&absent, 69);
     assert_found(&absent, "service", "error", "cannot connect");
+}
+
+/// The flag names the key of the server, which is that of its clients too.
+#[test]
+fn the_running_service_is_asked_with_the_key_of_the_configuration() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = directory.path().join("key");
+    fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
+    let key = key.to_str().unwrap();
+    let serving = Serving::start(&["--api-key-file", key]);
+    let examined = doctor(&["--url", &serving.url, "--api-key-file", key], &[]);
+    assert_code(&examined, 0);
+    assert_found(&examined, "key", "ok", "may be used with this key");
+    let without = doctor(&["--url", &serving.url], &[]);
+    assert_code(&without, 78);
+    assert_found(&without, "service", "error", "LEASEHOLD_API_KEY_FILE");
 }

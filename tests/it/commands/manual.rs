@@ -105,6 +105,9 @@ fn flags_work_before_and_after_the_command() {
     printed(&serving, &["--url", &serving.url, "--json", "get", "a"]);
     let mut before = leasehold(&["--url", &serving.url, "get", "a", "-q"]);
     assert_eq!(before.output().unwrap().stdout, b"free\n");
+    let mut short = leasehold(&["-q", "get", "--url", &serving.url, "a"]);
+    assert_eq!(short.output().unwrap().stdout, b"free\n");
+    assert_code(&output(&["-V", "get", "a"]), 0);
     let checked = output(&["--store", "memory:", "config", "check", "--auth", "none"]);
     assert_code(&checked, 0);
     // A flag that the command does not have is refused wherever it stands.

@@ -12,7 +12,7 @@ use super::shell::{SHELLS, Shell, blocks};
 use crate::process::Serving;
 
 /// Programs that are replaced.
-const REPLACED: [&str; 15] = [
+const REPLACED: [&str; 17] = [
     "docker",
     "kubectl",
     "kind",
@@ -25,6 +25,8 @@ const REPLACED: [&str; 15] = [
     "redis-cli",
     "openapi-python-client",
     "npx",
+    "npm",
+    "pip",
     "terraform",
     "sudo",
     "systemctl",
@@ -181,7 +183,10 @@ fn every_shell_block_of_the_documentation_can_be_pasted() {
     pages(&root.join("examples"), &mut found);
     let mut count = 0;
     let mut wrong = Vec::new();
-    for page in ["CONTRIBUTING.md", "SECURITY.md"].map(|page| root.join(page)) {
+    let of_clients = ["", "go/", "java/", "python/", "rust/", "typescript/"];
+    let of_clients = of_clients.map(|client| format!("clients/{client}README.md"));
+    let others = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(str::to_owned);
+    for page in of_clients.iter().chain(&others).map(|page| root.join(page)) {
         let text = fs::read_to_string(&page).unwrap();
         found.push((page, text));
     }

@@ -172,10 +172,31 @@ fn row(arg: &Arg) -> String {
     let default: Vec<_> = arg
         .get_default_values()
         .iter()
+        .filter(|value| !value.is_empty())
         .map(|value| format!("`{}`", value.display()))
         .collect();
     let help = arg.get_help().expect("every flag is explained");
-    format!("| {short}{name} | {} | {help} |\n", default.join(" "))
+    format!(
+        "| {short}{name} | {} | {help}{} |\n",
+        default.join(" "),
+        values(arg)
+    )
+}
+
+/// The values of a flag that takes only some.
+fn values(arg: &Arg) -> String {
+    let values = match arg.get_action().takes_values() {
+        true => arg.get_possible_values(),
+        false => Vec::new(),
+    };
+    let values: Vec<_> = values
+        .iter()
+        .map(|value| format!("`{}`", value.get_name()))
+        .collect();
+    match values.is_empty() {
+        true => String::new(),
+        false => format!(": {}", values.join(", ")),
+    }
 }
 
 fn exit_codes() -> String {

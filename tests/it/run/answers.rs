@@ -16,6 +16,8 @@ use crate::process::Serving;
 enum Fault {
     /// Renewals say that hardly anything of the lease is left.
     LittleLeft,
+    /// Renewals are answered with this status.
+    RefusedRenewal(u16),
     /// The first grant arrives when its lease is over.
     LateGrant,
     /// Releases are answered by somebody else, with this body.
@@ -30,6 +32,12 @@ async fn front(serving: &Serving, fault: Fault) -> String {
         async move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
             if let (Fault::ForeignRelease(body), &Method::DELETE) = (fault, &method) {
                 return Response::new(Body::from(body));
+            }
+            if let (Fault::RefusedRenewal(status), &Method::PUT) = (fault, &method) {
+                let mut response =
+                    Response::new(Body::from("{\"code\":\"x\",\"detail\":\"not yours\"}"));
+                *response.status_mut() = status.try_into().unwrap();
+                return response;
             }
             let request = reqwest::Client::new().request(method.clone(), format!("{service}{uri}"));
             let answer = request.headers(headers).body(body).send().await.unwrap();
@@ -85,6 +93,17 @@ async fn a_renewal_with_hardly_any_time_left_loses_the_lease_with_a_sentence() {
         text.contains("the lock is lost: it could not be renewed in time"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn a_renewal_that_contradicts_the_lock_or_the_claim_loses_the_lease_at_once() {
+    for status in [409, 412] {
+        let arguments = ["-t", "2s", "a", "--", "sleep", "60"];
+        let (_serving, output) = output_over(Fault::RefusedRenewal(status), &arguments).await;
+        assert_code(&output, 76);
+        let text = stderr(&output);
+        assert!(text.contains("the lock is lost: not yours"), "{text}");
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::Stdio;
 
-use super::{assert_code, output, run};
+use super::{assert_code, output, run, state};
 use crate::process::{Serving, leasehold};
 
 #[test]
@@ -160,6 +160,38 @@ fn several_locks_are_taken_together() {
     let printed = output(&serving, &["b", "a", "--", "sh", "-c", script]);
     assert_eq!(String::from_utf8(printed.stdout).unwrap(), "a b\n2\n");
     assert_code(&output(&serving, &["-n", "a", "--", "true"]), 0);
+}
+
+#[tokio::test]
+async fn what_a_run_asks_for_reaches_the_service() {
+    let serving = Serving::start(&[]);
+    let script = "curl -s $LEASEHOLD_URL/locks/a";
+    let lock = |flags: &[&str]| {
+        let arguments = [flags, &["a", "--", "sh", "-c", script]].concat();
+        let text = String::from_utf8(output(&serving, &arguments).stdout).unwrap();
+        let lock = text.lines().next().unwrap();
+        serde_json::from_str::<serde_json::Value>(lock).unwrap()["holders"][0].clone()
+    };
+    let plain = lock(&[]);
+    let owner = plain["owner"].as_str().unwrap();
+    let (user, rest) = owner.split_once('@').unwrap();
+    let (host, process) = rest.rsplit_once(':').unwrap();
+    assert!(!user.is_empty() && !host.is_empty(), "{owner}");
+    assert!(process.parse::<u32>().is_ok(), "{owner}");
+    assert_eq!(plain["mode"], "exclusive");
+    let shared = lock(&["--shared", "--limit", "4", "--permits", "3"]);
+    assert_eq!(
+        (&shared["limit"], &shared["permits"]),
+        (&4.into(), &3.into())
+    );
+    let named = lock(&["--owner", "bob", "--ttl", "1h", "--min-hold", "1m"]);
+    assert_eq!(named["owner"], "bob");
+    assert!(
+        named["expires_in_ms"].as_u64().unwrap() > 3_500_000,
+        "{named}"
+    );
+    assert_eq!(state(&serving, "a").await["state"], "cooling");
+    assert_code(&output(&serving, &["-n", "a", "--", "true"]), 75);
 }
 
 #[test]

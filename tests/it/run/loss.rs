@@ -41,6 +41,21 @@ async fn processes_that_ignore_the_request_to_end_are_killed() {
     }
 }
 
+/// Without the flag this command had 600 ms.
+#[tokio::test]
+async fn a_command_has_as_long_to_end_as_it_was_given() {
+    let serving = Serving::start(&[]);
+    let script =
+        "trap 'sleep 1; echo cleaned up; exit' TERM; echo $$; while :; do sleep 0.01; done";
+    let arguments = ["-t", "3s", "--kill-after", "1500ms", "a", "--"];
+    let arguments = [&arguments[..], &["sh", "-c", script]].concat();
+    let mut running = Running::start(&serving, &arguments);
+    running.pid();
+    evict(&serving, "a").await;
+    assert_eq!(running.line(), "cleaned up");
+    assert_eq!(running.end(), Some(76));
+}
+
 #[tokio::test]
 async fn a_run_may_go_on_without_its_lease_and_says_so() {
     let serving = Serving::start(&[]);
@@ -77,8 +92,15 @@ async fn a_run_may_go_on_without_its_lease_and_says_so() {
     assert_eq!(output.status.code(), Some(76));
 }
 
+/// A stopped server answers nothing, and to a killed one nobody can connect.
 #[tokio::test]
 async fn without_any_answer_the_command_is_gone_before_the_lease_is_over() {
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        is_gone_before_the_lease_is_over(signal).await;
+    }
+}
+
+async fn is_gone_before_the_lease_is_over(signal: Signal) {
     let serving = Serving::start(&[]);
     let script = "echo $$; trap '' TERM; while :; do sleep 0.01; done";
     let arguments = ["-t", "2s", "a", "--", "sh", "-c", script];
@@ -86,16 +108,18 @@ async fn without_any_answer_the_command_is_gone_before_the_lease_is_over() {
     let command = running.pid();
     let expiry = super::state(&serving, "a").await["holders"][0]["expires_at"].clone();
     let expiry = humantime::parse_rfc3339(expiry.as_str().unwrap()).unwrap();
-    // A stopped server answers nothing, and its renewals can no longer move the end of the lease.
-    serving.signal(Signal::SIGSTOP);
+    // From here on no renewal can move the end of the lease.
+    serving.signal(signal);
     let gone_at = eventually("the command is gone", async || {
         (!is_running(command)).then(std::time::SystemTime::now)
     })
     .await;
-    serving.signal(Signal::SIGCONT);
+    if signal == Signal::SIGSTOP {
+        serving.signal(Signal::SIGCONT);
+    }
     assert!(
         gone_at < expiry + TTL_AFTER_A_RENEWAL,
-        "{gone_at:?} {expiry:?}"
+        "{signal}: {gone_at:?} {expiry:?}"
     );
     assert_eq!(running.end(), Some(76));
 }

@@ -4,9 +4,9 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use super::with_signals;
+use super::{Running, state, with_signals};
 use crate::process::Serving;
-use crate::support::EFFECT_TIMEOUT;
+use crate::support::{EFFECT_TIMEOUT, eventually};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
 
@@ -46,12 +46,16 @@ impl OnTerminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Reads until a line that contains this.
-    pub(crate) fn wait_for(&mut self, text: &str) {
+    /// Reads until a line that contains this, and returns it.
+    pub(crate) fn wait_for(&mut self, text: &str) -> String {
         let mut seen = Vec::new();
-        while !seen.last().is_some_and(|line: &String| line.contains(text)) {
+        loop {
             let line = self.lines.recv_timeout(EFFECT_TIMEOUT);
-            seen.push(line.unwrap_or_else(|_| panic!("no {text:?} in {seen:#?}")));
+            let line = line.unwrap_or_else(|_| panic!("no {text:?} in {seen:#?}"));
+            if line.contains(text) {
+                return line;
+            }
+            seen.push(line);
         }
     }
 
@@ -128,4 +132,59 @@ fn in_a_pipeline_the_terminal_is_left_to_the_others() {
     terminal.press("hello\n");
     terminal.wait_for("got hello");
     assert_eq!(terminal.end(), Some(0));
+}
+
+/// On a terminal every change is said at once.
+#[tokio::test]
+async fn a_run_that_waits_says_whom_it_waits_for_and_at_which_place() {
+    let serving = Serving::start(&["--waiting-wait-max", "1s"]);
+    let [first, second] = ["alice", "bob"].map(|owner| {
+        let arguments = ["-q", "a", "--owner", owner, "--", "cat"];
+        let mut runner = super::run(&serving, &arguments);
+        Running::of(runner.stdin(Stdio::piped()))
+    });
+    let holder = eventually("one holds and the other waits", async || {
+        let lock = state(&serving, "a").await;
+        let owner = lock["holders"][0]["owner"].as_str()?.to_owned();
+        (lock["queue_length"] == 1).then_some(owner)
+    })
+    .await;
+    let (mut one, mut two, next) = match holder.as_str() {
+        "alice" => (first, second, "bob"),
+        _ => (second, first, "alice"),
+    };
+    let command = format!("exec {PROGRAM} run a -- echo ran");
+    let mut terminal = OnTerminal::start(&serving, &command);
+    terminal.wait_for(&format!("waiting for a, held by {holder}; place 2 of 2"));
+    drop(one.child.stdin.take());
+    terminal.wait_for(&format!("waiting for a, held by {next}; place 1 of 1"));
+    drop(two.child.stdin.take());
+    terminal.wait_for("ran");
+    assert_eq!(terminal.end(), Some(0));
+    assert_eq!((one.end(), two.end()), (Some(0), Some(0)));
+}
+
+#[test]
+fn colours_are_on_a_terminal_unless_its_user_wants_none() {
+    let serving = Serving::start(&[]);
+    for (variables, is_coloured) in [
+        ("TERM=xterm", true),
+        ("TERM=xterm NO_COLOR=1", false),
+        ("TERM=dumb", false),
+    ] {
+        for (command, text) in [
+            ("get a", "STATE"),
+            ("nonsense", "unrecognized"),
+            (
+                "--listen 127.0.0.1:0 --store redis://127.0.0.1:1",
+                "cannot be used",
+            ),
+        ] {
+            // Where CI is set, every terminal has colours. A server ends with the timeout if not with its terminal.
+            let command =
+                format!("exec env -u CI {variables} timeout --foreground 30 {PROGRAM} {command}");
+            let line = OnTerminal::start(&serving, &command).wait_for(text);
+            assert_eq!(line.contains('\u{1b}'), is_coloured, "{command}: {line:?}");
+        }
+    }
 }

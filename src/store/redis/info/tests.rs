@@ -82,6 +82,24 @@ fn only_an_append_only_file_that_is_always_synced_is_durable() {
 }
 
 #[test]
+fn what_makes_new_grants_wait_after_a_restart_is_said_with_what_to_set() {
+    let without_file = INFO.replace("aof_enabled:1", "aof_enabled:0");
+    for (info, config, advice) in [
+        (INFO, config("everysec", "no"), "set it to always"),
+        (INFO, forbidden(), "allow CONFIG GET"),
+        (
+            without_file.as_str(),
+            config("always", "no"),
+            "set appendonly to yes",
+        ),
+    ] {
+        let finding = ServerInfo::parse(info, &config).persistence_finding();
+        let is_advised = finding.is_fine && finding.detail.contains(advice);
+        assert!(is_advised, "{}", finding.detail);
+    }
+}
+
+#[test]
 fn a_file_that_is_not_synced_while_it_is_rewritten_is_not_durable() {
     let server = ServerInfo::parse(INFO, &config("always", "yes"));
     assert!(!server.is_durable());
