@@ -144,6 +144,12 @@ pub enum Limit {
     Requests,
     /// Time to receive the head of a request.
     HeadTimeout,
+    /// Bytes and headers of the head of one request.
+    HeadSize,
+    /// Time to receive the body of a request.
+    BodyTimeout,
+    /// Bytes of one request body.
+    BodySize,
     /// Time in which a peer must accept a part of a response.
     WriteTimeout,
     /// Time in which a peer must accept a whole response.
@@ -172,17 +178,21 @@ pub enum Limit {
     EventStreamsPerPeer,
     /// Event streams in total.
     EventStreams,
+    /// Recent events, kept for streams that fall behind.
+    EventsKept,
     /// Places in queues, of waiters of one peer address.
     WaitersPerPeer,
     /// Places in queues, of all waiters.
     Waiters,
+    /// Places in the queue of one lock.
+    WaitersPerLock,
     /// Leases and places in queues that the embedded store keeps.
     Locks,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 30] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
         Self::Http2ConnectionsPerPeer,
@@ -191,6 +201,9 @@ impl Limit {
         Self::RequestsPerPeer,
         Self::Requests,
         Self::HeadTimeout,
+        Self::HeadSize,
+        Self::BodyTimeout,
+        Self::BodySize,
         Self::WriteTimeout,
         Self::AnswerTimeout,
         Self::BodyBytesPerPeer,
@@ -205,8 +218,10 @@ impl Limit {
         Self::Listings,
         Self::EventStreamsPerPeer,
         Self::EventStreams,
+        Self::EventsKept,
         Self::WaitersPerPeer,
         Self::Waiters,
+        Self::WaitersPerLock,
         Self::Locks,
     ];
 
@@ -222,6 +237,9 @@ impl Limit {
             Self::RequestsPerPeer => "requests_per_peer",
             Self::Requests => "requests",
             Self::HeadTimeout => "head_timeout",
+            Self::HeadSize => "head_size",
+            Self::BodyTimeout => "body_timeout",
+            Self::BodySize => "body_size",
             Self::WriteTimeout => "write_timeout",
             Self::AnswerTimeout => "answer_timeout",
             Self::BodyBytesPerPeer => "body_bytes_per_peer",
@@ -236,8 +254,10 @@ impl Limit {
             Self::Listings => "listings",
             Self::EventStreamsPerPeer => "event_streams_per_peer",
             Self::EventStreams => "event_streams",
+            Self::EventsKept => "events_kept",
             Self::WaitersPerPeer => "waiters_per_peer",
             Self::Waiters => "waiters",
+            Self::WaitersPerLock => "waiters_per_lock",
             Self::Locks => "locks",
         }
     }

@@ -24,8 +24,11 @@ use crate::telemetry::{self, LogWriter, Metrics};
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the process waits at its end for the log's reader to take the last lines.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// The connection limit of the address for probes and metrics: more than there are probes.
-const ADMIN_CONNECTIONS: usize = 512;
+/// The limits of the address for probes and metrics: more than there are probes, and no more memory than the manifests
+/// have besides those of the first address.
+const ADMIN_CONNECTIONS: usize = 128;
+const ADMIN_HTTP2_CONNECTIONS: usize = 4;
+const ADMIN_REQUESTS: usize = 256;
 
 /// The notice for a user who starts a server without naming a store.
 const FORGETS: &str =
@@ -209,6 +212,8 @@ fn admin(config: &Config, refusals: &Refusals) -> Result<Option<Server>, ServeEr
     let limited = ServerConfig {
         connections_max: ADMIN_CONNECTIONS,
         connections_per_peer_max: None,
+        http2_connections_max: ADMIN_HTTP2_CONNECTIONS,
+        requests_max: ADMIN_REQUESTS,
         ..config.server.clone()
     };
     let server = bind(&limited, "--server-admin-listen", address, refusals)?;

@@ -156,7 +156,7 @@ async fn read(
     let bytes_max = settings.body_bytes_max;
     // Refuse by Content-Length, before the client sends the body: this is the purpose of `Expect: 100-continue`.
     if body.size_hint().lower() > bytes_max as u64 {
-        return Err(Problem::body_too_large(bytes_max));
+        return Err(too_large(app));
     }
     let length = body
         .size_hint()
@@ -171,14 +171,23 @@ async fn read(
             app.refusals().count(limit);
             Problem::over_limit(limit)
         })?;
-    tokio::time::timeout(settings.body_timeout, collect(body, bytes_max))
-        .await
-        .unwrap_or_else(|_| Err(Problem::body_timeout(settings.body_timeout)))
+    let collected = collect(body, app);
+    let Ok(collected) = tokio::time::timeout(settings.body_timeout, collected).await else {
+        app.refusals().count(Limit::BodyTimeout);
+        return Err(Problem::body_timeout(settings.body_timeout));
+    };
+    collected
+}
+
+fn too_large(app: &App) -> Problem {
+    app.refusals().count(Limit::BodySize);
+    Problem::body_too_large(app.settings().body_bytes_max)
 }
 
 /// The whole body in one piece. Each part keeps the buffer that it was received into, which may be a thousand times as
 /// large; so parts are copied, unless the first one is all there is.
-async fn collect(mut body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
+async fn collect(mut body: Body, app: &App) -> Result<Bytes, Problem> {
+    let bytes_max = app.settings().body_bytes_max;
     let mut whole = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame =
@@ -189,7 +198,7 @@ async fn collect(mut body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
         };
         let length = whole.len() + part.len();
         if length > bytes_max {
-            return Err(Problem::body_too_large(bytes_max));
+            return Err(too_large(app));
         }
         if whole.is_empty() && body.is_end_stream() {
             return Ok(part);

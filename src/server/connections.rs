@@ -215,6 +215,9 @@ impl Protocol {
                 None => connection.await,
             }
         };
+        if served.as_ref().is_err_and(hyper::Error::is_parse_too_large) {
+            self.refusals.count(Limit::HeadSize);
+        }
         let is_misused = is_http2 && served.as_ref().is_err_and(is_misuse);
         if is_misused {
             self.refusals.count(Limit::Http2Flood);
@@ -238,6 +241,7 @@ impl Protocol {
     ) -> impl Future<Output = Result<axum::http::Response<AnswerBody>, Infallible>> + Send + use<A>
     {
         if request.headers().len() > HEADERS_MAX {
+            self.refusals.count(Limit::HeadSize);
             let mut refused = Response::new(Body::empty());
             *refused.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
             let under_way = UnderWay::new(activity, None);

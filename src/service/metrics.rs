@@ -11,7 +11,7 @@ use std::time::Duration;
 use metrics::{Counter, Histogram};
 
 use super::QueueFull;
-use crate::domain::{Acquired, Evicted, NotHolder, Released, Renewed};
+use crate::domain::{Acquired, Evicted, NotHolder, Refused, Released, Renewed};
 use crate::limits::{Limit, Refusals};
 use crate::store::{Fault, StoreError};
 use crate::telemetry::Metrics;
@@ -130,6 +130,9 @@ impl LockMetrics {
         if matches!(answer, Err(error) if error.fault() == Fault::Limit) {
             self.refusals.count(Limit::Locks);
         }
+        if let Ok(Acquired::Refused(Refused::TooManyWaiters { .. })) = answer {
+            self.refusals.count(Limit::WaitersPerLock);
+        }
         if let Ok(Acquired::Granted(granted)) = answer {
             for previous in &granted.expired {
                 self.expired.increment(1);
@@ -144,6 +147,11 @@ impl LockMetrics {
             QueueFull::Process { .. } => self.refusals.count(Limit::Waiters),
             QueueFull::Peer => self.refusals.count(Limit::WaitersPerPeer),
         }
+    }
+
+    /// Counts a stream that fell behind by more events than are kept.
+    pub(super) fn fell_behind(&self) {
+        self.refusals.count(Limit::EventsKept);
     }
 
     pub(super) fn renew(&self, took: Duration, answer: &Result<Renewed, StoreError>) {

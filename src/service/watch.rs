@@ -181,7 +181,10 @@ impl Watcher {
         self.read_at = Instant::now() + self.guard.0.events.read_interval();
         match entries {
             Some(entries) => self.ready = entries,
-            None => self.is_reset = true,
+            None => {
+                self.guard.0.metrics.fell_behind();
+                self.is_reset = true;
+            }
         }
     }
 }

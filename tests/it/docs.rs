@@ -9,11 +9,13 @@ use std::collections::BTreeMap;
 use std::process::Output;
 
 use leasehold::config::keys;
+use leasehold::limits::Limit;
 
 use crate::process::{Serving, leasehold};
 use crate::support::redis_server::{RedisOptions, RedisServer};
 
 const METRICS_PAGE: &str = include_str!("../../docs/reference/metrics.md");
+const LIMITS_PAGE: &str = include_str!("../../docs/reference/limits.md");
 const REDIS_PAGE: &str = include_str!("../../docs/how-to/redis.md");
 const DOCKERFILE: &str = include_str!("../../Dockerfile");
 const USERS: &str = include_str!("../../k8s/overlays/dev/users.acl");
@@ -89,6 +91,26 @@ async fn the_page_of_metrics_has_every_family_with_its_labels_and_no_other() {
                 );
             }
         }
+    }
+}
+
+#[test]
+fn the_page_of_limits_has_every_limit_and_every_key_that_is_one() {
+    for limit in Limit::ALL {
+        let label = limit.label();
+        assert!(LIMITS_PAGE.contains(&format!("`{label}`")), "{label}");
+    }
+    let is_limit = |name: &str| {
+        let ends = ["_max", "_kept", ".kept", "_timeout"];
+        ends.iter().any(|end| name.ends_with(end))
+    };
+    for name in keys::all().iter().map(|key| key.name.as_str()) {
+        // The page names the fields of a claim together. What Redis may take is no limit on clients.
+        if !is_limit(name) || name.starts_with("lease.") || name.starts_with("redis.") {
+            continue;
+        }
+        let name = name.strip_prefix("server.").unwrap_or(name);
+        assert!(LIMITS_PAGE.contains(&format!("`{name}`")), "{name}");
     }
 }
 

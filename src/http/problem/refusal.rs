@@ -152,12 +152,17 @@ impl Problem {
             | Limit::Requests
             | Limit::BodyBytes
             | Limit::HeadTimeout
+            | Limit::HeadSize
+            | Limit::BodyTimeout
+            | Limit::BodySize
             | Limit::WriteTimeout
             | Limit::AnswerTimeout
             | Limit::Operations
             | Limit::Listings
             | Limit::EventStreams
+            | Limit::EventsKept
             | Limit::Waiters
+            | Limit::WaitersPerLock
             | Limit::Locks
             | Limit::Renewals => (
                 Code::Overloaded,

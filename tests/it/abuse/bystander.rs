@@ -19,6 +19,15 @@ const MEASURED: usize = 300;
 /// How much longer the 99th percentile of its cycles may take during an attack.
 const SLOWER_AT_MOST: u32 = 10;
 
+/// What a bystander does besides asking whether the process lives.
+#[derive(Clone, Copy)]
+pub(super) enum Use {
+    /// It renews a lock, and acquires and releases another one.
+    Locks,
+    /// It renews its lock. That goes on when the store is full.
+    ItsLock,
+}
+
 /// A bystander at work.
 pub(super) struct Bystander {
     ends: Arc<AtomicBool>,
@@ -30,21 +39,21 @@ pub(super) struct Bystander {
 
 impl Bystander {
     /// Starts before the attack does.
-    pub(super) async fn start(address: SocketAddr) -> Self {
-        let mut bystander = Self::begin(address);
+    pub(super) async fn start(address: SocketAddr, uses: Use) -> Self {
+        let mut bystander = Self::begin(address, uses);
         if is_full() {
             bystander.quiet = bystander.cycles_of(MEASURED).await;
             bystander = Self {
                 quiet: bystander.quiet,
-                ..Self::begin(address)
+                ..Self::begin(address, uses)
             };
         }
         bystander
     }
 
-    fn begin(address: SocketAddr) -> Self {
+    fn begin(address: SocketAddr, uses: Use) -> Self {
         let (ends, done) = (Arc::default(), Arc::default());
-        let at_work = bystand(address, Arc::clone(&ends), Arc::clone(&done));
+        let at_work = bystand(address, uses, Arc::clone(&ends), Arc::clone(&done));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -87,6 +96,7 @@ fn p99(cycles: &mut [Duration]) -> Duration {
 /// Returns what each cycle took.
 async fn bystand(
     address: SocketAddr,
+    uses: Use,
     ends: Arc<AtomicBool>,
     done: Arc<AtomicUsize>,
 ) -> Vec<Duration> {
@@ -97,15 +107,19 @@ async fn bystand(
     loop {
         let is_last = ends.load(Ordering::Relaxed);
         let begun = Instant::now();
-        // A machine that is busy with other tests may let one probe wait, but hardly the next one too.
         let took = [probe(address).await, probe(address).await];
-        assert!(
-            took.iter().any(|took| *took < PROBE),
-            "probes took {took:?}"
-        );
-        let other = expect(address, "POST", "/locks/other", LEASE, 201).await;
+        let in_time = took.iter().filter(|took| **took < PROBE).count();
+        // A machine that is busy with other tests may let one probe wait, but hardly the next one too.
+        let expected = if is_full() { took.len() } else { 1 };
+        assert!(in_time >= expected, "probes took {took:?}");
+        let other = match uses {
+            Use::Locks => Some(expect(address, "POST", "/locks/other", LEASE, 201).await),
+            Use::ItsLock => None,
+        };
         expect(address, "PUT", "/locks/bystander", &renewal, 200).await;
-        expect(address, "DELETE", "/locks/other", &token(&other), 204).await;
+        if let Some(other) = other {
+            expect(address, "DELETE", "/locks/other", &token(&other), 204).await;
+        }
         cycles.push(begun.elapsed());
         done.fetch_add(1, Ordering::Relaxed);
         if is_last {

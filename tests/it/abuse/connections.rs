@@ -25,7 +25,7 @@ async fn one_peer_that_takes_all_connections_is_only_in_its_own_way() {
     assert!(attacked.refused("connections_per_peer").await >= 250.0);
     bystander.noticed_nothing().await;
     drop(kept);
-    attacked.gives_memory_back().await;
+    attacked.judge_memory().await;
 }
 
 /// Each of them can take more memory than a connection of HTTP/1.1.
@@ -52,8 +52,9 @@ async fn one_peer_has_half_of_the_connections_of_http2() {
     let mut another = Http2::over(another, 65_535).await.unwrap();
     another.ask("GET", "/livez").await.unwrap();
     another.next().await.unwrap();
-    drop(kept);
     bystander.noticed_nothing().await;
+    drop(kept);
+    attacked.judge_memory().await;
 }
 
 /// Two together fill all but the reserve, and the second address does not care.
@@ -91,6 +92,8 @@ async fn probes_are_answered_though_peers_together_take_all_connections() {
     }
     assert!(attacked.refused("connections_reserved").await > 0.0);
     bystander.noticed_nothing().await;
+    drop(kept);
+    attacked.judge_memory().await;
 }
 
 /// Each was once looked at 200 times in a second.
@@ -110,6 +113,8 @@ async fn connections_that_stall_within_the_preface_cost_no_time() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let spent = attacked.cpu() - before;
     assert!(spent < Duration::from_millis(150), "{spent:?} in a second");
+    drop(stalled);
+    attacked.judge_memory().await;
 }
 
 #[tokio::test]
@@ -150,5 +155,5 @@ async fn long_heads_and_bodies_that_do_not_end_take_what_their_limits_allow() {
     .await;
     bystander.noticed_nothing().await;
     drop(streams);
-    attacked.gives_memory_back().await;
+    attacked.judge_memory().await;
 }

@@ -32,6 +32,7 @@ async fn a_connection_that_sends_frames_without_requests_is_ended() {
         assert_eq!(refused, (number + 1) as f64, "{kind}");
     }
     bystander.noticed_nothing().await;
+    attacked.judge_memory().await;
 }
 
 /// h2 visits every open stream when a client changes their window. So 120 connections with 100 streams each once made
@@ -55,6 +56,7 @@ async fn a_connection_that_changes_its_settings_again_and_again_is_ended() {
 async fn a_connection_that_is_ended_for_its_resets_is_counted_and_kept_counting() {
     // A peer may have half of them.
     let attacked = Attacked::start(&["--server-http2-connections-max", "2"]).await;
+    let bystander = attacked.bystander().await;
     let mut client = Http2::open(attacked.address, 65_535).await.unwrap();
     client.ask_and_reset(400).await.unwrap();
     while client.next().await.is_ok() {}
@@ -67,6 +69,8 @@ async fn a_connection_that_is_ended_for_its_resets_is_counted_and_kept_counting(
         assert!(asked.is_err() || client.next().await.is_err());
     }
     assert_eq!(attacked.refused("http2_connections_per_peer").await, 1.0);
+    bystander.noticed_nothing().await;
+    attacked.judge_memory().await;
 }
 
 /// Each connection has some room for such frames, which could be had again and again.
@@ -74,6 +78,7 @@ async fn a_connection_that_is_ended_for_its_resets_is_counted_and_kept_counting(
 async fn who_was_closed_for_a_flood_does_not_begin_another_at_once() {
     // A peer may have half of them.
     let attacked = Attacked::start(&["--server-http2-connections-max", "2"]).await;
+    let bystander = attacked.bystander().await;
     let unknown = frame(UNKNOWN, 0, 0, &[]);
     let mut client = Http2::open(attacked.address, 65_535).await.unwrap();
     assert!(client.flood(&unknown, FLOOD).await.is_err());
@@ -84,6 +89,8 @@ async fn who_was_closed_for_a_flood_does_not_begin_another_at_once() {
     }
     assert_eq!(attacked.refused("http2_flood").await, 1.0);
     assert_eq!(attacked.refused("http2_connections_per_peer").await, 1.0);
+    bystander.noticed_nothing().await;
+    attacked.judge_memory().await;
 }
 
 /// Each request makes up for what belongs to it, and each byte of a body for itself; frames that keep a connection alive or

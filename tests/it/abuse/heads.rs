@@ -44,6 +44,8 @@ async fn heads_of_many_short_headers_take_no_room() {
     }
     assert_little(&attacked, before);
     bystander.noticed_nothing().await;
+    drop(connections);
+    attacked.judge_memory().await;
 }
 
 #[tokio::test]
@@ -73,6 +75,8 @@ async fn claims_that_wait_keep_nothing_of_their_heads() {
     .await;
     assert_little(&attacked, before);
     bystander.noticed_nothing().await;
+    drop(connections);
+    attacked.judge_memory().await;
 }
 
 /// A body may take its time, during which its head was once kept.
@@ -103,6 +107,8 @@ async fn requests_whose_bodies_do_not_come_keep_nothing_of_their_heads() {
     .await;
     assert_little(&attacked, before);
     bystander.noticed_nothing().await;
+    drop(connections);
+    attacked.judge_memory().await;
 }
 
 /// The fields of a query string are kept until the body is there, and count with it.
@@ -117,6 +123,7 @@ async fn long_query_strings_whose_bodies_do_not_come_count_as_bodies() {
         &budget,
     ];
     let attacked = Attacked::start(&arguments).await;
+    let bystander = attacked.bystander().await;
     let path = format!("/locks/a?owner={}", "x".repeat(30_000));
     let mut client = Http2::open(attacked.address, 65_535).await.unwrap();
     for _ in 0..REQUESTS {
@@ -129,4 +136,7 @@ async fn long_query_strings_whose_bodies_do_not_come_count_as_bodies() {
         refused += usize::from(frame.kind == HEADERS);
     }
     assert!(attacked.refused("body_bytes_per_peer").await > 0.0);
+    bystander.noticed_nothing().await;
+    drop(client);
+    attacked.judge_memory().await;
 }

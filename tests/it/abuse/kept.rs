@@ -15,7 +15,8 @@ const COUNTS: usize = NAMES + 16;
 const MOST: usize = LOCKS_MAX * 2 * 1024 + 4 * MIB;
 
 async fn attacked(arguments: &[&str]) -> Attacked {
-    let locks_max = LOCKS_MAX.to_string();
+    // One more, for the bystander's lock.
+    let locks_max = (LOCKS_MAX + 1).to_string();
     let limit = ["--memory-locks-max", &locks_max];
     Attacked::start(&[&limit, arguments].concat()).await
 }
@@ -73,6 +74,7 @@ impl Attacked {
 async fn claims_on_many_shared_locks_take_no_more_memory_than_they_may() {
     const CLAIMS: usize = 400;
     let attacked = attacked(&[]).await;
+    let bystander = attacked.holding_bystander().await;
     let before = attacked.memory();
     let mut client = Connection::open(attacked.address).await.unwrap();
     let claim = wordy("mode", "shared");
@@ -96,12 +98,15 @@ async fn claims_on_many_shared_locks_take_no_more_memory_than_they_may() {
         }
     }
     attacked.assert_little(before);
+    bystander.noticed_nothing().await;
+    attacked.judge_memory().await;
 }
 
 /// Any number of them once held one lock.
 #[tokio::test]
 async fn one_lock_has_no_more_holders_than_may_be_kept() {
     let attacked = attacked(&[]).await;
+    let bystander = attacked.holding_bystander().await;
     let before = attacked.memory();
     let mut client = Connection::open(attacked.address).await.unwrap();
     let read = Request {
@@ -120,6 +125,8 @@ async fn one_lock_has_no_more_holders_than_may_be_kept() {
     attacked.assert_little(before);
     assert_eq!(granted, LOCKS_MAX);
     attacked.is_full().await;
+    bystander.noticed_nothing().await;
+    attacked.judge_memory().await;
 }
 
 /// A million locks once took 700 MB. What the client and the allocator need besides is not the locks'.
@@ -146,6 +153,7 @@ async fn locks_that_many_held_take_no_more_memory_than_others() {
     const ROUNDS: usize = 12;
     const READERS: usize = 120;
     let attacked = attacked(&[]).await;
+    let bystander = attacked.bystander().await;
     let before = attacked.memory();
     let mut client = Connection::open(attacked.address).await.unwrap();
     for round in 0..ROUNDS {
@@ -164,6 +172,8 @@ async fn locks_that_many_held_take_no_more_memory_than_others() {
         }
     }
     attacked.assert_little(before);
+    bystander.noticed_nothing().await;
+    attacked.judge_memory().await;
 }
 
 /// A place that is kept after its wait is over is not among the waiters any more. Any number of them were once kept.
@@ -172,6 +182,7 @@ async fn places_of_those_who_do_not_wait_any_more_take_no_more_memory_than_they_
     const CLAIMS: usize = 1_500;
     const CONNECTIONS: usize = 10;
     let attacked = attacked(&["--waiting-place-kept", "10m"]).await;
+    let bystander = attacked.holding_bystander().await;
     let before = attacked.memory();
     let mut client = Connection::open(attacked.address).await.unwrap();
     let held = json!({"names": names("all"), "ttl": "10m"}).to_string();
@@ -200,4 +211,6 @@ async fn places_of_those_who_do_not_wait_any_more_take_no_more_memory_than_they_
     let refused = attacked.refused("locks").await;
     let kept = (LOCKS_MAX - NAMES) / COUNTS;
     assert_eq!(refused, (CLAIMS - kept) as f64);
+    bystander.noticed_nothing().await;
+    attacked.judge_memory().await;
 }

@@ -84,6 +84,7 @@ async fn listings_by_the_hundred_take_nobodys_lease() {
     }
     assert!(listed > 0, "some are answered");
     assert!(attacked.refused("listings_per_peer").await > 0.0);
+    attacked.judge_memory().await;
 }
 
 /// However many one peer wants, others have a share of their own.
@@ -93,6 +94,7 @@ async fn others_can_list_while_one_peer_does_nothing_else() {
     let store = format!("redis://{}", redis.address());
     let attacked = Attacked::start(&["--store", &store]).await;
     hold_many(&redis, 20_000).await;
+    let bystander = attacked.bystander().await;
     let mut streams = Vec::new();
     for _ in 0..LISTINGS {
         let mut stream = connect(attacked.address).await;
@@ -107,4 +109,7 @@ async fn others_can_list_while_one_peer_does_nothing_else() {
         (status == 200).then_some(())
     })
     .await;
+    bystander.noticed_nothing().await;
+    drop(streams);
+    attacked.judge_memory().await;
 }

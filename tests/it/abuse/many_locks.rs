@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
-use super::{Attacked, MIB, connect};
+use super::{Attacked, MIB, connect, size};
 use crate::support::eventually_within;
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::waiters::http1::{Connection, Request};
@@ -74,15 +74,15 @@ async fn a_refused_claim_on_many_shared_locks_is_told_little() {
     let grown = attacked.memory().saturating_sub(before);
     assert!(grown < 96 * MIB, "{} MiB", grown / MIB);
     drop(unread);
-    attacked.gives_memory_back().await;
+    attacked.judge_memory().await;
 }
 
 /// Two thousand of them once made everybody else wait for seconds.
 #[tokio::test]
 async fn a_claim_that_waits_for_many_locks_takes_as_many_places() {
-    const WAITING: usize = 20;
-    const ASKING: usize = 200;
-    let places = (2 * WAITING * NAMES).to_string();
+    // In full size, as many as the default permits one peer.
+    let (waiting_max, asking) = (size(20, 390), size(200, 2_000));
+    let places = (2 * waiting_max * NAMES).to_string();
     let redis = RedisServer::start(RedisOptions::forgetful()).await;
     // A machine that is busy takes long for each, and none is to be refused for that.
     let arguments = [
@@ -90,6 +90,8 @@ async fn a_claim_that_waits_for_many_locks_takes_as_many_places() {
         &places,
         "--operation-timeout",
         "20s",
+        "--server-connections-max",
+        "5000",
     ];
     let attacked = attacked(&redis, &arguments).await;
     let mut holder = Connection::open(attacked.address).await.unwrap();
@@ -98,12 +100,12 @@ async fn a_claim_that_waits_for_many_locks_takes_as_many_places() {
     let bystander = attacked.bystander().await;
     let wanted = json!({"names": names("wanted"), "wait": "50s"}).to_string();
     let mut waiting = Vec::new();
-    for _ in 0..ASKING {
+    for _ in 0..asking {
         let mut client = Connection::open(attacked.address).await.unwrap();
         client.send(several(&wanted)).await.unwrap();
         waiting.push(client);
     }
-    let refused = (ASKING - WAITING) as f64;
+    let refused = (asking - waiting_max) as f64;
     eventually_within(
         Duration::from_secs(30),
         "the others are refused",
@@ -118,10 +120,10 @@ async fn a_claim_that_waits_for_many_locks_takes_as_many_places() {
         .unwrap();
     let lock: Value = serde_json::from_str(&lock).unwrap();
     assert!(
-        lock["queue_length"].as_u64() <= Some(WAITING as u64),
+        lock["queue_length"].as_u64() <= Some(waiting_max as u64),
         "{lock}"
     );
     bystander.noticed_nothing().await;
     drop(waiting);
-    attacked.gives_memory_back().await;
+    attacked.judge_memory().await;
 }

@@ -41,7 +41,7 @@ async fn files_that_nobody_reads_take_no_memory_and_end() {
     assert!(most < bound, "{} MiB", most / MIB);
     bystander.noticed_nothing().await;
     clients.iter().for_each(tokio::task::JoinHandle::abort);
-    attacked.gives_memory_back().await;
+    attacked.judge_memory().await;
 }
 
 /// 301 of 301 such connections were once open after 100 s.
@@ -65,7 +65,7 @@ async fn connections_whose_answers_are_not_read_are_closed() {
     .await;
     bystander.noticed_nothing().await;
     drop(streams);
-    attacked.gives_memory_back().await;
+    attacked.judge_memory().await;
 }
 
 /// What is made anew for each answer is bounded in bytes, for one peer and for all.
@@ -109,5 +109,5 @@ async fn large_answers_that_nobody_reads_are_bounded_in_bytes() {
     );
     bystander.noticed_nothing().await;
     clients.iter().for_each(tokio::task::JoinHandle::abort);
-    attacked.gives_memory_back().await;
+    attacked.judge_memory().await;
 }

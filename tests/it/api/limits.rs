@@ -19,13 +19,19 @@ fn api() -> Api {
 }
 
 fn api_with(operations_max: usize) -> Api {
+    api_without(&[Operation::Acquire, Operation::List], operations_max)
+}
+
+/// On a store that fails, and never answers these operations.
+fn api_without(answers: &[Operation], operations_max: usize) -> Api {
     let error = StoreError::Unavailable {
         fault: Fault::Io,
         detail: "it is gone".into(),
     };
-    let store = ScriptedStore::failing(error)
-        .with(Operation::Acquire, Fate::Unanswered)
-        .with(Operation::List, Fate::Unanswered);
+    let failing = ScriptedStore::failing(error);
+    let store = answers.iter().fold(failing, |store, operation| {
+        store.with(*operation, Fate::Unanswered)
+    });
     Api::on(Arc::new(store), |settings| {
         settings.operations_max = operations_max;
         settings.listings_max = 1;
@@ -84,6 +90,20 @@ async fn a_listing_too_many_is_refused_and_others_are_let_alone() {
     assert_eq!(refused.refusal(), (503, "overloaded".to_owned()));
     assert_eq!(refused.header("retry-after"), "1");
     assert_eq!(counted(&api, "listings").await, 1.0);
+    let reading = api.send(get("/locks/b")).await;
+    let asked = (503, "store_unavailable".to_owned());
+    assert_eq!(reading.refusal(), asked, "the store was asked");
+}
+
+#[tokio::test]
+async fn a_renewal_too_many_is_refused_and_others_are_let_alone() {
+    let api = api_without(&[Operation::Renew], 1);
+    let renewal = |name: &str| put(&format!("/locks/{name}")).token(TOKEN);
+    let _stuck = stuck_in(&api, renewal("a")).await;
+    let refused = api.send(renewal("b")).await;
+    assert_eq!(refused.refusal(), (503, "overloaded".to_owned()));
+    assert_eq!(refused.header("retry-after"), "1");
+    assert_eq!(counted(&api, "renewals").await, 1.0);
     let reading = api.send(get("/locks/b")).await;
     let asked = (503, "store_unavailable".to_owned());
     assert_eq!(reading.refusal(), asked, "the store was asked");
