@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use metrics::Counter;
+use tokio::sync::Semaphore;
 
 use crate::telemetry::Metrics;
 pub use gate::{Gate, Passed, Slot};
@@ -123,6 +124,8 @@ pub struct PeerLimits {
     pub renewals: Gate,
     /// Releases of closed streams. As many as renewals, which they must not delay.
     pub closings: Gate,
+    /// Requests over HTTP/1 that begin right behind another one of their connection.
+    pub pipelined: Arc<Semaphore>,
 }
 
 /// Every limit whose refusals are counted.

@@ -34,6 +34,8 @@ pub(super) struct Activity {
     begun: AtomicUsize,
     /// How many of them have no complete answer.
     answering: AtomicUsize,
+    /// How many have begun since the socket had nothing more to read.
+    begun_in_row: AtomicUsize,
     /// How many bytes of the paths and bodies of requests were passed on so far. It may wrap.
     received: AtomicUsize,
     /// Whether one of the answers is an endless stream.
@@ -45,6 +47,7 @@ pub(super) struct Activity {
 impl Activity {
     pub(super) fn begin(&self) {
         self.begun.fetch_add(1, Ordering::Relaxed);
+        self.begun_in_row.fetch_add(1, Ordering::Relaxed);
         self.answering.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -55,6 +58,16 @@ impl Activity {
 
     pub(super) fn begun(&self) -> usize {
         self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last request came right behind another one.
+    pub(super) fn is_pipelined(&self) -> bool {
+        self.begun_in_row.load(Ordering::Relaxed) > 1
+    }
+
+    /// The socket has nothing more to read.
+    pub(super) fn end_row(&self) {
+        self.begun_in_row.store(0, Ordering::Relaxed);
     }
 
     /// Counts bytes of a path or a body.

@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::Response;
-use futures_util::future::{Either, TryFutureExt as _, ready};
+use futures_util::future::{Either, FutureExt as _, TryFutureExt as _, ready};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -197,7 +197,7 @@ impl Protocol {
         let socket = TokioIo::new(socket);
         let service = service_fn({
             let activity = Arc::clone(&activity);
-            move |request| self.answer(request, &activity, &peer, app.clone())
+            move |request| self.answer_in_turn(request, is_http2, &activity, &peer, app.clone())
         });
         let served = if is_http2 {
             let connection = self.http2.serve_connection(socket, service);
@@ -229,6 +229,24 @@ impl Protocol {
             // Peers that vanish or send invalid data are normal on an open port.
             tracing::debug!(peer = %address, %error, "a connection ended with an error");
         }
+    }
+
+    /// Answers one request, once it is its turn.
+    fn answer_in_turn<A: HttpApp>(
+        &self,
+        request: Request<Incoming>,
+        is_http2: bool,
+        activity: &Arc<Activity>,
+        peer: &Peer,
+        app: A,
+    ) -> impl Future<Output = Result<axum::http::Response<AnswerBody>, Infallible>> + Send + use<A>
+    {
+        let answer = self.answer(request, activity, peer, app);
+        // Streams of HTTP/2 have tasks of their own, which take turns.
+        if is_http2 || !activity.is_pipelined() {
+            return Either::Left(answer);
+        }
+        Either::Right(peer.turn().then(|()| answer))
     }
 
     /// Answers one request, which counts until its answer is complete.

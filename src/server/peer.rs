@@ -4,12 +4,17 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use tokio::sync::Semaphore;
+use tokio::task::yield_now;
+
 use super::user_timeout::UserTimeout;
 use crate::config::{AddressBlock, ServerConfig, half};
 use crate::limits::{Budget, Gate, Limit, PeerLimits, RequestPermit, Taken};
 
 /// A peer with fewer connections than this may use the reserved ones; the same number holds for requests.
 const FEW: usize = 4;
+/// How many requests of a peer may begin at a time that came right behind another one of their connection.
+const PIPELINED: usize = 4;
 /// The map of peers is swept when it has grown to twice its size after the last sweep, or to twice this.
 const SWEEP_MIN: usize = 64;
 
@@ -100,6 +105,17 @@ impl Peer {
         of.used() < FEW
     }
 
+    /// Waits for the turn of a request that came right behind another one of its connection. All of them of one peer take
+    /// turns, and yield to everybody else: otherwise 3,000 connections that are full of requests would all be served
+    /// before a connection with a single one.
+    pub(super) fn turn(&self) -> impl Future<Output = ()> + Send + use<> {
+        let pipelined = Arc::clone(&self.limits.pipelined);
+        async move {
+            let _turn = pipelined.acquire().await;
+            yield_now().await;
+        }
+    }
+
     /// Counts an HTTP/2 connection, or returns the limit that is reached.
     pub(super) fn begin_http2(&self, all: &Budget) -> Result<[Taken; 2], Limit> {
         let own = &self.limits.http2_connections;
@@ -172,6 +188,7 @@ impl Shares {
             places: Budget::new(usize::MAX),
             renewals: Gate::new(self.renewals),
             closings: Gate::new(self.renewals),
+            pipelined: Arc::new(Semaphore::new(PIPELINED)),
         })
     }
 }

@@ -220,6 +220,7 @@ impl AsyncRead for Socket {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
                 self.turn_bytes = 0;
+                self.activity.end_row();
                 match self.waits_for_head(context) {
                     Some(error) => Poll::Ready(Err(error)),
                     None => Poll::Pending,

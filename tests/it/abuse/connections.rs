@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use reqwest::Method;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::{Attacked, MIB, PROBE, connect};
+use super::{Attacked, MIB, PROBE, connect, size};
 use crate::limits::{connect_from, is_answered, peer};
 use crate::support::http2::Http2;
 
@@ -25,6 +25,30 @@ async fn one_peer_that_takes_all_connections_is_only_in_its_own_way() {
     assert!(attacked.refused("connections_per_peer").await >= 250.0);
     bystander.noticed_nothing().await;
     drop(kept);
+    attacked.judge_memory().await;
+}
+
+/// Each connection was once served until nothing was left to read: others waited for three seconds, and lost their leases.
+#[tokio::test]
+async fn connections_full_of_requests_take_turns_with_others() {
+    let attacked = Attacked::start(&[]).await;
+    let bystander = attacked.bystander().await;
+    let many = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(300);
+    let last = "GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let asked = many + last;
+    let mut filled = Vec::new();
+    for _ in 0..size(100, 900) {
+        let mut stream = connect(attacked.address).await;
+        stream.write_all(asked.as_bytes()).await.unwrap();
+        filled.push(stream);
+    }
+    for mut stream in filled {
+        let mut answers = Vec::new();
+        stream.read_to_end(&mut answers).await.unwrap();
+        let answered = answers.windows(8).filter(|part| part == b"HTTP/1.1");
+        assert_eq!(answered.count(), 301);
+    }
+    bystander.noticed_nothing().await;
     attacked.judge_memory().await;
 }
 

@@ -7,6 +7,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use leasehold::domain::{Mode, NotHolder, Refused, Share};
 use leasehold::limits::{Budget, Gate, Limit, Passed, PeerLimits, RequestPermit, Slot};
 use leasehold::service::{AcquireOutcome, HoldEvent, QueueFull};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 use super::holding::{acquired, brief};
@@ -213,5 +214,6 @@ fn with_one_of_each() -> PeerLimits {
         places: Budget::new(1),
         renewals: Gate::new(1),
         closings: Gate::new(1),
+        pipelined: Arc::new(Semaphore::new(1)),
     }
 }
