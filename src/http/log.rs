@@ -107,7 +107,7 @@ macro_rules! event {
         tracing::$level!(
             request_id = request.requester.request_id.as_str(),
             peer = request.requester.address().map(tracing::field::display),
-            method = request.method.as_str(),
+            method = &*echo(request.method.as_str()),
             route = request.route.map_or("other", Route::template),
             path = path.as_deref(),
             lock.name = lock.as_ref().map(tracing::field::display),

@@ -360,7 +360,8 @@ on_every_store! {
         a_claim_that_left_one_queue_leaves_all_at_its_next_poll
         places_in_all_queues_are_kept
         a_claim_waits_for_a_lease_to_run_out
-        a_claim_that_waits_cannot_wait_for_more;
+        a_claim_that_waits_cannot_wait_for_more
+        locks_of_two_claims_of_a_token_are_no_claim;
     events:
         every_change_of_a_lease_is_an_event
         what_changes_nothing_for_others_is_no_event

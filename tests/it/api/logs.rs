@@ -12,7 +12,7 @@ use tracing::Dispatch;
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::support::{Api, Call, EventStream, delete, get, pass, post, put};
+use super::support::{Api, Call, EventStream, call, delete, get, pass, post, put};
 use crate::support::scripted_store::ScriptedStore;
 
 /// The captured log, as JSON lines.
@@ -176,6 +176,16 @@ async fn a_path_that_does_not_exist_is_logged_without_what_may_be_a_token() {
         let (_, fields) = requests.last().expect("a line");
         assert_eq!(fields["path"], logged);
     }
+}
+
+#[tokio::test]
+async fn a_method_is_logged_as_shortly_as_a_path() {
+    let (log, _guard) = Log::capture();
+    let method = "X".repeat(60_000);
+    Api::new().await.send(call(&method, "/locks/x")).await;
+    let requests = log.requests();
+    let (_, fields) = requests.last().expect("a line");
+    assert_eq!(fields["method"], format!("{}…", "X".repeat(64)));
 }
 
 #[tokio::test]

@@ -8,8 +8,8 @@ use leasehold::domain::{
 use super::several::{blocked_by, claim_on_fresh};
 use super::waiting::unfair;
 use crate::support::fixture::{
-    Fixture, LONG, SHORT, Waiter, assert_behind_waiters, claim, claim_on, claim_on_all, for_short,
-    fresh_name, leases_granted, lock_of, lost, names, only, rival,
+    Fixture, LONG, SHORT, Waiter, assert_behind_waiters, claim, claim_mismatch, claim_on,
+    claim_on_all, for_short, fresh_name, leases_granted, lock_of, lost, names, only, rival,
 };
 
 /// A claim on two locks that waits because another claim holds the second.
@@ -327,4 +327,28 @@ pub(super) async fn a_claim_that_waits_cannot_wait_for_more(fixture: &Fixture) {
     fixture.still_waits(&mut earlier).await;
     fixture.freed(&holding).await;
     fixture.granted_after_wait(&mut waiter.again()).await;
+}
+
+/// A token may wait for several claims, on locks of their own. Taking one lock of each is none of them.
+pub(super) async fn locks_of_two_claims_of_a_token_are_no_claim(fixture: &Fixture) {
+    let (_, first, [a, b]) = waits_for_the_second(fixture).await;
+    let (c, d) = (fresh_name(), fresh_name());
+    let holding = claim_on(&d);
+    fixture.granted(&holding).await;
+    let on = |locks: [&LockName; 2]| Claim {
+        names: names(locks),
+        ..first.claim.clone()
+    };
+    let mut second = fixture.waiting(&on([&c, &d])).await;
+    let both = on([&b, &d]);
+    assert_eq!(fixture.acquire(&both).await, claim_mismatch(&both.names[0]));
+    let waited = fixture.poll(&mut Waiter::new(both.clone())).await;
+    assert_eq!(waited, claim_mismatch(&both.names[0]));
+    // The lock that it waits for is named, not the one that it does not.
+    let with_new = on([&b, &fresh_name()]);
+    assert_eq!(fixture.acquire(&with_new).await, claim_mismatch(&b));
+    fixture.still_waits(&mut first.again()).await;
+    assert_eq!(fixture.queue(&a).await.length, 1);
+    fixture.freed(&holding).await;
+    fixture.granted_after_wait(&mut second).await;
 }

@@ -13,25 +13,26 @@ local function waits_elsewhere(lock, process)
     return redis.call('ZSCORE', queue_key(lock), other)
 end
 
--- The tickets of the claim: it has one on each of its locks, or none at all.
+-- The tickets of the claim: it has one on each of its locks, or none at all, and all have the same sequence number. Other
+-- tickets are of other claims with the same token, and the answer names the first lock that has one.
 local sequence = wait and tonumber(wait.sequence)
-local is_new, tickets = not sequence, 0
+local is_new, tickets, waited_for, ticket_sequence = not sequence, 0, nil, nil
 for number, lock in ipairs(locks) do
     if held > 0 and not lock.record then
         return { attempt, CLAIM_MISMATCH, number }
     end
-    lock.ticket = ticket_of(lock, lock.claim)
-    if lock.ticket then
-        if lock.ticket.limit ~= limit or lock.ticket.permits ~= tonumber(permits) or lock.ticket.count ~= count then
-            return { attempt, CLAIM_MISMATCH, number }
+    local ticket = ticket_of(lock, lock.claim)
+    lock.ticket = ticket
+    if ticket then
+        waited_for, ticket_sequence = waited_for or number, ticket_sequence or ticket.sequence
+        if ticket.limit ~= limit or ticket.permits ~= tonumber(permits) or ticket.count ~= count or ticket.sequence ~= ticket_sequence then
+            return { attempt, CLAIM_MISMATCH, waited_for }
         end
-        sequence, is_new, tickets = sequence or lock.ticket.sequence, false, tickets + 1
+        sequence, is_new, tickets = sequence or ticket.sequence, false, tickets + 1
     end
 end
-for number, lock in ipairs(locks) do
-    if tickets > 0 and not lock.ticket and not (wait and wait.sequence ~= '') then
-        return { attempt, CLAIM_MISMATCH, number }
-    end
+if tickets > 0 and tickets < count and not (wait and wait.sequence ~= '') then
+    return { attempt, CLAIM_MISMATCH, waited_for }
 end
 local first_block, recheck_in_ms = nil, nil
 if wait and wait.until_ms ~= '' and now_ms > tonumber(wait.until_ms) then

@@ -88,8 +88,11 @@ local function conflict(lock, limit, permits)
         return left_ms > 0 and COOLING or nil, left_ms
     end
     if limit ~= '' and limit ~= lock.limit then
-        -- A cool-down does not enforce its limit.
+        -- A cool-down does not enforce its limit. One holder is enough to know, and the answer lists none.
+        local of_lock_max, bytes_left = listed_of_lock_max, listed_bytes_left
+        listed_of_lock_max = 1
         local doing = state(lock)
+        listed_of_lock_max, listed_bytes_left = of_lock_max, bytes_left
         return doing[1] == HELD and OTHER_LIMIT or COOLING, doing[2]
     end
     if limit == '' or limit ~= '0' and lock.taken + permits > tonumber(limit) then
