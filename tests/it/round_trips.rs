@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::support::fixture::{
-    Fixture, READ, Waiter, claim, claim_on, claim_on_all, fresh_name, in_mode, lock_of, name,
-    names, permits, rival,
+    Fixture, READ, Waiter, claim, claim_on, claim_on_all, fresh_name, in_mode, limit_mismatch,
+    lock_of, name, names, permits, rival,
 };
 use crate::support::redis_server::{RedisOptions, RedisServer};
 use crate::support::{eventually, stores};
@@ -111,6 +111,31 @@ async fn an_operation_is_one_command() {
             assert_eq!(carried_out.get(other), None, "{other}");
         }
     }
+}
+
+/// Its answer lists no holder. Each such claim once read a hundred of them.
+#[tokio::test]
+async fn a_claim_with_another_limit_reads_few_holders() {
+    const HOLDERS: usize = 50;
+    let redis = RedisServer::start(RedisOptions::forgetful()).await;
+    let store = store(&redis).await;
+    let shared = in_mode(&claim(), READ);
+    let acquire = async |claim: Claim| {
+        let attempt = Waiter::new(claim.clone()).attempt;
+        store.acquire(&claim, attempt, None, deadline()).await
+    };
+    for _ in 0..HOLDERS {
+        let holding = in_mode(&rival(&shared), READ);
+        assert!(acquire(holding).await.unwrap().kind().is_some());
+    }
+    let other = in_mode(&rival(&shared), permits(1, 7));
+    let refused = limit_mismatch(lock_of(&other), None);
+    assert_eq!(acquire(other.clone()).await.unwrap(), refused);
+    reset(&redis).await;
+    assert_eq!(acquire(other).await.unwrap(), refused);
+    let carried_out = carried_out(&redis).await;
+    let reads = carried_out["hmget"];
+    assert!(reads < HOLDERS / 5, "{reads} reads");
 }
 
 /// The same command publishes a message only for a lease that a stream may hold.
