@@ -204,7 +204,7 @@ fn redis_renew(mut rig: Rig) -> Rig {
     rig
 }
 
-#[library_benchmark(config = at_most(46_400))]
+#[library_benchmark(config = at_most(47_200))]
 #[bench::one(Rig::redis().held())]
 fn redis_release(mut rig: Rig) -> Rig {
     rig.ask(REQUESTS, "DELETE", "204");

@@ -8,11 +8,9 @@ use super::super::super::state::{Notification, State, StoreTime};
 use super::super::batch::Progress;
 use super::FileJournal;
 
-/// With more rows than this in one commit, sweeps and evictions wait: all requests wait for the whole commit.
-const ROWS_PER_COMMIT: usize = 2_048;
-/// The same while the disk is full. Each row may be on another page, and what replaces them has to fit into what was
-/// the reserve.
-const ROWS_WHEN_FULL: usize = 512;
+/// With more rows than this in one commit, sweeps and evictions wait: all requests wait for the whole commit. Each row may
+/// be on another page, and while the disk is full, what replaces them has to fit into what was the reserve.
+const ROWS_PER_COMMIT: usize = 512;
 
 #[async_trait]
 impl Journal for FileJournal {
@@ -35,10 +33,6 @@ impl Journal for FileJournal {
     }
 
     async fn room(&self) -> bool {
-        let rows_max = match self.is_full() {
-            true => ROWS_WHEN_FULL,
-            false => ROWS_PER_COMMIT,
-        };
         loop {
             let mut progress = {
                 let state = self.state();
@@ -46,7 +40,7 @@ impl Journal for FileJournal {
                 if state.trouble.is_some() || state.is_closed {
                     return false;
                 }
-                if state.batch.rows.len() <= rows_max {
+                if state.batch.rows.len() <= ROWS_PER_COMMIT {
                     return true;
                 }
                 state.batch.progress.subscribe()
