@@ -93,12 +93,14 @@ async fn streams_with_short_leases_leave_the_store_to_others() {
     let store = format!("redis://{}", redis.address());
     let attacked = Attacked::start(&["--store", &store]).await;
     let bystander = attacked.bystander().await;
+    // A machine that is busy with other tests cannot keep shorter ones.
+    let ttl_ms = size(1_000, 100);
     let mut clients = Vec::new();
     for connection in 0..size(2, 20) {
         let mut client = Http2::open(attacked.address, WINDOW).await.unwrap();
         client.widen(0, WINDOW).await.unwrap();
         for number in 0..100 {
-            let path = format!("/locks/short-{connection}-{number}?ttl=100ms");
+            let path = format!("/locks/short-{connection}-{number}?ttl={ttl_ms}ms");
             let asked = client.ask_for("text/event-stream", "POST", &path, "");
             asked.await.unwrap();
         }
