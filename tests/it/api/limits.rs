@@ -82,17 +82,22 @@ async fn counted(api: &Api, limit: &str) -> f64 {
     line.expect(limit).parse().expect("a number")
 }
 
+/// The request is refused and counted, while the store is asked for others.
+async fn is_refused_alone(api: &Api, one_too_many: Call, limit: &str) {
+    let refused = api.send(one_too_many).await;
+    assert_eq!(refused.refusal(), (503, "overloaded".to_owned()));
+    assert_eq!(refused.header("retry-after"), "1");
+    assert_eq!(counted(api, limit).await, 1.0);
+    let reading = api.send(get("/locks/b")).await;
+    let asked = (503, "store_unavailable".to_owned());
+    assert_eq!(reading.refusal(), asked, "the store was asked");
+}
+
 #[tokio::test]
 async fn a_listing_too_many_is_refused_and_others_are_let_alone() {
     let api = api();
     let _stuck = stuck_in(&api, get("/locks")).await;
-    let refused = api.send(get("/locks?prefix=b")).await;
-    assert_eq!(refused.refusal(), (503, "overloaded".to_owned()));
-    assert_eq!(refused.header("retry-after"), "1");
-    assert_eq!(counted(&api, "listings").await, 1.0);
-    let reading = api.send(get("/locks/b")).await;
-    let asked = (503, "store_unavailable".to_owned());
-    assert_eq!(reading.refusal(), asked, "the store was asked");
+    is_refused_alone(&api, get("/locks?prefix=b"), "listings").await;
 }
 
 #[tokio::test]
@@ -100,13 +105,7 @@ async fn a_renewal_too_many_is_refused_and_others_are_let_alone() {
     let api = api_without(&[Operation::Renew], 1);
     let renewal = |name: &str| put(&format!("/locks/{name}")).token(TOKEN);
     let _stuck = stuck_in(&api, renewal("a")).await;
-    let refused = api.send(renewal("b")).await;
-    assert_eq!(refused.refusal(), (503, "overloaded".to_owned()));
-    assert_eq!(refused.header("retry-after"), "1");
-    assert_eq!(counted(&api, "renewals").await, 1.0);
-    let reading = api.send(get("/locks/b")).await;
-    let asked = (503, "store_unavailable".to_owned());
-    assert_eq!(reading.refusal(), asked, "the store was asked");
+    is_refused_alone(&api, renewal("b"), "renewals").await;
 }
 
 /// An acquire of several locks blocks the store for longer, and counts accordingly.
