@@ -151,7 +151,7 @@ impl App {
             of_all,
             of_peer,
             request,
-            operation.weight(self.service()),
+            || operation.weight(self.service()),
             deadline,
         )
         .await;

@@ -105,6 +105,9 @@ impl Slot {
     /// Takes `weight` permits of the peer's gate, then of the common gate. In this order, an operation that waits for
     /// its own peer's gate holds nothing that other peers need.
     ///
+    /// The operation is weighed again when its turn has come, and queues again if it takes more by then. Otherwise all
+    /// operations that arrive before the first answer shows how long they take would be let in at once.
+    ///
     /// # Errors
     /// The limit that was still reached at the deadline.
     ///
@@ -114,16 +117,26 @@ impl Slot {
         of_all: (&Gate, Limit),
         of_peer: Option<(&Arc<PeerLimits>, &Gate, Limit)>,
         request: Option<RequestPermit>,
-        weight: usize,
+        weigh: impl Fn() -> usize,
         deadline: Instant,
     ) -> Result<Self, Limit> {
         let asked_at = Instant::now();
-        let permits = SlotPermits {
-            of_peer: match of_peer {
-                Some((_, gate, limit)) => Some(gate.pass(weight, deadline).await.ok_or(limit)?),
-                None => None,
-            },
-            of_all: of_all.0.pass(weight, deadline).await.ok_or(of_all.1)?,
+        let mut weight = weigh();
+        let permits = loop {
+            let permits = SlotPermits {
+                of_peer: match of_peer {
+                    Some((_, gate, limit)) => Some(gate.pass(weight, deadline).await.ok_or(limit)?),
+                    None => None,
+                },
+                of_all: of_all.0.pass(weight, deadline).await.ok_or(of_all.1)?,
+            };
+            let weight_now = weigh();
+            if weight_now <= weight {
+                break permits;
+            }
+            // Waiting for the difference with these permits in hand could end in two operations that wait for each other.
+            drop(permits);
+            weight = weight_now;
         };
         Ok(Self(Some(Arc::new(SlotShared {
             of_all: of_all.0.clone(),

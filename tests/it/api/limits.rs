@@ -6,6 +6,7 @@ use std::time::Duration;
 use insta::assert_snapshot;
 use leasehold::store::{Fault, StoreError};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::support::{Answer, Api, Call, delete, get, post, put};
 use crate::support::eventually;
@@ -132,6 +133,28 @@ async fn an_acquire_that_waits_counts_four_times() {
     let reading = api.send(get("/locks/b")).await;
     let asked = (503, "store_unavailable".to_owned());
     assert_eq!(reading.refusal(), asked, "there is room for one");
+}
+
+/// Nothing is known of a lock before its first answer, so its first requests count once each. Those that wait for their
+/// turn meanwhile count by what that answer listed.
+#[tokio::test(start_paused = true)]
+async fn requests_that_wait_count_by_what_has_been_listed_meanwhile() {
+    let answer_time = Duration::from_secs(1);
+    let slow = ScriptedStore::default().with(Operation::Inspect, Fate::Late(answer_time));
+    let api = Api::on(Arc::new(slow), |settings| {
+        settings.operations_max = 8;
+        settings.admission_timeout = Duration::from_secs(60);
+    });
+    for _ in 0..28 {
+        api.send(post("/locks/crowded?mode=shared&ttl=1h")).await;
+    }
+    let start = Instant::now();
+    let requests: Vec<_> = (0..16).map(|_| api.begin(get("/locks/crowded"))).collect();
+    for request in requests {
+        assert_eq!(request.await.unwrap().status, 200);
+    }
+    // Eight at once, and then one after the other. Without that, there are two rounds of eight.
+    assert_eq!(start.elapsed().as_secs(), 9);
 }
 
 #[tokio::test]

@@ -52,7 +52,7 @@ async fn only_a_few_claims_on_very_many_locks_poll_at_a_time() {
         let (service, gate) = (service.clone(), gate.clone());
         waiting.push(tokio::spawn(async move {
             let deadline = Instant::now() + LONG_WAIT;
-            let slot = Slot::take((&gate, Limit::Operations), None, None, 256, deadline);
+            let slot = Slot::take((&gate, Limit::Operations), None, None, || 256, deadline);
             let service = service.within(slot.await.expect("in time"));
             service.acquire(claim, LONG_WAIT).await
         }));

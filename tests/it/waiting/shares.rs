@@ -26,7 +26,7 @@ async fn slot_within(all: &Gate, peer: &Arc<PeerLimits>, request: Option<Request
         (all, Limit::Operations),
         of_peer,
         request,
-        1,
+        || 1,
         Instant::now(),
     );
     slot.await.expect("there is room")
@@ -80,7 +80,7 @@ async fn the_time_until_there_is_a_slot_counts_as_waiting() {
     let holder = held(&service).await;
     let another = occupied(&gate).await;
     let deadline = Instant::now() + LONG_WAIT;
-    let slot = Slot::take((&gate, Limit::Operations), None, None, 1, deadline);
+    let slot = Slot::take((&gate, Limit::Operations), None, None, || 1, deadline);
     let (slot, ()) = tokio::join!(slot, async {
         sleep(Duration::from_millis(1_500)).await;
         drop(another);
