@@ -31,6 +31,7 @@ mod late_answers;
 mod limits;
 mod main_job;
 mod model;
+mod monitoring;
 mod openapi;
 mod process;
 mod readme;

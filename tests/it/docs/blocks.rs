@@ -105,8 +105,10 @@ impl Reader {
         ) {
             fs::write(reader.path(file), format!("only-for-this-test-{number}")).unwrap();
         }
-        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-        symlink(examples, reader.path("examples")).unwrap();
+        for directory in ["examples", "monitoring"] {
+            let of_repository = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+            symlink(of_repository, reader.path(directory)).unwrap();
+        }
         reader
     }
 
