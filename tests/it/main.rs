@@ -30,6 +30,7 @@ mod history;
 mod late_answers;
 mod limits;
 mod main_job;
+mod manifests;
 mod model;
 mod monitoring;
 mod openapi;

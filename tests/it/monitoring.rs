@@ -1,6 +1,7 @@
 //! The rules, the alerts and the dashboard of `monitoring/`: they are valid, they know no metric that does not exist,
 //! every alert fires when it should and has a runbook, and a real Prometheus gets data from real processes.
 
+mod pool;
 mod prometheus;
 mod scraping;
 

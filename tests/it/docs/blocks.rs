@@ -39,7 +39,7 @@ const FILES: [&str; 5] = [
     "read-key",
     "report.csv",
 ];
-const SCRIPTS: [&str; 12] = [
+const SCRIPTS: [&str; 13] = [
     "backup.sh",
     "report.sh",
     "schedule.sh",
@@ -51,6 +51,7 @@ const SCRIPTS: [&str; 12] = [
     "scripts/bench",
     "scripts/check-k8s",
     "scripts/release",
+    "scripts/sbom",
     "scripts/setup-tests",
 ];
 /// Files at places where tests may not write.
