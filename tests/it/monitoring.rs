@@ -1,7 +1,7 @@
 //! The rules, the alerts and the dashboard of `monitoring/`: they are valid, they know no metric that does not exist,
 //! every alert fires when it should and has a runbook, and a real Prometheus gets data from real processes.
 
-mod pool;
+mod counting;
 mod prometheus;
 mod scraping;
 
@@ -17,6 +17,7 @@ const ALERTS: &str = include_str!("../../monitoring/alerts.yaml");
 const ALERT_TESTS: &str = include_str!("../../monitoring/tests/alerts.yaml");
 const DASHBOARD: &str = include_str!("../../monitoring/dashboard.json");
 const METRICS_PAGE: &str = include_str!("../../docs/reference/metrics.md");
+const COMPOSE: &str = include_str!("../../compose.yaml");
 const INDEX: &str = include_str!("../../docs/README.md");
 
 /// The manifest for the Prometheus operator, up to the groups of rules.
@@ -164,6 +165,18 @@ fn every_metric_in_a_query_is_on_the_page_of_metrics() {
             is_known(metric) || family.is_some_and(is_known),
             "the page has no {metric}"
         );
+    }
+}
+
+/// A volume whose file does not exist becomes an empty directory.
+#[test]
+fn compose_finds_the_files_that_it_mounts() {
+    let volumes = COMPOSE.lines().map(str::trim_start);
+    let files = volumes.filter_map(|line| line.strip_prefix("- ./")?.split_once(':'));
+    let files: Vec<_> = files.map(|(file, _)| file).collect();
+    assert!(files.len() >= 5, "{files:?}");
+    for file in files {
+        assert!(path(file).is_file(), "{file}");
     }
 }
 

@@ -25,6 +25,25 @@ pub(super) struct Prometheus {
 impl Prometheus {
     /// Starts it, and waits until it answers.
     pub(super) async fn start(targets: &[String]) -> Self {
+        for _ in 0..3 {
+            let mut prometheus = Self::launch(targets);
+            let ready = format!("{}/-/ready", prometheus.url);
+            let is_ready = eventually_within(START_TIMEOUT, "Prometheus starts", async || {
+                // Another process may have taken the port since; then the next one is tried.
+                if prometheus.process.try_wait().unwrap().is_some() {
+                    return Some(false);
+                }
+                let answer = prometheus.client.get(&ready).send().await.ok()?;
+                answer.status().is_success().then_some(true)
+            });
+            if is_ready.await {
+                return prometheus;
+            }
+        }
+        panic!("Prometheus ends at once on any of three ports");
+    }
+
+    fn launch(targets: &[String]) -> Self {
         let data = tempfile::tempdir().unwrap();
         let config = data.path().join("prometheus.yaml");
         std::fs::write(&config, configuration(targets)).unwrap();
@@ -37,19 +56,12 @@ impl Prometheus {
             .stdin(Stdio::null())
             .spawn()
             .expect("scripts/setup-tests installs Prometheus");
-        let prometheus = Self {
+        Self {
             process,
             url: format!("http://{address}"),
             client: reqwest::Client::new(),
             _data: data,
-        };
-        let ready = format!("{}/-/ready", prometheus.url);
-        eventually_within(START_TIMEOUT, "Prometheus starts", async || {
-            let answer = prometheus.client.get(&ready).send().await.ok()?;
-            answer.status().is_success().then_some(())
-        })
-        .await;
-        prometheus
+        }
     }
 
     /// The samples that a query returns now.

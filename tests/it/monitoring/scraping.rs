@@ -93,11 +93,13 @@ async fn every_query_and_every_rule_has_data_from_processes_in_use() {
         rules.iter().all(is_fine).then_some(())
     })
     .await;
-    // The processes are well, and both are scraped.
+    eventually_within(DATA_WITHIN, "both processes are scraped", async || {
+        (prometheus.query("up == 1").await.len() == 2).then_some(())
+    })
+    .await;
     let firing = prometheus
         .query("ALERTS{alertstate=\"firing\", severity=\"critical\"}")
         .await;
     assert!(firing.is_empty(), "{firing:?}");
-    assert_eq!(prometheus.query("up == 1").await.len(), 2);
     traffic.abort();
 }
