@@ -286,6 +286,8 @@ pub struct PoolHealth {
     pub open: u32,
     /// The most connections.
     pub max: u32,
+    /// How often a request found no connection in time, since the process started.
+    pub timeouts: u64,
 }
 
 /// The use of a disk.

@@ -1,4 +1,5 @@
-//! Checks by external tools: a fuzzer for the OpenAPI document, a linter for it, and promtool.
+//! Checks by external tools: a fuzzer for the OpenAPI document, a linter for it, promtool, and what cargo says of the
+//! dependencies.
 //!
 //! `scripts/setup-tests` installs them under `target/`.
 
@@ -121,6 +122,35 @@ async fn prometheus_is_content_with_the_metrics() {
         "{}",
         text(&found.stdout)
     );
+}
+
+/// CycloneDX refers to components by their `bom-ref`.
+#[test]
+fn the_bill_of_materials_has_what_is_in_the_binary() {
+    let made = tool("scripts/sbom").output().unwrap();
+    assert_clean(&made);
+    let bill: Value = serde_json::from_slice(&made.stdout).unwrap();
+    assert_eq!(bill["bomFormat"], "CycloneDX");
+    let itself = &bill["metadata"]["component"];
+    assert_eq!(itself["version"], env!("CARGO_PKG_VERSION"));
+    let components = bill["components"].as_array().unwrap();
+    let lock = include_str!("../../Cargo.lock");
+    for component in components {
+        let [name, version] = ["name", "version"].map(|key| component[key].as_str().unwrap());
+        let locked = format!("name = \"{name}\"\nversion = \"{version}\"\n");
+        assert!(lock.contains(&locked), "{component}");
+        let checksum = component["hashes"][0]["content"].as_str().unwrap();
+        assert!(lock.contains(checksum) && component["licenses"].is_array());
+    }
+    let has = |name: &str| components.iter().any(|component| component["name"] == name);
+    assert!(has("axum") && has("redis") && has("tikv-jemallocator"));
+    assert!(!has("insta") && !has("stateright"), "only tests need them");
+    let known: Vec<_> = components.iter().chain([itself]).collect();
+    for dependency in bill["dependencies"].as_array().unwrap() {
+        for on in dependency["dependsOn"].as_array().unwrap() {
+            assert!(known.iter().any(|known| known["bom-ref"] == *on), "{on}");
+        }
+    }
 }
 
 #[test]

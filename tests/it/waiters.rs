@@ -20,6 +20,7 @@ mod messages;
 mod order;
 mod pace;
 mod pauses;
+mod rollout;
 mod streams;
 
 use std::time::Duration;

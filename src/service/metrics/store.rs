@@ -31,6 +31,7 @@ pub(in crate::service) struct StoreMetrics {
     held_locks: Gauge,
     connections: Gauge,
     connections_max: Gauge,
+    pool_timeouts: Counter,
     file_bytes: Gauge,
     disk_full: Gauge,
     commits: Labelled<Counter>,
@@ -82,6 +83,11 @@ impl StoreMetrics {
             connections_max: gauge(
                 "leasehold_store_pool_max_connections",
                 "The maximum of connections to the store, over all threads.",
+            ),
+            pool_timeouts: registry.counter(
+                "leasehold_store_pool_timeouts_total",
+                "Attempts of requests that found no connection to the store in time.",
+                &[],
             ),
             file_bytes: gauge(
                 "leasehold_store_file_bytes",
@@ -135,6 +141,7 @@ impl StoreMetrics {
         if let Some(pool) = health.pool {
             self.connections.set(f64::from(pool.open));
             self.connections_max.set(f64::from(pool.max));
+            self.pool_timeouts.absolute(pool.timeouts);
         }
         if let Some(disk) = health.disk {
             self.file_bytes.set(disk.file_bytes as f64);

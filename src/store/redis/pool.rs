@@ -35,6 +35,8 @@ pub(super) struct Pool {
     size: u32,
     /// Without credentials, for the log.
     address: String,
+    /// The requests that got no connection in time.
+    timeouts: AtomicU64,
 }
 
 /// How long a request waits for a new connection before it uses one of another runtime. Redis may refuse connections,
@@ -71,6 +73,7 @@ impl Pool {
             of_runtimes: RwLock::default(),
             swept: AtomicU64::new(0),
             address: connector.url().to_owned(),
+            timeouts: AtomicU64::new(0),
             manager: Manager {
                 connector: Arc::new(connector),
                 recovery,
@@ -95,7 +98,10 @@ impl Pool {
         match connection {
             Ok(Ok(connection)) => Ok(connection.clone()),
             Ok(Err(bb8::RunError::User(failure))) => Err(failure),
-            Ok(Err(bb8::RunError::TimedOut)) | Err(_) => Err(self.not_connected(NOT_IN_TIME)),
+            Ok(Err(bb8::RunError::TimedOut)) | Err(_) => {
+                self.timeouts.fetch_add(1, Ordering::Relaxed);
+                Err(self.not_connected(NOT_IN_TIME))
+            }
         }
     }
 
@@ -191,6 +197,7 @@ impl Pool {
         PoolHealth {
             open: open.sum(),
             max: self.size.saturating_mul(pools),
+            timeouts: self.timeouts.load(Ordering::Relaxed),
         }
     }
 }

@@ -85,7 +85,10 @@ async fn a_verbose_probe_lists_what_was_looked_at() {
             detail: "appendonly is off".to_owned(),
         }],
         clock_offset_ms: Some(-12),
-        pool: Some(PoolHealth { open: 0, max: 16 }),
+        pool: Some(PoolHealth {
+            max: 16,
+            ..PoolHealth::default()
+        }),
         ..StoreHealth::default()
     };
     let api = Api::on(Arc::new(ScriptedStore::in_health(health)), |_| {});

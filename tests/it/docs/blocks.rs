@@ -39,7 +39,7 @@ const FILES: [&str; 5] = [
     "read-key",
     "report.csv",
 ];
-const SCRIPTS: [&str; 12] = [
+const SCRIPTS: [&str; 13] = [
     "backup.sh",
     "report.sh",
     "schedule.sh",
@@ -51,6 +51,7 @@ const SCRIPTS: [&str; 12] = [
     "scripts/bench",
     "scripts/check-k8s",
     "scripts/release",
+    "scripts/sbom",
     "scripts/setup-tests",
 ];
 /// Files at places where tests may not write.
@@ -105,8 +106,10 @@ impl Reader {
         ) {
             fs::write(reader.path(file), format!("only-for-this-test-{number}")).unwrap();
         }
-        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-        symlink(examples, reader.path("examples")).unwrap();
+        for directory in ["examples", "monitoring"] {
+            let of_repository = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+            symlink(of_repository, reader.path(directory)).unwrap();
+        }
         reader
     }
 

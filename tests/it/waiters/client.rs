@@ -132,11 +132,13 @@ impl Client {
     pub(super) async fn take_turn(&mut self, number: usize, fields: &str, hold: Duration) -> Turn {
         let (fence, granted) = self.granted(fields).await;
         sleep(hold).await;
+        let ends = Instant::now();
         let released = self.release().await;
         Turn {
             number,
             fence,
             granted,
+            ends,
             released,
         }
     }

@@ -1,5 +1,6 @@
 //! Several Leasehold processes on one Redis.
 
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -133,6 +134,18 @@ impl Fleet {
     /// Restarts a killed process.
     pub(super) fn restart(&mut self, process: usize) {
         self.processes[process] = self.launch(process);
+    }
+
+    /// Starts another process in the place of this one, then stops this one with SIGTERM and waits until it has ended.
+    pub(super) async fn replace(&mut self, process: usize, within: Duration) -> ExitStatus {
+        let replacement = self.launch(process);
+        let mut replaced = std::mem::replace(&mut self.processes[process], replacement);
+        replaced.signal(Signal::SIGTERM);
+        eventually_within(within, "the replaced process ends", async || {
+            replaced.has_ended().then_some(())
+        })
+        .await;
+        replaced.wait()
     }
 
     /// The names of all running processes in Redis, which are also those of their wake-up channels.

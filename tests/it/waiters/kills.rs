@@ -39,6 +39,7 @@ async fn kill_one_of(fleet: &mut Fleet, victim: usize, waiters: usize) -> Turns 
         watcher.until_queued(number + 1).await;
     }
     fleet.kill(victim).await;
+    let ends = Instant::now();
     let released = holder.release().await;
     let mut turns: Vec<_> = clients.join_all().await.into_iter().flatten().collect();
     assert_eq!(turns.len(), waiters - waiters.div_ceil(2 * PROCESSES));
@@ -46,6 +47,7 @@ async fn kill_one_of(fleet: &mut Fleet, victim: usize, waiters: usize) -> Turns 
         number: 0,
         fence,
         granted,
+        ends,
         released,
     });
     Turns::new(turns)

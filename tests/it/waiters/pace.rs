@@ -14,6 +14,8 @@ pub(super) struct Turn {
     pub(super) fence: u64,
     /// When the grant arrived.
     pub(super) granted: Instant,
+    /// When the release was sent for the first time.
+    pub(super) ends: Instant,
     /// When the response to the release arrived.
     pub(super) released: Instant,
 }
@@ -32,6 +34,14 @@ impl Turns {
     pub(super) fn inversions(&self) -> usize {
         let pairs = self.0.windows(2);
         pairs.filter(|pair| pair[0].number > pair[1].number).count()
+    }
+
+    /// Fails if a grant was reported before the release of the grant before it was sent.
+    pub(super) fn assert_apart(&self) {
+        for pair in self.0.windows(2) {
+            assert_ne!(pair[0].fence, pair[1].fence, "one fencing token twice");
+            assert!(pair[0].ends <= pair[1].granted, "two at once: {pair:?}");
+        }
     }
 
     /// How long each hand-over took, from the response to a release to the response with the next grant.
