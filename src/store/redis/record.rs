@@ -1,10 +1,12 @@
-//! The compact record: the form in which the fast paths of the scripts write and return a lease.
+//! The record of a lease: its head, which is built here, and the records without options that the fast paths of the
+//! scripts return, which are decoded here.
 //!
-//! `lua/lease.lua` describes it. The scripts pack and unpack its numbers; the part before them is built here, and the
-//! records in answers are decoded here.
+//! `lua/record.lua` describes it. The scripts pack and unpack everything after the head, and return a lease with options
+//! as a list of fields, which `decode` reads.
 
 use std::time::Duration;
 
+use super::constants;
 use super::reply::Malformed;
 use crate::domain::{ClaimDigest, Fence, HoldCount, Holder, Lease, Mode, Owner, Timestamp, Ttl};
 
@@ -17,11 +19,11 @@ pub(super) fn claim(digest: &ClaimDigest) -> &[u8] {
     &digest.0
 }
 
-/// The head of a new record.
+/// The head of a new record, which has no options.
 pub(super) fn head(attempt: u64, digest: &ClaimDigest, owner: &Owner) -> Vec<u8> {
     [
         attempt.to_be_bytes().as_slice(),
-        b"1",
+        &[constants::PLAIN],
         claim(digest),
         owner.as_str().as_bytes(),
     ]
@@ -71,18 +73,18 @@ impl Packed {
 fn lease(record: &[u8], now_ms: Option<u64>) -> Result<Lease, Malformed> {
     let (_, rest) = record.split_at_checked(ClaimDigest::LEN).ok_or(Malformed)?;
     let (rest, until) = rest.split_last_chunk::<MILLIS_LEN>().ok_or(Malformed)?;
-    let (rest, granted) = rest.split_last_chunk::<8>().ok_or(Malformed)?;
-    let (owner, ttl) = rest.split_last_chunk::<4>().ok_or(Malformed)?;
+    let (rest, ttl) = rest.split_last_chunk::<MILLIS_LEN>().ok_or(Malformed)?;
+    let (rest, acquired) = rest.split_last_chunk::<MILLIS_LEN>().ok_or(Malformed)?;
+    let (owner, fence) = rest.split_last_chunk::<8>().ok_or(Malformed)?;
     let owner = std::str::from_utf8(owner).map_err(|_| Malformed)?;
-    let (granted_us, until_ms) = (number(granted), number(until));
-    let acquired_ms = granted_us / 1_000;
+    let (acquired_ms, until_ms) = (number(acquired), number(until));
     let ttl = Ttl::from_store(Duration::from_millis(number(ttl)));
     let left_ms = until_ms.saturating_sub(now_ms.unwrap_or(acquired_ms));
     let holder = Holder {
         owner: Owner::from_store(owner),
         metadata: None,
         mode: Mode::Exclusive,
-        fence: Fence::new(granted_us).ok_or(Malformed)?,
+        fence: Fence::new(number(fence)).ok_or(Malformed)?,
         hold_count: HoldCount::ONE,
         acquired_at: Timestamp::from_unix_ms(acquired_ms),
         expires_at: Timestamp::from_unix_ms(until_ms),
@@ -103,16 +105,18 @@ fn number(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    const GRANTED_US: u64 = 1_795_247_427_121_675;
+    const FENCE: u64 = 1_795_247_427_121_676;
+    const ACQUIRED_MS: u64 = 1_795_247_427_121;
     const UNTIL_MS: u64 = 1_795_247_487_121;
 
     /// The same packing as in `acquire.lua`.
     fn record(owner: &str) -> Vec<u8> {
         let owner = Owner::new(owner).expect("a short text");
         let mut record = head(7, &ClaimDigest([65; ClaimDigest::LEN]), &owner);
-        record.extend_from_slice(&60_000_u32.to_be_bytes());
-        record.extend_from_slice(&GRANTED_US.to_be_bytes());
-        record.extend_from_slice(&UNTIL_MS.to_be_bytes()[2..]);
+        record.extend_from_slice(&FENCE.to_be_bytes());
+        for millis in [ACQUIRED_MS, 60_000, UNTIL_MS] {
+            record.extend_from_slice(&millis.to_be_bytes()[2..]);
+        }
         record
     }
 
@@ -120,13 +124,7 @@ mod tests {
     fn the_layout_never_changes_under_the_same_version() {
         let expected = b"\0\0\0\0\0\0\0\x071AAAAAAAAAAAAAAAAme";
         assert_eq!(record("me").split_at(27).0, expected);
-        assert_eq!(record("me").len(), 45);
-    }
-
-    /// Redis needs a second allocation for longer strings.
-    #[test]
-    fn a_record_without_an_owner_is_stored_in_one_piece() {
-        assert_eq!(record("").len(), 43);
+        assert_eq!(record("me").len(), 53);
     }
 
     #[test]
@@ -136,12 +134,12 @@ mod tests {
             let granted = Packed::new(record[8..].to_vec()).granted();
             let granted = granted.expect("the record of a grant");
             assert_eq!(granted.holder.owner.as_str(), owner);
-            assert_eq!(granted.holder.fence.get(), GRANTED_US);
-            assert_eq!(granted.holder.acquired_at.unix_ms(), GRANTED_US / 1_000);
+            assert_eq!(granted.holder.fence.get(), FENCE);
+            assert_eq!(granted.holder.acquired_at.unix_ms(), ACQUIRED_MS);
             assert_eq!(granted.holder.expires_at.unix_ms(), UNTIL_MS);
             assert_eq!(granted.holder.expires_in, granted.ttl.get());
 
-            let a_second_later = &(GRANTED_US / 1_000 + 1_000).to_be_bytes()[2..];
+            let a_second_later = &(ACQUIRED_MS + 1_000).to_be_bytes()[2..];
             let answer = [b"4", a_second_later, record.as_slice()].concat();
             let seen = Packed::new(answer).lease(1).expect("a record");
             assert_eq!(seen.holder.expires_in, Duration::from_secs(59));

@@ -43,9 +43,10 @@ if wait and (first_block or may_grant == '0') then
         -- Last, because only an existing key can expire.
         keep_alive(lock)
         if not lock.last or tonumber(lock.last) < sequence then
-            to_hash(lock)
             lock.last = sequence_text
-            call('HSET', lock.key, 'w', sequence_text)
+            if not save_in_record(lock) then
+                call('HSET', lock.key, 'w', sequence_text)
+            end
         end
         extend_ttl(lock.key, TOMBSTONE_MS)
         if is_new then
