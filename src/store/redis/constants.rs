@@ -145,8 +145,6 @@ letters! { LETTERS:
 texts! { TEXTS:
     /// The attempt of a lease that none may roll back any more.
     NO_ATTEMPT = r"\0\0\0\0\0\0\0\0";
-    /// The numbers at the end of a record.
-    LEASE_FORMAT = ">I8I6I6I6";
     /// No milliseconds, packed.
     NO_TIME = r"\0\0\0\0\0\0";
     /// The attempt of a lease whose stream was closed before its successor received it.

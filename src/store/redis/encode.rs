@@ -58,7 +58,12 @@ impl Node {
             .arg(self.recovery.time.not_after_us(too_late_at));
         for (name, digest) in claim.names.iter().zip(digests) {
             command
-                .arg(record::head(request.id, digest, &claim.owner))
+                .arg(record::head(
+                    request.id,
+                    digest,
+                    millis(lasts),
+                    &claim.owner,
+                ))
                 .arg(self.recovery.last_fence(name.bucket()));
         }
         let may_grant = match self.recovery.grace_left() {

@@ -27,8 +27,7 @@ if #ARGV <= 5 and not was_queued then
     local lock_key, fence, record_head = KEYS[1], KEYS[2], ARGV[3]
     local known = call('EXISTS', lock_key, KEYS[3], KEYS[4])
     if known == 0 then
-        local ttl_ms = kept_ms - TOMBSTONE_MS
-        local record = record_head .. struct.pack(LEASE_FORMAT, now_us, now_ms, ttl_ms, now_ms + ttl_ms)
+        local record = record_head .. struct.pack('>I7I6', now_us, now_ms + kept_ms - TOMBSTONE_MS)
         -- The first write: when memory is full, it fails before anything is done.
         call('SET', lock_key, record, 'PX', kept_ms)
         local counter, last_seen = call('GETSET', fence, now_text), ARGV[4]
@@ -50,7 +49,7 @@ if #ARGV <= 5 and not was_queued then
         -- MGET returns nil for a hash.
         local record, lasts_ms, until_ms = call('MGET', lock_key)[1], 0, 0
         if record and string.sub(record, 9, 9) == PLAIN then
-            lasts_ms, until_ms = struct.unpack('>I6I6', record, #record - 11)
+            lasts_ms, until_ms = struct.unpack('>I6', record, 26), struct.unpack('>I6', record, #record - 5)
         end
         -- A lease that ends later than its TTL from now was written before the clock was set back.
         if until_ms > now_ms and until_ms - now_ms <= lasts_ms then
@@ -75,7 +74,7 @@ if #ARGV == 5 and was_queued then
 end
 if sequence and tonumber(waits_until_ms) >= now_ms then
     local lock_key, fence, ended, ticket = unpack(KEYS)
-    local claim, owner = string.sub(record_head, 10, 25), string.sub(record_head, 26)
+    local claim, owner = string.sub(record_head, 10, 25), string.sub(record_head, 32)
     -- MGET returns nil for a hash, and a free lock with waiters is a hash.
     local known = call('MGET', lock_key, ended, ticket, fence)
     -- Between the process and the owner, the ticket has the time of the request.
@@ -101,15 +100,15 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
             else
                 call('ZREM', queue, process)
             end
-            local ttl_ms = kept_ms - TOMBSTONE_MS
-            local numbers = struct.pack(LEASE_FORMAT, now_us, now_ms, ttl_ms, now_ms + ttl_ms)
+            local numbers = struct.pack('>I7I6', now_us, now_ms + kept_ms - TOMBSTONE_MS)
             local granted = record_head .. numbers
             local record = granted
             -- Redis is slow at converting numbers to text.
             local queue_ms = tonumber(liveness_ms) > TOMBSTONE_MS and liveness_ms or TOMBSTONE_MS_TEXT
             if call('PEXPIRE', queue, queue_ms) == 1 then
                 -- Others wait.
-                record = string.sub(record_head, 1, 8) .. WITH_OPTIONS .. claim .. cmsgpack.pack(owner, { last = state[1] }) .. numbers
+                record = string.sub(record_head, 1, 8) .. WITH_OPTIONS .. string.sub(record_head, 10, 31)
+                    .. cmsgpack.pack(owner, { last = state[1] }) .. numbers
             end
             call('SET', lock_key, record, 'PX', kept_ms)
             return granted

@@ -15,7 +15,7 @@ end
 local function claim_on(number)
     return record_head(number, 10, 25)
 end
-local attempt, owner, ttl_ms = record_head(1, 1, 8), record_head(1, 26, -1), kept_ms - TOMBSTONE_MS
+local attempt, owner, ttl_ms = record_head(1, 1, 8), record_head(1, 32, -1), kept_ms - TOMBSTONE_MS
 
 local function new_lease(lock_key, claim, granted_text)
     local until_ms, options = now_ms + ttl_ms, {}

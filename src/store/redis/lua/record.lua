@@ -1,9 +1,11 @@
 -- Included by scripts where their first fast path ends: the record of a lease, which every lease has in the same form.
 --
 -- A record is a string: the attempt that may roll the lease back (8 bytes, NO_ATTEMPT if none may), its kind (1), the
--- claim (16), what is between, and the numbers of LEASE_FORMAT: fencing token, time of the grant (ms), TTL in ms, end
--- (ms). Between is the owner if the kind is PLAIN, the commonest and cheapest; and if it is WITH_OPTIONS, the owner and
--- a table of options, both packed by cmsgpack. These options are absent from a record unless they apply:
+-- claim (16), the TTL in ms (6), the owner or more, and at the end the fencing token (7) and the end in ms (6). The kind
+-- PLAIN, the commonest and cheapest, has the owner, and without one it is stored in one piece: Redis needs a second
+-- allocation for more than 44 bytes. The kind WITH_OPTIONS has the owner and a table of options, packed by cmsgpack.
+-- These options are absent from a record unless they apply:
+-- - acquired_ms, the time of the grant, if the fencing token does not show it. Nearly always, the token is that time in us.
 -- - metadata; hold_count, if it is not 1; min_hold_ms; lock_delay_ms; ceiling_ms, the latest end (ms) by max_hold.
 -- - limit (0 for none) and permits, of a shared lease.
 -- - turns, if several attempts have received the lease: those attempts in turn, first that of the grant. If one of them is
@@ -24,14 +26,16 @@
 
 -- The lease in a record that is stored under a key.
 local function unpack_lease(key, record)
-    local fence, acquired_ms, ttl_ms, until_ms = struct.unpack(LEASE_FORMAT, record, #record - 25)
-    local owner, options = string.sub(record, 26, -27), nil
+    local ttl_ms = struct.unpack('>I6', record, 26)
+    local fence, until_ms = struct.unpack('>I7I6', record, #record - 12)
+    local owner, options = string.sub(record, 32, -14), nil
     if string.sub(record, 9, 9) == WITH_OPTIONS then
         owner, options = cmsgpack.unpack(owner)
     end
     return {
         key = key, attempt = string.sub(record, 1, 8), claim = string.sub(record, 10, 25), owner = owner,
-        fence = fence, acquired_ms = acquired_ms, ttl_ms = ttl_ms, until_ms = until_ms, options = options or {},
+        fence = fence, acquired_ms = options and options.acquired_ms or math.floor(fence / 1000), ttl_ms = ttl_ms,
+        until_ms = until_ms, options = options or {},
     }
 end
 
@@ -48,12 +52,14 @@ end
 
 -- Writes the record of a lease.
 local function write_lease(lease, kept_ms)
-    local kind, between = PLAIN, lease.owner
+    local kind, owner = PLAIN, lease.owner
+    local is_shown = lease.acquired_ms == math.floor(lease.fence / 1000)
+    lease.options.acquired_ms = not is_shown and lease.acquired_ms or nil
     if next(lease.options) then
-        kind, between = WITH_OPTIONS, cmsgpack.pack(lease.owner, lease.options)
+        kind, owner = WITH_OPTIONS, cmsgpack.pack(owner, lease.options)
     end
-    local numbers = struct.pack(LEASE_FORMAT, lease.fence, lease.acquired_ms, lease.ttl_ms, lease.until_ms)
-    redis.call('SET', lease.key, lease.attempt .. kind .. lease.claim .. between .. numbers, 'PX', kept_ms)
+    local head = lease.attempt .. kind .. lease.claim .. struct.pack('>I6', lease.ttl_ms) .. owner
+    redis.call('SET', lease.key, head .. struct.pack('>I7I6', lease.fence, lease.until_ms), 'PX', kept_ms)
 end
 
 -- Writes the record of a lease that has one, to be kept as long as before unless it says how long.

@@ -12,20 +12,25 @@
 -- Fast path: the claim holds the lock exclusively and by no stream, no process wants events, and nothing closes the
 -- lock. A caller is the request (8 bytes), the claim (16) and here the process (16) and the number of the database;
 -- record.lua describes the record, and its end.
-local record = #KEYS == 2 and #ARGV == 1 and call('MGET', KEYS[1])[1]
-local is_mine = record and string.sub(record, 10, 25) == string.sub(ARGV[1], 9, 24)
+local record = #KEYS == 2 and #ARGV == 1 and redis.pcall('GET', KEYS[1])
+-- A hash has no such record.
+local is_mine = type(record) == 'string' and string.sub(record, 10, 25) == string.sub(ARGV[1], 9, 24)
 if is_mine and struct.unpack('>I6', record, #record - 5) > now_ms then
     local lock_key, caller = KEYS[1], ARGV[1]
-    local acquired_ms = struct.unpack('>I6', record, #record - 17)
+    local fence = struct.unpack('>I7', record, #record - 12)
+    local acquired_ms, options = (fence - fence % 1000) / 1000, nil
+    if string.sub(record, 9, 9) == WITH_OPTIONS then
+        local _, packed = cmsgpack.unpack(string.sub(record, 32, -14))
+        options, acquired_ms = packed, packed.acquired_ms or acquired_ms
+    end
     -- The clock may have been set back since the grant.
     local held = now_ms > acquired_ms and struct.pack('>I6', now_ms - acquired_ms) or NO_TIME
-    if string.sub(record, 9, 9) == PLAIN then
+    if not options then
         -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
         call('DEL', lock_key)
         call('SET', KEYS[2], MARK_RELEASED, 'PX', TOMBSTONE_MS_TEXT)
         return string.sub(caller, 1, 8) .. FREED_TEXT .. held
     end
-    local _, options = cmsgpack.unpack(string.sub(record, 26, -27))
     local is_released = now_ms >= acquired_ms and not (options.min_hold_ms or options.is_of_stream)
     local slot, name = string.match(lock_key, LOCK_KEY_PATTERN)
     local last, process = options.last, nil

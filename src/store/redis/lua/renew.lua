@@ -18,14 +18,20 @@ end
 -- caller is the request and the claim; record.lua describes the record, and its end.
 if #KEYS == 1 and #ARGV <= 3 then
     local lock_key, caller = KEYS[1], ARGV[2]
-    local record = call('MGET', lock_key)[1]
-    if record and string.sub(record, 9, 25) == PLAIN .. string.sub(caller, 9, 24) then
-        local had_ttl_ms, until_ms = struct.unpack('>I6I6', record, #record - 11)
+    -- Fails for a hash.
+    local record = redis.pcall('GET', lock_key)
+    if type(record) == 'string' and string.sub(record, 9, 25) == PLAIN .. string.sub(caller, 9, 24) then
+        local until_ms = struct.unpack('>I6', record, #record - 5)
         if until_ms > now_ms then
-            local ttl_ms = ARGV[3] or had_ttl_ms
-            local kept_ms = ttl_ms + TOMBSTONE_MS
             -- From now on no attempt may roll the grant back.
-            record = NO_ATTEMPT .. string.sub(record, 9, -13) .. struct.pack('>I6I6', ttl_ms, now_ms + ttl_ms)
+            local ttl_ms, head = ARGV[3], NO_ATTEMPT
+            if ttl_ms then
+                head = head .. string.sub(record, 9, 25) .. struct.pack('>I6', ttl_ms) .. string.sub(record, 32, -7)
+            else
+                ttl_ms, head = struct.unpack('>I6', record, 26), head .. string.sub(record, 9, -7)
+            end
+            local kept_ms = ttl_ms + TOMBSTONE_MS
+            record = head .. struct.pack('>I6', now_ms + ttl_ms)
             -- PEXPIRE is allowed when memory is full, and a script that has written may keep writing.
             if redis.pcall('SET', lock_key, record, 'PX', kept_ms).err then
                 call('PEXPIRE', lock_key, kept_ms)
