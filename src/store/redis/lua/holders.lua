@@ -45,6 +45,20 @@ local function end_sharing_if_empty(lock)
     end
 end
 
+-- Ends a lease. What it held stays closed until `open_ms`.
+local function end_lease(lock, lease, open_ms)
+    -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
+    if lease == lock.lease then
+        delete_lease(lock)
+        start_cooldown(lock, open_ms)
+        return
+    end
+    redis.call('DEL', lease.key)
+    local member = lease.claim .. lease.options.permits
+    return_permits(lock, member, open_ms, lease.fence)
+    end_sharing_if_empty(lock)
+end
+
 -- Adds a lease to those of a shared lock, and writes its record.
 local function share(lock, lease, limit, permits)
     local holders, kept_ms = holders_key(lock), keep_ms(lease)

@@ -59,7 +59,8 @@ local function write_lease(lease, kept_ms)
         kind, owner = WITH_OPTIONS, cmsgpack.pack(owner, lease.options)
     end
     local head = lease.attempt .. kind .. lease.claim .. struct.pack('>I6', lease.ttl_ms) .. owner
-    redis.call('SET', lease.key, head .. struct.pack('>I7I6', lease.fence, lease.until_ms), 'PX', kept_ms)
+    local numbers = struct.pack('>I7I6', lease.fence, lease.until_ms)
+    redis.call('SET', lease.key, head .. numbers, 'PX', kept_ms)
 end
 
 -- Writes the record of a lease that has one, to be kept as long as before unless it says how long.

@@ -81,15 +81,7 @@ local function free(lock, ended)
     local held_ms = math.max(now_ms - lease.acquired_ms, 0)
     local open_ms = now_ms + (options.min_hold_ms or 0) - held_ms
     publish_event(channel, 'released', lock, lease)
-    -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
-    if lease == lock.lease then
-        delete_lease(lock)
-        start_cooldown(lock, open_ms)
-    else
-        redis.call('DEL', lease.key)
-        return_permits(lock, lease.claim .. options.permits, open_ms, lease.fence)
-        end_sharing_if_empty(lock)
-    end
+    end_lease(lock, lease, open_ms)
     redis.call('SET', ended, MARK_RELEASED, 'PX', TOMBSTONE_MS)
     if is_of_stream == 1 then
         -- The stream learns it at once. Without the right to channels, it learns it at its next renewal.

@@ -58,14 +58,7 @@ local function roll_back(lock, lease)
     local open_ms = was_in_use and now_ms + (options.min_hold_ms or 0) - held_ms or 0
     ended_count = ended_count + 1
     publish_event(channel, 'released', lock, lease)
-    if lease == lock.lease then
-        delete_lease(lock)
-        start_cooldown(lock, open_ms)
-    else
-        redis.call('DEL', lease.key)
-        return_permits(lock, lease.claim .. options.permits, open_ms, lease.fence)
-        end_sharing_if_empty(lock)
-    end
+    end_lease(lock, lease, open_ms)
     reserve(lock)
 end
 
