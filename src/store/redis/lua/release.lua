@@ -12,12 +12,13 @@
 -- Fast path: the claim holds the lock exclusively and by no stream, no process wants events, and nothing closes the
 -- lock. A caller is the request (8 bytes), the claim (16) and here the process (16) and the number of the database;
 -- record.lua describes the record, and its end.
-local record = #KEYS == 2 and #ARGV == 1 and redis.pcall('GET', KEYS[1])
--- A hash has no such record.
-local is_mine = type(record) == 'string' and string.sub(record, 10, 25) == string.sub(ARGV[1], 9, 24)
-if is_mine and struct.unpack('>I6', record, #record - 5) > now_ms then
+local record = #KEYS == 2 and #ARGV == 1 and call('MGET', KEYS[1])[1]
+local fence, until_ms = 0, 0
+if record and string.sub(record, 10, 25) == string.sub(ARGV[1], 9, 24) then
+    fence, until_ms = struct.unpack('>I7I6', record, #record - 12)
+end
+if until_ms > now_ms then
     local lock_key, caller = KEYS[1], ARGV[1]
-    local fence = struct.unpack('>I7', record, #record - 12)
     local acquired_ms, options = (fence - fence % 1000) / 1000, nil
     if string.sub(record, 9, 9) == WITH_OPTIONS then
         local _, packed = cmsgpack.unpack(string.sub(record, 32, -14))

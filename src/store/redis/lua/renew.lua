@@ -18,20 +18,20 @@ end
 -- caller is the request and the claim; record.lua describes the record, and its end.
 if #KEYS == 1 and #ARGV <= 3 then
     local lock_key, caller = KEYS[1], ARGV[2]
-    -- Fails for a hash.
-    local record = redis.pcall('GET', lock_key)
-    if type(record) == 'string' and string.sub(record, 9, 25) == PLAIN .. string.sub(caller, 9, 24) then
+    -- MGET returns nil for a hash, where GET would fail.
+    local record = call('MGET', lock_key)[1]
+    if record and string.sub(record, 10, 25) == string.sub(caller, 9, 24) and string.sub(record, 9, 9) == PLAIN then
         local until_ms = struct.unpack('>I6', record, #record - 5)
         if until_ms > now_ms then
             -- From now on no attempt may roll the grant back.
-            local ttl_ms, head = ARGV[3], NO_ATTEMPT
+            local ttl_ms, rest = ARGV[3], string.sub(record, 9, -7)
             if ttl_ms then
-                head = head .. string.sub(record, 9, 25) .. struct.pack('>I6', ttl_ms) .. string.sub(record, 32, -7)
+                rest = string.sub(record, 9, 25) .. struct.pack('>I6', ttl_ms) .. string.sub(record, 32, -7)
             else
-                ttl_ms, head = struct.unpack('>I6', record, 26), head .. string.sub(record, 9, -7)
+                ttl_ms = struct.unpack('>I6', record, 26)
             end
             local kept_ms = ttl_ms + TOMBSTONE_MS
-            record = head .. struct.pack('>I6', now_ms + ttl_ms)
+            record = NO_ATTEMPT .. rest .. struct.pack('>I6', now_ms + ttl_ms)
             -- PEXPIRE is allowed when memory is full, and a script that has written may keep writing.
             if redis.pcall('SET', lock_key, record, 'PX', kept_ms).err then
                 call('PEXPIRE', lock_key, kept_ms)
