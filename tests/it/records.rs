@@ -1,8 +1,12 @@
-//! How Redis stores a plain lease: in the compact form for as long as only its end changes.
+//! How Redis stores leases: as packed records, and without options in as few bytes as fit in one allocation.
 //!
 //! The contract tests check the meaning of a lease; this is about its cost.
 
-use leasehold::domain::{Acquired, Attempt, Claim, GrantKind, Mode, Refused, Released, Renewed};
+use std::time::Duration;
+
+use leasehold::domain::{
+    Acquired, Attempt, Claim, GrantKind, Metadata, Mode, Refused, Released, Renewed,
+};
 
 use crate::support::fixture::{
     Fixture, FixtureRedis, READ, Waiter, at_depth, claim, claim_on_all, fresh_name, in_mode,
@@ -10,44 +14,33 @@ use crate::support::fixture::{
 };
 use crate::support::redis_server::RedisServer;
 
-/// The length of a compact record without an owner; a hash has none.
-const COMPACT_LEN: i64 = 43;
+/// The length of a record without options and owner, for which Redis needs one allocation.
+const PLAIN_LEN: i64 = 44;
 
 fn key_of(claim: &Claim) -> String {
     let name = lock_of(claim);
     format!("lh:1:{{{}}}:l:{name}", name.bucket().index())
 }
 
-async fn is_compact(fixture: &Fixture, claim: &Claim) -> bool {
+/// Whether the record of an exclusive lease has neither options nor an owner.
+async fn is_plain(fixture: &Fixture, claim: &Claim) -> bool {
     let redis = fixture.redis_behind();
-    let key = key_of(claim);
-    let of_strings = [
-        "SCAN", "0", "MATCH", &key, "COUNT", "100000", "TYPE", "string",
-    ];
-    let found = redis.server.command_in(redis.database, &of_strings).await;
-    let (_, found): (u64, Vec<String>) = redis::from_redis_value(found).expect("SCAN answers keys");
-    if found.is_empty() {
-        return false;
-    }
-    let len = redis
-        .server
-        .integer(redis.database, &["STRLEN", &key])
-        .await;
-    assert_eq!(len, COMPACT_LEN);
-    true
+    // It fails if the lock is a hash.
+    let strlen = ["STRLEN", &key_of(claim)];
+    redis.server.integer(redis.database, &strlen).await == PLAIN_LEN
 }
 
 #[tokio::test]
-async fn a_plain_lease_stays_compact_when_it_is_inspected_or_wanted() {
+async fn a_record_without_options_stays_so_when_its_lease_is_inspected_or_wanted() {
     let fixture = Fixture::redis().await;
     let holding = claim();
     fixture.granted(&holding).await;
-    assert!(is_compact(&fixture, &holding).await, "when granted");
+    assert!(is_plain(&fixture, &holding).await, "when granted");
     fixture.renewed(&holding, None).await;
-    assert!(is_compact(&fixture, &holding).await, "when renewed");
+    assert!(is_plain(&fixture, &holding).await, "when renewed");
     let again = fixture.acquire(&holding).await;
     assert_eq!(again.kind(), Some(GrantKind::Replayed), "{again:?}");
-    assert!(is_compact(&fixture, &holding).await, "when repeated");
+    assert!(is_plain(&fixture, &holding).await, "when repeated");
 
     fixture.holder(lock_of(&holding)).await;
     let other = rival(&holding);
@@ -66,17 +59,17 @@ async fn a_plain_lease_stays_compact_when_it_is_inspected_or_wanted() {
         matches!(refused, Acquired::Refused(Refused::Blocked(_))),
         "{refused:?}"
     );
-    assert!(is_compact(&fixture, &holding).await, "when others came");
+    assert!(is_plain(&fixture, &holding).await, "when others came");
 
     fixture.waiting(&rival(&holding)).await;
-    assert!(!is_compact(&fixture, &holding).await, "when somebody waits");
+    assert!(!is_plain(&fixture, &holding).await, "when somebody waits");
     fixture.renewed(&holding, None).await;
     fixture.freed(&holding).await;
 }
 
-/// A compact record has one field for both, and a counter may be ahead of the clock.
+/// The time of the grant is an option of the record, because a counter may be ahead of the clock.
 #[tokio::test]
-async fn a_lease_is_compact_only_if_its_fence_is_the_time_of_its_grant() {
+async fn a_fence_that_is_not_the_time_of_its_grant_is_stored_beside_it() {
     const AHEAD: u64 = 8_000_000_000_000_000;
     for is_ahead in [false, true] {
         for waits in [false, true] {
@@ -99,7 +92,7 @@ async fn a_lease_is_compact_only_if_its_fence_is_the_time_of_its_grant() {
             let granted = fixture.poll(&mut next).await;
             let granted = only(leases_granted(granted)).holder;
             let fence = granted.fence.get();
-            assert_eq!(is_compact(&fixture, &next.claim).await, !is_ahead);
+            assert_eq!(is_plain(&fixture, &next.claim).await, !is_ahead);
             assert_eq!(fence == AHEAD + 1, is_ahead, "{fence}");
             let is_time = fence / 1_000 == granted.acquired_at.unix_ms();
             assert_eq!(is_time, !is_ahead, "{fence}");
@@ -114,17 +107,71 @@ async fn a_lease_is_compact_only_if_its_fence_is_the_time_of_its_grant() {
     }
 }
 
-/// The names of the fields of the only holder's record, or of the lock itself.
+/// The names of the fields of a lock, or of the options of a record.
+const FIELDS: &str = "local key, names = KEYS[1], {}
+    if redis.call('TYPE', key).ok == 'hash' then return redis.call('HKEYS', key) end
+    local record = redis.call('GET', key)
+    if string.sub(record, 9, 9) == '1' then return names end
+    local _, options = cmsgpack.unpack(string.sub(record, 32, -14))
+    for name in pairs(options) do names[#names + 1] = name end
+    return names";
+
+/// What the only key that matches the pattern has, of a lock or of one of several holders.
 async fn fields(fixture: &Fixture, pattern: &str) -> Vec<String> {
     let redis = fixture.redis_behind();
     let key = only(redis.server.keys(redis.database, pattern).await);
-    let fields = redis
-        .server
-        .command_in(redis.database, &[b"HKEYS", &key[..]])
-        .await;
+    let command = [b"EVAL", FIELDS.as_bytes(), b"1", &key[..]];
+    let fields = redis.server.command_in(redis.database, &command).await;
     let mut fields: Vec<String> = redis::from_redis_value(fields).expect("names");
     fields.sort_unstable();
     fields
+}
+
+/// Whatever is asked of it, before it is granted or after. Only a free lock is a hash.
+#[tokio::test]
+async fn an_exclusive_lease_is_a_record_with_what_it_was_given() {
+    let fixture = Fixture::redis().await;
+    let second = Some(Duration::from_secs(1));
+    let metadata = Metadata::from_json_object(r#"{"build":7}"#).expect("an object");
+    let holding = Claim {
+        metadata: Some(metadata),
+        max_hold: Some(Duration::from_secs(600)),
+        lock_delay: second,
+        takes_over: true,
+        ..owned_by(&at_depth(&claim(), 2), "pod-1")
+    };
+    fixture.granted(&holding).await;
+    let granted = [
+        "ceiling_ms",
+        "hold_count",
+        "is_of_stream",
+        "lock_delay_ms",
+        "metadata",
+        "turns",
+    ];
+    assert_eq!(fields(&fixture, "lh:1:*:l:*").await, granted);
+    fixture.waiting(&rival(&holding)).await;
+    fixture.renew(&holding).await;
+    fixture.acquire(&at_depth(&holding, 3)).await;
+    let mut with_queue = granted.to_vec();
+    with_queue.extend(["last", "reentered"]);
+    with_queue.sort_unstable();
+    assert_eq!(fields(&fixture, "lh:1:*:l:*").await, with_queue);
+    let holder = fixture.holder(lock_of(&holding)).await;
+    assert_eq!(holder.metadata, holding.metadata);
+    assert_eq!(holder.owner, holding.owner);
+    assert_eq!(holder.hold_count.get(), 3);
+    fixture.freed(&holding).await;
+    assert_eq!(fields(&fixture, "lh:1:*:l:*").await, ["g", "p", "v", "w"]);
+
+    let closing = Claim {
+        min_hold: second,
+        ..claim()
+    };
+    fixture.granted(&closing).await;
+    fixture.renewed(&closing, None).await;
+    let key = key_of(&closing);
+    assert_eq!(fields(&fixture, &key).await, ["min_hold_ms"]);
 }
 
 /// No trace of the exclusive lease, or of a queue, is left.
@@ -275,7 +322,7 @@ async fn assert_all_but_counters_expire(redis: FixtureRedis) {
 }
 
 #[tokio::test]
-async fn a_queue_leaves_nothing_but_what_expires_and_in_the_end_a_compact_lease() {
+async fn a_queue_leaves_nothing_but_what_expires_and_in_the_end_a_lease_without_options() {
     let fixture = Fixture::redis().await;
     let redis = fixture.redis_behind();
     let holding = claim();
@@ -292,7 +339,7 @@ async fn a_queue_leaves_nothing_but_what_expires_and_in_the_end_a_compact_lease(
         let tickets = redis.server.keys(redis.database, "lh:1:*:t:*").await;
         assert_eq!(tickets.len(), 2 - number, "of those who wait");
         let is_last = number == 2;
-        assert_eq!(is_compact(&fixture, &holding).await, is_last);
+        assert_eq!(is_plain(&fixture, &holding).await, is_last);
         if !is_last {
             fixture.freed(&waiter.claim).await;
         }

@@ -199,8 +199,8 @@ impl<'a> Execution<'a> {
         faults
     }
 
-    /// Only new grants and places may fail when memory is full: their scripts take a fencing counter. A renewal of a
-    /// compact record writes it once more if Redis refuses that.
+    /// Only new grants and places may fail when memory is full: their scripts take a fencing counter. The fast path of a
+    /// renewal writes once more if Redis refuses that.
     fn is_refused_when_full(&self, table: &CommandTable) -> bool {
         let may_be = self.keys.iter().any(|key| key.ends_with(b"}:f"));
         let is_write = |command: &&&Executed| table.properties_of(command).is_write;

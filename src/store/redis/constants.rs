@@ -114,6 +114,11 @@ numbers! { CODES:
 }
 
 letters! { LETTERS:
+    /// The kind of a record with nothing between the claim and the numbers but the owner. It is also the code of a
+    /// grant, so that the record of a new lease is the answer to its own grant.
+    PLAIN = b'1';
+    /// The kind of a record with options.
+    WITH_OPTIONS = b'2';
     /// The first letter of a tombstone, which is called a mark in the scripts. Redis stores small integers once for all
     /// keys, so the digits take no memory of their own.
     MARK_RELEASED = b'1';
@@ -140,6 +145,8 @@ letters! { LETTERS:
 texts! { TEXTS:
     /// The attempt of a lease that none may roll back any more.
     NO_ATTEMPT = r"\0\0\0\0\0\0\0\0";
+    /// No milliseconds, packed.
+    NO_TIME = r"\0\0\0\0\0\0";
     /// The attempt of a lease whose stream was closed before its successor received it.
     CLOSED_ATTEMPT = r"\255\255\255\255\255\255\255\255";
     /// Splits the key of a lock into what precedes and what follows the kind.

@@ -58,7 +58,12 @@ impl Node {
             .arg(self.recovery.time.not_after_us(too_late_at));
         for (name, digest) in claim.names.iter().zip(digests) {
             command
-                .arg(record::head(request.id, digest, &claim.owner))
+                .arg(record::head(
+                    request.id,
+                    digest,
+                    millis(lasts),
+                    &claim.owner,
+                ))
                 .arg(self.recovery.last_fence(name.bucket()));
         }
         let may_grant = match self.recovery.grace_left() {
@@ -185,7 +190,6 @@ impl Node {
         let ttl_ms = change.ttl.map(|ttl| millis(ttl.get()));
         let is_plain = change.mode.is_none()
             && change.rollback_right == RollbackRight::Never
-            && ttl_ms.is_none_or(is_compact)
             && channel.is_empty()
             && !is_repeat;
         match ttl_ms {
@@ -263,7 +267,7 @@ fn add_claims(command: &mut Cmd, digests: &[ClaimDigest]) {
     }
 }
 
-/// Whether a claim has no options, so that a compact record can describe its lease.
+/// Whether a claim has no options.
 fn is_plain(claim: &Claim) -> bool {
     let Claim {
         max_hold,
@@ -280,12 +284,6 @@ fn is_plain(claim: &Claim) -> bool {
         && [max_hold, min_hold, lock_delay]
             .iter()
             .all(|it| it.is_none())
-        && is_compact(millis(claim.ttl.get()))
-}
-
-/// Whether a TTL fits in a compact record.
-fn is_compact(ttl_ms: u64) -> bool {
-    u32::try_from(ttl_ms).is_ok()
 }
 
 /// The digests by which the scripts know a claim, one for each of its locks.

@@ -1,28 +1,32 @@
-//! The compact record: the form in which the fast paths of the scripts write and return a lease.
+//! The record of a lease: its head, which is built here, and the records without options that the fast paths of the
+//! scripts return, which are decoded here.
 //!
-//! `lua/lease.lua` describes it. The scripts pack and unpack its numbers; the part before them is built here, and the
-//! records in answers are decoded here.
+//! `lua/record.lua` describes it. The scripts pack and unpack everything after the head, and return a lease with options
+//! as a list of fields, which `decode` reads.
 
 use std::time::Duration;
 
+use super::constants;
 use super::reply::Malformed;
 use crate::domain::{ClaimDigest, Fence, HoldCount, Holder, Lease, Mode, Owner, Timestamp, Ttl};
 
 /// The attempt, and the code that makes a new record the answer to its own grant.
 const HEAD_LEN: usize = 9;
 const MILLIS_LEN: usize = 6;
+const FENCE_LEN: usize = 7;
 
 /// The id of a claim in the scripts.
 pub(super) fn claim(digest: &ClaimDigest) -> &[u8] {
     &digest.0
 }
 
-/// The head of a new record.
-pub(super) fn head(attempt: u64, digest: &ClaimDigest, owner: &Owner) -> Vec<u8> {
+/// The head of a new record, which has no options.
+pub(super) fn head(attempt: u64, digest: &ClaimDigest, ttl_ms: u64, owner: &Owner) -> Vec<u8> {
     [
         attempt.to_be_bytes().as_slice(),
-        b"1",
+        &[constants::PLAIN],
         claim(digest),
+        &ttl_ms.to_be_bytes()[8 - MILLIS_LEN..],
         owner.as_str().as_bytes(),
     ]
     .concat()
@@ -70,19 +74,19 @@ impl Packed {
 /// The lease in a record after its head.
 fn lease(record: &[u8], now_ms: Option<u64>) -> Result<Lease, Malformed> {
     let (_, rest) = record.split_at_checked(ClaimDigest::LEN).ok_or(Malformed)?;
+    let (ttl, rest) = rest.split_first_chunk::<MILLIS_LEN>().ok_or(Malformed)?;
     let (rest, until) = rest.split_last_chunk::<MILLIS_LEN>().ok_or(Malformed)?;
-    let (rest, granted) = rest.split_last_chunk::<8>().ok_or(Malformed)?;
-    let (owner, ttl) = rest.split_last_chunk::<4>().ok_or(Malformed)?;
+    let (owner, fence) = rest.split_last_chunk::<FENCE_LEN>().ok_or(Malformed)?;
     let owner = std::str::from_utf8(owner).map_err(|_| Malformed)?;
-    let (granted_us, until_ms) = (number(granted), number(until));
-    let acquired_ms = granted_us / 1_000;
+    let (fence, until_ms) = (number(fence), number(until));
+    let acquired_ms = fence / 1_000;
     let ttl = Ttl::from_store(Duration::from_millis(number(ttl)));
     let left_ms = until_ms.saturating_sub(now_ms.unwrap_or(acquired_ms));
     let holder = Holder {
         owner: Owner::from_store(owner),
         metadata: None,
         mode: Mode::Exclusive,
-        fence: Fence::new(granted_us).ok_or(Malformed)?,
+        fence: Fence::new(fence).ok_or(Malformed)?,
         hold_count: HoldCount::ONE,
         acquired_at: Timestamp::from_unix_ms(acquired_ms),
         expires_at: Timestamp::from_unix_ms(until_ms),
@@ -103,30 +107,29 @@ fn number(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    const GRANTED_US: u64 = 1_795_247_427_121_675;
+    const FENCE: u64 = 1_795_247_427_121_676;
     const UNTIL_MS: u64 = 1_795_247_487_121;
 
     /// The same packing as in `acquire.lua`.
     fn record(owner: &str) -> Vec<u8> {
         let owner = Owner::new(owner).expect("a short text");
-        let mut record = head(7, &ClaimDigest([65; ClaimDigest::LEN]), &owner);
-        record.extend_from_slice(&60_000_u32.to_be_bytes());
-        record.extend_from_slice(&GRANTED_US.to_be_bytes());
-        record.extend_from_slice(&UNTIL_MS.to_be_bytes()[2..]);
+        let mut record = head(7, &ClaimDigest([65; ClaimDigest::LEN]), 60_000, &owner);
+        record.extend_from_slice(&FENCE.to_be_bytes()[8 - FENCE_LEN..]);
+        record.extend_from_slice(&UNTIL_MS.to_be_bytes()[8 - MILLIS_LEN..]);
         record
     }
 
     #[test]
     fn the_layout_never_changes_under_the_same_version() {
-        let expected = b"\0\0\0\0\0\0\0\x071AAAAAAAAAAAAAAAAme";
-        assert_eq!(record("me").split_at(27).0, expected);
-        assert_eq!(record("me").len(), 45);
+        let expected = b"\0\0\0\0\0\0\0\x071AAAAAAAAAAAAAAAA\0\0\0\0\xea\x60me";
+        assert_eq!(record("me").split_at(33).0, expected);
+        assert_eq!(record("me").len(), 46);
     }
 
     /// Redis needs a second allocation for longer strings.
     #[test]
     fn a_record_without_an_owner_is_stored_in_one_piece() {
-        assert_eq!(record("").len(), 43);
+        assert_eq!(record("").len(), 44);
     }
 
     #[test]
@@ -136,12 +139,12 @@ mod tests {
             let granted = Packed::new(record[8..].to_vec()).granted();
             let granted = granted.expect("the record of a grant");
             assert_eq!(granted.holder.owner.as_str(), owner);
-            assert_eq!(granted.holder.fence.get(), GRANTED_US);
-            assert_eq!(granted.holder.acquired_at.unix_ms(), GRANTED_US / 1_000);
+            assert_eq!(granted.holder.fence.get(), FENCE);
+            assert_eq!(granted.holder.acquired_at.unix_ms(), FENCE / 1_000);
             assert_eq!(granted.holder.expires_at.unix_ms(), UNTIL_MS);
             assert_eq!(granted.holder.expires_in, granted.ttl.get());
 
-            let a_second_later = &(GRANTED_US / 1_000 + 1_000).to_be_bytes()[2..];
+            let a_second_later = &(FENCE / 1_000 + 1_000).to_be_bytes()[2..];
             let answer = [b"4", a_second_later, record.as_slice()].concat();
             let seen = Packed::new(answer).lease(1).expect("a record");
             assert_eq!(seen.holder.expires_in, Duration::from_secs(59));

@@ -13,13 +13,13 @@ use crate::support::redis_server::{RedisOptions, RedisServer};
 
 const LISTINGS: usize = 300;
 
-/// Leases of an hour, as compact records: see `lease.lua`.
+/// Leases of an hour, as records without options: see `record.lua`.
 const HOLD: &str = r"
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000
 for number, lock in ipairs(KEYS) do
     local record = '\0\0\0\0\0\0\0\0' .. '1' .. struct.pack('>I8I8', 7, number)
-    redis.call('SET', lock, record .. struct.pack('>I4I8I6', 3600000, now_ms * 1000, now_ms + 3600000), 'PX', 3660000)
+    redis.call('SET', lock, record .. struct.pack('>I6I7I6', 3600000, now_ms * 1000, now_ms + 3600000), 'PX', 3660000)
 end";
 
 /// Redis holds so many locks that nobody asks for.

@@ -353,13 +353,13 @@ async fn redis_with_a_movable_clock() -> RedisServer {
     .await
 }
 
-/// How long the store still keeps a lock closed for a claim; `None` while the record is still compact.
+/// How long the store still keeps a lock closed for a claim, by the record of its lease or the end of its cool-down.
 async fn left_ms(server: &RedisServer, claim: &Claim) -> Option<i64> {
     const LEFT: &str = "local time = redis.call('TIME')
         local slot, name, claim = KEYS[1], ARGV[1], ARGV[2]
-        local lock = slot .. 'l:' .. name
-        if redis.call('TYPE', lock).ok ~= 'hash' then return nil end
-        local ends = redis.call('HGET', slot .. 'h:' .. claim, 'u') or redis.call('HGET', lock, 'u') or redis.call('HGET', lock, 'c')
+        local lock, holder = slot .. 'l:' .. name, slot .. 'h:' .. claim
+        local record = redis.call('MGET', holder)[1] or redis.call('MGET', lock)[1]
+        local ends = record and struct.unpack('>I6', record, #record - 5) or redis.call('HGET', lock, 'c')
         return math.floor(ends - time[1] * 1000 - time[2] / 1000)";
     let name = lock_of(claim);
     let slot = format!("lh:1:{{{}}}:", name.bucket().index());

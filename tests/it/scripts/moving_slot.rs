@@ -91,7 +91,7 @@ async fn a_script_changes_nothing_in_a_slot_that_moves() {
     for claim in [&alone, &shared] {
         fixture.granted(claim).await;
     }
-    // It makes the compact record a hash.
+    // It does not take a fast path.
     fixture.renew_in_mode(&alone, Mode::Exclusive).await;
     fixture.state(lock_of(&shared)).await;
     let of_locks = [lock.as_bytes(), shared_lock.as_bytes()];

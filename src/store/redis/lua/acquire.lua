@@ -9,8 +9,8 @@
 --   withdrawn; 11 the claim has other parameters, 12 it holds shared: number; 13 another limit: number, limit; 14 too
 --   many waiters: number, how many; 15 the wait has expired; 16 it came too late, and nothing was done: now_us; 17 the
 --   client has retried elsewhere since.
---   The fast path packs its answer, because a table costs Redis as much as a command: 1 granted: the compact record,
---   which begins so; 3 replayed, 4 blocked by one holder: now_ms, its compact record
+--   The fast path packs its answer, because a table costs Redis as much as a command: 1 granted: the record, which
+--   begins so; 3 replayed, 4 blocked by one holder: now_ms, its record
 -- include: clock
 local kept_ms, not_after = ARGV[1], ARGV[2]
 
@@ -20,15 +20,14 @@ if now_text > not_after then
 end
 
 -- Fast path for most claims: a new claim without options, except perhaps to wait, on a lock of which nothing is known
--- or that has one holder. It runs before anything that it does not need is defined. lease.lua describes the compact
--- record, which begins with the record head. A queue request ends with the end of the wait, once that is known.
+-- or that has one holder. It runs before anything that it does not need is defined. record.lua describes the record,
+-- which begins with the record head. A queue request ends with the end of the wait, once that is known.
 local was_queued = ARGV[5] and string.sub(ARGV[5], -1) ~= ' '
 if #ARGV <= 5 and not was_queued then
     local lock_key, fence, record_head = KEYS[1], KEYS[2], ARGV[3]
     local known = call('EXISTS', lock_key, KEYS[3], KEYS[4])
     if known == 0 then
-        local ttl_ms = kept_ms - TOMBSTONE_MS
-        local record = record_head .. struct.pack('>I4I8I6', ttl_ms, now_us, now_ms + ttl_ms)
+        local record = record_head .. struct.pack('>I7I6', now_us, now_ms + kept_ms - TOMBSTONE_MS)
         -- The first write: when memory is full, it fails before anything is done.
         call('SET', lock_key, record, 'PX', kept_ms)
         local counter, last_seen = call('GETSET', fence, now_text), ARGV[4]
@@ -47,9 +46,11 @@ if #ARGV <= 5 and not was_queued then
             call('DEL', fence)
         end
     elseif known == 1 then
-        local record = call('MGET', lock_key)[1]
-        local until_ms = record and struct.unpack('>I6', record, #record - 5) or 0
-        local lasts_ms = record and struct.unpack('>I4', record, #record - 17) or 0
+        -- MGET returns nil for a hash.
+        local record, lasts_ms, until_ms = call('MGET', lock_key)[1], 0, 0
+        if record and string.sub(record, 9, 9) == PLAIN then
+            lasts_ms, until_ms = struct.unpack('>I6', record, 26), struct.unpack('>I6', record, #record - 5)
+        end
         -- A lease that ends later than its TTL from now was written before the clock was set back.
         if until_ms > now_ms and until_ms - now_ms <= lasts_ms then
             local is_mine = string.sub(record, 10, 25) == string.sub(record_head, 10, 25)
@@ -73,8 +74,8 @@ if #ARGV == 5 and was_queued then
 end
 if sequence and tonumber(waits_until_ms) >= now_ms then
     local lock_key, fence, ended, ticket = unpack(KEYS)
-    local claim, owner = string.sub(record_head, 10, 25), string.sub(record_head, 26)
-    -- MGET returns nil for a hash, and a lock with waiters is a hash.
+    local claim, owner = string.sub(record_head, 10, 25), string.sub(record_head, 32)
+    -- MGET returns nil for a hash, and a free lock with waiters is a hash.
     local known = call('MGET', lock_key, ended, ticket, fence)
     -- Between the process and the owner, the ticket has the time of the request.
     local begins = sequence .. ' - 1 1 ' .. process .. ' '
@@ -83,14 +84,14 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
     if has_same_ticket and next_fence(known[4], last_fence_seen) == now_text and not known[1] and not known[2] then
         local slot, name = string.match(lock_key, LOCK_KEY_PATTERN)
         local queue, process_queue = slot .. 'q:' .. name, slot .. 'w:' .. process .. ':' .. name
-        local state = call('HMGET', lock_key, 'w', 'h', 's', 'c')
-        local is_free = state[1] and not (state[2] or state[3] or state[4])
+        local state = call('HMGET', lock_key, 'w', 's', 'c')
+        local is_free = state[1] and not (state[2] or state[3])
         local head = is_free and call('ZRANGE', queue, 0, 0, 'WITHSCORES') or {}
         local first = head[1] == process and call('ZRANGE', process_queue, 0, 1, 'WITHSCORES') or {}
         if first[1] == claim and first[2] == head[2] then
             -- The first write: when memory is full, it fails before anything is done.
             call('SET', fence, now_text)
-            call('DEL', lock_key, ticket)
+            call('DEL', ticket)
             call('ZREM', process_queue, claim)
             if first[3] then
                 call('ZADD', queue, first[4], process)
@@ -99,24 +100,20 @@ if sequence and tonumber(waits_until_ms) >= now_ms then
             else
                 call('ZREM', queue, process)
             end
-            local ttl_ms = kept_ms - TOMBSTONE_MS
-            local record = record_head .. struct.pack('>I4I8I6', ttl_ms, now_us, now_ms + ttl_ms)
+            local numbers = struct.pack('>I7I6', now_us, now_ms + kept_ms - TOMBSTONE_MS)
+            local granted = record_head .. numbers
+            local record = granted
             -- Redis is slow at converting numbers to text.
             local queue_ms = tonumber(liveness_ms) > TOMBSTONE_MS and liveness_ms or TOMBSTONE_MS_TEXT
-            if call('PEXPIRE', queue, queue_ms) == 0 then
-                -- No waiter is left.
-                call('SET', lock_key, record, 'PX', kept_ms)
-                return record
+            if call('PEXPIRE', queue, queue_ms) == 1 then
+                -- Others wait.
+                record = string.sub(record_head, 1, 8) .. WITH_OPTIONS .. string.sub(record_head, 10, 31)
+                    .. cmsgpack.pack(owner, { last = state[1] }) .. numbers
             end
-            call('HSET', lock_key, 'w', state[1], 'h', claim, 'r', string.sub(record_head, 1, 8), 'f', now_text,
-                'a', string.sub(now_text, 1, 13), 't', string.format('%d', ttl_ms), 'u', string.format('%d', now_ms + ttl_ms))
-            if owner ~= '' then
-                call('HSET', lock_key, 'o', owner)
-            end
-            call('PEXPIRE', lock_key, kept_ms)
-            return record
+            call('SET', lock_key, record, 'PX', kept_ms)
+            return granted
         end
     end
 end
 
--- include: times acquire_options reservation acquire_held acquire_conflicts acquire_wait acquire_grant
+-- include: record acquire_options reservation acquire_held acquire_conflicts acquire_wait acquire_grant

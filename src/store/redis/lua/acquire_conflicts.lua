@@ -18,7 +18,7 @@ end
 local sequence = wait and tonumber(wait.sequence)
 local is_new, tickets, waited_for, ticket_sequence = not sequence, 0, nil, nil
 for number, lock in ipairs(locks) do
-    if held > 0 and not lock.record then
+    if held > 0 and not lock.held then
         return { attempt, CLAIM_MISMATCH, number }
     end
     local ticket = ticket_of(lock, lock.claim)

@@ -18,18 +18,12 @@ end
 local answer = { attempt, GRANTED, now_ms }
 for _, lock in ipairs(locks) do
     local held_before_ms = ''
-    if lock.holder then
-        held_before_ms = math.max(lock.until_ms - lock.acquired_ms, 0)
-        local remembered_ms = lock.until_ms + TOMBSTONE_MS - now_ms
-        if remembered_ms > 0 then
-            local before = lock.compact and { lock.attempt, false, lock.compact[1] } or call('HMGET', lock.key, 'r', 'j', 'f')
-            mark_expired(lock, lock.holder, MARK_LOST, unacknowledged_attempt(before[1], before[2]), before[3], 0, remembered_ms)
-        end
-        if channel ~= '' then
-            to_hash(lock)
-            if call('HEXISTS', lock.key, 'y') == 0 then
-                publish_event(channel, 'expired', lock, lock.key)
-            end
+    local expired = lock.lease
+    if expired then
+        held_before_ms = math.max(expired.until_ms - expired.acquired_ms, 0)
+        mark_expired(lock, expired, MARK_LOST)
+        if not expired.options.is_published then
+            publish_event(channel, 'expired', lock, expired)
         end
     end
     if lock.ticket then
@@ -42,30 +36,25 @@ for _, lock in ipairs(locks) do
             keep_alive(lock)
         end
         if call('EXISTS', queue_key(lock)) == 0 then
-            call('HDEL', lock.key, 'w', 'p', 'v', 'g')
-            lock.last = nil
+            forget_queue(lock)
         end
-    end
-    if (lock.holder or lock.open_ms or lock.last) and not lock.limit then
-        delete_lease(lock)
     end
 
-    local fields, until_ms, kept_ms = new_lease(lock.claim, lock.granted_text)
-    local record = lock.key
-    if limit ~= '' then
-        for _, field in ipairs({ 's', limit, 'k', permits }) do
-            fields[#fields + 1] = field
+    local lease = new_lease(lock.key, lock.claim, lock.granted_text)
+    if limit == '' then
+        lease.options.last = lock.last or nil
+        write_lease(lease, keep_ms(lease))
+    else
+        if not lock.limit and (expired or lock.open_ms or lock.last) then
+            delete_lease(lock)
         end
-        record = holder_key(lock, lock.claim)
-        share(lock, lock.claim, limit, permits, until_ms, kept_ms)
+        share(lock, lease, limit, permits)
     end
-    call('HSET', record, unpack(fields))
-    call('PEXPIRE', record, kept_ms)
-    publish_event(channel, 'acquired', lock, record)
+    publish_event(channel, 'acquired', lock, lease)
     if limit ~= '' then
         reserve(lock)
     end
-    for _, field in ipairs({ lock.granted_text, now_ms, until_ms, held_before_ms }) do
+    for _, field in ipairs({ lock.granted_text, now_ms, lease.until_ms, held_before_ms }) do
         answer[#answer + 1] = field
     end
 end

@@ -42,17 +42,12 @@ for number = 1, count do
     lock.claim, lock.last_fence_seen = claim_on(number), ARGV[2 + number * 2]
     locks[number] = lock
     local how
-    if lock.holder == lock.claim or lock.limit then
-        lock.record, how = record_of(lock, lock.claim)
-    end
-    if how == MARK_EXPIRED and not lock.record then
+    lock.held, how = lease_of(lock, lock.claim)
+    if how == MARK_EXPIRED then
         return end_wait(ENDED, number, how)
     end
-    if lock.record then
-        lock.may_undo, lock.turns, lock.is_of_stream, lock.repeated, lock.min_hold_ms, lock.lock_delay_ms, lock.reentered =
-            unpack(call('HMGET', lock.record, 'r', 'j', 'b', 'z', 'i', 'd', 'q'))
-    end
-    if lock.may_undo == attempt and string.sub(lock.turns or attempt, 1, 8) == attempt then
+    local lease = lock.held
+    if lease and lease.attempt == attempt and string.sub(lease.options.turns or attempt, 1, 8) == attempt then
         -- The first answer to this same attempt was lost; repeat it.
         held, was_acknowledged = held + 1, false
     else
@@ -63,72 +58,81 @@ for number = 1, count do
         elseif mark and string.find(mark, attempt, 2, true) then
             return { attempt, WITHDRAWN }
         end
-        held = held + (lock.record and 1 or 0)
+        held = held + (lease and 1 or 0)
     end
 end
 
 -- Replays the lease to the attempt: from now on only this attempt may roll it back. A late repeat of an attempt that
 -- already had the lease changes nothing.
-local function pass_rollback_right(lock)
-    local turns = lock.turns
+local function pass_rollback_right(lease)
+    local options = lease.options
+    local turns = options.turns
     if turns and string.find(turns, attempt, 1, true) then
         return
     end
-    local before = redis.call('HGET', lock.record, 'r')
-    -- HDEL first: it is allowed when memory is full, and a script that has written may keep writing.
-    redis.call('HDEL', lock.record, 'r')
-    turns = before and (turns or before) or (turns or '') .. NO_ATTEMPT
-    turns = turns .. attempt
+    if lease.attempt == NO_ATTEMPT then
+        turns = (turns or '') .. NO_ATTEMPT
+    end
+    turns = (turns or lease.attempt) .. attempt
     if #turns > 8 * TURNS_MAX then
         turns = string.sub(turns, 1, 8) .. string.sub(turns, 8 - 8 * TURNS_MAX)
     end
-    redis.call('HSET', lock.record, 'r', attempt, 'j', turns)
+    lease.attempt, options.turns = attempt, turns
     if takes_over == '1' then
-        redis.call('HSET', lock.record, 'b', '1')
+        options.is_of_stream = true
     end
 end
 
 -- Why the claim does not get the leases that it holds; nothing if it does.
 local function replay_refusal()
     for number, lock in ipairs(locks) do
-        lock.lease = lease_in(lock.record)
-        local has_limit, has_permits = lock.lease[8] or '', lock.lease[9] or '1'
+        local options = lock.held.options
+        local has_limit, has_permits = options.limit or '', options.permits or '1'
         if was_acknowledged and (has_limit ~= limit or has_permits ~= permits) then
             return { attempt, has_limit ~= '' and limit == '' and HOLDS_SHARED or CLAIM_MISMATCH, number }
         end
         -- The lease would end with the stream of another attempt, or would not end with the stream of this one.
-        local is_of_streams = takes_over == '1' or lock.is_of_stream
-        if is_of_streams and wait and wait.takes_over == '0' and lock.may_undo ~= attempt then
+        local is_of_streams = takes_over == '1' or options.is_of_stream
+        if is_of_streams and wait and wait.takes_over == '0' and lock.held.attempt ~= attempt then
             return { attempt, SUPERSEDED }
         end
     end
 end
 
--- The answer to a grant that was lost, or a replay, which may raise the hold count.
+-- Replays one lease, which may raise its hold count. Returns whether it has a higher one by this attempt.
+local function replay_lease(lease)
+    local options = lease.options
+    pass_rollback_right(lease)
+    -- Or the first answer to this same attempt was lost.
+    local is_reentered = options.reentered == attempt
+    local was_done = is_done(lease, attempt)
+    if not is_reentered and not was_done and tonumber(hold_count) > (options.hold_count or 1) then
+        options.hold_count, options.reentered = tonumber(hold_count), attempt
+        is_reentered = true
+    end
+    if is_repeat and not was_done then
+        note_repeat(lease, attempt)
+    end
+    rewrite_lease(lease)
+    return is_reentered
+end
+
+-- The answer to a grant that was lost, or a replay.
 local function replay()
     local answer = { attempt, was_acknowledged and REPLAYED or GRANTED, now_ms }
     answer[4] = was_acknowledged and 0 or nil
     for _, lock in ipairs(locks) do
-        if not was_acknowledged then
-            for _, field in ipairs({ lock.lease[1], lock.lease[2], lock.lease[3], '' }) do
+        local lease = lock.held
+        if was_acknowledged then
+            if replay_lease(lease) then
+                answer[2] = REENTERED
+            end
+            answer[4] = math.max(answer[4], closed_until(lease) - now_ms)
+            answer[#answer + 1] = lease_fields(lease)
+        else
+            for _, field in ipairs({ lease.fence, lease.acquired_ms, lease.until_ms, '' }) do
                 answer[#answer + 1] = field
             end
-        else
-            pass_rollback_right(lock)
-            local was_done = is_done(lock.repeated, attempt)
-            if lock.reentered == attempt then
-                -- The first answer to this same attempt was lost.
-                answer[2] = REENTERED
-            elseif not was_done and tonumber(hold_count) > tonumber(lock.lease[5] or 1) then
-                redis.call('HSET', lock.record, 'n', hold_count, 'q', attempt)
-                answer[2], lock.lease[5] = REENTERED, hold_count
-            end
-            if is_repeat and not was_done then
-                note_repeat(lock.record, lock.repeated, attempt)
-            end
-            local open_ms = closed_until(lock.lease[2], lock.lease[3], lock.min_hold_ms, lock.lock_delay_ms)
-            answer[4] = math.max(answer[4], open_ms - now_ms)
-            answer[#answer + 1] = lock.lease
         end
     end
     return answer

@@ -15,37 +15,29 @@ end
 local function claim_on(number)
     return record_head(number, 10, 25)
 end
-local attempt, owner, ttl_ms = record_head(1, 1, 8), record_head(1, 26, -1), kept_ms - TOMBSTONE_MS
+local attempt, owner, ttl_ms = record_head(1, 1, 8), record_head(1, 32, -1), kept_ms - TOMBSTONE_MS
 
--- The record of a new lease, its end, and how long the record is kept.
-local function new_lease(claim, granted_text)
-    local until_ms = now_ms + ttl_ms
-    local fields = { 'h', claim, 'r', attempt, 'f', granted_text, 'a', now_ms, 't', ttl_ms }
-    local function set(field, value)
-        fields[#fields + 1] = field
-        fields[#fields + 1] = value
-    end
+local function new_lease(lock_key, claim, granted_text)
+    local until_ms, options = now_ms + ttl_ms, {}
     if max_hold_ms ~= '' then
-        local ceiling_ms = now_ms + tonumber(max_hold_ms)
-        until_ms = math.min(until_ms, ceiling_ms)
-        set('x', ceiling_ms)
+        options.ceiling_ms = now_ms + tonumber(max_hold_ms)
+        until_ms = math.min(until_ms, options.ceiling_ms)
     end
-    set('u', until_ms)
-    if hold_count ~= '1' then set('n', hold_count) end
-    if min_hold_ms ~= '' then set('i', min_hold_ms) end
-    if lock_delay_ms ~= '' then set('d', lock_delay_ms) end
-    if owner ~= '' then set('o', owner) end
-    if metadata ~= '' then set('m', metadata) end
+    options.hold_count = hold_count ~= '1' and tonumber(hold_count) or nil
+    options.min_hold_ms, options.lock_delay_ms = tonumber(min_hold_ms), tonumber(lock_delay_ms)
+    options.metadata = metadata ~= '' and metadata or nil
     if takes_over == '1' then
         -- A late repeat of the grant must not pass for a takeover.
-        set('j', attempt)
-        set('b', '1')
+        options.turns, options.is_of_stream = attempt, true
     end
-    if is_repeat then set('z', attempt) end
-    return fields, until_ms, keep_ms(now_ms, until_ms, min_hold_ms)
+    options.repeated = is_repeat and attempt
+    return {
+        key = lock_key, attempt = attempt, claim = claim, owner = owner, fence = tonumber(granted_text), acquired_ms = now_ms,
+        ttl_ms = ttl_ms, until_ms = until_ms, options = options,
+    }
 end
 
--- Fast path for a claim whose record cannot be compact: nothing is known of the lock or the claim.
+-- Fast path for a claim with options: nothing is known of the lock or the claim.
 if #KEYS == 4 and limit == '' and channel == '' and may_grant == '1' then
     local lock_key, fence, ended, ticket = unpack(KEYS)
     local _, _, _, last_fence_seen = unpack(ARGV)
@@ -54,10 +46,9 @@ if #KEYS == 4 and limit == '' and channel == '' and may_grant == '1' then
         if granted_text then
             -- The first write: when memory is full, it fails before anything is done.
             call('SET', fence, granted_text)
-            local fields, until_ms, kept_ms = new_lease(claim_on(1), granted_text)
-            call('HSET', lock_key, unpack(fields))
-            call('PEXPIRE', lock_key, kept_ms)
-            return { attempt, GRANTED, now_ms, granted_text, now_ms, until_ms, '' }
+            local lease = new_lease(lock_key, claim_on(1), granted_text)
+            write_lease(lease, keep_ms(lease))
+            return { attempt, GRANTED, now_ms, granted_text, now_ms, lease.until_ms, '' }
         end
     end
 end

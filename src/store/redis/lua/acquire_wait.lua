@@ -6,6 +6,14 @@ local function keep_alive(lock)
     redis.call('PEXPIRE', queue_key(lock), math.max(TOMBSTONE_MS, tonumber(wait.liveness_ms)))
 end
 
+-- Notes the last sequence number that was given.
+local function note_last(lock, sequence_text)
+    lock.last = sequence_text
+    if not save_in_record(lock) then
+        redis.call('HSET', lock.key, 'w', sequence_text)
+    end
+end
+
 if wait and (first_block or may_grant == '0') then
     if is_new then
         sequence = now_us
@@ -43,9 +51,7 @@ if wait and (first_block or may_grant == '0') then
         -- Last, because only an existing key can expire.
         keep_alive(lock)
         if not lock.last or tonumber(lock.last) < sequence then
-            to_hash(lock)
-            lock.last = sequence_text
-            call('HSET', lock.key, 'w', sequence_text)
+            note_last(lock, sequence_text)
         end
         extend_ttl(lock.key, TOMBSTONE_MS)
         if is_new then

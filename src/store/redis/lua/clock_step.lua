@@ -14,42 +14,32 @@ local function announce_clock_step()
 end
 
 -- Shifts the times of a lease that was written before the clock was set back: it was acquired by now, ends its TTL from
--- now at the latest, or `lasts_max_ms`, and holds no longer than its max_hold. Returns its end and whether that has
--- changed; nothing if there is no such record.
-local function shift_lease(record, lasts_max_ms)
-    local times = redis.call('HMGET', record, 'u', 'a', 't', 'x')
-    if not times[1] then
-        return nil
+-- now at the latest, or `lasts_max_ms`, and holds no longer than its max_hold. Returns whether they have changed.
+local function shift_lease(lease, lasts_max_ms)
+    local behind_ms = math.max(lease.until_ms - now_ms - math.min(lease.ttl_ms, lasts_max_ms), 0)
+    if behind_ms == 0 and lease.acquired_ms <= now_ms then
+        return false
     end
-    local until_ms, acquired_ms, ceiling_ms = tonumber(times[1]), tonumber(times[2]), tonumber(times[4])
-    local behind_ms = math.max(until_ms - now_ms - math.min(tonumber(times[3]), lasts_max_ms), 0)
-    if behind_ms == 0 and acquired_ms <= now_ms then
-        return until_ms, false
-    end
-    local shifted_ms = math.min(acquired_ms - behind_ms, now_ms)
-    -- PEXPIRE first: it is allowed when memory is full, and a script that has written may keep writing.
-    redis.call('PEXPIRE', record, redis.call('PTTL', record))
-    until_ms = until_ms - behind_ms
+    local shifted_ms = math.min(lease.acquired_ms - behind_ms, now_ms)
+    local ceiling_ms = lease.options.ceiling_ms
+    lease.until_ms = lease.until_ms - behind_ms
     if ceiling_ms then
-        ceiling_ms = ceiling_ms - acquired_ms + shifted_ms
-        until_ms = math.min(until_ms, ceiling_ms)
-        redis.call('HSET', record, 'x', ceiling_ms)
+        ceiling_ms = ceiling_ms - lease.acquired_ms + shifted_ms
+        lease.until_ms = math.min(lease.until_ms, ceiling_ms)
+        lease.options.ceiling_ms = ceiling_ms
     end
-    redis.call('HSET', record, 'u', until_ms, 'a', shifted_ms)
+    lease.acquired_ms = shifted_ms
+    rewrite_lease(lease)
     announce_clock_step()
-    return until_ms, true
+    return true
 end
 
 -- Reads a lock, and corrects it if the clock was set back since it was stored.
 local function read(lock_key)
     local lock = read_stored(lock_key)
-    -- A compact record keeps the time of its grant, which is its fencing token, however late it is renewed.
-    if lock.holder and (lock.until_ms - now_ms > lock.ttl_ms or not lock.compact and lock.acquired_ms > now_ms) then
-        to_hash(lock)
-        shift_lease(lock_key, math.huge)
-        lock = read_stored(lock_key)
-    end
-    if lock.open_ms and lock.open_ms - now_ms > (lock.longest_ms or 0) then
+    if lock.lease then
+        shift_lease(lock.lease, math.huge)
+    elseif lock.open_ms and lock.open_ms - now_ms > (lock.longest_ms or 0) then
         lock.open_ms = now_ms + (lock.longest_ms or 0)
         redis.call('PEXPIRE', lock_key, redis.call('PTTL', lock_key))
         redis.call('HSET', lock_key, 'c', lock.open_ms)
@@ -58,20 +48,19 @@ local function read(lock_key)
     return lock
 end
 
--- Corrects the lease of one of several holders. Returns its end; nothing if the claim has none.
-local function shift_holder(lock, claim)
-    local record = holder_key(lock, claim)
-    local until_ms, is_shifted = shift_lease(record, lock.longest_ms or math.huge)
-    if is_shifted then
-        redis.call('ZADD', holders_key(lock), until_ms, claim .. redis.call('HGET', record, 'k'))
+-- Reads the lease of one of several holders, and corrects it. Nothing if the claim has none.
+local function read_holder(lock, claim)
+    local lease = load_lease(holder_key(lock, claim))
+    if lease and shift_lease(lease, lock.longest_ms or math.huge) then
+        redis.call('ZADD', holders_key(lock), lease.until_ms, claim .. lease.options.permits)
     end
-    return until_ms
+    return lease
 end
 
 -- Corrects an entry among the holders, with its lease if it has one.
 local function shift_entry(lock, member, end_ms)
     local end_max_ms = now_ms + lock.longest_ms
-    if not shift_holder(lock, string.sub(member, 1, 16)) and end_ms > end_max_ms then
+    if not read_holder(lock, string.sub(member, 1, 16)) and end_ms > end_max_ms then
         -- ZREM of nothing first: it is allowed when memory is full, and a script that has written may keep writing.
         redis.call('ZREM', holders_key(lock), '')
         redis.call('ZADD', holders_key(lock), end_max_ms, member)

@@ -1,35 +1,38 @@
 -- Included by scripts that end leases: events, and what an ended lease leaves behind.
 
--- include: times clock_step
+-- include: clock_step
 
--- Publishes an event if any process wants events. Without a record, the caller passes the owner.
+-- Publishes an event if any process wants events. Without a lease, the caller passes the owner.
 local published = 0
-local function publish_event(channel, kind, lock, record, owner)
+local function publish_event(channel, kind, lock, lease, owner)
     if channel == '' then
         return
     end
     published = published + 1
     local _, name = split_key(lock)
-    local lease = record and redis.call('HMGET', record, 'f', 'u', 'o') or {}
+    local lease_text = '- - ' .. (owner or '')
+    if lease then
+        lease_text = string.format('%.0f %.0f %s', lease.fence, lease.until_ms, lease.owner)
+    end
     -- Without the right to the channel, the operation succeeds all the same.
-    redis.pcall('PUBLISH', channel, string.format('%.0f.%d %s %s %s %s %s',
-        now_us, published, kind, name, lease[1] or '-', lease[2] or '-', lease[3] or owner or ''))
+    redis.pcall('PUBLISH', channel, string.format('%.0f.%d %s %s %s', now_us, published, kind, name, lease_text))
 end
 
--- Whether a repeated request has already changed a lease, by the repeats noted in its record.
-local function is_done(repeated, request)
+-- Whether a repeated request has already changed a lease.
+local function is_done(lease, request)
+    local repeated = lease.options.repeated
     return repeated and string.find(repeated, request, 1, true)
 end
 
--- Notes a repeated request in the record that it has changed.
-local function note_repeat(record, repeated, request)
-    redis.call('HSET', record, 'z', string.sub((repeated or '') .. request, -8 * REPEATED_MAX))
+-- Notes a repeated request in the lease that it changes.
+local function note_repeat(lease, request)
+    lease.options.repeated = string.sub((lease.options.repeated or '') .. request, -8 * REPEATED_MAX)
 end
 
--- Deletes the record of a lease, with all that only the holder needs; the queue stays.
+-- Deletes the record of a lock, with all that only its holders need; the queue stays.
 local function delete_lease(lock)
     redis.call('DEL', lock.key)
-    lock.holder, lock.limit, lock.open_ms, lock.longest_ms, lock.reserved_for = nil, nil, nil, nil, nil
+    lock.lease, lock.limit, lock.open_ms, lock.longest_ms, lock.reserved_for = nil, nil, nil, nil, nil
     if lock.last then
         redis.call('HSET', lock.key, 'w', lock.last)
         redis.call('PEXPIRE', lock.key, TOMBSTONE_MS)
@@ -45,22 +48,22 @@ local function start_cooldown(lock, open_ms)
     end
 end
 
--- Marks a claim whose lease expired. `attempt` made the grant, if no other request has received it.
-local function mark_expired(lock, claim, how, attempt, fence, permits, keep_ms)
-    local ended = ended_key(lock, claim)
-    local mark = how
-    if attempt then
+-- Marks the claim of an expired lease. If no request but the grant's has received the lease, the mark has its attempt,
+-- and the permits that it keeps taken.
+local function mark_expired(lock, lease, how)
+    local kept_ms = lease.until_ms + TOMBSTONE_MS - now_ms
+    if kept_ms <= 0 then
+        return
+    end
+    local ended = ended_key(lock, lease.claim)
+    local mark, attempt = how, lease.attempt
+    if attempt ~= NO_ATTEMPT and string.sub(lease.options.turns or attempt, 1, 8) == attempt then
         local before = redis.call('GET', ended) or ''
         local withdrawn = string.sub(before, 1, 1) == MARK_OPEN and string.sub(before, 2) or ''
-        local lease = struct.pack('>I8I4', tonumber(fence), tonumber(permits))
-        mark = how .. attempt .. lease .. withdrawn
+        local left = struct.pack('>I8I4', lease.fence, tonumber(lease.options.permits or 0))
+        mark = how .. attempt .. left .. withdrawn
     end
-    redis.call('SET', ended, mark, 'PX', keep_ms)
-end
-
--- The attempt that made a grant, if no other request has received it.
-local function unacknowledged_attempt(attempt, turns)
-    return attempt and attempt ~= NO_ATTEMPT and string.sub(turns or attempt, 1, 8) == attempt and attempt
+    redis.call('SET', ended, mark, 'PX', kept_ms)
 end
 
 -- How a claim ended, by its mark; nothing if it has not.
@@ -82,8 +85,5 @@ end
 
 -- How long a lock without a holder stays closed; 0 or less if it is open.
 local function closed_ms(lock)
-    if lock.holder then
-        return closed_until(lock.acquired_ms, lock.until_ms, lock.min_hold_ms, lock.lock_delay_ms) - now_ms
-    end
-    return (lock.open_ms or 0) - now_ms
+    return (lock.lease and closed_until(lock.lease) or lock.open_ms or 0) - now_ms
 end

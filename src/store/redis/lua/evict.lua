@@ -12,34 +12,30 @@ local lock
 local answer, listed, evicted = { request, now_ms, '0', 0 }, {}, 0
 
 local function evict_exclusive()
-    to_hash(lock)
+    local lease = lock.lease
     evicted = 1
-    add_listed(listed, lease_in(lock.key))
-    publish_event(channel, 'evicted', lock, lock.key)
-    local claim, delay_ms = lock.holder, tonumber(lock.lock_delay_ms) or 0
+    add_listed(listed, lease)
+    publish_event(channel, 'evicted', lock, lease)
     -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
     delete_lease(lock)
-    redis.call('SET', ended_key(lock, claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
-    start_cooldown(lock, now_ms + delay_ms)
+    redis.call('SET', ended_key(lock, lease.claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
+    start_cooldown(lock, now_ms + (lease.options.lock_delay_ms or 0))
 end
 
 local function evict_sharer(member)
-    local claim = string.sub(member, 1, 16)
-    local record = holder_key(lock, claim)
-    shift_holder(lock, claim)
-    local until_ms, delay_ms, fence = unpack(redis.call('HMGET', record, 'u', 'd', 'f'))
+    local lease = read_holder(lock, string.sub(member, 1, 16))
     -- A cool-down entry has no record.
-    if until_ms and tonumber(until_ms) > now_ms then
+    if lease and lease.until_ms > now_ms then
         evicted = evicted + 1
         if #listed < tonumber(listed_max) and listed_bytes_left >= 0 then
-            add_listed(listed, lease_in(record))
+            add_listed(listed, lease)
         end
-        publish_event(channel, 'evicted', lock, record)
-        redis.call('DEL', record)
-        redis.call('SET', ended_key(lock, claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
-        return_permits(lock, member, now_ms + (tonumber(delay_ms) or 0), fence)
-    elseif until_ms then
-        expire_holder(lock, member, channel)
+        publish_event(channel, 'evicted', lock, lease)
+        redis.call('DEL', lease.key)
+        redis.call('SET', ended_key(lock, lease.claim), MARK_EVICTED .. reason, 'PX', TOMBSTONE_MS)
+        return_permits(lock, member, now_ms + (lease.options.lock_delay_ms or 0), lease.fence)
+    elseif lease then
+        expire_holder(lock, member, lease, channel)
     end
 end
 
@@ -68,7 +64,7 @@ end
 
 lock = read(lock_key)
 -- A claim that was granted the lock exclusively between two steps did not hold when the eviction began.
-if cursor == '0' and lock.holder and lock.until_ms > now_ms then
+if cursor == '0' and lock.lease and lock.lease.until_ms > now_ms then
     evict_exclusive()
 elseif lock.limit then
     answer[3] = evict_sharers()

@@ -45,9 +45,23 @@ local function end_sharing_if_empty(lock)
     end
 end
 
--- Adds a claim to the holders; the caller writes its record.
-local function share(lock, claim, limit, permits, until_ms, kept_ms)
-    local holders = holders_key(lock)
+-- Ends a lease. What it held stays closed until `open_ms`.
+local function end_lease(lock, lease, open_ms)
+    -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
+    if lease == lock.lease then
+        delete_lease(lock)
+        start_cooldown(lock, open_ms)
+        return
+    end
+    redis.call('DEL', lease.key)
+    local member = lease.claim .. lease.options.permits
+    return_permits(lock, member, open_ms, lease.fence)
+    end_sharing_if_empty(lock)
+end
+
+-- Adds a lease to those of a shared lock, and writes its record.
+local function share(lock, lease, limit, permits)
+    local holders, kept_ms = holders_key(lock), keep_ms(lease)
     if lock.limit then
         lock.taken = redis.call('HINCRBY', lock.key, 'k', permits)
     else
@@ -55,30 +69,24 @@ local function share(lock, claim, limit, permits, until_ms, kept_ms)
         redis.call('HSET', lock.key, 's', limit, 'k', permits)
         lock.limit, lock.taken = limit, tonumber(permits)
     end
-    redis.call('ZADD', holders, until_ms, claim .. permits)
-    note_longest(lock, until_ms - now_ms)
+    redis.call('ZADD', holders, lease.until_ms, lease.claim .. permits)
+    note_longest(lock, lease.until_ms - now_ms)
     extend_ttl(holders, kept_ms)
     extend_ttl(lock.key, kept_ms)
+    lease.key, lease.options.limit, lease.options.permits = holder_key(lock, lease.claim), limit, permits
+    write_lease(lease, kept_ms)
 end
 
 -- Removes an expired entry from the holders, with its lease if it has one.
-local function expire_holder(lock, member, channel)
-    local claim = string.sub(member, 1, 16)
-    local record = holder_key(lock, claim)
-    local lease = redis.call('HMGET', record, 'u', 'a', 'i', 'd', 'f', 'r', 'j')
-    local open_ms = 0
-    if lease[1] then
-        local until_ms = tonumber(lease[1])
-        publish_event(channel, 'expired', lock, record)
-        -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
-        redis.call('DEL', record)
-        if until_ms + TOMBSTONE_MS > now_ms then
-            mark_expired(lock, claim, MARK_EXPIRED, unacknowledged_attempt(lease[6], lease[7]), lease[5],
-                string.sub(member, 17), until_ms + TOMBSTONE_MS - now_ms)
-        end
-        open_ms = closed_until(tonumber(lease[2]), until_ms, lease[3], lease[4])
+local function expire_holder(lock, member, lease, channel)
+    if not lease then
+        return return_permits(lock, member, 0)
     end
-    return_permits(lock, member, open_ms, lease[5])
+    publish_event(channel, 'expired', lock, lease)
+    -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
+    redis.call('DEL', lease.key)
+    mark_expired(lock, lease, MARK_EXPIRED)
+    return_permits(lock, member, closed_until(lease), lease.fence)
 end
 
 -- Removes expired entries from the holders.
@@ -86,25 +94,23 @@ local function expire_holders(lock, channel)
     shift_holders(lock)
     local over = redis.call('ZRANGEBYSCORE', holders_key(lock), '-inf', now_ms, 'LIMIT', 0, REAPED_MAX)
     for _, member in ipairs(over) do
-        expire_holder(lock, member, channel)
+        expire_holder(lock, member, load_lease(holder_key(lock, string.sub(member, 1, 16))), channel)
     end
     end_sharing_if_empty(lock)
 end
 
--- The record of a claim's lease if the claim holds, or why it does not: MARK_EXPIRED, or n for no record.
-local function record_of(lock, claim)
-    if lock.holder == claim then
-        if lock.until_ms <= now_ms then
-            return false, MARK_EXPIRED
-        end
-        to_hash(lock)
-        return lock.key
+-- The lease of a claim if it holds, or why it does not: MARK_EXPIRED, or n for no record.
+local function lease_of(lock, claim)
+    local lease
+    if lock.lease and lock.lease.claim == claim then
+        lease = lock.lease
+    elseif lock.limit then
+        lease = read_holder(lock, claim)
     end
-    if lock.limit then
-        local until_ms = shift_holder(lock, claim)
-        if until_ms then
-            return until_ms > now_ms and holder_key(lock, claim), MARK_EXPIRED
-        end
+    if not lease then
+        return nil, 'n'
+    elseif lease.until_ms <= now_ms then
+        return nil, MARK_EXPIRED
     end
-    return false, 'n'
+    return lease
 end

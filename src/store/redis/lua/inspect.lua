@@ -9,13 +9,10 @@ local request, channel = ARGV[1], ARGV[2]
 local lock = read(lock_key)
 if lock.limit then
     expire_holders(lock, channel)
-elseif channel ~= '' and lock.holder and lock.until_ms <= now_ms then
+elseif channel ~= '' and lock.lease and lock.lease.until_ms <= now_ms and not lock.lease.options.is_published then
     -- Events are wanted: publish now what has expired since the last inspection.
-    to_hash(lock)
-    -- HDEL of nothing first: it is allowed when memory is full, and a script that has written may keep writing.
-    call('HDEL', lock.key, '')
-    if call('HSETNX', lock.key, 'y', '') == 1 then
-        publish_event(channel, 'expired', lock, lock.key)
-    end
+    lock.lease.options.is_published = true
+    rewrite_lease(lock.lease)
+    publish_event(channel, 'expired', lock, lock.lease)
 end
 return { request, now_ms, view(lock) }

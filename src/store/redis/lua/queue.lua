@@ -8,8 +8,9 @@
 -- A ticket is what is known of a claim while it waits and for a while after: sequence number, limit (- for an exclusive
 -- claim), permits, how many locks the claim has, the process where it waits or waited, the earliest time (us) at which
 -- the client can have made the request there, owner.
--- The lock itself has w, the last sequence number given, as long as there may be waiters; and while it is reserved for
--- a process, p the process, v the end (ms) of the reservation, and g its length.
+-- The lock itself has the last sequence number given, as long as there may be waiters; and while it is reserved for a
+-- process, that process, the end (ms) of the reservation, and its length. These are the fields w, p, v and g of its hash,
+-- or options of its record: last, reserved_for, reservation_until_ms and reservation_ms.
 -- A reservation that is found expired is extended once.
 
 -- include: state
@@ -26,6 +27,43 @@ end
 
 local function ticket_key(lock, claim)
     return split_key(lock) .. 't:' .. claim
+end
+
+-- Writes the queue of a lock into its record, if it has one; its hash changes by fields.
+local function save_in_record(lock)
+    local lease = lock.lease
+    if not lease then
+        return false
+    end
+    local options, is_reserved = lease.options, lock.reserved_for
+    options.last, options.reserved_for = lock.last or nil, is_reserved or nil
+    options.reservation_until_ms = is_reserved and lock.reservation_until_ms or nil
+    options.reservation_ms = is_reserved and lock.reservation_ms or nil
+    rewrite_lease(lease)
+    return true
+end
+
+local function withdraw_reservation(lock)
+    lock.reserved_for = nil
+    if not save_in_record(lock) then
+        redis.call('HDEL', lock.key, 'p', 'v', 'g')
+    end
+end
+
+-- Reserves the lock for a process.
+local function reserve_for(lock, process, lasts_ms)
+    lock.reserved_for, lock.reservation_until_ms, lock.reservation_ms = process, now_ms + lasts_ms, lasts_ms
+    if not save_in_record(lock) then
+        redis.call('HSET', lock.key, 'p', process, 'v', lock.reservation_until_ms, 'g', lasts_ms)
+    end
+end
+
+-- Notes that no claim waits for the lock.
+local function forget_queue(lock)
+    lock.last, lock.reserved_for = nil, nil
+    if not save_in_record(lock) then
+        redis.call('HDEL', lock.key, 'w', 'p', 'v', 'g')
+    end
 end
 
 -- Reads a ticket.

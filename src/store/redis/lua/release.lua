@@ -11,53 +11,54 @@
 
 -- Fast path: the claim holds the lock exclusively and by no stream, no process wants events, and nothing closes the
 -- lock. A caller is the request (8 bytes), the claim (16) and here the process (16) and the number of the database;
--- lease.lua describes the compact record.
-if #KEYS == 2 and #ARGV == 1 then
+-- record.lua describes the record, and its end.
+local record = #KEYS == 2 and #ARGV == 1 and call('MGET', KEYS[1])[1]
+local fence, until_ms = 0, 0
+if record and string.sub(record, 10, 25) == string.sub(ARGV[1], 9, 24) then
+    fence, until_ms = struct.unpack('>I7I6', record, #record - 12)
+end
+if until_ms > now_ms then
     local lock_key, caller = KEYS[1], ARGV[1]
-    local record = call('MGET', lock_key)[1]
-    if record and string.sub(record, 10, 25) == string.sub(caller, 9, 24) then
-        local granted_us, until_ms = struct.unpack('>I8I6', record, #record - 13)
-        if until_ms > now_ms then
-            -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
-            call('DEL', lock_key)
-            call('SET', KEYS[2], MARK_RELEASED, 'PX', TOMBSTONE_MS_TEXT)
-            -- The clock may have been set back since the grant.
-            local held_ms = now_ms - (granted_us - granted_us % 1000) / 1000
-            return string.sub(caller, 1, 8) .. FREED_TEXT .. struct.pack('>I6', held_ms > 0 and held_ms or 0)
+    local acquired_ms, options = (fence - fence % 1000) / 1000, nil
+    if string.sub(record, 9, 9) == WITH_OPTIONS then
+        local _, packed = cmsgpack.unpack(string.sub(record, 32, -14))
+        options, acquired_ms = packed, packed.acquired_ms or acquired_ms
+    end
+    -- The clock may have been set back since the grant.
+    local held = now_ms > acquired_ms and struct.pack('>I6', now_ms - acquired_ms) or NO_TIME
+    if not options then
+        -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
+        call('DEL', lock_key)
+        call('SET', KEYS[2], MARK_RELEASED, 'PX', TOMBSTONE_MS_TEXT)
+        return string.sub(caller, 1, 8) .. FREED_TEXT .. held
+    end
+    local is_released = now_ms >= acquired_ms and not (options.min_hold_ms or options.is_of_stream)
+    local slot, name = string.match(lock_key, LOCK_KEY_PATTERN)
+    local last, process = options.last, nil
+    if is_released and last then
+        -- queue.lua describes the queue. The lock is reserved for the head waiter, as long as nothing in the queue
+        -- needs repair.
+        local head = call('ZRANGE', slot .. 'q:' .. name, 0, 0, 'WITHSCORES')
+        process = head[1]
+        local first = process and call('ZRANGE', slot .. 'w:' .. process .. ':' .. name, 0, 0, 'WITHSCORES') or {}
+        -- With a key that never exists, because the slot may be moving: see lease.lua.
+        local ticket = first[1] and first[2] == head[2] and redis.pcall('MGET', slot .. 't:' .. first[1], slot .. 'x')[1]
+        is_released = ticket and string.match(ticket, '^%d+ %S+ %d+ %d+ (%x+) ') == process
+    end
+    if is_released then
+        call('DEL', lock_key)
+        call('SET', KEYS[2], MARK_RELEASED, 'PX', TOMBSTONE_MS_TEXT)
+        if process then
+            call('HSET', lock_key, 'w', last, 'p', process, 'v', now_ms + RESERVATION_MS, 'g', RESERVATION_MS_TEXT)
+            call('PEXPIRE', lock_key, TOMBSTONE_MS_TEXT)
         end
-    elseif not record then
-        -- MGET returns nil for a hash.
-        record = call('HMGET', lock_key, 'h', 'u', 'a', 'i', 'w', 'b')
-        local is_held = record[1] == string.sub(caller, 9, 24) and tonumber(record[2]) > now_ms and not record[4]
-            and now_ms >= tonumber(record[3]) and not record[6]
-        local request, held = string.sub(caller, 1, 8), is_held and struct.pack('>I6', now_ms - record[3])
-        local last = record[5]
-        if is_held and not last then
-            call('DEL', lock_key)
-            call('SET', KEYS[2], MARK_RELEASED, 'PX', TOMBSTONE_MS_TEXT)
-            return request .. FREED_TEXT .. held
-        elseif is_held then
-            -- queue.lua describes the queue. The lock is reserved for the head waiter, as long as nothing in the queue
-            -- needs repair.
-            local slot, name = string.match(lock_key, LOCK_KEY_PATTERN)
-            local head = call('ZRANGE', slot .. 'q:' .. name, 0, 0, 'WITHSCORES')
-            local process = head[1]
-            local first = process and call('ZRANGE', slot .. 'w:' .. process .. ':' .. name, 0, 0, 'WITHSCORES') or {}
-            -- With a key that never exists, because the slot may be moving: see lease.lua.
-            local ticket = first[1] and first[2] == head[2] and redis.pcall('MGET', slot .. 't:' .. first[1], slot .. 'x')[1]
-            if ticket and string.match(ticket, '^%d+ %S+ %d+ %d+ (%x+) ') == process then
-                call('DEL', lock_key)
-                call('SET', KEYS[2], MARK_RELEASED, 'PX', TOMBSTONE_MS_TEXT)
-                call('HSET', lock_key, 'w', last, 'p', process, 'v', now_ms + RESERVATION_MS, 'g', RESERVATION_MS_TEXT)
-                call('PEXPIRE', lock_key, TOMBSTONE_MS_TEXT)
-                if process == string.sub(caller, 25, 40) then
-                    return request .. FREED_FOR_CALLER_TEXT .. held
-                end
-                -- Without the right to the channel, the lock is released all the same.
-                redis.pcall('PUBLISH', WAKE_CHANNEL .. process, name)
-                return request .. FREED_TEXT .. held
-            end
+        if process == string.sub(caller, 25, 40) then
+            return string.sub(caller, 1, 8) .. FREED_FOR_CALLER_TEXT .. held
+        elseif process then
+            -- Without the right to the channel, the lock is released all the same.
+            redis.pcall('PUBLISH', WAKE_CHANNEL .. process, name)
         end
+        return string.sub(caller, 1, 8) .. FREED_TEXT .. held
     end
 end
 
@@ -74,43 +75,37 @@ if not_after and now_us > tonumber(not_after) then
 end
 
 local function free(lock, ended)
-    local lease = redis.call('HMGET', lock.record, 'a', 'i', 'k', 'f', 'b')
-    local is_of_stream = lease[5] and 1 or 0
-    local acquired_ms = tonumber(lease[1])
+    local lease = lock.held
+    local options = lease.options
+    local is_of_stream = options.is_of_stream and 1 or 0
     -- Both count from the grant, which lies in the future if the clock was set back since.
-    local held_ms = math.max(now_ms - acquired_ms, 0)
-    local open_ms = now_ms + (tonumber(lease[2]) or 0) - held_ms
-    publish_event(channel, 'released', lock, lock.record)
-    -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
-    if lock.record == lock.key then
-        delete_lease(lock)
-        start_cooldown(lock, open_ms)
-    else
-        redis.call('DEL', lock.record)
-        return_permits(lock, lock.claim .. lease[3], open_ms, lease[4])
-        end_sharing_if_empty(lock)
-    end
+    local held_ms = math.max(now_ms - lease.acquired_ms, 0)
+    local open_ms = now_ms + (options.min_hold_ms or 0) - held_ms
+    publish_event(channel, 'released', lock, lease)
+    end_lease(lock, lease, open_ms)
     redis.call('SET', ended, MARK_RELEASED, 'PX', TOMBSTONE_MS)
     if is_of_stream == 1 then
         -- The stream learns it at once. Without the right to channels, it learns it at its next renewal.
         local _, name = split_key(lock)
-        redis.pcall('PUBLISH', RELEASES_CHANNEL .. caller(1, 41, -1), lock.claim .. name)
+        redis.pcall('PUBLISH', RELEASES_CHANNEL .. caller(1, 41, -1), lease.claim .. name)
     end
     reserve(lock)
     return { FREED, held_ms, is_of_stream }
 end
 
 local function step_back(lock)
-    redis.call('HDEL', lock.record, 'r')
-    local record = redis.call('HMGET', lock.record, 'n', 'z', 'a', 'u', 'i', 'd')
-    local was_done = is_done(record[2], request)
-    if not was_done and tonumber(hold_count) < tonumber(record[1] or 1) then
-        redis.call('HSET', lock.record, 'n', hold_count)
+    local lease = lock.held
+    local options = lease.options
+    local was_done = is_done(lease, request)
+    lease.attempt = NO_ATTEMPT
+    if not was_done and tonumber(hold_count) < (options.hold_count or 1) then
+        options.hold_count = tonumber(hold_count)
     end
     if is_repeat and not was_done then
-        note_repeat(lock.record, record[2], request)
+        note_repeat(lease, request)
     end
-    return { STEPPED_BACK, closed_until(record[3], record[4], record[5], record[6]) - now_ms, lease_in(lock.record) }
+    rewrite_lease(lease)
+    return { STEPPED_BACK, closed_until(lease) - now_ms, lease_fields(lease) }
 end
 
 local function leave_queue(lock, ended, ticket)
@@ -126,9 +121,9 @@ for number = 1, #KEYS / 2 do
     local lock, ended = read(KEYS[number * 2 - 1]), KEYS[number * 2]
     lock.claim = caller(number, 9, 24)
     local how
-    lock.record, how = record_of(lock, lock.claim)
+    lock.held, how = lease_of(lock, lock.claim)
     local came_to
-    if lock.record then
+    if lock.held then
         came_to = hold_count == '' and free(lock, ended) or step_back(lock)
     else
         local mark = why_not(how, ended)

@@ -12,17 +12,6 @@ local function reindex(lock, process)
     end
 end
 
-local function withdraw_reservation(lock)
-    redis.call('HDEL', lock.key, 'p', 'v', 'g')
-    lock.reserved_for = nil
-end
-
--- Reserves the lock for a process.
-local function reserve_for(lock, process, lasts_ms)
-    lock.reserved_for, lock.reservation_until_ms, lock.reservation_ms = process, now_ms + lasts_ms, lasts_ms
-    redis.call('HSET', lock.key, 'p', process, 'v', lock.reservation_until_ms, 'g', lasts_ms)
-end
-
 -- How long the lock is still reserved; 0 or less if the reservation is over. One with more time left than its length
 -- was made before the clock was set back.
 local function reservation_left_ms(lock)
@@ -56,8 +45,7 @@ local function first_waiter(lock)
     for _ = 1, PASSED_OVER_MAX do
         local process = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
         if not process[1] then
-            redis.call('HDEL', lock.key, 'w', 'p', 'v', 'g')
-            lock.last, lock.reserved_for = nil, nil
+            forget_queue(lock)
             return nil
         end
         local process_queue = process_queue_key(lock, process[1])

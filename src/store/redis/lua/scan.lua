@@ -9,19 +9,19 @@ local request, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
 local keys, held = found[2], 0
 local answer = { request, 0, found[1], 0 }
--- MGET returns nil for a hash, where GET would fail. The last 6 bytes of a compact record are its end.
-local compact = keys[1] and call('MGET', unpack(keys)) or {}
+-- MGET returns nil for a hash, where GET would fail.
+local records = keys[1] and call('MGET', unpack(keys)) or {}
 for index, key in ipairs(keys) do
-    local record = compact[index]
-    record = record and { (struct.unpack('>I6', record, #record - 5)) } or call('HMGET', key, 'u', 's', 'w')
-    local is_held = record[1] and tonumber(record[1]) > now_ms
-    if record[2] and not is_held then
+    local lease = records[index] and unpack_lease(key, records[index])
+    local lock = lease and {} or call('HMGET', key, 's', 'w')
+    local is_held, is_waited_for = lease and lease.until_ms > now_ms, lease and lease.options.last or lock[2]
+    if lock[1] then
         is_held = sharers({ key = key }) > 0
     end
     if is_held then
         held = held + 1
     end
-    if is_held or record[3] then
+    if is_held or is_waited_for then
         answer[#answer + 1] = key
     end
 end

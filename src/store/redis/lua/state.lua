@@ -10,9 +10,9 @@ end
 -- Adds a lease to those that the answer lists. The first lease without room ends the list, so that nothing more is read
 -- in vain.
 local function add_listed(leases, lease)
-    listed_bytes_left = listed_bytes_left - #(lease[6] or '') - #(lease[7] or '')
+    listed_bytes_left = listed_bytes_left - #lease.owner - #(lease.options.metadata or '')
     if listed_bytes_left >= 0 then
-        leases[#leases + 1] = lease
+        leases[#leases + 1] = lease_fields(lease)
     end
 end
 
@@ -40,8 +40,8 @@ local function shared_by(lock)
         local members = redis.call('ZRANGEBYSCORE', holders_key(lock), '(' .. now_ms, '+inf', 'LIMIT', offset, step)
         for _, member in ipairs(members) do
             if #leases < listed_of_lock_max and listed_bytes_left >= 0 and not is_cooldown(member) then
-                local lease = lease_in(holder_key(lock, string.sub(member, 1, 16)))
-                if lease[1] then
+                local lease = load_lease(holder_key(lock, string.sub(member, 1, 16)))
+                if lease then
                     add_listed(leases, lease)
                 else
                     total = total - 1
@@ -59,10 +59,10 @@ end
 -- The state of a lock: h with the number of holders and the leases that end first, c with the ms that it stays closed,
 -- or f.
 local function state(lock)
-    if lock.holder and lock.until_ms > now_ms then
+    if lock.lease and lock.lease.until_ms > now_ms then
         local leases = {}
         if listed_bytes_left >= 0 then
-            add_listed(leases, lock.compact or lease_in(lock.key))
+            add_listed(leases, lock.lease)
         end
         return { HELD, 1, leases }
     end
@@ -80,8 +80,8 @@ end
 -- What keeps a lock from a claim, and for how long at most without further operations: h holders, c it is closed, l
 -- another limit. Nothing if the lock admits it. `limit` is empty for an exclusive claim.
 local function conflict(lock, limit, permits)
-    if lock.holder and lock.until_ms > now_ms then
-        return HELD, lock.until_ms - now_ms
+    if lock.lease and lock.lease.until_ms > now_ms then
+        return HELD, lock.lease.until_ms - now_ms
     end
     if not lock.limit then
         local left_ms = closed_ms(lock)

@@ -18,57 +18,47 @@ end
 
 -- Takes an attempt that no client has received out of the turns of a lease: the lease goes back to the attempt before,
 -- whose stream may be open. The grant itself has none before it.
-local function undo_turn(record, turns, from, has_right)
-    -- HDEL first: it is allowed when memory is full, and a script that has written may keep writing.
-    redis.call('HDEL', record, has_right and 'r' or '')
-    local before = string.sub(turns, from - 8, from - 1)
-    redis.call('HSET', record, 'j', string.sub(turns, 1, from - 1) .. string.sub(turns, from + 8))
-    if has_right and before ~= NO_ATTEMPT then
-        redis.call('HSET', record, 'r', before)
+local function undo_turn(lease, turns, from)
+    if lease.attempt == attempt then
+        lease.attempt = string.sub(turns, from - 8, from - 1)
     end
+    lease.options.turns = string.sub(turns, 1, from - 1) .. string.sub(turns, from + 8)
+    rewrite_lease(lease)
 end
 
 -- Whether the lease is to end, now that the attempt is undone or its stream is closed.
-local function end_turn(record)
-    local lease = redis.call('HMGET', record, 'r', 'j')
-    local has_right, turns = lease[1] == attempt, lease[2] or lease[1] or ''
+local function end_turn(lease)
+    local has_right, turns = lease.attempt == attempt, lease.options.turns or lease.attempt
     local from = turn_of(turns)
     if not from then
         return false
     end
     local is_granted_to = from == 1
     if is_close == '0' and not is_granted_to and not (has_right and string.sub(turns, from - 8, from - 1) == CLOSED_ATTEMPT) then
-        undo_turn(record, turns, from, has_right)
+        undo_turn(lease, turns, from)
         return false
     end
     if not has_right then
-        redis.call('HDEL', record, '')
-        redis.call('HSET', record, 'j', string.sub(turns, 1, from - 1) .. CLOSED_ATTEMPT .. string.sub(turns, from + 8))
+        lease.options.turns = string.sub(turns, 1, from - 1) .. CLOSED_ATTEMPT .. string.sub(turns, from + 8)
+        rewrite_lease(lease)
     end
     return has_right
 end
 
 -- Ends a lease. If undone, it closes nothing, even if it expired before any other request received it. A lease that
 -- was in use (is_close, or taken over) closes the lock like a release does; if it has expired, it stays so.
-local function roll_back(lock, record, claim)
-    local granted_text, acquired_ms, until_ms, min_hold_ms, permits, turns = unpack(redis.call('HMGET', record, 'f', 'a', 'u', 'i', 'k', 'j'))
-    local was_in_use = is_close == '1' or string.sub(turns or attempt, 1, 8) ~= attempt
-    if was_in_use and tonumber(until_ms) <= now_ms then
+local function roll_back(lock, lease)
+    local options = lease.options
+    local was_in_use = is_close == '1' or string.sub(options.turns or attempt, 1, 8) ~= attempt
+    if was_in_use and lease.until_ms <= now_ms then
         return
     end
     -- It counts from the grant, which lies in the future if the clock was set back since.
-    local held_ms = math.max(now_ms - acquired_ms, 0)
-    local open_ms = was_in_use and now_ms + (tonumber(min_hold_ms) or 0) - held_ms or 0
+    local held_ms = math.max(now_ms - lease.acquired_ms, 0)
+    local open_ms = was_in_use and now_ms + (options.min_hold_ms or 0) - held_ms or 0
     ended_count = ended_count + 1
-    publish_event(channel, 'released', lock, record)
-    if record == lock.key then
-        delete_lease(lock)
-        start_cooldown(lock, open_ms)
-    else
-        redis.call('DEL', record)
-        return_permits(lock, claim .. permits, open_ms, granted_text)
-        end_sharing_if_empty(lock)
-    end
+    publish_event(channel, 'released', lock, lease)
+    end_lease(lock, lease, open_ms)
     reserve(lock)
 end
 
@@ -88,13 +78,9 @@ end
 
 for number = 1, #KEYS / 2 do
     local lock, ended, claim = read(KEYS[number * 2 - 1]), KEYS[number * 2], ARGV[3 + number]
-    local record = lock.limit and shift_holder(lock, claim) and holder_key(lock, claim)
-    if lock.holder == claim and (not lock.compact or lock.attempt == attempt) then
-        to_hash(lock)
-        record = lock.key
-    end
-    if record and end_turn(record) then
-        roll_back(lock, record, claim)
+    local lease = lock.limit and read_holder(lock, claim) or lock.lease
+    if lease and lease.claim == claim and end_turn(lease) then
+        roll_back(lock, lease)
     end
     -- One attempt may send several requests: a late one must not be granted what was rolled back.
     local mark = call('GET', ended) or MARK_OPEN
