@@ -11,6 +11,7 @@ mod exit;
 mod flags;
 mod healthcheck;
 mod key_files;
+mod keys;
 mod leading_flags;
 mod locks;
 mod manual;
@@ -75,6 +76,8 @@ enum CliError {
     Client(#[from] ClientError),
     #[error(transparent)]
     Manual(#[from] manual::ManualError),
+    #[error(transparent)]
+    Keys(#[from] keys::KeysError),
 }
 
 impl CliError {
@@ -84,6 +87,7 @@ impl CliError {
             Self::Serve(_) | Self::Unhealthy(_) => Exit::Failed,
             Self::Client(error) => error.exit(),
             Self::Manual(_) => Exit::Internal,
+            Self::Keys(error) => error.exit(),
         }
     }
 }
@@ -150,6 +154,7 @@ fn dispatch(matches: &ArgMatches, environment: Environment) -> Result<Exit, CliE
         Some(("man", matches)) => Ok(manual::man(matches)?),
         Some(("openapi", _)) => Ok(output::show(&http::openapi::json())),
         Some(("doctor", matches)) => Ok(doctor::run(matches, &environment)?),
+        Some(("keys", matches)) => Ok(keys::run(matches, &environment)?),
         Some(("config", matches)) => config::run(matches, environment),
         Some((name, _)) => unreachable!("clap knows no command {name}"),
     }
@@ -179,6 +184,7 @@ pub fn command() -> Command {
         .subcommand(watch::command())
         .subcommand(healthcheck::command())
         .subcommand(config::command())
+        .subcommand(keys::command())
         .subcommand(doctor::command())
         .subcommand(Command::new("openapi").about("Print the OpenAPI document"))
         .subcommands(manual::commands())

@@ -6,7 +6,9 @@
 
 mod auth;
 mod error;
+mod key_hash;
 pub mod keys;
+mod keys_file;
 mod layers;
 mod log;
 mod secret;
@@ -26,6 +28,8 @@ use settings::UpperBound;
 
 pub use auth::{API_KEY_CHARS_MAX, ApiKey, Auth, AuthConfig, Keys};
 pub use error::{ConfigError, Origin};
+pub use key_hash::KeyHash;
+pub use keys_file::{KeysFile, PrincipalEntry};
 pub use layers::{Sources, UnreadVariable, check_variables};
 pub use log::{LogConfig, LogFormat, LogRequests};
 pub use secret::Secret;
@@ -121,6 +125,15 @@ impl Config {
             log: LogConfig::parse(settings)?,
             unread: Vec::new(),
         })
+    }
+
+    /// Whether SIGHUP has anything to reload.
+    #[must_use]
+    pub fn reloads(&self) -> bool {
+        match &self.auth {
+            Auth::Open => false,
+            Auth::Keys(keys) => keys.file.is_some(),
+        }
     }
 
     /// Settings that are valid but risky, as sentences for the log.

@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CliError, Exit, key_files};
 use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
-use crate::http::{self, Access, App, Failures, KeyRing, KnownHosts};
+use crate::http::{self, Access, App, Failures, KnownHosts};
 use crate::limits::Refusals;
-use crate::server::shutdown::{self, StopSignals};
+use crate::server::shutdown::{self, ReloadSignals, StopSignals};
 use crate::server::{Drained, Server, Workers, descriptors};
 use crate::service::metrics::LockMetrics;
 use crate::service::{self, LockService};
@@ -72,10 +72,11 @@ fn run_until_stopped(config: &Config, log: &LogWriter) -> Result<Exit, ServeErro
 /// Serves until the drain after the first signal has finished, or until a second signal.
 async fn until_stopped(config: &Config, log: &LogWriter) -> Result<Exit, ServeError> {
     outlive_file_limit()?;
-    let signals = StopSignals::listen()?;
+    let reloads = ReloadSignals::listen(config.reloads())?;
+    let signals = StopSignals::listen(config.reloads())?;
     let draining = CancellationToken::new();
     tokio::select! {
-        served = serve(config, log, draining.clone()) => served.map(|()| Exit::Done),
+        served = serve(config, log, reloads, draining.clone()) => served.map(|()| Exit::Done),
         second = signals.announce(draining) => Ok(Exit::Stopped(second)),
     }
 }
@@ -91,6 +92,7 @@ fn outlive_file_limit() -> io::Result<()> {
 async fn serve(
     config: &Config,
     log: &LogWriter,
+    reloads: ReloadSignals,
     draining: CancellationToken,
 ) -> Result<(), ServeError> {
     let metrics = Arc::new(Metrics::with_buckets(&buckets()));
@@ -141,7 +143,7 @@ async fn serve(
         ) => drained,
         never = upkeep(&metrics) => match never {},
         never = service.run_checks() => match never {},
-        never = follow_keys(config, &access, &metrics) => match never {},
+        never = follow_keys(config, &access, &metrics, reloads) => match never {},
         never = serve_admin => match never {},
     };
     // The service's background tasks run on the workers, so the workers are dropped after it.
@@ -253,18 +255,30 @@ fn access(config: &Config) -> Access {
     match &config.auth {
         Auth::Open => Access::Open(KnownHosts::new(config.listen, config.server.hosts.clone())),
         Auth::Keys(keys) => Access::Keys(
-            KeyRing::new(key_files::roles(keys)),
+            key_files::ring(keys),
             Failures::new(config.auth_config.failures_max),
         ),
     }
 }
 
 /// Reloads the keys when their files change, if keys are configured.
-async fn follow_keys(config: &Config, access: &Access, metrics: &Metrics) -> Infallible {
+async fn follow_keys(
+    config: &Config,
+    access: &Access,
+    metrics: &Metrics,
+    reloads: ReloadSignals,
+) -> Infallible {
     let counts = key_files::RereadCounts::new(metrics);
+    let current = access.clone();
+    metrics.sampled_gauge(
+        "leasehold_key_files_outdated",
+        "Whether the valid keys are older than their files, which cannot be used.",
+        &[],
+        move || f64::from(u8::from(current.keys_are_current() == Some(false))),
+    );
     if let (Auth::Keys(keys), Access::Keys(ring, _)) = (&config.auth, access) {
         let interval = config.auth_config.reread_interval;
-        key_files::follow(keys.clone(), ring.clone(), interval, counts).await
+        key_files::follow((**keys).clone(), ring.clone(), interval, counts, reloads).await
     } else {
         std::future::pending().await
     }

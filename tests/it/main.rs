@@ -27,6 +27,7 @@ mod fencing;
 mod file;
 mod generated;
 mod history;
+mod key_reload;
 mod late_answers;
 mod limits;
 mod main_job;

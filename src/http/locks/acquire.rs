@@ -1,5 +1,6 @@
 //! `POST`: acquires one lock or several, and waits for them if the client asks for that.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use axum::response::Response;
 use super::grant::{self, Format};
 use super::{EVENT_STREAM, HeaderToken, RouteForm, hold, lock_names, preferred};
 use crate::domain::{
-    Bounds, Claim, Granted, HoldCount, LockNames, Metadata, Mode, Owner, Share, Token,
+    Bounds, Claim, Granted, HoldCount, LockNames, Metadata, Mode, Owner, Share, Token, Verb,
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
@@ -60,7 +61,11 @@ pub(in crate::http) async fn acquire(
         RouteForm::Multi => &ACQUIRE_SEVERAL_FIELDS,
     };
     let bounds = &app.settings().bounds;
-    let acquire_request = acquire_request(names, token, fields, known, bounds)?;
+    let mut acquire_request = acquire_request(names, token, fields, known, bounds)?;
+    let claim = &mut acquire_request.claim;
+    let access = &app.settings().access;
+    access.permit(&requester, Verb::Acquire, &claim.names)?;
+    claim.owner = requester.owner(mem::take(&mut claim.owner));
     if format.media_type == EVENT_STREAM {
         return match route_form {
             // Boxed, so that the futures of other requests need no space for a stream.

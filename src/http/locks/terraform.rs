@@ -3,6 +3,7 @@
 //! The id that Terraform makes for each run is the token of the claim. Terraform shows it to others, and takes a status
 //! other than 200 for a failure.
 
+use std::slice;
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -19,7 +20,7 @@ use super::grant::{self, Format};
 use super::{HeaderToken, RouteForm, lock_name, release};
 use crate::domain::{
     Bounds, Claim, Conflict, ConflictKind, LockName, Metadata, NotHeld, Owner, Refused, Released,
-    Token, text,
+    Token, Verb, text,
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
@@ -116,12 +117,14 @@ async fn lock(
     options: Options,
     format: &Format,
 ) -> Result<Response, Problem> {
+    let access = &app.settings().access;
+    access.permit(&requester, Verb::Acquire, slice::from_ref(&name))?;
     let info = LockInfo::of(body)?;
     let token = Token::parse(&info.id)?;
     let text = serde_json::to_string(&info).expect("it has string keys");
     let claim = Arc::new(Claim {
         // A name that is too long is left out here; nobody is refused a lock for the name of a machine.
-        owner: Owner::new(&info.who).unwrap_or_default(),
+        owner: requester.owner(Owner::new(&info.who).unwrap_or_default()),
         metadata: Some(Metadata::from_json_object(&text)?),
         ..Claim::plain(name.into(), token, options.ttl)
     });
@@ -186,6 +189,8 @@ async fn unlock(
         let (token, fields) = (HeaderToken::of(&HeaderMap::new()), Fields::none());
         return release::evict(app, requester, name, token, fields).await;
     }
+    let access = &app.settings().access;
+    access.permit(&requester, Verb::Acquire, slice::from_ref(&name))?;
     let info = LockInfo::of(body)?;
     let token = Token::parse(&info.id)?;
     let service = app.admit(Operation::Keep(1), &requester).await?;
