@@ -16,6 +16,7 @@ mod leading_flags;
 mod locks;
 mod manual;
 mod output;
+mod outputs;
 mod run;
 mod say;
 mod serve;

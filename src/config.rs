@@ -4,6 +4,7 @@
 //! `config/leasehold.toml`, which is compiled in and is the only list of keys. Everything is parsed once, before any
 //! socket opens. Nothing here knows HTTP, Redis or the process: arguments and environment are passed in.
 
+mod audit;
 mod auth;
 mod error;
 mod key_hash;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use crate::domain::Bounds;
 use settings::UpperBound;
 
+pub use audit::{AuditConfig, AuditOutput};
 pub use auth::{API_KEY_CHARS_MAX, ApiKey, Auth, AuthConfig, Keys};
 pub use error::{ConfigError, Origin};
 pub use key_hash::KeyHash;
@@ -66,6 +68,8 @@ pub struct Config {
     pub redis: RedisConfig,
     /// Logs.
     pub log: LogConfig,
+    /// The audit stream.
+    pub audit: AuditConfig,
     /// Variables of other programs that are set, and those that would be read instead.
     pub unread: Vec<UnreadVariable>,
 }
@@ -123,6 +127,7 @@ impl Config {
             },
             redis,
             log: LogConfig::parse(settings)?,
+            audit: AuditConfig::parse(settings)?,
             unread: Vec::new(),
         })
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrics::Counter;
 
 use crate::config::Keys;
-use crate::http::{KeyRing, Role};
+use crate::http::{Audit, KeyRing, Role};
 use crate::server::shutdown::ReloadSignals;
 use crate::telemetry::Metrics;
 
@@ -64,6 +64,7 @@ pub(super) async fn follow(
     ring: KeyRing,
     interval: Duration,
     counts: RereadCounts,
+    audit: Audit,
     mut reloads: ReloadSignals,
 ) -> Infallible {
     if !keys.are_from_files() {
@@ -73,6 +74,7 @@ pub(super) async fn follow(
         keys,
         ring,
         counts,
+        audit,
         last_problem: None,
     };
     loop {
@@ -88,6 +90,7 @@ struct Follower {
     keys: Keys,
     ring: KeyRing,
     counts: RereadCounts,
+    audit: Audit,
     /// The problem that has been reported. It is reported again only if somebody asks, or after it has changed.
     last_problem: Option<String>,
 }
@@ -110,6 +113,7 @@ impl Follower {
             replace(&self.ring, &keys);
             self.keys = keys;
             self.counts.replaced.increment(1);
+            self.audit.keys_changed(true);
             tracing::info!("API keys reloaded: they have changed");
         } else if is_asked {
             tracing::info!("API keys reread: they have not changed");
@@ -121,6 +125,7 @@ impl Follower {
         let is_new = self.last_problem.as_ref() != Some(&problem);
         if is_new {
             self.counts.failed.increment(1);
+            self.audit.keys_changed(false);
         }
         if is_new || is_asked {
             tracing::warn!(

@@ -9,9 +9,10 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::outputs::{OutputError, Outputs};
 use super::{CliError, Exit, key_files};
 use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
-use crate::http::{self, Access, App, Failures, KnownHosts};
+use crate::http::{self, Access, App, Audit, Failures, KnownHosts};
 use crate::limits::Refusals;
 use crate::server::shutdown::{self, ReloadSignals, StopSignals};
 use crate::server::{Drained, Server, Workers, descriptors};
@@ -22,8 +23,6 @@ use crate::telemetry::{self, LogWriter, Metrics};
 
 /// How often histogram samples are moved into their buckets, also in a process that is never scraped.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the process waits at its end for the log's reader to take the last lines.
-const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The limits of the address for probes and metrics: more than there are probes, and no more memory than the manifests
 /// have besides those of the first address.
 const ADMIN_CONNECTIONS: usize = 128;
@@ -46,37 +45,39 @@ pub(super) enum ServeError {
     /// The store is reachable, but would lose leases or refuses this process. Its configuration or ours is wrong.
     #[error("refusing this store: {}", .0.detail())]
     Refused(#[from] StoreError),
+    #[error(transparent)]
+    Output(OutputError),
     #[error("the operating system refused a resource that the server needs: {0}")]
     System(#[from] io::Error),
 }
 
 pub(super) fn run(sources: &Sources) -> Result<Exit, CliError> {
     let (config, _) = Config::load(sources)?;
-    let log = telemetry::init_logging(&config.log).map_err(ServeError::System)?;
-    let served = run_until_stopped(&config, &log);
-    log.flush(LOG_FLUSH_TIMEOUT);
+    let outputs = Outputs::open(&config).map_err(ServeError::Output)?;
+    let served = run_until_stopped(&config, &outputs);
+    outputs.flush();
     Ok(served?)
 }
 
-fn run_until_stopped(config: &Config, log: &LogWriter) -> Result<Exit, ServeError> {
+fn run_until_stopped(config: &Config, outputs: &Outputs) -> Result<Exit, ServeError> {
     // This thread accepts connections and does the process-wide work; the workers serve the connections.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let code = runtime.block_on(until_stopped(config, log))?;
+    let code = runtime.block_on(until_stopped(config, outputs))?;
     // After a second signal, tasks that still run are not awaited.
     runtime.shutdown_background();
     Ok(code)
 }
 
 /// Serves until the drain after the first signal has finished, or until a second signal.
-async fn until_stopped(config: &Config, log: &LogWriter) -> Result<Exit, ServeError> {
+async fn until_stopped(config: &Config, outputs: &Outputs) -> Result<Exit, ServeError> {
     outlive_file_limit()?;
     let reloads = ReloadSignals::listen(config.reloads())?;
     let signals = StopSignals::listen(config.reloads())?;
     let draining = CancellationToken::new();
     tokio::select! {
-        served = serve(config, log, reloads, draining.clone()) => served.map(|()| Exit::Done),
+        served = serve(config, outputs, reloads, draining.clone()) => served.map(|()| Exit::Done),
         second = signals.announce(draining) => Ok(Exit::Stopped(second)),
     }
 }
@@ -91,12 +92,12 @@ fn outlive_file_limit() -> io::Result<()> {
 
 async fn serve(
     config: &Config,
-    log: &LogWriter,
+    outputs: &Outputs,
     reloads: ReloadSignals,
     draining: CancellationToken,
 ) -> Result<(), ServeError> {
     let metrics = Arc::new(Metrics::with_buckets(&buckets()));
-    count_dropped_lines(&metrics, log.clone());
+    outputs.count_dropped_lines(&metrics);
     let store = store::open(config).await?;
     let service = LockService::new(
         store,
@@ -125,13 +126,14 @@ async fn serve(
         access.clone(),
         service.clone(),
         Arc::clone(&metrics),
+        outputs.audit(),
     );
     let workers = Workers::start().map_err(ServeError::System)?;
     workers.on_each(|| service.clone().warm_up());
     let serve_admin = serve_admin(admin, app.clone());
     announce(
         config,
-        log.clone(),
+        outputs.log.clone(),
         server.local_addr(),
         &service.store_health(),
     );
@@ -143,7 +145,7 @@ async fn serve(
         ) => drained,
         never = upkeep(&metrics) => match never {},
         never = service.run_checks() => match never {},
-        never = follow_keys(config, &access, &metrics, reloads) => match never {},
+        never = follow_keys(config, &access, &metrics, outputs.audit(), reloads) => match never {},
         never = serve_admin => match never {},
     };
     // The service's background tasks run on the workers, so the workers are dropped after it.
@@ -156,14 +158,6 @@ async fn serve(
         }
     }
     Ok(())
-}
-
-fn count_dropped_lines(metrics: &Metrics, log: LogWriter) {
-    metrics.sampled_counter(
-        "leasehold_log_lines_dropped_total",
-        "Log lines dropped because stdout was read too slowly.",
-        move || log.dropped(),
-    );
 }
 
 /// The server settings, with `connections_max` lowered to what the open-file limit allows.
@@ -245,8 +239,17 @@ fn buckets() -> Vec<(&'static str, &'static [f64])> {
 }
 
 /// The one place that connects service and HTTP.
-fn app(config: &Config, access: Access, service: LockService, metrics: Arc<Metrics>) -> App {
-    let settings = http::HttpSettings::new(config, access);
+fn app(
+    config: &Config,
+    access: Access,
+    service: LockService,
+    metrics: Arc<Metrics>,
+    audit: Audit,
+) -> App {
+    let settings = http::HttpSettings {
+        audit,
+        ..http::HttpSettings::new(config, access)
+    };
     App::new(service, metrics, settings)
 }
 
@@ -266,6 +269,7 @@ async fn follow_keys(
     config: &Config,
     access: &Access,
     metrics: &Metrics,
+    audit: Audit,
     reloads: ReloadSignals,
 ) -> Infallible {
     let counts = key_files::RereadCounts::new(metrics);
@@ -278,7 +282,15 @@ async fn follow_keys(
     );
     if let (Auth::Keys(keys), Access::Keys(ring, _)) = (&config.auth, access) {
         let interval = config.auth_config.reread_interval;
-        key_files::follow((**keys).clone(), ring.clone(), interval, counts, reloads).await
+        key_files::follow(
+            (**keys).clone(),
+            ring.clone(),
+            interval,
+            counts,
+            audit,
+            reloads,
+        )
+        .await
     } else {
         std::future::pending().await
     }

@@ -49,6 +49,17 @@ impl Access {
         }
     }
 
+    /// Whether the keys are those of their files; `None` without keys.
+    #[must_use]
+    pub fn keys_are_current(&self) -> Option<bool> {
+        match self {
+            Self::Open(_) => None,
+            Self::Keys(keys, _) => Some(!keys.is_outdated()),
+        }
+    }
+}
+
+impl App {
     /// Checks that the sender may do this with all of these locks.
     pub(super) fn permit(
         &self,
@@ -56,17 +67,15 @@ impl Access {
         verb: Verb,
         names: &[LockName],
     ) -> Result<(), Problem> {
-        let Self::Keys(keys, _) = self else {
+        let Some((keys, principal)) = self.principal_of(requester)? else {
             return Ok(());
         };
-        let Some(principal) = &requester.principal else {
-            return Err(unknown_sender());
-        };
         let rights = principal.rights();
-        match names.iter().find(|name| !rights.permit(verb, name)) {
-            None => Ok(()),
-            Some(name) => Err(refusal(keys, principal, verb, &format!(" on {name}"))),
-        }
+        let Some(name) = names.iter().find(|name| !rights.permit(verb, name)) else {
+            return Ok(());
+        };
+        self.audit_refusal(requester, verb, Some(name));
+        Err(refusal(keys, principal, verb, &format!(" on {name}")))
     }
 
     /// The locks that a listing or a stream of events has to be limited to, for names that begin with this text; `None` if
@@ -76,11 +85,8 @@ impl Access {
         requester: &Requester,
         beginning: &str,
     ) -> Result<Option<NamePrefixes>, Problem> {
-        let Self::Keys(keys, _) = self else {
+        let Some((keys, principal)) = self.principal_of(requester)? else {
             return Ok(None);
-        };
-        let Some(principal) = &requester.principal else {
-            return Err(unknown_sender());
         };
         let rights = principal.rights();
         if rights.list_every_lock() {
@@ -93,25 +99,40 @@ impl Access {
             "" => String::new(),
             _ => format!(" on names that begin with {beginning}"),
         };
+        self.audit_refusal(requester, Verb::List, None);
         Err(refusal(keys, principal, Verb::List, &locks))
     }
 
     /// Checks that the sender may read the metrics.
     pub(super) fn permit_metrics(&self, requester: &Requester) -> Result<(), Problem> {
-        match (self, &requester.principal) {
-            (Self::Open(_), _) => Ok(()),
-            (Self::Keys(..), None) => Err(unknown_sender()),
-            (Self::Keys(..), Some(it)) if it.rights().permit_somewhere(Verb::Metrics) => Ok(()),
-            (Self::Keys(keys, _), Some(it)) => Err(refusal(keys, it, Verb::Metrics, "")),
+        match self.principal_of(requester)? {
+            Some((keys, principal)) if !principal.rights().permit_somewhere(Verb::Metrics) => {
+                self.audit_refusal(requester, Verb::Metrics, None);
+                Err(refusal(keys, principal, Verb::Metrics, ""))
+            }
+            Some(_) | None => Ok(()),
         }
     }
 
-    /// Whether the keys are those of their files; `None` without keys.
-    #[must_use]
-    pub fn keys_are_current(&self) -> Option<bool> {
-        match self {
-            Self::Open(_) => None,
-            Self::Keys(keys, _) => Some(!keys.is_outdated()),
+    /// Who sent the request, with the keys; `None` on a service without keys, where everybody may do everything.
+    fn principal_of<'a>(
+        &'a self,
+        requester: &'a Requester,
+    ) -> Result<Option<(&'a KeyRing, &'a Principal)>, Problem> {
+        match (&self.settings().access, &requester.principal) {
+            (Access::Open(_), _) => Ok(None),
+            (Access::Keys(keys, _), Some(principal)) => Ok(Some((keys, principal))),
+            // A route that checks no key must not reach this.
+            (Access::Keys(..), None) => Err(Problem::forbidden(
+                AccessRefusal::Rule,
+                "the sender of this request is not known",
+            )),
+        }
+    }
+
+    fn audit_refusal(&self, requester: &Requester, verb: Verb, name: Option<&LockName>) {
+        if let Some(sender) = self.settings().audit.sender(requester) {
+            sender.refused(verb, name);
         }
     }
 }
@@ -122,14 +143,6 @@ impl Requester {
         let bound = self.principal.as_ref().and_then(Principal::owner);
         bound.map_or(written, Owner::clone)
     }
-}
-
-/// A request of a route that checks no key reached one that needs a principal.
-fn unknown_sender() -> Problem {
-    Problem::forbidden(
-        AccessRefusal::Rule,
-        "the sender of this request is not known",
-    )
 }
 
 /// Says what the sender may not do. `locks` are those that it asked for: nothing is said about other rules.
@@ -175,13 +188,15 @@ pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem>
     };
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let may = |verb| principal.rights().permit_somewhere(verb);
-    if !is_read && !may(Verb::Acquire) && !may(Verb::Evict) {
-        return Err(refusal(keys, &principal, Verb::Acquire, ""));
-    }
+    let is_refused = !is_read && !may(Verb::Acquire) && !may(Verb::Evict);
+    let problem = is_refused.then(|| refusal(keys, &principal, Verb::Acquire, ""));
     if let Some(requester) = request.extensions_mut().get_mut::<Requester>() {
         requester.principal = Some(principal);
+        if is_refused {
+            app.audit_refusal(requester, Verb::Acquire, None);
+        }
     }
-    Ok(request)
+    problem.map_or(Ok(request), Err)
 }
 
 /// The key after the scheme, which is case-insensitive (RFC 9110, 11.1): with `Bearer` the key, with `Basic` a user and

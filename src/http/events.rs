@@ -46,7 +46,7 @@ pub(super) async fn events(State(app): State<App>, request: Request) -> Result<R
     let is_head = request.method() == Method::HEAD;
     let after = last_event_id(request.headers());
     let requester = Requester::of(request);
-    let shown = app.settings().access.listed(&requester, &prefix)?;
+    let shown = app.listed(&requester, &prefix)?;
     if is_head {
         return Ok(sse::head());
     }
@@ -71,8 +71,7 @@ pub(super) async fn of_lock(
 ) -> Result<Response, Problem> {
     let after = last_event_id(request.headers());
     let requester = Requester::of(request);
-    let access = &app.settings().access;
-    access.permit(&requester, Verb::Read, slice::from_ref(&name))?;
+    app.permit(&requester, Verb::Read, slice::from_ref(&name))?;
     let scope = Scope::Lock(name.clone());
     let slot = app.slot(Operation::Watch, &requester).await?;
     let events = app.service().watch(scope, after).await;

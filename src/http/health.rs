@@ -85,7 +85,7 @@ pub(super) async fn readyz(State(app): State<App>, request: Request) -> Result<R
 pub(super) async fn metrics(State(app): State<App>, request: Request) -> Result<Response, Problem> {
     if !app.settings().is_metrics_open {
         let requester = Requester::of(request);
-        app.settings().access.permit_metrics(&requester)?;
+        app.permit_metrics(&requester)?;
     }
     let mut response = Response::new(Body::from(app.metrics_page().text().await));
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

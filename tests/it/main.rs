@@ -16,6 +16,7 @@
 mod abuse;
 mod again;
 mod api;
+mod audit;
 mod cli;
 mod commands;
 mod config;

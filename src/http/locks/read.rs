@@ -38,8 +38,7 @@ pub(in crate::http) async fn inspect(
         return events::of_lock(&app, name, request).await;
     }
     let requester = Requester::of(request);
-    let access = &app.settings().access;
-    access.permit(&requester, Verb::Read, slice::from_ref(&name))?;
+    app.permit(&requester, Verb::Read, slice::from_ref(&name))?;
     let service = app.admit(Operation::Inspect(&name), &requester).await?;
     let view = service.inspect(&name).await.map_err(Problem::of_read)?;
     let mut response = json(StatusCode::OK, "application/json", &LockBody::new(&view));
@@ -66,7 +65,7 @@ pub(in crate::http) async fn list(
     let prefix = checked_prefix(prefix)?;
     let requester = Requester::of(request);
     let query = ListQuery {
-        within: app.settings().access.listed(&requester, &prefix)?,
+        within: app.listed(&requester, &prefix)?,
         prefix,
         after,
         snapshot,

@@ -52,12 +52,14 @@ pub(in crate::http) async fn release(
         RouteForm::Multi => &RELEASE_SEVERAL_FIELDS,
     })?;
     let names = names.ok_or_else(names_missing)?;
-    let access = &app.settings().access;
-    access.permit(&requester, Verb::Acquire, &names)?;
+    app.permit(&requester, Verb::Acquire, &names)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let operation = Operation::Keep(names.len());
     let service = app.admit(operation, &requester).await?;
     let released = service.release(names.clone(), token, hold_count).await?;
+    if let Some(sender) = app.settings().audit.sender(&requester) {
+        sender.released(&names, &released);
+    }
     respond(route_form, &names, token, released)
 }
 
@@ -95,8 +97,7 @@ pub(super) async fn evict(
     token: HeaderToken,
     mut fields: Fields,
 ) -> Result<Response, Problem> {
-    let access = &app.settings().access;
-    access.permit(&requester, Verb::Evict, slice::from_ref(&name))?;
+    app.permit(&requester, Verb::Evict, slice::from_ref(&name))?;
     token.or_field(&mut fields)?;
     let reason = reason(&fields.text("reason")?.unwrap_or_default())?;
     if fields.number("hold_count")?.is_some() {
@@ -108,6 +109,9 @@ pub(super) async fn evict(
     let evicted = service.evict(name.clone(), reason.clone()).await?;
     if evicted.holders.total > 0 {
         log_eviction(app, &requester, &name, &evicted, &reason);
+        if let Some(sender) = app.settings().audit.sender(&requester) {
+            sender.evicted(&name, &evicted, &reason);
+        }
     }
     if !evicted.is_complete {
         return Err(Problem::eviction_unfinished(name, &evicted.holders));

@@ -33,8 +33,7 @@ pub(in crate::http) async fn renew(
         RouteForm::Multi => &RENEW_SEVERAL_FIELDS,
     })?;
     let names = names.ok_or_else(names_missing)?;
-    let access = &app.settings().access;
-    access.permit(&requester, Verb::Acquire, &names)?;
+    app.permit(&requester, Verb::Acquire, &names)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let options = RenewOptions {
         ttl,

@@ -54,10 +54,22 @@ fn a_keys_file_says_who_may_do_what() {
     assert!(!other.rights.permit(Verb::Read, &name));
 }
 
+/// The beginning of each complaint about a file, without the path.
+#[track_caller]
+fn assert_complaints(expected: &[(String, &str)]) {
+    for (text, expected) in expected {
+        let complaint = complaint_about(text);
+        assert!(
+            complaint.starts_with(expected),
+            "{complaint}\nnot {expected}"
+        );
+        assert!(!complaint.contains("s3cret"), "{complaint}");
+    }
+}
+
 #[test]
-fn a_mistake_in_a_keys_file_is_reported_with_its_line() {
-    let rules = |rules: &str| principal("a", KEY, &format!("rules = [\n{rules}\n]"));
-    for (text, expected) in [
+fn a_mistake_in_a_principal_is_reported_with_its_line() {
+    assert_complaints(&[
         ("[principals.a]\nkeys = [".to_owned(), ":2: not valid TOML"),
         (
             "[principal.a]\n".to_owned(),
@@ -87,6 +99,25 @@ fn a_mistake_in_a_keys_file_is_reported_with_its_line() {
             ":5: principals.b.keys: ",
         ),
         (
+            principal("a", KEY, "bind_owner = \"yes\""),
+            ":3: principals.a.bind_owner: this is of the type string; write true or false",
+        ),
+        (
+            principal("api_key", KEY, ""),
+            ":1: principals.api_key: api_key is what a client",
+        ),
+        (
+            principal("\"a b\"", KEY, ""),
+            ":1: principals.a b: is not a name for a principal",
+        ),
+    ]);
+}
+
+#[test]
+fn a_mistake_in_a_rule_is_reported_with_its_line() {
+    let rules = |rules: &str| principal("a", KEY, &format!("rules = [\n{rules}\n]"));
+    assert_complaints(&[
+        (
             rules("{ prefix = \"orders/\", verbs = [\"read\"] }"),
             ":4: principals.a.rules.prefix: \"orders/\" ends with a slash; write \"orders\"",
         ),
@@ -110,26 +141,7 @@ fn a_mistake_in_a_keys_file_is_reported_with_its_line() {
             rules("{ prefix = \"a\" }"),
             ":4: principals.a.rules.verbs: is empty",
         ),
-        (
-            principal("a", KEY, "bind_owner = \"yes\""),
-            ":3: principals.a.bind_owner: this is of the type string; write true or false",
-        ),
-        (
-            principal("api_key", KEY, ""),
-            ":1: principals.api_key: api_key is what a client",
-        ),
-        (
-            principal("\"a b\"", KEY, ""),
-            ":1: principals.a b: is not a name for a principal",
-        ),
-    ] {
-        let complaint = complaint_about(&text);
-        assert!(
-            complaint.starts_with(expected),
-            "{complaint}\nnot {expected}"
-        );
-        assert!(!complaint.contains("s3cret"), "{complaint}");
-    }
+    ]);
 }
 
 #[test]
