@@ -4,6 +4,7 @@
 mod acquisition;
 mod arguments;
 mod boottime;
+mod certificate_files;
 mod claims;
 mod config;
 mod doctor;
@@ -84,7 +85,9 @@ enum CliError {
 impl CliError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Config(_) | Self::Serve(ServeError::Refused(_)) => Exit::Misconfigured,
+            Self::Config(_) | Self::Serve(ServeError::Refused(_) | ServeError::Tls(_)) => {
+                Exit::Misconfigured
+            }
             Self::Serve(_) | Self::Unhealthy(_) => Exit::Failed,
             Self::Client(error) => error.exit(),
             Self::Manual(_) => Exit::Internal,

@@ -15,6 +15,7 @@ mod log;
 mod secret;
 mod sentinel;
 mod server;
+mod server_tls;
 mod settings;
 mod store;
 mod suggestion;
@@ -37,10 +38,11 @@ pub use log::{LogConfig, LogFormat, LogRequests};
 pub use secret::Secret;
 pub use sentinel::SentinelAddress;
 pub use server::{AddressBlock, ServerConfig, half};
+pub use server_tls::ServerCertificate;
 pub use settings::Settings;
 pub use store::{RedisAddress, RedisConfig, StoreUrl};
 pub use suggestion::{did_you_mean, key_meant_by};
-pub use tls::{ClientIdentity, RedisTls, certificates_in};
+pub use tls::{RedisTls, TlsIdentity, certificates_in};
 pub use waiting::WaitingConfig;
 
 /// The whole configuration, validated.
@@ -62,6 +64,8 @@ pub struct Config {
     pub waiting: WaitingConfig,
     /// Sockets and shutdown.
     pub server: ServerConfig,
+    /// The certificate that clients see; `None` without TLS.
+    pub certificate: Option<ServerCertificate>,
     /// The embedded stores, `memory:` and `file:`.
     pub memory: MemoryConfig,
     /// The `redis://` store.
@@ -122,6 +126,7 @@ impl Config {
             lease: bounds(settings)?,
             waiting: WaitingConfig::parse(settings)?,
             server,
+            certificate: ServerCertificate::parse(settings)?,
             memory: MemoryConfig {
                 locks_max: settings.count("memory.locks_max", LOCKS_MAX)?,
             },
@@ -135,10 +140,11 @@ impl Config {
     /// Whether SIGHUP has anything to reload.
     #[must_use]
     pub fn reloads(&self) -> bool {
-        match &self.auth {
+        let has_keys_file = match &self.auth {
             Auth::Open => false,
             Auth::Keys(keys) => keys.file.is_some(),
-        }
+        };
+        has_keys_file || self.certificate.is_some()
     }
 
     /// Settings that are valid but risky, as sentences for the log.

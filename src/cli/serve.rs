@@ -10,12 +10,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::outputs::{OutputError, Outputs};
-use super::{CliError, Exit, key_files};
+use super::{CliError, Exit, certificate_files, key_files};
 use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
 use crate::http::{self, Access, App, Audit, Failures, KnownHosts};
 use crate::limits::Refusals;
 use crate::server::shutdown::{self, ReloadSignals, StopSignals};
-use crate::server::{Drained, Server, Workers, descriptors};
+use crate::server::{Drained, Server, ServerTls, Workers, descriptors};
 use crate::service::metrics::LockMetrics;
 use crate::service::{self, LockService};
 use crate::store::{self, StoreError, StoreHealth};
@@ -47,6 +47,8 @@ pub(super) enum ServeError {
     Refused(#[from] StoreError),
     #[error(transparent)]
     Output(OutputError),
+    #[error("the TLS certificate cannot be used with its key: {0}")]
+    Tls(#[from] rustls::Error),
     #[error("the operating system refused a resource that the server needs: {0}")]
     System(#[from] io::Error),
 }
@@ -109,6 +111,12 @@ async fn serve(
     let server_config = fitted(config)?;
     let refusals = Refusals::new(&metrics);
     let server = bind(&server_config, "--listen", config.listen, &refusals)?;
+    let tls = tls(config)?;
+    let server = match &tls {
+        Some(tls) => server.with_tls(tls.clone(), server_config.tls_handshakes_max),
+        None => server,
+    };
+    let certificates = follow_certificate(config, tls, &metrics)?;
     let admin = admin(config, &refusals)?;
     let open = server.open_connections();
     metrics.sampled_gauge(
@@ -147,6 +155,7 @@ async fn serve(
         never = service.run_checks() => match never {},
         never = follow_keys(config, &access, &metrics, outputs.audit(), reloads) => match never {},
         never = serve_admin => match never {},
+        never = certificates => match never {},
     };
     // The service's background tasks run on the workers, so the workers are dropped after it.
     service.shut_down(config.operation_timeout).await;
@@ -296,6 +305,33 @@ async fn follow_keys(
     }
 }
 
+/// The certificate that clients see, if they are served with TLS.
+fn tls(config: &Config) -> Result<Option<ServerTls>, ServeError> {
+    let certificate = config.certificate.as_ref();
+    let tls = certificate.map(|certificate| ServerTls::new(&certificate.identity));
+    Ok(tls.transpose()?)
+}
+
+/// Reloads the certificate when its files change, if there is one. The signals are received from here on.
+fn follow_certificate(
+    config: &Config,
+    tls: Option<ServerTls>,
+    metrics: &Metrics,
+) -> io::Result<impl Future<Output = Infallible> + use<>> {
+    let counts = certificate_files::RereadCounts::new(metrics);
+    let reloads = ReloadSignals::listen(config.reloads())?;
+    let followed = config.certificate.clone().zip(tls);
+    let interval = config.auth_config.reread_interval;
+    Ok(async move {
+        match followed {
+            Some((known, tls)) => {
+                certificate_files::follow(known, tls, interval, counts, reloads).await
+            }
+            None => std::future::pending().await,
+        }
+    })
+}
+
 async fn upkeep(metrics: &Metrics) -> Infallible {
     let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
     loop {
@@ -307,6 +343,10 @@ async fn upkeep(metrics: &Metrics) -> Infallible {
 /// Announces the open port: as a short banner on a terminal, as one log line otherwise.
 fn announce(config: &Config, mut log: LogWriter, address: SocketAddr, health: &StoreHealth) {
     let (version, store) = (env!("CARGO_PKG_VERSION"), &config.store);
+    let scheme = match config.certificate {
+        Some(_) => "https",
+        None => "http",
+    };
     // On other addresses the warnings of the configuration say it.
     let forgets = *store == StoreUrl::Memory && config.listen.ip().is_loopback();
     if telemetry::is_text(&config.log) && io::stdout().is_terminal() {
@@ -319,12 +359,12 @@ fn announce(config: &Config, mut log: LogWriter, address: SocketAddr, health: &S
             false => String::new(),
         };
         let banner = format!(
-            "leasehold {version}\n  url     http://{address}\n  docs    http://{address}/docs\n  store   {store}{warning}{trouble}\n"
+            "leasehold {version}\n  url     {scheme}://{address}\n  docs    {scheme}://{address}/docs\n  store   {store}{warning}{trouble}\n"
         );
         // Through the log writer, because a stopped terminal (Ctrl-S) would block a direct write, and so the start.
         let _ = log.write_all(banner.as_bytes());
     } else {
-        tracing::info!(url = %format_args!("http://{address}"), %store, version, "listening");
+        tracing::info!(url = %format_args!("{scheme}://{address}"), %store, version, "listening");
         if forgets {
             tracing::warn!("{FORGETS}");
         }

@@ -41,6 +41,7 @@ mod round_trips;
 mod run;
 mod scripts;
 mod secrets;
+mod server_tls;
 mod shutdown;
 mod sockets;
 mod support;
