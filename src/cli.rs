@@ -4,6 +4,7 @@
 mod acquisition;
 mod arguments;
 mod boottime;
+mod certificate_files;
 mod claims;
 mod config;
 mod doctor;
@@ -11,10 +12,12 @@ mod exit;
 mod flags;
 mod healthcheck;
 mod key_files;
+mod keys;
 mod leading_flags;
 mod locks;
 mod manual;
 mod output;
+mod outputs;
 mod run;
 mod say;
 mod serve;
@@ -75,15 +78,20 @@ enum CliError {
     Client(#[from] ClientError),
     #[error(transparent)]
     Manual(#[from] manual::ManualError),
+    #[error(transparent)]
+    Keys(#[from] keys::KeysError),
 }
 
 impl CliError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Config(_) | Self::Serve(ServeError::Refused(_)) => Exit::Misconfigured,
+            Self::Config(_) | Self::Serve(ServeError::Refused(_) | ServeError::Tls(_)) => {
+                Exit::Misconfigured
+            }
             Self::Serve(_) | Self::Unhealthy(_) => Exit::Failed,
             Self::Client(error) => error.exit(),
             Self::Manual(_) => Exit::Internal,
+            Self::Keys(error) => error.exit(),
         }
     }
 }
@@ -150,6 +158,7 @@ fn dispatch(matches: &ArgMatches, environment: Environment) -> Result<Exit, CliE
         Some(("man", matches)) => Ok(manual::man(matches)?),
         Some(("openapi", _)) => Ok(output::show(&http::openapi::json())),
         Some(("doctor", matches)) => Ok(doctor::run(matches, &environment)?),
+        Some(("keys", matches)) => Ok(keys::run(matches, &environment)?),
         Some(("config", matches)) => config::run(matches, environment),
         Some((name, _)) => unreachable!("clap knows no command {name}"),
     }
@@ -179,6 +188,7 @@ pub fn command() -> Command {
         .subcommand(watch::command())
         .subcommand(healthcheck::command())
         .subcommand(config::command())
+        .subcommand(keys::command())
         .subcommand(doctor::command())
         .subcommand(Command::new("openapi").about("Print the OpenAPI document"))
         .subcommands(manual::commands())

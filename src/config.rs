@@ -4,14 +4,18 @@
 //! `config/leasehold.toml`, which is compiled in and is the only list of keys. Everything is parsed once, before any
 //! socket opens. Nothing here knows HTTP, Redis or the process: arguments and environment are passed in.
 
+mod audit;
 mod auth;
 mod error;
+mod key_hash;
 pub mod keys;
+mod keys_file;
 mod layers;
 mod log;
 mod secret;
 mod sentinel;
 mod server;
+mod server_tls;
 mod settings;
 mod store;
 mod suggestion;
@@ -24,17 +28,21 @@ use std::time::Duration;
 use crate::domain::Bounds;
 use settings::UpperBound;
 
+pub use audit::{AuditConfig, AuditOutput};
 pub use auth::{API_KEY_CHARS_MAX, ApiKey, Auth, AuthConfig, Keys};
 pub use error::{ConfigError, Origin};
+pub use key_hash::KeyHash;
+pub use keys_file::{KeysFile, PrincipalEntry};
 pub use layers::{Sources, UnreadVariable, check_variables};
 pub use log::{LogConfig, LogFormat, LogRequests};
 pub use secret::Secret;
 pub use sentinel::SentinelAddress;
 pub use server::{AddressBlock, ServerConfig, half};
+pub use server_tls::ServerCertificate;
 pub use settings::Settings;
 pub use store::{RedisAddress, RedisConfig, StoreUrl};
 pub use suggestion::{did_you_mean, key_meant_by};
-pub use tls::{ClientIdentity, RedisTls, certificates_in};
+pub use tls::{RedisTls, TlsIdentity, certificates_in};
 pub use waiting::WaitingConfig;
 
 /// The whole configuration, validated.
@@ -56,12 +64,16 @@ pub struct Config {
     pub waiting: WaitingConfig,
     /// Sockets and shutdown.
     pub server: ServerConfig,
+    /// The certificate that clients see; `None` without TLS.
+    pub certificate: Option<ServerCertificate>,
     /// The embedded stores, `memory:` and `file:`.
     pub memory: MemoryConfig,
     /// The `redis://` store.
     pub redis: RedisConfig,
     /// Logs.
     pub log: LogConfig,
+    /// The audit stream.
+    pub audit: AuditConfig,
     /// Variables of other programs that are set, and those that would be read instead.
     pub unread: Vec<UnreadVariable>,
 }
@@ -114,13 +126,25 @@ impl Config {
             lease: bounds(settings)?,
             waiting: WaitingConfig::parse(settings)?,
             server,
+            certificate: ServerCertificate::parse(settings)?,
             memory: MemoryConfig {
                 locks_max: settings.count("memory.locks_max", LOCKS_MAX)?,
             },
             redis,
             log: LogConfig::parse(settings)?,
+            audit: AuditConfig::parse(settings)?,
             unread: Vec::new(),
         })
+    }
+
+    /// Whether SIGHUP has anything to reload.
+    #[must_use]
+    pub fn reloads(&self) -> bool {
+        let has_keys_file = match &self.auth {
+            Auth::Open => false,
+            Auth::Keys(keys) => keys.file.is_some(),
+        };
+        has_keys_file || self.certificate.is_some()
     }
 
     /// Settings that are valid but risky, as sentences for the log.

@@ -11,6 +11,7 @@ pub mod mode;
 pub mod name;
 pub mod outcome;
 pub mod queue;
+pub mod rights;
 pub mod text;
 pub mod token;
 
@@ -25,4 +26,5 @@ pub use outcome::{
     Rollback, RollbackRight, SuspendOptions, Suspended, Waiting,
 };
 pub use queue::{HeadWaiter, Position, Queue, QueueRequest, Ticket};
+pub use rights::{NamePrefix, NamePrefixes, Rights, Rule, Verb, Verbs};
 pub use token::{ClaimDigest, InvalidToken, Token};

@@ -5,6 +5,7 @@
 
 mod admission;
 mod app;
+mod audit;
 mod auth;
 mod events;
 mod extract;
@@ -30,6 +31,7 @@ use axum::routing::{any, get, post};
 use futures_util::future::ready;
 
 pub use app::{App, HttpSettings, RequestLog};
+pub use audit::Audit;
 pub use auth::{Access, Failures, KeyRing, KnownHosts, Role};
 pub use metrics::BUCKETS;
 pub use problem::Code;

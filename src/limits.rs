@@ -106,6 +106,8 @@ pub struct PeerLimits {
     pub connections: Budget,
     /// HTTP/2 connections.
     pub http2_connections: Budget,
+    /// TLS handshakes under way.
+    pub handshakes: Budget,
     /// Requests without a complete response.
     pub requests: Budget,
     /// Bytes of large responses.
@@ -135,6 +137,10 @@ pub enum Limit {
     ConnectionsPerPeer,
     /// The last connections, reserved for peers with few connections.
     ConnectionsReserved,
+    /// TLS handshakes of one peer address.
+    TlsHandshakesPerPeer,
+    /// TLS handshakes in total.
+    TlsHandshakes,
     /// HTTP/2 connections of one peer address.
     Http2ConnectionsPerPeer,
     /// HTTP/2 connections in total.
@@ -195,9 +201,11 @@ pub enum Limit {
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 32] = [
         Self::ConnectionsPerPeer,
         Self::ConnectionsReserved,
+        Self::TlsHandshakesPerPeer,
+        Self::TlsHandshakes,
         Self::Http2ConnectionsPerPeer,
         Self::Http2Connections,
         Self::Http2Flood,
@@ -234,6 +242,8 @@ impl Limit {
         match self {
             Self::ConnectionsPerPeer => "connections_per_peer",
             Self::ConnectionsReserved => "connections_reserved",
+            Self::TlsHandshakesPerPeer => "tls_handshakes_per_peer",
+            Self::TlsHandshakes => "tls_handshakes",
             Self::Http2ConnectionsPerPeer => "http2_connections_per_peer",
             Self::Http2Connections => "http2_connections",
             Self::Http2Flood => "http2_flood",

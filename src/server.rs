@@ -6,9 +6,11 @@ mod connections;
 mod delivery;
 pub mod descriptors;
 mod peer;
+mod preface;
 mod settings_frames;
 pub mod shutdown;
 mod socket;
+mod tls;
 pub mod user_timeout;
 mod workers;
 
@@ -26,10 +28,12 @@ use connections::Protocol;
 pub use connections::{HttpApp, OpenConnections};
 pub use peer::Peer;
 use peer::Peers;
+pub use tls::ServerTls;
+use tls::Tls;
 pub use workers::Workers;
 
 use crate::config::ServerConfig;
-use crate::limits::{Refusals, Taken};
+use crate::limits::{Budget, Refusals, Taken};
 
 /// The pause after connections could not be accepted: long enough for others to close, too short for an outage.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -48,6 +52,8 @@ pub struct Server {
     listener: TcpListener,
     local_addr: SocketAddr,
     protocol: Arc<Protocol>,
+    /// `None` for connections without TLS.
+    tls: Option<Tls>,
     permits: Arc<Semaphore>,
     /// How many permits are reserved for peers with few connections.
     kept: usize,
@@ -109,6 +115,7 @@ impl Server {
             local_addr: listener.local_addr()?,
             listener,
             protocol: Arc::new(Protocol::new(config, refusals.clone())),
+            tls: None,
             permits: Arc::new(Semaphore::new(config.connections_max)),
             kept: config.connections_kept(),
             peers: Peers::new(config),
@@ -116,6 +123,19 @@ impl Server {
             open: OpenConnections::default(),
             drain_timeout: config.drain_timeout,
         })
+    }
+
+    /// Serves with TLS, and not without it.
+    #[must_use]
+    pub fn with_tls(self, certificate: ServerTls, handshakes_max: usize) -> Self {
+        let handshakes = Budget::new(handshakes_max);
+        Self {
+            tls: Some(Tls {
+                certificate,
+                handshakes,
+            }),
+            ..self
+        }
     }
 
     /// The address that was bound, with the port that the system chose for port 0.
@@ -154,12 +174,18 @@ impl Server {
             };
             let (protocol, app, watcher) =
                 (Arc::clone(&self.protocol), app.clone(), graceful.watcher());
+            let tls = self.tls.clone();
             let worker = workers.least_busy();
             let guard = (counted, self.open.enter(), worker.open.enter());
             let connection = async move {
-                match TcpStream::from_std(stream) {
-                    Ok(stream) => protocol.serve(stream, peer, app, watcher).await,
-                    Err(error) => tracing::warn!(%error, "a connection cannot be waited on"),
+                match (TcpStream::from_std(stream), tls) {
+                    (Ok(stream), None) => protocol.serve(stream, peer, app, watcher).await,
+                    (Ok(stream), Some(tls)) => {
+                        // On the heap, so that connections without TLS need no space for it.
+                        let served = protocol.serve_encrypted(&tls, stream, peer, app, watcher);
+                        Box::pin(served).await;
+                    }
+                    (Err(error), _) => tracing::warn!(%error, "a connection cannot be waited on"),
                 }
                 drop(guard);
             };

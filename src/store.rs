@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use crate::config::{Config, StoreUrl};
 use crate::domain::{
     Acquired, Attempt, Claim, ClaimDigest, Evicted, HoldCount, Listing, LockEvent, LockName,
-    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions,
-    Suspended, Token,
+    LockNames, LockView, NamePrefixes, QueueRequest, Released, RenewOptions, Renewed, Rollback,
+    SuspendOptions, Suspended, Token,
 };
 
 pub use error::{Fault, StoreError};
@@ -233,12 +233,22 @@ impl Deadlines {
 pub struct ListQuery {
     /// Only names with this prefix; empty for all.
     pub prefix: String,
+    /// Only these names; `None` for all.
+    pub within: Option<NamePrefixes>,
     /// Only names after this one.
     pub after: Option<LockName>,
     /// [`Listing::snapshot`] of the page before.
     pub snapshot: Option<u64>,
     /// At most this many locks; fewer if the page has no room for them.
     pub page_size: usize,
+}
+
+impl ListQuery {
+    /// Whether this lock is among those to list, if it has the prefix.
+    #[must_use]
+    pub fn has(&self, name: &LockName) -> bool {
+        self.within.as_ref().is_none_or(|within| within.cover(name))
+    }
 }
 
 /// What is known about a store without contacting it.

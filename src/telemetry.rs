@@ -3,7 +3,7 @@
 pub mod logging;
 pub mod metrics;
 
-pub use logging::{LogWriter, init_logging, is_text};
+pub use logging::{LineKind, LogWriter, init_logging, is_text};
 pub use metrics::Metrics;
 
 /// The build information, for metrics and `/version`.

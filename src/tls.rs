@@ -6,7 +6,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 
-use crate::config::ClientIdentity;
+use crate::config::TlsIdentity;
 
 /// Why a certificate is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +70,13 @@ pub(crate) fn trusted(
 /// The certificate of this process cannot be used.
 pub(crate) fn client_config(
     roots: RootCertStore,
-    identity: Option<&ClientIdentity>,
+    identity: Option<&TlsIdentity>,
 ) -> Result<ClientConfig, rustls::Error> {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots);
     match identity {
-        Some(ClientIdentity { chain, key }) => {
+        Some(TlsIdentity { chain, key }) => {
             builder.with_client_auth_cert(chain.clone(), key.clone_key())
         }
         None => Ok(builder.with_no_client_auth()),

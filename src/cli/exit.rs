@@ -101,7 +101,8 @@ impl Exit {
             Self::Misconfigured => {
                 "A setting is invalid, also if a flag sets it, or a file that it names cannot be read; or the key is \
                  missing, wrong or has no right; or the store is reachable but configured in a way that would lose \
-                 leases, or refuses this process; or its directory is in use or damaged."
+                 leases, or refuses this process; or its directory is in use or damaged; or `keys check` \
+                 found that a principal may not do what was asked."
             }
             Self::Stopped(Stop::HangUp) => {
                 "A second signal, SIGHUP, ended the server during the drain."

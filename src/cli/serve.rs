@@ -9,12 +9,13 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::{CliError, Exit, key_files};
+use super::outputs::{OutputError, Outputs};
+use super::{CliError, Exit, certificate_files, key_files};
 use crate::config::{Auth, Config, ServerConfig, Sources, StoreUrl};
-use crate::http::{self, Access, App, Failures, KeyRing, KnownHosts};
+use crate::http::{self, Access, App, Audit, Failures, KnownHosts};
 use crate::limits::Refusals;
-use crate::server::shutdown::{self, StopSignals};
-use crate::server::{Drained, Server, Workers, descriptors};
+use crate::server::shutdown::{self, ReloadSignals, StopSignals};
+use crate::server::{Drained, Server, ServerTls, Workers, descriptors};
 use crate::service::metrics::LockMetrics;
 use crate::service::{self, LockService};
 use crate::store::{self, StoreError, StoreHealth};
@@ -22,8 +23,6 @@ use crate::telemetry::{self, LogWriter, Metrics};
 
 /// How often histogram samples are moved into their buckets, also in a process that is never scraped.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the process waits at its end for the log's reader to take the last lines.
-const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The limits of the address for probes and metrics: more than there are probes, and no more memory than the manifests
 /// have besides those of the first address.
 const ADMIN_CONNECTIONS: usize = 128;
@@ -46,36 +45,41 @@ pub(super) enum ServeError {
     /// The store is reachable, but would lose leases or refuses this process. Its configuration or ours is wrong.
     #[error("refusing this store: {}", .0.detail())]
     Refused(#[from] StoreError),
+    #[error(transparent)]
+    Output(OutputError),
+    #[error("the TLS certificate cannot be used with its key: {0}")]
+    Tls(#[from] rustls::Error),
     #[error("the operating system refused a resource that the server needs: {0}")]
     System(#[from] io::Error),
 }
 
 pub(super) fn run(sources: &Sources) -> Result<Exit, CliError> {
     let (config, _) = Config::load(sources)?;
-    let log = telemetry::init_logging(&config.log).map_err(ServeError::System)?;
-    let served = run_until_stopped(&config, &log);
-    log.flush(LOG_FLUSH_TIMEOUT);
+    let outputs = Outputs::open(&config).map_err(ServeError::Output)?;
+    let served = run_until_stopped(&config, &outputs);
+    outputs.flush();
     Ok(served?)
 }
 
-fn run_until_stopped(config: &Config, log: &LogWriter) -> Result<Exit, ServeError> {
+fn run_until_stopped(config: &Config, outputs: &Outputs) -> Result<Exit, ServeError> {
     // This thread accepts connections and does the process-wide work; the workers serve the connections.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let code = runtime.block_on(until_stopped(config, log))?;
+    let code = runtime.block_on(until_stopped(config, outputs))?;
     // After a second signal, tasks that still run are not awaited.
     runtime.shutdown_background();
     Ok(code)
 }
 
 /// Serves until the drain after the first signal has finished, or until a second signal.
-async fn until_stopped(config: &Config, log: &LogWriter) -> Result<Exit, ServeError> {
+async fn until_stopped(config: &Config, outputs: &Outputs) -> Result<Exit, ServeError> {
     outlive_file_limit()?;
-    let signals = StopSignals::listen()?;
+    let reloads = ReloadSignals::listen(config.reloads())?;
+    let signals = StopSignals::listen(config.reloads())?;
     let draining = CancellationToken::new();
     tokio::select! {
-        served = serve(config, log, draining.clone()) => served.map(|()| Exit::Done),
+        served = serve(config, outputs, reloads, draining.clone()) => served.map(|()| Exit::Done),
         second = signals.announce(draining) => Ok(Exit::Stopped(second)),
     }
 }
@@ -90,11 +94,12 @@ fn outlive_file_limit() -> io::Result<()> {
 
 async fn serve(
     config: &Config,
-    log: &LogWriter,
+    outputs: &Outputs,
+    reloads: ReloadSignals,
     draining: CancellationToken,
 ) -> Result<(), ServeError> {
     let metrics = Arc::new(Metrics::with_buckets(&buckets()));
-    count_dropped_lines(&metrics, log.clone());
+    outputs.count_dropped_lines(&metrics);
     let store = store::open(config).await?;
     let service = LockService::new(
         store,
@@ -106,6 +111,12 @@ async fn serve(
     let server_config = fitted(config)?;
     let refusals = Refusals::new(&metrics);
     let server = bind(&server_config, "--listen", config.listen, &refusals)?;
+    let tls = tls(config)?;
+    let server = match &tls {
+        Some(tls) => server.with_tls(tls.clone(), server_config.tls_handshakes_max),
+        None => server,
+    };
+    let certificates = follow_certificate(config, tls, &metrics)?;
     let admin = admin(config, &refusals)?;
     let open = server.open_connections();
     metrics.sampled_gauge(
@@ -123,13 +134,14 @@ async fn serve(
         access.clone(),
         service.clone(),
         Arc::clone(&metrics),
+        outputs.audit(),
     );
     let workers = Workers::start().map_err(ServeError::System)?;
     workers.on_each(|| service.clone().warm_up());
     let serve_admin = serve_admin(admin, app.clone());
     announce(
         config,
-        log.clone(),
+        outputs.log.clone(),
         server.local_addr(),
         &service.store_health(),
     );
@@ -141,8 +153,9 @@ async fn serve(
         ) => drained,
         never = upkeep(&metrics) => match never {},
         never = service.run_checks() => match never {},
-        never = follow_keys(config, &access, &metrics) => match never {},
+        never = follow_keys(config, &access, &metrics, outputs.audit(), reloads) => match never {},
         never = serve_admin => match never {},
+        never = certificates => match never {},
     };
     // The service's background tasks run on the workers, so the workers are dropped after it.
     service.shut_down(config.operation_timeout).await;
@@ -154,14 +167,6 @@ async fn serve(
         }
     }
     Ok(())
-}
-
-fn count_dropped_lines(metrics: &Metrics, log: LogWriter) {
-    metrics.sampled_counter(
-        "leasehold_log_lines_dropped_total",
-        "Log lines dropped because stdout was read too slowly.",
-        move || log.dropped(),
-    );
 }
 
 /// The server settings, with `connections_max` lowered to what the open-file limit allows.
@@ -243,8 +248,17 @@ fn buckets() -> Vec<(&'static str, &'static [f64])> {
 }
 
 /// The one place that connects service and HTTP.
-fn app(config: &Config, access: Access, service: LockService, metrics: Arc<Metrics>) -> App {
-    let settings = http::HttpSettings::new(config, access);
+fn app(
+    config: &Config,
+    access: Access,
+    service: LockService,
+    metrics: Arc<Metrics>,
+    audit: Audit,
+) -> App {
+    let settings = http::HttpSettings {
+        audit,
+        ..http::HttpSettings::new(config, access)
+    };
     App::new(service, metrics, settings)
 }
 
@@ -253,21 +267,69 @@ fn access(config: &Config) -> Access {
     match &config.auth {
         Auth::Open => Access::Open(KnownHosts::new(config.listen, config.server.hosts.clone())),
         Auth::Keys(keys) => Access::Keys(
-            KeyRing::new(key_files::roles(keys)),
+            key_files::ring(keys),
             Failures::new(config.auth_config.failures_max),
         ),
     }
 }
 
 /// Reloads the keys when their files change, if keys are configured.
-async fn follow_keys(config: &Config, access: &Access, metrics: &Metrics) -> Infallible {
+async fn follow_keys(
+    config: &Config,
+    access: &Access,
+    metrics: &Metrics,
+    audit: Audit,
+    reloads: ReloadSignals,
+) -> Infallible {
     let counts = key_files::RereadCounts::new(metrics);
+    let current = access.clone();
+    metrics.sampled_gauge(
+        "leasehold_key_files_outdated",
+        "Whether the valid keys are older than their files, which cannot be used.",
+        &[],
+        move || f64::from(u8::from(current.keys_are_current() == Some(false))),
+    );
     if let (Auth::Keys(keys), Access::Keys(ring, _)) = (&config.auth, access) {
         let interval = config.auth_config.reread_interval;
-        key_files::follow(keys.clone(), ring.clone(), interval, counts).await
+        key_files::follow(
+            (**keys).clone(),
+            ring.clone(),
+            interval,
+            counts,
+            audit,
+            reloads,
+        )
+        .await
     } else {
         std::future::pending().await
     }
+}
+
+/// The certificate that clients see, if they are served with TLS.
+fn tls(config: &Config) -> Result<Option<ServerTls>, ServeError> {
+    let certificate = config.certificate.as_ref();
+    let tls = certificate.map(|certificate| ServerTls::new(&certificate.identity));
+    Ok(tls.transpose()?)
+}
+
+/// Reloads the certificate when its files change, if there is one. The signals are received from here on.
+fn follow_certificate(
+    config: &Config,
+    tls: Option<ServerTls>,
+    metrics: &Metrics,
+) -> io::Result<impl Future<Output = Infallible> + use<>> {
+    let counts = certificate_files::RereadCounts::new(metrics);
+    let reloads = ReloadSignals::listen(config.reloads())?;
+    let followed = config.certificate.clone().zip(tls);
+    let interval = config.auth_config.reread_interval;
+    Ok(async move {
+        match followed {
+            Some((known, tls)) => {
+                certificate_files::follow(known, tls, interval, counts, reloads).await
+            }
+            None => std::future::pending().await,
+        }
+    })
 }
 
 async fn upkeep(metrics: &Metrics) -> Infallible {
@@ -281,6 +343,10 @@ async fn upkeep(metrics: &Metrics) -> Infallible {
 /// Announces the open port: as a short banner on a terminal, as one log line otherwise.
 fn announce(config: &Config, mut log: LogWriter, address: SocketAddr, health: &StoreHealth) {
     let (version, store) = (env!("CARGO_PKG_VERSION"), &config.store);
+    let scheme = match config.certificate {
+        Some(_) => "https",
+        None => "http",
+    };
     // On other addresses the warnings of the configuration say it.
     let forgets = *store == StoreUrl::Memory && config.listen.ip().is_loopback();
     if telemetry::is_text(&config.log) && io::stdout().is_terminal() {
@@ -293,12 +359,12 @@ fn announce(config: &Config, mut log: LogWriter, address: SocketAddr, health: &S
             false => String::new(),
         };
         let banner = format!(
-            "leasehold {version}\n  url     http://{address}\n  docs    http://{address}/docs\n  store   {store}{warning}{trouble}\n"
+            "leasehold {version}\n  url     {scheme}://{address}\n  docs    {scheme}://{address}/docs\n  store   {store}{warning}{trouble}\n"
         );
         // Through the log writer, because a stopped terminal (Ctrl-S) would block a direct write, and so the start.
         let _ = log.write_all(banner.as_bytes());
     } else {
-        tracing::info!(url = %format_args!("http://{address}"), %store, version, "listening");
+        tracing::info!(url = %format_args!("{scheme}://{address}"), %store, version, "listening");
         if forgets {
             tracing::warn!("{FORGETS}");
         }

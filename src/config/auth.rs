@@ -1,11 +1,13 @@
-//! Who may call: the keys, and the rule that an address which other machines can reach needs a key. `http` compares
-//! the keys.
+//! Who may call: the keys, those of the keys file too, and the rule that an address which other machines can reach needs
+//! a key. `http` compares the keys.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::ConfigError;
+use super::key_hash::KeyHash;
+use super::keys_file::KeysFile;
 use super::secret::{self, Secret};
 use super::settings::{Settings, UpperBound};
 
@@ -13,7 +15,9 @@ const API_KEY_CHARS_MIN: usize = 16;
 /// The longest key, in characters.
 pub const API_KEY_CHARS_MAX: usize = 512;
 
-/// The settings that have an effect only together with an `api_key`.
+const KEYS_FILE: &str = "auth_keys_file";
+
+/// The settings that have an effect only where a client needs a key at all.
 const FURTHER_KEYS: [&str; 3] = ["api_key_next", "admin_key", "read_key"];
 
 /// Who may call.
@@ -22,20 +26,22 @@ pub enum Auth {
     /// Every client that can reach the address.
     Open,
     /// Clients that present a key.
-    Keys(Keys),
+    Keys(Box<Keys>),
 }
 
 /// The keys, each with what it allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Keys {
     /// Acquires, renews and releases.
-    pub api: ApiKey,
+    pub api: Option<ApiKey>,
     /// Equivalent to [`api`](Self::api), so that clients can be moved from one key to the other one by one.
     pub api_next: Option<ApiKey>,
     /// Evicts as well.
     pub admin: Option<ApiKey>,
     /// Only reads locks, events and metrics.
     pub read: Option<ApiKey>,
+    /// Principals with rules of their own.
+    pub file: Option<KeysFile>,
 }
 
 /// One key and its origin.
@@ -62,13 +68,18 @@ impl Auth {
     pub(super) fn parse(settings: &Settings, listen: SocketAddr) -> Result<Self, ConfigError> {
         let wants_key = settings.choice("auth", &[("key", true), ("none", false)])?;
         let api = key(settings, "api_key")?;
-        let Some(api) = api else {
-            return without_key(settings, wants_key, listen).map(|()| Self::Open);
+        let file = keys_file(settings)?;
+        let first = match (&api, &file) {
+            (Some(_), _) => "api_key",
+            (None, Some(_)) => KEYS_FILE,
+            (None, None) => {
+                return without_key(settings, wants_key, listen).map(|()| Self::Open);
+            }
         };
         if !wants_key {
             let problem = format!(
-                "none contradicts the api_key ({}); remove one of the two",
-                settings.origin("api_key")
+                "none contradicts the {first} ({}); remove one of the two",
+                settings.origin(first)
             );
             return Err(settings.invalid("auth", problem));
         }
@@ -78,10 +89,11 @@ impl Auth {
             api_next: api_next?,
             admin: admin?,
             read: read?,
+            file,
         };
         keys.checked()
             .map_err(|(name, problem)| settings.invalid(name, problem))
-            .map(Self::Keys)
+            .map(|keys| Self::Keys(Box::new(keys)))
     }
 }
 
@@ -120,10 +132,11 @@ impl Keys {
         let read_if_any =
             |name, key: &Option<ApiKey>| key.as_ref().map(|key| read(name, key)).transpose();
         let keys = Self {
-            api: read("api_key", &self.api)?,
+            api: read_if_any("api_key", &self.api)?,
             api_next: read_if_any("api_key_next", &self.api_next)?,
             admin: read_if_any("admin_key", &self.admin)?,
             read: read_if_any("read_key", &self.read)?,
+            file: self.file.as_ref().map(reread).transpose()?,
         };
         keys.checked()
             .map_err(|(name, problem)| format!("{name}: {problem}"))
@@ -131,14 +144,20 @@ impl Keys {
 
     /// Whether any key comes from a file.
     pub fn are_from_files(&self) -> bool {
-        self.all().any(|(_, key)| key.file.is_some())
+        self.file.is_some() || self.all().any(|(_, key)| key.file.is_some())
     }
 
     fn all(&self) -> impl Iterator<Item = (&'static str, &ApiKey)> {
         let further = [&self.api_next, &self.admin, &self.read];
         let further = FURTHER_KEYS.into_iter().zip(further);
-        std::iter::once(("api_key", &self.api))
-            .chain(further.filter_map(|(name, key)| Some((name, key.as_ref()?))))
+        let all = std::iter::once(("api_key", &self.api)).chain(further);
+        all.filter_map(|(name, key)| Some((name, key.as_ref()?)))
+    }
+
+    fn principal_of(&self, hash: &KeyHash) -> Option<&str> {
+        let mut principals = self.file.iter().flat_map(|file| &file.principals);
+        let principal = principals.find(|principal| principal.keys.contains(hash));
+        principal.map(|principal| principal.name.as_str())
     }
 
     /// Checks that each key is valid in a header, and that no key has two roles.
@@ -154,6 +173,13 @@ impl Keys {
             // `api_key` and `api_key_next` have the same role, so they may be equal before or after a key change.
             if let Some((other, _)) = same.filter(|_| *name != "api_key_next") {
                 let problem = format!("is the same as {other}; use a different key for each");
+                return Err((name, problem));
+            }
+            let hash = KeyHash::of(key.secret.expose().as_bytes());
+            if let Some(principal) = self.principal_of(&hash) {
+                let problem = format!(
+                    "is a key of {principal} too, in the keys file; use a different key for each"
+                );
                 return Err((name, problem));
             }
         }
@@ -176,12 +202,23 @@ fn without_key(
     }
     if wants_key && !listen.ip().is_loopback() {
         let problem = format!(
-            "{listen} is reachable from other machines and there is no key; set api_key_file \
-             (LEASEHOLD_API_KEY_FILE) or api_key (LEASEHOLD_API_KEY), or auth = \"none\" (LEASEHOLD_AUTH=none)"
+            "{listen} is reachable from other machines and there is no key; set auth_keys_file \
+             (LEASEHOLD_AUTH_KEYS_FILE), api_key_file (LEASEHOLD_API_KEY_FILE) or api_key (LEASEHOLD_API_KEY), or auth = \"none\" (LEASEHOLD_AUTH=none)"
         );
         return Err(settings.invalid("listen", problem));
     }
     Ok(())
+}
+
+fn keys_file(settings: &Settings) -> Result<Option<KeysFile>, ConfigError> {
+    match settings.text(KEYS_FILE) {
+        "" => Ok(None),
+        path => KeysFile::read(Path::new(path)).map(Some),
+    }
+}
+
+fn reread(file: &KeysFile) -> Result<KeysFile, String> {
+    KeysFile::read(&file.path).map_err(|error| error.to_string())
 }
 
 fn key(settings: &Settings, name: &str) -> Result<Option<ApiKey>, ConfigError> {

@@ -72,9 +72,13 @@ pub(super) fn read_pem(path: &Path) -> Result<Vec<u8>, String> {
     bounded(path, PEM_BYTES_MAX)
 }
 
-/// Only regular files are read, because key files are read again while the service runs: a pipe or a device could block
-/// that, or go on without end.
-fn bounded(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
+/// Reads a file of at most this many bytes. Only regular files are read, because key files are read again while the
+/// service runs: a pipe or a device could block that, or go on without end.
+///
+/// # Errors
+///
+/// One line that says what is wrong with the file.
+pub(super) fn bounded(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let unreadable = |error: io::Error| format!("{shown}: cannot be read: {error}");
     // Before it is opened, because opening a pipe waits for its other end.

@@ -28,6 +28,8 @@ pub struct ServerConfig {
     pub admin_listen: Option<SocketAddr>,
     /// How many HTTP/2 connections may be open at once.
     pub http2_connections_max: usize,
+    /// How many TLS handshakes may be under way at once.
+    pub tls_handshakes_max: usize,
     /// How many requests an HTTP/2 connection may carry at once.
     pub http2_streams_max: u32,
     /// How many requests may be in flight at once.
@@ -80,6 +82,7 @@ impl ServerConfig {
             trusted_proxies: blocks(settings, "server.trusted_proxies")?,
             admin_listen: admin_listen(settings)?,
             http2_connections_max: settings.count("server.http2_connections_max", SERVED_MAX)?,
+            tls_handshakes_max: settings.count("server.tls_handshakes_max", SERVED_MAX)?,
             http2_streams_max: u32::try_from(streams).expect("it is below the limit"),
             requests_max: settings.count("server.requests_max", SERVED_MAX)?,
             header_read_timeout: settings.positive("server.header_read_timeout")?,

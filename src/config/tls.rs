@@ -1,4 +1,5 @@
 //! TLS: the certificates that are trusted, and the one that this process shows to Redis. Parsed once; the store connects.
+//! What is read from files here is also used for the certificate that clients see.
 
 use std::fmt;
 use std::path::Path;
@@ -17,23 +18,29 @@ pub struct RedisTls {
     /// The only certificate authorities that are trusted; none for those of the system.
     pub authorities: Option<Vec<CertificateDer<'static>>>,
     /// What this process shows to a Redis that asks for a certificate.
-    pub identity: Option<ClientIdentity>,
+    pub identity: Option<TlsIdentity>,
     /// The name in Redis' certificate, if it is not the host of the URL.
     pub server_name: Option<ServerName<'static>>,
 }
 
-/// The certificate of this process, with its private key.
-#[derive(Clone)]
-pub struct ClientIdentity {
+/// A certificate of this process, with its private key.
+#[derive(Clone, Eq)]
+pub struct TlsIdentity {
     /// The certificate, and those that connect it to an authority.
     pub chain: Vec<CertificateDer<'static>>,
     /// The private key.
     pub key: Arc<PrivateKeyDer<'static>>,
 }
 
-impl fmt::Debug for ClientIdentity {
+impl PartialEq for TlsIdentity {
+    fn eq(&self, other: &Self) -> bool {
+        self.chain == other.chain && self.key.secret_der() == other.key.secret_der()
+    }
+}
+
+impl fmt::Debug for TlsIdentity {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("ClientIdentity")
+        formatter.write_str("TlsIdentity")
     }
 }
 
@@ -58,28 +65,30 @@ impl RedisTls {
             authorities: is_set(&CA_FILE)
                 .then(|| certificates(settings, CA_FILE))
                 .transpose()?,
-            identity: identity(settings)?,
+            identity: identity(settings, CERT_FILE, KEY_FILE)?,
             server_name: server_name(settings)?,
         })
     }
 }
 
-fn identity(settings: &Settings) -> Result<Option<ClientIdentity>, ConfigError> {
+/// The certificate and the key in the files that these keys name, if they do.
+pub(super) fn identity(
+    settings: &Settings,
+    cert_file: &str,
+    key_file: &str,
+) -> Result<Option<TlsIdentity>, ConfigError> {
     let is_set = |name| !settings.text(name).is_empty();
-    let (missing, given) = match (is_set(CERT_FILE), is_set(KEY_FILE)) {
+    let (missing, given) = match (is_set(cert_file), is_set(key_file)) {
         (false, false) => return Ok(None),
         (true, true) => {
-            let chain = certificates(settings, CERT_FILE)?;
-            let key = PrivateKeyDer::from_pem_slice(&pem(settings, KEY_FILE)?);
-            let key = key.map_err(|error| {
-                let problem = no_pem(Path::new(settings.text(KEY_FILE)), "private key", &error);
-                settings.invalid(KEY_FILE, problem)
-            })?;
+            let chain = certificates(settings, cert_file)?;
+            let key = private_key_in(Path::new(settings.text(key_file)))
+                .map_err(|problem| settings.invalid(key_file, problem))?;
             let key = Arc::new(key);
-            return Ok(Some(ClientIdentity { chain, key }));
+            return Ok(Some(TlsIdentity { chain, key }));
         }
-        (true, false) => (KEY_FILE, CERT_FILE),
-        (false, true) => (CERT_FILE, KEY_FILE),
+        (true, false) => (key_file, cert_file),
+        (false, true) => (cert_file, key_file),
     };
     let problem = format!("a certificate and its key belong together; set {missing} too");
     Err(settings.invalid(given, problem))
@@ -123,9 +132,13 @@ pub fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>, Stri
     }
 }
 
-fn pem(settings: &Settings, name: &str) -> Result<Vec<u8>, ConfigError> {
-    secret::read_pem(Path::new(settings.text(name)))
-        .map_err(|problem| settings.invalid(name, problem))
+/// The private key in a file.
+///
+/// # Errors
+/// One line that says what is wrong with the file.
+pub(super) fn private_key_in(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    let contents = secret::read_pem(file)?;
+    PrivateKeyDer::from_pem_slice(&contents).map_err(|error| no_pem(file, "private key", &error))
 }
 
 /// The error of the parser is not quoted, because it may quote the file.

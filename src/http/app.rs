@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::admission::Admission;
+use super::audit::Audit;
 use super::auth::Access;
 use super::log::LogSample;
 use super::metrics::HttpMetrics;
@@ -63,6 +64,8 @@ pub struct HttpSettings {
     pub access: Access,
     /// Whether the metrics need no key even though locks do.
     pub is_metrics_open: bool,
+    /// Who took which lock, and who was refused.
+    pub audit: Audit,
     /// Which requests are logged.
     pub request_log: RequestLog,
     /// The kind of store, for `/version`: never its address.
@@ -98,6 +101,7 @@ impl HttpSettings {
             admission_timeout: config.operation_timeout,
             access,
             is_metrics_open: config.auth_config.is_metrics_open,
+            audit: Audit::default(),
             request_log: RequestLog {
                 mode: config.log.requests,
                 slow: config.log.slow,

@@ -1,54 +1,37 @@
-//! Authorization, decided only here: a key has a role, and a role allows actions. Without keys, only requests that a
-//! browser sent for another site are refused. The configuration provides the keys.
+//! Authorization, decided only here: a key belongs to a principal, and the rights of a principal permit verbs on locks.
+//! Without keys, only requests that a browser sent for another site are refused. The configuration provides the keys.
 //!
-//! Rules per lock name, or other proofs of identity than keys, would become members of [`Principal`].
+//! Whether a key is valid is checked before the body of a request is read; what its principal may do, as soon as the
+//! names of the locks are known, and before the store is asked.
 
 mod browsers;
+mod keys;
 
 use std::borrow::Cow;
-use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::extract::Request;
 use axum::http::Method;
 use axum::http::header::AUTHORIZATION;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use sha2::{Digest as _, Sha256};
-use subtle::ConstantTimeEq as _;
 
 use super::app::App;
 use super::peers::PeerCounts;
 use super::problem::{AccessRefusal, Problem};
 use super::requester::Requester;
 use super::routes::Route;
-use crate::config::API_KEY_CHARS_MAX;
+use crate::domain::{LockName, NamePrefixes, Owner, Verb};
 pub use browsers::KnownHosts;
+pub(super) use keys::Principal;
+pub use keys::{KeyRing, Role};
 
 /// Who may call.
 #[derive(Clone, Debug)]
 pub enum Access {
     /// Every client that can reach the address may do everything, except through another site's page in a browser.
     Open(KnownHosts),
-    /// A client may do what the role of its key allows. Browsers never add a key by themselves, so pages of other sites
+    /// A client may do what the principal of its key may do. Browsers never add a key by themselves, so pages of other sites
     /// need no further check.
     Keys(KeyRing, Failures),
-}
-
-/// What a request does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
-    /// Read locks, events and metrics.
-    Read,
-    /// Acquire, renew and release.
-    Change,
-    /// Take a lock away from its holders.
-    Evict,
-}
-
-/// The authenticated sender of a request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Principal {
-    role: Role,
 }
 
 impl Access {
@@ -66,72 +49,154 @@ impl Access {
         }
     }
 
-    /// Checks that the sender may evict, and returns its role. A separate check, because only the fields of a request
-    /// show that it is an eviction.
-    pub(super) fn permit_eviction(&self, requester: &Requester) -> Result<Option<Role>, Problem> {
-        let Self::Keys(keys, _) = self else {
+    /// Whether the keys are those of their files; `None` without keys.
+    #[must_use]
+    pub fn keys_are_current(&self) -> Option<bool> {
+        match self {
+            Self::Open(_) => None,
+            Self::Keys(keys, _) => Some(!keys.is_outdated()),
+        }
+    }
+}
+
+impl App {
+    /// Checks that the sender may do this with all of these locks.
+    pub(super) fn permit(
+        &self,
+        requester: &Requester,
+        verb: Verb,
+        names: &[LockName],
+    ) -> Result<(), Problem> {
+        let Some((keys, principal)) = self.principal_of(requester)? else {
+            return Ok(());
+        };
+        let rights = principal.rights();
+        let Some(name) = names.iter().find(|name| !rights.permit(verb, name)) else {
+            return Ok(());
+        };
+        self.audit_refusal(requester, verb, Some(name));
+        Err(refusal(keys, principal, verb, &format!(" on {name}")))
+    }
+
+    /// The locks that a listing or a stream of events has to be limited to, for names that begin with this text; `None` if
+    /// the sender may see all of them.
+    pub(super) fn listed(
+        &self,
+        requester: &Requester,
+        beginning: &str,
+    ) -> Result<Option<NamePrefixes>, Problem> {
+        let Some((keys, principal)) = self.principal_of(requester)? else {
             return Ok(None);
         };
-        match requester.principal {
-            Some(principal) if principal.may(Action::Evict) => Ok(Some(principal.role)),
-            _ if keys.has(Role::Admin) => Err(Problem::forbidden(
-                AccessRefusal::Role,
-                "taking a lock away from its holders needs the admin_key",
-            )),
-            _ => Err(Problem::forbidden(
-                AccessRefusal::Role,
-                "taking a lock away from its holders needs an admin key, and this service has none; configure admin_key_file \
-                 (LEASEHOLD_ADMIN_KEY_FILE) or admin_key (LEASEHOLD_ADMIN_KEY)",
-            )),
+        let rights = principal.rights();
+        if rights.list_every_lock() {
+            return Ok(None);
         }
-    }
-}
-
-impl Principal {
-    /// Roles are ordered: each may do everything that the lower ones may.
-    fn may(self, action: Action) -> bool {
-        let needed = match action {
-            Action::Read => Role::Reader,
-            Action::Change => Role::Client,
-            Action::Evict => Role::Admin,
+        if rights.listed().cover_some(beginning) {
+            return Ok(Some(rights.listed().clone()));
+        }
+        let locks = match beginning {
+            "" => String::new(),
+            _ => format!(" on names that begin with {beginning}"),
         };
-        self.role >= needed
+        self.audit_refusal(requester, Verb::List, None);
+        Err(refusal(keys, principal, Verb::List, &locks))
     }
-}
 
-impl Action {
-    fn of(method: &Method) -> Self {
-        match *method {
-            Method::GET | Method::HEAD => Self::Read,
-            _ => Self::Change,
+    /// Checks that the sender may read the metrics.
+    pub(super) fn permit_metrics(&self, requester: &Requester) -> Result<(), Problem> {
+        match self.principal_of(requester)? {
+            Some((keys, principal)) if !principal.rights().permit_somewhere(Verb::Metrics) => {
+                self.audit_refusal(requester, Verb::Metrics, None);
+                Err(refusal(keys, principal, Verb::Metrics, ""))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Who sent the request, with the keys; `None` on a service without keys, where everybody may do everything.
+    fn principal_of<'a>(
+        &'a self,
+        requester: &'a Requester,
+    ) -> Result<Option<(&'a KeyRing, &'a Principal)>, Problem> {
+        match (&self.settings().access, &requester.principal) {
+            (Access::Open(_), _) => Ok(None),
+            (Access::Keys(keys, _), Some(principal)) => Ok(Some((keys, principal))),
+            // A route that checks no key must not reach this.
+            (Access::Keys(..), None) => Err(Problem::forbidden(
+                AccessRefusal::Rule,
+                "the sender of this request is not known",
+            )),
+        }
+    }
+
+    fn audit_refusal(&self, requester: &Requester, verb: Verb, name: Option<&LockName>) {
+        if let Some(sender) = self.settings().audit.sender(requester) {
+            sender.refused(verb, name);
         }
     }
 }
 
-/// Admits a request if its key allows its method, and adds the [`Principal`] to its requester.
+impl Requester {
+    /// The owner of a claim: what the client wrote, unless its principal may not choose.
+    pub(super) fn owner(&self, written: Owner) -> Owner {
+        let bound = self.principal.as_ref().and_then(Principal::owner);
+        bound.map_or(written, Owner::clone)
+    }
+}
+
+/// Says what the sender may not do. `locks` are those that it asked for: nothing is said about other rules.
+fn refusal(keys: &KeyRing, principal: &Principal, verb: Verb, locks: &str) -> Problem {
+    let Some(role) = principal.role() else {
+        let (name, verb) = (principal.name(), verb.as_str());
+        let detail = format!("the principal {name} has no rule with the verb {verb}{locks}");
+        return Problem::forbidden(AccessRefusal::Rule, detail);
+    };
+    let detail = match verb {
+        Verb::Evict if keys.has(Role::Admin) => {
+            "taking a lock away from its holders needs the admin_key"
+        }
+        Verb::Evict => {
+            "taking a lock away from its holders needs an admin key, and this service has none; configure admin_key_file \
+             (LEASEHOLD_ADMIN_KEY_FILE) or admin_key (LEASEHOLD_ADMIN_KEY)"
+        }
+        Verb::Acquire => READS_ONLY,
+        // Every role may read.
+        Verb::Read | Verb::List | Verb::Metrics => role.label(),
+    };
+    Problem::forbidden(AccessRefusal::Role, detail)
+}
+
+const READS_ONLY: &str =
+    "this key may only read; acquiring, renewing and releasing need the api_key";
+
+/// Admits a request if its key is valid, and adds the [`Principal`] to its requester. A key that changes nothing is refused
+/// here, before the body of a change is read.
 pub(super) fn admit(app: &App, mut request: Request) -> Result<Request, Problem> {
     let Access::Keys(keys, failures) = &app.settings().access else {
         return Ok(request);
     };
     let value = request.headers().get(AUTHORIZATION);
     let presented = value.and_then(|value| presented(value.as_bytes(), request.uri().path()));
-    let role = presented.as_deref().and_then(|key| keys.role_of(key));
-    let Some(role) = role else {
+    let principal = presented.as_deref().and_then(|key| keys.principal_of(key));
+    let Some(principal) = principal else {
         let detail = match presented {
             Some(_) => "the API key is not valid",
             None => "this needs an API key; send it as \"Authorization: Bearer <key>\"",
         };
         return Err(failures.refuse(&Requester::of(request), detail));
     };
-    let principal = Principal { role };
-    if !principal.may(Action::of(request.method())) {
-        let detail = "this key may only read; acquiring, renewing and releasing need the api_key";
-        return Err(Problem::forbidden(AccessRefusal::Role, detail));
-    }
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    let may = |verb| principal.rights().permit_somewhere(verb);
+    let is_refused = !is_read && !may(Verb::Acquire) && !may(Verb::Evict);
+    let problem = is_refused.then(|| refusal(keys, &principal, Verb::Acquire, ""));
     if let Some(requester) = request.extensions_mut().get_mut::<Requester>() {
         requester.principal = Some(principal);
+        if is_refused {
+            app.audit_refusal(requester, Verb::Acquire, None);
+        }
     }
-    Ok(request)
+    problem.map_or(Ok(request), Err)
 }
 
 /// The key after the scheme, which is case-insensitive (RFC 9110, 11.1): with `Bearer` the key, with `Basic` a user and
@@ -151,90 +216,6 @@ fn presented<'a>(value: &'a [u8], path: &str) -> Option<Cow<'a, [u8]>> {
     let mut decoded = BASE64_STANDARD.decode(encoded).ok()?;
     let colon = decoded.iter().position(|&byte| byte == b':')?;
     Some(Cow::Owned(decoded.split_off(colon + 1)))
-}
-
-/// What a key allows. Each role includes the ones before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
-    /// Read locks, events and metrics.
-    Reader,
-    /// Acquire, renew and release.
-    Client,
-    /// Take locks away from their holders.
-    Admin,
-}
-
-impl Role {
-    /// The role in the log.
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            Self::Reader => "reader",
-            Self::Client => "client",
-            Self::Admin => "admin",
-        }
-    }
-}
-
-/// The valid keys. Clones share them.
-#[derive(Clone)]
-pub struct KeyRing(Arc<RwLock<Vec<KeyDigest>>>);
-
-/// One key, of which only the SHA-256 is kept.
-struct KeyDigest {
-    role: Role,
-    digest: [u8; 32],
-}
-
-impl KeyRing {
-    /// Creates a ring with these keys.
-    #[must_use]
-    pub fn new<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = (Role, K)>) -> Self {
-        Self(Arc::new(RwLock::new(digests(keys))))
-    }
-
-    /// Replaces all keys by these.
-    pub fn replace<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = (Role, K)>) {
-        let keys = digests(keys);
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
-    }
-
-    /// The role of a key, if it is valid. Compares all digests in constant time, so that response times reveal nothing
-    /// about any key, not even its length.
-    fn role_of(&self, presented: &[u8]) -> Option<Role> {
-        // No key is this long, and hashing longer input would let any client cause work.
-        if presented.len() > API_KEY_CHARS_MAX {
-            return None;
-        }
-        let presented: [u8; 32] = Sha256::digest(presented).into();
-        let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let mut found = None;
-        for key in keys.iter() {
-            if bool::from(key.digest.ct_eq(&presented)) {
-                found = Some(key.role);
-            }
-        }
-        found
-    }
-
-    /// Whether any key has this role.
-    fn has(&self, role: Role) -> bool {
-        let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        keys.iter().any(|key| key.role == role)
-    }
-}
-
-impl fmt::Debug for KeyRing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
-fn digests<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = (Role, K)>) -> Vec<KeyDigest> {
-    let keys = keys.into_iter().map(|(role, key)| KeyDigest {
-        role,
-        digest: Sha256::digest(key).into(),
-    });
-    keys.collect()
 }
 
 /// The counts of failed authentications in this process. Clones share them.

@@ -1,23 +1,27 @@
 //! `GET /events`, and `GET /locks/{name}` as a stream: lock events as they happen. Nothing here shows a token.
 
+use std::slice;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, Method};
 use axum::response::Response;
+use futures_util::future::{self, Either, ready};
 use futures_util::stream;
 use futures_util::{Stream, StreamExt as _};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::admission::Operation;
 use super::app::App;
+use super::auth::Principal;
 use super::extract;
 use super::locks::checked_prefix;
 use super::problem::Problem;
 use super::requester::Requester;
 use super::sse::{self, Event, EventStreamBody};
 use super::wire::{LockBody, LockEventBody};
-use crate::domain::LockName;
+use crate::domain::{LockName, Verb};
 use crate::limits::Slot;
 use crate::server::Peer;
 use crate::service::{Scope, WatchEvent};
@@ -38,14 +42,21 @@ pub(super) async fn events(State(app): State<App>, request: Request) -> Result<R
     let mut fields = extract::query_fields(request.uri())?;
     let prefix = fields.text("prefix")?.unwrap_or_default();
     fields.finish(&EVENTS_FIELDS)?;
-    let scope = Scope::Prefix(checked_prefix(prefix)?);
-    if request.method() == Method::HEAD {
-        return Ok(sse::head());
-    }
+    let prefix = checked_prefix(prefix)?;
+    let is_head = request.method() == Method::HEAD;
     let after = last_event_id(request.headers());
     let requester = Requester::of(request);
+    let shown = app.listed(&requester, &prefix)?;
+    if is_head {
+        return Ok(sse::head());
+    }
     let slot = app.slot(Operation::Watch, &requester).await?;
-    let events = app.service().watch(scope, after).await;
+    let events = app.service().watch(Scope::Prefix(prefix), after).await;
+    let is_shown = move |event: &WatchEvent| match (event, &shown) {
+        (WatchEvent::Happened(event), Some(shown)) => shown.cover(&event.name),
+        (WatchEvent::Happened(_), None) | (WatchEvent::Reset, _) => true,
+    };
+    let events = events.filter(move |event| ready(is_shown(event)));
     Ok(response(events.map(encode), slot, &requester))
 }
 
@@ -60,6 +71,7 @@ pub(super) async fn of_lock(
 ) -> Result<Response, Problem> {
     let after = last_event_id(request.headers());
     let requester = Requester::of(request);
+    app.permit(&requester, Verb::Read, slice::from_ref(&name))?;
     let scope = Scope::Lock(name.clone());
     let slot = app.slot(Operation::Watch, &requester).await?;
     let events = app.service().watch(scope, after).await;
@@ -77,6 +89,11 @@ fn response(
 ) -> Response {
     let user_timeout = requester.peer.as_ref().map(Peer::user_timeout);
     let guard = user_timeout.map(|user_timeout| user_timeout.limited_to(USER_TIMEOUT));
+    // The client connects again, and is then checked by the rules of now.
+    let replaced = requester.principal.as_ref().map(Principal::replaced);
+    let replaced = replaced.cloned().map(CancellationToken::cancelled_owned);
+    let replaced = replaced.map_or_else(|| Either::Left(future::pending()), Either::Right);
+    let events = events.take_until(replaced);
     // A stream ends when the process stops. A client without an id yet cannot resume on another process, so it gets a
     // `reset` at the end.
     let events = events.chain(stream::once(async { encode(WatchEvent::Reset) }));

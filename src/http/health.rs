@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::app::App;
 use super::extract;
 use super::problem::Problem;
+use super::requester::Requester;
 use super::wire::json;
 use crate::domain::duration;
 use crate::store::StoreHealth;
@@ -76,19 +77,23 @@ pub(super) async fn readyz(State(app): State<App>, request: Request) -> Result<R
         true => (StatusCode::OK, Status::Ok),
         false => (StatusCode::SERVICE_UNAVAILABLE, Status::Unavailable),
     };
-    let checks = is_verbose.then(|| checks(is_draining, store));
+    let checks = is_verbose.then(|| checks(&app, is_draining, store));
     Ok(json(code, "application/json", &Health { status, checks }))
 }
 
 /// `GET /metrics`
-pub(super) async fn metrics(State(app): State<App>) -> Response {
+pub(super) async fn metrics(State(app): State<App>, request: Request) -> Result<Response, Problem> {
+    if !app.settings().is_metrics_open {
+        let requester = Requester::of(request);
+        app.permit_metrics(&requester)?;
+    }
     let mut response = Response::new(Body::from(app.metrics_page().text().await));
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, content_type);
-    response
+    Ok(response)
 }
 
-fn checks(is_draining: bool, store: StoreHealth) -> Vec<Check> {
+fn checks(app: &App, is_draining: bool, store: StoreHealth) -> Vec<Check> {
     let draining = if is_draining {
         "the process is shutting down"
     } else {
@@ -118,6 +123,16 @@ fn checks(is_draining: bool, store: StoreHealth) -> Vec<Check> {
     if let Some(pool) = store.pool {
         let detail = format!("{} of {} connections are open", pool.open, pool.max);
         checks.push(check("pool", pool.open > 0, detail));
+    }
+    if let Some(are_current) = app.settings().access.keys_are_current() {
+        let detail = match are_current {
+            true => "the valid keys are the configured ones",
+            // Probes need no key, so the reason, which names principals, is only in the log.
+            false => {
+                "a file of keys cannot be used, so the previous keys stay valid; the log says why"
+            }
+        };
+        checks.push(check("keys", are_current, detail));
     }
     let findings = store.findings.into_iter();
     checks.extend(findings.map(|found| check(found.topic, found.is_fine, found.detail)));

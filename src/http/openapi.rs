@@ -127,7 +127,7 @@ fn components() -> Components {
         .scheme(HttpAuthScheme::Bearer)
         .description(Some(
             "A key, if the service is configured with keys. The read key permits GET and HEAD, the API key everything \
-             except evictions, the admin key everything.",
+             except evictions, the admin key everything. A key of the keys file permits what the rules of its principal say.",
         ));
     let mut schemas = Vec::new();
     collect::<GrantView<'_>>(&mut schemas);

@@ -18,7 +18,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tower::Service;
@@ -27,7 +27,9 @@ use super::activity::{Activity, RequestBody};
 use super::delivery;
 use super::delivery::{AnswerBody, StreamExecutor, UnderWay};
 use super::peer::Peer;
+use super::preface::{Beginning, beginning};
 use super::socket::{Socket, SocketDeadlines};
+use super::tls::{Encrypted, Tls};
 use super::user_timeout::UserTimeoutStream;
 use crate::config::ServerConfig;
 use crate::limits::{Budget, Limit, Refusals};
@@ -51,8 +53,6 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// How long a connection that was closed for a flood still counts as an HTTP/2 connection. Each can cause about 10 ms of
 /// work before it is closed, and its peer could open another one at once.
 const FLOOD_PAUSE: Duration = Duration::from_secs(10);
-/// The first bytes of an HTTP/2 client.
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// How many connections are open, for metrics.
 #[derive(Debug, Clone, Default)]
@@ -163,15 +163,63 @@ impl Protocol {
         watcher: Watcher,
     ) {
         let deadline = Instant::now() + self.first_request_timeout;
-        let address = peer.address();
-        let Beginning { is_http2, read } = match timeout_at(deadline, beginning(&mut stream)).await
-        {
+        let beginning = match timeout_at(deadline, beginning(&mut stream)).await {
             Ok(Ok(beginning)) => beginning,
             Ok(Err(error)) => {
+                let address = peer.address();
                 return tracing::debug!(peer = %address, %error, "a connection said nothing");
             }
             Err(_) => return self.on_silence(),
         };
+        let stream = UserTimeoutStream::new(stream, peer.user_timeout().clone());
+        self.serve_begun(stream, beginning, deadline, peer, app, watcher)
+            .await;
+    }
+
+    /// The same with TLS. The handshake counts from the opening of the connection, as the first head does.
+    pub(super) async fn serve_encrypted(
+        &self,
+        tls: &Tls,
+        stream: TcpStream,
+        peer: Peer,
+        app: impl HttpApp,
+        watcher: Watcher,
+    ) {
+        let deadline = Instant::now() + self.first_request_timeout;
+        let under_way = match peer.begin_handshake(&tls.handshakes) {
+            Ok(taken) => taken,
+            Err(limit) => return self.refusals.count(limit),
+        };
+        let user_timeout = peer.user_timeout().clone();
+        let accepted = tls.certificate.accept(stream, user_timeout, deadline).await;
+        drop(under_way);
+        let Encrypted { stream, is_http2 } = match accepted {
+            Ok(encrypted) => encrypted,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => return self.on_silence(),
+            Err(error) => {
+                let address = peer.address();
+                return tracing::debug!(peer = %address, %error, "a TLS handshake failed");
+            }
+        };
+        let read = Vec::new();
+        let beginning = Beginning { is_http2, read };
+        self.serve_begun(stream, beginning, deadline, peer, app, watcher)
+            .await;
+    }
+
+    /// Serves a connection whose protocol is known.
+    async fn serve_begun<S>(
+        &self,
+        stream: S,
+        Beginning { is_http2, read }: Beginning,
+        deadline: Instant,
+        peer: Peer,
+        app: impl HttpApp,
+        watcher: Watcher,
+    ) where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let address = peer.address();
         // Held until the connection ends, or longer after a flood. Dropping the last reference to a peer resets its share.
         let http2 = match is_http2.then(|| peer.begin_http2(&self.http2_connections)) {
             Some(Err(limit)) => return self.refusals.count(limit),
@@ -188,7 +236,6 @@ impl Protocol {
                 ..self.deadlines
             },
         };
-        let stream = UserTimeoutStream::new(stream, peer.user_timeout().clone());
         let refusals = self.refusals.clone();
         let mut socket = Socket::new(stream, read, deadlines, Arc::clone(&activity), refusals);
         if is_http2 {
@@ -339,46 +386,4 @@ fn keep_after_flood(taken: impl Send + 'static) {
         sleep(FLOOD_PAUSE).await;
         drop(taken);
     });
-}
-
-/// The first bytes of a connection.
-#[derive(Debug)]
-pub(super) struct Beginning {
-    /// Whether they are the preface of HTTP/2 without encryption (RFC 9113, 3.4).
-    pub(super) is_http2: bool,
-    /// The bytes that were read from the socket to decide, and have to be parsed again.
-    pub(super) read: Vec<u8>,
-}
-
-/// Waits until the first bytes decide the protocol.
-///
-/// The first packet nearly always does. It is only peeked at, so hyper reads it from the socket in one piece, into a
-/// buffer of 8 KiB instead of 16. A preface that arrives in pieces is read from the socket, because bytes left there would
-/// keep it readable, and there would be no event to wait for.
-///
-/// # Cancel safety
-///
-/// If dropped, it may have read bytes from the socket; the connection must then be closed.
-pub(super) async fn beginning(stream: &mut TcpStream) -> io::Result<Beginning> {
-    let mut first = [0; PREFACE.len()];
-    let length = stream.peek(&mut first).await?;
-    if length == 0 || length == PREFACE.len() || !PREFACE.starts_with(&first[..length]) {
-        let is_http2 = first == *PREFACE;
-        let read = Vec::new();
-        return Ok(Beginning { is_http2, read });
-    }
-    let mut read = Vec::with_capacity(PREFACE.len());
-    while read.len() < PREFACE.len() && PREFACE.starts_with(&read) {
-        let missing = PREFACE.len() - read.len();
-        if (&mut *stream)
-            .take(missing as u64)
-            .read_buf(&mut read)
-            .await?
-            == 0
-        {
-            break;
-        }
-    }
-    let is_http2 = read == PREFACE;
-    Ok(Beginning { is_http2, read })
 }

@@ -116,6 +116,18 @@ impl Peer {
         }
     }
 
+    /// Counts a TLS handshake, or returns the limit that is reached.
+    pub(super) fn begin_handshake(&self, all: &Budget) -> Result<[Taken; 2], Limit> {
+        let own = &self.limits.handshakes;
+        let taken = match own.take(1) {
+            Some(taken) => taken,
+            None if self.is_trusted_proxy => own.take_anyway(1),
+            None => return Err(Limit::TlsHandshakesPerPeer),
+        };
+        let one = all.take(1).ok_or(Limit::TlsHandshakes)?;
+        Ok([taken, one])
+    }
+
     /// Counts an HTTP/2 connection, or returns the limit that is reached.
     pub(super) fn begin_http2(&self, all: &Budget) -> Result<[Taken; 2], Limit> {
         let own = &self.limits.http2_connections;
@@ -151,6 +163,7 @@ impl Peer {
 struct Shares {
     connections: usize,
     http2_connections: usize,
+    handshakes: usize,
     requests: usize,
     answer_bytes: usize,
     body_bytes: usize,
@@ -165,6 +178,7 @@ impl Shares {
         Self {
             connections: usize::MAX,
             http2_connections: usize::MAX,
+            handshakes: usize::MAX,
             requests: usize::MAX,
             answer_bytes: usize::MAX,
             body_bytes: usize::MAX,
@@ -179,6 +193,7 @@ impl Shares {
         Arc::new(PeerLimits {
             connections: Budget::new(self.connections),
             http2_connections: Budget::new(self.http2_connections),
+            handshakes: Budget::new(self.handshakes),
             requests: Budget::new(self.requests),
             answer_bytes: Budget::new(self.answer_bytes),
             body_bytes: Budget::new(self.body_bytes),
@@ -213,6 +228,7 @@ impl Peers {
             shares: Shares {
                 connections: config.connections_of_peer(),
                 http2_connections: half(config.http2_connections_max),
+                handshakes: half(config.tls_handshakes_max),
                 requests: half(config.requests_max),
                 answer_bytes: half(config.answer_bytes_max),
                 body_bytes: half(config.body_bytes_total_max),

@@ -1,8 +1,8 @@
 //! Stop signals, and the token that is cancelled when draining begins: readiness fails, waits and streams end.
 //!
-//! SIGHUP stops the process like SIGTERM. There is no configuration to reload, and without a handler the closing of a
-//! terminal would end the process without a drain. Under `nohup`, which sets the signal to ignored, it stays ignored.
-//! The server closes the connections.
+//! SIGHUP reloads what can be reloaded. If there is nothing, it stops the process like SIGTERM: without a handler the
+//! closing of a terminal would end the process without a drain. Under `nohup`, which sets the signal to ignored, it then
+//! stays ignored. The server closes the connections.
 
 use std::io;
 use std::time::Duration;
@@ -44,16 +44,17 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// Installs the handlers; from here on the signals no longer end the process by themselves.
+    /// Installs the handlers; from here on the signals no longer end the process by themselves. SIGHUP is one of those
+    /// that stop it unless it `reloads`.
     ///
     /// # Errors
     ///
     /// When the system refuses a signal handler.
-    pub fn listen() -> io::Result<Self> {
+    pub fn listen(reloads: bool) -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
-            hang_up: match is_ignored(SignalKind::hangup()) {
+            hang_up: match reloads || is_ignored(SignalKind::hangup()) {
                 true => None,
                 false => Some(signal(SignalKind::hangup())?),
             },
@@ -81,6 +82,29 @@ impl StopSignals {
         };
         let _: Result<(), _> = tokio::time::timeout(DUPLICATE_SIGNAL_WINDOW, duplicates).await;
         self.next().await
+    }
+}
+
+/// Receives the signals that ask the process to reload, from the moment this is created.
+pub struct ReloadSignals(Option<Signal>);
+
+impl ReloadSignals {
+    /// Installs the handler, if the process `reloads` anything.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses a signal handler.
+    pub fn listen(reloads: bool) -> io::Result<Self> {
+        let hang_up = reloads.then(|| signal(SignalKind::hangup()));
+        Ok(Self(hang_up.transpose()?))
+    }
+
+    /// Waits for the next signal.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn next(&mut self) {
+        received(self.0.as_mut()).await;
     }
 }
 

@@ -12,7 +12,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::activity::{Activity, Surplus};
-use super::user_timeout::UserTimeoutStream;
 use crate::limits::{Limit, Refusals};
 
 /// The bytes read before the task yields to other connections of the thread. They hold at most two thousand frames, which
@@ -32,8 +31,8 @@ pub(super) struct SocketDeadlines {
 }
 
 /// A socket with deadlines for its peer.
-pub(super) struct Socket {
-    stream: UserTimeoutStream,
+pub(super) struct Socket<S> {
+    stream: S,
     /// The bytes that were read before the protocol was known.
     replayed: Vec<u8>,
     deadlines: SocketDeadlines,
@@ -57,9 +56,9 @@ struct UnreadSocket {
     timer: Pin<Box<Sleep>>,
 }
 
-impl Socket {
+impl<S> Socket<S> {
     pub(super) fn new(
-        stream: UserTimeoutStream,
+        stream: S,
         replayed: Vec<u8>,
         deadlines: SocketDeadlines,
         activity: Arc<Activity>,
@@ -195,7 +194,7 @@ impl UnreadSocket {
     }
 }
 
-impl AsyncRead for Socket {
+impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -238,7 +237,7 @@ fn poll_yield<T>(context: &mut Context<'_>) -> Poll<T> {
     Poll::Pending
 }
 
-impl AsyncWrite for Socket {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -261,10 +260,16 @@ impl AsyncWrite for Socket {
         self.stream.is_write_vectored()
     }
 
-    /// Nothing is buffered here, so a flush means that everything is written and the peer has caught up.
+    /// Nothing is buffered here, so a flush means that everything is written and the peer has caught up. TLS has a buffer:
+    /// while that cannot be flushed, the peer does not read, as with a write that the system does not accept.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.unread = None;
-        Pin::new(&mut self.stream).poll_flush(context)
+        match Pin::new(&mut self.stream).poll_flush(context) {
+            Poll::Ready(flushed) => {
+                self.unread = None;
+                Poll::Ready(flushed)
+            }
+            Poll::Pending => self.written(context, Poll::Pending).map_ok(|_| ()),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

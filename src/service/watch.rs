@@ -256,6 +256,7 @@ async fn learn(inner: &ServiceShared, scope: Scope) {
     };
     let mut query = ListQuery {
         prefix,
+        within: None,
         after: None,
         snapshot: None,
         page_size: PAGE_SIZE,

@@ -1,4 +1,5 @@
-//! The log: one line per event on stdout, as text or JSON. `http` logs the requests; nothing here knows about them.
+//! The log: one line per event on stdout, as text or JSON; and the writer of its lines, which the audit stream uses too.
+//! `http` logs the requests; nothing here knows about them.
 //!
 //! Lines go into a bounded buffer, and a thread of its own writes them to the output. A thread that logs never waits for
 //! the reader of the log: when the buffer is full, the line is dropped and counted. Otherwise a pipe that is not read would
@@ -61,7 +62,7 @@ fn with_quiet_libraries(level: &str) -> String {
 ///
 /// When the process already has a log.
 pub fn init_logging(config: &LogConfig) -> io::Result<LogWriter> {
-    let writer = LogWriter::start(io::stdout(), config.buffer_bytes_max)?;
+    let writer = LogWriter::start(LineKind::Log, io::stdout(), config.buffer_bytes_max)?;
     let level = with_quiet_libraries(&config.level);
     let filter = EnvFilter::try_new(level).expect("the configuration has parsed this filter");
     let registry = tracing_subscriber::registry().with(filter);
@@ -78,6 +79,37 @@ pub fn init_logging(config: &LogConfig) -> io::Result<LogWriter> {
     };
     installed.expect("this is the only log of the process");
     Ok(writer)
+}
+
+/// What the lines of a writer are, which its own line about dropped ones says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineKind {
+    /// The log.
+    Log,
+    /// The audit stream.
+    Audit,
+}
+
+impl LineKind {
+    fn thread_name(self) -> &'static str {
+        match self {
+            Self::Log => "log",
+            Self::Audit => "audit",
+        }
+    }
+
+    fn report(self, lines: u64) {
+        match self {
+            Self::Log => tracing::warn!(
+                lines,
+                "log lines were dropped because stdout was read too slowly"
+            ),
+            Self::Audit => tracing::warn!(
+                lines,
+                "audit lines were dropped because their output was too slow or failed"
+            ),
+        }
+    }
 }
 
 /// The writing end. Cloning is cheap; all clones share the buffer.
@@ -113,7 +145,11 @@ impl LogWriter {
     /// # Errors
     ///
     /// When the system cannot start the thread.
-    pub fn start(output: impl Write + Send + 'static, bytes_max: usize) -> io::Result<Self> {
+    pub fn start(
+        kind: LineKind,
+        output: impl Write + Send + 'static,
+        bytes_max: usize,
+    ) -> io::Result<Self> {
         let shared = Arc::new(LogQueue {
             buffer: Mutex::default(),
             changed: Condvar::new(),
@@ -124,8 +160,8 @@ impl LogWriter {
         let writer = Arc::clone(&shared);
         // Never joined: it may be blocked in a write to a pipe that is not read, and ends with the process.
         thread::Builder::new()
-            .name("log".to_owned())
-            .spawn(move || writer.write_out(output))?;
+            .name(kind.thread_name().to_owned())
+            .spawn(move || writer.write_out(kind, output))?;
         Ok(Self { shared })
     }
 
@@ -193,7 +229,7 @@ impl LogQueue {
         self.own_thread.get() == Some(&thread::current().id())
     }
 
-    fn write_out(&self, mut output: impl Write) {
+    fn write_out(&self, kind: LineKind, mut output: impl Write) {
         self.own_thread.get_or_init(|| thread::current().id());
         let (mut batch, mut reported) = (Vec::new(), 0);
         loop {
@@ -207,10 +243,7 @@ impl LogQueue {
             let dropped = self.dropped.load(Ordering::Relaxed);
             if written.is_ok() && dropped > reported {
                 // The reader is back. The line goes through the log itself, so that it is formatted like all others.
-                tracing::warn!(
-                    lines = dropped - reported,
-                    "log lines were dropped because stdout was read too slowly"
-                );
+                kind.report(dropped - reported);
                 reported = dropped;
             }
             self.lock().is_writing = false;

@@ -20,6 +20,7 @@ mod logs;
 mod names;
 mod nonsense;
 mod problems;
+mod rules;
 mod sentences;
 mod several;
 mod sharing;

@@ -2,6 +2,7 @@
 
 mod claims;
 mod doctor;
+mod keys;
 mod locks;
 mod manual;
 mod outages;

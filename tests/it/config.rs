@@ -1,6 +1,7 @@
 //! The configuration: layers, names, values and error messages. Nothing here reads the environment of the test process.
 
 mod bounds;
+mod keys_file;
 mod replicas;
 mod sentinel;
 mod slips;
@@ -138,6 +139,7 @@ fn every_key_is_read() {
     let secret = file(&format!("{KEY}\n"));
     let other_secret = file(OTHER_KEY);
     let url = file("redis://elsewhere");
+    let principals = file("");
     let path = |file: &NamedTempFile| file.path().to_str().unwrap().to_owned();
     let (default, _) = from_environment(&[]).unwrap();
     // The further keys are valid only together with an api_key.
@@ -154,6 +156,7 @@ fn every_key_is_read() {
             ("api_key_next" | "admin_key" | "read_key", _) => OTHER_KEY.to_owned(),
             ("api_key_next_file" | "admin_key_file" | "read_key_file", _) => path(&other_secret),
             ("auth_metrics", _) => "none".to_owned(),
+            ("auth_keys_file", _) => path(&principals),
             ("redis.accept_eviction_policy", _) => "volatile-lru".to_owned(),
             ("lease.ttl_min", _) => "1s".to_owned(),
             ("log.level", _) => "debug".to_owned(),
@@ -171,6 +174,7 @@ fn every_key_is_read() {
             }
             // They are read only together, or only with Redis, which has tests of its own.
             (name, _) if name.starts_with("redis.tls_") => continue,
+            ("server.tls_cert_file" | "server.tls_key_file", _) => continue,
             ("redis.wait_replicas", _) => continue,
             (_, keys::Kind::Text) => "other".to_owned(),
             (_, keys::Kind::Duration) => "31s".to_owned(),

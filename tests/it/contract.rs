@@ -209,6 +209,7 @@ on_every_store! {
         held_locks_are_listed_in_the_order_of_names
         a_listed_lock_equals_its_inspection
         only_held_locks_are_listed
+        a_listing_within_prefixes_has_no_other_locks_and_full_pages
         a_prefix_is_taken_literally
         pages_of_any_size_make_the_same_list
         the_last_page_is_marked_as_the_last

@@ -95,6 +95,12 @@ impl Serving {
         next_line(&self.lines).expect("the log ended too early")
     }
 
+    /// The lines of the log that nobody has read, up to its end.
+    pub(crate) fn rest_of_log(&mut self) -> String {
+        let lines: Vec<_> = self.lines.iter().collect();
+        lines.join("\n")
+    }
+
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }

@@ -16,7 +16,9 @@ fn an_open_address_needs_a_key_or_an_explicit_none() {
         ("LEASEHOLD_API_KEY", KEY),
     ])
     .unwrap();
-    assert!(matches!(config.auth, Auth::Keys(keys) if keys.api.secret.expose() == KEY));
+    assert!(
+        matches!(config.auth, Auth::Keys(keys) if keys.api.as_ref().unwrap().secret.expose() == KEY)
+    );
     let (config, _) = from_environment(&[
         ("LEASEHOLD_LISTEN", "[::]:7625"),
         ("LEASEHOLD_AUTH", "none"),
@@ -80,10 +82,13 @@ fn keys_are_reread_from_their_files_if_they_are_valid() {
     let Auth::Keys(keys) = config.auth else {
         panic!("there are keys");
     };
-    assert_eq!(keys.reread().unwrap(), keys);
+    assert_eq!(keys.reread().unwrap(), *keys);
     std::fs::write(api.path(), "another-key-than-before\n").unwrap();
     let reread = keys.reread().unwrap();
-    assert_eq!(reread.api.secret.expose(), "another-key-than-before");
+    assert_eq!(
+        reread.api.unwrap().secret.expose(),
+        "another-key-than-before"
+    );
     for (unfit, words) in [
         ("short", "api_key: is shorter"),
         ("", "is empty"),
@@ -117,7 +122,9 @@ fn a_secret_file_loses_one_newline_and_no_more() {
     let secret = file(&format!("{KEY}\n"));
     let (config, settings) =
         from_environment(&[("LEASEHOLD_API_KEY_FILE", secret.path().to_str().unwrap())]).unwrap();
-    assert!(matches!(config.auth, Auth::Keys(keys) if keys.api.secret.expose() == KEY));
+    assert!(
+        matches!(config.auth, Auth::Keys(keys) if keys.api.as_ref().unwrap().secret.expose() == KEY)
+    );
     assert_eq!(
         settings.origin("api_key").to_string(),
         "environment LEASEHOLD_API_KEY_FILE"
@@ -145,7 +152,9 @@ fn a_secret_given_twice_in_one_layer_is_refused_and_in_two_the_stronger_wins() {
         flags: Vec::new(),
     };
     let (config, _) = Config::load(&sources).unwrap();
-    assert!(matches!(config.auth, Auth::Keys(keys) if keys.api.secret.expose() == KEY));
+    assert!(
+        matches!(config.auth, Auth::Keys(keys) if keys.api.as_ref().unwrap().secret.expose() == KEY)
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `POST`: acquires one lock or several, and waits for them if the client asks for that.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use axum::response::Response;
 use super::grant::{self, Format};
 use super::{EVENT_STREAM, HeaderToken, RouteForm, hold, lock_names, preferred};
 use crate::domain::{
-    Bounds, Claim, Granted, HoldCount, LockNames, Metadata, Mode, Owner, Share, Token,
+    Bounds, Claim, GrantKind, Granted, HoldCount, LockNames, Metadata, Mode, Owner, Share, Token,
+    Verb,
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
@@ -60,7 +62,10 @@ pub(in crate::http) async fn acquire(
         RouteForm::Multi => &ACQUIRE_SEVERAL_FIELDS,
     };
     let bounds = &app.settings().bounds;
-    let acquire_request = acquire_request(names, token, fields, known, bounds)?;
+    let mut acquire_request = acquire_request(names, token, fields, known, bounds)?;
+    let claim = &mut acquire_request.claim;
+    app.permit(&requester, Verb::Acquire, &claim.names)?;
+    claim.owner = requester.owner(mem::take(&mut claim.owner));
     if format.media_type == EVENT_STREAM {
         return match route_form {
             // Boxed, so that the futures of other requests need no space for a stream.
@@ -74,6 +79,7 @@ pub(in crate::http) async fn acquire(
         waits: !wait.is_zero(),
     };
     let service = app.admit(operation, &requester).await?;
+    let audited = app.settings().audit.sender(&requester);
     drop(requester);
     let claim = Arc::new(acquire_request.claim);
     let was_draining = service.is_draining();
@@ -85,6 +91,9 @@ pub(in crate::http) async fn acquire(
     } = answer.map_err(|failure| Problem::of_acquire(failure, claim.token))?;
     let granted = granted(outcome, &claim, waited, was_draining)
         .map_err(|refusal| route_form.adapt(refusal).after(waited))?;
+    if let Some(sender) = audited.filter(|_| granted.kind == GrantKind::New) {
+        sender.granted(&claim.names, &granted);
+    }
     let mut response = grant::acquired(&format, &claim, &granted, waited, unclaimed);
     Waited(waited).attach_to(&mut response);
     Ok(response)

@@ -14,6 +14,7 @@ use crate::config::LogRequests;
 use crate::domain::{Claim, Lease, LockName, NotHeld};
 use crate::http::admission::Operation;
 use crate::http::app::App;
+use crate::http::audit::AuditedSender;
 use crate::http::log::{Frequent, LineNumber};
 use crate::http::problem::Problem;
 use crate::http::requester::Requester;
@@ -38,6 +39,7 @@ pub(super) async fn hold(
     let encoder = EventEncoder {
         name: claim.names[0].clone(),
         claim: Arc::clone(&claim),
+        audited: app.settings().audit.sender(&requester),
         requester: requester.clone(),
         started: Instant::now(),
         was_draining: app.service().is_draining(),
@@ -87,6 +89,7 @@ pub(super) async fn hold(
 struct EventEncoder {
     name: LockName,
     claim: Arc<Claim>,
+    audited: Option<AuditedSender>,
     requester: Requester,
     started: Instant,
     was_draining: bool,
@@ -101,10 +104,13 @@ impl EventEncoder {
                 lease,
                 waited,
                 replayed,
-            } => Event::new(
-                "acquired",
-                &self.grant(&lease).waited(waited).replayed(replayed),
-            ),
+            } => {
+                if let Some(sender) = self.audited.as_ref().filter(|_| !replayed) {
+                    sender.granted_one(&self.name, lease.holder.fence);
+                }
+                let grant = self.grant(&lease).waited(waited).replayed(replayed);
+                Event::new("acquired", &grant)
+            }
             HoldEvent::Renewed(lease) => Event::new("renewed", &self.grant(&lease)),
             HoldEvent::Lost(reason) => {
                 let name = self.name.clone();

@@ -1,11 +1,13 @@
 //! `GET`: the state of a lock, once or as a stream, and the locks that are held or waited for, page by page.
 
+use std::slice;
+
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::Response;
 
 use super::{EVENT_STREAM, lock_name, preferred};
-use crate::domain::LockName;
+use crate::domain::{LockName, Verb};
 use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::problem::Problem;
@@ -36,6 +38,7 @@ pub(in crate::http) async fn inspect(
         return events::of_lock(&app, name, request).await;
     }
     let requester = Requester::of(request);
+    app.permit(&requester, Verb::Read, slice::from_ref(&name))?;
     let service = app.admit(Operation::Inspect(&name), &requester).await?;
     let view = service.inspect(&name).await.map_err(Problem::of_read)?;
     let mut response = json(StatusCode::OK, "application/json", &LockBody::new(&view));
@@ -59,13 +62,15 @@ pub(in crate::http) async fn list(
         return Err(Problem::field("page_size", problem));
     }
     let (after, snapshot) = continued(&page_token)?;
+    let prefix = checked_prefix(prefix)?;
+    let requester = Requester::of(request);
     let query = ListQuery {
-        prefix: checked_prefix(prefix)?,
+        within: app.listed(&requester, &prefix)?,
+        prefix,
         after,
         snapshot,
         page_size: page_size.map_or(PAGE_SIZE_DEFAULT, capped).into(),
     };
-    let requester = Requester::of(request);
     let service = app.admit(Operation::List, &requester).await?;
     let listing = service.list(&query).await.map_err(Problem::of_read)?;
     let page = LockPage {

@@ -1,5 +1,7 @@
 //! `DELETE`: releases one lock or several by their token, or evicts the holders of one by force.
 
+use std::slice;
+
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -7,11 +9,11 @@ use axum::response::Response;
 
 use super::{HeaderToken, RouteForm, grant, lock_names, names_missing};
 use crate::domain::{
-    Evicted, HoldCount, InvalidField, LockName, LockNames, NotHeld, Owner, Released, Token,
+    Evicted, HoldCount, InvalidField, LockName, LockNames, NotHeld, Owner, Released, Token, Verb,
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
-use crate::http::auth::Role;
+use crate::http::auth::{Principal, Role};
 use crate::http::extract::{Fields, UnreadRequest};
 use crate::http::log::Frequent;
 use crate::http::problem::Problem;
@@ -50,10 +52,14 @@ pub(in crate::http) async fn release(
         RouteForm::Multi => &RELEASE_SEVERAL_FIELDS,
     })?;
     let names = names.ok_or_else(names_missing)?;
+    app.permit(&requester, Verb::Acquire, &names)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let operation = Operation::Keep(names.len());
     let service = app.admit(operation, &requester).await?;
     let released = service.release(names.clone(), token, hold_count).await?;
+    if let Some(sender) = app.settings().audit.sender(&requester) {
+        sender.released(&names, &released);
+    }
     respond(route_form, &names, token, released)
 }
 
@@ -91,7 +97,7 @@ pub(super) async fn evict(
     token: HeaderToken,
     mut fields: Fields,
 ) -> Result<Response, Problem> {
-    let role = app.settings().access.permit_eviction(&requester)?;
+    app.permit(&requester, Verb::Evict, slice::from_ref(&name))?;
     token.or_field(&mut fields)?;
     let reason = reason(&fields.text("reason")?.unwrap_or_default())?;
     if fields.number("hold_count")?.is_some() {
@@ -102,7 +108,10 @@ pub(super) async fn evict(
     let service = app.admit(Operation::Evict, &requester).await?;
     let evicted = service.evict(name.clone(), reason.clone()).await?;
     if evicted.holders.total > 0 {
-        log_eviction(app, &requester, role, &name, &evicted, &reason);
+        log_eviction(app, &requester, &name, &evicted, &reason);
+        if let Some(sender) = app.settings().audit.sender(&requester) {
+            sender.evicted(&name, &evicted, &reason);
+        }
     }
     if !evicted.is_complete {
         return Err(Problem::eviction_unfinished(name, &evicted.holders));
@@ -119,12 +128,13 @@ pub(super) async fn evict(
 fn log_eviction(
     app: &App,
     requester: &Requester,
-    role: Option<Role>,
     name: &LockName,
     evicted: &Evicted,
     reason: &str,
 ) {
-    let frequent = role
+    let principal = requester.principal.as_ref();
+    let role = principal.and_then(Principal::role);
+    let frequent = principal
         .is_none()
         .then(|| Frequent::Eviction(requester.network()));
     let Some(number) = app.log_sample().number(frequent) else {
@@ -133,6 +143,7 @@ fn log_eviction(
     tracing::info!(
         request_id = requester.request_id.as_str(),
         peer = requester.address().map(tracing::field::display),
+        principal = principal.filter(|_| role.is_none()).map(Principal::name),
         role = role.map(Role::label),
         lock.name = %name,
         outcome = "evicted",

@@ -4,7 +4,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 
 use super::{HeaderToken, RouteForm, acquire, grant, lock_names, names_missing};
-use crate::domain::{RenewOptions, Renewed};
+use crate::domain::{RenewOptions, Renewed, Verb};
 use crate::http::admission::Operation;
 use crate::http::app::App;
 use crate::http::extract::UnreadRequest;
@@ -33,6 +33,7 @@ pub(in crate::http) async fn renew(
         RouteForm::Multi => &RENEW_SEVERAL_FIELDS,
     })?;
     let names = names.ok_or_else(names_missing)?;
+    app.permit(&requester, Verb::Acquire, &names)?;
     let token = token.ok_or_else(Problem::token_missing)?;
     let options = RenewOptions {
         ttl,

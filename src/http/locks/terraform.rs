@@ -3,6 +3,7 @@
 //! The id that Terraform makes for each run is the token of the claim. Terraform shows it to others, and takes a status
 //! other than 200 for a failure.
 
+use std::slice;
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -18,8 +19,8 @@ use super::acquire::granted;
 use super::grant::{self, Format};
 use super::{HeaderToken, RouteForm, lock_name, release};
 use crate::domain::{
-    Bounds, Claim, Conflict, ConflictKind, LockName, Metadata, NotHeld, Owner, Refused, Released,
-    Token, text,
+    Bounds, Claim, Conflict, ConflictKind, GrantKind, LockName, LockNames, Metadata, NotHeld,
+    Owner, Refused, Released, Token, Verb, text,
 };
 use crate::http::admission::Operation;
 use crate::http::app::App;
@@ -116,12 +117,13 @@ async fn lock(
     options: Options,
     format: &Format,
 ) -> Result<Response, Problem> {
+    app.permit(&requester, Verb::Acquire, slice::from_ref(&name))?;
     let info = LockInfo::of(body)?;
     let token = Token::parse(&info.id)?;
     let text = serde_json::to_string(&info).expect("it has string keys");
     let claim = Arc::new(Claim {
         // A name that is too long is left out here; nobody is refused a lock for the name of a machine.
-        owner: Owner::new(&info.who).unwrap_or_default(),
+        owner: requester.owner(Owner::new(&info.who).unwrap_or_default()),
         metadata: Some(Metadata::from_json_object(&text)?),
         ..Claim::plain(name.into(), token, options.ttl)
     });
@@ -130,6 +132,7 @@ async fn lock(
         waits: !options.wait.is_zero(),
     };
     let service = app.admit(operation, &requester).await?;
+    let audited = app.settings().audit.sender(&requester);
     drop(requester);
     let was_draining = service.is_draining();
     let answer = service.acquire(Arc::clone(&claim), options.wait).await;
@@ -147,6 +150,9 @@ async fn lock(
         | AcquireOutcome::Draining(_)) => {
             let granted = granted(outcome, &claim, waited, was_draining)
                 .map_err(|refusal| format.route_form.adapt(refusal).after(waited))?;
+            if let Some(sender) = audited.filter(|_| granted.kind == GrantKind::New) {
+                sender.granted(&claim.names, &granted);
+            }
             let mut response = grant::acquired(format, &claim, &granted, waited, unclaimed);
             *response.status_mut() = StatusCode::OK;
             response.headers_mut().remove(LOCATION);
@@ -186,10 +192,15 @@ async fn unlock(
         let (token, fields) = (HeaderToken::of(&HeaderMap::new()), Fields::none());
         return release::evict(app, requester, name, token, fields).await;
     }
+    app.permit(&requester, Verb::Acquire, slice::from_ref(&name))?;
     let info = LockInfo::of(body)?;
     let token = Token::parse(&info.id)?;
     let service = app.admit(Operation::Keep(1), &requester).await?;
-    let released = service.release(name.clone().into(), token, None).await?;
+    let names = LockNames::from(name.clone());
+    let released = service.release(names.clone(), token, None).await?;
+    if let Some(sender) = app.settings().audit.sender(&requester) {
+        sender.released(&names, &released);
+    }
     match released.into_iter().next() {
         Some(Released::NotHolder(reason)) => {
             Err(Problem::not_holder(NotHeld { name, reason }).of_one_lock())

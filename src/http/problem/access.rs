@@ -15,6 +15,8 @@ pub(in crate::http) enum AccessRefusal {
     RateLimited,
     /// The role of its key does not allow the operation.
     Role,
+    /// No rule of its principal permits the operation on these locks.
+    Rule,
     /// A browser sent it for a page of another site.
     CrossSite,
     /// It is for an unknown host name.
@@ -23,10 +25,11 @@ pub(in crate::http) enum AccessRefusal {
 
 impl AccessRefusal {
     /// Every reason, in the order of the variants.
-    pub(in crate::http) const ALL: [Self; 5] = [
+    pub(in crate::http) const ALL: [Self; 6] = [
         Self::Unauthorized,
         Self::RateLimited,
         Self::Role,
+        Self::Rule,
         Self::CrossSite,
         Self::UnknownHost,
     ];
@@ -37,6 +40,7 @@ impl AccessRefusal {
             Self::Unauthorized => "unauthorized",
             Self::RateLimited => "rate_limited",
             Self::Role => "role",
+            Self::Rule => "rule",
             Self::CrossSite => "cross_site",
             Self::UnknownHost => "unknown_host",
         }

@@ -80,7 +80,7 @@ codes! {
         "This service requires an API key, and the request has none or an invalid one."
         "Send \"Authorization: Bearer <key>\". Nothing was done."
     Forbidden "forbidden" FORBIDDEN "This is not allowed"
-        "The API key does not allow this operation; or no keys are configured, and the request looks as if a browser sent it for a page of another site, or is for an unknown host name. `detail` says which."
+        "The API key does not allow this operation, or no rule of its principal allows it on this lock; or no keys are configured, and the request looks as if a browser sent it for a page of another site, or is for an unknown host name. `detail` says which."
         "Use a key that allows it, or do what `detail` says. Nothing was done."
     NotFound "not_found" NOT_FOUND "Not found"
         "No route has this path. This says nothing about any lock: for a free lock, the response is 200."

@@ -127,6 +127,7 @@ impl Problem {
     pub(in crate::http) fn over_limit(limit: Limit) -> Self {
         let (code, detail) = match limit {
             Limit::ConnectionsPerPeer
+            | Limit::TlsHandshakesPerPeer
             | Limit::Http2ConnectionsPerPeer
             | Limit::RequestsPerPeer
             | Limit::OperationsPerPeer
@@ -147,6 +148,7 @@ impl Problem {
                 "this process has reached its limit of unread response bytes",
             ),
             Limit::ConnectionsReserved
+            | Limit::TlsHandshakes
             | Limit::Http2Connections
             | Limit::Http2Flood
             | Limit::Requests

@@ -64,7 +64,7 @@ impl RedisStore {
     ) -> Result<Snapshot, StoreError> {
         let mut found = Found::new(query);
         let find = |key: &[u8]| {
-            if let Some(name) = keys::name_of(key) {
+            if let Some(name) = keys::name_of(key).filter(|name| query.has(name)) {
                 found.add(name);
             }
         };

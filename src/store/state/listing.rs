@@ -61,6 +61,10 @@ impl Table {
                 page.is_over = true;
                 return;
             };
+            if !query.has(&name) {
+                page.after = Some(name);
+                continue;
+            }
             let Ok(slot) = self.find_in_bounds(&name, now) else {
                 // The next step continues here.
                 return;

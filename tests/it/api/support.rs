@@ -11,7 +11,9 @@ use axum::http::Response;
 use axum::http::{HeaderName, HeaderValue, Method, Request};
 use leasehold::config::{LogRequests, WaitingConfig};
 use leasehold::domain::Bounds;
-use leasehold::http::{Access, App, BUCKETS, HttpSettings, RequestLog, RequestScope, router};
+use leasehold::http::{
+    Access, App, Audit, BUCKETS, HttpSettings, RequestLog, RequestScope, router,
+};
 use leasehold::service::LockService;
 use leasehold::store::LockStore;
 use leasehold::store::file::FileStore;
@@ -190,6 +192,7 @@ fn settings() -> HttpSettings {
         body_bytes_max: 65_536,
         body_timeout: Duration::from_secs(10),
         access: Access::open(),
+        audit: Audit::default(),
         is_metrics_open: false,
         body_bytes_total_max: 16 * 1024 * 1024,
         answer_bytes_max: 32 * 1024 * 1024,

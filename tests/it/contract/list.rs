@@ -2,7 +2,8 @@
 //!
 //! Each fixture has its own store, so the list has only the locks of one test.
 
-use leasehold::domain::{Claim, LockState};
+use leasehold::domain::{Claim, LockState, NamePrefix, NamePrefixes};
+use leasehold::store::ListQuery;
 
 use super::expiry::expired_claim;
 use crate::support::fixture::{
@@ -40,6 +41,36 @@ pub(super) async fn a_listed_lock_equals_its_inspection(fixture: &Fixture) {
     fixture.assert_left(listed.listed[0].expires_in, LONG);
     listed.listed[0].expires_in = inspected.listed[0].expires_in;
     assert_eq!(listed, inspected);
+}
+
+pub(super) async fn a_listing_within_prefixes_has_no_other_locks_and_full_pages(fixture: &Fixture) {
+    let held = ["a", "a-1", "a/1", "a/2", "ax", "b/1", "c", "c/1", "d"];
+    hold(fixture, &held).await;
+    let prefixes = ["a", "c/1"].map(|prefix| NamePrefix::parse(prefix).expect("a prefix"));
+    let within: NamePrefixes = prefixes.into_iter().collect();
+    let expected = ["a", "a/1", "a/2", "c/1"];
+    for page_size in [1, 2, 3, 10] {
+        let mut query = ListQuery {
+            prefix: String::new(),
+            within: Some(within.clone()),
+            after: None,
+            snapshot: None,
+            page_size,
+        };
+        let mut names = Vec::new();
+        loop {
+            let page = fixture.listed(&query).await;
+            names.extend(page.locks.iter().map(|lock| lock.name.to_string()));
+            (query.after, query.snapshot) = (page.next_after, page.snapshot);
+            let Some(after) = &query.after else {
+                break;
+            };
+            // What a page ends with is shown to the client.
+            assert_eq!(after.as_str(), names[names.len() - 1]);
+            assert_eq!(page.locks.len(), page_size);
+        }
+        assert_eq!(names, expected, "{page_size}");
+    }
 }
 
 pub(super) async fn only_held_locks_are_listed(fixture: &Fixture) {

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
+use leasehold::config::KeyHash;
 use tempfile::TempDir;
 
 use super::shell::{SHELLS, Shell, blocks};
@@ -55,13 +56,14 @@ const SCRIPTS: [&str; 13] = [
     "scripts/setup-tests",
 ];
 /// Files at places where tests may not write.
-const ELSEWHERE: [&str; 6] = [
+const ELSEWHERE: [&str; 7] = [
     "/run/secrets/redis-password",
     "/run/secrets/sentinel-password",
     "/etc/leasehold/secrets/api-key",
     "/etc/leasehold/secrets/admin-key",
     "/etc/leasehold/secrets/read-key",
     "/var/lib/leasehold",
+    "/etc/leasehold/keys.toml",
 ];
 
 /// Waits for streams as long as a reader needs to see that they work.
@@ -109,6 +111,9 @@ impl Reader {
         for directory in ["examples", "monitoring"] {
             let of_repository = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
             symlink(of_repository, reader.path(directory)).unwrap();
+        }
+        for file in ["keys.toml", "keys.toml.new"] {
+            fs::write(reader.path(file), keys_file()).unwrap();
         }
         reader
     }
@@ -163,6 +168,14 @@ impl Reader {
             )),
         }
     }
+}
+
+/// The keys file that the pages speak of.
+fn keys_file() -> String {
+    let hash = KeyHash::of(b"only-for-this-test");
+    format!(
+        "[principals.billing]\nkeys = [\"{hash}\"]\nrules = [{{ prefix = \"billing\", verbs = [\"acquire\"] }}]\n"
+    )
 }
 
 /// The pages below this directory, with their text.

@@ -39,6 +39,7 @@ async fn grants_of_disconnected_clients_are_rolled_back() {
     );
     let query = ListQuery {
         prefix: "hung-up/".to_owned(),
+        within: None,
         after: None,
         snapshot: None,
         page_size: 1_000,

@@ -147,6 +147,7 @@ async fn look_at(held: &Claim, look: Look, holding: &Replica, other: &Replica) {
         Look::List => {
             let everything = ListQuery {
                 prefix: String::new(),
+                within: None,
                 after: None,
                 snapshot: None,
                 page_size: 100,

@@ -34,6 +34,7 @@ async fn others_run_between_the_steps_of_a_listing() {
     }
     let query = ListQuery {
         prefix: "closed/".to_owned(),
+        within: None,
         after: None,
         snapshot: None,
         page_size: 10,

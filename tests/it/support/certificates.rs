@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use leasehold::config::{ClientIdentity, RedisTls};
+use leasehold::config::{RedisTls, TlsIdentity};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -52,11 +52,11 @@ impl Authority {
     }
 
     /// A client's own certificate.
-    pub(crate) fn identity(&self) -> ClientIdentity {
+    pub(crate) fn identity(&self) -> TlsIdentity {
         let files = self.files_for("leasehold");
         let certificate = CertificateDer::from_pem_file(&files.certificate);
         let key = PrivateKeyDer::from_pem_file(&files.key);
-        ClientIdentity {
+        TlsIdentity {
             chain: vec![certificate.expect("a certificate")],
             key: key.expect("a key").into(),
         }

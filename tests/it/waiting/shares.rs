@@ -205,6 +205,7 @@ fn with_one_of_each() -> PeerLimits {
     PeerLimits {
         connections: Budget::new(1),
         http2_connections: Budget::new(1),
+        handshakes: Budget::new(1),
         requests: Budget::new(1),
         answer_bytes: Budget::new(1),
         body_bytes: Budget::new(1),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::LockName;
+use crate::domain::{LockName, NamePrefixes};
 use crate::store::ListQuery;
 
 /// How many listings a process keeps names for.
@@ -24,6 +24,7 @@ const KEPT: Duration = Duration::from_secs(60);
 pub(in crate::store::redis) struct Snapshot {
     id: u64,
     prefix: String,
+    within: Option<NamePrefixes>,
     after: Option<LockName>,
     names: Vec<LockName>,
     /// Whether there were no further names.
@@ -49,6 +50,7 @@ impl Snapshot {
     fn continues(&self, query: &ListQuery) -> bool {
         query.snapshot == Some(self.id)
             && query.prefix == self.prefix
+            && query.within == self.within
             && query.after >= self.after
             && (self.is_complete || !self.names_after(query.after.as_ref()).is_empty())
     }
@@ -67,6 +69,7 @@ impl Found {
         let snapshot = Snapshot {
             id: fastrand::u64(..),
             prefix: query.prefix.clone(),
+            within: query.within.clone(),
             after: query.after.clone(),
             names: Vec::new(),
             is_complete: true,
@@ -134,6 +137,7 @@ impl Snapshots {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::NamePrefix;
 
     fn name(number: usize) -> LockName {
         // As long as a name may be.
@@ -143,6 +147,7 @@ mod tests {
     fn query(after: Option<LockName>, snapshot: Option<u64>) -> ListQuery {
         ListQuery {
             prefix: "0".to_owned(),
+            within: None,
             after,
             snapshot,
             page_size: 10,
@@ -195,6 +200,11 @@ mod tests {
         let prefix = String::new();
         assert!(!continued(&ListQuery {
             prefix,
+            ..query(Some(name(7)), id)
+        }));
+        // Who may list other locks must not be shown the names of this listing.
+        assert!(!continued(&ListQuery {
+            within: Some([NamePrefix::EVERY].into_iter().collect()),
             ..query(Some(name(7)), id)
         }));
     }

@@ -1,0 +1,79 @@
+//! Rereads the certificate of the server from its files while it runs, so that a certificate can be renewed without a
+//! restart. Open connections keep the one before.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use metrics::Counter;
+
+use crate::config::ServerCertificate;
+use crate::server::ServerTls;
+use crate::server::shutdown::ReloadSignals;
+use crate::telemetry::Metrics;
+
+/// Counters of rereads after a change. They are exported from the start, with or without TLS.
+pub(super) struct RereadCounts {
+    replaced: Counter,
+    failed: Counter,
+}
+
+impl RereadCounts {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let [replaced, failed] = ["ok", "error"].map(|result| {
+            metrics.counter(
+                "leasehold_tls_rereads_total",
+                "Changes of certificate files, by whether the new certificate could be used.",
+                &[("result", result)],
+            )
+        });
+        Self { replaced, failed }
+    }
+}
+
+/// Keeps the certificate equal to its files, for as long as the service runs: rereads them at intervals, and at SIGHUP at
+/// once. Between the replacement of the one file and the other the two do not belong together; that changes nothing, and
+/// is reported only if it lasts.
+pub(super) async fn follow(
+    mut known: ServerCertificate,
+    tls: ServerTls,
+    interval: Duration,
+    counts: RereadCounts,
+    mut reloads: ReloadSignals,
+) -> Infallible {
+    let (mut last_problem, mut reported) = (None, None);
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(interval) => {}
+            () = reloads.next() => {}
+        }
+        let files = known.clone();
+        // On a blocking thread: the files may be on a network file system.
+        let reread = tokio::task::spawn_blocking(move || files.reread()).await;
+        let reread = reread.unwrap_or_else(|panic| Err(panic.to_string()));
+        let problem = match reread {
+            Ok(same) if same == known => None,
+            Ok(changed) => match tls.replace(&changed.identity) {
+                Ok(()) => {
+                    known = changed;
+                    counts.replaced.increment(1);
+                    tracing::info!("TLS certificate reloaded: it has changed");
+                    None
+                }
+                Err(error) => Some(error.to_string()),
+            },
+            Err(problem) => Some(problem),
+        };
+        if problem.is_some() && problem == last_problem && problem != reported {
+            counts.failed.increment(1);
+            tracing::warn!(
+                problem,
+                "cannot reload the TLS certificate; clients see the previous one"
+            );
+            reported.clone_from(&problem);
+        }
+        if problem.is_none() {
+            reported = None;
+        }
+        last_problem = problem;
+    }
+}

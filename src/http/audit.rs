@@ -1,0 +1,162 @@
+//! The audit stream: a line of JSON for each grant, release, eviction, refusal by a rule and change of keys, with who
+//! caused it. A line has no token, no key and nothing else that a client could use.
+//!
+//! Lines go through a bounded buffer of their own. Like the log, the stream never makes a request wait: a line without
+//! room is dropped and counted.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use super::auth::Principal;
+use super::requester::{RequestId, Requester};
+use crate::domain::{Evicted, Fence, Granted, LockName, LockNames, Released, Verb};
+use crate::telemetry::LogWriter;
+
+/// Where audit lines go. Cloning is cheap.
+#[derive(Clone, Debug, Default)]
+pub struct Audit(Option<LogWriter>);
+
+/// The sender of a request, kept for its audit lines while the request runs.
+pub(super) struct AuditedSender {
+    output: LogWriter,
+    principal: Option<Principal>,
+    peer: Option<SocketAddr>,
+    request_id: RequestId,
+}
+
+/// One line. Fields that an event does not have are left out.
+#[derive(Default, Serialize)]
+struct AuditLine<'a> {
+    at: String,
+    event: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    principal: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fencing_token: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verb: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evicted: Option<Vec<u64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evicted_total: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+impl Audit {
+    /// Writes the lines to this writer.
+    #[must_use]
+    pub fn to(output: LogWriter) -> Self {
+        Self(Some(output))
+    }
+
+    /// Notes that the keys were read again after a change, and whether they could be used. The reason is in the log.
+    pub fn keys_changed(&self, are_used: bool) {
+        let event = match are_used {
+            true => "keys_reloaded",
+            false => "keys_refused",
+        };
+        if let Some(output) = &self.0 {
+            let line = AuditLine {
+                event,
+                ..AuditLine::default()
+            };
+            write(output, line);
+        }
+    }
+
+    /// The sender of a request, if there is an audit stream.
+    pub(super) fn sender(&self, requester: &Requester) -> Option<AuditedSender> {
+        let output = self.0.clone()?;
+        Some(AuditedSender {
+            output,
+            principal: requester.principal.clone(),
+            peer: requester.address(),
+            request_id: requester.request_id.clone(),
+        })
+    }
+}
+
+impl AuditedSender {
+    /// Notes new grants. One that is rolled back later, because its client was gone, keeps its line.
+    pub(super) fn granted(&self, names: &LockNames, granted: &Granted) {
+        let fences = granted.leases.iter().map(|lease| lease.holder.fence);
+        for (name, fence) in names.iter().zip(fences) {
+            self.granted_one(name, fence);
+        }
+    }
+
+    pub(super) fn granted_one(&self, name: &LockName, fence: Fence) {
+        self.write(AuditLine {
+            event: "granted",
+            name: Some(name.as_str()),
+            fencing_token: Some(fence.get()),
+            ..AuditLine::default()
+        });
+    }
+
+    /// Notes the locks that became free.
+    pub(super) fn released(&self, names: &LockNames, released: &[Released]) {
+        for (name, released) in names.iter().zip(released) {
+            if matches!(released, Released::Freed { .. }) {
+                self.write(AuditLine {
+                    event: "released",
+                    name: Some(name.as_str()),
+                    ..AuditLine::default()
+                });
+            }
+        }
+    }
+
+    pub(super) fn evicted(&self, name: &LockName, evicted: &Evicted, reason: &str) {
+        let holders = evicted.holders.listed.iter();
+        self.write(AuditLine {
+            event: "evicted",
+            name: Some(name.as_str()),
+            evicted: Some(holders.map(|holder| holder.fence.get()).collect()),
+            evicted_total: Some(evicted.holders.total),
+            reason: Some(reason),
+            ..AuditLine::default()
+        });
+    }
+
+    /// Notes that no rule permits the verb, on this lock if there is one.
+    pub(super) fn refused(&self, verb: Verb, name: Option<&LockName>) {
+        self.write(AuditLine {
+            event: "refused",
+            name: name.map(LockName::as_str),
+            verb: Some(verb.as_str()),
+            ..AuditLine::default()
+        });
+    }
+
+    fn write(&self, line: AuditLine<'_>) {
+        let line = AuditLine {
+            principal: self.principal.as_ref().map(Principal::name),
+            peer: self.peer,
+            request_id: Some(self.request_id.as_str()),
+            ..line
+        };
+        write(&self.output, line);
+    }
+}
+
+fn write(output: &LogWriter, line: AuditLine<'_>) {
+    let line = AuditLine {
+        at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+        ..line
+    };
+    let mut text = serde_json::to_vec(&line).expect("it has string keys");
+    text.push(b'\n');
+    // The writer takes every line or drops it.
+    let _ = output.clone().write_all(&text);
+}

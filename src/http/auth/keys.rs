@@ -1,0 +1,223 @@
+//! The valid keys, and the principals that have them. The configuration provides both, and replaces them while requests
+//! are served.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{API_KEY_CHARS_MAX, KeyHash, PrincipalEntry};
+use crate::domain::{Owner, Rights, Verb, Verbs};
+
+/// What a key of the configuration itself allows. Each role includes the ones before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Read locks, events and metrics.
+    Reader,
+    /// Acquire, renew and release.
+    Client,
+    /// Take locks away from their holders.
+    Admin,
+}
+
+impl Role {
+    /// The role in the log.
+    pub(in crate::http) fn label(self) -> &'static str {
+        match self {
+            Self::Reader => "reader",
+            Self::Client => "client",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// The name of everybody with a key of this role: the setting that the key is from.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Reader => "read_key",
+            Self::Client => "api_key",
+            Self::Admin => "admin_key",
+        }
+    }
+
+    fn rights(self) -> Rights {
+        let read = Verbs::from_iter([Verb::Read, Verb::List, Verb::Metrics]);
+        Rights::everywhere(match self {
+            Self::Reader => read,
+            Self::Client => read.and(Verb::Acquire.into()),
+            Self::Admin => Verbs::ALL,
+        })
+    }
+}
+
+/// The authenticated sender of a request. Cloning is cheap.
+#[derive(Clone)]
+pub(in crate::http) struct Principal(Arc<PrincipalFacts>);
+
+struct PrincipalFacts {
+    name: String,
+    /// Of a principal that is not from the keys file.
+    role: Option<Role>,
+    rights: Rights,
+    /// The owner of all its claims, if it may not choose.
+    owner: Option<Owner>,
+    /// Cancelled once these facts are no longer true.
+    replaced: CancellationToken,
+}
+
+impl Principal {
+    fn of_role(role: Role) -> Self {
+        Self(Arc::new(PrincipalFacts {
+            name: role.name().to_owned(),
+            role: Some(role),
+            rights: role.rights(),
+            owner: None,
+            replaced: CancellationToken::new(),
+        }))
+    }
+
+    fn of_entry(entry: &PrincipalEntry) -> Self {
+        Self(Arc::new(PrincipalFacts {
+            name: entry.name.clone(),
+            role: None,
+            rights: entry.rights.clone(),
+            owner: entry.binds_owner.then(|| Owner::from_store(&entry.name)),
+            replaced: CancellationToken::new(),
+        }))
+    }
+
+    pub(in crate::http) fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub(in crate::http) fn role(&self) -> Option<Role> {
+        self.0.role
+    }
+
+    pub(in crate::http) fn rights(&self) -> &Rights {
+        &self.0.rights
+    }
+
+    pub(in crate::http) fn owner(&self) -> Option<&Owner> {
+        self.0.owner.as_ref()
+    }
+
+    /// Cancelled once the principal is gone or has other rights.
+    pub(in crate::http) fn replaced(&self) -> &CancellationToken {
+        &self.0.replaced
+    }
+
+    fn is_equal_to(&self, other: &Self) -> bool {
+        let facts = |it: &Self| (it.0.role, it.0.owner.is_some());
+        self.name() == other.name()
+            && facts(self) == facts(other)
+            && self.rights() == other.rights()
+    }
+}
+
+/// The valid keys. Clones share them.
+#[derive(Clone)]
+pub struct KeyRing(Arc<SharedKeys>);
+
+#[derive(Default)]
+struct SharedKeys {
+    principals: RwLock<HashMap<KeyHash, Principal>>,
+    /// Whether the files of the keys have changed to something that cannot be used.
+    is_outdated: AtomicBool,
+}
+
+impl KeyRing {
+    /// Creates a ring with these keys.
+    #[must_use]
+    pub fn new<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = (Role, K)>) -> Self {
+        let ring = Self(Arc::default());
+        ring.replace(keys);
+        ring
+    }
+
+    /// Replaces all keys by these.
+    pub fn replace<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = (Role, K)>) {
+        self.replace_all(keys, &[]);
+    }
+
+    /// Replaces all keys by these, and by those of the principals of a keys file.
+    ///
+    /// A principal that stays as it is keeps its streams, also if its keys change.
+    pub fn replace_all<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = (Role, K)>,
+        principals: &[PrincipalEntry],
+    ) {
+        let by_role = keys
+            .into_iter()
+            .map(|(role, key)| (KeyHash::of(key.as_ref()), Principal::of_role(role)));
+        let by_file = principals.iter().flat_map(|entry| {
+            let principal = Principal::of_entry(entry);
+            let keys = entry.keys.iter();
+            keys.map(move |key| (*key, principal.clone()))
+        });
+        let new: Vec<_> = by_role.chain(by_file).collect();
+        let mut principals = self.0.principals.write();
+        let principals = principals
+            .as_mut()
+            .unwrap_or_else(|poisoned| poisoned.get_mut());
+        let old: HashMap<_, _> = principals
+            .drain()
+            .map(|(_, principal)| (principal.name().to_owned(), principal))
+            .collect();
+        for (key, principal) in new {
+            let same = old.get(principal.name());
+            let same = same.filter(|old| old.is_equal_to(&principal));
+            principals.insert(key, same.cloned().unwrap_or(principal));
+        }
+        let kept: HashMap<_, _> = principals
+            .values()
+            .map(|principal| (principal.name(), principal))
+            .collect();
+        let is_gone = |principal: &&Principal| {
+            let now = kept.get(principal.name());
+            now.is_none_or(|now| !Arc::ptr_eq(&now.0, &principal.0))
+        };
+        old.values()
+            .filter(is_gone)
+            .for_each(|principal| principal.replaced().cancel());
+    }
+
+    /// The principal with this key, if it is valid. It is looked up by its hash, which a client cannot choose: so the time
+    /// of the look-up reveals nothing about any key, not even its length, and does not grow with their number.
+    pub(super) fn principal_of(&self, presented: &[u8]) -> Option<Principal> {
+        // No key is this long, and hashing longer input would let any client cause work.
+        if presented.len() > API_KEY_CHARS_MAX {
+            return None;
+        }
+        let presented = KeyHash::of(presented);
+        let principals = self.0.principals.read();
+        let principals = principals.unwrap_or_else(PoisonError::into_inner);
+        principals.get(&presented).cloned()
+    }
+
+    /// Whether any key has this role.
+    pub(super) fn has(&self, role: Role) -> bool {
+        let principals = self.0.principals.read();
+        let principals = principals.unwrap_or_else(PoisonError::into_inner);
+        principals.values().any(|it| it.role() == Some(role))
+    }
+
+    /// Sets whether the files of the keys have changed to something that cannot be used.
+    pub fn set_outdated(&self, is_outdated: bool) {
+        self.0.is_outdated.store(is_outdated, Ordering::Relaxed);
+    }
+
+    /// Whether the files of the keys have changed to something that cannot be used.
+    #[must_use]
+    pub fn is_outdated(&self) -> bool {
+        self.0.is_outdated.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for KeyRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}

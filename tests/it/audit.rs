@@ -1,0 +1,175 @@
+//! The audit stream of a running service: a line for each event, with who caused it, and no secret there or anywhere else.
+
+use std::fs;
+use std::path::Path;
+
+use leasehold::config::KeyHash;
+use nix::sys::signal::Signal;
+use reqwest::{Method, Response};
+use serde_json::Value;
+
+use crate::process::Serving;
+use crate::support::eventually;
+
+const TOKEN: &str = "6f1c2b7e-3a64-4d09-9b5e-0d6f0a7c1e21";
+const OTHER_TOKEN: &str = "7a2d3c8f-4b75-4e1a-8c6f-1e7a1b8d2f32";
+const BILLING: &str = "lk_billing-key-that-nobody-may-see";
+const OPERATOR: &str = "lk_operator-key-that-nobody-may-see";
+const WRONG: &str = "lk_wrong-key-that-nobody-may-see";
+
+fn keys_file(verb: &str) -> String {
+    let [billing, operator] = [BILLING, OPERATOR].map(|key| KeyHash::of(key.as_bytes()));
+    format!(
+        "[principals.billing]\nkeys = [\"{billing}\"]\n\
+         rules = [{{ prefix = \"billing\", verbs = [\"acquire\", \"{verb}\"] }}]\n\
+         [principals.operator]\nkeys = [\"{operator}\"]\n\
+         rules = [{{ prefix = \"\", verbs = [\"admin\"] }}]\n"
+    )
+}
+
+async fn ask(serving: &Serving, method: Method, path: &str, key: &str, token: &str) -> Response {
+    let url = format!("{}{path}", serving.url);
+    let request = reqwest::Client::new().request(method, url);
+    let request = request.bearer_auth(key).header("lock-token", token);
+    request.send().await.unwrap()
+}
+
+fn lines(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap();
+    let lines = text.lines().map(serde_json::from_str);
+    lines.map(|line| line.expect("each line is JSON")).collect()
+}
+
+/// The lines, once there are this many.
+async fn audited(file: &Path, count: usize) -> Vec<Value> {
+    eventually("the audit lines are written", async || {
+        let lines = lines(file);
+        (lines.len() >= count).then_some(lines)
+    })
+    .await
+}
+
+fn word<'a>(line: &'a Value, field: &str) -> &'a str {
+    line[field].as_str().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn each_event_has_a_line_with_who_caused_it_and_no_secret_is_anywhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let [keys, audit] = ["keys.toml", "audit.jsonl"].map(|name| directory.path().join(name));
+    fs::write(&keys, keys_file("read")).unwrap();
+    let serving = Serving::start(&[
+        "--auth-keys-file",
+        keys.to_str().unwrap(),
+        "--audit-output",
+        audit.to_str().unwrap(),
+        "--log-requests",
+        "all",
+    ]);
+    let granted = ask(&serving, Method::POST, "/locks/billing/1", BILLING, TOKEN).await;
+    assert_eq!(granted.status(), 201);
+    let (id, fence) = ["x-request-id", "fencing-token"]
+        .map(|name| granted.headers()[name].to_str().unwrap().to_owned())
+        .into();
+    // A repeated request and a renewal are no grants.
+    for method in [Method::POST, Method::PUT] {
+        let again = ask(&serving, method, "/locks/billing/1", BILLING, TOKEN).await;
+        assert_eq!(again.status(), 200);
+    }
+    ask(&serving, Method::DELETE, "/locks/billing/1", BILLING, TOKEN).await;
+    ask(&serving, Method::POST, "/locks/pay%2F1", BILLING, TOKEN).await;
+    ask(&serving, Method::POST, "/locks/billing/1", WRONG, TOKEN).await;
+    ask(
+        &serving,
+        Method::POST,
+        "/locks/billing/2",
+        BILLING,
+        OTHER_TOKEN,
+    )
+    .await;
+    let force = "/locks/billing/2?force=true&reason=stuck";
+    ask(&serving, Method::DELETE, force, OPERATOR, TOKEN).await;
+    fs::write(&keys, keys_file("list")).unwrap();
+    serving.signal(Signal::SIGHUP);
+    let lines = audited(&audit, 6).await;
+
+    let told: Vec<_> = lines
+        .iter()
+        .map(|line| ["event", "principal", "name"].map(|field| word(line, field)))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ["granted", "billing", "billing/1"],
+            ["released", "billing", "billing/1"],
+            ["refused", "billing", "pay/1"],
+            ["granted", "billing", "billing/2"],
+            ["evicted", "operator", "billing/2"],
+            ["keys_reloaded", "", ""],
+        ]
+    );
+    assert_eq!(word(&lines[0], "request_id"), id);
+    assert_eq!(lines[0]["fencing_token"].to_string(), fence);
+    assert!(word(&lines[0], "peer").starts_with("127.0.0.1:"));
+    assert_eq!(word(&lines[2], "verb"), "acquire");
+    assert_eq!(lines[4]["evicted"][0], lines[3]["fencing_token"]);
+    assert_eq!(word(&lines[4], "reason"), "stuck");
+
+    no_secret_is_in_what_others_read(serving, &audit).await;
+}
+
+async fn no_secret_is_in_what_others_read(mut serving: Serving, audit: &Path) {
+    let locks = ask(&serving, Method::GET, "/locks", OPERATOR, TOKEN).await;
+    let metrics = ask(&serving, Method::GET, "/metrics", OPERATOR, TOKEN).await;
+    let (locks, metrics) = (locks.text().await.unwrap(), metrics.text().await.unwrap());
+    serving.signal(Signal::SIGTERM);
+    let log = serving.rest_of_log();
+    assert!(log.contains("The request was refused."), "{log}");
+    let stream = fs::read_to_string(audit).unwrap();
+    for secret in [TOKEN, OTHER_TOKEN, BILLING, OPERATOR, WRONG] {
+        let hash = KeyHash::of(secret.as_bytes()).to_string();
+        for place in [&locks, &metrics, &log, &stream] {
+            assert!(!place.contains(secret), "{secret} in {place}");
+            assert!(
+                !place.contains(&hash[7..]),
+                "the hash of {secret} in {place}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn several_locks_and_a_stream_have_a_line_for_each_grant() {
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("audit.jsonl");
+    let serving = Serving::start(&["--audit-output", audit.to_str().unwrap()]);
+    let client = reqwest::Client::new();
+    let several = client.post(format!("{}/locks", serving.url));
+    let several = several.body(r#"{"names":["b","a"]}"#).send().await.unwrap();
+    assert_eq!(several.status(), 201);
+    let stream = client.post(format!("{}/locks/c", serving.url));
+    let stream = stream.header("accept", "text/event-stream").send().await;
+    assert_eq!(stream.unwrap().status(), 200);
+    let lines = audited(&audit, 3).await;
+    let names: Vec<_> = lines.iter().map(|line| word(line, "name")).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    for line in &lines {
+        assert!(line["fencing_token"].is_u64(), "{line}");
+        // Without keys nobody is known.
+        assert!(line.get("principal").is_none(), "{line}");
+    }
+}
+
+#[test]
+fn an_audit_stream_that_cannot_be_opened_is_an_error() {
+    let output = crate::process::output(&[
+        "--audit-output",
+        "/nowhere/audit.jsonl",
+        "--listen",
+        "127.0.0.1:0",
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let expected = "cannot open the audit stream /nowhere/audit.jsonl: No such file";
+    assert!(said.contains(expected), "{said}");
+}

@@ -1,0 +1,156 @@
+//! A running service takes over what is new in its keys file: at intervals, by SIGHUP at once, and only if it is valid.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use leasehold::config::KeyHash;
+use nix::sys::signal::Signal;
+
+use crate::process::Serving;
+
+fn file_with(keys: &[&str], verb: &str) -> String {
+    let hashes = keys
+        .iter()
+        .map(|key| format!("\"{}\"", KeyHash::of(key.as_bytes())));
+    format!(
+        "[principals.a]\nkeys = [{}]\nrules = [{{ prefix = \"\", verbs = [\"{verb}\"] }}]\n",
+        hashes.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// The directory of a Kubernetes secret: `keys.toml` leads through `..data` into a directory that is replaced.
+fn publish(directory: &Path, version: &str, text: &str) {
+    let files = directory.join(version);
+    fs::create_dir(&files).unwrap();
+    fs::write(files.join("keys.toml"), text).unwrap();
+    symlink(version, directory.join("..new")).unwrap();
+    fs::rename(directory.join("..new"), directory.join("..data")).unwrap();
+}
+
+async fn status(serving: &Serving, method: reqwest::Method, path: &str, key: &str) -> u16 {
+    let url = format!("{}{path}", serving.url);
+    let request = reqwest::Client::new().request(method, url);
+    let answer = request.bearer_auth(key).send().await;
+    answer.unwrap().status().as_u16()
+}
+
+async fn list(serving: &Serving, key: &str) -> u16 {
+    status(serving, reqwest::Method::GET, "/locks", key).await
+}
+
+#[tokio::test]
+async fn a_swapped_secret_is_taken_over_without_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    publish(directory.path(), "..1", &file_with(&["old"], "list"));
+    let path = directory.path().join("keys.toml");
+    symlink("..data/keys.toml", &path).unwrap();
+    let arguments = ["--auth-keys-file", path.to_str().unwrap()];
+    let interval = ["--auth-reread-interval", "50ms"];
+    let mut serving = Serving::start(&[&arguments[..], &interval].concat());
+    assert_eq!(list(&serving, "old").await, 200);
+    assert_eq!(list(&serving, "new").await, 401);
+
+    publish(directory.path(), "..2", &file_with(&["old", "new"], "list"));
+    serving.wait_for_line("API keys reloaded: they have changed");
+    assert_eq!(
+        (list(&serving, "old").await, list(&serving, "new").await),
+        (200, 200)
+    );
+
+    // A file that cannot be used changes nothing.
+    publish(
+        directory.path(),
+        "..3",
+        "[principals.a]\nkeys = [\"new\"]\n",
+    );
+    let line = serving.wait_for_line("cannot reload the API keys; the previous keys stay valid");
+    let problem = line["problem"].as_str().unwrap();
+    assert!(
+        problem.contains(":2: principals.a.keys: is not the hash"),
+        "{problem}"
+    );
+    assert_eq!(
+        (list(&serving, "old").await, list(&serving, "new").await),
+        (200, 200)
+    );
+    let health = reqwest::get(format!("{}/readyz?verbose", serving.url))
+        .await
+        .unwrap();
+    let health = health.text().await.unwrap();
+    assert!(
+        health.contains("\"name\":\"keys\",\"ok\":false"),
+        "{health}"
+    );
+    assert!(!health.contains("principals"), "{health}");
+
+    publish(directory.path(), "..4", &file_with(&["new"], "list"));
+    serving.wait_for_line("API keys reloaded: they have changed");
+    assert_eq!(
+        (list(&serving, "old").await, list(&serving, "new").await),
+        (401, 200)
+    );
+}
+
+#[tokio::test]
+async fn a_hang_up_rereads_the_keys_file_at_once_and_does_not_stop_the_service() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("keys.toml");
+    fs::write(&path, file_with(&["key"], "list")).unwrap();
+    let arguments = ["--auth-keys-file", path.to_str().unwrap()];
+    let interval = ["--auth-reread-interval", "1h"];
+    let mut serving = Serving::start(&[&arguments[..], &interval].concat());
+    let acquire =
+        async |serving: &Serving| status(serving, reqwest::Method::POST, "/locks/a", "key").await;
+    assert_eq!(acquire(&serving).await, 403);
+    fs::write(&path, file_with(&["key"], "acquire")).unwrap();
+    serving.signal(Signal::SIGHUP);
+    serving.wait_for_line("API keys reloaded: they have changed");
+    assert_eq!(acquire(&serving).await, 201);
+    serving.signal(Signal::SIGHUP);
+    serving.wait_for_line("API keys reread: they have not changed");
+    serving.signal(Signal::SIGTERM);
+    assert!(serving.wait().success());
+}
+
+#[tokio::test]
+async fn no_request_is_refused_while_a_key_is_changed_under_load() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("keys.toml");
+    let publish = |keys: &[&str]| {
+        fs::write(directory.path().join("next"), file_with(keys, "acquire")).unwrap();
+        fs::rename(directory.path().join("next"), &path).unwrap();
+    };
+    publish(&["old"]);
+    let arguments = ["--auth-keys-file", path.to_str().unwrap()];
+    let interval = ["--auth-reread-interval", "20ms"];
+    let mut serving = Serving::start(&[&arguments[..], &interval].concat());
+    let url = serving.url.clone();
+    let (key, keys) = tokio::sync::watch::channel("old");
+    let (count, mut answered) = tokio::sync::watch::channel(0_u64);
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let load = tokio::spawn(async move {
+        let client = reqwest::Client::new();
+        while !*stopped.borrow() {
+            let path = format!("{url}/locks/{}", *count.borrow());
+            let key = *keys.borrow();
+            let answer = client.post(path).bearer_auth(key).send().await.unwrap();
+            assert_eq!(answer.status().as_u16(), 201, "{key}");
+            count.send_modify(|count| *count += 1);
+        }
+    });
+    for keys in [&["old", "new"][..], &["new"], &["new", "newer"], &["newer"]] {
+        let last = keys[keys.len() - 1];
+        // The key that goes is no longer used, as the page about it says.
+        if keys.len() == 1 {
+            key.send(last).unwrap();
+            // The request that is on its way may have the old key; the one after it has not.
+            let now = *answered.borrow();
+            answered.wait_for(|count| *count > now + 1).await.unwrap();
+        }
+        publish(keys);
+        serving.wait_for_line("API keys reloaded: they have changed");
+    }
+    stop.send(true).unwrap();
+    load.await.unwrap();
+}

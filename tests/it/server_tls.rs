@@ -1,0 +1,197 @@
+//! TLS of the service itself: both protocols, a certificate that is replaced, and the bounds of handshakes.
+
+use std::fs;
+use std::sync::Arc;
+
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use nix::sys::signal::Signal;
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::process::{Serving, leasehold};
+use crate::run::assert_code;
+use crate::support::certificates::Authority;
+use crate::support::eventually;
+use crate::support::redis_server::TlsFiles;
+
+fn start(files: &TlsFiles, further: &[&str]) -> Serving {
+    let certificate = ["--server-tls-cert-file", &files.certificate];
+    let key = ["--server-tls-key-file", &files.key];
+    Serving::start(&[&certificate[..], &key, further].concat())
+}
+
+async fn connect(serving: &Serving) -> TcpStream {
+    let address = serving.url.strip_prefix("https://").unwrap();
+    TcpStream::connect(address).await.unwrap()
+}
+
+/// A connection of a client that trusts the authority and names these protocols.
+async fn encrypted(
+    serving: &Serving,
+    authority: &Authority,
+    protocols: &[&str],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    let trusted = authority.trusted().authorities.unwrap();
+    roots.add_parsable_certificates(trusted);
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = protocols
+        .iter()
+        .map(|name| name.as_bytes().to_vec())
+        .collect();
+    let name = ServerName::try_from("localhost").unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    connector.connect(name, connect(serving).await).await
+}
+
+#[test]
+fn commands_speak_tls_with_the_service() {
+    let authority = Authority::new();
+    let serving = start(&authority.files_for("localhost"), &[]);
+    let port = serving.url.rsplit_once(':').unwrap().1;
+    let url = format!("https://localhost:{port}");
+    let ask = |arguments: &[&str]| {
+        let mut command = leasehold(arguments);
+        let command = command.env("LEASEHOLD_URL", &url);
+        let command = command.env("LEASEHOLD_CA_FILE", authority.file());
+        command.output().unwrap()
+    };
+    assert_code(&ask(&["acquire", "a", "-n"]), 0);
+    let state = ask(&["get", "a", "-q"]);
+    assert_code(&state, 0);
+    assert_eq!(state.stdout, b"held\n");
+}
+
+#[tokio::test]
+async fn a_client_gets_the_protocol_that_it_names() {
+    let authority = Authority::new();
+    let serving = start(&authority.files_for("localhost"), &[]);
+    for protocols in [&["http/1.1"][..], &[]] {
+        let mut stream = encrypted(&serving, &authority, protocols).await.unwrap();
+        let request = "POST /locks/a HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        // The end of the connection is an answer, too.
+        let _ = stream.read_to_end(&mut answer).await;
+        assert!(answer.starts_with(b"HTTP/1.1 "), "{answer:?}");
+    }
+    let stream = encrypted(&serving, &authority, &["h2", "http/1.1"])
+        .await
+        .unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    let request = hyper::Request::post("https://localhost/locks/b").body(String::new());
+    let answer = sender.send_request(request.unwrap()).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 201);
+}
+
+fn certificate_of(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
+    let shown = stream.get_ref().1.peer_certificates().unwrap();
+    shown[0].clone().into_owned()
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_shown_without_a_restart_and_open_connections_stay() {
+    let authority = Authority::new();
+    let files = authority.files_for("localhost");
+    let mut serving = start(&files, &["--auth-reread-interval", "50ms"]);
+    let mut open = encrypted(&serving, &authority, &[]).await.unwrap();
+    let before = certificate_of(&open);
+    // A broken file changes nothing.
+    fs::write(&files.certificate, "nonsense").unwrap();
+    serving.wait_for_line("cannot reload the TLS certificate; clients see the previous one");
+    let stream = encrypted(&serving, &authority, &[]).await.unwrap();
+    assert_eq!(certificate_of(&stream), before);
+    // The same files, with another key.
+    authority.files_for("localhost");
+    serving.signal(Signal::SIGHUP);
+    serving.wait_for_line("TLS certificate reloaded: it has changed");
+    let stream = encrypted(&serving, &authority, &[]).await.unwrap();
+    assert_ne!(certificate_of(&stream), before);
+    let request = "GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    open.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    open.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+}
+
+#[tokio::test]
+async fn handshakes_are_bounded_in_time_and_in_number() {
+    let authority = Authority::new();
+    let serving = start(
+        &authority.files_for("localhost"),
+        &[
+            "--server-tls-handshakes-max",
+            "2",
+            "--server-header-read-timeout",
+            "20s",
+            "--server-admin-listen",
+            "127.0.0.1:0",
+        ],
+    );
+    // Half of two are for one peer. The first byte begins a record of TLS that does not end.
+    let mut slow = connect(&serving).await;
+    slow.write_all(&[22]).await.unwrap();
+    eventually("the share of the peer is in use", async || {
+        encrypted(&serving, &authority, &[])
+            .await
+            .is_err()
+            .then_some(())
+    })
+    .await;
+    let metrics = async || {
+        let url = format!("{}/metrics", serving.admin_url);
+        reqwest::get(url).await.unwrap().text().await.unwrap()
+    };
+    let text = metrics().await;
+    let refused = text.lines().find(|line| {
+        line.starts_with("leasehold_refused_total{limit=\"tls_handshakes_per_peer\"}")
+    });
+    assert!(!refused.unwrap().ends_with(" 0"), "{refused:?}");
+    // It is given up in time, and then others are served again.
+    drop(slow);
+    eventually("the share is free again", async || {
+        encrypted(&serving, &authority, &[]).await.ok().map(drop)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_handshake_that_does_not_end_is_given_up() {
+    let authority = Authority::new();
+    let serving = start(
+        &authority.files_for("localhost"),
+        &["--server-header-read-timeout", "300ms"],
+    );
+    let mut slow = connect(&serving).await;
+    slow.write_all(&[22]).await.unwrap();
+    let mut answer = Vec::new();
+    // It would not end without the deadline, and the test would hang.
+    let _ = slow.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_client_without_tls_is_not_served() {
+    let authority = Authority::new();
+    let serving = start(&authority.files_for("localhost"), &[]);
+    let mut plain = connect(&serving).await;
+    let request = "GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    plain.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+}
