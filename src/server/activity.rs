@@ -1,8 +1,9 @@
 //! What a connection is doing, as its socket, its requests and its answers report it, and whether an HTTP/2 connection sends
 //! more bytes than its requests explain. Its other limits are decided elsewhere.
 //!
-//! h2 reads PRIORITY and unknown frames without a limit. Frames are not told apart here, except those of SETTINGS, for which
-//! h2 visits every open stream; received bytes are compared with the requests that resulted from them.
+//! h2 reads PRIORITY and unknown frames without a limit. Received bytes are compared with the requests that resulted from
+//! them; frames are told apart only where they cost more than their bytes. For SETTINGS, h2 visits every open stream. Of a
+//! head that continues in another frame, it keeps all bytes while its table of headers has a slice of them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use super::settings_frames::SettingsFrames;
+use super::frames::Frames;
 
 /// The bytes that one request accounts for beside its path and body: headers and control frames. The compressed size of
 /// the headers is not known here, and longer headers are rare.
@@ -26,6 +27,9 @@ const BYTES_PER_SECOND: u128 = 256 * 1024;
 /// The bytes that a SETTINGS frame counts. So a connection may send 32 at once and 16 per second; clients send one at the
 /// beginning, and seldom another.
 const SETTINGS_BYTES: usize = 16 * 1024;
+/// How many heads may be longer than a frame, which is 16 KiB. Clients seldom send one. The table of headers has room for a
+/// hundred slices, which would keep 64 KiB each.
+const LONG_HEADS_MAX: usize = 8;
 
 /// The state of one connection, shared by its socket and its requests.
 #[derive(Debug, Default)]
@@ -100,7 +104,7 @@ impl Activity {
     }
 }
 
-/// The bytes that one connection has sent beyond its requests, less what the rate allows.
+/// What one connection has sent beyond its requests: bytes, less what the rate allows, and heads that are too long.
 #[derive(Debug)]
 pub(super) struct Surplus {
     bytes: usize,
@@ -109,7 +113,8 @@ pub(super) struct Surplus {
     /// The requests, and the bytes of their paths and bodies, that were already subtracted.
     requests: usize,
     received: usize,
-    settings: SettingsFrames,
+    frames: Frames,
+    long_heads: usize,
 }
 
 impl Surplus {
@@ -119,14 +124,16 @@ impl Surplus {
             since: Instant::now(),
             requests: 0,
             received: 0,
-            settings: SettingsFrames::new(),
+            frames: Frames::new(),
+            long_heads: 0,
         }
     }
 
     /// Adds what the connection has received.
     pub(super) fn read(&mut self, bytes: &[u8], activity: &Activity) {
-        let of_settings = self.settings.count(bytes) * SETTINGS_BYTES;
-        self.receive(bytes.len() + of_settings, activity);
+        let costly = self.frames.count(bytes);
+        self.long_heads += costly.long_heads;
+        self.receive(bytes.len() + costly.settings * SETTINGS_BYTES, activity);
     }
 
     /// Adds received bytes and subtracts those that requests account for.
@@ -140,7 +147,8 @@ impl Surplus {
 
     /// Whether the connection exceeds its allowance. Reads the clock only above the burst.
     pub(super) fn is_too_much(&mut self) -> bool {
-        self.bytes > BURST_BYTES && self.is_too_much_at(Instant::now())
+        self.long_heads > LONG_HEADS_MAX
+            || self.bytes > BURST_BYTES && self.is_too_much_at(Instant::now())
     }
 
     fn is_too_much_at(&mut self, now: Instant) -> bool {

@@ -2,7 +2,9 @@
 
 use super::{Attacked, MIB, connect};
 use crate::support::eventually;
-use crate::support::http2::{ACK, Http2, PING, PRIORITY, SETTINGS, WINDOW_UPDATE, frame};
+use crate::support::http2::{
+    ACK, FRAME_BYTES_MAX, Http2, PING, PRIORITY, SETTINGS, WINDOW_UPDATE, frame,
+};
 
 /// What an attacker would send. A debug build reads it within a few seconds.
 const FLOOD: usize = 8 * MIB;
@@ -49,6 +51,27 @@ async fn a_connection_that_changes_its_settings_again_and_again_is_ended() {
     seldom.ask("GET", "/livez").await.unwrap();
     assert!(seldom.next().await.is_ok());
     assert_eq!(attacked.refused("http2_flood").await, 1.0);
+}
+
+/// h2 keeps every head of which its table of headers has a slice: once a hundred of 64 KiB for each connection.
+#[tokio::test]
+async fn a_connection_whose_heads_are_again_and_again_longer_than_a_frame_is_ended() {
+    let attacked = Attacked::start(&[]).await;
+    let mut seldom = Http2::open(attacked.address, 65_535).await.unwrap();
+    let mut often = Http2::open(attacked.address, 65_535).await.unwrap();
+    for (client, heads) in [(&mut seldom, 8), (&mut often, 9)] {
+        for _ in 0..heads {
+            let asked = client.ask_to_remember("/livez", 3 * FRAME_BYTES_MAX).await;
+            asked.unwrap();
+        }
+    }
+    eventually("it is counted", async || {
+        (attacked.refused("http2_flood").await == 1.0).then_some(())
+    })
+    .await;
+    while often.next().await.is_ok() {}
+    let id = seldom.ask("GET", "/livez").await.unwrap();
+    while seldom.next().await.unwrap().stream != id {}
 }
 
 /// Each connection may reset some streams, and could be opened again and again.

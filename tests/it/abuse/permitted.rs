@@ -10,10 +10,10 @@ const DEPLOYMENT: &str = include_str!("../../../k8s/base/deployment.yaml");
 const SIZING: &str = include_str!("../../../docs/performance/README.md");
 
 const KIB: usize = 1024;
-const OF_CONNECTION: usize = 75 * KIB;
+const OF_CONNECTION: usize = 105 * KIB;
 const OF_HTTP2_CONNECTION: usize = 24 * MIB / 10;
 const OF_REQUEST: usize = 8 * KIB;
-const OF_ADMIN_LISTEN: usize = 21 * MIB;
+const OF_ADMIN_LISTEN: usize = 25 * MIB;
 const OF_LISTINGS: usize = 16 * MIB;
 /// What counts 1 in `memory.locks_max`.
 const OF_LOCK: usize = 3 * KIB;
@@ -78,10 +78,10 @@ pub(super) fn of_manifest() -> usize {
 #[test]
 fn the_limits_of_the_manifests_permit_no_more_memory_than_they_have() {
     for term in [
-        "75 KiB for each of `server.connections_max`",
+        "105 KiB for each of `server.connections_max`",
         "2.4 MiB for each of `server.http2_connections_max`",
         "8 KiB for each of `server.requests_max`",
-        "21 MiB with `server.admin_listen`",
+        "25 MiB with `server.admin_listen`",
         "- 10 MiB, and with Redis 16 MiB for the names of listings",
         "anything that counts 1 in `memory.locks_max` takes at most 3 KiB",
     ] {

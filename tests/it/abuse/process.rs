@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use super::permitted::of_manifest;
 use super::{Attacked, MIB, ask, connect};
 use crate::process::Serving;
-use crate::support::http2::Http2;
+use crate::support::http2::{FRAME_BYTES_MAX, Http2};
 use crate::support::redis_server::{RedisOptions, RedisServer};
 
 /// All connections are taken, and there are still descriptors for Redis, which is asked for the first time.
@@ -75,8 +75,11 @@ fn the_soft_limit_of_open_files_is_raised() {
     );
 }
 
+/// Heads longer than a frame, of which a connection may send a few.
+const LONG_HEADS: usize = 8;
+
 /// As many connections of HTTP/2 as these peers may have, each of which makes the service remember something of a hundred
-/// frames.
+/// heads. Some of them are as long as may be.
 async fn pinning(address: SocketAddr, from: &[u8]) -> Vec<Http2> {
     let mut clients = Vec::new();
     for from in from {
@@ -88,11 +91,16 @@ async fn pinning(address: SocketAddr, from: &[u8]) -> Vec<Http2> {
             let Ok(mut client) = Http2::over(stream, 65_535).await else {
                 break;
             };
-            if client.ask_to_remember("/livez").await.is_err() || client.next().await.is_err() {
+            let first = client.ask_to_remember("/livez", FRAME_BYTES_MAX).await;
+            if first.is_err() || client.next().await.is_err() {
                 break;
             }
-            for _ in 0..100 {
-                if client.ask_to_remember("/livez").await.is_err() {
+            for number in 0..100 {
+                let bytes = match number < LONG_HEADS {
+                    true => 64_000,
+                    false => FRAME_BYTES_MAX,
+                };
+                if client.ask_to_remember("/livez", bytes).await.is_err() {
                     break;
                 }
                 while client.next().await.is_ok_and(|frame| !frame.ends_stream()) {}
@@ -116,7 +124,9 @@ async fn long_heads(
         let Ok(mut stream) = crate::limits::connect_from(from, address).await else {
             continue;
         };
-        let head = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(60_000));
+        // A head of eight long fields takes more than one of a single field.
+        let fields = format!("X: {}\r\n", "x".repeat(8_000)).repeat(8);
+        let head = format!("GET / HTTP/1.1\r\n{fields}");
         let sent = stream.write_all(head.as_bytes());
         let sent = tokio::time::timeout(Duration::from_secs(1), sent).await;
         if matches!(sent, Ok(Ok(()))) {

@@ -16,7 +16,7 @@ pub(crate) const PING: u8 = 6;
 pub(crate) const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 /// The largest frame that every server must accept.
-const FRAME_BYTES_MAX: usize = 16 * 1024;
+pub(crate) const FRAME_BYTES_MAX: usize = 16 * 1024;
 
 pub(crate) const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
@@ -109,31 +109,37 @@ impl Http2 {
             head.extend(text(&format!("{number:x}")));
             head.extend(text(&"1".repeat(value_bytes)));
         }
-        let frames = head.chunks(FRAME_BYTES_MAX).count();
-        for (index, part) in head.chunks(FRAME_BYTES_MAX).enumerate() {
-            let kind = if index == 0 { HEADERS } else { CONTINUATION };
-            let end = if index + 1 == frames { END_HEADERS } else { 0 };
-            self.send(kind, end, id, part).await?;
-        }
+        self.send_head(0, id, &head).await?;
         Ok(id)
     }
 
-    /// Sends a head that fills a frame and adds its host to the peer's HPACK table. h2 stores it as a slice of the
-    /// frame, so it keeps the whole frame in memory.
-    pub(crate) async fn ask_to_remember(&mut self, path: &str) -> io::Result<u32> {
+    /// Sends a head of about this many bytes and adds its host to the peer's HPACK table. h2 stores it as a slice of the
+    /// head, so it keeps the whole head in memory.
+    pub(crate) async fn ask_to_remember(&mut self, path: &str, bytes: usize) -> io::Result<u32> {
         // This bit adds a header to the dynamic table. In the static table, 1 is the name :authority.
         const INDEXED: u8 = 0x40;
         let id = self.next;
         self.next += 2;
-        let mut head = beginning("GET", path);
+        let query = "1".repeat(bytes - 512);
+        let mut head = beginning("GET", &format!("{path}?{query}"));
         head.push(INDEXED | 1);
         head.extend(text(&format!("localhost:{id}")));
-        head.push(0);
-        head.extend(text("f"));
-        head.extend(text(&"1".repeat(FRAME_BYTES_MAX - 512)));
-        self.send(HEADERS, END_STREAM | END_HEADERS, id, &head)
-            .await?;
+        self.send_head(END_STREAM, id, &head).await?;
         Ok(id)
+    }
+
+    /// Sends a head in as few frames as possible.
+    async fn send_head(&mut self, flags: u8, id: u32, head: &[u8]) -> io::Result<()> {
+        let frames = head.chunks(FRAME_BYTES_MAX).count();
+        for (index, part) in head.chunks(FRAME_BYTES_MAX).enumerate() {
+            let (kind, flags) = match index {
+                0 => (HEADERS, flags),
+                _ => (CONTINUATION, 0),
+            };
+            let end = if index + 1 == frames { END_HEADERS } else { 0 };
+            self.send(kind, flags | end, id, part).await?;
+        }
+        Ok(())
     }
 
     /// Sends the announced body of one byte.

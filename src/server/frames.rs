@@ -1,23 +1,34 @@
-//! How many SETTINGS frames are among the bytes that an HTTP/2 client sends. What they cost is decided in `activity`; what
-//! they mean is h2's matter.
+//! The frames that cost more than their bytes, among those that an HTTP/2 client sends: SETTINGS, and heads that continue
+//! in another frame. What they cost is decided in `activity`; what they mean is h2's matter.
 
 /// The length of what precedes the frames of a connection (RFC 9113, section 3.4).
 const PREFACE_LEN: usize = 24;
 /// The length of the head of a frame: the length of its payload (3 bytes), its kind, its flags, its stream (section 4.1).
 const HEAD_LEN: usize = 9;
+const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const ACK: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// How many of each were found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Costly {
+    /// Frames that change settings: those that acknowledge do not.
+    pub(super) settings: usize,
+    /// Heads, or trailers, that are longer than their first frame.
+    pub(super) long_heads: usize,
+}
 
 /// Follows the frames of one connection.
 #[derive(Debug)]
-pub(super) struct SettingsFrames {
+pub(super) struct Frames {
     /// How many bytes come before the head of the next frame.
     skipped: usize,
     head: [u8; HEAD_LEN],
     head_len: usize,
 }
 
-impl SettingsFrames {
+impl Frames {
     /// At the beginning of a connection.
     pub(super) fn new() -> Self {
         Self {
@@ -27,9 +38,9 @@ impl SettingsFrames {
         }
     }
 
-    /// Counts the frames whose heads end in the next bytes and that change settings: those that acknowledge do not.
-    pub(super) fn count(&mut self, mut bytes: &[u8]) -> usize {
-        let mut count = 0;
+    /// Counts those of which the first nine bytes end in the next ones.
+    pub(super) fn count(&mut self, mut bytes: &[u8]) -> Costly {
+        let mut count = Costly::default();
         loop {
             let skipped = self.skipped.min(bytes.len());
             self.skipped -= skipped;
@@ -45,7 +56,8 @@ impl SettingsFrames {
                 return count;
             }
             let [a, b, c, kind, flags, ..] = self.head;
-            count += usize::from(kind == SETTINGS && flags & ACK == 0);
+            count.settings += usize::from(kind == SETTINGS && flags & ACK == 0);
+            count.long_heads += usize::from(kind == HEADERS && flags & END_HEADERS == 0);
             self.skipped = u32::from_be_bytes([0, a, b, c]) as usize;
             self.head_len = 0;
         }
@@ -63,14 +75,28 @@ mod tests {
         let acknowledged = [0, 0, 0, SETTINGS, ACK, 0, 0, 0, 0];
         // A payload that looks like a frame.
         let data = [&[0, 0, 15, 0, 0, 0, 0, 0, 1], settings.as_slice()].concat();
-        for frame in [&settings[..], &data, &acknowledged, &settings, &data] {
+        let head = [0, 0, 1, HEADERS, END_HEADERS, 0, 0, 0, 1, 0x82];
+        let long_head = [0, 0, 1, HEADERS, 0, 0, 0, 0, 3, 0x82];
+        let continuation = [0, 0, 1, 9, END_HEADERS, 0, 0, 0, 3, 0x84];
+        for frame in [&settings[..], &data, &acknowledged, &head, &settings] {
+            sent.extend(frame);
+        }
+        for frame in [&long_head[..], &continuation, &data] {
             sent.extend(frame);
         }
         for piece_len in [1, 2, 5, 8, 9, 10, 24, 33, sent.len()] {
-            let mut frames = SettingsFrames::new();
-            let pieces = sent.chunks(piece_len);
-            let count: usize = pieces.map(|piece| frames.count(piece)).sum();
-            assert_eq!(count, 2, "in pieces of {piece_len}");
+            let mut frames = Frames::new();
+            let mut found = Costly::default();
+            for piece in sent.chunks(piece_len) {
+                let count = frames.count(piece);
+                found.settings += count.settings;
+                found.long_heads += count.long_heads;
+            }
+            let expected = Costly {
+                settings: 2,
+                long_heads: 1,
+            };
+            assert_eq!(found, expected, "in pieces of {piece_len}");
         }
     }
 }
