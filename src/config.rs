@@ -5,6 +5,7 @@
 //! socket opens. Nothing here knows HTTP, Redis or the process: arguments and environment are passed in.
 
 mod auth;
+mod cluster;
 mod error;
 pub mod keys;
 mod layers;
@@ -25,6 +26,7 @@ use crate::domain::Bounds;
 use settings::UpperBound;
 
 pub use auth::{API_KEY_CHARS_MAX, ApiKey, Auth, AuthConfig, Keys};
+pub use cluster::ClusterAddress;
 pub use error::{ConfigError, Origin};
 pub use layers::{Sources, UnreadVariable, check_variables};
 pub use log::{LogConfig, LogFormat, LogRequests};

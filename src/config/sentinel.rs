@@ -50,13 +50,7 @@ impl fmt::Display for SentinelAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_encrypted { "rediss" } else { "redis" };
         write!(formatter, "{scheme}+sentinel://")?;
-        for (number, (host, port)) in self.sentinels.iter().enumerate() {
-            let comma = if number == 0 { "" } else { "," };
-            match host.contains(':') {
-                true => write!(formatter, "{comma}[{host}]:{port}")?,
-                false => write!(formatter, "{comma}{host}:{port}")?,
-            }
-        }
+        store::write_hosts(formatter, &self.sentinels)?;
         write!(formatter, "/{}/{}", self.primary, self.database)
     }
 }

@@ -103,6 +103,10 @@ numbers! { CODES:
     TOO_LATE = 16;
     /// The client has retried elsewhere since.
     SUPERSEDED = 17;
+    /// Nothing is in the claim's way.
+    ADMITTED = 18;
+    /// The claim could renew its leases.
+    RENEWABLE = 19;
     /// The claim does not hold the lock.
     NOT_HELD = 0;
     EXTENDED = 1;

@@ -19,6 +19,8 @@ pub(super) type ClosedFor = Duration;
 /// The outcome of an acquire as far as the script knows it.
 pub(super) enum AcquireReply {
     Answer(Acquired, Option<ClosedFor>),
+    /// Nothing is in the way of a claim that is to be granted later; it is in the queues if it waits.
+    Admitted(Option<Waiting>),
     /// Grants wait; `recovery` knows for how long.
     Recovering,
     /// A fencing counter is missing, or behind what this process has seen: data were lost.
@@ -60,6 +62,10 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
             Acquired::Refused(Refused::Blocked(conflicts(reply, &claim.names, now_ms)?))
         }
         lua::WAITING => Acquired::Waiting(waiting(reply)?),
+        lua::ADMITTED => {
+            let waiting = (!reply.is_read()).then(|| waiting(reply)).transpose()?;
+            return Ok(AcquireReply::Admitted(waiting));
+        }
         lua::ENDED => Acquired::Refused(Refused::Ended(NotHeld {
             name: name(&mut reply, &claim.names)?,
             reason: mark(&reply.text()?)?,
@@ -131,6 +137,7 @@ pub(super) fn renewed(
             let redis_us = reply.number()?;
             return Ok(InTime::Late { redis_us });
         }
+        lua::RENEWABLE => Renewed::Extended(Vec::new()),
         code => Renewed::Mismatched(mismatch(code, &mut reply, names)?),
     };
     Ok(InTime::Done((renewed, closed_for)))

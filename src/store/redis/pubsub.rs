@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::events::{self, DemandSource, EventDemand};
-use super::keys;
+use super::keys::{self, Keys};
 use super::pool::Pool;
 use super::recovery::FleetState;
 use super::subscriber::Subscriber;
@@ -40,8 +40,14 @@ pub(super) struct PubSubShared {
     pub(super) watch: String,
     pub(super) evictions: String,
     pub(super) releases: String,
-    pub(super) recovery: String,
-    fleet: Arc<FleetState>,
+    database: u32,
+    /// What is known of the histories of the data: of one, or of each partition of a cluster.
+    fleets: Vec<Arc<FleetState>>,
+    /// The channels of announcements about them, in the same order.
+    pub(super) recovery: Vec<String>,
+    /// Which of them must be verified, because another process has found out something.
+    unverified: Vec<AtomicBool>,
+    may_have_others: Arc<AtomicBool>,
     /// When the current subscription connection was opened.
     pub(super) connected_at: Mutex<Option<Instant>>,
     /// The subscription connection leads elsewhere than those of the requests.
@@ -66,7 +72,13 @@ pub(super) struct EventDelivery {
 }
 
 impl PubSub {
-    pub(super) fn new(process: u64, database: u32, fleet: Arc<FleetState>) -> Self {
+    /// For the histories of the partitions of a cluster, in their order, or for the only one.
+    pub(super) fn new(process: u64, database: u32, fleets: Vec<Arc<FleetState>>) -> Self {
+        let keys = |partition| match fleets.len() {
+            1 => Keys::default(),
+            _ => Keys::of_partition(partition),
+        };
+        let recovery = (0..fleets.len()).map(|it| keys::recovery_channel(database, keys(it)));
         let process = format!("{process:016x}");
         let shared = PubSubShared {
             wake: keys::wake_channel(&process),
@@ -76,8 +88,11 @@ impl PubSub {
             watch: keys::watch_channel(database),
             evictions: keys::evictions_channel(database),
             releases: keys::releases_channel(database),
-            recovery: keys::recovery_channel(database),
-            fleet,
+            recovery: recovery.collect(),
+            database,
+            unverified: fleets.iter().map(|_| AtomicBool::new(false)).collect(),
+            fleets,
+            may_have_others: Arc::new(AtomicBool::new(true)),
             connected_at: Mutex::new(None),
             reconnect: Notify::new(),
             verify: Notify::new(),
@@ -137,9 +152,14 @@ impl PubSub {
         }
     }
 
-    /// The channel of announcements about losses and longest TTLs.
-    pub(super) fn recovery_channel(&self) -> &str {
-        &self.shared.recovery
+    /// The channel of announcements about losses and longest TTLs of the data under these keys.
+    pub(super) fn recovery_channel(&self, keys: Keys) -> String {
+        keys::recovery_channel(self.shared.database, keys)
+    }
+
+    /// Whether there may be other processes, as far as this one has counted.
+    pub(super) fn may_have_others(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.shared.may_have_others)
     }
 
     /// The channel to which only this process subscribes.
@@ -148,13 +168,13 @@ impl PubSub {
     }
 
     /// Starts to receive messages, for as long as this lives.
-    pub(super) fn set_listener(&self, pool: &Arc<Pool>, listener: Arc<dyn Listener>) {
+    pub(super) fn set_listener(&self, pools: &[&Arc<Pool>], listener: Arc<dyn Listener>) {
         self.shared.demand.set_source(DemandSource::Interrupted);
         let subscriber = Subscriber {
             shared: Arc::clone(&self.shared),
-            connector: pool.connector(),
-            // The pool refers to this object, and must not be kept alive by it.
-            pool: Arc::downgrade(pool),
+            connectors: pools.iter().map(|pool| pool.connector()).collect(),
+            // The pools refer to this object, and must not be kept alive by it.
+            pools: pools.iter().map(|pool| Arc::downgrade(pool)).collect(),
             listener: Arc::clone(&listener),
         };
         let task = tokio::spawn(async move { subscriber.run().await });
@@ -198,6 +218,13 @@ impl PubSub {
     /// The result of a health check sent at `sent_at`: how many processes receive events, and how many subscribe
     /// to this process's own channel.
     pub(super) fn on_health_check(&self, sent_at: Instant, subscribers: u64, listeners: u64) {
+        if self.shared.is_cluster() {
+            // A node counts only its own subscribers.
+            if subscribers > 0 {
+                self.shared.demand.announced();
+            }
+            return;
+        }
         let connected_at = *self.shared.connected_at.lock().expect(UNPOISONED);
         if listeners == 0 && connected_at.is_some_and(|at| at < sent_at) {
             // The address leads to another Redis now.
@@ -206,7 +233,22 @@ impl PubSub {
         self.shared.demand.counted(sent_at, subscribers);
     }
 
-    /// Redis lost data: leases have ended without an event.
+    /// This many processes are subscribed to events and to announcements, by counts on all nodes of a cluster that were
+    /// requested at `sent_at`.
+    pub(super) fn on_count(&self, sent_at: Instant, watchers: u64, others: u64) {
+        self.shared.demand.counted(sent_at, watchers);
+        self.shared
+            .may_have_others
+            .store(others > 0, Ordering::Relaxed);
+    }
+
+    /// The channels whose subscribers are counted on all nodes of a cluster: that of events, and one to which every
+    /// process subscribes.
+    pub(super) fn counted_channels(&self) -> [&str; 2] {
+        [&self.shared.events, &self.shared.recovery[0]]
+    }
+
+    /// Redis lost data, or a node joined that may not have passed on messages: events may be missing.
     pub(super) fn data_lost(&self) {
         self.shared.interrupt_delivery();
     }
@@ -307,14 +349,35 @@ impl PubSubShared {
             }
         } else if channel == self.watch {
             self.demand.announced();
-        } else if channel == self.recovery {
-            self.fleet.on_message(payload);
-            if payload == b"verify" {
-                self.verify.notify_one();
+        } else if channel == keys::CLOCK_CHANNEL {
+            for number in 0..self.fleets.len() {
+                if self.fleets[number].is_news_of_clock(payload) {
+                    self.must_verify(number);
+                }
             }
-        } else if channel == keys::CLOCK_CHANNEL && self.fleet.is_news_of_clock(payload) {
-            self.verify.notify_one();
+        } else if let Some(number) = self.recovery.iter().position(|it| it == channel) {
+            self.fleets[number].on_message(payload);
+            if payload == b"verify" {
+                self.must_verify(number);
+            }
         }
+    }
+
+    fn must_verify(&self, number: usize) {
+        self.unverified[number].store(true, Ordering::SeqCst);
+        self.verify.notify_one();
+    }
+
+    /// Takes the numbers of the histories that must be verified.
+    pub(super) fn take_unverified(&self) -> Vec<usize> {
+        let marks = self.unverified.iter().enumerate();
+        let marked = marks.filter(|(_, mark)| mark.swap(false, Ordering::SeqCst));
+        marked.map(|(number, _)| number).collect()
+    }
+
+    /// Whether the store is a cluster, whose nodes pass messages on to each other.
+    pub(super) fn is_cluster(&self) -> bool {
+        self.fleets.len() > 1
     }
 
     /// Messages are lost until the next connection.

@@ -8,7 +8,8 @@
 --   the lock, mark; 7 recovering; 8 a fencing counter regressed; 9 a fencing counter is exhausted; 10 the attempt was
 --   withdrawn; 11 the claim has other parameters, 12 it holds shared: number; 13 another limit: number, limit; 14 too
 --   many waiters: number, how many; 15 the wait has expired; 16 it came too late, and nothing was done: now_us; 17 the
---   client has retried elsewhere since.
+--   client has retried elsewhere since; 18 nothing is in the way of a claim that is to be granted later: nothing, or as
+--   5.
 --   The fast path packs its answer, because a table costs Redis as much as a command: 1 granted: the compact record,
 --   which begins so; 3 replayed, 4 blocked by one holder: now_ms, its compact record
 -- include: clock

@@ -37,7 +37,7 @@ end
 local held, was_acknowledged = 0, true
 for number = 1, count do
     local lock = read(KEYS[number * 4 - 3])
-    lock.passes_over = may_grant == '1'
+    lock.passes_over = may_grant == '1' or may_grant == '3'
     lock.fence, lock.ended = KEYS[number * 4 - 2], KEYS[number * 4 - 1]
     lock.claim, lock.last_fence_seen = claim_on(number), ARGV[2 + number * 2]
     locks[number] = lock

@@ -6,7 +6,9 @@ local function keep_alive(lock)
     redis.call('PEXPIRE', queue_key(lock), math.max(TOMBSTONE_MS, tonumber(wait.liveness_ms)))
 end
 
-if wait and (first_block or may_grant == '0') then
+-- Whether the claim is granted later, if at all: it has locks elsewhere, too.
+local is_asked = may_grant >= '3'
+if wait and (first_block or may_grant == '0' or is_asked) then
     if is_new then
         sequence = now_us
         for number, lock in ipairs(locks) do
@@ -57,14 +59,14 @@ if wait and (first_block or may_grant == '0') then
                 position, length = before + 1, all
             end
         end
-        if lock.admits and lock.is_first and first_block then
+        if lock.admits and lock.is_first and (first_block or is_asked) then
             -- It waits for another lock meanwhile; keep this one for it.
             reserve_for(lock, wait.process, wait.liveness_ms - OUTAGE_MS)
         elseif may_grant ~= '0' then
             reserve(lock)
         end
     end
-    return { attempt, WAITING, sequence_text, until_ms, recheck_in_ms or '', position, length, was_lost }
+    return { attempt, not first_block and is_asked and ADMITTED or WAITING, sequence_text, until_ms, recheck_in_ms or '', position, length, was_lost }
 end
 
 if first_block then
@@ -81,4 +83,6 @@ if first_block then
 end
 if may_grant == '0' then
     return { attempt, RECOVERING }
+elseif is_asked then
+    return { attempt, ADMITTED }
 end
