@@ -22,6 +22,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::certificates::Authority;
+use super::cluster::BorrowedCluster;
 use super::recording_listener::RecordingListener;
 use super::redis_server::{Persistence, RedisOptions, RedisServer};
 use super::sentinels::Sentinels;
@@ -60,6 +61,8 @@ pub(crate) struct Fixture {
     store: Arc<dyn LockStore>,
     listener: Arc<RecordingListener>,
     redis: Option<FixtureRedis>,
+    /// The cluster of the store; `redis` is its first node.
+    cluster: Option<BorrowedCluster>,
     /// The directory of the store, removed with the fixture.
     directory: Option<TempDir>,
 }
@@ -175,6 +178,35 @@ impl Fixture {
         .await
     }
 
+    /// A store on a Redis Cluster that no other fixture uses at the same time.
+    pub(crate) async fn cluster() -> Self {
+        Self::on_cluster(BorrowedCluster::new().await).await
+    }
+
+    async fn on_cluster(borrowed: BorrowedCluster) -> Self {
+        let cluster = borrowed.cluster();
+        let config = RedisConfig {
+            connect_timeout: DEADLINE,
+            ..stores::redis_config()
+        };
+        let store = stores::cluster_store(&cluster.address(), &config).await;
+        let store = store.expect("the store opens on a cluster that is as it should be");
+        let redis = FixtureRedis {
+            server: &cluster.nodes[0],
+            database: 0,
+            watching: None,
+            replicas: 0,
+        };
+        let fixture = Self {
+            cluster: Some(borrowed),
+            ..Self::on(store, Some(redis))
+        };
+        fixture.listens().await;
+        // Until it has counted the processes that want events on all nodes, it assumes that there are some.
+        fixture.store.refresh_health().await;
+        fixture
+    }
+
     /// A Redis store whose reports wait for a replica.
     pub(crate) async fn replicated() -> Self {
         static SERVERS: OnceCell<[RedisServer; 2]> = OnceCell::const_new();
@@ -218,7 +250,10 @@ impl Fixture {
 
     /// Another process on the same Redis.
     pub(crate) async fn another_process(&self) -> Self {
-        Self::on_redis(self.redis_behind()).await
+        match &self.cluster {
+            None => Self::on_redis(self.redis_behind()).await,
+            Some(borrowed) => Self::on_cluster(borrowed.clone()).await,
+        }
     }
 
     async fn on_redis(redis: FixtureRedis) -> Self {
@@ -235,6 +270,7 @@ impl Fixture {
             store,
             listener,
             redis,
+            cluster: None,
             directory: None,
         }
     }
@@ -307,6 +343,10 @@ impl Fixture {
         let Some(redis) = self.redis else {
             return self.advance(TOMBSTONE_TTL).await;
         };
+        if let Some(borrowed) = &self.cluster {
+            // Those of other locks would have expired, too.
+            return borrowed.cluster().delete("lh:1:{*}:e:*").await;
+        }
         let tombstones = format!("lh:1:{{{}}}:e:*", name.bucket().index());
         for key in redis.server.keys(redis.database, &tombstones).await {
             let expire = [b"DEL", &key[..]];
