@@ -4,37 +4,51 @@
 //! which all queues agree on who is first. Only when nothing is in its way anywhere is it granted the locks, partition by
 //! partition in one order; if another claim was faster somewhere, what it was granted is undone before anybody is told.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::RedisStore;
-use super::encode::{Purpose, Undoing};
+use super::encode::{Purpose, Scope, Undoing};
 use super::node::Node;
-use super::operations::Asked;
+use super::operations::{Asked, no_answer};
 use crate::domain::{
-    Acquired, Attempt, Claim, Conflict, GrantKind, Granted, HoldCount, LockName, LockNames,
-    Mismatch, Position, QueueRequest, Refused, Released, RenewOptions, Renewed, Rollback,
-    SuspendOptions, Suspended, Token, Waiting,
+    Acquired, AnswerRoom, Attempt, Claim, Conflict, ConflictKind, GrantKind, Granted, HoldCount,
+    LockName, LockNames, Mismatch, Position, QueueRequest, Refused, Released, RenewOptions,
+    Renewed, Rollback, SuspendOptions, Suspended, Token, Waiting,
 };
 use crate::store::{Fault, StoreError, StoreResult};
+
+/// A lease that was granted less than this long ago may be one of several that its claim is just being granted.
+const NEW_MS: u64 = 100;
+/// The pause before the partitions are asked again then, and how often they are.
+const SETTLE_PAUSE: Duration = Duration::from_millis(5);
+const SETTLED_AFTER: usize = 20;
 
 /// The locks of a claim in one partition, and the claim on them.
 struct Part<'a> {
     node: &'a Node,
     claim: Claim,
+    /// How many locks the whole claim has.
+    in_all: usize,
 }
 
 /// What the partitions answer to a claim.
 #[derive(Default)]
 struct Answers {
-    granted: Vec<(LockNames, Granted)>,
-    not_held: Option<LockName>,
+    /// The locks that the claim does not hold.
+    not_held: Vec<LockName>,
+    /// Whether it holds some that a client has received.
+    holds: bool,
+    /// Of each partition the first lock, and the sequence number of the place that the claim has.
+    tickets: Vec<(LockName, Option<u64>)>,
     waiting: Option<Waiting>,
     conflicts: Vec<Conflict>,
-    /// The answer that ends the matter.
-    decided: Option<Acquired>,
     /// Whether a lock is not free.
     is_blocked: bool,
+    /// The answer that ends the matter, and its rank: the smallest counts.
+    decided: Option<(u8, Acquired)>,
 }
 
 impl RedisStore {
@@ -46,76 +60,34 @@ impl RedisStore {
         queue_request: Option<&QueueRequest>,
         deadline: Instant,
     ) -> StoreResult<Acquired> {
-        let parts = self.parts(claim);
-        let mut queue_request = queue_request.copied();
-        let asked = ask(&parts, attempt, &mut queue_request, deadline).await?;
-        let is_resumed = asked
-            .granted
-            .iter()
-            .any(|(_, it)| it.kind == GrantKind::New);
-        if let Some(decided) = asked.decided {
-            if queue_request.is_some()
-                && !matches!(decided, Acquired::Superseded | Acquired::WaitExpired)
-            {
-                leave(&parts, deadline).await;
+        let (parts, mut request) = (self.parts(claim), queue_request.copied());
+        let is_resumed = request.is_some_and(|it| it.ticket.is_some());
+        let mut answers = match is_resumed {
+            true => enqueue(&parts, attempt, &mut request, deadline).await?,
+            false => ask_settled(&parts, attempt, deadline).await?,
+        };
+        let mut end = answers.end(claim, request.is_some());
+        if end.is_none() && answers.is_blocked && request.is_some() && !is_resumed {
+            answers = enqueue(&parts, attempt, &mut request, deadline).await?;
+            end = answers.end(claim, true);
+        }
+        if let Some(end) = end {
+            let is_queued = request.is_some_and(|it| it.ticket.is_some());
+            if is_queued && !matches!(end, Acquired::Superseded | Acquired::WaitExpired) {
+                leave(&parts, request, deadline).await;
             }
-            return Ok(decided);
+            return Ok(end);
         }
-        if asked.granted.len() == parts.len() {
-            return Ok(Acquired::Granted(merged(claim, asked.granted)));
+        if !answers.is_blocked {
+            return grant(&parts, claim, attempt, request, deadline).await;
         }
-        if let (false, Some(name)) = (asked.granted.is_empty() || is_resumed, asked.not_held) {
-            return Ok(Acquired::Refused(Refused::Mismatched(Mismatch::Claim {
-                name,
-            })));
-        }
-        match (asked.is_blocked, asked.waiting) {
-            (false, _) => {
-                self.grant(&parts, claim, attempt, queue_request, deadline)
-                    .await
+        match answers.waiting {
+            Some(waiting) => Ok(Acquired::Waiting(waiting)),
+            None => {
+                let conflicts = listed(claim, answers.conflicts);
+                Ok(Acquired::Refused(Refused::Blocked(conflicts)))
             }
-            (true, Some(waiting)) => Ok(Acquired::Waiting(waiting)),
-            (true, None) => Ok(blocked(claim, asked.conflicts)),
         }
-    }
-
-    /// Grants the locks of a claim that all partitions admit.
-    async fn grant(
-        &self,
-        parts: &[Part<'_>],
-        claim: &Claim,
-        attempt: Attempt,
-        mut queue_request: Option<QueueRequest>,
-        deadline: Instant,
-    ) -> StoreResult<Acquired> {
-        let mut granted = Vec::new();
-        for (number, part) in parts.iter().enumerate() {
-            let acquiring =
-                part.node
-                    .acquire(&part.claim, attempt, queue_request.as_ref(), deadline);
-            let refused = match acquiring.await {
-                Ok(Acquired::Granted(it)) => {
-                    granted.push((part.claim.names.clone(), it));
-                    continue;
-                }
-                Ok(refused) => refused,
-                // The caller rolls back what the attempt has been granted.
-                Err(error) if number > 0 => {
-                    return Err(StoreError::unknown(error.fault(), error.detail()));
-                }
-                Err(error) => return Err(error),
-            };
-            undo(&parts[..number], attempt, deadline).await?;
-            if let Acquired::Waiting(_) = refused {
-                // The places that the grants have taken.
-                let asked = ask(parts, attempt, &mut queue_request, deadline).await?;
-                if let Some(waiting) = asked.waiting {
-                    return Ok(Acquired::Waiting(waiting));
-                }
-            }
-            return Ok(refused);
-        }
-        Ok(Acquired::Granted(merged(claim, granted)))
     }
 
     /// [`LockStore::suspend`](crate::store::LockStore::suspend).
@@ -138,8 +110,7 @@ impl RedisStore {
             all.position = later(all.position, suspended.position);
             all.blocked_by.extend(suspended.blocked_by);
         }
-        all.blocked_by
-            .sort_by(|one, other| one.name.cmp(&other.name));
+        all.blocked_by = listed(claim, all.blocked_by);
         Ok(all)
     }
 
@@ -249,6 +220,7 @@ impl RedisStore {
         let parts = self.parts_of(&claim.names).into_iter();
         let part = |(node, names)| Part {
             node,
+            in_all: claim.names.len(),
             claim: Claim {
                 names,
                 ..claim.clone()
@@ -258,32 +230,106 @@ impl RedisStore {
     }
 }
 
-/// Asks every partition whether it admits the claim. The first ticket is that of the others, too.
-async fn ask(
+/// Asks all partitions what is in the way of the claim, and changes nothing. If that is only a part of its locks, granted
+/// just now, another claim may be about to be granted its locks, or fail to: then asks again.
+async fn ask_settled(
     parts: &[Part<'_>],
     attempt: Attempt,
-    queue_request: &mut Option<QueueRequest>,
+    deadline: Instant,
+) -> StoreResult<Answers> {
+    let locks: usize = parts.iter().map(|part| part.claim.names.len()).sum();
+    for _ in 0..SETTLED_AFTER {
+        let answers = ask(parts, attempt, deadline).await?;
+        let is_part = !answers.conflicts.is_empty() && answers.conflicts.len() < locks;
+        let is_new = answers.conflicts.iter().any(is_new);
+        if !is_part || !is_new || Instant::now() + SETTLE_PAUSE >= deadline {
+            return Ok(answers);
+        }
+        sleep(SETTLE_PAUSE).await;
+    }
+    ask(parts, attempt, deadline).await
+}
+
+async fn ask(parts: &[Part<'_>], attempt: Attempt, deadline: Instant) -> StoreResult<Answers> {
+    let asking = parts
+        .iter()
+        .map(|part| part.acquire(Purpose::Ask, attempt, None, deadline));
+    let mut answers = Answers::default();
+    for (part, asked) in parts.iter().zip(join_all(asking).await) {
+        answers.add(part, asked?);
+    }
+    Ok(answers)
+}
+
+/// Asks one partition after the other, and queues the claim in each, with the ticket of the first.
+async fn enqueue(
+    parts: &[Part<'_>],
+    attempt: Attempt,
+    request: &mut Option<QueueRequest>,
     deadline: Instant,
 ) -> StoreResult<Answers> {
     let mut answers = Answers::default();
     for part in parts {
-        let asked = part.node.acquire_for(
-            Purpose::Ask,
-            &part.claim,
-            attempt,
-            queue_request.as_ref(),
-            deadline,
-        );
-        let asked = asked.await?;
-        answers.add(part, asked);
+        let asked = part.acquire(Purpose::Ask, attempt, request.as_ref(), deadline);
+        answers.add(part, asked.await?);
         if answers.decided.is_some() {
             break;
         }
-        if let (Some(request), Some(waiting)) = (queue_request.as_mut(), &answers.waiting) {
+        if let (Some(request), Some(waiting)) = (request.as_mut(), &answers.waiting) {
             request.ticket = Some(waiting.ticket);
         }
     }
     Ok(answers)
+}
+
+/// Grants the locks of a claim to which no partition objects.
+async fn grant(
+    parts: &[Part<'_>],
+    claim: &Claim,
+    attempt: Attempt,
+    mut request: Option<QueueRequest>,
+    deadline: Instant,
+) -> StoreResult<Acquired> {
+    let mut granted = Vec::new();
+    for (number, part) in parts.iter().enumerate() {
+        let acquiring = part.acquire(Purpose::Grant, attempt, request.as_ref(), deadline);
+        let refused = match acquiring.await {
+            Ok(Asked::Answered(Acquired::Granted(it))) => {
+                granted.push((part.claim.names.clone(), it));
+                continue;
+            }
+            Ok(Asked::Answered(refused)) => refused,
+            Ok(Asked::Queued(_) | Asked::Holds { .. } | Asked::Open { .. }) => {
+                return Err(no_answer());
+            }
+            // The caller rolls back what the attempt has been granted.
+            Err(error) if number > 0 => {
+                return Err(StoreError::unknown(error.fault(), error.detail()));
+            }
+            Err(error) => return Err(error),
+        };
+        undo(&parts[..number], attempt, deadline).await?;
+        let (Acquired::Waiting(waiting), Some(waits)) = (&refused, request.as_mut()) else {
+            return Ok(refused);
+        };
+        waits.ticket = Some(waiting.ticket);
+        // The other partitions have not queued the claim, or have taken it out of the queue.
+        let answers = enqueue(parts, attempt, &mut request, deadline).await?;
+        return Ok(answers.waiting.map_or(refused, Acquired::Waiting));
+    }
+    Ok(Acquired::Granted(merged(claim, granted)))
+}
+
+/// Whether a lock was granted so lately that its claim may have yet to be granted others.
+fn is_new(conflict: &Conflict) -> bool {
+    let ConflictKind::Holders(holders) = &conflict.by else {
+        return false;
+    };
+    holders.listed.iter().any(|holder| {
+        let left_ms = u64::try_from(holder.expires_in.as_millis()).unwrap_or(u64::MAX);
+        let now_ms = holder.expires_at.unix_ms().saturating_sub(left_ms);
+        now_ms.saturating_sub(holder.acquired_at.unix_ms()) < NEW_MS
+    })
 }
 
 /// Undoes what the attempt was granted in these partitions, which may grant it again.
@@ -296,9 +342,9 @@ async fn undo(parts: &[Part<'_>], attempt: Attempt, deadline: Instant) -> StoreR
 }
 
 /// Takes the claim out of all queues, because it cannot be granted any more.
-async fn leave(parts: &[Part<'_>], deadline: Instant) {
+async fn leave(parts: &[Part<'_>], request: Option<QueueRequest>, deadline: Instant) {
     let options = SuspendOptions {
-        keep: std::time::Duration::ZERO,
+        keep: request.map_or(Duration::ZERO, |request| request.place_kept),
         lists_conflicts: false,
     };
     let leaving = parts
@@ -315,31 +361,104 @@ fn all_done(outcomes: Vec<StoreResult<()>>) -> StoreResult<()> {
     }
 }
 
+impl Part<'_> {
+    async fn acquire(
+        &self,
+        purpose: Purpose,
+        attempt: Attempt,
+        request: Option<&QueueRequest>,
+        deadline: Instant,
+    ) -> StoreResult<Asked> {
+        let scope = Scope {
+            purpose,
+            in_all: Some(self.in_all),
+        };
+        let acquiring = self
+            .node
+            .acquire_for(scope, &self.claim, attempt, request, deadline);
+        acquiring.await
+    }
+}
+
 impl Answers {
     fn add(&mut self, part: &Part<'_>, asked: Asked) {
         let names = &part.claim.names;
         match asked {
-            Asked::Admitted(waiting) => self.wait(waiting),
-            Asked::Answered(Acquired::Granted(granted)) => {
-                self.granted.push((names.clone(), granted));
+            Asked::Holds { is_acknowledged } => {
+                self.holds |= is_acknowledged;
                 return;
+            }
+            Asked::Queued(waiting) => self.wait(waiting),
+            Asked::Open { ticket, conflicts } => {
+                let first = names.first().cloned();
+                self.tickets.extend(first.map(|name| (name, ticket)));
+                self.block(conflicts);
             }
             Asked::Answered(Acquired::Waiting(waiting)) => {
                 self.is_blocked = true;
-                self.wait(Some(waiting));
+                self.wait(waiting);
             }
             Asked::Answered(Acquired::Refused(Refused::Blocked(conflicts))) => {
-                self.is_blocked = true;
-                self.conflicts.extend(conflicts);
+                self.block(conflicts);
             }
-            Asked::Answered(decided) => self.decided = Some(decided),
+            Asked::Answered(answer) => self.decide(answer),
         }
-        self.not_held = self.not_held.take().or_else(|| names.first().cloned());
+        self.not_held.extend(names.iter().cloned());
     }
 
-    fn wait(&mut self, also: Option<Waiting>) {
-        let (Some(waiting), Some(also)) = (self.waiting, also) else {
-            self.waiting = self.waiting.or(also);
+    fn decide(&mut self, answer: Acquired) {
+        let rank = match &answer {
+            Acquired::Refused(Refused::Ended(_)) => 0,
+            Acquired::Refused(Refused::Mismatched(_)) => 1,
+            Acquired::Refused(Refused::Recovering { .. }) => 3,
+            _ => 2,
+        };
+        let decided = self.decided.as_ref();
+        if decided.is_none_or(|(other, _)| rank < *other) {
+            self.decided = Some((rank, answer));
+        }
+    }
+
+    /// The answer that ends the matter, if there is one: some lock cannot be granted, or the claim is another one.
+    fn end(&mut self, claim: &Claim, waits: bool) -> Option<Acquired> {
+        match self.decided.take() {
+            // A partition that recovers keeps a waiting claim in its queues.
+            Some((_, Acquired::Refused(Refused::Recovering { .. }))) if waits => {
+                self.is_blocked = true;
+            }
+            Some((_, answer)) => return Some(answer),
+            None => {}
+        }
+        let is_missing = |name: &&LockName| self.not_held.contains(name);
+        let stray = match self.holds {
+            true => claim.names.iter().find(is_missing),
+            false => self.stray_place(),
+        };
+        let name = stray?.clone();
+        Some(Acquired::Refused(Refused::Mismatched(Mismatch::Claim {
+            name,
+        })))
+    }
+
+    /// A lock on which the claim has a place that it does not have on all of its locks.
+    fn stray_place(&self) -> Option<&LockName> {
+        let mut places = self.tickets.iter().map(|(_, ticket)| ticket);
+        let first = places.next()?;
+        if places.all(|ticket| ticket == first) {
+            return None;
+        }
+        let with_place = self.tickets.iter().filter(|(_, ticket)| ticket.is_some());
+        with_place.map(|(name, _)| name).min()
+    }
+
+    fn block(&mut self, conflicts: Vec<Conflict>) {
+        self.is_blocked |= !conflicts.is_empty();
+        self.conflicts.extend(conflicts);
+    }
+
+    fn wait(&mut self, also: Waiting) {
+        let Some(waiting) = self.waiting else {
+            self.waiting = Some(also);
             return;
         };
         let soonest = waiting.recheck_in.into_iter().chain(also.recheck_in).min();
@@ -359,10 +478,17 @@ fn later(one: Option<Position>, other: Option<Position>) -> Option<Position> {
     one.into_iter().chain(other).max_by_key(|it| it.position)
 }
 
-fn blocked(claim: &Claim, mut conflicts: Vec<Conflict>) -> Acquired {
-    debug_assert!(!claim.names.is_empty());
+/// The conflicts in the order of names, with as many of their holders as one answer lists.
+fn listed(claim: &Claim, mut conflicts: Vec<Conflict>) -> Vec<Conflict> {
     conflicts.sort_by(|one, other| one.name.cmp(&other.name));
-    Acquired::Refused(Refused::Blocked(conflicts))
+    let mut room = AnswerRoom::for_locks(claim.names.len());
+    for conflict in &mut conflicts {
+        if let ConflictKind::Holders(holders) = &mut conflict.by {
+            let listed = std::mem::take(&mut holders.listed);
+            holders.listed = room.take(listed.into_iter());
+        }
+    }
+    conflicts
 }
 
 /// One grant of all locks, in the order of names.

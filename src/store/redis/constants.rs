@@ -105,8 +105,12 @@ numbers! { CODES:
     SUPERSEDED = 17;
     /// Nothing is in the claim's way.
     ADMITTED = 18;
+    /// What is in the way of a claim that is to be granted later.
+    ASKED = 19;
+    /// The claim holds its locks.
+    HOLDS = 20;
     /// The claim could renew its leases.
-    RENEWABLE = 19;
+    RENEWABLE = 21;
     /// The claim does not hold the lock.
     NOT_HELD = 0;
     EXTENDED = 1;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::constants as lua;
+use super::operations::Asked;
 use super::record::Packed;
 use super::reply::{InTime, Malformed, Reply};
 use crate::domain::{
@@ -19,8 +20,8 @@ pub(super) type ClosedFor = Duration;
 /// The outcome of an acquire as far as the script knows it.
 pub(super) enum AcquireReply {
     Answer(Acquired, Option<ClosedFor>),
-    /// Nothing is in the way of a claim that is to be granted later; it is in the queues if it waits.
-    Admitted(Option<Waiting>),
+    /// To a claim that is to be granted later.
+    Asked(Asked),
     /// Grants wait; `recovery` knows for how long.
     Recovering,
     /// A fencing counter is missing, or behind what this process has seen: data were lost.
@@ -62,9 +63,15 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
             Acquired::Refused(Refused::Blocked(conflicts(reply, &claim.names, now_ms)?))
         }
         lua::WAITING => Acquired::Waiting(waiting(reply)?),
-        lua::ADMITTED => {
-            let waiting = (!reply.is_read()).then(|| waiting(reply)).transpose()?;
-            return Ok(AcquireReply::Admitted(waiting));
+        lua::ADMITTED => return Ok(AcquireReply::Asked(Asked::Queued(waiting(reply)?))),
+        lua::ASKED => {
+            let (ticket, now_ms) = (reply.optional()?, reply.number()?);
+            let conflicts = conflicts(reply, &claim.names, now_ms)?;
+            return Ok(AcquireReply::Asked(Asked::Open { ticket, conflicts }));
+        }
+        lua::HOLDS => {
+            let is_acknowledged = reply.number()? == 1;
+            return Ok(AcquireReply::Asked(Asked::Holds { is_acknowledged }));
         }
         lua::ENDED => Acquired::Refused(Refused::Ended(NotHeld {
             name: name(&mut reply, &claim.names)?,

@@ -50,6 +50,13 @@ impl From<Rollback> for Undoing {
     }
 }
 
+/// What an acquire is sent for, and how many locks the claim has in all partitions of a cluster, if in several.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scope {
+    pub(super) purpose: Purpose,
+    pub(super) in_all: Option<usize>,
+}
+
 /// What an acquire or a renewal is sent for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -74,7 +81,7 @@ impl Node {
         claim: &Claim,
         digests: &[ClaimDigest],
         queue_request: Option<&QueueRequest>,
-        purpose: Purpose,
+        Scope { purpose, in_all }: Scope,
         [sent_at, deadline]: [Instant; 2],
         is_repeat: bool,
     ) -> Cmd {
@@ -109,7 +116,8 @@ impl Node {
             },
         };
         let channel = self.messages.channel();
-        let is_plain = may_grant == MayGrant::All && channel.is_empty() && is_plain(claim);
+        let is_plain =
+            may_grant == MayGrant::All && in_all.is_none() && channel.is_empty() && is_plain(claim);
         match queue_request {
             Some(queue_request) => command.arg(self.queue_request(queue_request, sent_at)),
             None if is_plain => return command,
@@ -135,8 +143,15 @@ impl Node {
         command.arg(metadata).arg(channel);
         command.arg(u8::from(claim.takes_over));
         // Only a claim with a hold count above 1 can change a lease that it already has, and that is an option.
-        if is_repeat && claim.hold_count > HoldCount::ONE {
-            command.arg("1");
+        let is_repeat = is_repeat && claim.hold_count > HoldCount::ONE;
+        match (is_repeat, in_all) {
+            (_, Some(total)) => {
+                command.arg(u8::from(is_repeat)).arg(total);
+            }
+            (true, None) => {
+                command.arg("1");
+            }
+            (false, None) => {}
         }
         command
     }

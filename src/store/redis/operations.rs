@@ -3,22 +3,43 @@
 use tokio::time::Instant;
 
 use super::decode::AcquireReply;
-use super::encode::{Purpose, Undoing, digests};
+use super::encode::{Purpose, Scope, Undoing, digests};
 use super::node::{LOSSES_MAX, Node};
 use super::scripts::ScriptRequest;
 use super::{decode, scripts, views};
 use crate::domain::{
-    Acquired, AnswerRoom, Attempt, Claim, Evicted, HoldCount, Holders, LockName, LockNames,
-    LockView, QueueRequest, Released, RenewOptions, Renewed, SuspendOptions, Suspended, Token,
-    Waiting,
+    Acquired, AnswerRoom, Attempt, Claim, Conflict, Evicted, HoldCount, Holders, LockName,
+    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, SuspendOptions, Suspended,
+    Token, Waiting,
 };
 use crate::store::{Deadlines, Fault, StoreError, StoreResult};
 
-/// The answer to an acquire.
+/// Of a claim whose locks are all in one place.
+const ALONE: Scope = Scope {
+    purpose: Purpose::Grant,
+    in_all: None,
+};
+
+/// The answer to an acquire. Only a claim that is to be granted later gets another one than the first.
 pub(super) enum Asked {
     Answered(Acquired),
-    /// Nothing is in the way of a claim that is to be granted later; it is in the queues if it waits.
-    Admitted(Option<Waiting>),
+    /// It is in the queues, and nothing is in its way.
+    Queued(Waiting),
+    /// It holds its locks; whether another attempt than this one has received them.
+    Holds {
+        is_acknowledged: bool,
+    },
+    /// It does not wait by this request, and these conflicts are in its way.
+    Open {
+        /// The sequence number of the place that it has.
+        ticket: Option<u64>,
+        conflicts: Vec<Conflict>,
+    },
+}
+
+/// The answer of a script to another question than it was asked.
+pub(super) fn no_answer() -> StoreError {
+    StoreError::unknown(Fault::Corrupt, "an answer to another question")
 }
 
 impl Node {
@@ -29,20 +50,17 @@ impl Node {
         queue_request: Option<&QueueRequest>,
         deadline: Instant,
     ) -> StoreResult<Acquired> {
-        let acquiring = self.acquire_for(Purpose::Grant, claim, attempt, queue_request, deadline);
+        let acquiring = self.acquire_for(ALONE, claim, attempt, queue_request, deadline);
         match acquiring.await? {
             Asked::Answered(acquired) => Ok(acquired),
-            Asked::Admitted(_) => {
-                let detail = "an answer to another question";
-                Err(StoreError::unknown(Fault::Corrupt, detail))
-            }
+            Asked::Queued(_) | Asked::Holds { .. } | Asked::Open { .. } => Err(no_answer()),
         }
     }
 
     /// The same, or whether the claim could be granted its locks.
     pub(super) async fn acquire_for(
         &self,
-        purpose: Purpose,
+        scope: Scope,
         claim: &Claim,
         attempt: Attempt,
         queue_request: Option<&QueueRequest>,
@@ -70,7 +88,7 @@ impl Node {
                     claim,
                     &digests,
                     queue_request,
-                    purpose,
+                    scope,
                     times,
                     is_repeat,
                 )
@@ -85,10 +103,11 @@ impl Node {
                 Err(unanswered) => return Err(unanswered.into()),
             };
             is_ambiguous |= answered.has_lost_tries;
-            if let AcquireReply::Admitted(waiting) = answered.answer {
-                return Ok(Asked::Admitted(waiting));
-            }
-            let reporting = node.report_acquired(answered.answer, claim, answered.epoch, times);
+            let reply = match answered.answer {
+                AcquireReply::Asked(asked) => return Ok(asked),
+                reply => reply,
+            };
+            let reporting = node.report_acquired(reply, claim, answered.epoch, times);
             if let Some(acquired) = reporting.await? {
                 let acquired = match is_ambiguous {
                     true => node.unless_late(acquired, claim, attempt, deadline).await?,

@@ -356,8 +356,12 @@ impl PubSubShared {
                 }
             }
         } else if let Some(number) = self.recovery.iter().position(|it| it == channel) {
+            let is_verify = payload.starts_with(b"verify");
+            if is_verify && payload.ends_with(self.wake.as_bytes()) {
+                return;
+            }
             self.fleets[number].on_message(payload);
-            if payload == b"verify" {
+            if is_verify {
                 self.must_verify(number);
             }
         }

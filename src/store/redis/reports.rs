@@ -7,6 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::decode::{AcquireReply, ClosedFor, ReleaseReply};
 use super::node::Node;
+use super::operations::no_answer;
 use super::reply::Reply;
 use super::scripts;
 use super::scripts::ScriptRequest;
@@ -36,11 +37,10 @@ impl Node {
                     .await?;
                 Ok(Some(acquired))
             }
-            AcquireReply::Admitted(_) | AcquireReply::Recovering => {
-                Ok(Some(Acquired::Refused(Refused::Recovering {
-                    retry_in: self.recovery.grace_left().unwrap_or_default(),
-                })))
-            }
+            AcquireReply::Asked(_) => Err(no_answer()),
+            AcquireReply::Recovering => Ok(Some(Acquired::Refused(Refused::Recovering {
+                retry_in: self.recovery.grace_left().unwrap_or_default(),
+            }))),
             AcquireReply::CounterRegressed => {
                 self.recovery.declare_lost(epoch);
                 Ok(None)

@@ -302,6 +302,19 @@ impl Fixture {
 
     /// What this process has received, after all messages published so far have arrived.
     pub(crate) async fn received(&self) -> &RecordingListener {
+        if let Some(borrowed) = &self.cluster {
+            // The messages of one node arrive in order.
+            for node in &borrowed.cluster().nodes {
+                let last = fresh_name();
+                let words = ["PUBLISH", "lh:1:evictions:0", last.as_str()];
+                node.command(&words).await;
+                eventually("a message arrives", async || {
+                    (self.listener.evictions_of(&last) > 0).then_some(())
+                })
+                .await;
+            }
+            return &self.listener;
+        }
         // The messages to one process arrive in order. So once the reservation of an otherwise unused lock has arrived,
         // all earlier messages have. Evicted, because the answer to a release may carry the reservation instead.
         let last = claim();

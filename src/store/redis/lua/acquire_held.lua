@@ -13,7 +13,7 @@ local function is_queued()
     local sequence
     for number = 1, count do
         local ticket = ticket_of(read(KEYS[number * 4 - 3]), claim_on(number))
-        if not ticket or ticket.count ~= count or sequence and sequence ~= ticket.sequence then
+        if not ticket or ticket.count ~= total or sequence and sequence ~= ticket.sequence then
             return false
         end
         sequence = ticket.sequence
@@ -134,5 +134,5 @@ local function replay()
     return answer
 end
 if held == count then
-    return replay_refusal() or replay()
+    return replay_refusal() or is_asked and { attempt, HOLDS, was_acknowledged and 1 or 0 } or replay()
 end

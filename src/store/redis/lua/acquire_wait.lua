@@ -6,8 +6,6 @@ local function keep_alive(lock)
     redis.call('PEXPIRE', queue_key(lock), math.max(TOMBSTONE_MS, tonumber(wait.liveness_ms)))
 end
 
--- Whether the claim is granted later, if at all: it has locks elsewhere, too.
-local is_asked = may_grant >= '3'
 if wait and (first_block or may_grant == '0' or is_asked) then
     if is_new then
         sequence = now_us
@@ -37,7 +35,7 @@ if wait and (first_block or may_grant == '0' or is_asked) then
             asked_us = string.format('%.0f', lock.ticket.asked_us)
         end
         call('SET', ticket_key(lock, lock.claim), string.format('%s %s %s %s %s %s %s',
-            sequence_text, limit == '' and '-' or limit, permits, count, wait.process, asked_us, owner), 'PX', wait.keep_ms)
+            sequence_text, limit == '' and '-' or limit, permits, total, wait.process, asked_us, owner), 'PX', wait.keep_ms)
         if call('ZADD', process_queue, sequence_text, lock.claim) == 1 and wait.sequence ~= '' and not is_elsewhere then
             was_lost = 1
         end
@@ -69,8 +67,11 @@ if wait and (first_block or may_grant == '0' or is_asked) then
     return { attempt, not first_block and is_asked and ADMITTED or WAITING, sequence_text, until_ms, recheck_in_ms or '', position, length, was_lost }
 end
 
-if first_block then
+if first_block or is_asked then
     local answer = { attempt, BLOCKED, now_ms }
+    if is_asked then
+        answer = { attempt, ASKED, ticket_sequence and string.format('%.0f', ticket_sequence) or '', now_ms }
+    end
     for number, lock in ipairs(locks) do
         if lock.is_blocking then
             if lock.admits then
@@ -83,6 +84,4 @@ if first_block then
 end
 if may_grant == '0' then
     return { attempt, RECOVERING }
-elseif is_asked then
-    return { attempt, ADMITTED }
 end

@@ -135,7 +135,8 @@ redis.pcall('HSET', node, 'revision', revision, 'looked_ms', now_ms)
 local left_ms, had_left_ms = extend_grace(wait_ms)
 -- A difference by rounding need not be announced.
 if begins or wait_ms > had_left_ms + 2 then
-    redis.pcall('PUBLISH', recovery, 'verify')
+    -- The message may reach the caller much later in a cluster; it has checked the data already.
+    redis.pcall('PUBLISH', recovery, node_id ~= '' and 'verify ' .. wake or 'verify')
 end
 if begins then
     used_ms = math.max(used_ms, known_ms, longest_ms)

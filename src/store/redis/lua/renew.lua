@@ -4,7 +4,7 @@
 -- Returns: request, code, then by code: 1 extended: now_ms, and for each lock ms that were left, ms that the lock stays
 --   taken or closed without further operations, the lease; 0 not the holder: number of the lock and mark of each that
 --   is not held; 11 the claim has other parameters, 12 it holds shared: number; 16 it came too late, and nothing was
---   done: now_us; 19 the caller only asked whether it could renew them, and it could.
+--   done: now_us; 21 the caller only asked whether it could renew them, and it could.
 --   The fast path packs its answer: 1 extended: now_ms, ms that were left, the compact record
 -- include: clock
 local not_after = ARGV[1]
