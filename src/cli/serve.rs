@@ -28,7 +28,6 @@ const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// have besides those of the first address.
 /// How many primaries of a Redis Cluster there is room for among the open files.
 const CLUSTER_PRIMARIES: usize = 16;
-
 const ADMIN_CONNECTIONS: usize = 128;
 const ADMIN_HTTP2_CONNECTIONS: usize = 4;
 const ADMIN_REQUESTS: usize = 256;

@@ -310,7 +310,7 @@ async fn grant(
         };
         undo(&parts[..number], attempt, deadline).await?;
         let (Acquired::Waiting(waiting), Some(waits)) = (&refused, request.as_mut()) else {
-            return Ok(refused);
+            return all_conflicts(parts, claim, refused, attempt, deadline).await;
         };
         waits.ticket = Some(waiting.ticket);
         // The other partitions have not queued the claim, or have taken it out of the queue.
@@ -318,6 +318,24 @@ async fn grant(
         return Ok(answers.waiting.map_or(refused, Acquired::Waiting));
     }
     Ok(Acquired::Granted(merged(claim, granted)))
+}
+
+/// The answer to a claim that one partition refuses: a conflict is reported together with those of the others.
+async fn all_conflicts(
+    parts: &[Part<'_>],
+    claim: &Claim,
+    refused: Acquired,
+    attempt: Attempt,
+    deadline: Instant,
+) -> StoreResult<Acquired> {
+    let Acquired::Refused(Refused::Blocked(_)) = &refused else {
+        return Ok(refused);
+    };
+    let answers = ask_settled(parts, attempt, deadline).await?;
+    Ok(match answers.conflicts.is_empty() {
+        true => refused,
+        false => Acquired::Refused(Refused::Blocked(listed(claim, answers.conflicts))),
+    })
 }
 
 /// Whether a lock was granted so lately that its claim may have yet to be granted others.

@@ -46,6 +46,8 @@ pub(super) struct Cluster {
     topology: RwLock<Arc<Topology>>,
     /// Whether slots may have moved since the topology was read.
     is_outdated: AtomicBool,
+    /// Whether primaries have joined or left since somebody asked.
+    has_new_primaries: AtomicBool,
     /// Held during a round of questions.
     last_round: tokio::sync::Mutex<LastRound>,
     sockets: Mutex<HashMap<SocketKey, Arc<tokio::sync::Mutex<SocketState>>>>,
@@ -172,6 +174,7 @@ impl Cluster {
             sockets_max: sockets_max.max(1),
             topology: RwLock::default(),
             is_outdated: AtomicBool::new(true),
+            has_new_primaries: AtomicBool::new(false),
             last_round: tokio::sync::Mutex::new(LastRound {
                 began: Instant::now(),
                 outcome: Err(never),
@@ -207,12 +210,17 @@ impl Cluster {
             .passing())
     }
 
-    /// Asks the nodes for the topology. Many callers share one round. Returns whether primaries have joined or left.
-    pub(super) async fn refresh(&self) -> Result<bool, Failure> {
+    /// Whether primaries have joined or left since the last call.
+    pub(super) fn has_new_primaries(&self) -> bool {
+        self.has_new_primaries.swap(false, Ordering::SeqCst)
+    }
+
+    /// Asks the nodes for the topology. Many callers share one round.
+    pub(super) async fn refresh(&self) -> Result<(), Failure> {
         let asked_at = Instant::now();
         let mut last = self.last_round.lock().await;
         if last.began >= asked_at {
-            return last.outcome.clone().map(|()| false);
+            return last.outcome.clone();
         }
         sleep_until(last.began + ASK_PAUSE).await;
         last.began = Instant::now();
@@ -227,9 +235,11 @@ impl Cluster {
             }
         };
         let before = self.topology();
-        let has_changed = before.primaries() != found.primaries();
+        if before.primaries() != found.primaries() {
+            self.has_new_primaries.store(true, Ordering::SeqCst);
+        }
         *self.topology.write().expect(UNPOISONED) = Arc::new(found);
-        Ok(has_changed)
+        Ok(())
     }
 
     async fn discover(&self) -> Result<Topology, Failure> {

@@ -196,15 +196,15 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<(), CheckFailure> {
         let messages = &self.nodes[0].messages;
-        match timeout_at(deadline, cluster.refresh()).await {
-            Ok(Ok(true)) => {
-                cluster.sweep();
-                // A primary that has joined may not have passed on messages from its beginning.
-                messages.data_lost();
-            }
-            Ok(Ok(false)) => {}
-            Ok(Err(failure)) if failure.is_lasting() => return Err(failure.into()),
-            Ok(Err(_)) | Err(_) => {}
+        if let Ok(Err(failure)) = timeout_at(deadline, cluster.refresh()).await
+            && failure.is_lasting()
+        {
+            return Err(failure.into());
+        }
+        if cluster.has_new_primaries() {
+            cluster.sweep();
+            // One that has joined may not have passed on messages from its beginning.
+            messages.data_lost();
         }
         // Before the partitions are verified: an empty one is new if there are no other processes.
         let counted_at = Instant::now();

@@ -169,7 +169,7 @@ impl RedisStore {
             });
         };
         match timeout_at(deadlines.of_step(), cluster.refresh()).await {
-            Ok(Ok(_)) => {}
+            Ok(Ok(())) => {}
             Ok(Err(failure)) => return Err(failure.into_error(false)),
             Err(_) => {
                 return Err(StoreError::unavailable(

@@ -158,7 +158,9 @@ impl Node {
             }
             // A Redis without memory grants nothing either, and waiters cannot claim their reservations.
             let of_outages = [Fault::Io, Fault::Timeout, Fault::Busy, Fault::Full];
-            if of_outages.contains(&failure.fault) {
+            if failure.is_moving() {
+                self.recovery.outage.note_moving();
+            } else if of_outages.contains(&failure.fault) {
                 self.recovery.note_no_answer(began);
             }
             may_arrive |= failure.may_arrive();

@@ -263,7 +263,8 @@ impl Manager {
                 }
             }
         }
-        *self.refusal.lock().expect(UNPOISONED) = opened.as_ref().err().cloned();
+        let refusal = opened.as_ref().err().filter(|failure| !failure.is_moving());
+        *self.refusal.lock().expect(UNPOISONED) = refusal.cloned();
         opened
     }
 }

@@ -276,3 +276,25 @@ async fn a_server_that_is_no_cluster_is_refused_and_so_is_a_wrong_password() {
     let error = opening.expect_err("the password is wrong");
     assert_eq!(error.fault(), Fault::Auth);
 }
+
+#[tokio::test]
+async fn what_is_reported_is_confirmed_by_the_replicas_of_its_primary() {
+    let mut cluster = RedisCluster::start(1, RedisOptions::forgetful()).await;
+    cluster.replica(0, RedisOptions::forgetful()).await;
+    cluster.nodes[0].is_confirmed_by(1).await;
+    let config = RedisConfig {
+        wait_replicas: 1,
+        ..config()
+    };
+    let store = stores::cluster_store(&cluster.address(), &config).await;
+    let replica = Replica::on(store.expect("the store opens"));
+    let held = lasting(claim());
+    replica.granted(&held).await;
+    cluster.nodes[1].kill();
+    eventually("nothing is granted without the replica", async || {
+        let answer = replica.acquire(&claim()).await;
+        let error = answer.err()?;
+        (error.fault() == Fault::Unreplicated).then_some(())
+    })
+    .await;
+}
