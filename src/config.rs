@@ -7,6 +7,7 @@
 mod auth;
 mod cluster;
 mod error;
+mod hosts;
 pub mod keys;
 mod layers;
 mod log;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::store;
+use super::{hosts, store};
 
 const REDIS_PORT: u16 = 6379;
 
@@ -24,7 +24,7 @@ impl ClusterAddress {
         }
         let nodes: Result<Vec<_>, _> = hosts
             .split(',')
-            .map(|host| store::host_and_port(host, REDIS_PORT))
+            .map(|host| hosts::host_and_port(host, REDIS_PORT))
             .collect();
         Ok(Self {
             nodes: nodes?,
@@ -37,6 +37,6 @@ impl fmt::Display for ClusterAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_encrypted { "rediss" } else { "redis" };
         write!(formatter, "{scheme}+cluster://")?;
-        store::write_hosts(formatter, &self.nodes)
+        hosts::write(formatter, &self.nodes)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::store;
+use super::{hosts, store};
 
 const SENTINEL_PORT: u16 = 26379;
 
@@ -27,7 +27,7 @@ impl SentinelAddress {
         let hosts = parts.next().unwrap_or_default();
         let sentinels: Result<Vec<_>, _> = hosts
             .split(',')
-            .map(|host| store::host_and_port(host, SENTINEL_PORT))
+            .map(|host| hosts::host_and_port(host, SENTINEL_PORT))
             .collect();
         let primary = parts.next().unwrap_or_default();
         if primary.is_empty() {
@@ -50,7 +50,7 @@ impl fmt::Display for SentinelAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_encrypted { "rediss" } else { "redis" };
         write!(formatter, "{scheme}+sentinel://")?;
-        store::write_hosts(formatter, &self.sentinels)?;
+        hosts::write(formatter, &self.sentinels)?;
         write!(formatter, "/{}/{}", self.primary, self.database)
     }
 }

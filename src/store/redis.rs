@@ -7,16 +7,19 @@
 //! announces what the others must know before a grant is reported.
 
 mod across;
+mod answers;
 mod cluster;
 mod connector;
 mod constants;
 mod decode;
+mod dispatch;
 mod encode;
 mod events;
 mod failure;
 mod health;
 mod info;
 mod keys;
+mod leases;
 mod listing;
 mod node;
 mod nodes;
@@ -36,6 +39,7 @@ mod sentinel;
 mod subscriber;
 mod switches;
 mod tls;
+mod topology;
 mod transport;
 mod views;
 

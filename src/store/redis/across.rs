@@ -10,18 +10,17 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use super::RedisStore;
+use super::answers::{Answers, is_new, later, listed, merged};
 use super::encode::{Purpose, Scope, Undoing};
 use super::node::Node;
 use super::operations::{Asked, no_answer};
+
 use crate::domain::{
-    Acquired, AnswerRoom, Attempt, Claim, Conflict, ConflictKind, GrantKind, Granted, HoldCount,
-    LockName, LockNames, Mismatch, Position, QueueRequest, Refused, Released, RenewOptions,
-    Renewed, Rollback, SuspendOptions, Suspended, Token, Waiting,
+    Acquired, Attempt, Claim, HoldCount, LockName, LockNames, QueueRequest, Refused, Released,
+    RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
 };
 use crate::store::{Fault, StoreError, StoreResult};
 
-/// A lease that was granted less than this long ago may be one of several that its claim is just being granted.
-const NEW_MS: u64 = 100;
 /// The pause before the partitions are asked again then, and how often they are.
 const SETTLE_PAUSE: Duration = Duration::from_millis(5);
 const SETTLED_AFTER: usize = 20;
@@ -32,23 +31,6 @@ struct Part<'a> {
     claim: Claim,
     /// How many locks the whole claim has.
     in_all: usize,
-}
-
-/// What the partitions answer to a claim.
-#[derive(Default)]
-struct Answers {
-    /// The locks that the claim does not hold.
-    not_held: Vec<LockName>,
-    /// Whether it holds some that a client has received.
-    holds: bool,
-    /// Of each partition the first lock, and the sequence number of the place that the claim has.
-    tickets: Vec<(LockName, Option<u64>)>,
-    waiting: Option<Waiting>,
-    conflicts: Vec<Conflict>,
-    /// Whether a lock is not free.
-    is_blocked: bool,
-    /// The answer that ends the matter, and its rank: the smallest counts.
-    decided: Option<(u8, Acquired)>,
 }
 
 impl RedisStore {
@@ -256,7 +238,7 @@ async fn ask(parts: &[Part<'_>], attempt: Attempt, deadline: Instant) -> StoreRe
         .map(|part| part.acquire(Purpose::Ask, attempt, None, deadline));
     let mut answers = Answers::default();
     for (part, asked) in parts.iter().zip(join_all(asking).await) {
-        answers.add(part, asked?);
+        answers.add(&part.claim.names, asked?);
     }
     Ok(answers)
 }
@@ -271,7 +253,7 @@ async fn enqueue(
     let mut answers = Answers::default();
     for part in parts {
         let asked = part.acquire(Purpose::Ask, attempt, request.as_ref(), deadline);
-        answers.add(part, asked.await?);
+        answers.add(&part.claim.names, asked.await?);
         if answers.decided.is_some() {
             break;
         }
@@ -338,18 +320,6 @@ async fn all_conflicts(
     })
 }
 
-/// Whether a lock was granted so lately that its claim may have yet to be granted others.
-fn is_new(conflict: &Conflict) -> bool {
-    let ConflictKind::Holders(holders) = &conflict.by else {
-        return false;
-    };
-    holders.listed.iter().any(|holder| {
-        let left_ms = u64::try_from(holder.expires_in.as_millis()).unwrap_or(u64::MAX);
-        let now_ms = holder.expires_at.unix_ms().saturating_sub(left_ms);
-        now_ms.saturating_sub(holder.acquired_at.unix_ms()) < NEW_MS
-    })
-}
-
 /// Undoes what the attempt was granted in these partitions, which may grant it again.
 async fn undo(parts: &[Part<'_>], attempt: Attempt, deadline: Instant) -> StoreResult<()> {
     let undoing = parts.iter().map(|it| {
@@ -395,138 +365,5 @@ impl Part<'_> {
             .node
             .acquire_for(scope, &self.claim, attempt, request, deadline);
         acquiring.await
-    }
-}
-
-impl Answers {
-    fn add(&mut self, part: &Part<'_>, asked: Asked) {
-        let names = &part.claim.names;
-        match asked {
-            Asked::Holds { is_acknowledged } => {
-                self.holds |= is_acknowledged;
-                return;
-            }
-            Asked::Queued(waiting) => self.wait(waiting),
-            Asked::Open { ticket, conflicts } => {
-                let first = names.first().cloned();
-                self.tickets.extend(first.map(|name| (name, ticket)));
-                self.block(conflicts);
-            }
-            Asked::Answered(Acquired::Waiting(waiting)) => {
-                self.is_blocked = true;
-                self.wait(waiting);
-            }
-            Asked::Answered(Acquired::Refused(Refused::Blocked(conflicts))) => {
-                self.block(conflicts);
-            }
-            Asked::Answered(answer) => self.decide(answer),
-        }
-        self.not_held.extend(names.iter().cloned());
-    }
-
-    fn decide(&mut self, answer: Acquired) {
-        let rank = match &answer {
-            Acquired::Refused(Refused::Ended(_)) => 0,
-            Acquired::Refused(Refused::Mismatched(_)) => 1,
-            Acquired::Refused(Refused::Recovering { .. }) => 3,
-            _ => 2,
-        };
-        let decided = self.decided.as_ref();
-        if decided.is_none_or(|(other, _)| rank < *other) {
-            self.decided = Some((rank, answer));
-        }
-    }
-
-    /// The answer that ends the matter, if there is one: some lock cannot be granted, or the claim is another one.
-    fn end(&mut self, claim: &Claim, waits: bool) -> Option<Acquired> {
-        match self.decided.take() {
-            // A partition that recovers keeps a waiting claim in its queues.
-            Some((_, Acquired::Refused(Refused::Recovering { .. }))) if waits => {
-                self.is_blocked = true;
-            }
-            Some((_, answer)) => return Some(answer),
-            None => {}
-        }
-        let is_missing = |name: &&LockName| self.not_held.contains(name);
-        let stray = match self.holds {
-            true => claim.names.iter().find(is_missing),
-            false => self.stray_place(),
-        };
-        let name = stray?.clone();
-        Some(Acquired::Refused(Refused::Mismatched(Mismatch::Claim {
-            name,
-        })))
-    }
-
-    /// A lock on which the claim has a place that it does not have on all of its locks.
-    fn stray_place(&self) -> Option<&LockName> {
-        let mut places = self.tickets.iter().map(|(_, ticket)| ticket);
-        let first = places.next()?;
-        if places.all(|ticket| ticket == first) {
-            return None;
-        }
-        let with_place = self.tickets.iter().filter(|(_, ticket)| ticket.is_some());
-        with_place.map(|(name, _)| name).min()
-    }
-
-    fn block(&mut self, conflicts: Vec<Conflict>) {
-        self.is_blocked |= !conflicts.is_empty();
-        self.conflicts.extend(conflicts);
-    }
-
-    fn wait(&mut self, also: Waiting) {
-        let Some(waiting) = self.waiting else {
-            self.waiting = Some(also);
-            return;
-        };
-        let soonest = waiting.recheck_in.into_iter().chain(also.recheck_in).min();
-        self.waiting = Some(Waiting {
-            ticket: waiting.ticket,
-            recheck_in: soonest,
-            position: later(waiting.position, also.position),
-            // The other partitions are asked with the ticket of the first, so that they find a place restored that is new.
-            restored: waiting.restored,
-            has_ambiguous_attempt: waiting.has_ambiguous_attempt || also.has_ambiguous_attempt,
-        });
-    }
-}
-
-/// The worse one of two positions.
-fn later(one: Option<Position>, other: Option<Position>) -> Option<Position> {
-    one.into_iter().chain(other).max_by_key(|it| it.position)
-}
-
-/// The conflicts in the order of names, with as many of their holders as one answer lists.
-fn listed(claim: &Claim, mut conflicts: Vec<Conflict>) -> Vec<Conflict> {
-    conflicts.sort_by(|one, other| one.name.cmp(&other.name));
-    let mut room = AnswerRoom::for_locks(claim.names.len());
-    for conflict in &mut conflicts {
-        if let ConflictKind::Holders(holders) = &mut conflict.by {
-            let listed = std::mem::take(&mut holders.listed);
-            holders.listed = room.take(listed.into_iter());
-        }
-    }
-    conflicts
-}
-
-/// One grant of all locks, in the order of names.
-fn merged(claim: &Claim, parts: Vec<(LockNames, Granted)>) -> Granted {
-    let kinds = parts.iter().map(|(_, granted)| granted.kind);
-    let kind = [GrantKind::New, GrantKind::Reentered]
-        .into_iter()
-        .find(|kind| kinds.clone().any(|it| it == *kind))
-        .unwrap_or(GrantKind::Replayed);
-    let mut leases = Vec::with_capacity(claim.names.len());
-    let mut expired = Vec::new();
-    for (names, granted) in parts {
-        leases.extend(names.iter().cloned().zip(granted.leases));
-        expired.extend(granted.expired);
-    }
-    leases.sort_by(|(one, _), (other, _)| one.cmp(other));
-    expired.sort_by(|one, other| one.name.cmp(&other.name));
-    Granted {
-        kind,
-        leases: leases.into_iter().map(|(_, lease)| lease).collect(),
-        expired,
     }
 }

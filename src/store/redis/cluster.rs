@@ -4,7 +4,7 @@
 //! Of two answers about a slot the one with the later configuration counts. An outdated one costs a round trip: a node
 //! executes no command for a slot that it does not have.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -21,6 +21,7 @@ use super::failure::{Failure, Fate};
 use super::info::ServerInfo;
 use super::nodes::{self, NodeLine};
 use super::partitions;
+use super::topology::Topology;
 use super::transport::{Endpoint, Transport};
 use crate::config::ClusterAddress;
 use crate::store::Fault;
@@ -56,15 +57,6 @@ pub(super) struct Cluster {
 /// Runtime, node and number. A socket is driven by the runtime that opened it.
 type SocketKey = (runtime::Id, Endpoint, usize);
 
-/// The nodes, and the primary of each partition.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Topology {
-    /// All nodes that are known, by their ids.
-    pub(super) nodes: BTreeMap<String, NodeLine>,
-    /// By partition, the id of the primary that has its slot.
-    owners: Vec<Option<String>>,
-}
-
 struct LastRound {
     began: Instant,
     outcome: Result<(), Failure>,
@@ -83,81 +75,6 @@ pub(super) struct Socket {
     pub(super) shared: MultiplexedConnection,
     pub(super) is_broken: Arc<AtomicBool>,
     report: Arc<tokio::sync::Mutex<Option<(Instant, ServerInfo)>>>,
-}
-
-impl Topology {
-    /// Merges the answers of several nodes.
-    fn of(answers: &[Vec<NodeLine>]) -> Self {
-        let mut nodes: BTreeMap<String, NodeLine> = BTreeMap::new();
-        for line in answers.iter().flatten() {
-            let known = nodes.entry(line.id.clone()).or_insert_with(|| line.clone());
-            let is_moving = known.is_moving || line.is_moving;
-            if line.config_epoch > known.config_epoch {
-                *known = line.clone();
-            }
-            known.is_moving = is_moving;
-        }
-        let owner = |partition| {
-            let slot = partitions::slot(partition);
-            let claims = answers.iter().flatten();
-            let claims = claims.filter(|it| it.is_primary && it.has(slot));
-            claims
-                .max_by_key(|it| it.config_epoch)
-                .map(|it| it.id.clone())
-        };
-        Self {
-            owners: (0..partitions::COUNT).map(owner).collect(),
-            nodes,
-        }
-    }
-
-    /// The primary that has a partition.
-    pub(super) fn owner(&self, partition: usize) -> Option<&NodeLine> {
-        self.nodes.get(self.owners.get(partition)?.as_ref()?)
-    }
-
-    /// The first partition of each primary that has some.
-    pub(super) fn representatives(&self) -> Vec<usize> {
-        let mut seen = BTreeSet::new();
-        let is_first = |partition: &usize| {
-            let owner = self.owners.get(*partition).and_then(Option::as_ref);
-            owner.is_some_and(|id| seen.insert(id))
-        };
-        (0..partitions::COUNT).filter(is_first).collect()
-    }
-
-    /// Whether slots are on their way.
-    pub(super) fn is_moving(&self) -> bool {
-        self.nodes.values().any(|node| node.is_moving)
-    }
-
-    /// The partitions that a primary has.
-    pub(super) fn partitions_of(&self, id: &str) -> usize {
-        let owners = self.owners.iter().flatten();
-        owners.filter(|owner| *owner == id).count()
-    }
-
-    /// How many partitions have no primary.
-    pub(super) fn homeless(&self) -> usize {
-        self.owners.iter().filter(|owner| owner.is_none()).count()
-    }
-
-    /// Whether both have the same primaries with the same partitions.
-    pub(super) fn has_same_owners(&self, other: &Self) -> bool {
-        self.owners == other.owners
-    }
-
-    /// The ids of the primaries.
-    fn primaries(&self) -> BTreeSet<&String> {
-        let primaries = self.nodes.values().filter(|node| node.is_primary);
-        primaries.map(|node| &node.id).collect()
-    }
-}
-
-impl NodeLine {
-    fn has(&self, slot: u16) -> bool {
-        self.slots.iter().any(|range| range.contains(&slot))
-    }
 }
 
 impl Cluster {

@@ -6,13 +6,14 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
-use super::cluster::{Cluster, Topology};
+use super::cluster::Cluster;
 use super::failure::Failure;
 use super::info::ServerInfo;
 use super::node::Node;
 use super::partitions::COUNT;
 use super::pool::Connection;
 use super::probe;
+use super::topology::Topology;
 use crate::domain::duration;
 use crate::store::{Fault, Finding, PoolHealth};
 
@@ -20,6 +21,9 @@ const UNPOISONED: &str = "nobody panics while holding it";
 
 /// How long a health check may take.
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long counting the subscribers on all nodes of a cluster may take.
+const COUNT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The results of the last health check, except those that `recovery` keeps.
 #[derive(Default)]
@@ -209,7 +213,9 @@ impl RedisStore {
         // Before the partitions are verified: an empty one is new if there are no other processes.
         let counted_at = Instant::now();
         let counting = cluster.count_subscribers(messages.counted_channels());
-        if let Ok(Some([watchers, others])) = timeout_at(deadline, counting).await {
+        // A node that is silent must not take the time of the others.
+        let give_up = deadline.min(counted_at + COUNT_TIMEOUT);
+        if let Ok(Some([watchers, others])) = timeout_at(give_up, counting).await {
             messages.on_count(counted_at, watchers, others);
         }
         let checks = join_all(self.nodes.iter().map(|node| node.check(deadline))).await;

@@ -15,9 +15,9 @@ use tokio::time::{Instant, timeout_at};
 pub(super) use snapshots::Snapshots;
 use snapshots::{Found, Snapshot};
 
-use super::cluster::Topology;
 use super::node::Node;
 use super::scripts::ScriptRequest;
+use super::topology::Topology;
 use super::views::{self, Scanned, Shifted};
 use super::{RedisStore, keys, partitions, scripts};
 use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};

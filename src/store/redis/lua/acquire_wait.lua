@@ -67,7 +67,8 @@ if wait and (first_block or may_grant == '0' or is_asked) then
     return { attempt, not first_block and is_asked and ADMITTED or WAITING, sequence_text, until_ms, recheck_in_ms or '', position, length, was_lost }
 end
 
-if first_block or is_asked then
+-- What is in the way of a claim that does not wait.
+local function describe_conflicts()
     local answer = { attempt, BLOCKED, now_ms }
     if is_asked then
         answer = { attempt, ASKED, ticket_sequence and string.format('%.0f', ticket_sequence) or '', now_ms }
@@ -81,6 +82,10 @@ if first_block or is_asked then
         end
     end
     return answer
+end
+
+if first_block or is_asked then
+    return describe_conflicts()
 end
 if may_grant == '0' then
     return { attempt, RECOVERING }

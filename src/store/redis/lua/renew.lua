@@ -43,8 +43,7 @@ local function caller(number, from, to)
 end
 local request = caller(1, 1, 8)
 local ttl_ms, mode, limit, permits, channel, rollback_right, is_repeat, is_check = unpack(ARGV, #KEYS + 2)
-ttl_ms, mode, channel, rollback_right = ttl_ms or '', mode or '', channel or '', rollback_right or ''
-is_repeat = is_repeat ~= '' and is_repeat
+ttl_ms, mode, channel, rollback_right, is_repeat = ttl_ms or '', mode or '', channel or '', rollback_right or '', is_repeat == '1'
 
 -- Extends the lease in a record. From now on no attempt may roll the grant back, or the same as before (r). PEXPIRE and
 -- HDEL first: they are allowed when memory is full, and a script that has written may keep writing.
@@ -101,9 +100,7 @@ for number, lock in ipairs(locks) do
     end
 end
 
-if is_check then
-    return { request, RENEWABLE }
-end
+if is_check then return { request, RENEWABLE } end
 
 -- Turns the record of an exclusive lease into that of a shared one.
 local function downgrade(lock, kept_ms, until_ms)
