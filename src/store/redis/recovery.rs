@@ -8,6 +8,7 @@
 //! the whole fleet: see `lua/recovery.lua`.
 
 mod clock;
+mod contact;
 mod fleet;
 mod longest_ttl;
 mod outage;
@@ -296,58 +297,6 @@ impl Recovery {
             known.lost_epoch = known.data_epoch;
             self.fleet.renew_connections();
         }
-    }
-
-    /// Notes that Redis did not answer a request that began at `since`.
-    pub(super) fn note_no_answer(&self, since: Instant) {
-        self.outage.note_no_answer(since);
-    }
-
-    /// Notes that Redis has answered a request that began at `since`.
-    pub(super) fn note_answer(&self, since: Instant) {
-        self.outage.note_answer(since);
-    }
-
-    /// Notes that a connection was opened, and that the Redis behind it was verified.
-    pub(super) fn note_connected(&self) {
-        self.outage.note_connected();
-        self.outage.end();
-    }
-
-    /// Notes that no connection could be opened. The existing ones may lead to another Redis than the address does now.
-    pub(super) fn note_not_connected(&self, since: Instant) {
-        self.outage.note_not_connected(since);
-        if self.outage.is_unverifiable(since) {
-            self.fleet.renew_connections();
-        }
-    }
-
-    /// After a long outage, connections from before are not used: only opening a new one shows whether all processes
-    /// were cut off.
-    pub(super) fn renew_if_long_away(&self) {
-        if self.outage.distrusts() {
-            self.fleet.renew_connections();
-        }
-    }
-
-    /// Whether silent waiters may be passed over: Redis had no recent outage, so they could have polled.
-    pub(super) fn passes_over(&self) -> bool {
-        !self.outage.is_recent()
-    }
-
-    /// Whether Redis's clock was set back, if it showed this time in the answer to a request sent at `sent_at`.
-    pub(super) fn is_behind(&self, redis_us: u64, sent_at: Instant) -> bool {
-        redis_us < self.fleet.clock.earliest_us(sent_at)
-    }
-
-    /// Whether Redis's clock was set forward, if it shows this time now.
-    pub(super) fn is_ahead(&self, redis_us: u64) -> bool {
-        redis_us > self.fleet.clock.latest_us(Instant::now())
-    }
-
-    /// By how much Redis's clock was set since the first contact, in milliseconds.
-    pub(super) fn clock_shift_ms(&self) -> i64 {
-        self.fleet.clock.shift_ms()
     }
 
     /// Notes that a lease with this TTL is about to be reported. Returns whether the other processes know of leases

@@ -5,6 +5,7 @@
 
 mod answers;
 mod claims;
+mod on_cluster;
 mod operations;
 mod waiter;
 
@@ -176,35 +177,6 @@ impl Fixture {
             replicas: 0,
         })
         .await
-    }
-
-    /// A store on a Redis Cluster that no other fixture uses at the same time.
-    pub(crate) async fn cluster() -> Self {
-        Self::on_cluster(BorrowedCluster::new().await).await
-    }
-
-    async fn on_cluster(borrowed: BorrowedCluster) -> Self {
-        let cluster = borrowed.cluster();
-        let config = RedisConfig {
-            connect_timeout: DEADLINE,
-            ..stores::redis_config()
-        };
-        let store = stores::cluster_store(&cluster.address(), &config).await;
-        let store = store.expect("the store opens on a cluster that is as it should be");
-        let redis = FixtureRedis {
-            server: &cluster.nodes[0],
-            database: 0,
-            watching: None,
-            replicas: 0,
-        };
-        let fixture = Self {
-            cluster: Some(borrowed),
-            ..Self::on(store, Some(redis))
-        };
-        fixture.listens().await;
-        // Until it has counted the processes that want events on all nodes, it assumes that there are some.
-        fixture.store.refresh_health().await;
-        fixture
     }
 
     /// A Redis store whose reports wait for a replica.
