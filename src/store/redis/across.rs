@@ -14,14 +14,13 @@ use super::answers::{Answers, is_new, later, listed, merged};
 use super::encode::{Purpose, Scope, Undoing};
 use super::node::Node;
 use super::operations::{Asked, no_answer};
-
 use crate::domain::{
     Acquired, Attempt, Claim, HoldCount, LockName, LockNames, QueueRequest, Refused, Released,
     RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
 };
 use crate::store::{Fault, StoreError, StoreResult};
 
-/// The pause before the partitions are asked again then, and how often they are.
+/// The pause before the partitions are asked again, where a claim may just be granted its locks, and how often they are.
 const SETTLE_PAUSE: Duration = Duration::from_millis(5);
 const SETTLED_AFTER: usize = 20;
 
@@ -79,7 +78,9 @@ impl RedisStore {
         options: SuspendOptions,
         deadline: Instant,
     ) -> StoreResult<Suspended> {
-        let parts = self.parts(claim);
+        let mut parts = self.parts(claim);
+        // Of several queues with the same position, that of the first lock counts.
+        parts.sort_by(|one, other| one.claim.names.first().cmp(&other.claim.names.first()));
         let suspending = parts
             .iter()
             .map(|it| it.node.suspend(&it.claim, options, deadline));

@@ -130,9 +130,9 @@ impl Answers {
     }
 }
 
-/// The worse one of two positions.
+/// The worse one of two positions; the first if both are the same.
 pub(super) fn later(one: Option<Position>, other: Option<Position>) -> Option<Position> {
-    one.into_iter().chain(other).max_by_key(|it| it.position)
+    other.into_iter().chain(one).max_by_key(|it| it.position)
 }
 
 /// The conflicts in the order of names, with as many of their holders as one answer lists.

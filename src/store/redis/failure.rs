@@ -40,8 +40,10 @@ pub(super) enum Fate {
 
 /// Part of the text of the client library's error if Redis refused to select the database.
 const NO_DATABASE: &str = "switch database";
-/// How the error of a command in a script begins whose key has moved to another node of a cluster.
+/// Part of the text of the error of a command in a script whose key is at another node of a cluster, or may be.
 const NOT_LOCAL: &str = "Script attempted to access a non local key";
+/// Part of the text of an error of a command with several keys, of which some have moved and some have not.
+const TRY_AGAIN: &str = "Multiple keys request during rehashing of slot";
 /// Part of the text of an error that a command inside a script caused. Valkey 9.1 puts no hash of the script before it.
 const AMID_SCRIPT: &str = " on @user_script:";
 /// How Redis 6.2 begins it instead. The error of the command itself follows, after the place in the script.
@@ -102,7 +104,7 @@ impl Failure {
             "NOREPLICAS" | "MISCONF" => failure(Fault::ReadOnly, NotDone),
             "NOAUTH" | "WRONGPASS" => failure(Fault::Auth, fate),
             "NOPERM" => failure(Fault::Permission, fate),
-            _ if is_amid && detail.starts_with(NOT_LOCAL) => passing(Fault::Busy, MayBeDone),
+            _ if is_amid && detail.contains(NOT_LOCAL) => passing(Fault::Busy, MayBeDone),
             _ if is_amid && lacks_right(detail) => failure(Fault::Permission, fate),
             _ if is_amid => failure(Fault::Corrupt, fate),
             "CLUSTERDOWN" => passing(Fault::Cluster, NotDone),
@@ -159,7 +161,9 @@ impl Failure {
 
     /// Whether it was refused because the slot of its keys is on its way to another node.
     pub(super) fn is_moving(&self) -> bool {
-        matches!(self.redirection, Some(Redirection::Ask(_))) || self.detail.contains("TRYAGAIN")
+        let mentions = |text| self.detail.contains(text);
+        let is_asked = matches!(self.redirection, Some(Redirection::Ask(_)));
+        is_asked || mentions(TRY_AGAIN) || mentions(NOT_LOCAL)
     }
 
     /// Whether the command may still reach Redis: it was sent, and got no answer.
@@ -423,6 +427,10 @@ mod tests {
             (
                 "TRYAGAIN Multiple keys request during rehashing of slot",
                 Fault::Corrupt,
+            ),
+            (
+                "ERR Script attempted to access a non local key in a cluster node",
+                Fault::Busy,
             ),
         ] {
             for amid in AMID {

@@ -237,7 +237,9 @@ impl Manager {
             }),
             Err(error) => {
                 let failure = Failure::of(&error).before_any_command();
-                if failure.redirection.is_none() && failure.fault != Fault::Permission {
+                // An answer says nothing against the socket, which the partitions of a cluster share.
+                let is_answered = failure.redirection.is_some() || failure.is_moving();
+                if !is_answered && failure.fault != Fault::Permission {
                     is_broken.store(true, Ordering::Relaxed);
                 }
                 Err(failure)
