@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use super::RedisStore;
-use super::answers::{Answers, is_new, later, listed, merged};
+use super::answers::{Answers, is_new, later, listed, merged, name_of};
 use super::encode::{Purpose, Scope, Undoing};
 use super::node::Node;
 use super::operations::{Asked, no_answer};
@@ -127,19 +127,23 @@ impl RedisStore {
             let renewing = parts
                 .iter()
                 .map(|(node, names)| node.renew(names, token, change, purpose, deadline));
-            let mut renewals = Vec::new();
+            let (mut renewals, mut mismatches) = (Vec::new(), Vec::new());
             for ((_, names), renewed) in parts.iter().zip(join_all(renewing).await) {
                 match renewed {
                     Ok(Renewed::Extended(extended)) => {
                         renewals.extend(names.iter().cloned().zip(extended))
                     }
                     Ok(Renewed::NotHolder(not_held)) => lost.extend(not_held),
-                    Ok(Renewed::Mismatched(mismatch)) => return Ok(Renewed::Mismatched(mismatch)),
+                    Ok(Renewed::Mismatched(mismatch)) => mismatches.push(mismatch),
                     Err(error) if purpose == Purpose::Grant => {
                         return Err(StoreError::unknown(error.fault(), error.detail()));
                     }
                     Err(error) => return Err(error),
                 }
+            }
+            mismatches.sort_by(|one, other| name_of(one).cmp(name_of(other)));
+            if let (true, Some(first)) = (lost.is_empty(), mismatches.into_iter().next()) {
+                return Ok(Renewed::Mismatched(first));
             }
             if !lost.is_empty() {
                 lost.sort_by(|one, other| one.name.cmp(&other.name));

@@ -68,10 +68,16 @@ impl Answers {
             Acquired::Refused(Refused::Ended(_)) => 0,
             Acquired::Refused(Refused::Mismatched(_)) => 1,
             Acquired::Refused(Refused::Recovering { .. }) => 3,
-            _ => 2,
+            Acquired::Granted(_)
+            | Acquired::Waiting(_)
+            | Acquired::Superseded
+            | Acquired::WaitExpired
+            | Acquired::Refused(Refused::Blocked(_) | Refused::TooManyWaiters { .. }) => 2,
         };
-        let decided = self.decided.as_ref();
-        if decided.is_none_or(|(other, _)| rank < *other) {
+        let is_before = |(other_rank, other): &(u8, Acquired)| {
+            (rank, name_in(&answer)) < (*other_rank, name_in(other))
+        };
+        if self.decided.as_ref().is_none_or(is_before) {
             self.decided = Some((rank, answer));
         }
     }
@@ -127,6 +133,29 @@ impl Answers {
             restored: waiting.restored,
             has_ambiguous_attempt: waiting.has_ambiguous_attempt || also.has_ambiguous_attempt,
         });
+    }
+}
+
+/// The lock because of which a claim is refused for good.
+fn name_in(answer: &Acquired) -> Option<&LockName> {
+    match answer {
+        Acquired::Refused(Refused::Ended(not_held)) => Some(&not_held.name),
+        Acquired::Refused(Refused::Mismatched(mismatch)) => Some(name_of(mismatch)),
+        Acquired::Refused(Refused::TooManyWaiters { name, .. }) => Some(name),
+        Acquired::Granted(_)
+        | Acquired::Waiting(_)
+        | Acquired::Superseded
+        | Acquired::WaitExpired
+        | Acquired::Refused(Refused::Blocked(_) | Refused::Recovering { .. }) => None,
+    }
+}
+
+/// The lock on which a claim has other parameters.
+pub(super) fn name_of(mismatch: &Mismatch) -> &LockName {
+    match mismatch {
+        Mismatch::Claim { name } | Mismatch::Upgrade { name } | Mismatch::Limit { name, .. } => {
+            name
+        }
     }
 }
 

@@ -78,8 +78,7 @@ impl Node {
     pub(super) fn acquire_command(
         &self,
         request: ScriptRequest,
-        claim: &Claim,
-        digests: &[ClaimDigest],
+        (claim, digests): (&Claim, &[ClaimDigest]),
         queue_request: Option<&QueueRequest>,
         Scope { purpose, in_all }: Scope,
         [sent_at, deadline]: [Instant; 2],
@@ -224,8 +223,7 @@ impl Node {
     pub(super) fn renew_command(
         &self,
         request: ScriptRequest,
-        names: &LockNames,
-        digests: &[ClaimDigest],
+        (names, digests): (&LockNames, &[ClaimDigest]),
         change: RenewOptions,
         purpose: Purpose,
         deadline: Instant,

@@ -85,8 +85,7 @@ impl Node {
                 let is_repeat = is_repeat || is_ambiguous;
                 node.acquire_command(
                     request,
-                    claim,
-                    &digests,
+                    (claim, &digests),
                     queue_request,
                     scope,
                     times,
@@ -105,7 +104,12 @@ impl Node {
             is_ambiguous |= answered.has_lost_tries;
             let reply = match answered.answer {
                 AcquireReply::Asked(asked) => return Ok(asked),
-                reply => reply,
+                reply @ (AcquireReply::Answer(..)
+                | AcquireReply::Recovering
+                | AcquireReply::CounterRegressed
+                | AcquireReply::Late { .. }
+                | AcquireReply::Exhausted
+                | AcquireReply::Withdrawn) => reply,
             };
             let reporting = node.report_acquired(reply, claim, answered.epoch, times);
             if let Some(acquired) = reporting.await? {
@@ -163,7 +167,12 @@ impl Node {
         let digests = digests(names, token);
         let command = |is_repeat| {
             node.renew_command(
-                request, names, &digests, change, purpose, deadline, is_repeat,
+                request,
+                (names, &digests),
+                change,
+                purpose,
+                deadline,
+                is_repeat,
             )
         };
         let read = |reply| decode::renewed(reply, names);
