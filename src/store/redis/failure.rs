@@ -156,7 +156,9 @@ impl Failure {
 
     /// Whether it lasts until somebody changes the configuration, of Redis or of Leasehold.
     pub(super) fn is_lasting(&self) -> bool {
-        self.fault.is_lasting() && !self.is_worth_retrying
+        // A cluster may be down for a moment.
+        let is_of_cluster = self.fault == Fault::Cluster;
+        self.fault.is_lasting() && !(is_of_cluster && self.is_worth_retrying)
     }
 
     /// Whether it was refused because the slot of its keys is on its way to another node.
