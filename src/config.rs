@@ -6,7 +6,9 @@
 
 mod audit;
 mod auth;
+mod cluster;
 mod error;
+mod hosts;
 mod key_hash;
 pub mod keys;
 mod keys_file;
@@ -30,6 +32,7 @@ use settings::UpperBound;
 
 pub use audit::{AuditConfig, AuditOutput};
 pub use auth::{API_KEY_CHARS_MAX, ApiKey, Auth, AuthConfig, Keys};
+pub use cluster::ClusterAddress;
 pub use error::{ConfigError, Origin};
 pub use key_hash::KeyHash;
 pub use keys_file::{KeysFile, PrincipalEntry};

@@ -331,5 +331,8 @@ pub async fn open(config: &Config) -> Result<Arc<dyn LockStore>, StoreError> {
             redis::RedisStore::open_by_sentinels(address, &config.redis, config.lease.ttl_max)
                 .await?,
         )),
+        StoreUrl::Cluster(address) => Ok(Arc::new(
+            redis::RedisStore::open_cluster(address, &config.redis, config.lease.ttl_max).await?,
+        )),
     }
 }

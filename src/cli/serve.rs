@@ -25,6 +25,8 @@ use crate::telemetry::{self, LogWriter, Metrics};
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// The limits of the address for probes and metrics: more than there are probes, and no more memory than the manifests
 /// have besides those of the first address.
+/// How many primaries of a Redis Cluster there is room for among the open files.
+const CLUSTER_PRIMARIES: usize = 16;
 const ADMIN_CONNECTIONS: usize = 128;
 const ADMIN_HTTP2_CONNECTIONS: usize = 4;
 const ADMIN_REQUESTS: usize = 256;
@@ -179,6 +181,10 @@ fn fitted(config: &Config) -> Result<ServerConfig, ServeError> {
         // Each worker and the accepting thread have a pool, and one more connection for pub/sub.
         StoreUrl::Redis(_) | StoreUrl::Sentinel(_) => {
             (Workers::threads() + 1) * (config.redis.connections + 1)
+        }
+        // The same for each primary; more of them than this would be a cluster of the largest size.
+        StoreUrl::Cluster(_) => {
+            CLUSTER_PRIMARIES * (Workers::threads() + 1) * (config.redis.connections + 1)
         }
     };
     let reserved = of_store + server.admin_listen.map_or(0, |_| ADMIN_CONNECTIONS);

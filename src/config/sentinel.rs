@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::store;
+use super::{hosts, store};
 
 const SENTINEL_PORT: u16 = 26379;
 
@@ -27,7 +27,7 @@ impl SentinelAddress {
         let hosts = parts.next().unwrap_or_default();
         let sentinels: Result<Vec<_>, _> = hosts
             .split(',')
-            .map(|host| store::host_and_port(host, SENTINEL_PORT))
+            .map(|host| hosts::host_and_port(host, SENTINEL_PORT))
             .collect();
         let primary = parts.next().unwrap_or_default();
         if primary.is_empty() {
@@ -50,13 +50,7 @@ impl fmt::Display for SentinelAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_encrypted { "rediss" } else { "redis" };
         write!(formatter, "{scheme}+sentinel://")?;
-        for (number, (host, port)) in self.sentinels.iter().enumerate() {
-            let comma = if number == 0 { "" } else { "," };
-            match host.contains(':') {
-                true => write!(formatter, "{comma}[{host}]:{port}")?,
-                false => write!(formatter, "{comma}{host}:{port}")?,
-            }
-        }
+        hosts::write(formatter, &self.sentinels)?;
         write!(formatter, "/{}/{}", self.primary, self.database)
     }
 }

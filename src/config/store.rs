@@ -6,7 +6,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::cluster::ClusterAddress;
 use super::error::ConfigError;
+use super::hosts;
 use super::secret::Secret;
 use super::sentinel::SentinelAddress;
 use super::settings::{Settings, UpperBound};
@@ -33,6 +35,8 @@ pub enum StoreUrl {
     Redis(RedisAddress),
     /// In the Redis or Valkey that Sentinels name.
     Sentinel(SentinelAddress),
+    /// In a Redis Cluster or Valkey Cluster.
+    Cluster(ClusterAddress),
 }
 
 impl StoreUrl {
@@ -42,6 +46,7 @@ impl StoreUrl {
             Self::Memory | Self::File(_) => false,
             Self::Redis(address) => address.is_encrypted,
             Self::Sentinel(address) => address.is_encrypted,
+            Self::Cluster(address) => address.is_encrypted,
         }
     }
 }
@@ -72,6 +77,7 @@ impl fmt::Display for StoreUrl {
             Self::Memory => formatter.write_str("memory:"),
             Self::File(directory) => write!(formatter, "file:{}", directory.display()),
             Self::Sentinel(address) => write!(formatter, "{address}"),
+            Self::Cluster(address) => write!(formatter, "{address}"),
             Self::Redis(address) => {
                 let RedisAddress {
                     host,
@@ -91,7 +97,8 @@ impl fmt::Display for StoreUrl {
 
 pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
     const HOW: &str = "write memory:, file:DIR or redis://[user:password@]host[:port][/database], or \
-        redis+sentinel://[user:password@]host[:port],…/name[/database], and rediss for TLS";
+        redis+sentinel://[user:password@]host[:port],…/name[/database] or \
+        redis+cluster://[user:password@]host[:port],…, and rediss for TLS";
     let url = completed(url);
     if url.starts_with(['/', '.']) {
         return Err(format!(
@@ -105,13 +112,15 @@ pub(super) fn parse(url: &str) -> Result<(StoreUrl, Credentials), String> {
         ("memory", None) if rest.is_empty() => Ok((StoreUrl::Memory, Credentials::default())),
         ("memory", _) => Err("nothing follows memory:; write memory:".to_owned()),
         ("file", _) => Ok((StoreUrl::File(directory(rest)?), Credentials::default())),
-        ("redis" | "rediss" | "redis+sentinel" | "rediss+sentinel", Some(rest)) => {
-            redis(scheme, rest).map_err(|problem| format!("{problem}; {HOW}"))
-        }
-        ("redis" | "rediss" | "redis+sentinel" | "rediss+sentinel", None) => {
-            Err(format!("two slashes follow {scheme}:; {HOW}"))
-        }
-        ("redis+cluster" | "quorum", _) => Err(format!(
+        (
+            "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+            | "rediss+cluster",
+            rest,
+        ) => match rest {
+            Some(rest) => redis(scheme, rest).map_err(|problem| format!("{problem}; {HOW}")),
+            None => Err(format!("two slashes follow {scheme}:; {HOW}")),
+        },
+        ("quorum", _) => Err(format!(
             "a {scheme}: store is planned, but this version does not have it; {HOW}"
         )),
         _ => Err(format!("there is no store of this scheme; {HOW}")),
@@ -197,8 +206,12 @@ fn redis(scheme: &str, rest: &str) -> Result<(StoreUrl, Credentials), String> {
         let address = SentinelAddress::parse(place, is_encrypted)?;
         return Ok((StoreUrl::Sentinel(address), credentials));
     }
+    if scheme.ends_with("+cluster") {
+        let address = ClusterAddress::parse(place, is_encrypted)?;
+        return Ok((StoreUrl::Cluster(address), credentials));
+    }
     let (authority, number) = place.split_once('/').unwrap_or((place, ""));
-    let (host, port) = host_and_port(authority, REDIS_PORT)?;
+    let (host, port) = hosts::host_and_port(authority, REDIS_PORT)?;
     let address = RedisAddress {
         host,
         port,
@@ -216,28 +229,6 @@ pub(super) fn database(number: &str) -> Result<u32, String> {
             .parse()
             .map_err(|_| "the database is not a number".to_owned()),
     }
-}
-
-pub(super) fn host_and_port(authority: &str, default: u16) -> Result<(String, u16), String> {
-    let (host, port) = match authority.strip_prefix('[') {
-        Some(bracketed) => {
-            let (host, port) = bracketed
-                .split_once(']')
-                .ok_or("the bracket of the address is not closed")?;
-            (host, port.strip_prefix(':').unwrap_or(port))
-        }
-        None => authority.split_once(':').unwrap_or((authority, "")),
-    };
-    if host.is_empty() {
-        return Err("the host is missing".to_owned());
-    }
-    let port = match port {
-        "" => default,
-        number => number
-            .parse()
-            .map_err(|_| "the port is not a number up to 65535".to_owned())?,
-    };
-    Ok((host.to_owned(), port))
 }
 
 fn credentials(user_info: &str) -> Result<Credentials, String> {
@@ -321,7 +312,7 @@ fn wait_replicas(settings: &Settings, store: &StoreUrl) -> Result<usize, ConfigE
     let replicas = settings.whole(key, REPLICAS_MAX)?;
     let is_redis = match store {
         StoreUrl::Memory | StoreUrl::File(_) => false,
-        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) => true,
+        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) | StoreUrl::Cluster(_) => true,
     };
     if replicas == 0 || is_redis {
         return Ok(replicas);

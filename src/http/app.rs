@@ -109,7 +109,7 @@ impl HttpSettings {
             store: match config.store {
                 StoreUrl::Memory => "memory",
                 StoreUrl::File(_) => "file",
-                StoreUrl::Redis(_) | StoreUrl::Sentinel(_) => "redis",
+                StoreUrl::Redis(_) | StoreUrl::Sentinel(_) | StoreUrl::Cluster(_) => "redis",
             },
             build: telemetry::BUILD,
         }

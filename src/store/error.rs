@@ -72,7 +72,7 @@ pub enum Fault {
     Permission,
     /// The store has no database of this number.
     Database,
-    /// The store is a node of a cluster, which the service cannot use.
+    /// The store is a node of a cluster and should not be, or the reverse; or the cluster is down.
     Cluster,
     /// There is no TLS connection: no TLS on one side, or a certificate that is refused.
     Tls,

@@ -1,22 +1,31 @@
-//! Leases in one Redis or Valkey: one script, one round trip for every operation, on Redis' own clock.
+//! Leases in Redis or Valkey: one script, one round trip for every operation, on Redis' own clock.
 //!
-//! Only this module knows Redis. Every operation is one request to the `node`: `encode` builds its command, `scripts` has
+//! Only this module knows Redis. Every operation is one request to a `node`, which is the only Redis or one of the
+//! `partitions` of a `cluster`; `across` does those on locks of several. `encode` builds the command, `scripts` has
 //! its script, and `decode` reads the answer. `keys` builds the keys; `pool` keeps the connections; `pubsub` and
 //! `subscriber` handle messages between processes; `recovery` knows whether the data can be trusted, and `reports`
 //! announces what the others must know before a grant is reported.
 
+mod across;
+mod answers;
+mod cluster;
 mod connector;
 mod constants;
 mod decode;
+mod dispatch;
 mod encode;
 mod events;
 mod failure;
 mod health;
 mod info;
 mod keys;
+mod leases;
 mod listing;
 mod node;
+mod nodes;
 mod opening;
+mod operations;
+mod partitions;
 mod pool;
 mod probe;
 mod pubsub;
@@ -30,6 +39,7 @@ mod sentinel;
 mod subscriber;
 mod switches;
 mod tls;
+mod topology;
 mod transport;
 mod views;
 
@@ -43,23 +53,22 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::pace::Pace;
-use super::{
-    Deadlines, Fault, ListQuery, Listener, LockStore, StoreError, StoreHealth, StoreResult,
-};
+use super::{Deadlines, ListQuery, Listener, LockStore, StoreHealth, StoreResult};
 use crate::domain::{
-    Acquired, AnswerRoom, Attempt, Claim, Evicted, HoldCount, Holders, Listing, LockName,
-    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions,
-    Suspended, Token,
+    Acquired, Attempt, Claim, Evicted, HoldCount, Listing, LockName, LockNames, LockView,
+    QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
 };
-use encode::digests;
+use cluster::Cluster;
+use encode::Purpose;
 use health::{CHECK_TIMEOUT, HealthCheck};
 use listing::Snapshots;
-use node::{LOSSES_MAX, Node};
-use scripts::ScriptRequest;
+use node::Node;
 
 /// Leases in a Redis.
 pub struct RedisStore {
-    node: Node,
+    /// The only Redis, or the partitions of a cluster.
+    nodes: Box<[Node]>,
+    cluster: Option<Arc<Cluster>>,
     last_health: Mutex<HealthCheck>,
     check_interval: Duration,
     /// The pace of listings, and of corrections after a clock that was set back.
@@ -74,6 +83,25 @@ impl fmt::Debug for RedisStore {
     }
 }
 
+impl RedisStore {
+    /// Where a lock is.
+    fn node_for(&self, name: &LockName) -> &Node {
+        &self.nodes[self.number_for(name)]
+    }
+
+    /// The number of a lock's node: its partition in a cluster.
+    fn number_for(&self, name: &LockName) -> usize {
+        name.bucket().index() % self.nodes.len()
+    }
+
+    /// Where these locks are, if they are in one place.
+    fn node_of(&self, names: &LockNames) -> Option<&Node> {
+        let first = self.number_for(names.first()?);
+        let is_one = names.len() == 1 || names.iter().all(|it| self.number_for(it) == first);
+        is_one.then(|| &self.nodes[first])
+    }
+}
+
 #[async_trait]
 impl LockStore for RedisStore {
     async fn acquire(
@@ -83,46 +111,13 @@ impl LockStore for RedisStore {
         queue_request: Option<&QueueRequest>,
         deadline: Instant,
     ) -> StoreResult<Acquired> {
-        let node = &self.node;
-        if node.recovery.is_refused()
-            && let Some((fault, why)) = node.recovery.refusal()
-        {
-            return Err(StoreError::unavailable(fault, why));
-        }
-        if queue_request.is_none() {
-            node.refuse_unreplicated()?;
-        }
-        node.recovery.renew_if_long_away();
-        let times = [Instant::now(), deadline];
-        let digests = digests(&claim.names, claim.token);
-        let request = ScriptRequest::of(&scripts::ACQUIRE, attempt);
-        let mut is_ambiguous = false;
-        for _ in 0..LOSSES_MAX {
-            let command = |is_repeat| {
-                let is_repeat = is_repeat || is_ambiguous;
-                node.acquire_command(request, claim, &digests, queue_request, times, is_repeat)
-            };
-            let read = |reply| decode::acquired(reply, claim);
-            let answered = match node.run(request, deadline, command, read).await {
-                Ok(answered) => answered,
-                // The service rolls back a grant whose answer was lost, but it cannot roll back a re-entry.
-                Err(unanswered) if claim.hold_count > HoldCount::ONE => {
-                    return Err(unanswered.when_too_late(deadline).await);
-                }
-                Err(unanswered) => return Err(unanswered.into()),
-            };
-            is_ambiguous |= answered.has_lost_tries;
-            let reporting = node.report_acquired(answered.answer, claim, answered.epoch, times);
-            if let Some(acquired) = reporting.await? {
-                return match is_ambiguous {
-                    true => self.unless_late(acquired, claim, attempt, deadline).await,
-                    false => Ok(acquired),
-                };
+        match self.node_of(&claim.names) {
+            Some(node) => node.acquire(claim, attempt, queue_request, deadline).await,
+            None => {
+                self.acquire_across(claim, attempt, queue_request, deadline)
+                    .await
             }
-            // The next try finds that grants wait, and a queued claim keeps waiting.
         }
-        let detail = "the data are lost again and again";
-        Err(StoreError::unknown(Fault::Corrupt, detail))
     }
 
     async fn suspend(
@@ -131,15 +126,10 @@ impl LockStore for RedisStore {
         options: SuspendOptions,
         deadline: Instant,
     ) -> StoreResult<Suspended> {
-        let request = ScriptRequest::new(&scripts::SUSPEND);
-        let digests = digests(&claim.names, claim.token);
-        let command = |_| self.node.suspend_command(request, claim, &digests, options);
-        let read = |reply| decode::suspended(reply, &claim.names);
-        Ok(self
-            .node
-            .run(request, deadline, command, read)
-            .await?
-            .answer)
+        match self.node_of(&claim.names) {
+            Some(node) => node.suspend(claim, options, deadline).await,
+            None => self.suspend_across(claim, options, deadline).await,
+        }
     }
 
     async fn withdraw(
@@ -149,13 +139,13 @@ impl LockStore for RedisStore {
         rollback: Rollback,
         deadline: Instant,
     ) -> StoreResult<()> {
-        let request = ScriptRequest::of(&scripts::WITHDRAW, attempt);
-        let (node, names) = (&self.node, &claim.names);
-        let digests = digests(names, claim.token);
-        let command = |_| node.withdraw_command(request, names, &digests, rollback);
-        node.run(request, deadline, command, decode::withdrawn)
-            .await?;
-        Ok(())
+        match self.node_of(&claim.names) {
+            Some(node) => node.withdraw(claim, attempt, rollback, deadline).await,
+            None => {
+                self.withdraw_across(claim, attempt, rollback, deadline)
+                    .await
+            }
+        }
     }
 
     async fn renew(
@@ -165,16 +155,13 @@ impl LockStore for RedisStore {
         change: RenewOptions,
         deadline: Instant,
     ) -> StoreResult<Renewed> {
-        let (node, request) = (&self.node, ScriptRequest::new(&scripts::RENEW));
-        let digests = digests(names, token);
-        let command =
-            |is_repeat| node.renew_command(request, names, &digests, change, deadline, is_repeat);
-        let read = |reply| decode::renewed(reply, names);
-        let sent_at = Instant::now();
-        let run = node.run_in_time(request, deadline, command, read);
-        let ((renewed, closed_for), epoch) = run.await?;
-        let times = [sent_at, deadline];
-        node.report_renewed(renewed, closed_for, epoch, times).await
+        match self.node_of(names) {
+            Some(node) => {
+                node.renew(names, token, change, Purpose::Grant, deadline)
+                    .await
+            }
+            None => self.renew_across(names, token, change, deadline).await,
+        }
     }
 
     async fn release(
@@ -184,36 +171,13 @@ impl LockStore for RedisStore {
         hold_count: Option<HoldCount>,
         deadline: Instant,
     ) -> StoreResult<Vec<Released>> {
-        let (node, request) = (&self.node, ScriptRequest::new(&scripts::RELEASE));
-        let digests = digests(names, token);
-        let command = |is_repeat| {
-            node.release_command(request, names, &digests, hold_count, deadline, is_repeat)
-        };
-        let read = |reply| decode::released(reply, names);
-        let sent_at = Instant::now();
-        let answer = if hold_count.is_some() {
-            let run = node.run_in_time(request, deadline, command, read);
-            run.await.map(|(reply, epoch)| (reply, Some(epoch)))
-        } else {
-            let run = node.run(request, deadline, command, |reply| read(reply)?.done());
-            run.await.map(|it| (it.answer, None)).map_err(Into::into)
-        };
-        let (may_be_reserved, may_be_of_stream) = match &answer {
-            Ok((reply, _)) => (reply.may_be_reserved, reply.may_be_of_stream),
-            // The content of a lost answer is unknown.
-            Err(StoreError::Unknown { .. }) => (true, true),
-            Err(StoreError::Unavailable { .. }) => (false, false),
-        };
-        if may_be_reserved {
-            node.messages.may_be_reserved(names);
+        match self.node_of(names) {
+            Some(node) => node.release(names, token, hold_count, deadline).await,
+            None => {
+                self.release_across(names, token, hold_count, deadline)
+                    .await
+            }
         }
-        // The message on the channel may be lost or late.
-        if may_be_of_stream {
-            node.messages.released(names, &digests);
-        }
-        let (reply, epoch) = answer?;
-        node.report_released(reply, epoch, [sent_at, deadline])
-            .await
     }
 
     async fn evict(
@@ -222,77 +186,11 @@ impl LockStore for RedisStore {
         reason: &str,
         deadlines: Deadlines,
     ) -> StoreResult<Evicted> {
-        let (node, lock) = (&self.node, keys::lock(name));
-        let mut room = AnswerRoom::for_locks(1);
-        let (mut holders, mut next) = (Holders::none(), Some(0));
-        let mut last_epoch = node.recovery.epoch();
-        while let Some(cursor) = next {
-            let request = ScriptRequest::new(&scripts::EVICT);
-            let mark = keys::evicted(name, request.id);
-            let (sent_at, deadline) = (Instant::now(), deadlines.of_step());
-            let listed_max = AnswerRoom::HOLDERS_MAX - holders.listed.len();
-            let command = |_| {
-                let mut command = request.command(&[&lock, &mark]);
-                command.arg(node.recovery.time.not_after_us(deadline));
-                command.arg(reason).arg(cursor);
-                command.arg(node.messages.evictions_channel());
-                command.arg(node.messages.channel());
-                command.arg(listed_max);
-                command
-            };
-            let run = node.run_in_time(request, deadline, command, views::evicted);
-            let step = run.await;
-            // The message on the channel may be lost or late, and after a lost answer the outcome is unknown.
-            if step.as_ref().map_or(true, |(step, _)| step.count > 0) {
-                node.messages.evicted(name);
-            }
-            let step = match step {
-                Ok((step, epoch)) => {
-                    last_epoch = epoch;
-                    step
-                }
-                // Evictions that were done must be reported.
-                Err(_) if holders.total > 0 => break,
-                Err(error) => return Err(error),
-            };
-            holders.total += step.count;
-            holders.listed.extend(room.take(step.listed.into_iter()));
-            // The time that lock_delay keeps the lock closed counts from now.
-            if step.count > 0
-                && node
-                    .check_time(step.at_ms, sent_at, deadline)
-                    .await
-                    .is_err()
-            {
-                break;
-            }
-            next = step.next;
-        }
-        holders.listed.sort_by_key(|holder| holder.expires_at);
-        // A failover that lost it would give the holders their leases back. This also holds for a lock whose holders
-        // an earlier request has just evicted.
-        node.confirm(last_epoch, deadlines.of_step()).await?;
-        let is_complete = next.is_none();
-        Ok(Evicted {
-            holders,
-            is_complete,
-        })
+        self.node_for(name).evict(name, reason, deadlines).await
     }
 
     async fn inspect(&self, name: &LockName, deadline: Instant) -> StoreResult<LockView> {
-        let (node, request) = (&self.node, ScriptRequest::new(&scripts::INSPECT));
-        let command = |_| {
-            let mut command = request.command(&[&keys::lock(name)]);
-            command.arg(node.messages.channel());
-            command
-        };
-        let inspected = node.run(request, deadline, command, views::inspected);
-        let (state, queue) = inspected.await?.answer;
-        Ok(LockView {
-            name: name.clone(),
-            state,
-            queue,
-        })
+        self.node_for(name).inspect(name, deadline).await
     }
 
     async fn list(&self, query: &ListQuery, deadlines: Deadlines) -> StoreResult<Listing> {
@@ -313,35 +211,41 @@ impl LockStore for RedisStore {
     }
 
     fn health(&self) -> StoreHealth {
-        let findings = self.findings();
         let last_health = self
             .last_health
             .lock()
             .expect("nobody panics while holding it");
+        let findings = self.findings(&last_health);
         let contacted = findings.is_some();
         let (findings, clock_offset_ms) = findings.unwrap_or_default();
         StoreHealth {
             contacted,
             up: matches!(last_health.last_check, Some(Ok(()))),
             trouble: self.trouble(&last_health),
-            refused: self.node.recovery.refusal().map(|(_, why)| why),
-            recovering_for: self.node.recovery.grace_left(),
+            refused: self.refusal().map(|(_, why)| why),
+            recovering_for: self
+                .nodes
+                .iter()
+                .filter_map(|it| it.recovery.grace_left())
+                .max(),
             findings,
             held_locks: last_health.held_locks,
             clock_offset_ms: contacted.then_some(clock_offset_ms),
-            pool: Some(self.node.pool.health()),
+            pool: Some(self.pool_health()),
             disk: None,
-            response_mismatches: self.node.mismatches.load(Ordering::Relaxed),
+            response_mismatches: (self.nodes.iter())
+                .map(|node| node.mismatches.load(Ordering::Relaxed))
+                .sum(),
         }
     }
 
     fn set_listener(&self, listener: Arc<dyn Listener>) {
-        let Node { pool, messages, .. } = &self.node;
-        messages.set_listener(pool, listener);
+        let pools: Vec<_> = self.nodes.iter().map(|node| &node.pool).collect();
+        self.nodes[0].messages.set_listener(&pools, listener);
     }
 
     async fn set_event_delivery(&self, wanted: bool) {
-        let setting = self.node.messages.set_event_delivery(wanted);
+        let setting = self.nodes[0].messages.set_event_delivery(wanted);
         // If the connection is lost, the listener gets `events_lost` once events arrive again.
         let _ = tokio::time::timeout(CHECK_TIMEOUT, setting).await;
     }

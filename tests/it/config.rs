@@ -1,6 +1,7 @@
 //! The configuration: layers, names, values and error messages. Nothing here reads the environment of the test process.
 
 mod bounds;
+mod cluster;
 mod keys_file;
 mod replicas;
 mod sentinel;

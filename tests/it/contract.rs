@@ -81,6 +81,9 @@ macro_rules! on_every_store {
         mod replicated {
             tests!(crate::support::fixture::Fixture::replicated(), (flavor = "current_thread"), $($tests)+);
         }
+        mod cluster {
+            tests!(crate::support::fixture::Fixture::cluster(), (flavor = "current_thread"), $($tests)+);
+        }
         mod sentinel {
             tests!(crate::support::fixture::Fixture::sentinel(), (flavor = "current_thread"), $($tests)+);
         }

@@ -1,6 +1,7 @@
 //! Support for tests: a Redis of their own, a network that can fail, the stores under test, and polling.
 
 pub(crate) mod certificates;
+pub(crate) mod cluster;
 pub(crate) mod disk;
 pub(crate) mod fixture;
 pub(crate) mod http2;

@@ -30,7 +30,9 @@ pub(super) async fn check(config: &Config) -> Vec<Diagnosis> {
             "memory: locks are lost when the server ends, and no other server shares them",
         )],
         StoreUrl::File(directory) => directory_findings(directory, config.memory.locks_max),
-        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) => redis_findings(config).await,
+        StoreUrl::Redis(_) | StoreUrl::Sentinel(_) | StoreUrl::Cluster(_) => {
+            redis_findings(config).await
+        }
     }
 }
 

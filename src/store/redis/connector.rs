@@ -1,19 +1,25 @@
-//! Opens connections to the Redis of the store, wherever it is now: at its address, or where Sentinels say. `pool` and
-//! `subscriber` decide when to try again.
+//! Opens connections to the Redis of the store, wherever it is now: at its address, where Sentinels say, or where the slot
+//! of a partition is. `pool` and `subscriber` decide when to try again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use tokio::time::timeout;
 
+use super::cluster::Cluster;
 use super::failure::{Failure, Fate};
+use super::info::ServerInfo;
+use super::partitions;
 use super::sentinel::Sentinels;
 use super::transport::{Endpoint, Transport};
-use crate::config::{RedisAddress, RedisConfig, Secret, SentinelAddress, StoreUrl};
+use crate::config::{ClusterAddress, RedisAddress, RedisConfig, Secret, SentinelAddress, StoreUrl};
 use crate::store::Fault;
 
 /// Opens connections to the Redis of the store.
 pub(super) struct Connector {
-    transport: Transport,
+    transport: Arc<Transport>,
     target: Target,
     settings: RedisConnectionInfo,
     /// The URL of the store, without credentials.
@@ -24,6 +30,17 @@ pub(super) struct Connector {
 enum Target {
     At(Endpoint),
     By(Sentinels),
+    /// The primary that has a partition of a cluster.
+    Of(Arc<Cluster>, usize),
+}
+
+/// A connection for commands.
+pub(super) struct Opened {
+    pub(super) shared: MultiplexedConnection,
+    /// What the Redis behind it has just reported about itself.
+    pub(super) server: ServerInfo,
+    /// Set by whoever finds that it cannot be used any more.
+    pub(super) is_broken: Arc<AtomicBool>,
 }
 
 impl Connector {
@@ -33,7 +50,7 @@ impl Connector {
     /// The certificates cannot be used.
     pub(super) fn to(address: &RedisAddress, config: &RedisConfig) -> Result<Self, Failure> {
         Ok(Self {
-            transport: Transport::new(config, address.is_encrypted)?,
+            transport: Arc::new(Transport::new(config, address.is_encrypted)?),
             target: Target::At((address.host.clone(), address.port)),
             settings: settings(address.database, &config.username, &config.password)?,
             url: StoreUrl::Redis(address.clone()).to_string(),
@@ -47,40 +64,125 @@ impl Connector {
     pub(super) fn by(address: &SentinelAddress, config: &RedisConfig) -> Result<Self, Failure> {
         let of_sentinels = settings(0, &config.sentinel_username, &config.sentinel_password)?;
         Ok(Self {
-            transport: Transport::new(config, address.is_encrypted)?,
+            transport: Arc::new(Transport::new(config, address.is_encrypted)?),
             target: Target::By(Sentinels::new(address, of_sentinels)),
             settings: settings(address.database, &config.username, &config.password)?,
             url: address.to_string(),
         })
     }
 
-    /// A connection for commands.
-    pub(super) async fn open(&self) -> Result<MultiplexedConnection, Failure> {
-        match &self.target {
-            Target::At(endpoint) => self.transport.open(endpoint, &self.settings).await,
-            Target::By(sentinels) => {
-                let endpoint = sentinels.primary(&self.transport).await?;
-                let mut connection = self.transport.open(&endpoint, &self.settings).await?;
-                self.is_primary(&mut connection).await?;
-                Ok(connection)
+    /// To the primaries of the partitions of a cluster, in their order.
+    ///
+    /// # Errors
+    /// The certificates cannot be used.
+    pub(super) fn within(
+        address: &ClusterAddress,
+        config: &RedisConfig,
+    ) -> Result<(Arc<Cluster>, Vec<Self>), Failure> {
+        let transport = Arc::new(Transport::new(config, address.is_encrypted)?);
+        let settings = settings(0, &config.username, &config.password)?;
+        let of_cluster = (Arc::clone(&transport), settings.clone());
+        let cluster = Arc::new(Cluster::new(address, of_cluster, config.connections));
+        let of_partition = |partition| Self {
+            transport: Arc::clone(&transport),
+            target: Target::Of(Arc::clone(&cluster), partition),
+            settings: settings.clone(),
+            url: address.to_string(),
+        };
+        let connectors = (0..partitions::COUNT).map(of_partition).collect();
+        Ok((cluster, connectors))
+    }
+
+    /// A connection for commands. The partitions of a cluster share theirs.
+    pub(super) async fn open(&self) -> Result<Opened, Failure> {
+        let Target::Of(cluster, partition) = &self.target else {
+            return self.open_alone().await;
+        };
+        let endpoint = cluster.owner(*partition).await?;
+        let mut socket = cluster.socket(&endpoint, *partition).await?;
+        let reading = timeout(self.timeout(), socket.report()).await;
+        let server = reading.unwrap_or_else(|_| Err(Failure::timed_out().before_any_command()));
+        match server {
+            Ok(server) if server.is_primary() => Ok(Opened {
+                shared: socket.shared,
+                server,
+                is_broken: socket.is_broken,
+            }),
+            Ok(_) => {
+                cluster.may_have_moved();
+                Err(no_primary(
+                    "a replica is known as the primary of some slots; a failover is not over",
+                ))
             }
+            Err(failure) => {
+                cluster.may_have_moved();
+                if failure.fault != Fault::Permission {
+                    socket.is_broken.store(true, Ordering::Relaxed);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// A connection for commands that shares its socket with no other one.
+    pub(super) async fn open_alone(&self) -> Result<Opened, Failure> {
+        let endpoint = self.endpoint().await?;
+        let mut shared = self.transport.open(&endpoint, &self.settings).await?;
+        if let Target::By(_) = &self.target {
+            self.is_primary(&mut shared).await?;
+        }
+        let is_of_cluster = matches!(self.target, Target::Of(..));
+        let reading = ServerInfo::read(&mut shared, is_of_cluster);
+        let server = match timeout(self.timeout(), reading).await {
+            Ok(read) => read.map_err(|error| Failure::of(&error).before_any_command())?,
+            Err(_) => return Err(Failure::timed_out().before_any_command()),
+        };
+        Ok(Opened {
+            shared,
+            server,
+            is_broken: Arc::default(),
+        })
+    }
+
+    /// A connection to whichever Redis has the partition now, for a command that a node passed on to this endpoint.
+    pub(super) async fn open_at(
+        &self,
+        endpoint: &Endpoint,
+    ) -> Result<MultiplexedConnection, Failure> {
+        match &self.target {
+            Target::Of(cluster, partition) => {
+                Ok(cluster.socket(endpoint, *partition).await?.shared)
+            }
+            Target::At(_) | Target::By(_) => self.transport.open(endpoint, &self.settings).await,
         }
     }
 
     /// A connection for messages.
     pub(super) async fn open_pubsub(&self) -> Result<PubSub, Failure> {
-        let endpoint = match &self.target {
-            Target::At(endpoint) => endpoint,
-            Target::By(sentinels) => &sentinels.primary(&self.transport).await?,
-        };
-        self.transport.open_pubsub(endpoint, &self.settings).await
+        let endpoint = self.endpoint().await?;
+        self.transport.open_pubsub(&endpoint, &self.settings).await
+    }
+
+    async fn endpoint(&self) -> Result<Endpoint, Failure> {
+        match &self.target {
+            Target::At(endpoint) => Ok(endpoint.clone()),
+            Target::By(sentinels) => sentinels.primary(&self.transport).await,
+            Target::Of(cluster, partition) => cluster.owner(*partition).await,
+        }
     }
 
     /// The Sentinels that name the Redis, and how to reach them; none if its address is known.
     pub(super) fn sentinels(&self) -> Option<(&Sentinels, &Transport)> {
         match &self.target {
-            Target::At(_) => None,
+            Target::At(_) | Target::Of(..) => None,
             Target::By(sentinels) => Some((sentinels, &self.transport)),
+        }
+    }
+
+    /// Another primary may have the partition of a cluster by now.
+    pub(super) fn may_have_moved(&self) {
+        if let Target::Of(cluster, _) = &self.target {
+            cluster.may_have_moved();
         }
     }
 
@@ -105,14 +207,17 @@ impl Connector {
         };
         match info.lines().any(|line| line.trim_end() == "role:master") {
             true => Ok(()),
-            false => {
-                let detail = "the Redis that the Sentinels name is no primary";
-                Err(Failure::new(Fault::Replica, Fate::NotDone, detail)
-                    .because("the Sentinels name a replica as the primary; a failover is not over")
-                    .passing())
-            }
+            false => Err(no_primary(
+                "the Sentinels name a replica as the primary; a failover is not over",
+            )),
         }
     }
+}
+
+fn no_primary(reason: &'static str) -> Failure {
+    Failure::new(Fault::Replica, Fate::NotDone, "it is no primary")
+        .because(reason)
+        .passing()
 }
 
 fn settings(

@@ -103,6 +103,14 @@ numbers! { CODES:
     TOO_LATE = 16;
     /// The client has retried elsewhere since.
     SUPERSEDED = 17;
+    /// Nothing is in the claim's way.
+    ADMITTED = 18;
+    /// What is in the way of a claim that is to be granted later.
+    ASKED = 19;
+    /// The claim holds its locks.
+    HOLDS = 20;
+    /// The claim could renew its leases.
+    RENEWABLE = 21;
     /// The claim does not hold the lock.
     NOT_HELD = 0;
     EXTENDED = 1;

@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use super::constants as lua;
+use super::leases::{lease, limit, state};
+use super::operations::Asked;
 use super::record::Packed;
 use super::reply::{InTime, Malformed, Reply};
 use crate::domain::{
-    Acquired, Claim, Conflict, ConflictKind, Fence, GrantKind, Granted, HoldCount, Holder, Holders,
-    Lease, LockName, LockNames, LockState, Metadata, Mismatch, Mode, NotHeld, NotHolder, Owner,
-    Position, PreviousLease, Refused, Released, Renewal, Renewed, Share, Suspended, Ticket,
-    Timestamp, Ttl, Waiting,
+    Acquired, Claim, Conflict, ConflictKind, Fence, GrantKind, Granted, Holder, Lease, LockName,
+    LockNames, LockState, Mismatch, NotHeld, NotHolder, Position, PreviousLease, Refused, Released,
+    Renewal, Renewed, Suspended, Ticket, Timestamp, Waiting,
 };
 
 /// How long locks that were held before stay taken or closed at most, without further operations.
@@ -19,6 +20,8 @@ pub(super) type ClosedFor = Duration;
 /// The outcome of an acquire as far as the script knows it.
 pub(super) enum AcquireReply {
     Answer(Acquired, Option<ClosedFor>),
+    /// To a claim that is to be granted later.
+    Asked(Asked),
     /// Grants wait; `recovery` knows for how long.
     Recovering,
     /// A fencing counter is missing, or behind what this process has seen: data were lost.
@@ -60,6 +63,16 @@ pub(super) fn acquired(mut reply: Reply, claim: &Claim) -> Result<AcquireReply, 
             Acquired::Refused(Refused::Blocked(conflicts(reply, &claim.names, now_ms)?))
         }
         lua::WAITING => Acquired::Waiting(waiting(reply)?),
+        lua::ADMITTED => return Ok(AcquireReply::Asked(Asked::Queued(waiting(reply)?))),
+        lua::ASKED => {
+            let (ticket, now_ms) = (reply.optional()?, reply.number()?);
+            let conflicts = conflicts(reply, &claim.names, now_ms)?;
+            return Ok(AcquireReply::Asked(Asked::Open { ticket, conflicts }));
+        }
+        lua::HOLDS => {
+            let is_acknowledged = reply.number()? == 1;
+            return Ok(AcquireReply::Asked(Asked::Holds { is_acknowledged }));
+        }
         lua::ENDED => Acquired::Refused(Refused::Ended(NotHeld {
             name: name(&mut reply, &claim.names)?,
             reason: mark(&reply.text()?)?,
@@ -131,6 +144,7 @@ pub(super) fn renewed(
             let redis_us = reply.number()?;
             return Ok(InTime::Late { redis_us });
         }
+        lua::RENEWABLE => Renewed::Extended(Vec::new()),
         code => Renewed::Mismatched(mismatch(code, &mut reply, names)?),
     };
     Ok(InTime::Done((renewed, closed_for)))
@@ -292,25 +306,6 @@ fn conflicts(mut reply: Reply, names: &LockNames, now_ms: u64) -> Result<Vec<Con
     Ok(conflicts)
 }
 
-pub(super) fn state(mut reply: Reply, now_ms: u64) -> Result<LockState, Malformed> {
-    match *reply.text()?.as_bytes() {
-        [lua::FREE] => Ok(LockState::Free),
-        [lua::COOLING] => Ok(LockState::Cooling {
-            free_in: reply.millis()?,
-        }),
-        [lua::HELD] => {
-            let total = reply.number()?;
-            let mut listed = Vec::new();
-            let mut leases = reply.list()?;
-            while !leases.is_read() {
-                listed.push(lease(leases.list()?, now_ms)?.holder);
-            }
-            Ok(LockState::Held(Holders { listed, total }))
-        }
-        _ => Err(Malformed),
-    }
-}
-
 fn mismatch(code: u64, reply: &mut Reply, names: &LockNames) -> Result<Mismatch, Malformed> {
     let name = name(reply, names)?;
     match code {
@@ -335,54 +330,6 @@ fn leases(mut reply: Reply, closed_for: &mut Option<ClosedFor>) -> Result<Vec<Le
         leases.push(lease(reply.list()?, now_ms)?);
     }
     Ok(leases)
-}
-
-/// The fields that `lease_in` returns.
-pub(super) fn lease(mut reply: Reply, now_ms: u64) -> Result<Lease, Malformed> {
-    let fence = Fence::new(reply.number()?).ok_or(Malformed)?;
-    let (acquired_ms, until_ms) = (reply.number()?, reply.number()?);
-    let ttl = Ttl::from_store(reply.millis()?);
-    let hold_count = match reply.optional()? {
-        None => HoldCount::ONE,
-        Some(count) => HoldCount::new(count).map_err(|_| Malformed)?,
-    };
-    let owner = Owner::from_store(&reply.text()?);
-    let metadata = match reply.text()?.as_str() {
-        "" => None,
-        text => Some(Metadata::from_json_object(text).map_err(|_| Malformed)?),
-    };
-    let limit = reply.text()?;
-    let permits = reply.optional()?;
-    let holder = Holder {
-        owner,
-        metadata,
-        mode: mode(&limit, permits.unwrap_or(1))?,
-        fence,
-        hold_count,
-        acquired_at: Timestamp::from_unix_ms(acquired_ms),
-        expires_at: Timestamp::from_unix_ms(until_ms),
-        // If the clock of Redis was set back, the key lives longer, but clients must not rely on that.
-        expires_in: Duration::from_millis(until_ms.saturating_sub(now_ms)).min(ttl.get()),
-    };
-    Ok(Lease { holder, ttl })
-}
-
-/// The limit text of a record: empty for an exclusive claim, 0 for a read lock, or a number.
-pub(super) fn mode(limit_text: &str, permits: u64) -> Result<Mode, Malformed> {
-    if limit_text.is_empty() {
-        return Ok(Mode::Exclusive);
-    }
-    let in_force = limit(limit_text.parse().map_err(|_| Malformed)?)?;
-    Share::new(in_force.map(u64::from), permits)
-        .map(Mode::Shared)
-        .map_err(|_| Malformed)
-}
-
-fn limit(number: u64) -> Result<Option<u32>, Malformed> {
-    match number {
-        0 => Ok(None),
-        _ => u32::try_from(number).map(Some).map_err(|_| Malformed),
-    }
 }
 
 fn mark(mark: &str) -> Result<NotHolder, Malformed> {

@@ -5,9 +5,10 @@ use std::time::Duration;
 use redis::Cmd;
 use tokio::time::Instant;
 
+use super::keys::Keys;
 use super::node::Node;
 use super::scripts::ScriptRequest;
-use super::{constants, keys, record};
+use super::{constants, record};
 use crate::domain::{
     Claim, ClaimDigest, HoldCount, LockNames, Metadata, Mode, QueueRequest, RenewOptions, Rollback,
     RollbackRight, SuspendOptions, Token,
@@ -23,6 +24,46 @@ enum MayGrant {
     /// Grant it, but pass over no process that did not claim its reservation: the store was unavailable, and the
     /// process may not have noticed yet that it is back.
     PastNobody = 2,
+    /// Find out whether it could be granted as with [`All`](Self::All), and keep its locks for it.
+    AllLater = 3,
+    /// The same as with [`PastNobody`](Self::PastNobody).
+    PastNobodyLater = 4,
+}
+
+/// What a rollback is for, in the form of the script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Undoing {
+    /// [`Rollback::Undo`].
+    Undo = 0,
+    /// [`Rollback::Close`].
+    Close = 1,
+    /// The claim was not granted its locks in another partition. The attempt may be granted these again.
+    Part = 2,
+}
+
+impl From<Rollback> for Undoing {
+    fn from(rollback: Rollback) -> Self {
+        match rollback {
+            Rollback::Undo => Self::Undo,
+            Rollback::Close => Self::Close,
+        }
+    }
+}
+
+/// What an acquire is sent for, and how many locks the claim has in all partitions of a cluster, if in several.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scope {
+    pub(super) purpose: Purpose,
+    pub(super) in_all: Option<usize>,
+}
+
+/// What an acquire or a renewal is sent for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To be granted the locks, or to renew the leases.
+    Grant,
+    /// To learn whether it could be, and to be queued if it waits: its locks are in several partitions of a cluster.
+    Ask,
 }
 
 /// When the client of a request that was sent at `sent_at` is answered at the latest.
@@ -37,20 +78,21 @@ impl Node {
     pub(super) fn acquire_command(
         &self,
         request: ScriptRequest,
-        claim: &Claim,
-        digests: &[ClaimDigest],
+        (claim, digests): (&Claim, &[ClaimDigest]),
         queue_request: Option<&QueueRequest>,
+        Scope { purpose, in_all }: Scope,
         [sent_at, deadline]: [Instant; 2],
         is_repeat: bool,
     ) -> Cmd {
         let too_late_at = too_late_at(queue_request, sent_at, deadline);
+        let keys = self.keys;
         let mut command = request.evalsha(4 * digests.len());
         for (name, digest) in claim.names.iter().zip(digests) {
             command
-                .arg(keys::lock(name))
-                .arg(keys::fence(name.bucket()))
-                .arg(keys::ended(name, digest))
-                .arg(keys::ticket(name, digest));
+                .arg(keys.lock(name))
+                .arg(keys.fence(name.bucket()))
+                .arg(keys.ended(name, digest))
+                .arg(keys.ticket(name, digest));
         }
         let lasts = claim.ttl.get();
         command
@@ -70,11 +112,16 @@ impl Node {
             Some(_) => MayGrant::Nothing,
             // A grant would be rolled back. Those that wait keep their places meanwhile.
             None if self.has_few_replicas() => MayGrant::Nothing,
-            None if self.recovery.passes_over() => MayGrant::All,
-            None => MayGrant::PastNobody,
+            None => match (self.recovery.passes_over(), purpose) {
+                (true, Purpose::Grant) => MayGrant::All,
+                (true, Purpose::Ask) => MayGrant::AllLater,
+                (false, Purpose::Grant) => MayGrant::PastNobody,
+                (false, Purpose::Ask) => MayGrant::PastNobodyLater,
+            },
         };
         let channel = self.messages.channel();
-        let is_plain = may_grant == MayGrant::All && channel.is_empty() && is_plain(claim);
+        let is_plain =
+            may_grant == MayGrant::All && in_all.is_none() && channel.is_empty() && is_plain(claim);
         match queue_request {
             Some(queue_request) => command.arg(self.queue_request(queue_request, sent_at)),
             None if is_plain => return command,
@@ -100,8 +147,15 @@ impl Node {
         command.arg(metadata).arg(channel);
         command.arg(u8::from(claim.takes_over));
         // Only a claim with a hold count above 1 can change a lease that it already has, and that is an option.
-        if is_repeat && claim.hold_count > HoldCount::ONE {
-            command.arg("1");
+        let is_repeat = is_repeat && claim.hold_count > HoldCount::ONE;
+        match (is_repeat, in_all) {
+            (_, Some(total)) => {
+                command.arg(u8::from(is_repeat)).arg(total);
+            }
+            (true, None) => {
+                command.arg("1");
+            }
+            (false, None) => {}
         }
         command
     }
@@ -140,7 +194,7 @@ impl Node {
     ) -> Cmd {
         let mut command = request.evalsha(digests.len());
         for name in claim.names.iter() {
-            command.arg(keys::lock(name));
+            command.arg(self.keys.lock(name));
         }
         let (limit, permits) = share(claim.mode);
         command
@@ -159,12 +213,12 @@ impl Node {
         request: ScriptRequest,
         names: &LockNames,
         digests: &[ClaimDigest],
-        rollback: Rollback,
+        rollback: Undoing,
     ) -> Cmd {
-        let mut command = of_claim(request, names, digests);
+        let mut command = of_claim(self.keys, request, names, digests);
         command
             .arg(&request.id.to_be_bytes())
-            .arg(u8::from(rollback == Rollback::Close))
+            .arg(rollback as u8)
             .arg(self.messages.channel());
         add_claims(&mut command, digests);
         command
@@ -174,15 +228,15 @@ impl Node {
     pub(super) fn renew_command(
         &self,
         request: ScriptRequest,
-        names: &LockNames,
-        digests: &[ClaimDigest],
+        (names, digests): (&LockNames, &[ClaimDigest]),
         change: RenewOptions,
+        purpose: Purpose,
         deadline: Instant,
         is_repeat: bool,
     ) -> Cmd {
         let mut command = request.evalsha(digests.len());
         for name in names.iter() {
-            command.arg(keys::lock(name));
+            command.arg(self.keys.lock(name));
         }
         command.arg(self.recovery.time.not_after_us(deadline));
         add_callers(&mut command, request, digests, "");
@@ -191,6 +245,7 @@ impl Node {
         let is_plain = change.mode.is_none()
             && change.rollback_right == RollbackRight::Never
             && channel.is_empty()
+            && purpose == Purpose::Grant
             && !is_repeat;
         match ttl_ms {
             Some(ttl_ms) => command.arg(ttl_ms),
@@ -211,7 +266,9 @@ impl Node {
             RollbackRight::Never => command.arg(""),
             RollbackRight::AsBefore => command.arg("r"),
         };
-        if is_repeat {
+        if purpose == Purpose::Ask {
+            command.arg("").arg("1");
+        } else if is_repeat {
             command.arg("1");
         }
         command
@@ -227,7 +284,7 @@ impl Node {
         deadline: Instant,
         is_repeat: bool,
     ) -> Cmd {
-        let mut command = of_claim(request, names, digests);
+        let mut command = of_claim(self.keys, request, names, digests);
         add_callers(&mut command, request, digests, self.messages.releaser());
         match (hold_count, self.messages.channel()) {
             (None, "") => {}
@@ -247,10 +304,10 @@ impl Node {
 }
 
 /// The beginning of a call of a script that takes each lock's record and the mark of the claim.
-fn of_claim(request: ScriptRequest, names: &LockNames, digests: &[ClaimDigest]) -> Cmd {
+fn of_claim(keys: Keys, request: ScriptRequest, names: &LockNames, digests: &[ClaimDigest]) -> Cmd {
     let mut command = request.evalsha(2 * digests.len());
     for (name, digest) in names.iter().zip(digests) {
-        command.arg(keys::lock(name)).arg(keys::ended(name, digest));
+        command.arg(keys.lock(name)).arg(keys.ended(name, digest));
     }
     command
 }

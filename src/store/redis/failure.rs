@@ -2,6 +2,7 @@
 
 use redis::RedisError;
 
+use super::transport::Endpoint;
 use crate::store::{Fault, StoreError};
 
 /// Why a command has no answer.
@@ -13,8 +14,19 @@ pub(super) struct Failure {
     /// Whether a retry on another connection may succeed.
     pub(super) is_worth_retrying: bool,
     pub(super) detail: String,
+    /// Where to send the command instead, if the slot of its keys has moved.
+    pub(super) redirection: Option<Redirection>,
     /// What exactly is wrong, where the kind does not say it; for operators.
     reason: Option<&'static str>,
+}
+
+/// Where the keys of a refused command are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Redirection {
+    /// Another node has their slot.
+    Moved,
+    /// Their slot is on its way to this node, and they have arrived there or are nowhere.
+    Ask(Endpoint),
 }
 
 /// Whether the command of a failure may have been executed.
@@ -28,6 +40,10 @@ pub(super) enum Fate {
 
 /// Part of the text of the client library's error if Redis refused to select the database.
 const NO_DATABASE: &str = "switch database";
+/// Part of the text of the error of a command in a script whose key is at another node of a cluster, or may be.
+const NOT_LOCAL: &str = "Script attempted to access a non local key";
+/// Part of the text of an error of a command with several keys, of which some have moved and some have not.
+const TRY_AGAIN: &str = "Multiple keys request during rehashing of slot";
 /// Part of the text of an error that a command inside a script caused. Valkey 9.1 puts no hash of the script before it.
 const AMID_SCRIPT: &str = " on @user_script:";
 /// How Redis 6.2 begins it instead. The error of the command itself follows, after the place in the script.
@@ -41,6 +57,7 @@ impl Failure {
             may_be_done: fate == Fate::MayBeDone,
             is_worth_retrying: false,
             detail: detail.into(),
+            redirection: None,
             reason: None,
         }
     }
@@ -87,9 +104,15 @@ impl Failure {
             "NOREPLICAS" | "MISCONF" => failure(Fault::ReadOnly, NotDone),
             "NOAUTH" | "WRONGPASS" => failure(Fault::Auth, fate),
             "NOPERM" => failure(Fault::Permission, fate),
+            _ if is_amid && detail.contains(NOT_LOCAL) => passing(Fault::Busy, MayBeDone),
             _ if is_amid && lacks_right(detail) => failure(Fault::Permission, fate),
             _ if is_amid => failure(Fault::Corrupt, fate),
-            "CLUSTERDOWN" | "MOVED" | "ASK" | "CROSSSLOT" => failure(Fault::Cluster, NotDone),
+            "CLUSTERDOWN" => passing(Fault::Cluster, NotDone),
+            "MOVED" | "ASK" => Self {
+                redirection: redirection(code, detail),
+                ..passing(Fault::Cluster, NotDone)
+            },
+            "CROSSSLOT" => failure(Fault::Cluster, NotDone),
             "LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" => passing(Fault::Busy, NotDone),
             _ => failure(Fault::Corrupt, MayBeDone),
         }
@@ -111,6 +134,14 @@ impl Failure {
         }
     }
 
+    /// The same failure, where another try may succeed if the slot of the keys is on its way.
+    pub(super) fn passing_if_moving(self) -> Self {
+        match self.redirection.is_some() || self.is_moving() {
+            true => self.passing(),
+            false => self,
+        }
+    }
+
     pub(super) fn timed_out() -> Self {
         Self::new(Fault::Timeout, Fate::MayBeDone, "no answer in time")
     }
@@ -125,7 +156,16 @@ impl Failure {
 
     /// Whether it lasts until somebody changes the configuration, of Redis or of Leasehold.
     pub(super) fn is_lasting(&self) -> bool {
-        self.fault.is_lasting()
+        // A cluster may be down for a moment.
+        let is_of_cluster = self.fault == Fault::Cluster;
+        self.fault.is_lasting() && !(is_of_cluster && self.is_worth_retrying)
+    }
+
+    /// Whether it was refused because the slot of its keys is on its way to another node.
+    pub(super) fn is_moving(&self) -> bool {
+        let mentions = |text| self.detail.contains(text);
+        let is_asked = matches!(self.redirection, Some(Redirection::Ask(_)));
+        is_asked || mentions(TRY_AGAIN) || mentions(NOT_LOCAL)
     }
 
     /// Whether the command may still reach Redis: it was sent, and got no answer.
@@ -158,8 +198,12 @@ impl Failure {
             Fault::Database => {
                 "it has no database of the number in the store's URL, or the user may not use it"
             }
+            Fault::Cluster if mentions("CLUSTERDOWN") => {
+                "the cluster is down: some slots have no primary, or most primaries cannot be reached"
+            }
             Fault::Cluster => {
-                "it is a node of a Redis Cluster, which Leasehold cannot use; use a Redis without cluster-enabled"
+                "it is a node of a Redis Cluster without the slots of some locks; write redis+cluster:// in \
+                 LEASEHOLD_STORE for a cluster"
             }
             Fault::Tls => {
                 return format!("its certificates cannot be used: {}", self.detail);
@@ -194,6 +238,16 @@ impl Failure {
             false => StoreError::unavailable(self.fault, self.detail),
         }
     }
+}
+
+/// What follows MOVED or ASK: the slot, and host and port of a node.
+fn redirection(code: &str, detail: &str) -> Option<Redirection> {
+    if code == "MOVED" {
+        return Some(Redirection::Moved);
+    }
+    let (_, place) = detail.split_once(' ')?;
+    let (host, port) = place.rsplit_once(':')?;
+    Some(Redirection::Ask((host.to_owned(), port.parse().ok()?)))
 }
 
 /// Whether a command in a script was forbidden. There is no error code for it, only words: those of Redis before 7.2, and
@@ -375,6 +429,10 @@ mod tests {
             (
                 "TRYAGAIN Multiple keys request during rehashing of slot",
                 Fault::Corrupt,
+            ),
+            (
+                "ERR Script attempted to access a non local key in a cluster node",
+                Fault::Busy,
             ),
         ] {
             for amid in AMID {

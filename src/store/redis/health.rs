@@ -2,23 +2,36 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
+use super::cluster::Cluster;
 use super::failure::Failure;
+use super::info::ServerInfo;
 use super::node::Node;
+use super::partitions::COUNT;
+use super::pool::Connection;
 use super::probe;
+use super::topology::Topology;
 use crate::domain::duration;
-use crate::store::{Fault, Finding};
+use crate::store::{Fault, Finding, PoolHealth};
+
+const UNPOISONED: &str = "nobody panics while holding it";
 
 /// How long a health check may take.
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long counting the subscribers on all nodes of a cluster may take.
+const COUNT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The results of the last health check, except those that `recovery` keeps.
 #[derive(Default)]
 pub(super) struct HealthCheck {
     /// Whether the last check reached the store; none before the first.
     pub(super) last_check: Option<Result<(), CheckFailure>>,
+    /// By partition of a cluster, why the last check did not reach it.
+    troubles: Vec<Option<CheckFailure>>,
     /// The topics whose findings were not fine.
     not_fine: Vec<&'static str>,
     pub(super) held_locks: Option<u64>,
@@ -99,39 +112,37 @@ impl HealthCheck {
     }
 }
 
-impl RedisStore {
-    /// Checks the store once. The error says why that was not possible.
-    pub(super) async fn check(&self) -> Result<(), CheckFailure> {
-        let deadline = Instant::now() + CHECK_TIMEOUT;
+impl Node {
+    /// Checks the Redis once. The error says why that was not possible.
+    async fn check(&self, deadline: Instant) -> Result<(), CheckFailure> {
         // The address may lead to another Redis than before, which existing connections do not notice.
-        let connecting = self.node.pool.connect(deadline).await;
+        let connecting = self.pool.connect(deadline).await;
         if let Err(failure) = &connecting
             && failure.is_lasting()
-            && self.node.recovery.findings().is_none()
+            && self.recovery.findings().is_none()
         {
             return Err(failure.clone().into());
         }
         if let Ok(mut connection) = connecting {
-            self.node.pool.sweep();
-            let probing = self.node.messages.probe(connection.socket());
-            // Whether messages can be sent is independent of whether the store answers.
-            let _ = timeout_at(deadline, probing).await;
+            self.pool.sweep();
+            self.probe_messages(&mut connection, deadline).await;
             // Opens a pooled connection before a request needs one.
-            let _ = self.node.pool.get(deadline).await;
+            let _ = self.pool.get(deadline).await;
             return self.check_replicas(deadline).await;
         }
-        let mut connection = self.node.pool.get(deadline).await?;
+        let mut connection = self.pool.get(deadline).await?;
         let began = Instant::now();
         let checking = async {
-            let verified = self.node.recovery.verify(connection.socket()).await;
-            self.node.messages.probe(connection.socket()).await;
-            verified
+            let is_of_cluster = self.recovery.is_of_cluster();
+            let server = ServerInfo::read(connection.socket(), is_of_cluster).await?;
+            self.recovery.verify(connection.socket(), server).await
         };
         let trouble = match timeout_at(deadline, checking).await {
             Ok(Ok(_)) => {
-                self.node.recovery.note_answer(began);
+                self.recovery.note_answer(began);
+                self.probe_messages(&mut connection, deadline).await;
                 // The address may lead to a suitable Redis by now, for example after a failover.
-                if self.node.recovery.is_refused() {
+                if self.recovery.is_refused() {
                     connection.abandon();
                 }
                 return Ok(());
@@ -139,13 +150,23 @@ impl RedisStore {
             Ok(Err(error)) => Failure::of(&error),
             Err(_) => Failure::timed_out(),
         };
-        connection.abandon();
+        if !trouble.is_moving() {
+            connection.abandon();
+        }
         Err(trouble.into())
+    }
+
+    /// Whether messages can be sent is independent of whether the store answers. One node of a cluster is enough.
+    async fn probe_messages(&self, connection: &mut Connection, deadline: Instant) {
+        if self.keys.partition().is_none_or(|partition| partition == 0) {
+            let probing = self.messages.probe(connection.socket());
+            let _ = timeout_at(deadline, probing).await;
+        }
     }
 
     /// Too few replicas are a finding; a missing right lasts until an operator grants it.
     async fn check_replicas(&self, deadline: Instant) -> Result<(), CheckFailure> {
-        if let Some(replication) = &self.node.replication
+        if let Some(replication) = &self.replication
             && let Ok(Err(failure)) = timeout_at(deadline, replication.check()).await
             && failure.is_lasting()
         {
@@ -154,11 +175,66 @@ impl RedisStore {
         Ok(())
     }
 
+    fn findings(&self) -> Option<(Vec<Finding>, i64)> {
+        let (mut findings, clock_offset_ms) = self.recovery.findings()?;
+        findings.push(self.messages.finding());
+        findings.extend(self.replication.as_ref().map(|it| it.finding()));
+        Some((findings, clock_offset_ms))
+    }
+}
+
+impl RedisStore {
+    /// Checks the store once. The error says why that was not possible.
+    pub(super) async fn check(&self) -> Result<(), CheckFailure> {
+        let deadline = Instant::now() + CHECK_TIMEOUT;
+        match &self.cluster {
+            None => self.nodes[0].check(deadline).await,
+            Some(cluster) => self.check_cluster(cluster, deadline).await,
+        }
+    }
+
+    /// Checks all partitions. Some that cannot be used are findings, because the others go on.
+    async fn check_cluster(
+        &self,
+        cluster: &Cluster,
+        deadline: Instant,
+    ) -> Result<(), CheckFailure> {
+        let messages = &self.nodes[0].messages;
+        if let Ok(Err(failure)) = timeout_at(deadline, cluster.refresh()).await
+            && failure.is_lasting()
+        {
+            return Err(failure.into());
+        }
+        if cluster.has_new_primaries() {
+            cluster.sweep();
+            // One that has joined may not have passed on messages from its beginning.
+            messages.data_lost();
+        }
+        // Before the partitions are verified: an empty one is new if there are no other processes.
+        let counted_at = Instant::now();
+        let counting = cluster.count_subscribers(messages.counted_channels());
+        // A node that is silent must not take the time of the others.
+        let give_up = deadline.min(counted_at + COUNT_TIMEOUT);
+        if let Ok(Some([watchers, others])) = timeout_at(give_up, counting).await {
+            messages.on_count(counted_at, watchers, others);
+        }
+        let checks = join_all(self.nodes.iter().map(|node| node.check(deadline))).await;
+        let failures = checks.iter().filter_map(|check| check.as_ref().err());
+        let all_fail = checks.iter().all(Result::is_err);
+        let lasting = failures.clone().find(|failure| failure.is_lasting);
+        let failure = lasting.or(failures.clone().next().filter(|_| all_fail));
+        let outcome = failure.map_or(Ok(()), |failure| Err(failure.clone()));
+        let troubles = checks.into_iter().map(|check| check.err());
+        let mut last_health = self.last_health.lock().expect(UNPOISONED);
+        last_health.troubles = troubles.collect();
+        outcome
+    }
+
     /// Why the last check did not reach the store, and since when no request has.
     pub(super) fn trouble(&self, last: &HealthCheck) -> Option<String> {
         let trouble = last.last_check.as_ref()?.as_ref().err()?;
         let mut explanation = trouble.explanation.clone();
-        let Node { pool, recovery, .. } = &self.node;
+        let Node { pool, recovery, .. } = &self.nodes[0];
         if let (Some(_), Some(silence)) =
             (probe::known_down(pool, recovery), recovery.outage.length())
         {
@@ -171,19 +247,84 @@ impl RedisStore {
     }
 
     /// The findings, and the offset of the clocks; none before the first contact.
-    pub(super) fn findings(&self) -> Option<(Vec<Finding>, i64)> {
-        let (mut findings, clock_offset_ms) = self.node.recovery.findings()?;
-        findings.push(self.node.messages.finding());
-        findings.extend(self.node.replication.as_ref().map(|it| it.finding()));
-        Some((findings, clock_offset_ms))
+    pub(super) fn findings(&self, last: &HealthCheck) -> Option<(Vec<Finding>, i64)> {
+        match &self.cluster {
+            None => self.nodes[0].findings(),
+            Some(cluster) => self.findings_of_cluster(&cluster.topology(), last),
+        }
+    }
+
+    /// One finding for each primary, what is not as it should be on any, and the rest as of the first.
+    fn findings_of_cluster(
+        &self,
+        topology: &Topology,
+        last: &HealthCheck,
+    ) -> Option<(Vec<Finding>, i64)> {
+        let (mut findings, mut known) = (Vec::new(), None);
+        for number in topology.representatives() {
+            let Some(primary) = topology.owner(number) else {
+                continue;
+            };
+            let place = format!("{}:{}", primary.endpoint.0, primary.endpoint.1);
+            let share = topology.partitions_of(&primary.id);
+            let trouble = last.troubles.get(number).and_then(Option::as_ref);
+            findings.push(Finding {
+                topic: "node",
+                is_fine: trouble.is_none(),
+                detail: match trouble {
+                    None => format!("{place} answers, with {share} of {COUNT} parts of the locks"),
+                    Some(failure) => format!(
+                        "{place}, with {share} of {COUNT} parts of the locks: {}",
+                        failure.explanation
+                    ),
+                },
+            });
+            let Some((of_node, offset_ms)) = self.nodes[number].findings() else {
+                continue;
+            };
+            let (fine, not_fine) = of_node
+                .into_iter()
+                .partition::<Vec<_>, _>(|finding| finding.is_fine);
+            findings.extend(not_fine.into_iter().map(|finding| Finding {
+                detail: format!("{place}: {}", finding.detail),
+                ..finding
+            }));
+            known.get_or_insert((fine, offset_ms));
+        }
+        let homeless = topology.homeless();
+        if homeless > 0 {
+            findings.push(Finding {
+                topic: "slots",
+                is_fine: false,
+                detail: format!("{homeless} of {COUNT} parts of the locks have no primary"),
+            });
+        }
+        let (fine, offset_ms) = known?;
+        findings.extend(fine);
+        Some((findings, offset_ms))
+    }
+
+    /// Why grants are refused; none if they are not.
+    pub(super) fn refusal(&self) -> Option<(Fault, String)> {
+        let mut refusals = self.nodes.iter().filter_map(|it| it.recovery.refusal());
+        refusals.next()
+    }
+
+    pub(super) fn pool_health(&self) -> PoolHealth {
+        let Some(cluster) = &self.cluster else {
+            return self.nodes[0].pool.health();
+        };
+        let [open, max] = cluster.sockets();
+        let number = |count| u32::try_from(count).unwrap_or(u32::MAX);
+        PoolHealth {
+            open: number(open),
+            max: number(max),
+        }
     }
 
     pub(super) fn log_changes(&self, check: &Result<(), CheckFailure>) {
-        let findings = self.findings().map(|(findings, _)| findings);
-        let mut last_health = self
-            .last_health
-            .lock()
-            .expect("nobody panics while holding it");
-        last_health.log_changes(self.node.pool.address(), check, findings);
+        let mut last_health = self.last_health.lock().expect(UNPOISONED);
+        let findings = self.findings(&last_health).map(|(findings, _)| findings);
+        last_health.log_changes(self.nodes[0].pool.address(), check, findings);
     }
 }

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
+use super::nodes::ClusterView;
+
 use crate::store::{Fault, Finding};
 
 /// The oldest Redis that supports the scripts.
@@ -24,6 +26,12 @@ pub(super) struct ServerInfo {
     version: String,
     role: String,
     is_cluster_node: bool,
+    /// Whether the store is a cluster.
+    is_of_cluster: bool,
+    /// The replication id.
+    pub(super) replid: String,
+    /// What it knows about itself and the other nodes of its cluster; none without one.
+    pub(super) in_cluster: ClusterView,
     is_loading: bool,
     maxmemory_policy: String,
     is_append_only: bool,
@@ -41,7 +49,10 @@ pub(super) struct ServerInfo {
 impl ServerInfo {
     /// Checks a Redis. Fails while it loads its data: it reports then that it has no append-only file. By the next
     /// command it may have loaded them, and would count as one that has not kept them.
-    pub(super) async fn read(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
+    pub(super) async fn read(
+        connection: &mut MultiplexedConnection,
+        is_of_cluster: bool,
+    ) -> RedisResult<Self> {
         let info: String = redis::cmd("INFO").query_async(connection).await?;
         let config: RedisResult<HashMap<String, String>> = redis::cmd("CONFIG")
             .arg("GET")
@@ -54,7 +65,17 @@ impl ServerInfo {
             Err(error) if matches!(error.code(), Some("NOPERM" | "ERR")) => HashMap::new(),
             Err(error) => return Err(error),
         };
-        let server = Self::parse(&info, &config);
+        let mut server = Self {
+            is_of_cluster,
+            ..Self::parse(&info, &config)
+        };
+        if is_of_cluster && server.is_cluster_node {
+            let nodes: String = redis::cmd("CLUSTER")
+                .arg("NODES")
+                .query_async(connection)
+                .await?;
+            server.in_cluster = ClusterView::parse(&nodes);
+        }
         if server.is_primary() && server.is_loading {
             let kind = redis::ErrorKind::Server(redis::ServerErrorKind::BusyLoading);
             return Err((kind, "it is loading its data").into());
@@ -68,13 +89,15 @@ impl ServerInfo {
             .filter_map(|line| line.trim_end().split_once(':'))
             .collect();
         let text = |key: &str| lines.get(key).copied().unwrap_or_default().to_owned();
+        // All zeros if there is none.
+        let id = |key: &str| text(key).trim_matches('0').to_owned();
         let bytes = |key: &str| text(key).parse().unwrap_or(0_u64);
         let maxmemory_bytes = bytes("maxmemory");
         let counted_bytes = bytes("used_memory").saturating_sub(bytes("mem_not_counted_for_evict"));
         Self {
             run_id: text("run_id"),
-            // All zeros if there is none.
-            promoted_from: text("master_replid2").trim_matches('0').to_owned(),
+            promoted_from: id("master_replid2"),
+            replid: id("master_replid"),
             version: text("redis_version"),
             role: match lines.get("redis_mode") {
                 // It reports no role of its own.
@@ -82,6 +105,8 @@ impl ServerInfo {
                 Some(_) | None => text("role"),
             },
             is_cluster_node: text("cluster_enabled") == "1",
+            is_of_cluster: false,
+            in_cluster: ClusterView::default(),
             is_loading: text("loading") == "1",
             maxmemory_policy: text("maxmemory_policy"),
             is_append_only: text("aof_enabled") == "1",
@@ -106,9 +131,10 @@ impl ServerInfo {
         self.role == "master"
     }
 
-    /// Whether the scripts can run here at all: they write, and the keys of one script have many slots.
+    /// Whether the scripts can run here at all: they write, and the keys of one script have many slots unless the store
+    /// is a cluster.
     pub(super) fn runs_scripts(&self) -> bool {
-        self.is_primary() && !self.is_cluster_node
+        self.is_primary() && self.is_cluster_node == self.is_of_cluster
     }
 
     fn is_synced(&self) -> bool {
@@ -164,13 +190,20 @@ impl ServerInfo {
     }
 
     fn cluster_finding(&self) -> Finding {
-        let detail = match self.is_cluster_node {
-            true => "it is a node of a Redis Cluster; use a Redis without cluster-enabled",
-            false => "it is no node of a Redis Cluster",
+        let detail = match (self.is_cluster_node, self.is_of_cluster) {
+            (true, false) => {
+                "it is a node of a Redis Cluster; write redis+cluster:// in LEASEHOLD_STORE, or use a Redis without \
+                 cluster-enabled"
+            }
+            (false, false) => "it is no node of a Redis Cluster",
+            (true, true) => "it is a node of a Redis Cluster",
+            (false, true) => {
+                "it is no node of a Redis Cluster; write redis:// in LEASEHOLD_STORE, or set cluster-enabled to yes"
+            }
         };
         Finding {
             topic: "cluster",
-            is_fine: !self.is_cluster_node,
+            is_fine: self.is_cluster_node == self.is_of_cluster,
             detail: detail.to_owned(),
         }
     }

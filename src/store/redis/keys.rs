@@ -2,10 +2,11 @@
 //! `lua/queue.lua` describe them. No other file builds keys.
 //!
 //! `lh:1:` is the schema's version: another layout gets another number, and both can exist side by side. The bucket in
-//! braces is the hash tag, so all keys of a lock and its fencing counter share a slot. Nothing that a client chooses
-//! precedes it, so no name can change a slot or collide with a key of another kind.
+//! braces is the hash tag, so all keys of a lock and its fencing counter share a slot; in a Redis Cluster, all buckets of
+//! a partition have the same one. Nothing that a client chooses precedes it, so no name can change a slot or collide
+//! with a key of another kind.
 
-use super::record;
+use super::{partitions, record};
 use crate::domain::{Bucket, ClaimDigest, LockName};
 
 /// The prefix of all keys and channels.
@@ -29,46 +30,95 @@ pub(super) const CLOCK_CHANNEL: &str = concat!(prefix!(), "clock");
 /// The channel of the messages that show how far the replicas are. Nobody listens to it.
 pub(super) const BARRIER_CHANNEL: &str = concat!(prefix!(), "barrier");
 
-/// The lock's record: a string or a hash, as `lua/lease.lua` says.
-pub(super) fn lock(name: &LockName) -> String {
-    of_bucket(name.bucket(), "l:", name.as_str())
-}
+/// Builds the keys of the locks of one Redis, or of one partition of a cluster.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Keys(Option<usize>);
 
-/// The bucket's fencing counter. These and [`NODE`] are the only keys that never expire.
-pub(super) fn fence(bucket: Bucket) -> String {
-    of_bucket(bucket, "f", "")
-}
+impl Keys {
+    /// The keys of one partition of a cluster, which all have the same hash tag.
+    pub(super) fn of_partition(partition: usize) -> Self {
+        Self(Some(partition))
+    }
 
-/// The tombstone of a claim: the mark that says how it ended, or which of its attempts were withdrawn.
-pub(super) fn ended(name: &LockName, claim: &ClaimDigest) -> Vec<u8> {
-    of_claim(name, "e:", claim)
-}
+    /// The partition of a cluster; none for a Redis of its own.
+    pub(super) fn partition(self) -> Option<usize> {
+        self.0
+    }
 
-/// The ticket of a waiting claim.
-pub(super) fn ticket(name: &LockName, claim: &ClaimDigest) -> Vec<u8> {
-    of_claim(name, "t:", claim)
-}
+    /// The only hash tag of all keys, in the form of the scripts; empty if each bucket has one of its own.
+    pub(super) fn only_tag(self) -> String {
+        self.0
+            .map_or_else(String::new, |it| partitions::tag(it).to_string())
+    }
 
-/// The stored answer of an eviction request, in case the request is sent again.
-pub(super) fn evicted(name: &LockName, request: u64) -> String {
-    of_bucket(name.bucket(), "v:", &format!("{request:016x}"))
-}
+    /// How many fencing counters there are.
+    pub(super) fn counters(self) -> usize {
+        self.0.map_or(Bucket::COUNT, |_| 1)
+    }
 
-fn of_claim(name: &LockName, kind: &str, claim: &ClaimDigest) -> Vec<u8> {
-    let kind = of_bucket(name.bucket(), kind, "");
-    [kind.as_bytes(), record::claim(claim)].concat()
-}
+    /// The lock's record: a string or a hash, as `lua/lease.lua` says.
+    pub(super) fn lock(self, name: &LockName) -> String {
+        self.of_bucket(name.bucket(), "l:", name.as_str())
+    }
 
-fn of_bucket(bucket: Bucket, kind: &str, rest: &str) -> String {
-    [
-        prefix!(),
-        "{",
-        &bucket.index().to_string(),
-        "}:",
-        kind,
-        rest,
-    ]
-    .concat()
+    /// The bucket's fencing counter. These and [`node`](Self::node) are the only keys that never expire.
+    pub(super) fn fence(self, bucket: Bucket) -> String {
+        self.of_bucket(bucket, "f", "")
+    }
+
+    /// The tombstone of a claim: the mark that says how it ended, or which of its attempts were withdrawn.
+    pub(super) fn ended(self, name: &LockName, claim: &ClaimDigest) -> Vec<u8> {
+        self.of_claim(name, "e:", claim)
+    }
+
+    /// The ticket of a waiting claim.
+    pub(super) fn ticket(self, name: &LockName, claim: &ClaimDigest) -> Vec<u8> {
+        self.of_claim(name, "t:", claim)
+    }
+
+    /// The stored answer of an eviction request, in case the request is sent again.
+    pub(super) fn evicted(self, name: &LockName, request: u64) -> String {
+        self.of_bucket(name.bucket(), "v:", &format!("{request:016x}"))
+    }
+
+    /// The history of the data. `lua/recovery.lua` describes its fields, and also builds the fencing counters of all
+    /// buckets.
+    pub(super) fn node(self) -> String {
+        self.of_data("node")
+    }
+
+    /// The longest TTL in use, in milliseconds.
+    pub(super) fn longest_ttl(self) -> String {
+        self.of_data("ttl")
+    }
+
+    /// Exists while new grants must wait, on all processes.
+    pub(super) fn grace(self) -> String {
+        self.of_data("grace")
+    }
+
+    /// Written by a barrier, because the nodes of a cluster do not replicate published messages.
+    pub(super) fn barrier(self) -> String {
+        self.of_data("barrier")
+    }
+
+    fn of_claim(self, name: &LockName, kind: &str, claim: &ClaimDigest) -> Vec<u8> {
+        let kind = self.of_bucket(name.bucket(), kind, "");
+        [kind.as_bytes(), record::claim(claim)].concat()
+    }
+
+    fn of_data(self, kind: &str) -> String {
+        let tag = self.0.map_or(0, partitions::tag);
+        [prefix!(), "{", &tag.to_string(), "}:", kind].concat()
+    }
+
+    fn of_bucket(self, bucket: Bucket, kind: &str, rest: &str) -> String {
+        let tag = match self.0 {
+            None => bucket.index(),
+            Some(partition) => usize::from(partitions::tag(partition)),
+        };
+        [prefix!(), "{", &tag.to_string(), "}:", kind, rest].concat()
+    }
 }
 
 pub(super) fn wake_channel(process: &str) -> String {
@@ -114,20 +164,20 @@ pub(super) fn name_of(key: &[u8]) -> Option<LockName> {
     LockName::parse(rest[tag_end..].strip_prefix(b"}:l:")?).ok()
 }
 
-/// The channel on which processes announce losses and longest TTLs.
-pub(super) fn recovery_channel(database: u32) -> String {
-    format!(concat!(prefix!(), "recovery:{}"), database)
+/// The hash tag in the key of a lock's record.
+pub(super) fn tag_of(key: &[u8]) -> Option<u16> {
+    let rest = key.strip_prefix(concat!(prefix!(), "{").as_bytes())?;
+    let tag_end = rest.iter().position(|&byte| byte == b'}')?;
+    std::str::from_utf8(&rest[..tag_end]).ok()?.parse().ok()
 }
 
-/// The history of the data. `lua/recovery.lua` describes its fields, and also builds the fencing counters of all
-/// buckets.
-pub(super) const NODE: &str = concat!(prefix!(), "{0}:node");
-
-/// The longest TTL in use, in milliseconds.
-pub(super) const LONGEST_TTL: &str = concat!(prefix!(), "{0}:ttl");
-
-/// Exists while new grants must wait, on all processes.
-pub(super) const GRACE: &str = concat!(prefix!(), "{0}:grace");
+/// The channel on which processes announce losses and longest TTLs.
+pub(super) fn recovery_channel(database: u32, keys: Keys) -> String {
+    match keys.partition() {
+        None => format!(concat!(prefix!(), "recovery:{}"), database),
+        Some(partition) => format!(concat!(prefix!(), "recovery:{}:{}"), database, partition),
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -139,10 +189,12 @@ mod tests {
 
     #[test]
     fn the_layout_never_changes_under_the_same_version() {
-        assert_eq!(lock(&name("orders/42")), "lh:1:{41}:l:orders/42");
-        assert_eq!(fence(name("orders/42").bucket()), "lh:1:{41}:f");
+        let keys = Keys::default();
+        assert_eq!(keys.lock(&name("orders/42")), "lh:1:{41}:l:orders/42");
+        assert_eq!(keys.fence(name("orders/42").bucket()), "lh:1:{41}:f");
+        assert_eq!(keys.node(), "lh:1:{0}:node");
         assert_eq!(
-            ended(&name("a"), &ClaimDigest([65; ClaimDigest::LEN])),
+            keys.ended(&name("a"), &ClaimDigest([65; ClaimDigest::LEN])),
             [b"lh:1:{192}:e:".as_slice(), &[65; 16]].concat()
         );
     }
@@ -150,7 +202,7 @@ mod tests {
     #[test]
     fn a_name_can_be_read_from_its_key() {
         assert_eq!(
-            name_of(lock(&name("a:l:b")).as_bytes()),
+            name_of(Keys::default().lock(&name("a:l:b")).as_bytes()),
             Some(name("a:l:b"))
         );
         assert_eq!(name_of(b"lh:1:{41}:f"), None);

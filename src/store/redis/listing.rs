@@ -7,21 +7,27 @@ mod snapshots;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::select_all;
 use redis::Cmd;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 pub(super) use snapshots::Snapshots;
 use snapshots::{Found, Snapshot};
 
+use super::node::Node;
 use super::scripts::ScriptRequest;
+use super::topology::Topology;
 use super::views::{self, Scanned, Shifted};
-use super::{RedisStore, keys, scripts};
+use super::{RedisStore, keys, partitions, scripts};
 use crate::domain::{Listing, LockName, LockState, LockView, PageRoom};
 use crate::store::pace::Pace;
-use crate::store::{Deadlines, ListQuery, StoreError, StoreResult};
+use crate::store::{Deadlines, Fault, ListQuery, StoreError, StoreResult};
 
 /// How many keys one step of a scan visits; a step keeps Redis busy for less than half a millisecond.
 const SCAN_STEP: usize = 200;
+/// How often a scan begins anew because slots of a cluster have moved meanwhile.
+const ROUNDS_MAX: usize = 5;
 /// How many locks one step reads in full.
 const PAGE_STEP: usize = 32;
 /// Held locks are counted at most this often.
@@ -111,13 +117,18 @@ impl RedisStore {
         names: &[LockName],
         deadlines: Deadlines,
     ) -> Result<Vec<LockView>, StoreError> {
+        // Those of one node at a time; all of a cluster's partitions in between would keep the order waiting.
+        let number = self.number_for(&names[0]);
+        let same = names.iter().take_while(|it| self.number_for(it) == number);
+        let names = &names[..same.count()];
+        let node = &self.nodes[number];
         let request = ScriptRequest::new(&scripts::PAGE);
-        let locks: Vec<_> = names.iter().map(keys::lock).collect();
+        let locks: Vec<_> = names.iter().map(|name| node.keys.lock(name)).collect();
         let locks: Vec<_> = locks.iter().map(String::as_str).collect();
         let step = async {
             let command = |_| request.command(&locks);
             let read = |reply| views::page(reply, names);
-            let run = self.node.run(request, deadlines.of_step(), command, read);
+            let run = node.run(request, deadlines.of_step(), command, read);
             StoreResult::Ok(run.await?.answer)
         };
         self.pace.step(deadlines.end, step).await
@@ -131,6 +142,62 @@ impl RedisStore {
         deadlines: Deadlines,
         mut each: impl FnMut(&[u8]),
     ) -> Result<u64, StoreError> {
+        for _ in 0..ROUNDS_MAX {
+            let before = self.places(deadlines).await?;
+            let mut held = 0;
+            for number in &before.numbers {
+                let node = &self.nodes[*number];
+                held += self
+                    .scan_node(node, prefix, pace, deadlines, &mut each)
+                    .await?;
+            }
+            // A lock that has moved meanwhile may have been missed.
+            if self.places(deadlines).await?.is_like(&before) {
+                return Ok(held);
+            }
+        }
+        let detail = "slots of the cluster move again and again";
+        Err(StoreError::unavailable(Fault::Busy, detail))
+    }
+
+    /// The nodes that have keys: one for each primary of a cluster.
+    async fn places(&self, deadlines: Deadlines) -> Result<Places, StoreError> {
+        let Some(cluster) = &self.cluster else {
+            return Ok(Places {
+                numbers: vec![0],
+                topology: Arc::default(),
+            });
+        };
+        match timeout_at(deadlines.of_step(), cluster.refresh()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => return Err(failure.into_error(false)),
+            Err(_) => {
+                return Err(StoreError::unavailable(
+                    Fault::Timeout,
+                    "the nodes do not answer",
+                ));
+            }
+        }
+        let topology = cluster.topology();
+        if topology.homeless() > 0 {
+            let detail = "some locks have no primary";
+            return Err(StoreError::unavailable(Fault::Cluster, detail));
+        }
+        Ok(Places {
+            numbers: topology.representatives(),
+            topology,
+        })
+    }
+
+    /// The same of one node.
+    async fn scan_node(
+        &self,
+        node: &Node,
+        prefix: &str,
+        pace: &Pace,
+        deadlines: Deadlines,
+        each: &mut impl FnMut(&[u8]),
+    ) -> Result<u64, StoreError> {
         let pattern = keys::lock_pattern(prefix);
         let (mut cursor, mut held) = (0, 0);
         loop {
@@ -139,10 +206,12 @@ impl RedisStore {
                 let command = |_| {
                     let mut command = request.command(&[]);
                     command.arg(cursor).arg(&pattern).arg(SCAN_STEP);
+                    // One command reads keys of several slots only outside of a cluster.
+                    command.arg(u8::from(self.cluster.is_none()));
                     command
                 };
                 let deadline = deadlines.of_step();
-                let run = self.node.run(request, deadline, command, views::scanned);
+                let run = node.run(request, deadline, command, views::scanned);
                 StoreResult::Ok(run.await?.answer)
             };
             let scanned: Scanned = pace.step(deadlines.end, step).await?;
@@ -159,14 +228,23 @@ impl RedisStore {
     pub(super) async fn sweep_if_due(&self) {
         tokio::select! {
             biased;
-            () = self.node.recovery.went_back.notified() => {
-                if self.shift_locks().await.is_err() {
-                    self.node.recovery.went_back.notify_one();
+            number = self.went_back() => {
+                if self.shift_locks(&self.nodes[number]).await.is_err() {
+                    self.nodes[number].recovery.went_back.notify_one();
                 }
             }
             // Cancellation safety: an interrupted count starts anew the next time.
             () = self.count_if_due() => {}
         }
+    }
+
+    /// The number of a node whose clock was set back, once there is one.
+    async fn went_back(&self) -> usize {
+        let waiting = self
+            .nodes
+            .iter()
+            .map(|node| node.recovery.went_back.notified().boxed());
+        select_all(waiting).await.1
     }
 
     /// Counts the held locks if the last count is long enough ago.
@@ -192,7 +270,7 @@ impl RedisStore {
     }
 
     /// Corrects all locks after the clock of Redis was set back, even those without requests.
-    async fn shift_locks(&self) -> Result<(), StoreError> {
+    async fn shift_locks(&self, node: &Node) -> Result<(), StoreError> {
         let pattern = keys::lock_pattern("");
         let deadlines = deadlines_within(SWEEP_TIMEOUT);
         let mut cursor = 0;
@@ -203,9 +281,12 @@ impl RedisStore {
                 command.arg(cursor).arg(SHIFT_STEP).arg(&pattern);
                 command
             };
-            let step = self.shift_step(request, command, deadlines).await?;
+            let step = self.shift_step(node, request, command, deadlines).await?;
             for lock in step.shared {
-                self.shift_holders(&lock, deadlines).await?;
+                let tag = keys::tag_of(&lock).and_then(partitions::with_tag);
+                let number = tag.filter(|number| *number < self.nodes.len());
+                let node = number.map_or(node, |number| &self.nodes[number]);
+                self.shift_holders(node, &lock, deadlines).await?;
             }
             if step.next == 0 {
                 return Ok(());
@@ -214,7 +295,12 @@ impl RedisStore {
         }
     }
 
-    async fn shift_holders(&self, lock: &[u8], deadlines: Deadlines) -> Result<(), StoreError> {
+    async fn shift_holders(
+        &self,
+        node: &Node,
+        lock: &[u8],
+        deadlines: Deadlines,
+    ) -> Result<(), StoreError> {
         let mut cursor = 0;
         loop {
             let request = ScriptRequest::new(&scripts::SHIFT);
@@ -224,7 +310,7 @@ impl RedisStore {
                 command.arg(cursor).arg(SHIFT_STEP).arg("");
                 command
             };
-            let step = self.shift_step(request, command, deadlines).await?;
+            let step = self.shift_step(node, request, command, deadlines).await?;
             if step.next == 0 {
                 return Ok(());
             }
@@ -234,16 +320,31 @@ impl RedisStore {
 
     async fn shift_step(
         &self,
+        node: &Node,
         request: ScriptRequest,
         command: impl Fn(bool) -> Cmd,
         deadlines: Deadlines,
     ) -> Result<Shifted, StoreError> {
         let step = async {
             let deadline = deadlines.of_step();
-            let run = self.node.run(request, deadline, command, views::shifted);
+            let run = node.run(request, deadline, command, views::shifted);
             StoreResult::Ok(run.await?.answer)
         };
         self.pace.step(deadlines.end, step).await
+    }
+}
+
+/// Where locks are.
+struct Places {
+    numbers: Vec<usize>,
+    topology: Arc<Topology>,
+}
+
+impl Places {
+    /// Whether nothing has moved from one to the other.
+    fn is_like(&self, other: &Self) -> bool {
+        let both = [&self.topology, &other.topology];
+        both[0].has_same_owners(both[1]) && !both.iter().any(|it| it.is_moving())
     }
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::failure::Failure;
-use super::pool::Pool;
+use super::failure::{Failure, Redirection};
+use super::keys::Keys;
+use super::pool::{Connection, Pool};
 use super::probe;
 use super::pubsub::PubSub;
 use super::recovery::Recovery;
@@ -29,6 +30,7 @@ pub(super) const LOSSES_MAX: usize = 3;
 
 /// One Redis, as this process sees it.
 pub(super) struct Node {
+    pub(super) keys: Keys,
     pub(super) pool: Arc<Pool>,
     pub(super) recovery: Arc<Recovery>,
     pub(super) messages: Arc<PubSub>,
@@ -150,9 +152,15 @@ impl Node {
                 }
                 Err(failure) => failure,
             };
+            // The first try after a move knows where to go.
+            if failure.redirection.is_some() {
+                pause = Duration::ZERO;
+            }
             // A Redis without memory grants nothing either, and waiters cannot claim their reservations.
             let of_outages = [Fault::Io, Fault::Timeout, Fault::Busy, Fault::Full];
-            if of_outages.contains(&failure.fault) {
+            if failure.is_moving() {
+                self.recovery.outage.note_moving();
+            } else if of_outages.contains(&failure.fault) {
                 self.recovery.note_no_answer(began);
             }
             may_arrive |= failure.may_arrive();
@@ -181,10 +189,17 @@ impl Node {
         let mut connection = self.pool.get(deadline).await?;
         let command = command();
         let sending = request.send(connection.socket(), &command);
-        let answer = match timeout_at(deadline, sending).await {
+        let mut answer = match timeout_at(deadline, sending).await {
             Ok(answer) => answer.map_err(|error| Failure::of(&error)),
             Err(_) => Err(Failure::timed_out()),
         };
+        if let Err(failure) = &answer
+            && failure.redirection.is_some()
+        {
+            // Rare; boxed so that it does not enlarge every request.
+            answer =
+                Box::pin(self.redirected(request, deadline, &command, failure, &connection)).await;
+        }
         let value = answer.inspect_err(|failure| {
             // Another connection has the same rights, but may lead to another Redis.
             let is_doubtful = failure.may_be_done && failure.fault != Fault::Permission;
@@ -201,6 +216,33 @@ impl Node {
         match read(reply) {
             Ok(answer) => Ok((answer, connection.epoch)),
             Err(Malformed) => Err(Failure::corrupt("an answer that its script cannot give")),
+        }
+    }
+
+    /// Follows the redirection of a command that a node of a cluster refused: a slot that has moved is looked up by the
+    /// next try; keys that have arrived at another node already are there before their slot is.
+    async fn redirected(
+        &self,
+        request: ScriptRequest,
+        deadline: Instant,
+        command: &Cmd,
+        failure: &Failure,
+        connection: &Connection,
+    ) -> Result<Value, Failure> {
+        let Some(Redirection::Ask(endpoint)) = &failure.redirection else {
+            self.pool.connector().may_have_moved();
+            self.recovery.moved(connection.epoch);
+            return Err(failure.clone());
+        };
+        let connector = self.pool.connector();
+        let opening = timeout_at(deadline, connector.open_at(endpoint)).await;
+        let mut other = match opening {
+            Ok(opened) => opened.map_err(Failure::before_any_command)?,
+            Err(_) => return Err(Failure::timed_out().before_any_command()),
+        };
+        match timeout_at(deadline, request.send_asking(&mut other, command)).await {
+            Ok(answer) => answer.map_err(|error| Failure::of(&error).passing_if_moving()),
+            Err(_) => Err(Failure::timed_out()),
         }
     }
 }

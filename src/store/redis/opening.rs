@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio_util::task::AbortOnDropHandle;
 
-use super::RedisStore;
+use super::cluster::Cluster;
 use super::connector::Connector;
 use super::failure::Failure;
+use super::keys::Keys;
 use super::listing::Snapshots;
 use super::node::Node;
 use super::pool::Pool;
@@ -16,8 +17,8 @@ use super::probe;
 use super::pubsub::PubSub;
 use super::recovery::{FleetState, Recovery};
 use super::replication::Replication;
-use super::switches;
-use crate::config::{RedisAddress, RedisConfig, SentinelAddress};
+use super::{RedisStore, partitions, switches};
+use crate::config::{ClusterAddress, RedisAddress, RedisConfig, SentinelAddress};
 use crate::domain::Attempt;
 use crate::store::StoreError;
 use crate::store::pace::Pace;
@@ -33,13 +34,9 @@ impl RedisStore {
         config: &RedisConfig,
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
-        Self::over(
-            Connector::to(address, config),
-            address.database,
-            config,
-            lease_max,
-        )
-        .await
+        let connector = Connector::to(address, config).map_err(unusable)?;
+        let parts = Parts::new(address.database, 1, config, lease_max);
+        Self::over(parts.node(0, Keys::default(), connector), None, config).await
     }
 
     /// The same with the Redis that these Sentinels name.
@@ -51,54 +48,38 @@ impl RedisStore {
         config: &RedisConfig,
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
-        Self::over(
-            Connector::by(address, config),
-            address.database,
-            config,
-            lease_max,
-        )
-        .await
+        let connector = Connector::by(address, config).map_err(unusable)?;
+        let parts = Parts::new(address.database, 1, config, lease_max);
+        Self::over(parts.node(0, Keys::default(), connector), None, config).await
     }
 
-    async fn over(
-        connector: Result<Connector, Failure>,
-        database: u32,
+    /// The same with a Redis Cluster.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    pub async fn open_cluster(
+        address: &ClusterAddress,
         config: &RedisConfig,
         lease_max: Duration,
     ) -> Result<Self, StoreError> {
-        let connector = connector
-            .map_err(|failure| StoreError::unavailable(failure.fault, failure.explanation()))?;
-        let fleet = Arc::new(FleetState::new(config.check_interval));
-        let process = Attempt::random().0;
-        let messages = PubSub::new(process, database, Arc::clone(&fleet));
-        let messages = Arc::new(messages);
-        let fleet_of_switches = Arc::clone(&fleet);
-        let recovery = Recovery::new(config, lease_max, fleet, Arc::clone(&messages));
-        let recovery = Arc::new(recovery);
-        let pool = Pool::new(connector, config.connections, Arc::clone(&recovery));
-        let pool = Arc::new(pool);
-        let replication = Replication::new(config, &pool, &recovery);
-        let probing = probe::run(Arc::downgrade(&pool), Arc::clone(&recovery));
-        let listening = switches::run(pool.connector(), fleet_of_switches, Arc::downgrade(&pool));
-        let mut tasks = vec![
-            AbortOnDropHandle::new(tokio::spawn(probing)),
-            AbortOnDropHandle::new(tokio::spawn(listening)),
-        ];
-        if let Some(replication) = &replication {
-            let probing = Arc::clone(replication).probe();
-            tasks.push(AbortOnDropHandle::new(tokio::spawn(probing)));
-        }
-        let node = Node {
-            pool,
-            recovery,
-            messages,
-            replication,
-            _tasks: tasks,
-            mismatches: AtomicU64::new(0),
-            announcing: tokio::sync::Mutex::default(),
-        };
+        let (cluster, connectors) = Connector::within(address, config).map_err(unusable)?;
+        let parts = Parts::new(0, partitions::COUNT, config, lease_max);
+        let connectors = connectors.into_iter().enumerate();
+        let nodes = connectors.map(|(partition, connector)| {
+            let [node] = parts.node(partition, Keys::of_partition(partition), connector);
+            node
+        });
+        Self::over(nodes.collect::<Vec<_>>(), Some(cluster), config).await
+    }
+
+    async fn over(
+        nodes: impl Into<Box<[Node]>>,
+        cluster: Option<Arc<Cluster>>,
+        config: &RedisConfig,
+    ) -> Result<Self, StoreError> {
         let store = Self {
-            node,
+            nodes: nodes.into(),
+            cluster,
             last_health: Mutex::default(),
             check_interval: config.check_interval,
             pace: Pace::of_listings(),
@@ -113,9 +94,74 @@ impl RedisStore {
             return Err(StoreError::unavailable(failure.fault, failure.sentence()));
         }
         store.log_changes(&check);
-        match store.node.recovery.refusal() {
+        match store.refusal() {
             Some((fault, why)) => Err(StoreError::unavailable(fault, why)),
             None => Ok(store),
         }
     }
+}
+
+/// What the nodes of a store have in common.
+struct Parts<'a> {
+    fleets: Vec<Arc<FleetState>>,
+    messages: Arc<PubSub>,
+    config: &'a RedisConfig,
+    lease_max: Duration,
+}
+
+impl<'a> Parts<'a> {
+    fn new(database: u32, nodes: usize, config: &'a RedisConfig, lease_max: Duration) -> Self {
+        let fleet = || Arc::new(FleetState::new(config.check_interval));
+        let fleets: Vec<_> = (0..nodes).map(|_| fleet()).collect();
+        let process = Attempt::random().0;
+        let messages = PubSub::new(process, database, fleets.clone());
+        Self {
+            fleets,
+            messages: Arc::new(messages),
+            config,
+            lease_max,
+        }
+    }
+
+    fn node(&self, number: usize, keys: Keys, connector: Connector) -> [Node; 1] {
+        let (config, messages) = (self.config, Arc::clone(&self.messages));
+        let fleet = &self.fleets[number];
+        let recovery = Recovery::new(
+            config,
+            self.lease_max,
+            keys,
+            Arc::clone(fleet),
+            Arc::clone(&messages),
+        );
+        let recovery = Arc::new(recovery);
+        // The partitions of a cluster share their sockets.
+        let connections = keys.partition().map_or(config.connections, |_| 1);
+        let pool = Arc::new(Pool::new(connector, connections, Arc::clone(&recovery)));
+        let replication = Replication::new(config, keys, &pool, &recovery);
+        let probing = probe::run(Arc::downgrade(&pool), Arc::clone(&recovery));
+        let mut tasks = vec![AbortOnDropHandle::new(tokio::spawn(probing))];
+        if pool.connector().sentinels().is_some() {
+            let listening =
+                switches::run(pool.connector(), Arc::clone(fleet), Arc::downgrade(&pool));
+            tasks.push(AbortOnDropHandle::new(tokio::spawn(listening)));
+        }
+        if let Some(replication) = &replication {
+            let probing = Arc::clone(replication).probe();
+            tasks.push(AbortOnDropHandle::new(tokio::spawn(probing)));
+        }
+        [Node {
+            keys,
+            pool,
+            recovery,
+            messages,
+            replication,
+            _tasks: tasks,
+            mismatches: AtomicU64::new(0),
+            announcing: tokio::sync::Mutex::default(),
+        }]
+    }
+}
+
+fn unusable(failure: Failure) -> StoreError {
+    StoreError::unavailable(failure.fault, failure.explanation())
 }

@@ -17,7 +17,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::runtime;
 use tokio::time::{Instant, timeout_at};
 
-use super::connector::Connector;
+use super::connector::{Connector, Opened};
 use super::failure::{Failure, Fate};
 use super::recovery::Recovery;
 use crate::store::{Fault, PoolHealth};
@@ -171,6 +171,15 @@ impl Pool {
         }
     }
 
+    /// The same with a socket of its own, for commands that block it.
+    pub(super) async fn connect_alone(&self, deadline: Instant) -> Result<Connection, Failure> {
+        let opening = self.manager.noted(self.manager.connector.open_alone());
+        match timeout_at(deadline, opening).await {
+            Ok(opened) => opened,
+            Err(_) => Err(self.not_connected(NOT_IN_TIME)),
+        }
+    }
+
     /// Closes connections that will not be used again, because they may lead elsewhere than the address does now.
     /// Requests in flight finish on them.
     pub(super) fn sweep(&self) {
@@ -215,20 +224,57 @@ impl Connection {
 }
 
 impl Manager {
-    async fn open(&self) -> Result<Connection, Failure> {
-        let mut shared = self.connector.open().await?;
+    async fn verified(&self, opened: Result<Opened, Failure>) -> Result<Connection, Failure> {
+        let Opened {
+            mut shared,
+            server,
+            is_broken,
+        } = opened?;
         let deadline = Instant::now() + self.connector.timeout();
-        let verifying = timeout_at(deadline, self.recovery.verify(&mut shared)).await;
+        let verifying = timeout_at(deadline, self.recovery.verify(&mut shared, server)).await;
         let verified = verifying.unwrap_or_else(|_| {
             let timed_out = std::io::ErrorKind::TimedOut;
             Err(std::io::Error::from(timed_out).into())
         });
-        let epoch = verified.map_err(|error| Failure::of(&error).before_any_command())?;
-        Ok(Connection {
-            shared,
-            is_broken: Arc::default(),
-            epoch,
-        })
+        match verified {
+            Ok(epoch) => Ok(Connection {
+                shared,
+                is_broken,
+                epoch,
+            }),
+            Err(error) => {
+                let failure = Failure::of(&error).before_any_command();
+                // An answer says nothing against the socket, which the partitions of a cluster share.
+                let is_answered = failure.redirection.is_some() || failure.is_moving();
+                if !is_answered && failure.fault != Fault::Permission {
+                    is_broken.store(true, Ordering::Relaxed);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    async fn noted(
+        &self,
+        opening: impl Future<Output = Result<Opened, Failure>>,
+    ) -> Result<Connection, Failure> {
+        let began = Instant::now();
+        let opened = self.verified(opening.await).await;
+        match &opened {
+            Ok(_) => self.recovery.note_connected(),
+            Err(failure) => {
+                if failure.redirection.is_some() || failure.fault == Fault::Cluster {
+                    self.connector.may_have_moved();
+                }
+                // The slot of a partition is on its way: existing connections lead to where it still is.
+                if !failure.is_moving() {
+                    self.recovery.note_not_connected(began);
+                }
+            }
+        }
+        let refusal = opened.as_ref().err().filter(|failure| !failure.is_moving());
+        *self.refusal.lock().expect(UNPOISONED) = refusal.cloned();
+        opened
     }
 }
 
@@ -237,14 +283,7 @@ impl ManageConnection for Manager {
     type Error = Failure;
 
     async fn connect(&self) -> Result<Connection, Failure> {
-        let began = Instant::now();
-        let opened = self.open().await;
-        match &opened {
-            Ok(_) => self.recovery.note_connected(),
-            Err(_) => self.recovery.note_not_connected(began),
-        }
-        *self.refusal.lock().expect(UNPOISONED) = opened.as_ref().err().cloned();
-        opened
+        self.noted(self.connector.open()).await
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), Failure> {

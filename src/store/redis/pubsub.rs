@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Msg, RedisError, RedisResult};
+use redis::{Cmd, RedisError, RedisResult};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::events::{self, DemandSource, EventDemand};
-use super::keys;
+use super::events::{DemandSource, EventDemand};
+use super::keys::{self, Keys};
 use super::pool::Pool;
 use super::recovery::FleetState;
 use super::subscriber::Subscriber;
@@ -40,8 +40,14 @@ pub(super) struct PubSubShared {
     pub(super) watch: String,
     pub(super) evictions: String,
     pub(super) releases: String,
-    pub(super) recovery: String,
-    fleet: Arc<FleetState>,
+    database: u32,
+    /// What is known of the histories of the data: of one, or of each partition of a cluster.
+    pub(super) fleets: Vec<Arc<FleetState>>,
+    /// The channels of announcements about them, in the same order.
+    pub(super) recovery: Vec<String>,
+    /// Which of them must be verified, because another process has found out something.
+    pub(super) unverified: Vec<AtomicBool>,
+    may_have_others: Arc<AtomicBool>,
     /// When the current subscription connection was opened.
     pub(super) connected_at: Mutex<Option<Instant>>,
     /// The subscription connection leads elsewhere than those of the requests.
@@ -66,7 +72,13 @@ pub(super) struct EventDelivery {
 }
 
 impl PubSub {
-    pub(super) fn new(process: u64, database: u32, fleet: Arc<FleetState>) -> Self {
+    /// For the histories of the partitions of a cluster, in their order, or for the only one.
+    pub(super) fn new(process: u64, database: u32, fleets: Vec<Arc<FleetState>>) -> Self {
+        let keys = |partition| match fleets.len() {
+            1 => Keys::default(),
+            _ => Keys::of_partition(partition),
+        };
+        let recovery = (0..fleets.len()).map(|it| keys::recovery_channel(database, keys(it)));
         let process = format!("{process:016x}");
         let shared = PubSubShared {
             wake: keys::wake_channel(&process),
@@ -76,8 +88,11 @@ impl PubSub {
             watch: keys::watch_channel(database),
             evictions: keys::evictions_channel(database),
             releases: keys::releases_channel(database),
-            recovery: keys::recovery_channel(database),
-            fleet,
+            recovery: recovery.collect(),
+            database,
+            unverified: fleets.iter().map(|_| AtomicBool::new(false)).collect(),
+            fleets,
+            may_have_others: Arc::new(AtomicBool::new(true)),
             connected_at: Mutex::new(None),
             reconnect: Notify::new(),
             verify: Notify::new(),
@@ -137,9 +152,14 @@ impl PubSub {
         }
     }
 
-    /// The channel of announcements about losses and longest TTLs.
-    pub(super) fn recovery_channel(&self) -> &str {
-        &self.shared.recovery
+    /// The channel of announcements about losses and longest TTLs of the data under these keys.
+    pub(super) fn recovery_channel(&self, keys: Keys) -> String {
+        keys::recovery_channel(self.shared.database, keys)
+    }
+
+    /// Whether there may be other processes, as far as this one has counted.
+    pub(super) fn may_have_others(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.shared.may_have_others)
     }
 
     /// The channel to which only this process subscribes.
@@ -148,13 +168,13 @@ impl PubSub {
     }
 
     /// Starts to receive messages, for as long as this lives.
-    pub(super) fn set_listener(&self, pool: &Arc<Pool>, listener: Arc<dyn Listener>) {
+    pub(super) fn set_listener(&self, pools: &[&Arc<Pool>], listener: Arc<dyn Listener>) {
         self.shared.demand.set_source(DemandSource::Interrupted);
         let subscriber = Subscriber {
             shared: Arc::clone(&self.shared),
-            connector: pool.connector(),
-            // The pool refers to this object, and must not be kept alive by it.
-            pool: Arc::downgrade(pool),
+            connectors: pools.iter().map(|pool| pool.connector()).collect(),
+            // The pools refer to this object, and must not be kept alive by it.
+            pools: pools.iter().map(|pool| Arc::downgrade(pool)).collect(),
             listener: Arc::clone(&listener),
         };
         let task = tokio::spawn(async move { subscriber.run().await });
@@ -198,6 +218,13 @@ impl PubSub {
     /// The result of a health check sent at `sent_at`: how many processes receive events, and how many subscribe
     /// to this process's own channel.
     pub(super) fn on_health_check(&self, sent_at: Instant, subscribers: u64, listeners: u64) {
+        if self.shared.is_cluster() {
+            // A node counts only its own subscribers.
+            if subscribers > 0 {
+                self.shared.demand.announced();
+            }
+            return;
+        }
         let connected_at = *self.shared.connected_at.lock().expect(UNPOISONED);
         if listeners == 0 && connected_at.is_some_and(|at| at < sent_at) {
             // The address leads to another Redis now.
@@ -206,7 +233,22 @@ impl PubSub {
         self.shared.demand.counted(sent_at, subscribers);
     }
 
-    /// Redis lost data: leases have ended without an event.
+    /// This many processes are subscribed to events and to announcements, by counts on all nodes of a cluster that were
+    /// requested at `sent_at`.
+    pub(super) fn on_count(&self, sent_at: Instant, watchers: u64, others: u64) {
+        self.shared.demand.counted(sent_at, watchers);
+        self.shared
+            .may_have_others
+            .store(others > 0, Ordering::Relaxed);
+    }
+
+    /// The channels whose subscribers are counted on all nodes of a cluster: that of events, and one to which every
+    /// process subscribes.
+    pub(super) fn counted_channels(&self) -> [&str; 2] {
+        [&self.shared.events, &self.shared.recovery[0]]
+    }
+
+    /// Redis lost data, or a node joined that may not have passed on messages: events may be missing.
     pub(super) fn data_lost(&self) {
         self.shared.interrupt_delivery();
     }
@@ -263,12 +305,6 @@ impl PubSub {
     }
 }
 
-/// Reads a claim and its lock.
-fn claim_on(payload: &[u8]) -> Option<(LockName, ClaimDigest)> {
-    let (claim, name) = payload.split_first_chunk()?;
-    Some((LockName::parse(name).ok()?, ClaimDigest(*claim)))
-}
-
 /// Marks a wait for `is_sure`. If the wait ends early, it records a gap.
 struct Unsure<'a>(&'a watch::Sender<EventDelivery>);
 
@@ -280,41 +316,9 @@ impl Drop for Unsure<'_> {
 }
 
 impl PubSubShared {
-    pub(super) fn dispatch(&self, message: &Msg, listener: &dyn Listener) {
-        let (channel, payload) = (message.get_channel_name(), message.get_payload_bytes());
-        if channel == self.wake {
-            if let Ok(name) = LockName::parse(payload) {
-                listener.reserved(&name);
-            } else if let Some((name, claim)) = payload.strip_prefix(b"\0").and_then(claim_on) {
-                listener.dequeued(&name, claim);
-            }
-        } else if channel == self.events {
-            // Until all processes know that this one wants events again, delivery may have gaps; `events_lost` covers
-            // them.
-            if !self.delivery.borrow().is_sure {
-                return;
-            }
-            if let Some(event) = std::str::from_utf8(payload).ok().and_then(events::parse) {
-                listener.event(event);
-            }
-        } else if channel == self.evictions {
-            if let Ok(name) = LockName::parse(payload) {
-                listener.evicted(&name);
-            }
-        } else if channel == self.releases {
-            if let Some((name, claim)) = claim_on(payload) {
-                listener.released(&name, claim);
-            }
-        } else if channel == self.watch {
-            self.demand.announced();
-        } else if channel == self.recovery {
-            self.fleet.on_message(payload);
-            if payload == b"verify" {
-                self.verify.notify_one();
-            }
-        } else if channel == keys::CLOCK_CHANNEL && self.fleet.is_news_of_clock(payload) {
-            self.verify.notify_one();
-        }
+    /// Whether the store is a cluster, whose nodes pass messages on to each other.
+    pub(super) fn is_cluster(&self) -> bool {
+        self.fleets.len() > 1
     }
 
     /// Messages are lost until the next connection.

@@ -8,6 +8,7 @@
 //! the whole fleet: see `lua/recovery.lua`.
 
 mod clock;
+mod contact;
 mod fleet;
 mod longest_ttl;
 mod outage;
@@ -24,10 +25,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::info::ServerInfo;
+use super::keys::Keys;
 use super::pubsub::PubSub;
 use super::reply::Reply;
+use super::scripts;
 use super::scripts::ScriptRequest;
-use super::{keys, scripts};
 use crate::config::RedisConfig;
 use crate::domain::{Bucket, Fence};
 use crate::store::{Fault, Finding};
@@ -48,6 +50,13 @@ pub(super) struct Recovery {
     fleet: Arc<FleetState>,
     pub(super) time: RedisTime,
     pub(super) outage: Outage,
+    /// What the data of this history are kept under.
+    keys: Keys,
+    /// The channel of announcements about losses and longest TTLs.
+    channel: String,
+    /// Whether other processes may know more about data of which the store and this process know nothing. They are
+    /// counted by a store whose nodes cannot.
+    may_have_others: Arc<AtomicBool>,
     accepted_policy: Option<String>,
     grace_on_empty_start: Duration,
     known: Mutex<KnownData>,
@@ -74,15 +83,19 @@ struct KnownData {
 }
 
 impl Recovery {
-    /// Knows nothing of the store yet. `lease_max` is the longest lease that any process of the fleet may have granted.
+    /// Knows nothing of the data under these keys yet. `lease_max` is the longest lease that any process of the fleet may have granted.
     pub(super) fn new(
         config: &RedisConfig,
         lease_max: Duration,
+        keys: Keys,
         fleet: Arc<FleetState>,
         messages: Arc<PubSub>,
     ) -> Self {
         let wait = config.grace_on_empty_start.then_some(lease_max);
         Self {
+            channel: messages.recovery_channel(keys),
+            may_have_others: messages.may_have_others(),
+            keys,
             messages,
             fleet,
             time: RedisTime::new(),
@@ -92,14 +105,17 @@ impl Recovery {
             known: Mutex::default(),
             is_refused: AtomicBool::new(false),
             went_back: Notify::new(),
-            last_fences: (0..Bucket::COUNT).map(|_| AtomicU64::new(0)).collect(),
+            last_fences: (0..keys.counters()).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
-    /// Checks the Redis behind a connection before anything else is sent on it. Returns the connection epoch that it
-    /// belongs to.
-    pub(super) async fn verify(&self, connection: &mut MultiplexedConnection) -> RedisResult<u64> {
-        let server = ServerInfo::read(connection).await?;
+    /// Checks the data behind a connection before anything else is sent on it, whose Redis has just reported this about
+    /// itself. Returns the connection epoch that it belongs to.
+    pub(super) async fn verify(
+        &self,
+        connection: &mut MultiplexedConnection,
+        server: ServerInfo,
+    ) -> RedisResult<u64> {
         if !server.runs_scripts() {
             // So nothing is granted.
             self.is_refused.store(true, Ordering::Relaxed);
@@ -132,7 +148,9 @@ impl Recovery {
         server: &ServerInfo,
     ) -> RedisResult<Option<u64>> {
         let request = ScriptRequest::new(&scripts::RECOVERY);
-        let node = [keys::NODE, keys::LONGEST_TTL, keys::GRACE];
+        let keys = self.keys;
+        let node = [keys.node(), keys.longest_ttl(), keys.grace()];
+        let node = node.each_ref().map(String::as_str);
         let used_ms = self.fleet.longest_ttl.used_ms();
         let sent_at = Instant::now();
         let mut command = request.command(&node);
@@ -157,9 +175,14 @@ impl Recovery {
             .arg(self.fleet.settle.as_millis() as u64)
             .arg(self.grace_on_empty_start.as_millis() as u64)
             .arg(self.messages.events_channel())
-            .arg(self.messages.recovery_channel())
+            .arg(&self.channel)
             .arg(self.messages.wake_channel())
-            .arg(self.fleet.clock.unset_us(sent_at));
+            .arg(self.fleet.clock.unset_us(sent_at))
+            .arg(&server.in_cluster.own_id)
+            .arg(&server.replid)
+            .arg(&server.in_cluster.primaries)
+            .arg(u8::from(self.may_have_others.load(Ordering::Relaxed)))
+            .arg(keys.only_tag());
         let value = request.send(connection, &command).await?;
         let answered_at = Instant::now();
         let answer = Reply::to(request.id, value).and_then(|reply| RecoveryReply::read(reply).ok());
@@ -276,58 +299,6 @@ impl Recovery {
         }
     }
 
-    /// Notes that Redis did not answer a request that began at `since`.
-    pub(super) fn note_no_answer(&self, since: Instant) {
-        self.outage.note_no_answer(since);
-    }
-
-    /// Notes that Redis has answered a request that began at `since`.
-    pub(super) fn note_answer(&self, since: Instant) {
-        self.outage.note_answer(since);
-    }
-
-    /// Notes that a connection was opened, and that the Redis behind it was verified.
-    pub(super) fn note_connected(&self) {
-        self.outage.note_connected();
-        self.outage.end();
-    }
-
-    /// Notes that no connection could be opened. The existing ones may lead to another Redis than the address does now.
-    pub(super) fn note_not_connected(&self, since: Instant) {
-        self.outage.note_not_connected(since);
-        if self.outage.is_unverifiable(since) {
-            self.fleet.renew_connections();
-        }
-    }
-
-    /// After a long outage, connections from before are not used: only opening a new one shows whether all processes
-    /// were cut off.
-    pub(super) fn renew_if_long_away(&self) {
-        if self.outage.distrusts() {
-            self.fleet.renew_connections();
-        }
-    }
-
-    /// Whether silent waiters may be passed over: Redis had no recent outage, so they could have polled.
-    pub(super) fn passes_over(&self) -> bool {
-        !self.outage.is_recent()
-    }
-
-    /// Whether Redis's clock was set back, if it showed this time in the answer to a request sent at `sent_at`.
-    pub(super) fn is_behind(&self, redis_us: u64, sent_at: Instant) -> bool {
-        redis_us < self.fleet.clock.earliest_us(sent_at)
-    }
-
-    /// Whether Redis's clock was set forward, if it shows this time now.
-    pub(super) fn is_ahead(&self, redis_us: u64) -> bool {
-        redis_us > self.fleet.clock.latest_us(Instant::now())
-    }
-
-    /// By how much Redis's clock was set since the first contact, in milliseconds.
-    pub(super) fn clock_shift_ms(&self) -> i64 {
-        self.fleet.clock.shift_ms()
-    }
-
     /// Notes that a lease with this TTL is about to be reported. Returns whether the other processes know of leases
     /// this long; if not, it must be announced first.
     pub(super) fn use_ttl(&self, ttl: Duration) -> bool {
@@ -343,14 +314,14 @@ impl Recovery {
     /// A grant was made in this bucket, over a connection of this epoch.
     pub(super) fn granted(&self, bucket: Bucket, fence: Fence, epoch: u64) {
         if epoch == self.epoch() {
-            self.last_fences[bucket.index()].fetch_max(fence.get(), Ordering::AcqRel);
+            self.last_fences[self.counter(bucket)].fetch_max(fence.get(), Ordering::AcqRel);
         }
     }
 
     /// The last known counter of a bucket, in the form of the scripts: a fencing token, or the negated epoch if this
     /// process has seen none.
     pub(super) fn last_fence(&self, bucket: Bucket) -> i64 {
-        let fence = self.last_fences[bucket.index()].load(Ordering::Acquire);
+        let fence = self.last_fences[self.counter(bucket)].load(Ordering::Acquire);
         let epoch = self.data_epoch();
         // A fence of an earlier epoch may have been noted a moment too late.
         if fence > epoch {
@@ -358,6 +329,27 @@ impl Recovery {
         } else {
             -epoch.cast_signed()
         }
+    }
+
+    fn counter(&self, bucket: Bucket) -> usize {
+        bucket.index() % self.last_fences.len()
+    }
+
+    /// The channel of announcements about losses and longest TTLs.
+    pub(super) fn channel(&self) -> &str {
+        &self.channel
+    }
+
+    /// Connections may lead elsewhere than before, as far as a request over a connection of this epoch has found out.
+    pub(super) fn moved(&self, epoch: u64) {
+        if epoch == self.epoch() {
+            self.fleet.renew_connections();
+        }
+    }
+
+    /// Whether the history is that of a partition of a cluster.
+    pub(super) fn is_of_cluster(&self) -> bool {
+        self.keys.partition().is_some()
     }
 
     /// The epoch of the data.

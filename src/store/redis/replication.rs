@@ -9,7 +9,7 @@
 //!
 //! A `WAIT` behind the script itself would not do. A replay writes nothing, and since Redis 7.2 a `WAIT` after it does
 //! not wait for the grant that it repeats, which came over another connection. The message needs no memory, and no
-//! append-only file has it.
+//! append-only file has it. The nodes of a cluster do not replicate messages, so a key is written there instead.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::failure::{Failure, Fate};
-use super::keys;
+use super::keys::{self, Keys};
 use super::pool::{Connection, Pool};
 use super::recovery::Recovery;
 use crate::config::RedisConfig;
@@ -34,6 +34,9 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// back.
 const PROBE_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long the key of a barrier is kept.
+const BARRIER_KEPT_MS: u64 = 60_000;
+
 const UNPOISONED: &str = "nobody panics while holding it";
 
 /// Asks whether the replicas have what this process has written.
@@ -43,6 +46,7 @@ pub(super) struct Replication {
     timeout: Duration,
     pool: Arc<Pool>,
     recovery: Arc<Recovery>,
+    keys: Keys,
     /// The number of the last barrier that began. Changed by the owner of `last` alone.
     begun: AtomicU64,
     /// Held during a barrier, so that there is one at a time. The requests that wait for it share the next one.
@@ -66,6 +70,7 @@ impl Replication {
     /// None if no replica has to confirm.
     pub(super) fn new(
         config: &RedisConfig,
+        keys: Keys,
         pool: &Arc<Pool>,
         recovery: &Arc<Recovery>,
     ) -> Option<Arc<Self>> {
@@ -74,6 +79,7 @@ impl Replication {
         (replicas > 0).then(|| {
             Arc::new(Self {
                 replicas,
+                keys,
                 timeout: config.wait_timeout,
                 pool: Arc::clone(pool),
                 recovery: Arc::clone(recovery),
@@ -190,7 +196,11 @@ impl Replication {
             return (self.outcome_of(confirmed, &connection), Some(connection));
         }
         // The former connection may have been closed while it was idle, or by a failover.
-        let mut connection = match self.pool.connect(Instant::now() + CONNECT_WITHIN).await {
+        let mut connection = match self
+            .pool
+            .connect_alone(Instant::now() + CONNECT_WITHIN)
+            .await
+        {
             Ok(connection) => connection,
             Err(failure) => return (Err(failure), None),
         };
@@ -204,11 +214,14 @@ impl Replication {
     async fn count(&self, connection: &mut Connection) -> Result<u64, Failure> {
         let timeout_ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
         let mut barrier = redis::pipe();
-        barrier
-            .cmd("PUBLISH")
-            .arg(keys::BARRIER_CHANNEL)
-            .arg("")
-            .ignore();
+        match self.keys.partition() {
+            None => barrier.cmd("PUBLISH").arg(keys::BARRIER_CHANNEL).arg(""),
+            Some(_) => {
+                let barrier = barrier.cmd("SET").arg(self.keys.barrier()).arg("");
+                barrier.arg("PX").arg(BARRIER_KEPT_MS)
+            }
+        }
+        .ignore();
         barrier.cmd("WAIT").arg(self.replicas).arg(timeout_ms);
         let asking = barrier.query_async(connection.socket());
         let give_up = Instant::now() + self.timeout + ANSWER_WITHIN;

@@ -7,14 +7,15 @@ use tokio::time::{Instant, timeout_at};
 
 use super::decode::{AcquireReply, ClosedFor, ReleaseReply};
 use super::node::Node;
+use super::operations::no_answer;
 use super::reply::Reply;
+use super::scripts;
 use super::scripts::ScriptRequest;
-use super::{RedisStore, keys, scripts};
 use crate::domain::{
     Acquired, Attempt, Claim, GrantKind, Holder, Lease, Refused, Released, Renewed, Rollback,
     Ticket, Timestamp, Waiting,
 };
-use crate::store::{Fault, LockStore, StoreError, StoreResult};
+use crate::store::{Fault, StoreError, StoreResult};
 
 impl Node {
     /// Makes the answer of an acquire ready to be reported. None if it shows that data were lost; nothing was granted
@@ -36,6 +37,7 @@ impl Node {
                     .await?;
                 Ok(Some(acquired))
             }
+            AcquireReply::Asked(_) => Err(no_answer()),
             AcquireReply::Recovering => Ok(Some(Acquired::Refused(Refused::Recovering {
                 retry_in: self.recovery.grace_left().unwrap_or_default(),
             }))),
@@ -187,7 +189,7 @@ impl Node {
         let mut connection = connected.map_err(|failure| failure.into_error(true))?;
         let announcing = async {
             let verify = redis::cmd("PUBLISH")
-                .arg(self.messages.recovery_channel())
+                .arg(self.recovery.channel())
                 .arg("verify")
                 .to_owned();
             // Redis may answer a moment before it sends a published message; then it answers the next command later.
@@ -273,7 +275,7 @@ impl Node {
         let send = async |channel| {
             let request = ScriptRequest::new(&scripts::ANNOUNCE);
             let command = |_| {
-                let mut command = request.command(&[keys::NODE, keys::LONGEST_TTL]);
+                let mut command = request.command(&[&self.keys.node(), &self.keys.longest_ttl()]);
                 command.arg(epoch).arg(ttl.as_millis() as u64).arg(channel);
                 command
             };
@@ -283,7 +285,7 @@ impl Node {
         };
         // Redis may answer a moment before it sends a published message, and may be killed in between. When it answers
         // the next command, the messages have been sent.
-        Ok(send(self.messages.recovery_channel()).await? && send("").await?)
+        Ok(send(self.recovery.channel()).await? && send("").await?)
     }
 
     /// A ticket whose end does not depend on steps of Redis's clock.
@@ -297,7 +299,7 @@ impl Node {
     }
 }
 
-impl RedisStore {
+impl Node {
     /// The answer to a request of which an earlier try may still arrive. A granted claim keeps its locks; a waiting
     /// claim is rolled back when its wait is over; after any other answer, nothing may be granted any more.
     pub(super) async fn unless_late(

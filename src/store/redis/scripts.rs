@@ -77,6 +77,20 @@ impl ScriptRequest {
         }
     }
 
+    /// The same to a node of a cluster that does not have the slot of the keys yet, but the keys.
+    pub(super) async fn send_asking(
+        self,
+        connection: &mut MultiplexedConnection,
+        command: &Cmd,
+    ) -> RedisResult<Value> {
+        let mut asking = redis::pipe();
+        asking.cmd("ASKING").ignore();
+        // The node may not know the script yet, and each command needs a permission of its own.
+        asking.add_command(self.with_text(command));
+        let (answer,) = asking.query_async(connection).await?;
+        Ok(answer)
+    }
+
     fn with_text(self, command: &Cmd) -> Cmd {
         let mut with_text = redis::cmd("EVAL");
         with_text.arg(&self.script.source);

@@ -113,11 +113,16 @@ impl Sentinels {
             return Err(too_few(answers.len(), failures));
         }
         let all_answer = answers.len() == total(&answers);
-        let latest = answers.into_values().max_by_key(|answer| answer.epoch);
-        match latest.filter(|answer| self.is_latest(answer.epoch, all_answer)) {
-            Some(answer) => Ok(answer.primary),
-            None => Err(outdated(&failures)),
+        let latest_epoch = answers.values().map(|answer| answer.epoch).max();
+        if !latest_epoch.is_some_and(|epoch| self.is_latest(epoch, all_answer)) {
+            return Err(outdated(&failures));
         }
+        elected(answers.into_values()).ok_or_else(|| {
+            let detail = "the Sentinels disagree about the primary";
+            Failure::new(Fault::Io, Fate::NotDone, detail)
+                .because("equally many of its Sentinels name different primaries")
+                .passing()
+        })
     }
 
     /// Asks these Sentinels. Returns why some do not answer.
@@ -233,6 +238,25 @@ fn total(answers: &HashMap<String, SentinelAnswer>) -> usize {
     known.max().unwrap_or(0)
 }
 
+/// The primary of the latest configuration. A Sentinel that was set up for another Redis may name that one with the same
+/// epoch, so the most votes count; none if two have equally many.
+fn elected(answers: impl Iterator<Item = SentinelAnswer>) -> Option<Endpoint> {
+    let mut votes: BTreeMap<(u64, Endpoint), usize> = BTreeMap::new();
+    for answer in answers {
+        *votes.entry((answer.epoch, answer.primary)).or_default() += 1;
+    }
+    let latest = votes.keys().map(|(epoch, _)| *epoch).max()?;
+    let mut votes: Vec<_> = votes
+        .into_iter()
+        .filter(|((epoch, _), _)| *epoch == latest)
+        .map(|((_, primary), count)| (count, primary))
+        .collect();
+    votes.sort();
+    let (most, primary) = votes.pop()?;
+    let is_tie = votes.last().is_some_and(|(count, _)| *count == most);
+    (!is_tie).then_some(primary)
+}
+
 /// The Sentinels that answer know only earlier failovers than one that answered before.
 fn outdated(failures: &[Failure]) -> Failure {
     let details: Vec<&str> = failures.iter().map(|it| it.detail.as_str()).collect();
@@ -308,6 +332,28 @@ mod tests {
             sentinels.is_latest(0, true),
             "none of them knows a later one"
         );
+    }
+
+    #[test]
+    fn of_primaries_with_the_same_epoch_the_one_that_most_sentinels_name_counts() {
+        let named = |ports: &[(u64, u16)]| {
+            let answers = ports.iter().map(|(epoch, port)| SentinelAnswer {
+                id: String::new(),
+                epoch: *epoch,
+                primary: (String::new(), *port),
+                others: Vec::new(),
+            });
+            elected(answers).map(|(_, port)| port)
+        };
+        assert_eq!(named(&[(0, 1), (0, 2), (0, 1)]), Some(1));
+        assert_eq!(named(&[(0, 2), (0, 1), (0, 1)]), Some(1));
+        assert_eq!(named(&[(0, 1), (0, 2)]), None);
+        assert_eq!(
+            named(&[(0, 1), (0, 1), (1, 2)]),
+            Some(2),
+            "a later failover"
+        );
+        assert_eq!(named(&[]), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::{Fuse, FusedFuture};
+use futures_util::future::{Fuse, FusedFuture, join_all};
 use futures_util::{FutureExt, StreamExt};
 use redis::aio::{PubSub, PubSubSink};
 use redis::{Cmd, FromRedisValue, RedisError, RedisResult};
@@ -35,8 +35,9 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 /// The state of the receiving task.
 pub(super) struct Subscriber {
     pub(super) shared: Arc<PubSubShared>,
-    pub(super) connector: Arc<Connector>,
-    pub(super) pool: Weak<Pool>,
+    /// To the only Redis, or to the primary of each partition of a cluster.
+    pub(super) connectors: Vec<Arc<Connector>>,
+    pub(super) pools: Vec<Weak<Pool>>,
     pub(super) listener: Arc<dyn Listener>,
 }
 
@@ -70,8 +71,10 @@ impl Subscriber {
     }
 
     async fn connect(&self) -> Result<PubSub, Failure> {
-        let pubsub = self.connector.open_pubsub().await?;
-        match timeout(self.connector.timeout(), self.subscribed(pubsub)).await {
+        // Every node of a cluster passes on all messages, so the next attempt may try another one.
+        let connector = &self.connectors[fastrand::usize(..self.connectors.len())];
+        let pubsub = connector.open_pubsub().await?;
+        match timeout(connector.timeout(), self.subscribed(pubsub)).await {
             Ok(subscribed) => subscribed.map_err(|error| Failure::of(&error)),
             Err(_) => Err(Failure::timed_out()),
         }
@@ -83,7 +86,7 @@ impl Subscriber {
         pubsub.subscribe(&self.shared.evictions).await?;
         pubsub.subscribe(&self.shared.releases).await?;
         pubsub.subscribe(keys::CLOCK_CHANNEL).await?;
-        pubsub.subscribe(&self.shared.recovery).await?;
+        pubsub.subscribe(self.shared.recovery.as_slice()).await?;
         Ok(pubsub)
     }
 
@@ -147,12 +150,12 @@ impl Subscriber {
     /// Checks Redis at once: what was found may be gone by the next request, such as a step of the clock that was
     /// corrected.
     fn verify(&self) -> JoinHandle<()> {
-        let pool = Weak::clone(&self.pool);
+        let numbers = self.shared.take_unverified().into_iter();
+        let pools: Vec<_> = numbers.filter_map(|it| self.pools[it].upgrade()).collect();
         tokio::spawn(async move {
-            if let Some(pool) = pool.upgrade() {
-                // If Redis is unreachable, the next connection checks it.
-                let _ = pool.connect(Instant::now() + COMMAND_TIMEOUT).await;
-            }
+            let deadline = Instant::now() + COMMAND_TIMEOUT;
+            // If Redis is unreachable, the next connection checks it.
+            join_all(pools.iter().map(|pool| pool.connect(deadline))).await;
         })
     }
 
@@ -192,6 +195,10 @@ impl Subscriber {
 
     /// Counts the processes that wanted events before this one subscribed. If that fails, the next health check does.
     async fn count(&self) {
+        if self.shared.is_cluster() {
+            // The health checks count on all nodes.
+            return;
+        }
         let count = redis::cmd("PUBSUB")
             .arg("NUMSUB")
             .arg(&self.shared.events)
@@ -204,7 +211,8 @@ impl Subscriber {
     /// Runs a command over a connection of the operations. Also returns when it was sent; none without an answer.
     async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Option<(Instant, RedisResult<T>)> {
         let deadline = Instant::now() + COMMAND_TIMEOUT;
-        let mut connection = self.pool.upgrade()?.get(deadline).await.ok()?;
+        let pool = self.pools[fastrand::usize(..self.pools.len())].upgrade()?;
+        let mut connection = pool.get(deadline).await.ok()?;
         let sent_at = Instant::now();
         let answer = timeout_at(deadline, command.query_async(connection.socket())).await;
         // Anything but an answer of Redis itself leaves the connection doubtful.

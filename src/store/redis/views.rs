@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::decode::{lease, mode, state};
+use super::leases::{lease, mode, state};
 use super::reply::{InTime, Malformed, Reply};
 use crate::domain::{HeadWaiter, Holder, LockName, LockState, LockView, Owner, Queue, Timestamp};
 

@@ -5,6 +5,7 @@
 
 mod answers;
 mod claims;
+mod on_cluster;
 mod operations;
 mod waiter;
 
@@ -22,6 +23,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::certificates::Authority;
+use super::cluster::BorrowedCluster;
 use super::recording_listener::RecordingListener;
 use super::redis_server::{Persistence, RedisOptions, RedisServer};
 use super::sentinels::Sentinels;
@@ -60,6 +62,8 @@ pub(crate) struct Fixture {
     store: Arc<dyn LockStore>,
     listener: Arc<RecordingListener>,
     redis: Option<FixtureRedis>,
+    /// The cluster of the store; `redis` is its first node.
+    cluster: Option<BorrowedCluster>,
     /// The directory of the store, removed with the fixture.
     directory: Option<TempDir>,
 }
@@ -218,7 +222,10 @@ impl Fixture {
 
     /// Another process on the same Redis.
     pub(crate) async fn another_process(&self) -> Self {
-        Self::on_redis(self.redis_behind()).await
+        match &self.cluster {
+            None => Self::on_redis(self.redis_behind()).await,
+            Some(borrowed) => Self::on_cluster(borrowed.clone()).await,
+        }
     }
 
     async fn on_redis(redis: FixtureRedis) -> Self {
@@ -235,6 +242,7 @@ impl Fixture {
             store,
             listener,
             redis,
+            cluster: None,
             directory: None,
         }
     }
@@ -266,6 +274,19 @@ impl Fixture {
 
     /// What this process has received, after all messages published so far have arrived.
     pub(crate) async fn received(&self) -> &RecordingListener {
+        if let Some(borrowed) = &self.cluster {
+            // The messages of one node arrive in order.
+            for node in &borrowed.cluster().nodes {
+                let last = fresh_name();
+                let words = ["PUBLISH", "lh:1:evictions:0", last.as_str()];
+                node.command(&words).await;
+                eventually("a message arrives", async || {
+                    (self.listener.evictions_of(&last) > 0).then_some(())
+                })
+                .await;
+            }
+            return &self.listener;
+        }
         // The messages to one process arrive in order. So once the reservation of an otherwise unused lock has arrived,
         // all earlier messages have. Evicted, because the answer to a release may carry the reservation instead.
         let last = claim();
@@ -307,6 +328,10 @@ impl Fixture {
         let Some(redis) = self.redis else {
             return self.advance(TOMBSTONE_TTL).await;
         };
+        if let Some(borrowed) = &self.cluster {
+            // Those of other locks would have expired, too.
+            return borrowed.cluster().delete("lh:1:{*}:e:*").await;
+        }
         let tombstones = format!("lh:1:{{{}}}:e:*", name.bucket().index());
         for key in redis.server.keys(redis.database, &tombstones).await {
             let expire = [b"DEL", &key[..]];

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::config::{RedisAddress, RedisConfig, RedisTls, SentinelAddress, WaitingConfig};
+use leasehold::config::{
+    ClusterAddress, RedisAddress, RedisConfig, RedisTls, SentinelAddress, WaitingConfig,
+};
 use leasehold::service::LockService;
 use leasehold::service::metrics::LockMetrics;
 use leasehold::store::redis::RedisStore;
@@ -66,6 +68,15 @@ pub(crate) async fn sentinel_store(
     config: &RedisConfig,
 ) -> Result<Arc<dyn LockStore>, StoreError> {
     let store = RedisStore::open_by_sentinels(address, config, LEASE_MAX).await?;
+    Ok(Arc::new(store))
+}
+
+/// Opens the store of a Redis Cluster.
+pub(crate) async fn cluster_store(
+    address: &ClusterAddress,
+    config: &RedisConfig,
+) -> Result<Arc<dyn LockStore>, StoreError> {
+    let store = RedisStore::open_cluster(address, config, LEASE_MAX).await?;
     Ok(Arc::new(store))
 }
 

@@ -1,6 +1,6 @@
 -- Grants locks to a claim, all or none, or returns why not; enqueues a claim that waits.
 -- KEYS: for each lock: lock_key, fence, ended, ticket
--- ARGV: kept_ms, not_after, for each lock: record_head, last_fence_seen, at the end: queue_request, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat
+-- ARGV: kept_ms, not_after, for each lock: record_head, last_fence_seen, at the end: queue_request, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat, total
 -- Returns: attempt, code, then by code: 1 granted: now_ms and for each lock fence, acquired_ms, until_ms, ms that an
 --   expired lease was held before or ''; 2 re-entered, 3 replayed: now_ms, ms that a lock stays taken or closed without
 --   further operations, and the leases; 4 blocked: now_ms and the conflicts; 5 waiting: sequence, until_ms, ms until
@@ -8,7 +8,9 @@
 --   the lock, mark; 7 recovering; 8 a fencing counter regressed; 9 a fencing counter is exhausted; 10 the attempt was
 --   withdrawn; 11 the claim has other parameters, 12 it holds shared: number; 13 another limit: number, limit; 14 too
 --   many waiters: number, how many; 15 the wait has expired; 16 it came too late, and nothing was done: now_us; 17 the
---   client has retried elsewhere since.
+--   client has retried elsewhere since; 18 nothing is in the way of a waiting claim that is to be granted later: as 5;
+--   19 other claims that are to be granted later: sequence of its ticket or '', now_ms and the conflicts; 20 it could
+--   be replayed: 1 if another attempt has received it, else 0.
 --   The fast path packs its answer, because a table costs Redis as much as a command: 1 granted: the record, which
 --   begins so; 3 replayed, 4 blocked by one holder: now_ms, its record
 -- include: clock

@@ -25,7 +25,7 @@ for number, lock in ipairs(locks) do
     lock.ticket = ticket
     if ticket then
         waited_for, ticket_sequence = waited_for or number, ticket_sequence or ticket.sequence
-        if ticket.limit ~= limit or ticket.permits ~= tonumber(permits) or ticket.count ~= count or ticket.sequence ~= ticket_sequence then
+        if ticket.limit ~= limit or ticket.permits ~= tonumber(permits) or ticket.count ~= total or ticket.sequence ~= ticket_sequence then
             return { attempt, CLAIM_MISMATCH, waited_for }
         end
         sequence, is_new, tickets = sequence or ticket.sequence, false, tickets + 1

@@ -13,7 +13,7 @@ local function is_queued()
     local sequence
     for number = 1, count do
         local ticket = ticket_of(read(KEYS[number * 4 - 3]), claim_on(number))
-        if not ticket or ticket.count ~= count or sequence and sequence ~= ticket.sequence then
+        if not ticket or ticket.count ~= total or sequence and sequence ~= ticket.sequence then
             return false
         end
         sequence = ticket.sequence
@@ -37,7 +37,7 @@ end
 local held, was_acknowledged = 0, true
 for number = 1, count do
     local lock = read(KEYS[number * 4 - 3])
-    lock.passes_over = may_grant == '1'
+    lock.passes_over = may_grant == '1' or may_grant == '3'
     lock.fence, lock.ended = KEYS[number * 4 - 2], KEYS[number * 4 - 1]
     lock.claim, lock.last_fence_seen = claim_on(number), ARGV[2 + number * 2]
     locks[number] = lock
@@ -138,5 +138,5 @@ local function replay()
     return answer
 end
 if held == count then
-    return replay_refusal() or replay()
+    return replay_refusal() or is_asked and { attempt, HOLDS, was_acknowledged and 1 or 0 } or replay()
 end

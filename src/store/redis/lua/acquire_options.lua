@@ -1,5 +1,5 @@
 -- Part of acquire.lua: the options of a claim, and a fast path for a claim with options.
-local queue_request, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat =
+local queue_request, may_grant, limit, permits, is_fair, hold_count, max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over, is_repeat, total =
     unpack(ARGV, 3 + #KEYS / 2)
 queue_request = queue_request or ''
 if not may_grant then
@@ -7,6 +7,12 @@ if not may_grant then
     may_grant, limit, permits, is_fair, hold_count = '1', '', '1', '1', '1'
     max_hold_ms, min_hold_ms, lock_delay_ms, metadata, channel, takes_over = '', '', '', '', '', '0'
 end
+
+-- Whether the claim is granted later, if at all, because it has locks in other partitions of a cluster, too; and how many
+-- it has in all.
+local is_asked = may_grant >= '3'
+total = tonumber(total) or #KEYS / 4
+is_repeat = is_repeat == '1'
 
 -- Attempt and owner are the same for all locks.
 local function record_head(number, from, to)

@@ -14,7 +14,7 @@ local function note_last(lock, sequence_text)
     end
 end
 
-if wait and (first_block or may_grant == '0') then
+if wait and (first_block or may_grant == '0' or is_asked) then
     if is_new then
         sequence = now_us
         for number, lock in ipairs(locks) do
@@ -43,7 +43,7 @@ if wait and (first_block or may_grant == '0') then
             asked_us = string.format('%.0f', lock.ticket.asked_us)
         end
         call('SET', ticket_key(lock, lock.claim), string.format('%s %s %s %s %s %s %s',
-            sequence_text, limit == '' and '-' or limit, permits, count, wait.process, asked_us, owner), 'PX', wait.keep_ms)
+            sequence_text, limit == '' and '-' or limit, permits, total, wait.process, asked_us, owner), 'PX', wait.keep_ms)
         if call('ZADD', process_queue, sequence_text, lock.claim) == 1 and wait.sequence ~= '' and not is_elsewhere then
             was_lost = 1
         end
@@ -63,18 +63,22 @@ if wait and (first_block or may_grant == '0') then
                 position, length = before + 1, all
             end
         end
-        if lock.admits and lock.is_first and first_block then
+        if lock.admits and lock.is_first and (first_block or is_asked) then
             -- It waits for another lock meanwhile; keep this one for it.
             reserve_for(lock, wait.process, wait.liveness_ms - OUTAGE_MS)
         elseif may_grant ~= '0' then
             reserve(lock)
         end
     end
-    return { attempt, WAITING, sequence_text, until_ms, recheck_in_ms or '', position, length, was_lost }
+    return { attempt, not first_block and is_asked and ADMITTED or WAITING, sequence_text, until_ms, recheck_in_ms or '', position, length, was_lost }
 end
 
-if first_block then
+-- What is in the way of a claim that does not wait.
+local function describe_conflicts()
     local answer = { attempt, BLOCKED, now_ms }
+    if is_asked then
+        answer = { attempt, ASKED, ticket_sequence and string.format('%.0f', ticket_sequence) or '', now_ms }
+    end
     for number, lock in ipairs(locks) do
         if lock.is_blocking then
             if lock.admits then
@@ -84,6 +88,10 @@ if first_block then
         end
     end
     return answer
+end
+
+if first_block or is_asked then
+    return describe_conflicts()
 end
 if may_grant == '0' then
     return { attempt, RECOVERING }

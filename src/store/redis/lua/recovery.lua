@@ -1,25 +1,27 @@
 -- Compares what a process knows about the data with the data themselves; begins a new epoch where leases may be lost.
 -- KEYS: node, longest_ttl, grace
--- ARGV: request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms, settle_ms, empty_start_ms, events, recovery, wake, unset_us
+-- ARGV: request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms, settle_ms, empty_start_ms, events, recovery, wake, unset_us, node_id, replid, primaries, others, only_tag
 -- Returns: request, now_us, epoch, whether it begins now, revision, longest TTL in ms, ms that new grants still wait,
 --   subscribers of the channel of events, subscribers of the caller's own channel, 1 or 0: whether the user may count
 --   them, 1 if the clock was set back since the last check of the data, else 0
 -- include: clock
 local node, longest_ttl, grace = KEYS[1], KEYS[2], KEYS[3]
 local request, run_id, is_durable, promoted_from, known_epoch, known_revision, is_lost, was_away, used_ttl_ms, known_ttl_ms,
-    settle_ms, empty_start_ms, events, recovery, wake, unset_us =
+    settle_ms, empty_start_ms, events, recovery, wake, unset_us, node_id, replid, primaries, others, only_tag =
     ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10],
-    ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16]
+    ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16], ARGV[17], ARGV[18], ARGV[19], ARGV[20], ARGV[21]
 
 -- The node is a hash without expiry: epoch, when this history of the data began (µs); run_id, the last Redis process
 -- seen; promoted_from, whose replica that was, if any; durable, whether every acknowledged write was on disk then and
--- there was no replica; revision, the number of checks of the data; and looked_ms, the time of the last one.
+-- there was no replica; revision, the number of checks of the data; and looked_ms, the time of the last one. In a
+-- cluster, where each partition has such a history, also node_id and replid, the node and the replication id of the
+-- primary that had the slot.
 -- The fencing counter of a bucket that was never used in an epoch is the negated epoch. So a counter that is missing,
 -- or that names another epoch, shows a loss to every script that grants.
 -- If a process returns that could not reach Redis, and none has checked for AWAY_MS, all were cut off: Redis may have
 -- forgotten the waiters, and grants nothing for POLL_AGAIN_MS, so that they can poll. Else only that process was cut off.
 
-local data = call('HMGET', node, 'epoch', 'run_id', 'durable', 'revision', 'promoted_from', 'looked_ms')
+local data = call('HMGET', node, 'epoch', 'run_id', 'durable', 'revision', 'promoted_from', 'looked_ms', 'node_id', 'replid')
 local epoch, longest_ms = data[1], tonumber(call('GET', longest_ttl) or 0)
 local subscribers = redis.pcall('PUBSUB', 'NUMSUB', events, recovery, wake)
 local may_count = 1
@@ -27,8 +29,20 @@ if subscribers.err then
     -- Without the right to count them, assume one each.
     may_count, subscribers = 0, { events, 1, recovery, 1, wake, 1 }
 end
+if node_id ~= '' then
+    -- A node counts only the subscribers of its own; the process has counted those of all nodes.
+    subscribers = { events, subscribers[2], recovery, tonumber(others), wake, 1 }
+end
 local used_ms, known_ms, settle = tonumber(used_ttl_ms), tonumber(known_ttl_ms), tonumber(settle_ms)
 local is_known, is_same = known_epoch ~= '', known_epoch == epoch
+
+-- Whether the slot has moved here with all data: from another primary, which is one still, and of which this one was no
+-- replica.
+local function has_moved()
+    local former, former_replid = data[7], data[8]
+    return former and former ~= node_id and promoted_from ~= former_replid
+        and string.find(' ' .. primaries .. ' ', ' ' .. former .. ' ', 1, true)
+end
 
 -- Whether a new epoch begins, and how long new grants then wait.
 local function detect_loss()
@@ -36,7 +50,7 @@ local function detect_loss()
     if not epoch and not is_known and longest_ms == 0 then
         -- A new store, as far as this process knows. Connected processes may know more, and get time to report it.
         wait_ms = math.max(tonumber(empty_start_ms), subscribers[4] > 0 and settle or 0)
-    elseif epoch and (data[2] ~= run_id or promoted_from ~= '' and promoted_from ~= data[5]) then
+    elseif epoch and (data[2] ~= run_id or promoted_from ~= '' and promoted_from ~= data[5]) and not has_moved() then
         -- After a restart the data are complete if they were on disk before, are now, and no replica can have taken
         -- over.
         begins = not (data[3] == '1' and is_durable == '1' and promoted_from == '')
@@ -62,7 +76,10 @@ local function begin_epoch()
     local later_than = math.max(tonumber(epoch) or 0, tonumber(known_epoch) or 0, tonumber(unset_us))
     epoch = string.format('%.0f', math.max(now_us, later_than + 1))
     local counters, missing = {}, {}
-    for bucket = 1, BUCKETS do
+    if only_tag ~= '' then
+        counters[1] = string.format(FENCE_KEY_FORMAT, only_tag)
+    end
+    for bucket = 1, only_tag == '' and BUCKETS or 0 do
         counters[bucket] = string.format(FENCE_KEY_FORMAT, bucket - 1)
     end
     for bucket, last in ipairs(redis.call('MGET', unpack(counters))) do
@@ -105,6 +122,9 @@ end
 if begins or data[2] ~= run_id or data[3] ~= is_durable or data[5] ~= promoted_from then
     call('HSET', node, 'run_id', run_id, 'durable', is_durable, 'promoted_from', promoted_from)
 end
+if node_id ~= '' and (data[7] ~= node_id or data[8] ~= replid) then
+    call('HSET', node, 'node_id', node_id, 'replid', replid)
+end
 local revision = math.max(tonumber(known_revision), tonumber(data[4] or 0)) + 1
 local went_back = (tonumber(data[6]) or 0) > now_ms + CLOCK_STEP_MIN_MS and 1 or 0
 if was_away == '1' and now_ms - (tonumber(data[6]) or 0) >= AWAY_MS then
@@ -115,7 +135,8 @@ redis.pcall('HSET', node, 'revision', revision, 'looked_ms', now_ms)
 local left_ms, had_left_ms = extend_grace(wait_ms)
 -- A difference by rounding need not be announced.
 if begins or wait_ms > had_left_ms + 2 then
-    redis.pcall('PUBLISH', recovery, 'verify')
+    -- The message may reach the caller much later in a cluster; it has checked the data already.
+    redis.pcall('PUBLISH', recovery, node_id ~= '' and 'verify ' .. wake or 'verify')
 end
 if begins then
     used_ms = math.max(used_ms, known_ms, longest_ms)

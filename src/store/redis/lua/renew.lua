@@ -1,10 +1,10 @@
 -- Extends leases, all or none; never creates one. May change an exclusive lease to shared.
 -- KEYS: for each lock: lock_key
--- ARGV: not_after, for each lock: caller, at the end: ttl_ms, mode, limit, permits, channel, rollback_right, is_repeat
+-- ARGV: not_after, for each lock: caller, at the end: ttl_ms, mode, limit, permits, channel, rollback_right, is_repeat, is_check
 -- Returns: request, code, then by code: 1 extended: now_ms, and for each lock ms that were left, ms that the lock stays
 --   taken or closed without further operations, the lease; 0 not the holder: number of the lock and mark of each that
 --   is not held; 11 the claim has other parameters, 12 it holds shared: number; 16 it came too late, and nothing was
---   done: now_us.
+--   done: now_us; 21 the caller only asked whether it could renew them, and it could.
 --   The fast path packs its answer: 1 extended: now_ms, ms that were left, the record
 -- include: clock
 local not_after = ARGV[1]
@@ -48,8 +48,8 @@ local function caller(number, from, to)
     return string.sub(ARGV[1 + number], from, to)
 end
 local request = caller(1, 1, 8)
-local ttl_ms, mode, limit, permits, channel, rollback_right, is_repeat = unpack(ARGV, #KEYS + 2)
-ttl_ms, mode, channel, rollback_right = ttl_ms or '', mode or '', channel or '', rollback_right or ''
+local ttl_ms, mode, limit, permits, channel, rollback_right, is_repeat, is_check = unpack(ARGV, #KEYS + 2)
+ttl_ms, mode, channel, rollback_right, is_repeat = ttl_ms or '', mode or '', channel or '', rollback_right or '', is_repeat == '1'
 
 -- Extends a lease. From now on no attempt may roll the grant back, or the same as before (r).
 local function extend(lease)
@@ -62,7 +62,7 @@ end
 
 -- Fast path: the claim holds the lock exclusively and keeps it so, no process wants events, and no request was
 -- repeated.
-local record = #KEYS == 1 and mode == '' and channel == '' and not is_repeat and call('MGET', unpack(KEYS))[1]
+local record = #KEYS == 1 and mode == '' and channel == '' and not is_repeat and not is_check and call('MGET', unpack(KEYS))[1]
 if record and string.sub(record, 10, 25) == caller(1, 9, 24) then
     local lease = unpack_lease(KEYS[1], record)
     local left_ms = lease.until_ms - now_ms
@@ -101,6 +101,8 @@ for number, lock in ipairs(locks) do
         end
     end
 end
+
+if is_check then return { request, RENEWABLE } end
 
 -- Turns an exclusive lease into a shared one. The queue stays with the lock.
 local function downgrade(lock, lease)

@@ -1,18 +1,22 @@
 -- Finds locks that are held or waited for, a bounded number of keys at a time.
 -- KEYS:
--- ARGV: request, cursor, pattern, count
+-- ARGV: request, cursor, pattern, count, reads_at_once
 -- Returns: request, us that it took, next cursor ('0' at the end), how many of the locks visited are held, then the
 --   keys found
 -- include: clock state
-local request, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local request, cursor, pattern, count, reads_at_once = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)
 local keys, held = found[2], 0
 local answer = { request, 0, found[1], 0 }
 -- MGET returns nil for a hash, where GET would fail.
-local records = keys[1] and call('MGET', unpack(keys)) or {}
+local records = keys[1] and reads_at_once == '1' and call('MGET', unpack(keys)) or {}
 for index, key in ipairs(keys) do
-    local lease = records[index] and unpack_lease(key, records[index])
+    local record = records[index]
+    if reads_at_once ~= '1' then
+        record = call('MGET', key)[1]
+    end
+    local lease = record and unpack_lease(key, record)
     local lock = lease and {} or call('HMGET', key, 's', 'w')
     local is_held, is_waited_for = lease and lease.until_ms > now_ms, lease and lease.options.last or lock[2]
     if lock[1] then

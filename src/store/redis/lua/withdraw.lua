@@ -34,7 +34,7 @@ local function end_turn(lease)
         return false
     end
     local is_granted_to = from == 1
-    if is_close == '0' and not is_granted_to and not (has_right and string.sub(turns, from - 8, from - 1) == CLOSED_ATTEMPT) then
+    if is_close ~= '1' and not is_granted_to and not (has_right and string.sub(turns, from - 8, from - 1) == CLOSED_ATTEMPT) then
         undo_turn(lease, turns, from)
         return false
     end
@@ -84,10 +84,10 @@ for number = 1, #KEYS / 2 do
     end
     -- One attempt may send several requests: a late one must not be granted what was rolled back.
     local mark = call('GET', ended) or MARK_OPEN
-    if is_close == '0' and string.find(mark, '^[23]') and string.sub(mark, 2, 9) == attempt then
+    if is_close ~= '1' and string.find(mark, '^[23]') and string.sub(mark, 2, 9) == attempt then
         mark = forget_expired(lock, mark)
     end
-    if string.sub(mark, 1, 1) == MARK_OPEN and not string.find(mark, attempt, 2, true) then
+    if is_close ~= '2' and string.sub(mark, 1, 1) == MARK_OPEN and not string.find(mark, attempt, 2, true) then
         local attempts = string.sub(mark, 2) .. attempt
         -- DEL first: it is allowed when memory is full, and a script that has written may keep writing.
         call('DEL', ended)

@@ -66,6 +66,12 @@ impl Outage {
         }
     }
 
+    /// Notes that a request could not be executed because the slot of its keys is on its way. Other requests can, so that
+    /// is no outage; but waiters may have to poll again.
+    pub(in crate::store::redis) fn note_moving(&self) {
+        self.prolong(Instant::now());
+    }
+
     /// Notes that no connection could be opened since `since`. That is no outage while other connections work: Redis may
     /// have reached its `maxclients`.
     pub(super) fn note_not_connected(&self, since: Instant) {

@@ -24,8 +24,8 @@ fn recovery() -> Recovery {
         wait_timeout: SECOND,
     };
     let fleet = Arc::new(FleetState::new(config.check_interval));
-    let messages = Arc::new(PubSub::new(1, 0, Arc::clone(&fleet)));
-    Recovery::new(&config, SECOND * 3600, fleet, messages)
+    let messages = Arc::new(PubSub::new(1, 0, vec![Arc::clone(&fleet)]));
+    Recovery::new(&config, SECOND * 3600, Keys::default(), fleet, messages)
 }
 
 /// An answer this long after the beginning of `EPOCH`.

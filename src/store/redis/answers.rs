@@ -1,0 +1,200 @@
+//! What the partitions of a cluster answer to a claim on locks of several of them, taken together.
+
+use super::operations::Asked;
+use crate::domain::{
+    Acquired, AnswerRoom, Claim, Conflict, ConflictKind, GrantKind, Granted, LockName, LockNames,
+    Mismatch, Position, Refused, Waiting,
+};
+
+/// A lease that was granted less than this long ago may be one of several that its claim is just being granted.
+const NEW_MS: u64 = 100;
+
+/// What the partitions answer to a claim.
+#[derive(Default)]
+pub(super) struct Answers {
+    /// The locks that the claim does not hold.
+    not_held: Vec<LockName>,
+    /// Whether it holds some that a client has received.
+    holds: bool,
+    /// Of each partition the first lock, and the sequence number of the place that the claim has.
+    tickets: Vec<(LockName, Option<u64>)>,
+    pub(super) waiting: Option<Waiting>,
+    pub(super) conflicts: Vec<Conflict>,
+    /// Whether a lock is not free.
+    pub(super) is_blocked: bool,
+    /// The answer that ends the matter, and its rank: the smallest counts.
+    pub(super) decided: Option<(u8, Acquired)>,
+}
+
+/// Whether a lock was granted so lately that its claim may have yet to be granted others.
+pub(super) fn is_new(conflict: &Conflict) -> bool {
+    let ConflictKind::Holders(holders) = &conflict.by else {
+        return false;
+    };
+    holders.listed.iter().any(|holder| {
+        let left_ms = u64::try_from(holder.expires_in.as_millis()).unwrap_or(u64::MAX);
+        let now_ms = holder.expires_at.unix_ms().saturating_sub(left_ms);
+        now_ms.saturating_sub(holder.acquired_at.unix_ms()) < NEW_MS
+    })
+}
+
+impl Answers {
+    pub(super) fn add(&mut self, names: &LockNames, asked: Asked) {
+        match asked {
+            Asked::Holds { is_acknowledged } => {
+                self.holds |= is_acknowledged;
+                return;
+            }
+            Asked::Queued(waiting) => self.wait(waiting),
+            Asked::Open { ticket, conflicts } => {
+                let first = names.first().cloned();
+                self.tickets.extend(first.map(|name| (name, ticket)));
+                self.block(conflicts);
+            }
+            Asked::Answered(Acquired::Waiting(waiting)) => {
+                self.is_blocked = true;
+                self.wait(waiting);
+            }
+            Asked::Answered(Acquired::Refused(Refused::Blocked(conflicts))) => {
+                self.block(conflicts);
+            }
+            Asked::Answered(answer) => self.decide(answer),
+        }
+        self.not_held.extend(names.iter().cloned());
+    }
+
+    fn decide(&mut self, answer: Acquired) {
+        let rank = match &answer {
+            Acquired::Refused(Refused::Ended(_)) => 0,
+            Acquired::Refused(Refused::Mismatched(_)) => 1,
+            Acquired::Refused(Refused::Recovering { .. }) => 3,
+            Acquired::Granted(_)
+            | Acquired::Waiting(_)
+            | Acquired::Superseded
+            | Acquired::WaitExpired
+            | Acquired::Refused(Refused::Blocked(_) | Refused::TooManyWaiters { .. }) => 2,
+        };
+        let is_before = |(other_rank, other): &(u8, Acquired)| {
+            (rank, name_in(&answer)) < (*other_rank, name_in(other))
+        };
+        if self.decided.as_ref().is_none_or(is_before) {
+            self.decided = Some((rank, answer));
+        }
+    }
+
+    /// The answer that ends the matter, if there is one: some lock cannot be granted, or the claim is another one.
+    pub(super) fn end(&mut self, claim: &Claim, waits: bool) -> Option<Acquired> {
+        match self.decided.take() {
+            // A partition that recovers keeps a waiting claim in its queues.
+            Some((_, Acquired::Refused(Refused::Recovering { .. }))) if waits => {
+                self.is_blocked = true;
+            }
+            Some((_, answer)) => return Some(answer),
+            None => {}
+        }
+        let is_missing = |name: &&LockName| self.not_held.contains(name);
+        let stray = match self.holds {
+            true => claim.names.iter().find(is_missing),
+            false => self.stray_place(),
+        };
+        let name = stray?.clone();
+        Some(Acquired::Refused(Refused::Mismatched(Mismatch::Claim {
+            name,
+        })))
+    }
+
+    /// A lock on which the claim has a place that it does not have on all of its locks.
+    fn stray_place(&self) -> Option<&LockName> {
+        let mut places = self.tickets.iter().map(|(_, ticket)| ticket);
+        let first = places.next()?;
+        if places.all(|ticket| ticket == first) {
+            return None;
+        }
+        let with_place = self.tickets.iter().filter(|(_, ticket)| ticket.is_some());
+        with_place.map(|(name, _)| name).min()
+    }
+
+    fn block(&mut self, conflicts: Vec<Conflict>) {
+        self.is_blocked |= !conflicts.is_empty();
+        self.conflicts.extend(conflicts);
+    }
+
+    fn wait(&mut self, also: Waiting) {
+        let Some(waiting) = self.waiting else {
+            self.waiting = Some(also);
+            return;
+        };
+        let soonest = waiting.recheck_in.into_iter().chain(also.recheck_in).min();
+        self.waiting = Some(Waiting {
+            ticket: waiting.ticket,
+            recheck_in: soonest,
+            position: later(waiting.position, also.position),
+            // The other partitions are asked with the ticket of the first, so that they find a place restored that is new.
+            restored: waiting.restored,
+            has_ambiguous_attempt: waiting.has_ambiguous_attempt || also.has_ambiguous_attempt,
+        });
+    }
+}
+
+/// The lock because of which a claim is refused for good.
+fn name_in(answer: &Acquired) -> Option<&LockName> {
+    match answer {
+        Acquired::Refused(Refused::Ended(not_held)) => Some(&not_held.name),
+        Acquired::Refused(Refused::Mismatched(mismatch)) => Some(name_of(mismatch)),
+        Acquired::Refused(Refused::TooManyWaiters { name, .. }) => Some(name),
+        Acquired::Granted(_)
+        | Acquired::Waiting(_)
+        | Acquired::Superseded
+        | Acquired::WaitExpired
+        | Acquired::Refused(Refused::Blocked(_) | Refused::Recovering { .. }) => None,
+    }
+}
+
+/// The lock on which a claim has other parameters.
+pub(super) fn name_of(mismatch: &Mismatch) -> &LockName {
+    match mismatch {
+        Mismatch::Claim { name } | Mismatch::Upgrade { name } | Mismatch::Limit { name, .. } => {
+            name
+        }
+    }
+}
+
+/// The worse one of two positions; the first if both are the same.
+pub(super) fn later(one: Option<Position>, other: Option<Position>) -> Option<Position> {
+    other.into_iter().chain(one).max_by_key(|it| it.position)
+}
+
+/// The conflicts in the order of names, with as many of their holders as one answer lists.
+pub(super) fn listed(claim: &Claim, mut conflicts: Vec<Conflict>) -> Vec<Conflict> {
+    conflicts.sort_by(|one, other| one.name.cmp(&other.name));
+    let mut room = AnswerRoom::for_locks(claim.names.len());
+    for conflict in &mut conflicts {
+        if let ConflictKind::Holders(holders) = &mut conflict.by {
+            let listed = std::mem::take(&mut holders.listed);
+            holders.listed = room.take(listed.into_iter());
+        }
+    }
+    conflicts
+}
+
+/// One grant of all locks, in the order of names.
+pub(super) fn merged(claim: &Claim, parts: Vec<(LockNames, Granted)>) -> Granted {
+    let kinds = parts.iter().map(|(_, granted)| granted.kind);
+    let kind = [GrantKind::New, GrantKind::Reentered]
+        .into_iter()
+        .find(|kind| kinds.clone().any(|it| it == *kind))
+        .unwrap_or(GrantKind::Replayed);
+    let mut leases = Vec::with_capacity(claim.names.len());
+    let mut expired = Vec::new();
+    for (names, granted) in parts {
+        leases.extend(names.iter().cloned().zip(granted.leases));
+        expired.extend(granted.expired);
+    }
+    leases.sort_by(|(one, _), (other, _)| one.cmp(other));
+    expired.sort_by(|one, other| one.name.cmp(&other.name));
+    Granted {
+        kind,
+        leases: leases.into_iter().map(|(_, lease)| lease).collect(),
+        expired,
+    }
+}

@@ -1,0 +1,321 @@
+//! Which primaries a Redis Cluster has, which of them has each partition, and the sockets to them.
+//!
+//! All nodes are asked again whenever something shows that the slots may have moved, and with every check of the store.
+//! Of two answers about a slot the one with the later configuration counts. An outdated one costs a round trip: a node
+//! executes no command for a slot that it does not have.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use redis::RedisConnectionInfo;
+use redis::aio::MultiplexedConnection;
+use tokio::runtime;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::failure::{Failure, Fate};
+use super::info::ServerInfo;
+use super::nodes::{self, NodeLine};
+use super::partitions;
+use super::topology::Topology;
+use super::transport::{Endpoint, Transport};
+use crate::config::ClusterAddress;
+use crate::store::Fault;
+
+/// How long a node may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the others may take once one has answered: one of them may know a later configuration.
+const LAST_ANSWERS_WITHIN: Duration = Duration::from_millis(50);
+/// The least time between two rounds of questions.
+const ASK_PAUSE: Duration = Duration::from_millis(50);
+/// How long what a server reports about itself is used for the partitions that are verified at the same time.
+const REPORT_USED_FOR: Duration = Duration::from_millis(100);
+
+const UNPOISONED: &str = "nobody panics while holding it";
+
+/// The cluster as this process knows it.
+pub(super) struct Cluster {
+    seeds: Vec<Endpoint>,
+    transport: Arc<Transport>,
+    settings: RedisConnectionInfo,
+    /// The most sockets to each node, for each runtime.
+    sockets_max: usize,
+    topology: RwLock<Arc<Topology>>,
+    /// Whether slots may have moved since the topology was read.
+    is_outdated: AtomicBool,
+    /// Whether primaries have joined or left since somebody asked.
+    has_new_primaries: AtomicBool,
+    /// Held during a round of questions.
+    last_round: tokio::sync::Mutex<LastRound>,
+    sockets: Mutex<HashMap<SocketKey, Arc<tokio::sync::Mutex<SocketState>>>>,
+}
+
+/// Runtime, node and number. A socket is driven by the runtime that opened it.
+type SocketKey = (runtime::Id, Endpoint, usize);
+
+struct LastRound {
+    began: Instant,
+    outcome: Result<(), Failure>,
+}
+
+#[derive(Default)]
+struct SocketState {
+    socket: Option<Socket>,
+    /// When the last attempt to open it began that failed, and why.
+    failed: Option<(Instant, Failure)>,
+}
+
+/// A connection to a node, shared by the partitions that are there.
+#[derive(Clone)]
+pub(super) struct Socket {
+    pub(super) shared: MultiplexedConnection,
+    pub(super) is_broken: Arc<AtomicBool>,
+    report: Arc<tokio::sync::Mutex<Option<(Instant, ServerInfo)>>>,
+}
+
+impl Cluster {
+    pub(super) fn new(
+        address: &ClusterAddress,
+        (transport, settings): (Arc<Transport>, RedisConnectionInfo),
+        sockets_max: usize,
+    ) -> Self {
+        let never = Failure::new(Fault::Io, Fate::NotDone, "not asked yet");
+        Self {
+            seeds: address.nodes.clone(),
+            transport,
+            settings,
+            sockets_max: sockets_max.max(1),
+            topology: RwLock::default(),
+            is_outdated: AtomicBool::new(true),
+            has_new_primaries: AtomicBool::new(false),
+            last_round: tokio::sync::Mutex::new(LastRound {
+                began: Instant::now(),
+                outcome: Err(never),
+            }),
+            sockets: Mutex::default(),
+        }
+    }
+
+    pub(super) fn topology(&self) -> Arc<Topology> {
+        Arc::clone(&self.topology.read().expect(UNPOISONED))
+    }
+
+    /// Slots may have moved.
+    pub(super) fn may_have_moved(&self) {
+        self.is_outdated.store(true, Ordering::SeqCst);
+    }
+
+    /// The primary that has a partition.
+    ///
+    /// # Errors
+    /// No node answers, or none has the slot.
+    pub(super) async fn owner(&self, partition: usize) -> Result<Endpoint, Failure> {
+        if self.is_outdated.load(Ordering::SeqCst) {
+            self.refresh().await?;
+        }
+        if let Some(node) = self.topology().owner(partition) {
+            return Ok(node.endpoint.clone());
+        }
+        self.may_have_moved();
+        let detail = format!("no primary has slot {}", partitions::slot(partition));
+        Err(Failure::new(Fault::Cluster, Fate::NotDone, detail)
+            .because("no primary of the cluster has the slots of some locks")
+            .passing())
+    }
+
+    /// Whether primaries have joined or left since the last call.
+    pub(super) fn has_new_primaries(&self) -> bool {
+        self.has_new_primaries.swap(false, Ordering::SeqCst)
+    }
+
+    /// Asks the nodes for the topology. Many callers share one round.
+    pub(super) async fn refresh(&self) -> Result<(), Failure> {
+        let asked_at = Instant::now();
+        let mut last = self.last_round.lock().await;
+        if last.began >= asked_at {
+            return last.outcome.clone();
+        }
+        sleep_until(last.began + ASK_PAUSE).await;
+        last.began = Instant::now();
+        self.is_outdated.store(false, Ordering::SeqCst);
+        let discovered = self.discover().await;
+        last.outcome = discovered.as_ref().map(drop).map_err(Clone::clone);
+        let found = match discovered {
+            Ok(found) => found,
+            Err(failure) => {
+                self.may_have_moved();
+                return Err(failure);
+            }
+        };
+        let before = self.topology();
+        if before.primaries() != found.primaries() {
+            self.has_new_primaries.store(true, Ordering::SeqCst);
+        }
+        *self.topology.write().expect(UNPOISONED) = Arc::new(found);
+        Ok(())
+    }
+
+    async fn discover(&self) -> Result<Topology, Failure> {
+        let known = self.topology();
+        let known = known.nodes.values().map(|node| node.endpoint.clone());
+        let all: BTreeSet<Endpoint> = known.chain(self.seeds.iter().cloned()).collect();
+        let asking = all.iter().map(|endpoint| self.ask(endpoint));
+        let mut asking: FuturesUnordered<_> = asking.collect();
+        let (mut answers, mut failures) = (Vec::new(), Vec::new());
+        let mut give_up = Instant::now() + ANSWER_TIMEOUT;
+        while let Ok(Some(answer)) = timeout_at(give_up, asking.next()).await {
+            match answer {
+                Ok(lines) => answers.push(lines),
+                Err(failure) => failures.push(failure),
+            }
+            if !answers.is_empty() {
+                give_up = give_up.min(Instant::now() + LAST_ANSWERS_WITHIN);
+            }
+        }
+        match answers.is_empty() {
+            false => Ok(Topology::of(&answers)),
+            true => Err(no_answer(failures)),
+        }
+    }
+
+    async fn ask(&self, endpoint: &Endpoint) -> Result<Vec<NodeLine>, Failure> {
+        let mut socket = self.socket(endpoint, 0).await?;
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("NODES");
+        let asking = command.query_async::<String>(&mut socket.shared);
+        let answer = timeout_at(Instant::now() + ANSWER_TIMEOUT, asking).await;
+        let failure = match answer {
+            Ok(Ok(answer)) => return Ok(nodes::lines(&answer, &endpoint.0)),
+            Ok(Err(error)) if error.to_string().contains("cluster support disabled") => {
+                return Err(Failure::new(Fault::Cluster, Fate::NotDone, error.to_string())
+                    .because(
+                        "it is no node of a Redis Cluster; write redis:// in LEASEHOLD_STORE, or set cluster-enabled to yes",
+                    ));
+            }
+            Ok(Err(error)) => Failure::of(&error).before_any_command(),
+            Err(_) => Failure::timed_out().before_any_command(),
+        };
+        if failure.fault != Fault::Permission {
+            socket.is_broken.store(true, Ordering::Relaxed);
+        }
+        Err(failure)
+    }
+
+    /// How many subscribers some channels have on all nodes together; none unless all of them answer.
+    pub(super) async fn count_subscribers(&self, channels: [&str; 2]) -> Option<[u64; 2]> {
+        let topology = self.topology();
+        let nodes = topology.nodes.values().filter(|node| node.is_healthy);
+        let counting = nodes.map(async |node| {
+            let mut socket = self.socket(&node.endpoint, 0).await.ok()?;
+            let mut command = redis::cmd("PUBSUB");
+            command.arg("NUMSUB").arg(&channels);
+            let counted = command.query_async(&mut socket.shared).await;
+            let (_, first, _, second): (String, u64, String, u64) = counted.ok()?;
+            Some([first, second])
+        });
+        let counts: Option<Vec<_>> = join_all(counting).await.into_iter().collect();
+        let sum = |counts: Vec<[u64; 2]>| {
+            let add = |sum: [u64; 2], it: [u64; 2]| [sum[0] + it[0], sum[1] + it[1]];
+            counts.into_iter().fold([0, 0], add)
+        };
+        counts.map(sum)
+    }
+
+    /// A socket to a node. Callers with different numbers get different ones, as far as there may be several.
+    pub(super) async fn socket(
+        &self,
+        endpoint: &Endpoint,
+        number: usize,
+    ) -> Result<Socket, Failure> {
+        let wanted_at = Instant::now();
+        let runtime = runtime::Handle::current().id();
+        let key = (runtime, endpoint.clone(), number % self.sockets_max);
+        let entry = {
+            let mut sockets = self.sockets.lock().expect(UNPOISONED);
+            Arc::clone(sockets.entry(key).or_default())
+        };
+        let mut state = entry.lock().await;
+        if let Some(socket) = &state.socket
+            && !socket.is_broken.load(Ordering::Relaxed)
+        {
+            return Ok(socket.clone());
+        }
+        // One attempt is enough for all that wait.
+        if let Some((began, failure)) = &state.failed
+            && *began >= wanted_at
+        {
+            return Err(failure.clone());
+        }
+        state.socket = None;
+        let began = Instant::now();
+        match self.transport.open(endpoint, &self.settings).await {
+            Ok(shared) => {
+                let socket = Socket {
+                    shared,
+                    is_broken: Arc::default(),
+                    report: Arc::default(),
+                };
+                state.failed = None;
+                state.socket = Some(socket.clone());
+                Ok(socket)
+            }
+            Err(failure) => {
+                self.may_have_moved();
+                state.failed = Some((began, failure.clone()));
+                Err(failure)
+            }
+        }
+    }
+
+    /// Closes the sockets to nodes that have left.
+    pub(super) fn sweep(&self) {
+        let topology = self.topology();
+        let known: BTreeSet<_> = topology.nodes.values().map(|node| &node.endpoint).collect();
+        let mut sockets = self.sockets.lock().expect(UNPOISONED);
+        sockets.retain(|(_, endpoint, _), _| known.contains(endpoint));
+    }
+
+    /// How many sockets there are, and how many there may be.
+    pub(super) fn sockets(&self) -> [usize; 2] {
+        let sockets = self.sockets.lock().expect(UNPOISONED);
+        let places: BTreeSet<_> = sockets.keys().map(|(_, endpoint, _)| endpoint).collect();
+        let runtimes: std::collections::HashSet<_> = sockets.keys().map(|key| key.0).collect();
+        [
+            sockets.len(),
+            places.len() * runtimes.len() * self.sockets_max,
+        ]
+    }
+}
+
+impl Socket {
+    /// What the server reports about itself.
+    pub(super) async fn report(&mut self) -> Result<ServerInfo, Failure> {
+        let mut report = self.report.lock().await;
+        if let Some((read_at, server)) = &*report
+            && read_at.elapsed() < REPORT_USED_FOR
+        {
+            return Ok(server.clone());
+        }
+        let reading = ServerInfo::read(&mut self.shared, true).await;
+        let server = reading.map_err(|error| Failure::of(&error).before_any_command())?;
+        *report = Some((Instant::now(), server.clone()));
+        Ok(server)
+    }
+}
+
+/// Why no node answers. If the reason is not the same for all, it may pass.
+fn no_answer(failures: Vec<Failure>) -> Failure {
+    let is_lasting = failures.iter().all(Failure::is_lasting);
+    let details: Vec<&str> = failures.iter().map(|it| it.detail.as_str()).collect();
+    let detail = format!("no node of the cluster answers ({})", details.join("; "));
+    match failures.into_iter().next() {
+        Some(failure) if is_lasting => failure,
+        Some(_) | None => Failure::new(Fault::Io, Fate::NotDone, detail)
+            .because("no node of the cluster answers")
+            .passing(),
+    }
+}

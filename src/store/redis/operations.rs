@@ -1,0 +1,307 @@
+//! The operations on the locks of one node, each of them one script.
+
+use tokio::time::Instant;
+
+use super::decode::AcquireReply;
+use super::encode::{Purpose, Scope, Undoing, digests};
+use super::node::{LOSSES_MAX, Node};
+use super::scripts::ScriptRequest;
+use super::{decode, scripts, views};
+use crate::domain::{
+    Acquired, AnswerRoom, Attempt, Claim, Conflict, Evicted, HoldCount, Holders, LockName,
+    LockNames, LockView, QueueRequest, Released, RenewOptions, Renewed, SuspendOptions, Suspended,
+    Token, Waiting,
+};
+use crate::store::{Deadlines, Fault, StoreError, StoreResult};
+
+/// Of a claim whose locks are all in one place.
+const ALONE: Scope = Scope {
+    purpose: Purpose::Grant,
+    in_all: None,
+};
+
+/// The answer to an acquire. Only a claim that is to be granted later gets another one than the first.
+pub(super) enum Asked {
+    Answered(Acquired),
+    /// It is in the queues, and nothing is in its way.
+    Queued(Waiting),
+    /// It holds its locks; whether another attempt than this one has received them.
+    Holds {
+        is_acknowledged: bool,
+    },
+    /// It does not wait by this request, and these conflicts are in its way.
+    Open {
+        /// The sequence number of the place that it has.
+        ticket: Option<u64>,
+        conflicts: Vec<Conflict>,
+    },
+}
+
+/// The answer of a script to another question than it was asked.
+pub(super) fn no_answer() -> StoreError {
+    StoreError::unknown(Fault::Corrupt, "an answer to another question")
+}
+
+impl Node {
+    pub(super) async fn acquire(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        queue_request: Option<&QueueRequest>,
+        deadline: Instant,
+    ) -> StoreResult<Acquired> {
+        let acquiring = self.acquire_for(ALONE, claim, attempt, queue_request, deadline);
+        match acquiring.await? {
+            Asked::Answered(acquired) => Ok(acquired),
+            Asked::Queued(_) | Asked::Holds { .. } | Asked::Open { .. } => Err(no_answer()),
+        }
+    }
+
+    /// The same, or whether the claim could be granted its locks.
+    pub(super) async fn acquire_for(
+        &self,
+        scope: Scope,
+        claim: &Claim,
+        attempt: Attempt,
+        queue_request: Option<&QueueRequest>,
+        deadline: Instant,
+    ) -> StoreResult<Asked> {
+        let node = self;
+        if node.recovery.is_refused()
+            && let Some((fault, why)) = node.recovery.refusal()
+        {
+            return Err(StoreError::unavailable(fault, why));
+        }
+        if queue_request.is_none() {
+            node.refuse_unreplicated()?;
+        }
+        node.recovery.renew_if_long_away();
+        let times = [Instant::now(), deadline];
+        let digests = digests(&claim.names, claim.token);
+        let request = ScriptRequest::of(&scripts::ACQUIRE, attempt);
+        let mut is_ambiguous = false;
+        for _ in 0..LOSSES_MAX {
+            let command = |is_repeat| {
+                let is_repeat = is_repeat || is_ambiguous;
+                node.acquire_command(
+                    request,
+                    (claim, &digests),
+                    queue_request,
+                    scope,
+                    times,
+                    is_repeat,
+                )
+            };
+            let read = |reply| decode::acquired(reply, claim);
+            let answered = match node.run(request, deadline, command, read).await {
+                Ok(answered) => answered,
+                // The service rolls back a grant whose answer was lost, but it cannot roll back a re-entry.
+                Err(unanswered) if claim.hold_count > HoldCount::ONE => {
+                    return Err(unanswered.when_too_late(deadline).await);
+                }
+                Err(unanswered) => return Err(unanswered.into()),
+            };
+            is_ambiguous |= answered.has_lost_tries;
+            let reply = match answered.answer {
+                AcquireReply::Asked(asked) => return Ok(asked),
+                reply @ (AcquireReply::Answer(..)
+                | AcquireReply::Recovering
+                | AcquireReply::CounterRegressed
+                | AcquireReply::Late { .. }
+                | AcquireReply::Exhausted
+                | AcquireReply::Withdrawn) => reply,
+            };
+            let reporting = node.report_acquired(reply, claim, answered.epoch, times);
+            if let Some(acquired) = reporting.await? {
+                let acquired = match is_ambiguous {
+                    true => node.unless_late(acquired, claim, attempt, deadline).await?,
+                    false => acquired,
+                };
+                return Ok(Asked::Answered(acquired));
+            }
+            // The next try finds that grants wait, and a queued claim keeps waiting.
+        }
+        let detail = "the data are lost again and again";
+        Err(StoreError::unknown(Fault::Corrupt, detail))
+    }
+
+    pub(super) async fn suspend(
+        &self,
+        claim: &Claim,
+        options: SuspendOptions,
+        deadline: Instant,
+    ) -> StoreResult<Suspended> {
+        let request = ScriptRequest::new(&scripts::SUSPEND);
+        let digests = digests(&claim.names, claim.token);
+        let command = |_| self.suspend_command(request, claim, &digests, options);
+        let read = |reply| decode::suspended(reply, &claim.names);
+        Ok(self.run(request, deadline, command, read).await?.answer)
+    }
+
+    pub(super) async fn withdraw(
+        &self,
+        claim: &Claim,
+        attempt: Attempt,
+        rollback: impl Into<Undoing>,
+        deadline: Instant,
+    ) -> StoreResult<()> {
+        let request = ScriptRequest::of(&scripts::WITHDRAW, attempt);
+        let (node, names) = (self, &claim.names);
+        let digests = digests(names, claim.token);
+        let undoing = rollback.into();
+        let command = |_| node.withdraw_command(request, names, &digests, undoing);
+        node.run(request, deadline, command, decode::withdrawn)
+            .await?;
+        Ok(())
+    }
+
+    pub(super) async fn renew(
+        &self,
+        names: &LockNames,
+        token: Token,
+        change: RenewOptions,
+        purpose: Purpose,
+        deadline: Instant,
+    ) -> StoreResult<Renewed> {
+        let (node, request) = (self, ScriptRequest::new(&scripts::RENEW));
+        let digests = digests(names, token);
+        let command = |is_repeat| {
+            node.renew_command(
+                request,
+                (names, &digests),
+                change,
+                purpose,
+                deadline,
+                is_repeat,
+            )
+        };
+        let read = |reply| decode::renewed(reply, names);
+        let sent_at = Instant::now();
+        let run = node.run_in_time(request, deadline, command, read);
+        let ((renewed, closed_for), epoch) = run.await?;
+        let times = [sent_at, deadline];
+        node.report_renewed(renewed, closed_for, epoch, times).await
+    }
+
+    pub(super) async fn release(
+        &self,
+        names: &LockNames,
+        token: Token,
+        hold_count: Option<HoldCount>,
+        deadline: Instant,
+    ) -> StoreResult<Vec<Released>> {
+        let (node, request) = (self, ScriptRequest::new(&scripts::RELEASE));
+        let digests = digests(names, token);
+        let command = |is_repeat| {
+            node.release_command(request, names, &digests, hold_count, deadline, is_repeat)
+        };
+        let read = |reply| decode::released(reply, names);
+        let sent_at = Instant::now();
+        let answer = if hold_count.is_some() {
+            let run = node.run_in_time(request, deadline, command, read);
+            run.await.map(|(reply, epoch)| (reply, Some(epoch)))
+        } else {
+            let run = node.run(request, deadline, command, |reply| read(reply)?.done());
+            run.await.map(|it| (it.answer, None)).map_err(Into::into)
+        };
+        let (may_be_reserved, may_be_of_stream) = match &answer {
+            Ok((reply, _)) => (reply.may_be_reserved, reply.may_be_of_stream),
+            // The content of a lost answer is unknown.
+            Err(StoreError::Unknown { .. }) => (true, true),
+            Err(StoreError::Unavailable { .. }) => (false, false),
+        };
+        if may_be_reserved {
+            node.messages.may_be_reserved(names);
+        }
+        // The message on the channel may be lost or late.
+        if may_be_of_stream {
+            node.messages.released(names, &digests);
+        }
+        let (reply, epoch) = answer?;
+        node.report_released(reply, epoch, [sent_at, deadline])
+            .await
+    }
+
+    pub(super) async fn evict(
+        &self,
+        name: &LockName,
+        reason: &str,
+        deadlines: Deadlines,
+    ) -> StoreResult<Evicted> {
+        let (node, lock) = (self, self.keys.lock(name));
+        let mut room = AnswerRoom::for_locks(1);
+        let (mut holders, mut next) = (Holders::none(), Some(0));
+        let mut last_epoch = node.recovery.epoch();
+        while let Some(cursor) = next {
+            let request = ScriptRequest::new(&scripts::EVICT);
+            let mark = node.keys.evicted(name, request.id);
+            let (sent_at, deadline) = (Instant::now(), deadlines.of_step());
+            let listed_max = AnswerRoom::HOLDERS_MAX - holders.listed.len();
+            let command = |_| {
+                let mut command = request.command(&[&lock, &mark]);
+                command.arg(node.recovery.time.not_after_us(deadline));
+                command.arg(reason).arg(cursor);
+                command.arg(node.messages.evictions_channel());
+                command.arg(node.messages.channel());
+                command.arg(listed_max);
+                command
+            };
+            let run = node.run_in_time(request, deadline, command, views::evicted);
+            let step = run.await;
+            // The message on the channel may be lost or late, and after a lost answer the outcome is unknown.
+            if step.as_ref().map_or(true, |(step, _)| step.count > 0) {
+                node.messages.evicted(name);
+            }
+            let step = match step {
+                Ok((step, epoch)) => {
+                    last_epoch = epoch;
+                    step
+                }
+                // Evictions that were done must be reported.
+                Err(_) if holders.total > 0 => break,
+                Err(error) => return Err(error),
+            };
+            holders.total += step.count;
+            holders.listed.extend(room.take(step.listed.into_iter()));
+            // The time that lock_delay keeps the lock closed counts from now.
+            if step.count > 0
+                && node
+                    .check_time(step.at_ms, sent_at, deadline)
+                    .await
+                    .is_err()
+            {
+                break;
+            }
+            next = step.next;
+        }
+        holders.listed.sort_by_key(|holder| holder.expires_at);
+        // A failover that lost it would give the holders their leases back. This also holds for a lock whose holders
+        // an earlier request has just evicted.
+        node.confirm(last_epoch, deadlines.of_step()).await?;
+        let is_complete = next.is_none();
+        Ok(Evicted {
+            holders,
+            is_complete,
+        })
+    }
+
+    pub(super) async fn inspect(
+        &self,
+        name: &LockName,
+        deadline: Instant,
+    ) -> StoreResult<LockView> {
+        let (node, request) = (self, ScriptRequest::new(&scripts::INSPECT));
+        let command = |_| {
+            let mut command = request.command(&[&node.keys.lock(name)]);
+            command.arg(node.messages.channel());
+            command
+        };
+        let inspected = node.run(request, deadline, command, views::inspected);
+        let (state, queue) = inspected.await?.answer;
+        Ok(LockView {
+            name: name.clone(),
+            state,
+            queue,
+        })
+    }
+}

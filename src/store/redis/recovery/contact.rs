@@ -1,0 +1,59 @@
+//! What follows from whether Redis answers and connections to it can be opened, and from the time that it shows.
+
+use tokio::time::Instant;
+
+use super::Recovery;
+
+impl Recovery {
+    /// Notes that Redis did not answer a request that began at `since`.
+    pub(in crate::store::redis) fn note_no_answer(&self, since: Instant) {
+        self.outage.note_no_answer(since);
+    }
+
+    /// Notes that Redis has answered a request that began at `since`.
+    pub(in crate::store::redis) fn note_answer(&self, since: Instant) {
+        self.outage.note_answer(since);
+    }
+
+    /// Notes that a connection was opened, and that the Redis behind it was verified.
+    pub(in crate::store::redis) fn note_connected(&self) {
+        self.outage.note_connected();
+        self.outage.end();
+    }
+
+    /// Notes that no connection could be opened. The existing ones may lead to another Redis than the address does now.
+    pub(in crate::store::redis) fn note_not_connected(&self, since: Instant) {
+        self.outage.note_not_connected(since);
+        if self.outage.is_unverifiable(since) {
+            self.fleet.renew_connections();
+        }
+    }
+
+    /// After a long outage, connections from before are not used: only opening a new one shows whether all processes
+    /// were cut off.
+    pub(in crate::store::redis) fn renew_if_long_away(&self) {
+        if self.outage.distrusts() {
+            self.fleet.renew_connections();
+        }
+    }
+
+    /// Whether silent waiters may be passed over: Redis had no recent outage, so they could have polled.
+    pub(in crate::store::redis) fn passes_over(&self) -> bool {
+        !self.outage.is_recent()
+    }
+
+    /// Whether Redis's clock was set back, if it showed this time in the answer to a request sent at `sent_at`.
+    pub(in crate::store::redis) fn is_behind(&self, redis_us: u64, sent_at: Instant) -> bool {
+        redis_us < self.fleet.clock.earliest_us(sent_at)
+    }
+
+    /// Whether Redis's clock was set forward, if it shows this time now.
+    pub(in crate::store::redis) fn is_ahead(&self, redis_us: u64) -> bool {
+        redis_us > self.fleet.clock.latest_us(Instant::now())
+    }
+
+    /// By how much Redis's clock was set since the first contact, in milliseconds.
+    pub(in crate::store::redis) fn clock_shift_ms(&self) -> i64 {
+        self.fleet.clock.shift_ms()
+    }
+}
