@@ -187,6 +187,17 @@ impl Lock {
         cooldowns.get(&(until, fence)).copied()
     }
 
+    /// What ended leases keep taken, by their fencing tokens.
+    pub(super) fn cooldowns(&self) -> impl Iterator<Item = (Fence, Mode)> {
+        let details = self.details.iter();
+        details.flat_map(|details| {
+            details
+                .cooldowns
+                .iter()
+                .map(|((_, fence), mode)| (*fence, *mode))
+        })
+    }
+
     /// Puts back a cool-down that was loaded.
     pub(super) fn restore_cooldown(&mut self, until: StoreTime, fence: Fence, mode: Mode) {
         let details = self.details.get_or_insert_default();
