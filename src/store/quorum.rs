@@ -33,6 +33,7 @@ use crate::domain::{
     QueueRequest, Released, RenewOptions, Renewed, Rollback, SuspendOptions, Suspended, Token,
 };
 use attempts::Attempts;
+pub use drift::Drift;
 use nodes::Nodes;
 use reports::{NodeListener, Reports};
 
@@ -44,6 +45,7 @@ pub struct QuorumStore(Core);
 #[derive(Debug)]
 struct Core {
     nodes: Nodes,
+    drift: Drift,
     attempts: Attempts,
     reports: Arc<Reports>,
 }
@@ -54,14 +56,15 @@ impl QuorumStore {
     ///
     /// A node must not grant anything while it may have forgotten leases.
     #[must_use]
-    pub fn new(nodes: Vec<Arc<dyn AssignFences>>) -> Self {
-        let reports = Arc::new(Reports::new(nodes.len()));
+    pub fn new(nodes: Vec<Arc<dyn AssignFences>>, drift: Drift) -> Self {
+        let reports = Arc::new(Reports::new(nodes.len(), drift));
         for (node, store) in nodes.iter().enumerate() {
             let reports = Arc::clone(&reports);
             store.set_listener(Arc::new(NodeListener { node, reports }));
         }
         Self(Core {
             nodes: Nodes::new(nodes),
+            drift,
             attempts: Attempts::default(),
             reports,
         })

@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::Core;
-use super::drift;
+use super::drift::Drift;
 use super::merge;
 use super::nodes::{ByNode, Effect};
 use super::round::{Ask, Recorded, Round};
-use super::verdict::{self, SPLIT_PAUSE, Verdict, judge};
+use super::verdict::{self, SPLIT_PAUSE, Verdict, judge, waiting_at};
 use crate::backoff::{Backoff, jittered, up_to};
 use crate::domain::{
-    Acquired, Attempt, Claim, Fence, GrantKind, Granted, Lease, Mode, QueueRequest, Ticket,
+    Acquired, Attempt, Claim, Fence, GrantKind, Granted, Lease, Mode, QueueRequest,
 };
 use crate::store::memory::wall_time;
 use crate::store::{Fault, StoreError, StoreResult};
@@ -44,8 +44,7 @@ impl Core {
         request: Option<&QueueRequest>,
         deadline: Instant,
     ) -> StoreResult<Acquired> {
-        let at_nodes = Arc::new(drift::claim_at_nodes(claim));
-        let mut request = request.copied();
+        let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
         let mut pauses = Backoff::default();
         let mut last = None;
         for _ in 0..ROUNDS_MAX {
@@ -55,13 +54,23 @@ impl Core {
                 &Ask {
                     claim: Arc::clone(&at_nodes),
                     attempt: self.attempts.at_nodes(claim.token, attempt),
-                    request,
+                    request: request.copied(),
                     deadline,
                     now_us: wall_time().unix_us(),
                 },
             );
-            let votes = round.votes().await;
-            let verdict = judge(&votes);
+            let mut votes = round.votes().await;
+            let mut verdict = judge(self.drift, &votes);
+            let mut place = None;
+            if let Verdict::Unplaced(sequence) = verdict {
+                place = Some(sequence);
+                votes = round.votes_at(sequence).await;
+                verdict = match judge(self.drift, &votes) {
+                    // It is at the place where it could be had.
+                    Verdict::Unplaced(_) => Verdict::Answered(waiting_at(&votes)),
+                    verdict => verdict,
+                };
+            }
             let second = match &verdict {
                 Verdict::Granted(fences) => {
                     Some(self.second(&mut round, &votes, fences, claim, begun).await)
@@ -76,7 +85,7 @@ impl Core {
                 round.keep(fences);
                 return Ok(Acquired::Granted(granted.clone()));
             }
-            round.roll_back();
+            round.roll_back(place);
             if may_hold_somewhere(&votes) {
                 self.attempts.rename(claim.token, attempt);
             }
@@ -89,12 +98,8 @@ impl Core {
                     let detail = "the locks were granted too late; they are released again";
                     return Err(StoreError::unavailable(Fault::Timeout, detail));
                 }
-                (Verdict::Unplaced(sequence), _) => {
-                    request = request.map(|request| at_place(request, sequence));
-                    continue;
-                }
                 (Verdict::Split(answer), _) => last = Some(answer),
-                (Verdict::Granted(_), _) => {}
+                (Verdict::Granted(_) | Verdict::Unplaced(_), _) => {}
             }
             let pause = pauses.next(PAUSE_MIN, SPLIT_PAUSE * 4);
             if Instant::now() + pause > deadline {
@@ -143,7 +148,7 @@ impl Core {
             }
         }
         let elapsed = begun.elapsed();
-        match merged(votes.majority(), &held, decided) {
+        match merged(self.drift, votes.majority(), &held, decided) {
             Some(granted)
                 if granted
                     .leases
@@ -162,16 +167,9 @@ fn may_hold_somewhere(votes: &ByNode<Acquired>) -> bool {
     votes.0.iter().any(|vote| match vote {
         Some(Ok(answer)) => matches!(answer, Acquired::Granted(_)),
         Some(Err(error)) => matches!(error, StoreError::Unknown { .. }),
-        None => true,
+        // A node that is so late may refuse the attempt in the next round too.
+        None => false,
     })
-}
-
-fn at_place(request: QueueRequest, sequence: u64) -> QueueRequest {
-    let until = request.ticket.and_then(|ticket| ticket.until);
-    QueueRequest {
-        ticket: Some(Ticket { sequence, until }),
-        ..request
-    }
 }
 
 /// Whether claims hold more permits together than there are.
@@ -197,12 +195,12 @@ fn exceeds(limit: Option<u32>, recorded: &ByNode<Option<Recorded>>) -> bool {
 }
 
 /// The grant that its holder is told of, from those of the nodes that hold it.
-fn merged(majority: usize, held: &[&Granted], decided: &[Fence]) -> Option<Granted> {
+fn merged(drift: Drift, majority: usize, held: &[&Granted], decided: &[Fence]) -> Option<Granted> {
     let lease = |(index, decided): (usize, &Fence)| -> Option<Lease> {
         let leases = held
             .iter()
             .map(|granted| granted.leases.get(index).cloned());
-        merge::lease(majority, leases.collect::<Option<_>>()?, *decided)
+        merge::lease(drift, majority, leases.collect::<Option<_>>()?, *decided)
     };
     let leases = decided.iter().enumerate().map(lease);
     let expired: Vec<_> = held.iter().map(|granted| &granted.expired[..]).collect();
@@ -211,7 +209,7 @@ fn merged(majority: usize, held: &[&Granted], decided: &[Fence]) -> Option<Grant
         kind,
         leases: leases.collect::<Option<_>>()?,
         expired: match kind {
-            GrantKind::New => merge::previous(majority, &expired),
+            GrantKind::New => merge::previous(drift, majority, &expired),
             GrantKind::Reentered | GrantKind::Replayed => Vec::new(),
         },
     })

@@ -15,22 +15,31 @@ use crate::domain::{Attempt, Token};
 /// ended.
 const KEPT: Duration = Duration::from_secs(2 * 3_600);
 
-/// The attempts that have another name at the nodes; very few have.
+/// The most rounds of an attempt that are remembered.
+const NAMES_MAX: usize = 32;
+
+/// The attempts that have other names at the nodes; very few have.
 #[derive(Debug, Default)]
 pub(super) struct Attempts(Mutex<HashMap<Token, Renamed>>);
 
 #[derive(Debug)]
 struct Renamed {
     last_used: Instant,
-    names: HashMap<Attempt, Attempt>,
+    names: HashMap<Attempt, Vec<Attempt>>,
 }
 
 impl Attempts {
-    /// The attempt at the nodes.
+    /// The attempt in the next round.
     pub(super) fn at_nodes(&self, token: Token, attempt: Attempt) -> Attempt {
+        let names = self.all_at_nodes(token, attempt);
+        names.last().copied().unwrap_or(attempt)
+    }
+
+    /// The attempt in all rounds, each of which may have left leases.
+    pub(super) fn all_at_nodes(&self, token: Token, attempt: Attempt) -> Vec<Attempt> {
         let renamed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = renamed.get(&token).and_then(|of| of.names.get(&attempt));
-        name.copied().unwrap_or(attempt)
+        let names = renamed.get(&token).and_then(|of| of.names.get(&attempt));
+        names.cloned().unwrap_or_else(|| vec![attempt])
     }
 
     /// Gives the attempt another name at the nodes, because they refuse the last one from now on.
@@ -41,7 +50,14 @@ impl Attempts {
             names: HashMap::new(),
         });
         of_claim.last_used = Instant::now();
-        of_claim.names.insert(attempt, Attempt::random());
+        let names = of_claim
+            .names
+            .entry(attempt)
+            .or_insert_with(|| vec![attempt]);
+        if names.len() == NAMES_MAX {
+            names.remove(0);
+        }
+        names.push(Attempt::random());
     }
 
     /// Notes that the claim goes on.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Core;
-use super::drift;
+use super::drift::Drift;
 use super::merge;
 use super::nodes::{ByNode, Effect, Operation, Tries, answered_by};
 use crate::domain::{
@@ -29,7 +29,7 @@ impl Core {
         options: SuspendOptions,
         deadline: Instant,
     ) -> StoreResult<Suspended> {
-        let at_nodes = Arc::new(drift::claim_at_nodes(claim));
+        let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
         let operation: Operation<Suspended> = Arc::new(move |node, deadline| {
             let claim = Arc::clone(&at_nodes);
             Box::pin(async move { node.suspend(&claim, options, deadline).await })
@@ -44,7 +44,7 @@ impl Core {
         let blocked: Vec<_> = suspended.iter().map(|it| &it.blocked_by[..]).collect();
         Ok(Suspended {
             position: merge::position(needed, positions),
-            blocked_by: merge::conflicts(needed, &blocked),
+            blocked_by: merge::conflicts(self.drift, needed, &blocked),
         })
     }
 
@@ -55,12 +55,17 @@ impl Core {
         rollback: Rollback,
         deadline: Instant,
     ) -> StoreResult<()> {
-        let attempt = self.attempts.at_nodes(claim.token, attempt);
+        let attempts = self.attempts.all_at_nodes(claim.token, attempt);
         let tries = Tries::UntilConfirmed(claim.ttl.get());
-        let at_nodes = Arc::new(drift::claim_at_nodes(claim));
+        let at_nodes = Arc::new(self.drift.claim_at_nodes(claim));
         let operation: Operation<()> = Arc::new(move |node, deadline| {
-            let claim = Arc::clone(&at_nodes);
-            Box::pin(async move { node.withdraw(&claim, attempt, rollback, deadline).await })
+            let (claim, attempts) = (Arc::clone(&at_nodes), attempts.clone());
+            Box::pin(async move {
+                for attempt in attempts {
+                    node.withdraw(&claim, attempt, rollback, deadline).await?;
+                }
+                Ok(())
+            })
         });
         let answers = self
             .nodes
@@ -103,7 +108,7 @@ impl Core {
                 Released::SteppedBack(lease) => {
                     let fence = agreed(&answered, lock).unwrap_or(lease.holder.fence);
                     let leases = stepped_back(&answered, lock);
-                    merge::lease(majority, leases, fence)
+                    merge::lease(self.drift, majority, leases, fence)
                         .map_or(common.clone(), Released::SteppedBack)
                 }
                 other => other,
@@ -121,7 +126,7 @@ impl Core {
     ) -> StoreResult<Renewed> {
         self.attempts.keep(token);
         let at_nodes = RenewOptions {
-            ttl: change.ttl.map(drift::kept_at_nodes),
+            ttl: change.ttl.map(|ttl| self.drift.kept_at_nodes(ttl)),
             ..change
         };
         let locks = names.clone();
@@ -138,7 +143,12 @@ impl Core {
         if extended.len() < self.nodes.majority() {
             return refusal(votes);
         }
-        let renewals = renewals(self.nodes.majority(), &extended, change.ttl.is_some());
+        let renewals = renewals(
+            self.drift,
+            self.nodes.majority(),
+            &extended,
+            change.ttl.is_some(),
+        );
         let is_over = |renewal: &Renewal| renewal.lease.holder.expires_in <= begun.elapsed();
         if renewals.iter().any(is_over) {
             let detail = "the leases were extended too late";
@@ -170,7 +180,7 @@ impl Core {
         let Some(first) = renewals.first().map(|renewal| &renewal.lease) else {
             return;
         };
-        let claim = Arc::new(drift::claim_at_nodes(&Claim {
+        let claim = Arc::new(self.drift.claim_at_nodes(&Claim {
             mode: first.holder.mode,
             // The claim has its locks, whoever waits for them there.
             fair: false,
@@ -272,18 +282,23 @@ fn rank(reason: &NotHolder) -> u8 {
 }
 
 /// The renewals that a majority has carried out, as the holder is told of them.
-fn renewals(majority: usize, extended: &[&Vec<Renewal>], has_new_ttl: bool) -> Vec<Renewal> {
+fn renewals(
+    drift: Drift,
+    majority: usize,
+    extended: &[&Vec<Renewal>],
+    has_new_ttl: bool,
+) -> Vec<Renewal> {
     let locks = extended.iter().map(|renewals| renewals.len()).min();
     let merged = (0..locks.unwrap_or_default()).filter_map(|lock| {
         let of_lock = || extended.iter().map(|renewals| &renewals[lock]);
         let fences: Vec<_> = of_lock().map(|it| it.lease.holder.fence).collect();
         let fence = most_common(&fences)?;
         let leases = of_lock().map(|renewal| renewal.lease.clone());
-        let lease = merge::lease(majority, leases.collect(), fence)?;
+        let lease = merge::lease(drift, majority, leases.collect(), fence)?;
         let before = merge::reached_by(majority, of_lock().map(|it| it.remaining_before))?;
         let remaining_before = match has_new_ttl {
-            true => drift::without(before),
-            false => before.saturating_sub(drift::of(lease.ttl.get())),
+            true => drift.without(before),
+            false => before.saturating_sub(drift.of(lease.ttl.get())),
         };
         Some(Renewal {
             lease,

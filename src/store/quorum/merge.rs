@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::drift;
+use super::drift::Drift;
 use crate::domain::{
     Conflict, ConflictKind, Fence, HeadWaiter, Holder, Holders, Lease, LockName, LockState,
     LockView, Position, PreviousLease, Queue,
@@ -26,16 +26,25 @@ pub(super) fn needed(nodes: usize, answers: usize) -> usize {
 }
 
 /// A lease as its holder is told of it: it lasts as long as a majority of nodes keeps it, and has the decided token.
-pub(super) fn lease(majority: usize, mut at_nodes: Vec<Lease>, decided: Fence) -> Option<Lease> {
+pub(super) fn lease(
+    drift: Drift,
+    majority: usize,
+    mut at_nodes: Vec<Lease>,
+    decided: Fence,
+) -> Option<Lease> {
     at_nodes.sort_by_key(|lease| std::cmp::Reverse(lease.holder.expires_in));
     at_nodes.truncate(majority);
-    let mut lease = drift::lease_of_holder(at_nodes.pop()?);
+    let mut lease = drift.lease_of_holder(at_nodes.pop()?);
     lease.holder.fence = decided;
     Some(lease)
 }
 
 /// The previous leases that a majority reports.
-pub(super) fn previous(majority: usize, reports: &[&[PreviousLease]]) -> Vec<PreviousLease> {
+pub(super) fn previous(
+    drift: Drift,
+    majority: usize,
+    reports: &[&[PreviousLease]],
+) -> Vec<PreviousLease> {
     let mut by_name: BTreeMap<&LockName, Vec<Duration>> = BTreeMap::new();
     for report in reports.iter().copied().flatten() {
         by_name
@@ -47,14 +56,14 @@ pub(super) fn previous(majority: usize, reports: &[&[PreviousLease]]) -> Vec<Pre
     let previous = by_name.into_iter().filter_map(|(name, reports)| {
         Some(PreviousLease {
             name: name.clone(),
-            held_for: drift::without(reached_by(majority, reports)?),
+            held_for: drift.without(reached_by(majority, reports)?),
         })
     });
     previous.collect()
 }
 
 /// The holders that at least `needed` of these reports have.
-pub(super) fn holders(needed: usize, reports: &[&Holders]) -> Holders {
+pub(super) fn holders(drift: Drift, needed: usize, reports: &[&Holders]) -> Holders {
     let listed = || reports.iter().flat_map(|holders| &holders.listed);
     let mut by_fence: BTreeMap<Fence, Vec<&Holder>> = BTreeMap::new();
     for holder in listed() {
@@ -66,7 +75,8 @@ pub(super) fn holders(needed: usize, reports: &[&Holders]) -> Holders {
     let listed = order.filter_map(|mut reports| {
         reports.sort_by_key(|holder| std::cmp::Reverse(holder.expires_in));
         reports.truncate(needed);
-        reports.pop().cloned().map(drift::public)
+        let holder = reports.pop().cloned()?;
+        Some(drift.public(holder))
     });
     let listed: Vec<_> = listed.collect();
     let totals = reports.iter().map(|holders| holders.total);
@@ -76,7 +86,7 @@ pub(super) fn holders(needed: usize, reports: &[&Holders]) -> Holders {
 }
 
 /// The conflicts of a claim, in the order of its locks, that at least `needed` of these reports have.
-pub(super) fn conflicts(needed: usize, reports: &[&[Conflict]]) -> Vec<Conflict> {
+pub(super) fn conflicts(drift: Drift, needed: usize, reports: &[&[Conflict]]) -> Vec<Conflict> {
     let mut names: Vec<&LockName> = Vec::new();
     for conflict in reports.iter().copied().flatten() {
         if !names.contains(&&conflict.name) {
@@ -88,12 +98,12 @@ pub(super) fn conflicts(needed: usize, reports: &[&[Conflict]]) -> Vec<Conflict>
     let merged = names.into_iter().filter_map(|name| {
         let all = reports.iter().copied().flatten();
         let of_lock: Vec<_> = all.filter(|conflict| conflict.name == *name).collect();
-        (of_lock.len() >= needed).then(|| conflict(needed, name, &of_lock))
+        (of_lock.len() >= needed).then(|| conflict(drift, needed, name, &of_lock))
     });
     merged.collect()
 }
 
-fn conflict(needed: usize, name: &LockName, reports: &[&Conflict]) -> Conflict {
+fn conflict(drift: Drift, needed: usize, name: &LockName, reports: &[&Conflict]) -> Conflict {
     let held: Vec<&Holders> = reports
         .iter()
         .filter_map(|report| match &report.by {
@@ -109,7 +119,7 @@ fn conflict(needed: usize, name: &LockName, reports: &[&Conflict]) -> Conflict {
     let waiters = reports.len() - held.len() - cooling.len();
     let by = match reached_by(needed, cooling.iter().copied()) {
         _ if held.len() >= cooling.len().max(waiters) => {
-            ConflictKind::Holders(holders(needed.min(held.len()), &held))
+            ConflictKind::Holders(holders(drift, needed.min(held.len()), &held))
         }
         Some(free_in) if cooling.len() >= waiters => ConflictKind::Cooling { free_in },
         Some(_) | None => ConflictKind::Waiters,
@@ -173,22 +183,22 @@ fn fingerprint(view: &LockView) -> (u8, Vec<Fence>, u64, u64) {
 }
 
 /// The lock as a majority shows it.
-pub(super) fn view(needed: usize, name: &LockName, views: &[&LockView]) -> LockView {
+pub(super) fn view(drift: Drift, needed: usize, name: &LockName, views: &[&LockView]) -> LockView {
     LockView {
         name: name.clone(),
-        state: state(needed, views),
+        state: state(drift, needed, views),
         queue: queue(needed, views),
     }
 }
 
-fn state(needed: usize, views: &[&LockView]) -> LockState {
+fn state(drift: Drift, needed: usize, views: &[&LockView]) -> LockState {
     let held = views.iter().filter_map(|view| match &view.state {
         LockState::Held(holders) => Some(holders),
         LockState::Free | LockState::Cooling { .. } => None,
     });
     let held: Vec<&Holders> = held.collect();
     if held.len() >= needed {
-        let holders = holders(needed, &held);
+        let holders = holders(drift, needed, &held);
         // Nodes that list different holders are nodes that contenders share, unless there is no room to list them.
         if !holders.listed.is_empty() || held.iter().all(|holders| holders.listed.is_empty()) {
             return LockState::Held(holders);

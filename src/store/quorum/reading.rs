@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Core;
+use super::drift::Drift;
 use super::merge;
 use super::nodes::{ByNode, Effect, Operation};
 use crate::domain::{Evicted, Listing, LockName, LockState, LockView, PageRoom, Queue};
@@ -30,7 +31,12 @@ impl Core {
         let views = answers.until(deadline, is_decided).await;
         let views = views.of_majority(Effect::None)?;
         let needed = merge::needed(self.nodes.all().len(), views.len());
-        Ok(merge::view(needed, name, &views.iter().collect::<Vec<_>>()))
+        Ok(merge::view(
+            self.drift,
+            needed,
+            name,
+            &views.iter().collect::<Vec<_>>(),
+        ))
     }
 
     /// One page. Each node's page ends somewhere, so nothing is known of the names after the first of those ends.
@@ -52,7 +58,7 @@ impl Core {
         let pages = answers.until(deadlines.end, |_| false).await;
         let pages = pages.of_majority(Effect::None)?;
         let needed = merge::needed(self.nodes.all().len(), pages.len());
-        Ok(page(needed, query, &pages))
+        Ok(page(self.drift, needed, query, &pages))
     }
 
     pub(super) async fn evict(
@@ -75,14 +81,14 @@ impl Core {
         let holders: Vec<_> = evicted.iter().map(|evicted| &evicted.holders).collect();
         let complete = evicted.iter().filter(|evicted| evicted.is_complete);
         Ok(Evicted {
-            holders: merge::holders(needed, &holders),
+            holders: merge::holders(self.drift, needed, &holders),
             is_complete: complete.count() >= majority,
         })
     }
 }
 
 /// The page that these pages make together.
-fn page(needed: usize, query: &ListQuery, pages: &[Listing]) -> Listing {
+fn page(drift: Drift, needed: usize, query: &ListQuery, pages: &[Listing]) -> Listing {
     let mut by_name: BTreeMap<&LockName, Vec<&LockView>> = BTreeMap::new();
     for lock in pages.iter().flat_map(|page| &page.locks) {
         by_name.entry(&lock.name).or_default().push(lock);
@@ -92,7 +98,7 @@ fn page(needed: usize, query: &ListQuery, pages: &[Listing]) -> Listing {
     let known = by_name
         .into_iter()
         .filter(|(name, _)| end.is_none_or(|end| *name <= end));
-    let listed = known.filter_map(|(name, views)| listed(needed, pages.len(), name, views));
+    let listed = known.filter_map(|(name, views)| listed(drift, needed, pages.len(), name, views));
     let mut room = PageRoom::for_locks(query.page_size);
     let mut locks: Vec<LockView> = Vec::new();
     for lock in listed {
@@ -114,7 +120,13 @@ fn page(needed: usize, query: &ListQuery, pages: &[Listing]) -> Listing {
 }
 
 /// A lock as it is listed; none if no majority has it.
-fn listed(needed: usize, pages: usize, name: &LockName, views: Vec<&LockView>) -> Option<LockView> {
+fn listed(
+    drift: Drift,
+    needed: usize,
+    pages: usize,
+    name: &LockName,
+    views: Vec<&LockView>,
+) -> Option<LockView> {
     let absent = LockView {
         name: name.clone(),
         state: LockState::Free,
@@ -124,7 +136,7 @@ fn listed(needed: usize, pages: usize, name: &LockName, views: Vec<&LockView>) -
     let views = views
         .into_iter()
         .chain(std::iter::repeat_n(&absent, absent_at));
-    let lock = merge::view(needed, name, &views.collect::<Vec<_>>());
+    let lock = merge::view(drift, needed, name, &views.collect::<Vec<_>>());
     let is_contended = matches!(lock.state, LockState::Held(_)) || lock.queue.length > 0;
     is_contended.then_some(lock)
 }

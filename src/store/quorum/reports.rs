@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::drift;
+use super::drift::Drift;
 use crate::domain::{ClaimDigest, EventKind, Fence, LockEvent, LockName};
 use crate::store::Listener;
 
@@ -17,6 +17,7 @@ const COUNTED: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Reports {
     nodes: usize,
+    drift: Drift,
     listener: OnceLock<Arc<dyn Listener>>,
     counted: Mutex<Counted>,
 }
@@ -59,9 +60,10 @@ pub(super) struct NodeListener {
 }
 
 impl Reports {
-    pub(super) fn new(nodes: usize) -> Self {
+    pub(super) fn new(nodes: usize, drift: Drift) -> Self {
         Self {
             nodes,
+            drift,
             listener: OnceLock::new(),
             counted: Mutex::default(),
         }
@@ -175,8 +177,9 @@ impl Listener for NodeListener {
             None => event.owner.as_str().to_owned(),
         };
         let subject = Subject::Event(name.clone(), kind.label(), *fence, owner);
+        let drift = self.reports.drift;
         self.reports.report(self.node, subject, |listener, number| {
-            listener.event(merged(event, number));
+            listener.event(merged(event, number, drift));
         });
     }
 
@@ -208,8 +211,8 @@ impl Listener for NodeListener {
 }
 
 /// The event as watchers receive it. All processes give the same id to what happens to a lease once.
-fn merged(event: LockEvent, number: u64) -> LockEvent {
-    let end = |until| drift::end_of_holder(event.at, until);
+fn merged(event: LockEvent, number: u64, drift: Drift) -> LockEvent {
+    let end = |until| drift.end_of_holder(event.at, until);
     let id = match (event.kind, event.fence) {
         (EventKind::Renewed | EventKind::Queued, _) | (_, None) => {
             format!("{}-{number}", event.at.unix_ms())
@@ -217,7 +220,11 @@ fn merged(event: LockEvent, number: u64) -> LockEvent {
         (
             EventKind::Acquired | EventKind::Released | EventKind::Expired | EventKind::Evicted,
             Some(fence),
-        ) => format!("{fence}-{}", event.kind.label()),
+        ) => {
+            // Locks of one bucket have different tokens.
+            let bucket = event.name.bucket().index();
+            format!("{fence}-{bucket}-{}", event.kind.label())
+        }
     };
     LockEvent {
         id,

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep};
 use super::nodes::{Answers, ByNode, Node, Nodes, answered_by, confirm};
 use super::turns::Turn;
 use super::verdict::{self, fences};
-use crate::domain::{Acquired, Attempt, Claim, Fence, Granted, QueueRequest, Rollback};
+use crate::domain::{Acquired, Attempt, Claim, Fence, Granted, QueueRequest, Rollback, Ticket};
 use crate::store::assignment::{Assigned, FenceChange, PermitUse};
 use crate::store::{Fault, StoreError, StoreResult};
 
@@ -54,12 +54,26 @@ pub(super) struct Ask {
 #[derive(Clone, Debug)]
 enum Decision {
     Open,
+    /// The claim waits: ask again, with this place in the queues.
+    Place(u64),
     /// A majority has granted the locks: record these tokens.
     Assign(Arc<[Fence]>),
     /// The claim holds its locks with these tokens.
     Keep(Arc<[Fence]>),
-    /// The claim has not been granted.
-    RollBack,
+    /// The claim has not been granted. If it waits, at this place.
+    RollBack(Option<u64>),
+}
+
+impl Decision {
+    /// Decisions come in this order; a node that is late gets only the last.
+    fn stage(&self) -> u8 {
+        match self {
+            Self::Open => 0,
+            Self::Place(_) => 1,
+            Self::Assign(_) => 2,
+            Self::Keep(_) | Self::RollBack(_) => 3,
+        }
+    }
 }
 
 /// What a node holds for the claim, with the decided tokens.
@@ -75,6 +89,7 @@ pub(super) struct Recorded {
 pub(super) struct Round {
     decision: watch::Sender<Decision>,
     votes: Option<Answers<Acquired>>,
+    votes_at_place: Option<Answers<Acquired>>,
     recorded: Option<Answers<Option<Recorded>>>,
     nodes: usize,
     deadline: Instant,
@@ -88,11 +103,22 @@ struct Part {
     decision: watch::Receiver<Decision>,
 }
 
+impl Ask {
+    /// Asks from this place in the queues.
+    fn take_place(&mut self, sequence: u64) {
+        if let Some(request) = &mut self.request {
+            let until = request.ticket.and_then(|ticket| ticket.until);
+            request.ticket = Some(Ticket { sequence, until });
+        }
+    }
+}
+
 impl Round {
     /// Asks all nodes.
     pub(super) fn begin(nodes: &Nodes, ask: &Ask) -> Self {
         let (decision, decided) = watch::channel(Decision::Open);
         let (vote, votes) = mpsc::unbounded_channel();
+        let (vote_again, votes_at_place) = mpsc::unbounded_channel();
         let (record, recorded) = mpsc::unbounded_channel();
         for (index, node, turn) in nodes.in_turn(ask.claim.token) {
             let part = Part {
@@ -101,16 +127,18 @@ impl Round {
                 ask: ask.clone(),
                 decision: decided.clone(),
             };
-            let (vote, record) = (vote.clone(), record.clone());
+            let (vote, vote_again, record) = (vote.clone(), vote_again.clone(), record.clone());
             // The round may be over before a node answers.
             let vote = move |answer| drop(vote.send((index, answer)));
+            let vote_again = move |answer| drop(vote_again.send((index, answer)));
             let record = move |answer| drop(record.send((index, answer)));
-            tokio::spawn(part.play(vote, record));
+            tokio::spawn(part.play(vote, vote_again, record));
         }
         let nodes = nodes.all().len();
         Self {
             decision,
             votes: Some(Answers::from(votes, nodes)),
+            votes_at_place: Some(Answers::from(votes_at_place, nodes)),
             recorded: Some(Answers::from(recorded, nodes)),
             nodes,
             deadline: ask.deadline,
@@ -120,6 +148,15 @@ impl Round {
     /// The votes that decide the round.
     pub(super) async fn votes(&mut self) -> ByNode<Acquired> {
         match self.votes.take() {
+            Some(votes) => votes.until(self.deadline, verdict::is_decided).await,
+            None => ByNode((0..self.nodes).map(|_| None).collect()),
+        }
+    }
+
+    /// Has the claim enqueued at one place at all nodes, and returns the votes that decide the round then.
+    pub(super) async fn votes_at(&mut self, sequence: u64) -> ByNode<Acquired> {
+        self.decision.send_replace(Decision::Place(sequence));
+        match self.votes_at_place.take() {
             Some(votes) => votes.until(self.deadline, verdict::is_decided).await,
             None => ByNode((0..self.nodes).map(|_| None).collect()),
         }
@@ -142,9 +179,9 @@ impl Round {
         self.decision.send_replace(Decision::Keep(decided.into()));
     }
 
-    /// Ends the round: whatever nodes have granted is rolled back.
-    pub(super) fn roll_back(self) {
-        self.decision.send_replace(Decision::RollBack);
+    /// Ends the round: whatever nodes have granted is rolled back. If the claim waits, it does so at this place.
+    pub(super) fn roll_back(self, place: Option<u64>) {
+        self.decision.send_replace(Decision::RollBack(place));
     }
 }
 
@@ -153,33 +190,62 @@ impl Part {
     async fn play(
         mut self,
         vote: impl FnOnce(StoreResult<Acquired>) + Send,
+        vote_again: impl FnOnce(StoreResult<Acquired>) + Send,
         record: impl FnOnce(StoreResult<Option<Recorded>>) + Send,
     ) {
-        let answer = self.acquire().await;
+        let mut answer = self.acquire().await;
+        let mut may_hold = may_hold(&answer);
+        vote(answer.clone());
+        self.turn.begins().await;
+        let mut decision = self.decided(0).await;
+        if let Decision::Place(sequence) = decision {
+            self.ask.take_place(sequence);
+            answer = self.acquire().await;
+            may_hold |= self::may_hold(&answer);
+            vote_again(answer.clone());
+            decision = self.decided(1).await;
+        }
         let granted = match &answer {
             Ok(Acquired::Granted(granted)) => Some(granted.clone()),
             Ok(_) | Err(_) => None,
         };
-        let may_hold = granted.is_some() || matches!(answer, Err(StoreError::Unknown { .. }));
         let proposed = granted.as_ref().map(fences);
-        vote(answer);
-        self.turn.begins().await;
         let mut is_recorded = false;
-        if let Decision::Assign(decided) = self.decided(false).await {
+        if let Decision::Assign(decided) = &decision {
             let recorded = match granted {
-                Some(granted) => self.record(granted, &decided).await,
+                Some(granted) => self.record(granted, decided).await,
                 None => Ok(None),
             };
             is_recorded = matches!(recorded, Ok(Some(_)));
             record(recorded);
+            decision = self.decided(2).await;
         }
-        match self.decided(true).await {
+        match decision {
             Decision::Keep(decided) if !is_recorded => self.catch_up(proposed, &decided).await,
             Decision::Keep(_) => {}
-            Decision::Open | Decision::Assign(_) | Decision::RollBack if may_hold => {
+            Decision::RollBack(place) => self.end(may_hold, &answer, place).await,
+            Decision::Open | Decision::Place(_) | Decision::Assign(_) => {
+                self.end(may_hold, &answer, None).await;
+            }
+        }
+    }
+
+    /// Ends the part of a node in a round that has granted nothing.
+    async fn end(&mut self, may_hold: bool, answer: &StoreResult<Acquired>, place: Option<u64>) {
+        if may_hold {
+            return self.roll_back().await;
+        }
+        // A node that was late still has the claim at a place of its own.
+        let (Ok(Acquired::Waiting(waiting)), Some(place)) = (answer, place) else {
+            return;
+        };
+        if waiting.ticket.sequence != place {
+            self.ask.take_place(place);
+            self.ask.deadline = Instant::now() + CATCH_UP_MAX;
+            let answer = self.acquire().await;
+            if self::may_hold(&answer) {
                 self.roll_back().await;
             }
-            Decision::Open | Decision::Assign(_) | Decision::RollBack => {}
         }
     }
 
@@ -239,15 +305,11 @@ impl Part {
         answered_by(deadline, assigned).await
     }
 
-    /// The next decision, or the final one. A round whose request is gone is rolled back.
-    async fn decided(&mut self, is_final: bool) -> Decision {
-        let is_awaited = |decision: &Decision| match decision {
-            Decision::Open => false,
-            Decision::Assign(_) => !is_final,
-            Decision::Keep(_) | Decision::RollBack => true,
-        };
-        let decision = self.decision.wait_for(is_awaited).await;
-        decision.map_or(Decision::RollBack, |decision| decision.clone())
+    /// The next decision after one of this stage. A round whose request is gone is rolled back.
+    async fn decided(&mut self, stage: u8) -> Decision {
+        let is_next = |decision: &Decision| decision.stage() > stage;
+        let decision = self.decision.wait_for(is_next).await;
+        decision.map_or(Decision::RollBack(None), |decision| decision.clone())
     }
 
     /// Brings a node to what a majority has decided that has no part in it yet.
@@ -290,6 +352,14 @@ impl Part {
             })
         })
         .await;
+    }
+}
+
+/// Whether the node may have granted the locks, or may yet.
+fn may_hold(answer: &StoreResult<Acquired>) -> bool {
+    match answer {
+        Ok(answer) => matches!(answer, Acquired::Granted(_)),
+        Err(error) => matches!(error, StoreError::Unknown { .. }),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::drift::Drift;
 use super::merge;
 use super::nodes::{ByNode, Effect};
 use crate::backoff::up_to;
@@ -42,7 +43,7 @@ pub(super) fn is_decided(votes: &ByNode<Acquired>) -> bool {
 }
 
 /// What the answers mean.
-pub(super) fn judge(votes: &ByNode<Acquired>) -> Verdict {
+pub(super) fn judge(drift: Drift, votes: &ByNode<Acquired>) -> Verdict {
     let majority = votes.majority();
     if granted(votes).count() >= majority {
         let fences = agreed_fences(votes).unwrap_or_else(|| largest_fences(votes));
@@ -71,8 +72,8 @@ pub(super) fn judge(votes: &ByNode<Acquired>) -> Verdict {
         return Verdict::Split(Acquired::Waiting(merged_waiting(votes)));
     }
     let needed = merge::needed(votes.0.len(), votes.answered().count());
-    let conflicts = match merge::conflicts(needed, &blocked) {
-        common if common.is_empty() => merge::conflicts(1, &blocked),
+    let conflicts = match merge::conflicts(drift, needed, &blocked) {
+        common if common.is_empty() => merge::conflicts(drift, 1, &blocked),
         common => common,
     };
     let refused = Acquired::Refused(Refused::Blocked(conflicts));
@@ -175,6 +176,11 @@ fn place(votes: &ByNode<Acquired>) -> Verdict {
         true => Verdict::Answered(Acquired::Waiting(waiting_at)),
         false => Verdict::Unplaced(place),
     }
+}
+
+/// The claim waits, at the place that most nodes know.
+pub(super) fn waiting_at(votes: &ByNode<Acquired>) -> Acquired {
+    Acquired::Waiting(merged_waiting(votes))
 }
 
 fn merged_waiting(votes: &ByNode<Acquired>) -> Waiting {
