@@ -33,6 +33,7 @@ mod main_job;
 mod model;
 mod openapi;
 mod process;
+mod quorum;
 mod readme;
 mod records;
 mod round_trips;
