@@ -14,6 +14,7 @@ mod holding;
 mod merge;
 mod nodes;
 mod reading;
+mod renewal;
 mod reports;
 mod round;
 mod turns;

@@ -12,7 +12,7 @@ use super::drift::Drift;
 use super::merge;
 use super::nodes::{ByNode, Effect};
 use super::round::{Ask, Recorded, Round};
-use super::verdict::{self, SPLIT_PAUSE, Verdict, judge, waiting_at};
+use super::verdict::{self, Verdict, judge, waiting_at};
 use crate::backoff::{Backoff, jittered, up_to};
 use crate::domain::{
     Acquired, Attempt, Claim, Fence, GrantKind, Granted, Lease, Mode, QueueRequest,
@@ -26,14 +26,15 @@ const ROUNDS_MAX: usize = 12;
 /// The shortest pause before the next round.
 const PAUSE_MIN: Duration = Duration::from_millis(4);
 
-/// What became of the locks that a majority granted in the first phase.
-enum Second {
+/// The longest, whose half is added at random.
+const PAUSE_MAX: Duration = Duration::from_millis(160);
+
+/// How a round ended.
+enum End {
     Granted(Granted),
-    /// The claim has lost them again.
-    Lost,
-    /// Too late: less is left of the leases than the clocks may drift apart.
-    Late,
-    Failed(StoreError),
+    Answered(Acquired),
+    /// Nothing has a majority, or the claim has lost what it had. What to answer if it is so in the last round too.
+    Lost(Option<Acquired>),
 }
 
 impl Core {
@@ -48,60 +49,19 @@ impl Core {
         let mut pauses = Backoff::default();
         let mut last = None;
         for _ in 0..ROUNDS_MAX {
-            let begun = Instant::now();
-            let mut round = Round::begin(
-                &self.nodes,
-                &Ask {
-                    claim: Arc::clone(&at_nodes),
-                    attempt: self.attempts.at_nodes(claim.token, attempt),
-                    request: request.copied(),
-                    deadline,
-                    now_us: wall_time().unix_us(),
-                },
-            );
-            let mut votes = round.votes().await;
-            let mut verdict = judge(self.drift, &votes);
-            let mut place = None;
-            if let Verdict::Unplaced(sequence) = verdict {
-                place = Some(sequence);
-                votes = round.votes_at(sequence).await;
-                verdict = match judge(self.drift, &votes) {
-                    // It is at the place where it could be had.
-                    Verdict::Unplaced(_) => Verdict::Answered(waiting_at(&votes)),
-                    verdict => verdict,
-                };
-            }
-            let second = match &verdict {
-                Verdict::Granted(fences) => {
-                    Some(self.second(&mut round, &votes, fences, claim, begun).await)
-                }
-                Verdict::Unplaced(_)
-                | Verdict::Answered(_)
-                | Verdict::Split(_)
-                | Verdict::Failed(_) => None,
+            let ask = Ask {
+                claim: Arc::clone(&at_nodes),
+                attempt: self.attempts.at_nodes(claim.token, attempt),
+                request: request.copied(),
+                deadline,
+                now_us: wall_time().unix_us(),
             };
-            if let (Some(Second::Granted(granted)), Verdict::Granted(fences)) = (&second, &verdict)
-            {
-                round.keep(fences);
-                return Ok(Acquired::Granted(granted.clone()));
+            match self.round(&ask, attempt).await? {
+                End::Granted(granted) => return Ok(Acquired::Granted(granted)),
+                End::Answered(answer) => return Ok(answer),
+                End::Lost(answer) => last = answer,
             }
-            round.roll_back(place);
-            if may_hold_somewhere(&votes) {
-                self.attempts.rename(claim.token, attempt);
-            }
-            match (verdict, second) {
-                (Verdict::Answered(answer), _) => return Ok(answer),
-                (Verdict::Failed(error), _) | (_, Some(Second::Failed(error))) => {
-                    return Err(error);
-                }
-                (_, Some(Second::Late)) => {
-                    let detail = "the locks were granted too late; they are released again";
-                    return Err(StoreError::unavailable(Fault::Timeout, detail));
-                }
-                (Verdict::Split(answer), _) => last = Some(answer),
-                (Verdict::Granted(_) | Verdict::Unplaced(_), _) => {}
-            }
-            let pause = pauses.next(PAUSE_MIN, SPLIT_PAUSE * 4);
+            let pause = pauses.next(PAUSE_MIN, PAUSE_MAX);
             if Instant::now() + pause > deadline {
                 break;
             }
@@ -113,53 +73,85 @@ impl Core {
         })
     }
 
-    /// The second phase, with the check that the leases have not ended meanwhile.
-    async fn second(
+    /// One round. If the claim is not granted, what nodes have granted is rolled back.
+    async fn round(&self, ask: &Ask, attempt: Attempt) -> StoreResult<End> {
+        let begun = Instant::now();
+        let mut round = Round::begin(&self.nodes, ask);
+        let mut votes = round.votes().await;
+        let mut verdict = judge(self.drift, &votes);
+        let mut place = None;
+        if let Verdict::Unplaced(sequence) = verdict {
+            place = Some(sequence);
+            votes = round.votes_at(sequence).await;
+            verdict = judge(self.drift, &votes);
+        }
+        let end = match verdict {
+            Verdict::Granted(decided) => {
+                let second = self.second_phase(&mut round, &votes, &decided, ask.claim.mode);
+                match second.await {
+                    Ok(Some(granted)) if is_alive(&granted, begun) => {
+                        round.keep(&decided);
+                        return Ok(End::Granted(granted));
+                    }
+                    Ok(Some(_)) => {
+                        let detail = "the locks were granted too late, and are released again";
+                        Err(StoreError::unavailable(Fault::Timeout, detail))
+                    }
+                    Ok(None) => Ok(End::Lost(None)),
+                    Err(error) => Err(error),
+                }
+            }
+            // It has the place at as many nodes as it could get it.
+            Verdict::Unplaced(_) => Ok(End::Answered(waiting_at(&votes))),
+            Verdict::Answered(answer) => Ok(End::Answered(answer)),
+            Verdict::Split(answer) => Ok(End::Lost(Some(answer))),
+            Verdict::Failed(error) => Err(error),
+        };
+        round.roll_back(place);
+        if may_hold_somewhere(&votes) {
+            self.attempts.rename(ask.claim.token, attempt);
+        }
+        end
+    }
+
+    /// Has the decided tokens recorded by a majority that still holds the claim's leases. Returns nothing if there is
+    /// none.
+    async fn second_phase(
         &self,
         round: &mut Round,
         votes: &ByNode<Acquired>,
         decided: &[Fence],
-        claim: &Claim,
-        begun: Instant,
-    ) -> Second {
-        let limit = match claim.mode {
+        mode: Mode,
+    ) -> StoreResult<Option<Granted>> {
+        let majority = votes.majority();
+        let limit = match mode {
             Mode::Shared(share) => share.limit(),
             Mode::Exclusive => None,
         };
-        let is_recorded = verdict::agreed_fences(votes).is_some();
-        let (recorded, held): (_, Vec<&Granted>);
-        if is_recorded && limit.is_none() {
-            held = verdict::granted(votes).collect();
-        } else {
-            recorded = round.record(decided).await;
-            held = recorded
-                .answered()
-                .flatten()
-                .map(|it| &it.granted)
-                .collect();
-            if held.len() < votes.majority() {
-                return match recorded.has_majority() {
-                    true => Second::Lost,
-                    false => Second::Failed(recorded.no_majority(Effect::MayBeDone)),
-                };
-            }
-            if exceeds(limit, &recorded) {
-                return Second::Lost;
-            }
+        if limit.is_none() && verdict::agreed_fences(votes).is_some() {
+            // A majority has these tokens already.
+            let held: Vec<_> = verdict::granted(votes).collect();
+            return Ok(merged(self.drift, majority, &held, decided));
         }
-        let elapsed = begun.elapsed();
-        match merged(self.drift, votes.majority(), &held, decided) {
-            Some(granted)
-                if granted
-                    .leases
-                    .iter()
-                    .all(|lease| lease.holder.expires_in > elapsed) =>
-            {
-                Second::Granted(granted)
-            }
-            Some(_) | None => Second::Late,
+        let recorded = round.record(decided).await;
+        if !recorded.has_majority() {
+            return Err(recorded.no_majority(Effect::MayBeDone));
         }
+        let held = recorded.answered().flatten().map(|it| &it.granted);
+        let held: Vec<_> = held.collect();
+        if held.len() < majority || exceeds(limit, &recorded) {
+            return Ok(None);
+        }
+        Ok(merged(self.drift, majority, &held, decided))
     }
+}
+
+/// Whether the holder has something of its leases. Counted from before the nodes were asked, and checked after their last
+/// answer, since any of them may have taken longer than the lease.
+fn is_alive(granted: &Granted, begun: Instant) -> bool {
+    let elapsed = begun.elapsed();
+    let mut leases = granted.leases.iter();
+    leases.all(|lease| lease.holder.expires_in > elapsed)
 }
 
 /// Whether some node may have granted the locks, or may yet: it refuses the attempt from now on.

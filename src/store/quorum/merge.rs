@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::drift::Drift;
 use crate::domain::{
     Conflict, ConflictKind, Fence, HeadWaiter, Holder, Holders, Lease, LockName, LockState,
-    LockView, Position, PreviousLease, Queue,
+    LockView, NotHolder, Position, PreviousLease, Queue,
 };
 
 /// The largest value that at least `needed` of these reach; the smallest of fewer.
@@ -234,4 +234,24 @@ fn queue(needed: usize, views: &[&LockView]) -> Queue {
         length: reached_by(needed, lengths).unwrap_or_default(),
         head: heads.iter().find(is_common).map(|head| (*head).clone()),
     }
+}
+
+/// How much a reason says: a node that never had the lease knows none.
+pub(super) fn rank(reason: &NotHolder) -> u8 {
+    match reason {
+        NotHolder::Unknown => 0,
+        NotHolder::Expired => 1,
+        NotHolder::Lost => 2,
+        NotHolder::Released => 3,
+        NotHolder::Evicted { .. } => 4,
+    }
+}
+
+/// The token that most nodes have, and of several the largest.
+pub(super) fn most_common(fences: &[Fence]) -> Option<Fence> {
+    let count = |fence: &Fence| fences.iter().filter(|other| *other == fence).count();
+    fences
+        .iter()
+        .copied()
+        .max_by_key(|fence| (count(fence), *fence))
 }

@@ -81,12 +81,6 @@ impl Nodes {
         nodes.map(|(index, (node, turn))| (index, node, turn))
     }
 
-    /// One node with the next turn of a claim there.
-    pub(super) fn turn_at(&self, index: usize, token: Token) -> (Node, Turn) {
-        let node = Arc::clone(&self.nodes[index]);
-        (node, self.turns.next_at(index, token))
-    }
-
     /// Puts an operation that concerns no claim to all nodes.
     pub(super) fn ask<T: Send + 'static>(
         &self,
@@ -211,7 +205,7 @@ impl<T> ByNode<T> {
     /// The answers, if a majority has answered.
     ///
     /// # Errors
-    /// There is no majority. `did_nothing` says what that means for an operation that no node refused.
+    /// There is no majority.
     pub(super) fn of_majority(self, effect: Effect) -> StoreResult<Vec<T>> {
         if !self.has_majority() {
             return Err(self.no_majority(effect));

@@ -42,12 +42,6 @@ impl Turns {
         turns.collect()
     }
 
-    /// The next turn at one node.
-    pub(super) fn next_at(&self, node: usize, token: Token) -> Turn {
-        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        self.enqueue(&mut queues, (node, token))
-    }
-
     fn enqueue(&self, queues: &mut Queues, of: (usize, Token)) -> Turn {
         let (ends, ended) = oneshot::channel();
         let number = queues.next_number;

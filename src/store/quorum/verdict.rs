@@ -10,7 +10,7 @@ use crate::domain::{Acquired, Conflict, Fence, GrantKind, Granted, Refused, Tick
 use crate::store::StoreError;
 
 /// The longest pause before a claim asks again that has got some nodes, but not a majority.
-pub(super) const SPLIT_PAUSE: Duration = Duration::from_millis(40);
+const SPLIT_PAUSE: Duration = Duration::from_millis(40);
 
 /// The meaning of the answers.
 #[derive(Debug)]
@@ -56,8 +56,12 @@ pub(super) fn judge(drift: Drift, votes: &ByNode<Acquired>) -> Verdict {
         return place(votes);
     }
     if !votes.has_majority() {
-        let granted_or_lost = granted(votes).count() + votes.0.len() - votes.answered().count();
-        let effect = match granted_or_lost >= majority {
+        let unknown = votes.0.iter().filter(|vote| match vote {
+            Some(Err(error)) => matches!(error, StoreError::Unknown { .. }),
+            Some(Ok(_)) => false,
+            None => true,
+        });
+        let effect = match granted(votes).count() + unknown.count() >= majority {
             true => Effect::MayBeDone,
             false => Effect::None,
         };
