@@ -4,6 +4,7 @@
 mod assignment;
 mod contenders;
 mod failing;
+mod model;
 mod nodes;
 mod permits;
 mod tokens;
